@@ -1,0 +1,63 @@
+# Everything runs inside .venv; each command sets it up first where that is still to be done.
+#   make test    lint and run the tests         make demo    run the demonstration
+#   make lint    ruff and mypy                  make format  let ruff rewrite the files
+#   make setup   only the environment           make clean   remove what these commands made
+
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+# The first interpreter that runs, is new enough and can make environments. A name on the
+# path proves nothing (version managers leave names that refuse to run), so each is asked.
+SUITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+FIND_PYTHON = for p in $(PYTHON) python3 python3.12 python3.11 python3.13; do \
+	"$$p" -c '$(SUITS)' >/dev/null 2>&1 && { echo "$$p"; break; }; done
+
+# The environment is ready when it was made from these very files, in this place; their
+# content counts, not their time, so that a fresh checkout of the same pins changes nothing.
+LOCKS := requirements.lock requirements-triton.lock
+KEY := $(shell { echo "$(CURDIR)"; cat pyproject.toml $(LOCKS); } | cksum | tr ' ' '-')
+READY := $(VENV)/.ready-$(KEY)
+
+.PHONY: setup test lint format demo clean
+.DEFAULT_GOAL := test
+
+setup: $(READY)
+
+$(READY):
+	@set -e; python=$$($(FIND_PYTHON)); \
+	if [ -z "$$python" ]; then \
+		echo "weft needs Python 3.11, 3.12 or 3.13 with the venv module: install one, or say make PYTHON=/path/to/python." >&2; exit 1; \
+	fi; \
+	echo "setting up $(VENV) with $$("$$python" --version) (the first time takes a minute or two)"; \
+	[ -x $(PY) ] && $(PY) -c '$(SUITS)' 2>/dev/null || "$$python" -m venv --clear $(VENV)
+	@rm -f $(VENV)/.ready-*
+	$(PY) -m pip install --quiet -r requirements.lock
+	@$(PY) -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("triton") is None)' \
+		|| $(PY) -m pip install --quiet -r requirements-triton.lock
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test: lint
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup --durations=15 $(PYTEST_ARGS)
+
+lint: $(READY)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(READY)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+demo: $(READY)
+	$(PY) examples/demo.py
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find weft tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Tests of weft, in folders named by the part they test."""

@@ -1,0 +1,347 @@
+"""Mappings: the two vocabularies in which users say how a tensor lies on a mesh."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import final
+
+from ..errors import ConversionError
+from .layout import Layout
+from .mesh import DeviceMesh
+from .named import DimSpec, P, SpecEntry
+from .placements import Partial, Placement, ReduceOp, Replicated, Sharded
+
+__all__ = ["DeviceMapping", "NamedMapping", "PlacementMapping", "ShardingSpec", "named_mapping"]
+
+MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
+
+
+class DeviceMapping(ABC):
+    """Abstract base for all sharding specifications.
+
+    >>> from weft.sharding import make_mesh
+    >>> isinstance(NamedMapping(make_mesh({"dp": 2}), P("dp")), DeviceMapping)
+    True
+    """
+
+    __slots__ = ("_hash", "mesh")
+
+    mesh: DeviceMesh
+
+    @abstractmethod
+    def layout(self, rank: int) -> Layout:
+        """The layout of a tensor of this rank under the mapping."""
+
+    @abstractmethod
+    def to_placements(self) -> tuple[Placement, ...]:
+        """One placement per mesh axis, or `ConversionError` where that would lose something."""
+
+    @abstractmethod
+    def to_named_sharding(self, tensor_rank: int) -> NamedMapping:
+        """The same mapping in names, for a tensor of this rank."""
+
+    @abstractmethod
+    def to_mesh(self, mesh: DeviceMesh) -> DeviceMapping:
+        """The same mapping on another mesh; axes that it does not have become replicated."""
+
+    @property
+    @abstractmethod
+    def is_fully_replicated(self) -> bool:
+        """Whether every device holds the whole value."""
+
+    @property
+    @abstractmethod
+    def is_fully_resolved(self) -> bool:
+        """Whether nothing is left open: no pending reduction, no open dim."""
+
+    @abstractmethod
+    def _key(self) -> tuple[object, ...]: ...
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other):
+            return NotImplemented
+        assert isinstance(other, DeviceMapping)
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        hashed: int = self._hash
+        return hashed
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was set): make a new one")
+
+    def _freeze(self, **fields: object) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_hash", hash((type(self), self._key())))
+
+
+@final
+class PlacementMapping(DeviceMapping):
+    """Mesh-axis-indexed sharding (PyTorch DTensor style): one placement per mesh axis.
+
+    >>> from weft.sharding import make_mesh
+    >>> mapping = PlacementMapping(make_mesh({"dp": 2, "tp": 4}), (Sharded(0), Replicated()))
+    >>> mapping.to_named_sharding(2).spec
+    P('dp', None)
+    """
+
+    __slots__ = ("placements",)
+
+    placements: tuple[Placement, ...]
+
+    def __init__(self, mesh: DeviceMesh, placements: Iterable[Placement]) -> None:
+        _check_mesh(mesh)
+        placements = tuple(placements)
+        for placement in placements:
+            if not isinstance(placement, Placement):
+                raise TypeError(f"a placement is Replicated(), Sharded(axis) or Partial(reduce_op), but got {placement!r}")
+        if len(placements) != mesh.ndim:
+            raise ValueError(
+                f"a PlacementMapping needs one placement per mesh axis: the mesh {mesh} has {mesh.ndim}, but got {len(placements)} in {placements!r}"
+            )
+        self._freeze(mesh=mesh, placements=placements)
+
+    def _key(self) -> tuple[object, ...]:
+        return self.mesh, self.placements
+
+    def layout(self, rank: int) -> Layout:
+        splits: list[list[str]] = [[] for _ in range(_checked_rank(rank))]
+        pending: dict[str, ReduceOp] = {}
+        for axis, placement in zip(self.mesh.axis_names, self.placements, strict=True):
+            match placement:
+                case Sharded(dim):
+                    if not -rank <= dim < rank:
+                        raise ValueError(f"{placement!r} on mesh axis {axis!r} is out of range for a tensor of rank {rank}")
+                    splits[dim].append(axis)
+                case Partial(op):
+                    pending[axis] = op
+        return Layout(self.mesh, splits, pending)
+
+    def to_placements(self) -> tuple[Placement, ...]:
+        return self.placements
+
+    def to_named_sharding(self, tensor_rank: int) -> NamedMapping:
+        return named_mapping(self.layout(tensor_rank))
+
+    def to_mesh(self, mesh: DeviceMesh) -> PlacementMapping:
+        _check_mesh(mesh)
+        by_axis = dict(zip(self.mesh.axis_names, self.placements, strict=True))
+        _check_kept({a: p.reduce_op for a, p in by_axis.items() if isinstance(p, Partial)}, mesh)
+        return PlacementMapping(mesh, (by_axis.get(axis, Replicated()) for axis in mesh.axis_names))
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return all(isinstance(p, Replicated) for p in self.placements)
+
+    @property
+    def is_fully_resolved(self) -> bool:
+        return not any(isinstance(p, Partial) for p in self.placements)
+
+    def __reduce__(self) -> tuple[type[PlacementMapping], tuple[object, ...]]:
+        return PlacementMapping, (self.mesh, self.placements)
+
+    def __repr__(self) -> str:
+        return f"PlacementMapping({self.mesh!r}, {self.placements!r})"
+
+
+@final
+class NamedMapping(DeviceMapping):
+    """Tensor-dimension-indexed sharding (JAX PartitionSpec style): one entry per tensor dim names the axes that split it.
+
+    >>> from weft.sharding import make_mesh
+    >>> mapping = NamedMapping(make_mesh({"dp": 2, "tp": 4}), P(None, "tp"), unreduced=["dp"])
+    >>> mapping.to_placements()
+    (Partial(ReduceOp.SUM), Sharded(1))
+    """
+
+    __slots__ = ("memory_kind", "open_dims", "priorities", "spec", "unreduced")
+
+    spec: P
+    unreduced: Mapping[str, ReduceOp]
+    priorities: tuple[int, ...]
+    memory_kind: str | None
+    open_dims: frozenset[int]
+
+    def __init__(
+        self,
+        mesh: DeviceMesh,
+        spec: Iterable[SpecEntry | DimSpec],
+        unreduced: Iterable[str] | Mapping[str, ReduceOp] = (),
+        priorities: Iterable[int] = (),
+        memory_kind: str | None = None,
+    ) -> None:
+        _check_mesh(mesh)
+        if isinstance(spec, str):
+            raise TypeError(f"a spec has one entry per tensor dim, but got the string {spec!r}: use P({spec!r})")
+        entries = tuple(spec)
+        dims = [entry for entry in entries if isinstance(entry, DimSpec)]
+        if any(d.priority for d in dims):
+            if tuple(priorities):
+                raise ValueError(f"priorities are given twice, in {dims!r} and as {tuple(priorities)!r}: give them once")
+            priorities = [entry.priority if isinstance(entry, DimSpec) else 0 for entry in entries]
+        names = P(*(entry.axes if isinstance(entry, DimSpec) else entry for entry in entries))
+        self._freeze(
+            mesh=mesh,
+            spec=names,
+            unreduced=MappingProxyType(_checked_unreduced(mesh, unreduced)),
+            priorities=_checked_priorities(priorities, names),
+            memory_kind=_checked_memory_kind(memory_kind),
+            open_dims=frozenset(i for i, entry in enumerate(entries) if isinstance(entry, DimSpec) and entry.is_open),
+        )
+        self.layout(len(names))
+
+    def _key(self) -> tuple[object, ...]:
+        return self.mesh, self.spec, tuple(self.unreduced.items()), self.priorities, self.memory_kind, self.open_dims
+
+    def layout(self, rank: int) -> Layout:
+        missing = _checked_rank(rank) - len(self.spec)
+        if missing < 0:
+            raise ValueError(f"{self.spec!r} has {len(self.spec)} entries, but the tensor has rank {rank}: drop entries at the end")
+        splits = [() if entry is None else (entry,) if isinstance(entry, str) else entry for entry in self.spec]
+        return Layout(self.mesh, splits + [()] * missing, self.unreduced)
+
+    def to_placements(self) -> tuple[Placement, ...]:
+        lost = {
+            "priorities": self.priorities,
+            "memory_kind": self.memory_kind,
+            "the open dims": sorted(self.open_dims),
+        }
+        for what, value in lost.items():
+            if value:
+                raise ConversionError(f"placements cannot say {what} {value!r} of {self!r}: drop it first")
+        layout = self.layout(len(self.spec))
+        order = self.mesh.index_of
+        for dim, axes in enumerate(layout.splits):
+            if list(axes) != sorted(axes, key=order.__getitem__):
+                raise ConversionError(
+                    f"placements mean mesh-axis order {self.mesh.axis_names!r}, so the order {axes!r} of dim {dim} would be lost: "
+                    "keep the NamedMapping, or reshard to mesh order"
+                )
+        pending = dict(layout.pending)
+        return tuple(
+            Sharded(layout.dim_of[axis]) if axis in layout.dim_of else Partial(pending[axis]) if axis in pending else Replicated()
+            for axis in self.mesh.axis_names
+        )
+
+    def to_named_sharding(self, tensor_rank: int) -> NamedMapping:
+        self.layout(tensor_rank)
+        missing = tensor_rank - len(self.spec)
+        if not missing:
+            return self
+        priorities = (*self.priorities, *[0] * missing) if self.priorities else ()
+        entries: list[SpecEntry | DimSpec] = [*self._entries(), *[None] * missing]
+        return NamedMapping(self.mesh, entries, self.unreduced, priorities, self.memory_kind)
+
+    def to_mesh(self, mesh: DeviceMesh) -> NamedMapping:
+        _check_mesh(mesh)
+        _check_kept(self.unreduced, mesh)
+        known = set(mesh.axis_names)
+
+        def kept(axes: Iterable[str]) -> tuple[str, ...]:
+            return tuple(axis for axis in axes if axis in known)
+
+        entries = [
+            DimSpec(kept(axes), is_open=dim in self.open_dims) for dim, axes in enumerate(self.layout(len(self.spec)).splits)
+        ]
+        return NamedMapping(mesh, entries, self.unreduced, self.priorities, self.memory_kind)
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return not self.unreduced and not any(self.spec)
+
+    @property
+    def is_fully_resolved(self) -> bool:
+        return not self.unreduced and not self.open_dims
+
+    def _entries(self) -> list[SpecEntry | DimSpec]:
+        splits = self.layout(len(self.spec)).splits
+        return [DimSpec(splits[i], is_open=True) if i in self.open_dims else entry for i, entry in enumerate(self.spec)]
+
+    def __reduce__(self) -> tuple[type[NamedMapping], tuple[object, ...]]:
+        return NamedMapping, (self.mesh, self._entries(), dict(self.unreduced), self.priorities, self.memory_kind)
+
+    def __repr__(self) -> str:
+        parts = [repr(self.mesh), repr(self.spec if not self.open_dims else self._entries())]
+        if self.unreduced:
+            sums = all(op is ReduceOp.SUM for op in self.unreduced.values())
+            parts.append(f"unreduced={tuple(self.unreduced)!r}" if sums else f"unreduced={dict(self.unreduced)!r}")
+        if self.priorities:
+            parts.append(f"priorities={self.priorities!r}")
+        if self.memory_kind:
+            parts.append(f"memory_kind={self.memory_kind!r}")
+        return f"NamedMapping({', '.join(parts)})"
+
+
+def ShardingSpec(  # noqa: N802 - a constructor's name in the documents
+    mesh: DeviceMesh, dim_specs: Iterable[SpecEntry | DimSpec], replicated_axes: Iterable[str] | None = None
+) -> NamedMapping:
+    """A `NamedMapping` from one `DimSpec` per dim and the axes that must stay replicated.
+
+    >>> from weft.sharding import make_mesh
+    >>> ShardingSpec(make_mesh({"dp": 2, "tp": 4}), [DimSpec(["dp"]), DimSpec([])], {"tp"}).spec
+    P('dp', None)
+    """
+    mapping = NamedMapping(mesh, dim_specs)
+    if isinstance(replicated_axes, str):
+        raise TypeError(f"replicated_axes is a set of names, but got the string {replicated_axes!r}: use {{{replicated_axes!r}}}")
+    used = mapping.layout(len(mapping.spec)).dim_of
+    for axis in replicated_axes or ():
+        mesh.axis_index(axis)
+        if axis in used:
+            raise ValueError(f"mesh axis {axis!r} is in replicated_axes, but splits dim {used[axis]} in {mapping.spec!r}: use it for one of the two")
+    return mapping
+
+
+@lru_cache(maxsize=4096)
+def named_mapping(layout: Layout) -> NamedMapping:
+    """The layout in names."""
+    return NamedMapping(layout.mesh, layout.splits, dict(layout.pending))
+
+
+def _check_mesh(mesh: object) -> None:
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(f"a mapping needs a DeviceMesh, but got {mesh!r}: use make_mesh({{'dp': 2}})")
+
+
+def _checked_rank(rank: int) -> int:
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
+        raise ValueError(f"a tensor's rank is 0 or more, but got {rank!r}")
+    return rank
+
+
+def _checked_unreduced(mesh: DeviceMesh, unreduced: Iterable[str] | Mapping[str, ReduceOp]) -> dict[str, ReduceOp]:
+    if isinstance(unreduced, str):
+        raise TypeError(f"unreduced takes several names, but got the string {unreduced!r}: use ({unreduced!r},)")
+    if isinstance(unreduced, Mapping):
+        named = {axis: ReduceOp.of(op) for axis, op in unreduced.items()}
+    else:
+        named = dict.fromkeys(unreduced, ReduceOp.SUM)
+    return dict(sorted(named.items(), key=lambda item: mesh.axis_index(item[0])))
+
+
+def _checked_priorities(priorities: Iterable[int], spec: P) -> tuple[int, ...]:
+    priorities = tuple(priorities)
+    if priorities and len(priorities) != len(spec):
+        raise ValueError(f"priorities {priorities!r} has {len(priorities)} entries, but {spec!r} has {len(spec)}: give one per entry or none")
+    for priority in priorities:
+        if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
+            raise ValueError(f"a priority is a whole number, 0 or more, but got {priority!r} in {priorities!r}")
+    return priorities if any(priorities) else ()
+
+
+def _checked_memory_kind(memory_kind: str | None) -> str | None:
+    if memory_kind is not None and memory_kind not in MEMORY_KINDS:
+        raise ValueError(f"unknown memory_kind {memory_kind!r}: use None or one of {', '.join(map(repr, MEMORY_KINDS))}")
+    return memory_kind
+
+
+def _check_kept(pending: Mapping[str, ReduceOp], mesh: DeviceMesh) -> None:
+    for axis, op in pending.items():
+        if axis not in mesh.index_of:
+            raise ConversionError(f"the pending {op} over mesh axis {axis!r} would be lost on the mesh {mesh}: reduce it first (all_reduce)")

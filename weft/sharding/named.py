@@ -1,0 +1,84 @@
+"""The words of the name vocabulary: `P`, `DimSpec` and `SpecEntry`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+__all__ = ["DimSpec", "P", "SpecEntry"]
+
+SpecEntry = str | tuple[str, ...] | None
+"""What splits one tensor dim: one mesh axis, several (major first), or none."""
+
+
+@final
+class P(tuple[SpecEntry, ...]):
+    """A partition spec: one entry per tensor dim names the mesh axes that split it; dims left out at the end are whole.
+
+    >>> P("dp", None, ("tp", "sp"))
+    P('dp', None, ('tp', 'sp'))
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *entries: SpecEntry | DimSpec | Iterable[str]) -> P:
+        return super().__new__(cls, (_entry(entry, dim) for dim, entry in enumerate(entries)))
+
+    def __getnewargs__(self) -> tuple[SpecEntry, ...]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return f"P({', '.join(repr(entry) for entry in self)})"
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class DimSpec:
+    """How one tensor dim is split: by which mesh axes, whether more may be added, and how early it is decided.
+
+    >>> DimSpec(["dp"]), DimSpec([], is_open=True)
+    (DimSpec(['dp']), DimSpec([], is_open=True))
+    """
+
+    axes: tuple[str, ...]
+    is_open: bool = False
+    priority: int = 0
+
+    def __init__(self, axes: Iterable[str] | str | None = (), is_open: bool = False, priority: int = 0) -> None:
+        names = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"DimSpec takes mesh axis names, but got {name!r} in {names!r}: use DimSpec(['dp'])")
+        if len(set(names)) != len(names):
+            raise ValueError(f"a mesh axis is used twice in DimSpec({list(names)!r}): name each axis once")
+        if not isinstance(is_open, bool):
+            raise TypeError(f"is_open of a DimSpec is True or False, but got {is_open!r}")
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise TypeError(f"the priority of a DimSpec is a whole number, but got {priority!r}")
+        if priority < 0:
+            raise ValueError(f"the priority of a DimSpec is 0 or more, but got {priority}")
+        object.__setattr__(self, "axes", names)
+        object.__setattr__(self, "is_open", is_open)
+        object.__setattr__(self, "priority", priority)
+
+    def __repr__(self) -> str:
+        more = f", is_open={self.is_open}" if self.is_open else ""
+        more += f", priority={self.priority}" if self.priority else ""
+        return f"DimSpec({list(self.axes)!r}{more})"
+
+
+def _entry(entry: SpecEntry | DimSpec | Iterable[str], dim: int) -> SpecEntry:
+    if entry is None or isinstance(entry, str):
+        return entry
+    if isinstance(entry, DimSpec):
+        if entry.is_open or entry.priority:
+            raise ValueError(f"P cannot say the openness or priority of {entry!r} (dim {dim}): use NamedMapping(mesh, [{entry!r}])")
+        entry = entry.axes
+    if isinstance(entry, (tuple, list)):
+        for name in entry:
+            if not isinstance(name, str):
+                raise TypeError(f"a partition spec entry names mesh axes, but dim {dim} has {name!r} in {entry!r}")
+        names = tuple(entry)
+        return None if not names else names[0] if len(names) == 1 else names
+    raise TypeError(f"a partition spec entry is None, a mesh axis name or a tuple of names, but dim {dim} has {entry!r}")

@@ -1,0 +1,113 @@
+"""Placements: what one mesh axis does to a tensor."""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass
+from enum import Enum
+from typing import final
+
+__all__ = ["Partial", "Placement", "ReduceOp", "Replicated", "Sharded"]
+
+
+class ReduceOp(Enum):
+    """Reduction operations for partial placements.
+
+    >>> ReduceOp("mean") is ReduceOp.AVG, ReduceOp.SUM.value
+    (True, 'sum')
+    """
+
+    SUM = "sum"
+    AVG = "avg"
+    MEAN = "avg"
+    MIN = "min"
+    MAX = "max"
+    PROD = "prod"
+
+    @classmethod
+    def _missing_(cls, value: object) -> ReduceOp | None:
+        return cls.AVG if value == "mean" else None
+
+    @classmethod
+    def of(cls, kind: ReduceOp | str) -> ReduceOp:
+        """The reduction of that name.
+
+        >>> ReduceOp.of("max")
+        ReduceOp.MAX
+        """
+        if isinstance(kind, ReduceOp):
+            return kind
+        if isinstance(kind, str):
+            try:
+                return cls(kind.lower())
+            except ValueError:
+                pass
+        raise ValueError(f"unknown reduction {kind!r}: use one of 'sum', 'mean' (or 'avg'), 'max', 'min', 'prod'")
+
+    def __repr__(self) -> str:
+        return f"ReduceOp.{self.name}"
+
+    def __str__(self) -> str:
+        return "mean" if self is ReduceOp.AVG else str(self.value)
+
+
+class Placement(ABC):
+    """Abstract base for all placement types.
+
+    >>> isinstance(Replicated(), Placement)
+    True
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *args: object, **kwargs: object) -> Placement:
+        if cls is Placement:
+            raise TypeError("Placement is abstract: use Replicated(), Sharded(axis) or Partial(reduce_op)")
+        return super().__new__(cls)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Replicated(Placement):
+    """Every device on this mesh axis holds the same copy of the data.
+
+    >>> Replicated()
+    Replicated()
+    """
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Sharded(Placement):
+    """Every device on this mesh axis holds a slice along `axis`, a dim of the tensor (negative counts from the end).
+
+    >>> Sharded(0)
+    Sharded(0)
+    """
+
+    axis: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.axis, bool) or not isinstance(self.axis, int):
+            raise TypeError(f"Sharded takes the tensor dim to split, a whole number, but got {self.axis!r}: use Sharded(0)")
+
+    def __repr__(self) -> str:
+        return f"Sharded({self.axis})"
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Partial(Placement):
+    """Every device holds a partial result that must be reduced.
+
+    >>> Partial(), Partial("max")
+    (Partial(ReduceOp.SUM), Partial(ReduceOp.MAX))
+    """
+
+    reduce_op: ReduceOp = ReduceOp.SUM
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reduce_op", ReduceOp.of(self.reduce_op))
+
+    def __repr__(self) -> str:
+        return f"Partial({self.reduce_op!r})"

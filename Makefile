@@ -28,6 +28,7 @@ READY := $(VENV)/.ready-$(KEY)
 .DEFAULT_GOAL := test
 
 setup: $(READY)
+	@echo "$(VENV) is ready"
 
 $(READY):
 	@set -e; python=$$($(FIND_PYTHON)); \

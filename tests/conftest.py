@@ -1,0 +1,41 @@
+"""What every test can rely on: one thread per process, steady random examples, honest markers."""
+
+from __future__ import annotations
+
+import os
+
+# Two workers share the machine; torch reads these once, when it is first imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples in every run, so that a failure is a change in the code. `explore` looks for new ones:
+#   HYPOTHESIS_PROFILE=explore make test
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the markers their meaning: `multiprocess` tests queue on one worker, `gpu` tests need a GPU."""
+    on_gpu = []
+    for item in items:
+        if item.get_closest_marker("multiprocess"):
+            item.add_marker(pytest.mark.xdist_group("multiprocess"))
+        if item.get_closest_marker("gpu"):
+            on_gpu.append(item)
+    if on_gpu and not _has_gpu():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a GPU, and torch sees none here"))
+
+
+def _has_gpu() -> bool:
+    # Imported here because most runs of a few tests need no torch, which takes seconds to load.
+    import torch
+
+    return torch.cuda.is_available()

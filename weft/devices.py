@@ -1,12 +1,19 @@
-"""The devices a mesh is made of: values that name a place, and nothing else."""
+"""The devices a mesh is made of: values that name a place, and the list of those that this program has.
+
+The module itself can be called: `weft.devices()` lists the devices.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from abc import ABC
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar, final
 
-__all__ = ["CPU", "Accelerator", "Device"]
+__all__ = ["CPU", "Accelerator", "Device", "first_devices", "list_devices", "local_devices", "set_inventory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +84,74 @@ class Accelerator(Device):
     __slots__ = ()
     label = "gpu"
     is_host = False
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The devices of all processes, those of this one, and whether more CPU devices can be made on demand."""
+
+    all: tuple[Device, ...]
+    local: tuple[Device, ...]
+    can_grow: bool
+
+
+def cpu_inventory() -> Inventory:
+    """As many CPU devices as `WEFT_CPU_DEVICES` says, 8 by default."""
+    text = os.environ.get("WEFT_CPU_DEVICES", "8")
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"WEFT_CPU_DEVICES is a whole number, 1 or more, but it is {text!r}")
+    devices = tuple(CPU(i) for i in range(int(text)))
+    return Inventory(devices, devices, can_grow=True)
+
+
+_inventory: Callable[[], Inventory] = cpu_inventory
+
+
+def set_inventory(inventory: Callable[[], Inventory]) -> None:
+    """Lets a runtime, which knows accelerators and processes, say which devices there are."""
+    global _inventory
+    _inventory = inventory
+
+
+def list_devices() -> tuple[Device, ...]:
+    """All devices of this program, over all its processes.
+
+    >>> list_devices()[:2]
+    (CPU(0), CPU(1))
+    """
+    return _inventory().all
+
+
+def local_devices() -> tuple[Device, ...]:
+    """The devices of this process.
+
+    >>> local_devices() == list_devices()
+    True
+    """
+    return _inventory().local
+
+
+def first_devices(count: int) -> Sequence[Device]:
+    """The first `count` devices of this program, from which a mesh is made when none are named.
+
+    >>> first_devices(2)
+    (CPU(0), CPU(1))
+    """
+    inventory = _inventory()
+    if count <= len(inventory.all):
+        return inventory.all[:count]
+    if inventory.can_grow:
+        return tuple(CPU(i) for i in range(count))
+    have = len(inventory.all)
+    hint = "Name the devices (devices=[...]), or make the mesh smaller"
+    if not inventory.all[0].is_host:
+        hint = "Use devices=[Accelerator(0)] * count or WEFT_VIRTUAL_ACCELERATORS to try it on fewer, or devices=[CPU(i) ...]"
+    raise ValueError(f"a mesh of {count} devices was asked for, but this program has {have}: {', '.join(map(repr, inventory.all))}. {hint}")
+
+
+class _CallableModule(ModuleType):
+    def __call__(self) -> tuple[Device, ...]:
+        return list_devices()
+
+
+sys.modules[__name__].__class__ = _CallableModule

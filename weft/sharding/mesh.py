@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import product
 from typing import final
 
-from ..devices import CPU, Device
+from ..devices import CPU, Device, first_devices
 
 __all__ = ["DeviceMesh", "current_mesh", "make_mesh", "mesh_context"]
 
@@ -269,26 +269,8 @@ def make_mesh(
     _check_names(names)
     _check_shape(sizes, names)
     if devices is None:
-        return DeviceMesh(device_source(math.prod(sizes)), sizes, names)
+        return DeviceMesh(first_devices(math.prod(sizes)), sizes, names)
     return DeviceMesh(devices, sizes, names)
-
-
-def _cpu_devices(count: int) -> Sequence[Device]:
-    return [CPU(i) for i in range(count)]
-
-
-_device_source = _cpu_devices
-
-
-def device_source(count: int) -> Sequence[Device]:
-    """The first `count` devices of this program: CPU devices, until a runtime knows better."""
-    return _device_source(count)
-
-
-def set_device_source(source: object) -> None:
-    """Lets the runtime, which knows accelerators and processes, say which devices a mesh is made of by default."""
-    global _device_source
-    _device_source = source  # type: ignore[assignment]
 
 
 _current: ContextVar[DeviceMesh | None] = ContextVar("weft_mesh", default=None)

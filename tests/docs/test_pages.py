@@ -1,0 +1,79 @@
+"""Every code block of the README and the docs runs, and prints what the page shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import blocks_of, pages, run_page
+
+ROOT = Path(__file__).parents[2]
+PAGES = {str(path.relative_to(ROOT)): path for path in pages(ROOT) if "_build" not in path.parts}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(PAGES[page].read_text(), page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    text = re.sub(r"^ *```.*?^ *```", "", PAGES[page].read_text(), flags=re.M | re.S)
+    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    assert [target for target in targets if target and not (PAGES[page].parent / target).exists()] == []
+
+
+def test_the_readme_opens_with_an_example_and_its_output() -> None:
+    first = blocks_of(PAGES["README.md"].read_text())[0]
+    assert first.output
+    assert len(first.code.splitlines()) <= 12
+
+
+def fenced(*blocks: tuple[str, str]) -> str:
+    return "\n\n".join(f"```{info}\n{body}\n```" for info, body in blocks)
+
+
+GOOD = {
+    "shared names": fenced(("python", "x = 1"), ("python", "assert x == 1")),
+    "output": fenced(("python", "print(1)"), ("text", "1")),
+    "session": fenced(("python", "x = 1"), ("pycon", ">>> y = x + 1\n>>> y\n2"), ("python", "assert y == 2")),
+    "other languages": fenced(("console", "$ false"), ("text", "raise"), ("", "raise")),
+    "left out with a reason": fenced(("python no-run: needs a cluster", "raise ValueError")),
+    "in a list": "- so:\n\n  ```python\n  if True:\n      x = 1\n  ```\n",
+}
+
+BAD = {
+    "a block that raises": (fenced(("python", "raise KeyError('oops')")), KeyError, "oops"),
+    "wrong output": (fenced(("python", "print(1)"), ("text", "2")), AssertionError, "page:2: the page shows"),
+    "no output": (fenced(("python", ""), ("text", "2")), AssertionError, "but the block prints"),
+    "wrong session": (fenced(("pycon", ">>> 1\n2")), AssertionError, "Expected:"),
+    "left out without a reason": (
+        fenced(("python no-run", "")),
+        ValueError,
+        "line 1: a block is marked 'python no-run'",
+    ),
+    "another spelling": (fenced(("py", "")), ValueError, "use python, pycon or python no-run: <why>"),
+    "in a list": ("- so:\n\n  ```python\n  assert False, 'in a list'\n  ```\n", AssertionError, "in a list"),
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_a_good_page_passes(case: str) -> None:
+    run_page(GOOD[case], "page")
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_page_fails(case: str) -> None:
+    text, error, message = BAD[case]
+    with pytest.raises(error, match=re.escape(message)):
+        run_page(text, "page")
+
+
+def test_a_traceback_shows_the_line_of_the_page() -> None:
+    with pytest.raises(KeyError) as caught:
+        run_page("# Title\n\n" + fenced(("python", "x = 1\nraise KeyError")), "page.md")
+    last = caught.traceback[-1]
+    assert (Path(last.path).name, last.lineno + 1) == ("page.md", 5)

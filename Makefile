@@ -31,7 +31,7 @@ setup: $(READY)
 	@echo "$(VENV) is ready"
 
 $(READY):
-	@set -e; python=$$($(FIND_PYTHON)); \
+	@set -e; python=$$($(FIND_PYTHON) || true); \
 	if [ -z "$$python" ]; then \
 		echo "weft needs Python 3.11, 3.12 or 3.13 with the venv module: install one, or say make PYTHON=/path/to/python." >&2; exit 1; \
 	fi; \

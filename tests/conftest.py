@@ -20,15 +20,15 @@ settings.register_profile("explore", deadline=None, max_examples=1000, suppress_
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let `multiprocess` tests queue on one worker: at once, they would wait for each other's processors."""
+    if item.get_closest_marker("multiprocess"):
+        item.add_marker(pytest.mark.xdist_group("multiprocess"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the markers their meaning: `multiprocess` tests queue on one worker, `gpu` tests need a GPU."""
-    on_gpu = []
-    for item in items:
-        if item.get_closest_marker("multiprocess"):
-            item.add_marker(pytest.mark.xdist_group("multiprocess"))
-        if item.get_closest_marker("gpu"):
-            on_gpu.append(item)
+    """Leave out `gpu` tests where there is no GPU, and say so."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _has_gpu():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a GPU, and torch sees none here"))

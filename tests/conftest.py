@@ -7,6 +7,8 @@ import os
 # Two workers share the machine; torch reads these once, when it is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+# Seconds for one test. Said here, so that a few tests also run where pytest-timeout is not installed.
+os.environ.setdefault("PYTEST_TIMEOUT", "120")
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -1,0 +1,155 @@
+"""Launching: one program for each group, at once and in step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from weft.kernels.collective import collective
+from weft.kernels.element import Element, word
+from weft.kernels.group import Group
+from weft.kernels.program import INTERPRETED
+from weft.kernels.signals import MAX_PROGRAMS, SLOT_BITS
+from weft.kernels.tiling import Tiling, tiling
+from weft.kernels.work import Work
+
+__all__ = ["Launch", "launches", "on_stream", "start"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch, ready to go: the number of programs, their arguments and the options they are compiled with.
+
+    >>> work = Work("combine", sources=(256, 512), targets=(1024,), bounds=(0, 40))
+    >>> made = launches([work], [Group((0, 1), torch.device("cpu"), None, 24)], signals=[0], reducing=None)
+    >>> made[0].programs
+    1
+    """
+
+    group: Group
+    programs: int
+    arguments: tuple[int, ...]
+    options: tuple[tuple[str, object], ...]
+
+
+def launches(
+    works: Sequence[Work],
+    groups: Sequence[Group],
+    signals: Sequence[int],
+    reducing: tuple[str, Element] | None,
+    meeting: bool = True,
+) -> list[Launch]:
+    """Turn each group's work into its launch; groups that meet have equally many programs, all resident at once.
+
+    >>> launches([], [], [], None)
+    []
+    """
+    tilings = [tiling(work.mode, work.largest) for work in works]
+    blocks = [-(-work.largest // tile.block) for work, tile in zip(works, tilings, strict=True)]
+    programs = [work.jobs * count for work, count in zip(works, blocks, strict=True)]
+    meeting = meeting and len(groups) > 1
+    if meeting:
+        programs = [max(1, min(max(programs), _resident(groups)))] * len(groups)
+    slots = sum(group.slot << (SLOT_BITS * i) for i, group in enumerate(groups))
+    return [
+        Launch(
+            group=group,
+            programs=programs[i],
+            arguments=(
+                *_filled(works[i].sources, 8),
+                *_filled(works[i].targets, 8),
+                *_filled(works[i].bounds, 9),
+                *_filled(signals, 8),
+                slots,
+                blocks[i],
+            ),
+            options=_options(works[i], tilings[i], reducing, groups=len(groups) if meeting else 1, me=i),
+        )
+        for i, group in enumerate(groups)
+    ]
+
+
+def start(made: Sequence[Launch]) -> None:
+    """Start every launch on its group's stream.
+
+    >>> start([])
+    """
+    if len(made) > 1:
+        # Loading a program may wait for the GPU, where a started one may already wait for the one being loaded.
+        for launch in made:
+            _load(launch)
+    for launch in made:
+        if launch.programs:
+            with on_stream(launch.group):
+                collective[(launch.programs,)](*launch.arguments, **dict(launch.options))
+
+
+def on_stream(group: Group) -> contextlib.AbstractContextManager[object]:
+    """The context in which torch and Triton work on a group's stream.
+
+    >>> with on_stream(Group((0,), torch.device("cpu"), None, 24)):
+    ...     pass
+    """
+    if group.stream is None:
+        return contextlib.nullcontext()
+    return torch.cuda.stream(group.stream)
+
+
+def _options(
+    work: Work, tile: Tiling, reducing: tuple[str, Element] | None, groups: int, me: int
+) -> tuple[tuple[str, object], ...]:
+    op, element = reducing or ("", word(work.unit))
+    return (
+        ("MODE", work.mode),
+        ("OP", op),
+        ("SOURCES", len(work.sources)),
+        ("TARGETS", len(work.targets)),
+        ("PARTS", len(work.bounds) - 1),
+        ("ROWS", sum(row << (4 * i) for i, row in enumerate(work.rows))),
+        ("JOBS", work.jobs),
+        ("GROUPS", groups),
+        ("ME", me if groups > 1 else 0),
+        ("TYPE", element.type),
+        ("SUM", element.total),
+        ("ITEM", element.size),
+        ("UNIT", work.unit),
+        ("BLOCK", tile.block // element.size),
+        ("POLICY", tile.policy),
+        ("num_warps", tile.warps),
+        ("num_stages", 1),
+    )
+
+
+def _resident(groups: Sequence[Group]) -> int:
+    """How many programs of every group run at the same time for sure: one for each multiprocessor, shared fairly."""
+    if INTERPRETED:
+        return MAX_PROGRAMS
+    devices = [group.device for group in groups]
+    return min(
+        MAX_PROGRAMS,
+        *(
+            torch.cuda.get_device_properties(device).multi_processor_count // devices.count(device)
+            for device in devices
+        ),
+    )
+
+
+def _filled(values: Sequence[int], count: int) -> tuple[int, ...]:
+    return (*values, *(0 for _ in range(count - len(values))))
+
+
+_loaded: set[tuple[torch.device, tuple[tuple[str, object], ...]]] = set()
+
+
+def _load(launch: Launch) -> None:
+    key = (launch.group.device, launch.options)
+    if INTERPRETED or key in _loaded:
+        return
+    with on_stream(launch.group):
+        compiled = collective.warmup(*launch.arguments, grid=(max(1, launch.programs),), **dict(launch.options))
+        if compiled.run is None:  # asking for it loads the program
+            raise RuntimeError(f"Triton could not load the program of {launch.group.device}.")
+    _loaded.add(key)

@@ -1,3 +1,67 @@
-"""Weft: sharded tensors for PyTorch."""
+"""Weft: sharded tensors for PyTorch.
+
+One `weft.Tensor` is a whole tensor laid out over a mesh of devices.
+
+>>> import torch, weft
+>>> from weft import P
+>>> mesh = weft.make_mesh({"dp": 2, "tp": 4})
+>>> x = weft.shard(torch.ones(512, 1024), mesh, P("dp", None))
+>>> w = weft.shard(torch.ones(1024, 4096), mesh, P(None, "tp"))
+>>> (x @ w).relu()
+Tensor(f32[512@dp, 4096@tp] on dp=2 × tp=4)
+"""
+
+from importlib import import_module
 
 __version__ = "0.1.0"
+
+_WORDS = {
+    "devices": "Accelerator CPU Device local_devices",
+    "errors": "ConversionError MismatchError PlanError ReshardError WeftError",
+    "sharding": (
+        "DeviceMapping DeviceMesh DimSpec DistributedBufferType DistributedTensorType DistributedType NamedMapping P Partial Placement "
+        "PlacementMapping ReduceOp Replicated Sharded SpecEntry TensorLayout make_mesh mesh_context"
+    ),
+    "sharding.mapping": "ShardingSpec",
+    "planning": "Plan Topology plan",
+}
+_TORCH = {
+    "runtime.machine": "accelerator_count",
+    "runtime.host_memory": "empty_cache",
+    "tensor": "Tensor",
+    "tensor.communication": (
+        "accelerator all_gather all_reduce all_to_all cpu distributed_broadcast gpu ppermute reduce_scatter reshard shard to_device transfer_to"
+    ),
+    "tensor.creation": (
+        "arange empty empty_like eye from_local full full_like ones ones_like rand rand_like randint randn randn_like tensor zeros zeros_like"
+    ),
+    "tensor.comm_log": "comm_log",
+    "tensor.policy": "reshard_policy",
+    "rules.registry": "register_rule",
+}
+_MODULES = ("devices", "errors", "graph", "kernels", "nn", "ops", "planning", "sharding")
+_HOME = {name: module for table in (_WORDS, _TORCH) for module, names in table.items() for name in names.split()}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605 - built from the tables above
+
+
+def __getattr__(name: str) -> object:
+    """Imports what a name needs when it is first touched, so that the words alone never import torch."""
+    if name in _HOME:
+        if name in ("make_mesh", "local_devices"):
+            import_module("weft.runtime.machine")
+        value = getattr(import_module(f"weft.{_HOME[name]}"), name)
+        if name in _TORCH_NAMES:
+            import_module("weft.tensor")
+        globals()[name] = value
+        return value
+    if name in _MODULES:
+        return import_module(f"weft.{name}")
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
+
+_TORCH_NAMES = frozenset(name for names in _TORCH.values() for name in names.split())
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_MODULES})

@@ -1,0 +1,1 @@
+"""Execution: a plan and plain torch tensors in, plain torch tensors out."""

@@ -1,0 +1,71 @@
+"""Host memory is pooled: freed blocks stay with the process, so that large results do not pay page faults again.
+
+Torch takes CPU memory from the C library. By default glibc gives every large block back to the system when it is
+freed, and the next result of that size faults in fresh pages, which costs several times the copy itself. Here glibc is
+told to keep freed memory, up to a bound (`WEFT_HOST_POOL` bytes; 0 turns this off).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["empty_cache", "keep_freed_memory", "relieve_pressure"]
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_MAX = -4
+_LARGE = 64 << 20
+_RESERVE = 0.1
+
+
+def _libc() -> ctypes.CDLL | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
+
+
+def _memory(field: str) -> int:
+    """One figure of /proc/meminfo, in bytes."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) << 10
+    raise ValueError(f"/proc/meminfo has no {field}")
+
+
+def _bound() -> int:
+    text = os.environ.get("WEFT_HOST_POOL")
+    if text is None:
+        return min(4 << 30, _memory("MemTotal") // 4)
+    if not text.isdecimal():
+        raise ValueError(f"WEFT_HOST_POOL is a number of bytes, but it is {text!r}")
+    return min(int(text), 2**31 - 1 << 12)
+
+
+def keep_freed_memory() -> bool:
+    """Tells the C library to keep freed memory up to the bound; whether it was told."""
+    libc = _libc()
+    if libc is None or (bound := _bound()) == 0:
+        return False
+    # mallopt takes a C int; the trim threshold is therefore at most 2 GiB less one byte.
+    return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, min(bound, 2**31 - 1)))
+
+
+def empty_cache() -> None:
+    """Gives the freed host memory that Weft keeps back to the system.
+
+    >>> empty_cache()
+    """
+    libc = _libc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+def relieve_pressure(nbytes: int) -> None:
+    """Before a large result: gives kept memory back when the machine is short of it."""
+    if nbytes >= _LARGE and sys.platform.startswith("linux"):
+        available, total = _memory("MemAvailable"), _memory("MemTotal")
+        if available - nbytes < _RESERVE * total:
+            empty_cache()

@@ -1,0 +1,90 @@
+"""Reducing contributions: one pass per chunk, in a fixed order, in f32 for the short floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..sharding.placements import ReduceOp
+
+__all__ = ["combine", "neutral", "reduce_into", "reduced"]
+
+_CHUNK = 1 << 18
+"""Elements a pass works on: small enough for the accumulator to stay in the cache between passes."""
+
+Combine = Callable[..., torch.Tensor]
+
+combine: dict[ReduceOp, Combine] = {
+    ReduceOp.SUM: torch.add,
+    ReduceOp.AVG: torch.add,
+    ReduceOp.MAX: torch.maximum,
+    ReduceOp.MIN: torch.minimum,
+    ReduceOp.PROD: torch.mul,
+}
+_SHORT_FLOATS = (torch.float16, torch.bfloat16)
+_ARITHMETIC = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PROD)
+
+
+def neutral(op: ReduceOp, dtype: torch.dtype) -> float | int | bool:
+    """What changes nothing when it is combined.
+
+    >>> neutral(ReduceOp.MAX, torch.int8)
+    -128
+    """
+    if op in (ReduceOp.SUM, ReduceOp.AVG):
+        return 0
+    if op is ReduceOp.PROD:
+        return 1
+    if dtype is torch.bool:
+        return op is ReduceOp.MIN
+    if dtype.is_floating_point:
+        return float("-inf") if op is ReduceOp.MAX else float("inf")
+    limits = torch.iinfo(dtype)
+    return limits.min if op is ReduceOp.MAX else limits.max
+
+
+def reduced(op: ReduceOp, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The reduction of equal-shaped parts.
+
+    >>> reduced(ReduceOp.SUM, [torch.ones(2), torch.ones(2)])
+    tensor([2., 2.])
+    """
+    first = parts[0]
+    return reduce_into(torch.empty(first.shape, dtype=first.dtype, device=first.device), op, parts)
+
+
+def reduce_into(out: torch.Tensor, op: ReduceOp, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Writes the reduction of equal-shaped parts to `out`."""
+    if len(parts) == 1:
+        return out.copy_(parts[0])
+    if out.dtype is torch.bool and op in _ARITHMETIC:
+        return out.copy_(_bool_reduced(op, parts))
+    chunks = [out], [[part] for part in parts]
+    if out.device.type == "cpu" and out.numel() > _CHUNK and out.is_contiguous():
+        step = max(1, _CHUNK * out.shape[0] // out.numel())
+        chunks = list(out.split(step)), [list(part.split(step)) for part in parts]
+    for k, target in enumerate(chunks[0]):
+        _reduce_chunk(target, op, [chunked[k] for chunked in chunks[1]])
+    return out
+
+
+def _reduce_chunk(out: torch.Tensor, op: ReduceOp, parts: list[torch.Tensor]) -> None:
+    wide = out.dtype in _SHORT_FLOATS and op in _ARITHMETIC
+    first = parts[0].float() if wide else parts[0]
+    together = combine[op]
+    total = together(first, parts[1]) if wide else together(first, parts[1], out=out)
+    for part in parts[2:]:
+        together(total, part, out=total)
+    if op is ReduceOp.AVG:
+        total.div_(len(parts))
+    if wide:
+        out.copy_(total)
+
+
+def _bool_reduced(op: ReduceOp, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Sum of booleans is "any", product is "all", as in torch's own addition and multiplication."""
+    result = parts[0]
+    for part in parts[1:]:
+        result = result | part if op is ReduceOp.SUM else result & part
+    return result

@@ -1,0 +1,65 @@
+"""The one entrance to execution: which runtime moves what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..sharding.geometry import box_at
+from ..sharding.layout import Layout
+from . import in_process
+from .holding import Pieces, holding, slices
+
+__all__ = ["Route", "move", "permute", "scatter", "spread"]
+
+Route = tuple[int | None, ...]
+"""For each slot, the slot whose shard it gets, or None for zeros."""
+
+
+def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int], dtype: torch.dtype) -> Pieces:
+    """The pieces of the same tensor in another layout."""
+    return in_process.move(pieces, source, target, shape)
+
+
+def spread(whole: torch.Tensor, layout: Layout) -> Pieces:
+    """Contributions in unified memory that reduce to `whole`."""
+    return in_process.fill_pending(whole, layout)
+
+
+def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
+    """The pieces of a value that this process has whole, in separate memories."""
+    here = holding(layout)
+    shape = tuple(whole.shape)
+    resolved = holding(layout.resolved)
+    parts = tuple(
+        in_process.lazy_clone(whole[slices(box_at(layout, shape, resolved.coords[i]))].to(resolved.devices[i]).contiguous())
+        for i in range(resolved.count)
+    )
+    if layout.pending:
+        return in_process.move(parts, layout.resolved, layout, shape)
+    assert here.count == len(parts)
+    return parts
+
+
+def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, dtype: torch.dtype) -> Pieces:
+    """The pieces after shards have changed places."""
+    here = holding(layout)
+    shape = tuple(shape)
+    result: list[torch.Tensor | None] = [torch.zeros_like(piece) if here.unified else None for piece in pieces]
+    done: set[object] = set()
+    for slot in here.residence.owned:
+        source = route[slot]
+        at = here.piece_of[slot]
+        if not here.unified:
+            if result[at] is None:
+                shard = pieces[at].new_zeros(here.piece_shape(at, shape)) if source is None else here.shard(pieces, shape, source)
+                result[at] = in_process.lazy_clone(shard.to(here.devices[at]))
+            continue
+        where = box_at(layout, shape, layout.mesh.coords(slot))
+        if source is not None and (at, where) not in done:
+            done.add((at, where))
+            piece = result[at]
+            assert piece is not None
+            piece[slices(where)].copy_(here.shard(pieces, shape, source))
+    return tuple(piece for piece in result if piece is not None)

@@ -1,0 +1,32 @@
+"""Where in the user's program an operation was called."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+__all__ = ["CallSite", "call_site"]
+
+_INSIDE = tuple(str(Path(path).parent) + "/" for path in (Path(__file__).parent, torch.__file__))
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A file and a line."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def call_site() -> CallSite:
+    """The innermost line outside Weft and torch."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (frame.f_code.co_filename.startswith(_INSIDE) or frame.f_code.co_filename.startswith("<")):
+        frame = frame.f_back
+    return CallSite(frame.f_code.co_filename, frame.f_lineno)

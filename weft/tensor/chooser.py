@@ -1,0 +1,219 @@
+"""The chooser: rules propose, cost prices, this chooses in which layouts an op computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..planning import move_cost
+from ..rules.factors import Dims, Factors
+from ..sharding.layout import Layout
+from ..sharding.mesh import DeviceMesh
+from ..sharding.placements import ReduceOp
+
+__all__ = ["Choice", "Input", "choose"]
+
+_OPERATIONS_PER_SECOND = 1e12
+"""What one device computes, for the price of computing the same on several: coarse, but the same everywhere."""
+_MOST_CANDIDATES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What the chooser sees of a tensor: where it is, how large, and whether it must stay."""
+
+    layout: Layout | None
+    """None: a plain tensor, whole wherever it is needed."""
+    shape: tuple[int, ...]
+    itemsize: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """In which layouts an op takes its inputs and leaves its outputs."""
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+
+
+def choose(factors: Factors, inputs: Sequence[Input], mesh: DeviceMesh, out_itemsize: int, pinned: int | None = None) -> Choice:
+    """The cheapest choice; ties go to the one that splits more, then to the order of the inputs.
+
+    `pinned`: the input that must stay as it is, because it is written to.
+    """
+    layouts = [_on(mesh, given.layout, len(given.shape)) for given in inputs]
+    best: tuple[tuple[float, float], Choice] | None = None
+    for order, keep in _orders(factors, layouts, inputs, pinned):
+        proposal = _Proposal(factors, layouts, mesh, order, keep)
+        choice = proposal.choice()
+        if pinned is not None and choice.inputs[pinned] is not layouts[pinned]:
+            continue
+        price = _price(choice, factors, inputs, out_itemsize, proposal)
+        if best is None or price < best[0]:
+            best = price, choice
+    if best is None:
+        return choice
+    return best[1]
+
+
+def _on(mesh: DeviceMesh, layout: Layout | None, rank: int) -> Layout:
+    """A layout as far as it can be kept on this mesh: tensors from elsewhere come in whole."""
+    if layout is None or layout.mesh != mesh:
+        return Layout.replicated(mesh, rank)
+    return layout
+
+
+def _orders(
+    factors: Factors, layouts: Sequence[Layout], inputs: Sequence[Input], pinned: int | None
+) -> Iterator[tuple[tuple[int, ...], bool]]:
+    """In which order the inputs say how the factors are split, and whether pending sums stay pending."""
+    laid = [i for i, layout in enumerate(layouts) if layout.split_axes]
+    firsts: list[int | None] = list(laid[:_MOST_CANDIDATES]) or [None]
+    if pinned is not None:
+        firsts = [pinned]
+    by_size = sorted(range(len(inputs)), key=lambda i: -math.prod(inputs[i].shape))
+    pending = any(layout.pending for layout in layouts) and factors.linear != "no"
+    for first in firsts:
+        order = tuple(by_size) if first is None else (first, *(i for i in by_size if i != first))
+        for keep in (True, False) if pending else (False,):
+            yield order, keep
+
+
+class _Proposal:
+    """One way to split an op's factors over the mesh."""
+
+    def __init__(self, factors: Factors, layouts: Sequence[Layout], mesh: DeviceMesh, order: tuple[int, ...], keep: bool) -> None:
+        self.factors, self.layouts, self.mesh = factors, layouts, mesh
+        self.pending: dict[str, ReduceOp] = {}
+        self.carriers: dict[str, frozenset[int]] = {}
+        """For each axis that stays pending, the inputs that are pending along it."""
+        self.axes: dict[str, tuple[str, ...]] = {}
+        if keep:
+            self._keep_pending()
+        for i in order:
+            self._follow(i)
+        self._mend_groups()
+
+    def _keep_pending(self) -> None:
+        factors = self.factors
+        candidates = [factors.linear] if isinstance(factors.linear, int) else range(len(self.layouts))
+        for i in candidates:
+            if not isinstance(i, int):
+                continue
+            for axis, op in self.layouts[i].pending:
+                if op in factors.keeps and axis not in self.pending and set(self.pending.values()) <= {op}:
+                    carriers = self._carriers(axis, i)
+                    if carriers is not None:
+                        self.pending[axis], self.carriers[axis] = op, carriers
+
+    def _carriers(self, axis: str, i: int) -> frozenset[int] | None:
+        """Which inputs must be pending along an axis for its sum to pass, or None when it cannot."""
+        if self.factors.linear == "all":
+            return frozenset(range(len(self.layouts)))
+        others = [j for j, layout in enumerate(self.layouts) if j != i and axis in layout.pending_axes]
+        if any(j not in self.factors.added for j in others):
+            return None
+        return frozenset({i}) | self.factors.added
+
+    def _follow(self, i: int) -> None:
+        """Splits factors the way input `i` is split, where they are free."""
+        for dim, axes in zip(self.factors.inputs[i], self.layouts[i].splits, strict=True):
+            left = [axis for axis in axes if axis not in self._used()]
+            for position, factor in enumerate(dim):
+                if not left:
+                    break
+                size = self.factors.sizes.get(factor, 1)
+                if size == 1 and len(dim) > 1:
+                    continue
+                if factor in self.axes or not self._may_split(factor):
+                    break
+                minor = math.prod(self.factors.sizes.get(f, 1) for f in dim[position + 1 :])
+                taken = _taken(left, size, self.mesh, even=minor > 1)
+                self.axes[factor] = tuple(taken)
+                left = left[len(taken) :]
+                if math.prod(self.mesh.axis_size(a) for a in taken) != size:
+                    break
+
+    def _may_split(self, factor: str) -> bool:
+        factors = self.factors
+        if factor in factors.whole:
+            return False
+        if factors.on_output(factor):
+            return True
+        if factors.reduces is None or set(self.pending.values()) - {factors.reduces}:
+            return False
+        return factors.partial_outputs is None or len(factors.partial_outputs) == len(factors.outputs)
+
+    def _used(self) -> set[str]:
+        return {axis for axes in self.axes.values() for axis in axes} | set(self.pending)
+
+    def _mend_groups(self) -> None:
+        """Unsplits minor factors of a dim whose major factor is not split down to single elements, and uneven majors."""
+        groups = [dim for dims in (*self.factors.inputs, *self.factors.outputs) for dim in dims if len(dim) > 1]
+        for dim in groups:
+            open_ = True
+            for position, factor in enumerate(dim):
+                size = self.factors.sizes.get(factor, 1)
+                count = math.prod(self.mesh.axis_size(a) for a in self.axes.get(factor, ()))
+                minor = math.prod(self.factors.sizes.get(f, 1) for f in dim[position + 1 :])
+                reduced = not self.factors.on_output(factor)
+                if count > 1 and (not open_ or (minor > 1 and size % count) or reduced):
+                    self.axes[factor] = ()
+                    count = 1
+                open_ = open_ and count == size
+
+    def _layout(self, dims: Dims, pending: dict[str, ReduceOp]) -> Layout:
+        return Layout(self.mesh, [sum((self.axes.get(f, ()) for f in dim), ()) for dim in dims], pending)
+
+    def choice(self) -> Choice:
+        """The layouts that follow from the split."""
+        factors = self.factors
+        reduced = {axis for factor, axes in self.axes.items() if not factors.on_output(factor) for axis in axes}
+        leaves = dict(self.pending)
+        if factors.reduces is not None:
+            leaves |= dict.fromkeys(reduced, factors.reduces)
+        inputs = []
+        for i, dims in enumerate(factors.inputs):
+            own = {axis: op for axis, op in self.pending.items() if i in self.carriers[axis]}
+            if i in factors.added and factors.reduces is not None:
+                own |= dict.fromkeys(reduced, factors.reduces)
+            inputs.append(self._layout(dims, own))
+        outputs = [
+            self._layout(dims, leaves if factors.partial_outputs is None or k in factors.partial_outputs else {})
+            for k, dims in enumerate(factors.outputs)
+        ]
+        return Choice(tuple(inputs), tuple(outputs))
+
+    @property
+    def parallel(self) -> int:
+        """Over how many devices the work is split."""
+        return math.prod(self.mesh.axis_size(axis) for axes in self.axes.values() for axis in axes)
+
+
+def _taken(axes: Sequence[str], size: int, mesh: DeviceMesh, *, even: bool) -> list[str]:
+    """The leading axes that can split a factor: all, or where the cut must be even, those that divide it."""
+    if not even:
+        return list(axes)
+    taken: list[str] = []
+    count = 1
+    for axis in axes:
+        count *= mesh.axis_size(axis)
+        if size % count:
+            break
+        taken.append(axis)
+    return taken
+
+
+def _price(choice: Choice, factors: Factors, inputs: Sequence[Input], out_itemsize: int, proposal: _Proposal) -> tuple[float, float]:
+    """Seconds to bring the inputs, to compute, and to resolve what is left pending; then less parallel is dearer."""
+    seconds = 0.0
+    for given, need in zip(inputs, choice.inputs, strict=True):
+        if given.layout is not None and given.layout is not need:
+            seconds += move_cost(given.layout, need, given.shape, given.itemsize)
+    for dims, layout in zip(factors.outputs, choice.outputs, strict=True):
+        if layout.pending:
+            shape = tuple(math.prod(factors.sizes.get(f, 1) for f in dim) for dim in dims)
+            seconds += move_cost(layout, layout.resolved, shape, out_itemsize)
+    work = 2.0 * math.prod(factors.sizes.values())
+    return seconds + work / proposal.parallel / _OPERATIONS_PER_SECOND, -proposal.parallel

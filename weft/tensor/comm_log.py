@@ -1,0 +1,137 @@
+"""`comm_log`: a record of everything that moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..planning import Plan
+from ..sharding.layout import Layout
+from .call_site import CallSite, call_site
+
+__all__ = ["CommLog", "CommRecord", "comm_log", "log_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommRecord:
+    """One step of communication: what it was, between which layouts, how many bytes, and who asked for it."""
+
+    kind: str
+    axes: tuple[str, ...]
+    source: Layout
+    target: Layout
+    shape: tuple[int, ...]
+    bytes_received: int
+    """By the device that receives most."""
+    total_bytes: int
+    """By all devices together."""
+    op: str
+    implicit: bool
+    call_site: CallSite
+
+
+@dataclass(slots=True)
+class CommLog:
+    """The records of a `comm_log` block, in order."""
+
+    records: list[CommRecord] = field(default_factory=list)
+
+    def counts(self) -> dict[str, int]:
+        """How often each kind of communication happened."""
+        return dict(Counter(record.kind for record in self.records))
+
+    @property
+    def bytes_received(self) -> int:
+        """What the busiest device of each step received, added up."""
+        return sum(record.bytes_received for record in self.records)
+
+    @property
+    def total_bytes(self) -> int:
+        """What all devices together received."""
+        return sum(record.total_bytes for record in self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[CommRecord]:
+        return iter(self.records)
+
+    def __getitem__(self, index: int) -> CommRecord:
+        return self.records[index]
+
+    def __str__(self) -> str:
+        head = ("kind", "axes", "from", "to", "bytes/device", "total", "op", "where")
+        rows = [
+            (
+                r.kind,
+                ",".join(r.axes),
+                str(r.source),
+                str(r.target),
+                f"{r.bytes_received:,}",
+                f"{r.total_bytes:,}",
+                r.op + (" (implicit)" if r.implicit else ""),
+                str(r.call_site),
+            )
+            for r in self.records
+        ]
+        widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in (head, *rows))
+
+
+_open: list[CommLog] = []
+
+
+@contextmanager
+def comm_log() -> Iterator[CommLog]:
+    """Records every movement and combination inside the block.
+
+    >>> import torch, weft
+    >>> from weft import P
+    >>> mesh = weft.make_mesh({"tp": 4})
+    >>> x = weft.shard(torch.ones(8, 8), mesh, P("tp", None))
+    >>> with weft.comm_log() as log:
+    ...     y = weft.shard(x, mesh, P(None, "tp"))
+    >>> log.counts(), log.bytes_received
+    ({'all_to_all': 1}, 48)
+    """
+    log = CommLog()
+    _open.append(log)
+    try:
+        yield log
+    finally:
+        _open.remove(log)
+
+
+def is_logging() -> bool:
+    """Whether any log is open."""
+    return bool(_open)
+
+
+def log_plan(plan: Plan, op: str, *, implicit: bool) -> None:
+    """Adds a plan's steps to the open logs; implicit steps that move nothing are left out."""
+    if not _open:
+        return
+    for step in plan.steps:
+        if step.bytes_received.total or not implicit:
+            received = step.bytes_received
+            log_step(step.kind, step.axes, step.source, step.target, plan.shape, received.max, received.total, op, implicit=implicit)
+
+
+def log_step(
+    kind: str,
+    axes: tuple[str, ...],
+    source: Layout,
+    target: Layout,
+    shape: tuple[int, ...],
+    bytes_received: int,
+    total_bytes: int,
+    op: str,
+    *,
+    implicit: bool,
+) -> None:
+    """Adds one step to the open logs."""
+    record = CommRecord(kind, axes, source, target, shape, bytes_received, total_bytes, op, implicit, call_site())
+    for log in _open:
+        log.records.append(record)

@@ -1,0 +1,223 @@
+"""Creation: torch's own creation functions, with `mapping=`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..runtime.holding import holding
+from ..runtime.in_process import lazy_clone
+from ..sharding.geometry import box, box_shape
+from ..sharding.layout import Layout
+from ..sharding.mapping import DeviceMapping, NamedMapping
+from ..sharding.mesh import DeviceMesh, current_mesh
+from ..sharding.placements import ReduceOp
+from .communication import redistribute
+from .conversion import TensorLike, as_tensor
+from .movement import move
+from .tensor import Tensor, wrap
+
+__all__ = [
+    "arange",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_local",
+    "full",
+    "full_like",
+    "ones",
+    "ones_like",
+    "rand",
+    "rand_like",
+    "randint",
+    "randn",
+    "randn_like",
+    "tensor",
+    "zeros",
+    "zeros_like",
+]
+
+
+def _mapping(mapping: DeviceMapping | None) -> DeviceMapping:
+    if mapping is None:
+        return NamedMapping(current_mesh() or DeviceMesh.single(), ())
+    if not isinstance(mapping, DeviceMapping):
+        raise TypeError(f"mapping= takes a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...)) or PlacementMapping(mesh, placements)")
+    return mapping
+
+
+def _laid_out(value: torch.Tensor, mapping: DeviceMapping | None, requires_grad: bool) -> Tensor:
+    """A freshly made plain tensor, in a layout."""
+    result = redistribute(value, _mapping(mapping), op="creation")
+    assert isinstance(result, Tensor)
+    return result.requires_grad_() if requires_grad else result
+
+
+def _made(function: Callable[..., torch.Tensor], example: str) -> Callable[..., Tensor]:
+    """A torch creation function with `mapping=`."""
+
+    def create(*args: Any, mapping: DeviceMapping | None = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
+        where = _mapping(mapping)
+        if "device" in kwargs:
+            raise TypeError(f"weft.{function.__name__} takes its devices from mapping=, but got device={kwargs['device']!r}")
+        value = function(*args, **kwargs)
+        return _laid_out(value, where, requires_grad)
+
+    create.__name__ = create.__qualname__ = function.__name__
+    create.__doc__ = f"""`torch.{function.__name__}`, laid out as `mapping` says.
+
+    >>> import weft
+    >>> mapping = weft.NamedMapping(weft.make_mesh({{"dp": 2}}), weft.P("dp"))
+    >>> weft.{example}.mapping == mapping
+    True
+    """
+    return create
+
+
+zeros = _made(torch.zeros, "zeros(4, mapping=mapping)")
+ones = _made(torch.ones, "ones(4, mapping=mapping)")
+full = _made(torch.full, "full((4,), 2.5, mapping=mapping)")
+empty = _made(torch.empty, "empty(4, mapping=mapping)")
+arange = _made(torch.arange, "arange(4, mapping=mapping)")
+eye = _made(torch.eye, "eye(4, mapping=mapping)")
+rand = _made(torch.rand, "rand(4, mapping=mapping)")
+randn = _made(torch.randn, "randn(4, mapping=mapping)")
+randint = _made(torch.randint, "randint(0, 9, (4,), mapping=mapping)")
+
+
+def _made_like(function: Callable[..., torch.Tensor], call: str) -> Callable[..., Tensor]:
+    """A torch `*_like` function whose result lies like its input, or as `mapping=` says."""
+
+    def create(x: TensorLike, *args: Any, mapping: DeviceMapping | None = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
+        like = as_tensor(x, function.__name__).detach()
+        result = function(like, *args, **kwargs)
+        if mapping is not None or not isinstance(result, Tensor):
+            result = redistribute(result, _mapping(mapping), op="creation")
+        assert isinstance(result, Tensor)
+        return result.requires_grad_() if requires_grad else result
+
+    create.__name__ = create.__qualname__ = function.__name__
+    create.__doc__ = f"""`torch.{function.__name__}`, laid out like its input or as `mapping` says.
+
+    >>> import weft
+    >>> x = weft.ones(4, mapping=weft.NamedMapping(weft.make_mesh({{"dp": 2}}), weft.P("dp")))
+    >>> weft.{call}.mapping == x.mapping
+    True
+    """
+    return create
+
+
+zeros_like = _made_like(torch.zeros_like, "zeros_like(x)")
+ones_like = _made_like(torch.ones_like, "ones_like(x)")
+full_like = _made_like(torch.full_like, "full_like(x, 2.5)")
+empty_like = _made_like(torch.empty_like, "empty_like(x)")
+rand_like = _made_like(torch.rand_like, "rand_like(x)")
+randn_like = _made_like(torch.randn_like, "randn_like(x)")
+
+
+def tensor(data: TensorLike, *, dtype: torch.dtype | None = None, mapping: DeviceMapping | None = None, requires_grad: bool = False) -> Tensor:
+    """A tensor with this value, laid out as `mapping` says.
+
+    >>> import weft
+    >>> weft.tensor([1.0, 2.0], mapping=weft.NamedMapping(weft.make_mesh({"dp": 2}), weft.P("dp"))).sum().item()
+    3.0
+    """
+    value = as_tensor(data, "tensor").detach()
+    return _laid_out(value if dtype is None else value.to(dtype), mapping, requires_grad)
+
+
+def from_local(shards: Sequence[TensorLike], mapping: DeviceMapping, *, shape: Sequence[int] | None = None) -> Tensor:
+    """The tensor whose shards, one per device of this process in mesh order, are these; differentiable.
+
+    `shape` is the global shape; it is worked out from the shards when this process has all of them.
+
+    >>> import torch, weft
+    >>> mapping = weft.NamedMapping(weft.make_mesh({"dp": 2}), weft.P("dp"))
+    >>> weft.from_local([torch.zeros(2), torch.ones(1)], mapping).full_tensor()
+    tensor([0., 0., 1.])
+    """
+    tensors = [as_tensor(shard, "from_local") for shard in shards]
+    mapping = _mapping(mapping)
+    if not tensors:
+        raise ValueError("from_local needs at least one shard, but got none")
+    layout = mapping.layout(tensors[0].dim())
+    global_shape = _checked_shards(tensors, layout, shape)
+    pieces = _FromLocal.apply(layout, global_shape, mapping, *tensors)  # type: ignore[no-untyped-call]
+    assert isinstance(pieces, Tensor)
+    return pieces
+
+
+def _checked_shards(tensors: Sequence[torch.Tensor], layout: Layout, shape: Sequence[int] | None) -> tuple[int, ...]:
+    owned = holding(layout).residence.owned
+    if len(tensors) != len(owned):
+        raise ValueError(f"from_local needs one shard per device of this process, {len(owned)} on the mesh {layout.mesh}, but got {len(tensors)}")
+    dtypes = {t.dtype for t in tensors}
+    if len(dtypes) > 1:
+        raise TypeError(f"from_local needs shards of one dtype, but got {', '.join(sorted(map(str, dtypes)))}")
+    ranks = {t.dim() for t in tensors}
+    if len(ranks) > 1:
+        raise ValueError(f"from_local needs shards of one rank, but got {sorted(ranks)}")
+    global_shape = tuple(shape) if shape is not None else _global_shape(tensors, layout)
+    for slot, t in zip(owned, tensors, strict=True):
+        expected = box_shape(box(layout, global_shape, slot))
+        if tuple(t.shape) != expected:
+            raise ValueError(
+                f"from_local: the shard of device {slot} has shape {tuple(t.shape)}, but a tensor of shape {global_shape} in the layout {layout} "
+                f"gives it {expected} (splits are balanced, larger shards first): fix the shard, or give shape="
+            )
+    return global_shape
+
+
+def _global_shape(tensors: Sequence[torch.Tensor], layout: Layout) -> tuple[int, ...]:
+    """Along each dim, the sum over the devices that split it, at coordinate 0 of all other axes."""
+    mesh = layout.mesh
+    if len(tensors) != mesh.num_devices:
+        raise ValueError(f"from_local cannot tell the global shape from {len(tensors)} of {mesh.num_devices} shards: give shape=")
+    sizes = []
+    for dim, axes in enumerate(layout.splits):
+        group = mesh.groups(axes)[0] if axes else (0,)
+        sizes.append(sum(tensors[slot].shape[dim] for slot in group))
+    return tuple(sizes)
+
+
+class _FromLocal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layout: Layout, shape: tuple[int, ...], mapping: DeviceMapping, *shards: torch.Tensor) -> torch.Tensor:
+        ctx.layout = layout
+        here = holding(layout)
+        owned = here.residence.owned
+        if not here.unified:
+            pieces = tuple(lazy_clone(shards[owned.index(slot)].detach().to(device)) for slot, device in zip(here.slots, here.devices, strict=True))
+        else:
+            first = shards[0]
+            pieces = tuple(torch.empty(shape, dtype=first.dtype, device=here.residence.device) for _ in range(here.count))
+            seen: set[object] = set()
+            for slot, shard in enumerate(shards):
+                where = (here.piece_of[slot], box(layout, shape, slot))
+                if where not in seen:
+                    seen.add(where)
+                    here.shard(pieces, shape, slot).copy_(shard)
+        return wrap(pieces, layout, shape, asked=mapping, dtype=shards[0].dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        layout: Layout = ctx.layout
+        kinds = {op for _, op in layout.pending}
+        if kinds - {ReduceOp.SUM, ReduceOp.AVG}:
+            raise RuntimeError(f"from_local cannot be differentiated with a pending {kinds.pop()}: make the contributions with torch ops instead")
+        back = move(grad, layout.resolved, op="from_local backward")
+        if not isinstance(back, Tensor):
+            raise RuntimeError("from_local cannot be differentiated inside torch.func transforms: differentiate through the global tensor")
+        if kinds == {ReduceOp.AVG}:
+            back = back / math.prod(layout.mesh.axis_size(axis) for axis in layout.pending_axes)
+        here = holding(layout)
+        replicas_of = {axis: layout.mesh.index_of[axis] for axis in layout.replicated_axes}
+        shards = back.local_shards
+        # Replicas are one value: it is read from the first of them, so only that one has a gradient.
+        return None, None, None, *(
+            shard if all(layout.mesh.coords(slot)[i] == 0 for i in replicas_of.values()) else None
+            for slot, shard in zip(here.residence.owned, shards, strict=True)
+        )

@@ -1,0 +1,213 @@
+"""Dispatch: every torch op on sharded tensors, by the layouts that its rule allows and the chooser prefers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from ..rules.registry import Call, Rule, Spec, rule_for
+from ..runtime.holding import holding
+from ..runtime.machine import forget_with_residences
+from ..sharding.layout import Layout
+from ..sharding.mesh import DeviceMesh
+from .chooser import Choice, Input, choose
+from .local_run import run_everywhere, run_whole
+from .movement import from_plain, moved, to_plain
+from .tensor import Tensor
+
+__all__ = ["dispatch", "handler", "handlers"]
+
+Handler = Callable[[torch._ops.OpOverload, tuple[object, ...], dict[str, object]], object]
+
+handlers: dict[torch._ops.OpOverload, Handler] = {}
+"""The ops that need more than a rule."""
+
+
+def handler(*ops: torch._ops.OpOverload) -> Callable[[Handler], Handler]:
+    """Registers a function as the handler of these ops."""
+
+    def register(function: Handler) -> Handler:
+        for op in ops:
+            handlers[op] = function
+        return function
+
+    return register
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is decided once for all calls of an op with such inputs."""
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...] | None
+    """None: as many replicated outputs as there will be."""
+    mesh: DeviceMesh
+    whole: bool
+    """Whether the op runs once, on whole values."""
+    rule: Rule | None
+    written: int | None
+    """The position among the tensors of the one that is written to."""
+
+
+_prepared: dict[tuple[object, ...], Prepared] = {}
+_MOST_PREPARED = 1 << 16
+forget_with_residences(_prepared.clear)
+
+
+def dispatch(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """Runs one torch op on sharded tensors."""
+    special = handlers.get(func)
+    if special is not None:
+        return special(func, args, kwargs)
+    return run_by_rule(func, args, kwargs)
+
+
+def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """Runs an op in the layouts that its rule and the chooser say."""
+    tensors = [_usable(x) for x in tensors_in(args, kwargs)]
+    key = (func, tuple(map(_signature, tensors)), _static(args), _static(kwargs) if kwargs else None)
+    prepared = _prepared.get(key)
+    if prepared is None:
+        if len(_prepared) >= _MOST_PREPARED:
+            _prepared.clear()
+        prepared = _prepared[key] = prepare(func, args, kwargs, tensors)
+    if prepared.written is not None and not isinstance(tensors[prepared.written], Tensor):
+        return _run_plain(func, args, kwargs)
+    laid = [_brought(x, need, func, i == prepared.written) for i, (x, need) in enumerate(zip(tensors, prepared.inputs, strict=True))]
+    if prepared.whole:
+        return run_whole(func, args, kwargs, laid, prepared.outputs, prepared.mesh)
+    return run_everywhere(func, args, kwargs, laid, prepared.outputs, prepared.mesh, prepared.rule)
+
+
+def prepare(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], tensors: Sequence[torch.Tensor]
+) -> Prepared:
+    """Chooses the layouts of a call."""
+    mesh = _common_mesh(tensors)
+    written = _written(func, args, kwargs, tensors)
+    rule = rule_for(func)
+    specs = tuple(Spec(tuple(x.shape), x.dtype) for x in tensors)
+    factors = None
+    if rule is not None:
+        placed = iter(specs)
+        call = Call(func, cast("tuple[object, ...]", swapped(args, placed)), cast("dict[str, object]", swapped(kwargs, placed)), specs)
+        factors = rule.factors(call)
+    if factors is None:
+        replicated = tuple(Layout.replicated(mesh, x.dim()) for x in tensors)
+        outputs = None
+        if written is not None and isinstance(tensors[written], Tensor):
+            outputs = (replicated[written],)
+        choice: Choice | None = None
+    else:
+        given = [Input(x._layout if isinstance(x, Tensor) else None, tuple(x.shape), x.dtype.itemsize) for x in tensors]
+        itemsize = max((x.dtype.itemsize for x in tensors), default=4)
+        choice = choose(factors, given, mesh, itemsize, written)
+        replicated, outputs = choice.inputs, choice.outputs
+    unified = holding(replicated[0]).unified if replicated else True
+    pending = any(layout.pending for layout in (*replicated, *(outputs or ())))
+    return Prepared(replicated, outputs, mesh, unified and not pending, rule if factors is not None else None, written)
+
+
+def tensors_in(args: object, kwargs: object) -> list[torch.Tensor]:
+    """All tensors of a call, in order."""
+    found: list[torch.Tensor] = []
+    _collect(args, found)
+    if kwargs:
+        _collect(kwargs, found)
+    return found
+
+
+def _collect(value: object, found: list[torch.Tensor]) -> None:
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _collect(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _collect(item, found)
+
+
+def swapped(value: object, replacements: Iterator[object]) -> object:
+    """The same arguments with each tensor replaced by the next replacement."""
+    if isinstance(value, (torch.Tensor, Spec)):
+        return next(replacements)
+    if isinstance(value, (list, tuple)):
+        return type(value)(swapped(item, replacements) for item in value)
+    if isinstance(value, dict):
+        return {name: swapped(item, replacements) for name, item in value.items()}
+    return value
+
+
+def _usable(x: torch.Tensor) -> torch.Tensor:
+    """A tensor, or its resolved form where an earlier op has already paid for that."""
+    if isinstance(x, Tensor) and x._resolved is not None:
+        return x._resolved
+    return x
+
+
+def _signature(x: torch.Tensor) -> tuple[object, ...]:
+    return (x._layout if isinstance(x, Tensor) else None, x.shape, x.dtype)
+
+
+def _static(value: object) -> object:
+    """What of the other arguments a decision may depend on: not the value of a float."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_static, value))
+    if isinstance(value, dict):
+        return tuple((name, _static(item)) for name, item in value.items())
+    if isinstance(value, torch.Tensor):
+        return torch.Tensor
+    if isinstance(value, float):
+        return float
+    return (type(value), value) if isinstance(value, (int, bool)) else value
+
+
+def _common_mesh(tensors: Sequence[torch.Tensor]) -> DeviceMesh:
+    """The mesh an op computes on: the largest, the first of these."""
+    meshes = [x._layout.mesh for x in tensors if isinstance(x, Tensor)]
+    return max(meshes, key=lambda mesh: mesh.num_devices)
+
+
+def _written(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], tensors: Sequence[torch.Tensor]
+) -> int | None:
+    """Which of the tensors the op writes to, if any."""
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            if isinstance(value, torch.Tensor):
+                return next(k for k, x in enumerate(tensors) if x is value)
+    return None
+
+
+def _brought(x: torch.Tensor, need: Layout, func: torch._ops.OpOverload, written: bool) -> torch.Tensor:
+    """A tensor in the layout an op needs it in. Plain tensors count as whole."""
+    if not isinstance(x, Tensor):
+        here = holding(need)
+        if here.unified and not need.pending:
+            return x if x.device == here.residence.device or x.dim() == 0 else x.to(here.residence.device)
+        return from_plain(x, need)
+    if x._layout is need:
+        return x
+    if written and holding(x._layout).unified and holding(need).unified and not x._layout.pending and not need.pending:
+        return x
+    result = moved(x, need, str(func), implicit=True)
+    if written:
+        x._layout, x._pieces, x._asked, x._resolved = result._layout, result._pieces, None, None
+        return x
+    if x._layout.pending and not need.pending and need is x._layout.resolved:
+        x._resolved = result
+    return result
+
+
+def _run_plain(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """An op that writes to a plain tensor: everything it reads becomes plain."""
+    plain = iter([to_plain(x) if isinstance(x, Tensor) else x for x in tensors_in(args, kwargs)])
+    return func(*cast("tuple[object, ...]", swapped(args, plain)), **cast("dict[str, object]", swapped(kwargs, plain)))
+
+
+Tensor._run = staticmethod(dispatch)

@@ -1,0 +1,121 @@
+"""`move`: the one differentiable movement. It keeps the global value; its transpose moves back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C import _functorch as functorch
+
+from ..planning import plan_layouts
+from ..runtime import run
+from ..runtime.holding import holding
+from ..runtime.in_process import lazy_clone
+from ..sharding.layout import Layout
+from ..sharding.mapping import DeviceMapping
+from . import comm_log, policy
+from .tensor import Tensor, wrap
+
+__all__ = ["from_plain", "is_transformed", "layout_of", "move", "moved", "to_plain"]
+
+
+def layout_of(x: torch.Tensor) -> Layout | None:
+    """The layout of a tensor as its holder sees it, inside torch.func transforms too; None for a plain tensor."""
+    if isinstance(x, Tensor):
+        return x._layout
+    if functorch.is_functorch_wrapped_tensor(x):
+        inner = layout_of(functorch.get_unwrapped(x))
+        if inner is not None and functorch.is_batchedtensor(x):
+            return inner.without_dim(functorch.maybe_get_bdim(x))
+        return inner
+    return None
+
+
+def from_plain(x: torch.Tensor, layout: Layout, asked: DeviceMapping | None = None) -> Tensor:
+    """A plain tensor, which counts as whole, in a layout. Not recorded by autograd."""
+    here = holding(layout)
+    shape = tuple(x.shape)
+    if here.unified:
+        whole = lazy_clone(x.detach().to(here.residence.device))
+        pieces = (whole,) if not layout.pending else run.spread(whole, layout)
+    else:
+        pieces = run.scatter(x.detach(), layout)
+    return wrap(pieces, layout, shape, asked=asked, dtype=x.dtype)
+
+
+def to_plain(x: Tensor) -> torch.Tensor:
+    """The whole value as a plain tensor, in every process. Not recorded by autograd."""
+    whole = moved(x, Layout.replicated(x._layout.mesh, x.dim()), "full_tensor")
+    if not whole._pieces:
+        return run.whole_from_others(whole)
+    return whole._pieces[0]
+
+
+def moved(
+    x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: DeviceMapping | None = None
+) -> Tensor:
+    """The same value in another layout. Not recorded by autograd."""
+    source = x._layout
+    shape = tuple(x.shape)
+    if source is target:
+        return wrap(tuple(map(lazy_clone, x._pieces)), target, shape, asked=asked, dtype=x.dtype)
+    if comm_log.is_logging() or (implicit and policy.watches()) or source.pending or source.mesh is not target.mesh:
+        plan = plan_layouts(source, target, shape, x.dtype.itemsize)
+        if implicit:
+            policy.report(plan, op)
+        comm_log.log_plan(plan, op, implicit=implicit)
+    return wrap(run.move(x._pieces, source, target, shape, x.dtype), target, shape, asked=asked, dtype=x.dtype)
+
+
+class _Move(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor, target: Layout | None, asked: DeviceMapping | None, op: str) -> torch.Tensor:
+        if target is None:
+            return to_plain(x) if isinstance(x, Tensor) else x.clone()
+        if isinstance(x, Tensor):
+            return moved(x, target, op, asked=asked)
+        return from_plain(x, target, asked)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        x, target, _, op = inputs
+        source = layout_of(x)
+        ctx.source = None if source is None else source.resolved
+        ctx.target, ctx.op = target, op
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        return move(grad, ctx.source, op=f"{ctx.op} backward"), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: None) -> torch.Tensor:
+        return move(tangent, ctx.target, op=ctx.op)
+
+    @staticmethod
+    def vmap(
+        info: object, in_dims: tuple[int | None, ...], x: torch.Tensor, target: Layout | None, asked: DeviceMapping | None, op: str
+    ) -> tuple[torch.Tensor, int | None]:
+        dim = in_dims[0]
+        if dim is not None and target is not None:
+            target = target.with_dim(dim)
+        return _Move.apply(x, target, None, op), dim
+
+
+def is_transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is under way."""
+    return functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
+def move(x: torch.Tensor, target: Layout | None, *, asked: DeviceMapping | None = None, op: str = "shard") -> torch.Tensor:
+    """The same value in another layout (None: as a plain tensor); the gradient moves back."""
+    if (torch.is_grad_enabled() and x.requires_grad) or is_transformed():
+        return _Move.apply(x, target, asked, op)  # type: ignore[no-any-return, no-untyped-call]
+    return _Move.forward(x, target, asked, op)
+
+
+def _aligned(grad: torch.Tensor, layout: Layout) -> torch.Tensor:
+    return grad if layout_of(grad) is layout else move(grad, layout, op="gradient")
+
+
+Tensor._align = staticmethod(_aligned)
+Tensor._move = staticmethod(move)

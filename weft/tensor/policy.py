@@ -1,0 +1,72 @@
+"""`reshard_policy`: what happens when an operation has to move data that nobody asked to move."""
+
+from __future__ import annotations
+
+import warnings
+from types import TracebackType
+
+from ..errors import ReshardError
+from ..planning import Plan
+from ..sharding.mapping import named_mapping
+from .call_site import call_site
+
+__all__ = ["ReshardWarning", "reshard_policy"]
+
+POLICIES = ("silent", "warn", "raise")
+
+
+class ReshardWarning(UserWarning):
+    """An operation moved data that nobody asked to move."""
+
+
+_policy = "silent"
+
+
+class reshard_policy:  # noqa: N801 - called like a function, and usable with `with`
+    """What to do about implicit movements: "silent", "warn" or "raise"; for good, or inside a `with` block.
+
+    >>> import torch, weft
+    >>> from weft import P
+    >>> mesh = weft.make_mesh({"tp": 4})
+    >>> x = weft.shard(torch.ones(8, 8), mesh, P("tp", None))
+    >>> with weft.reshard_policy("raise"):
+    ...     x.softmax(0)
+    Traceback (most recent call last):
+    weft.errors.ReshardError: ...
+    """
+
+    def __init__(self, policy: str) -> None:
+        global _policy
+        if policy not in POLICIES:
+            raise ValueError(f"unknown reshard policy {policy!r}: use one of {', '.join(map(repr, POLICIES))}")
+        self._before = _policy
+        _policy = policy
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        global _policy
+        _policy = self._before
+
+
+def watches() -> bool:
+    """Whether implicit movements are reported."""
+    return _policy != "silent"
+
+
+def report(plan: Plan, op: str) -> None:
+    """Applies the policy to one implicit movement."""
+    if _policy == "silent" or not plan.bytes_received.total:
+        return
+    source, target = named_mapping(plan.source), named_mapping(plan.target)
+    text = (
+        f"{op} at {call_site()} moves a tensor of shape {tuple(plan.shape)} from {plan.source} to {plan.target} on {plan.target.mesh}: "
+        f"{plan.bytes_received.max:,} bytes received per device ({', '.join(step.kind for step in plan.steps)}).\n"
+        f"  To do it on purpose: x = weft.shard(x, mesh, {target.spec!r}) where it is {source.spec!r} now"
+        f"{f' with pending {dict(source.unreduced)!r}' if source.unreduced else ''}; "
+        "or lay its inputs out so that nothing has to move."
+    )
+    if _policy == "raise":
+        raise ReshardError(text)
+    warnings.warn(text, ReshardWarning, stacklevel=2)

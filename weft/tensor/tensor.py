@@ -1,0 +1,292 @@
+"""`Tensor`: a whole tensor, laid out over a mesh of devices."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self, cast
+
+import torch
+from torch._C import _disabled_torch_function_impl
+
+from ..devices import CPU, Accelerator, Device
+from ..runtime.holding import Pieces, holding
+from ..runtime.machine import residence, torch_device
+from ..sharding.layout import Layout
+from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
+from ..sharding.mesh import DeviceMesh
+from ..sharding.placements import Placement
+
+__all__ = ["Tensor", "wrap"]
+
+Dispatcher = Callable[[torch._ops.OpOverload, tuple[object, ...], dict[str, object]], object]
+
+
+class Tensor(torch.Tensor):
+    """A whole tensor, laid out over a mesh of devices; its shape, values and operations are those of the whole.
+
+    >>> import torch, weft
+    >>> from weft import P
+    >>> mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    >>> x = weft.shard(torch.arange(8.0).reshape(4, 2), mesh, P("dp", None))
+    >>> x.shape, x.sum().item(), [tuple(s.shape) for s in x.local_shards]
+    (torch.Size([4, 2]), 28.0, [(2, 2), (2, 2), (2, 2), (2, 2)])
+    """
+
+    _layout: Layout
+    _pieces: Pieces
+    _asked: DeviceMapping | None
+    """The mapping the user asked for, where the layout came from one."""
+    _resolved: Tensor | None
+    """The same value with nothing pending, once an operation has needed it."""
+    _aligned: bool
+    """Whether a hook already brings this leaf's gradient to its layout."""
+
+    _run: ClassVar[Dispatcher]
+    _align: ClassVar[Callable[[torch.Tensor, Layout], torch.Tensor]]
+    _move: ClassVar[Callable[..., torch.Tensor]]
+    _text: ClassVar[Callable[[Tensor], str]]
+
+    __torch_function__ = _disabled_torch_function_impl
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        raise TypeError(
+            "weft.Tensor is not made directly: use weft.tensor(data, mapping=...), weft.shard(x, mesh, spec) or weft.from_local(shards, mapping)"
+        )
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        return cls._run(func, args, kwargs or {})
+
+    @property
+    def mapping(self) -> DeviceMapping:
+        """How the tensor lies on its mesh, in the words it was asked for, else in names."""
+        return self._asked if self._asked is not None else named_mapping(self._layout)
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The mesh the tensor lies on."""
+        return self._layout.mesh
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """One placement per mesh axis, or `ConversionError` when the axis order is not the mesh's."""
+        return named_mapping(self._layout).to_placements()
+
+    @property
+    def local_shards(self) -> list[torch.Tensor]:
+        """What the devices of this process hold, in mesh order; read them, do not write to them."""
+        return holding(self._layout).shards(self._pieces, self.shape)
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the tensor lies on more than one device."""
+        return not self._layout.mesh.is_single
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """As in torch; the gradient will arrive in this tensor's layout."""
+        super().requires_grad_(requires_grad)
+        self._watch()
+        return self
+
+    def _set_requires_grad(self, requires_grad: bool) -> None:
+        torch.Tensor.requires_grad.__set__(self, requires_grad)  # type: ignore[attr-defined]
+        self._watch()
+
+    requires_grad = property(torch.Tensor.requires_grad.__get__, _set_requires_grad)  # type: ignore[assignment, attr-defined]
+
+    def _watch(self) -> None:
+        """Brings the gradient of a leaf to the leaf's layout when it arrives."""
+        if not self._aligned and self.requires_grad and self.is_leaf:
+            self._aligned = True
+            layout = self._layout.resolved
+            self.register_hook(lambda grad: Tensor._align(grad, layout))
+
+    def full_tensor(self) -> torch.Tensor:
+        """The whole value as a plain torch tensor, in every process; differentiable."""
+        return Tensor._move(self, None, op="full_tensor")
+
+    def redistribute(self, mapping: DeviceMapping | None = None, *, placements: Sequence[Placement] | None = None) -> Tensor:
+        """The same value in the layout that a mapping, or placements on this tensor's mesh, say; differentiable."""
+        if (mapping is None) == (placements is None):
+            raise TypeError("redistribute takes either a mapping or placements=")
+        if mapping is None:
+            assert placements is not None
+            mapping = PlacementMapping(self.mesh, placements)
+        if not isinstance(mapping, DeviceMapping):
+            raise TypeError(f"redistribute needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...))")
+        return cast(Tensor, Tensor._move(self, mapping.layout(self.dim()), asked=mapping, op="redistribute"))
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """As in torch; also takes a mapping, or a Weft device."""
+        where = args[0] if args else kwargs.get("device")
+        if isinstance(where, DeviceMapping):
+            return self.redistribute(where)
+        if isinstance(where, Device):
+            return self._on(where)
+        if isinstance(where, (str, torch.device, int)) or (isinstance(where, torch.Tensor) and where.device.type != self.device.type):
+            device = where.device if isinstance(where, torch.Tensor) else torch.device(where)
+            kwargs.pop("device", None)
+            moved = self if device.type == self.device.type else self._on(_weft_device(device))
+            rest = ([where.dtype] if isinstance(where, torch.Tensor) else []) + list(args[1:])
+            return moved.to(*rest, **kwargs) if rest or kwargs else moved
+        return super().to(*args, **kwargs)
+
+    def cpu(self, *args: Any) -> Any:
+        """The same value on `CPU(0)`, or this tensor if it already lies on host devices."""
+        return self if self.device.type == "cpu" else self._on(CPU(0))
+
+    def cuda(self, device: Any = None, *args: Any) -> Any:
+        """The same value on an accelerator, or this tensor if it already lies on accelerators."""
+        if device is None and self.device.type == "cuda":
+            return self
+        return self._on(Accelerator(0 if device is None else torch.device("cuda", torch.device(device).index or 0).index))
+
+    def _on(self, device: Device) -> Tensor:
+        torch_device(device)
+        single = NamedMapping(DeviceMesh.single(device), ())
+        return cast(Tensor, Tensor._move(self, single.layout(self.dim()), asked=single, op="to_device"))
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """The whole value as a NumPy array."""
+        whole = self.full_tensor()
+        return whole.numpy(force=True) if force else whole.numpy()
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self.full_tensor().__array__(dtype) if dtype is not None else self.full_tensor().__array__()
+
+    def tolist(self) -> Any:
+        """The whole value as nested lists."""
+        return self.detach().full_tensor().tolist()
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self._only_piece().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self._only_piece().__dlpack_device__()
+
+    def _only_piece(self) -> torch.Tensor:
+        if not self.mesh.is_single or len(self._pieces) != 1:
+            raise BufferError(
+                f"DLPack hands over one array, but this tensor lies on {self.mesh.num_devices} devices ({self.mesh}): "
+                "use x.full_tensor() for the whole, or x.local_shards[i] for one shard"
+            )
+        return self._pieces[0]
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+        return Tensor._text(self)
+
+    def __format__(self, spec: str) -> str:
+        if self.dim() == 0 and not self.is_meta:
+            return format(self.item(), spec)
+        return format(str(self), spec)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("only leaf tensors can be deep-copied: detach() this one first")
+        copied = wrap(tuple(piece.clone() for piece in self._pieces), self._layout, self.shape, asked=self._asked, dtype=self.dtype)
+        memo[id(self)] = copied
+        _carry_state(self, copied)
+        if self.grad is not None:
+            copied.grad = copy.deepcopy(self.grad, memo)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        state = {name: value for name, value in self.__dict__.items() if name not in _OWN_STATE}
+        pieces = tuple(piece.clone() for piece in self._pieces)
+        return _rebuilt, (pieces, self._layout, tuple(self.shape), self._asked, self.dtype, self.requires_grad and self.is_leaf, state)
+
+    def __tensor_flatten__(self) -> tuple[list[str], tuple[Layout, DeviceMapping | None]]:
+        return [f"_piece{i}" for i in range(len(self._pieces))], (self._layout, self._asked)
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: dict[str, torch.Tensor],
+        meta: tuple[Layout, DeviceMapping | None],
+        outer_size: Sequence[int],
+        outer_stride: Sequence[int],
+    ) -> Tensor:
+        pieces = tuple(inner[f"_piece{i}"] for i in range(len(inner)))
+        return wrap(pieces, meta[0], outer_size, asked=meta[1], strides=outer_stride)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_piece") and name[6:].isdecimal():
+            return self._pieces[int(name[6:])]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def wrap(
+    pieces: Pieces,
+    layout: Layout,
+    shape: Sequence[int],
+    *,
+    asked: DeviceMapping | None = None,
+    dtype: torch.dtype | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """The tensor of this shape that these pieces make up."""
+    first = pieces[0] if pieces else None
+    if strides is None:
+        strides = first.stride() if first is not None and holding(layout).unified else row_major(shape)
+    tensor: Tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        Tensor,
+        shape,
+        strides=strides,
+        storage_offset=first.storage_offset() if first is not None and holding(layout).unified else 0,
+        dtype=first.dtype if first is not None else dtype,
+        device=first.device if first is not None else residence(layout.mesh).device,
+        requires_grad=False,
+    )
+    tensor._layout = layout
+    tensor._pieces = pieces
+    tensor._asked = asked
+    tensor._resolved = None
+    tensor._aligned = False
+    return tensor
+
+
+_OWN_STATE = ("_layout", "_pieces", "_asked", "_resolved", "_aligned")
+
+
+def _carry_state(source: Tensor, target: Tensor) -> None:
+    """What users and torch keep on a tensor (a parameter's mark, attributes) goes along with a copy."""
+    for name, value in source.__dict__.items():
+        if name not in _OWN_STATE:
+            target.__dict__[name] = value
+    if source.requires_grad:
+        target.requires_grad_()
+
+
+def _rebuilt(
+    pieces: Pieces,
+    layout: Layout,
+    shape: tuple[int, ...],
+    asked: DeviceMapping | None,
+    dtype: torch.dtype,
+    requires_grad: bool,
+    state: dict[str, Any],
+) -> Tensor:
+    tensor = wrap(pieces, layout, shape, asked=asked, dtype=dtype)
+    tensor.__dict__.update(state)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _weft_device(device: torch.device) -> Device:
+    return CPU(device.index or 0) if device.type == "cpu" else Accelerator(device.index or 0)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor of this shape."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

@@ -1,0 +1,47 @@
+"""How a tensor is printed: `Tensor(f32[512@dp, 4096@tp] on dp=2 × tp=4)`, with the values below where it is small."""
+
+from __future__ import annotations
+
+import torch
+
+from ..runtime.holding import holding
+from .movement import to_plain
+from .tensor import Tensor
+
+__all__ = ["text"]
+
+_SHOWN = 1000
+"""Elements up to which values are printed."""
+
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+
+
+def short_dtype(dtype: torch.dtype) -> str:
+    """A dtype in a few letters.
+
+    >>> short_dtype(torch.bfloat16), short_dtype(torch.int64), short_dtype(torch.bool)
+    ('bf16', 'i64', 'bool')
+    """
+    name = str(dtype).removeprefix("torch.")
+    letters = name.rstrip("0123456789")
+    return _SHORT[letters] + name[len(letters) :] if letters in _SHORT else name
+
+
+def text(x: Tensor) -> str:
+    """What `print(x)` shows. Values that lie in other processes are not fetched for it."""
+    layout = x._layout
+    dims = ", ".join(f"{size}@{'·'.join(axes)}" if axes else str(size) for size, axes in zip(x.shape, layout.splits, strict=True))
+    waiting = "".join(f", pending {op}@{axis}" for axis, op in layout.pending)
+    grad = ", requires_grad=True" if x.requires_grad and x.is_leaf else f", grad_fn={x.grad_fn.name()}" if x.grad_fn is not None else ""
+    where = str(layout.mesh) if not layout.mesh.is_single else str(layout.mesh.devices[0])
+    head = f"Tensor({short_dtype(x.dtype)}[{dims}] on {where}{waiting}{grad})"
+    here = holding(layout)
+    if x.numel() > _SHOWN or not x._pieces or len(here.residence.owned) != layout.mesh.num_devices:
+        return head
+    if any(isinstance(piece, torch._subclasses.FakeTensor) or piece.is_meta for piece in x._pieces):
+        return head
+    values = repr(to_plain(x.detach()))
+    return f"{head}\n{values[len('tensor(') : -1] if values.startswith('tensor(') else values}"
+
+
+Tensor._text = staticmethod(text)

@@ -1,0 +1,235 @@
+"""A NumPy machine that executes plans: what each slot holds, step by step, and the bytes that each receives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import reduce
+from itertools import product
+
+import numpy as np
+
+from weft.planning import Plan, Step
+from weft.planning.transfers import receives, sends
+from weft.sharding import ReduceOp
+from weft.sharding.geometry import box, within
+from weft.sharding.layout import Layout
+
+COMBINE = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.AVG: np.add,
+    ReduceOp.MAX: np.maximum,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.PROD: np.multiply,
+}
+NEUTRAL = {
+    ReduceOp.SUM: 0,
+    ReduceOp.AVG: 0,
+    ReduceOp.MAX: np.iinfo(np.int64).min,
+    ReduceOp.MIN: np.iinfo(np.int64).max,
+    ReduceOp.PROD: 1,
+}
+Shards = list[np.ndarray]
+
+
+def cut(whole: np.ndarray, where) -> np.ndarray:
+    return np.asarray(whole)[(*(slice(a, b) for a, b in where), ...)]  # an ellipsis keeps rank 0 a view
+
+
+def contribution_coords(layout: Layout):
+    return product(*(range(layout.mesh.axis_size(axis)) for axis in layout.pending_axes))
+
+
+def shards_of(layout: Layout, contributions: dict[tuple[int, ...], np.ndarray]) -> Shards:
+    """What each slot holds of the contributions (one whole array for each coordinate of the pending axes)."""
+    mesh = layout.mesh
+    result = []
+    for slot in range(mesh.num_devices):
+        coords = tuple(mesh.device_coord(slot, axis) for axis in layout.pending_axes)
+        result.append(cut(contributions[coords], box(layout, contributions[coords].shape, slot)).copy())
+    return result
+
+
+def value_of(layout: Layout, shards: Shards, shape: tuple[int, ...]) -> np.ndarray:
+    """The global value, after a check that replicas are equal and all shapes are right."""
+    mesh = layout.mesh
+    wholes = {c: np.zeros(shape, np.int64) for c in contribution_coords(layout)}
+    seen: dict[tuple[object, ...], np.ndarray] = {}
+    for slot, shard in enumerate(shards):
+        where = box(layout, shape, slot)
+        coords = tuple(mesh.device_coord(slot, axis) for axis in layout.pending_axes)
+        assert shard.shape == tuple(b - a for a, b in where), (slot, shard.shape, where)
+        first = seen.setdefault((coords, where), shard)
+        assert np.array_equal(first, shard), f"replicas differ at slot {slot}"
+        cut(wholes[coords], where)[...] = shard
+    return combined(layout, wholes)
+
+
+def combined(layout: Layout, wholes: dict[tuple[int, ...], np.ndarray]) -> np.ndarray:
+    """Reduces contributions axis by axis, in mesh order."""
+    for axis, op in layout.pending:
+        rest: dict[tuple[int, ...], list[np.ndarray]] = {}
+        for coords, whole in sorted(wholes.items()):
+            rest.setdefault(coords[1:], []).append(whole)
+        wholes = {c: reduce(COMBINE[op], parts) for c, parts in rest.items()}
+        if op is ReduceOp.AVG:
+            wholes = {c: whole // layout.mesh.axis_size(axis) for c, whole in wholes.items()}
+    return wholes[()]
+
+
+def execute(plan: Plan, shards: Shards) -> tuple[Shards, Counter[object]]:
+    """The shards after all steps, and how many elements each device received."""
+    received: Counter[object] = Counter()
+    for step in plan.steps:
+        shards, counts = RUN[step.kind](step, shards)
+        for slot, count in enumerate(counts):
+            received[step.target.mesh.slot_ids[slot]] += count
+    return shards, received
+
+
+def _groups(step: Step) -> dict[int, list[int]]:
+    groups = step.source.mesh.groups(step.axes) if step.axes else [(s,) for s in range(step.source.mesh.num_devices)]
+    return {slot: list(group) for group in groups for slot in group}
+
+
+def _local_slice(step: Step, shards: Shards):
+    out = [
+        cut(shard, within(box(step.target, step.shape, slot), box(step.source, step.shape, slot)))
+        for slot, shard in enumerate(shards)
+    ]
+    return out, [0] * len(out)
+
+
+def _fill_partial(step: Step, shards: Shards):
+    out = []
+    for slot, shard in enumerate(shards):
+        wanted = box(step.target, step.shape, slot)
+        filled = np.full([b - a for a, b in wanted], NEUTRAL[step.op], np.int64)
+        if step.keeps(slot):
+            cut(filled, within(box(step.source, step.shape, slot), wanted))[...] = shard * step.scale
+        out.append(filled)
+    return out, [0] * len(out)
+
+
+def _common(a, b):
+    return tuple((max(x[0], y[0]), max(max(x[0], y[0]), min(x[1], y[1]))) for x, y in zip(a, b, strict=True))
+
+
+def _among_group(step: Step, shards: Shards):
+    """All-gather and all-to-all: everything comes from the group, each element from exactly one member."""
+    groups, out, counts = _groups(step), [], []
+    for slot in range(len(shards)):
+        wanted = box(step.target, step.shape, slot)
+        result = np.full([b - a for a, b in wanted], -(10**9), np.int64)
+        times = np.zeros(result.shape, int)
+        count = 0
+        for member in groups[slot]:
+            held = box(step.source, step.shape, member)
+            part = _common(wanted, held)
+            cut(result, within(part, wanted))[...] = cut(shards[member], within(part, held))
+            cut(times, within(part, wanted))[...] += 1
+            count += 0 if member == slot else int(np.prod([b - a for a, b in part]))
+        assert (times == 1).all(), f"{step.kind} is not exactly that"
+        out.append(result)
+        counts.append(count)
+    return out, counts
+
+
+def _permute(step: Step, shards: Shards):
+    n = len(shards)
+    assert sorted(step.source_of(s) for s in range(n)) == list(range(n))
+    assert all(step.target_of(step.source_of(s)) == s for s in range(n))
+    groups = _groups(step)
+    assert all(step.source_of(s) in groups[s] for s in range(n))
+    out = [shards[step.source_of(s)] for s in range(n)]
+    return out, [0 if step.source_of(s) == s else out[s].size for s in range(n)]
+
+
+def _exchange(step: Step, shards: Shards):
+    out, counts, arriving = [], [], Counter()
+    same = step.source.mesh == step.target.mesh
+    groups = _groups(step) if same else {}
+    ids, others = step.source.mesh.slot_ids, step.target.mesh.slot_ids
+    for slot in range(step.target.mesh.num_devices):
+        wanted = box(step.target, step.shape, slot)
+        result = np.full([b - a for a, b in wanted], -(10**9), np.int64)
+        times = np.zeros(result.shape, int)
+        count = 0
+        for t in receives(step.source, step.target, step.shape, slot):
+            held = box(step.source, step.shape, t.source_slot)
+            cut(result, within(t.box, wanted))[...] = cut(shards[t.source_slot], within(t.box, held))
+            cut(times, within(t.box, wanted))[...] += 1
+            arriving[t] += 1
+            assert not same or t.source_slot in groups[slot]
+            count += 0 if ids[t.source_slot] == others[slot] else int(np.prod([b - a for a, b in t.box]))
+        assert (times == 1).all()
+        out.append(result)
+        counts.append(count)
+    leaving = Counter(t for s in range(len(shards)) for t in sends(step.source, step.target, step.shape, s))
+    assert leaving == arriving, "both sides agree on what is sent"
+    return out, counts
+
+
+def _all_reduce(step: Step, shards: Shards):
+    groups = _groups(step)
+    out = []
+    for slot in range(len(shards)):
+        total = reduce(COMBINE[step.op], [shards[m] for m in groups[slot]])
+        out.append(total // step.divisor)
+    return out, [step.received(slot) // step.itemsize for slot in range(len(shards))]
+
+
+def _reduce_scatter(step: Step, shards: Shards):
+    groups, out = _groups(step), []
+    for slot in range(len(shards)):
+        wanted = box(step.target, step.shape, slot)
+        parts = [cut(shards[m], within(wanted, box(step.source, step.shape, m))) for m in groups[slot]]
+        out.append(reduce(COMBINE[step.op], parts) // step.divisor)
+    return out, [(len(groups[slot]) - 1) * out[slot].size for slot in range(len(shards))]
+
+
+def _reduce_exchange(step: Step, shards: Shards):
+    owners, n = step.owners, len(shards)
+    groups = _groups(step)
+    counts = [0] * n
+    reduced: list[dict[object, np.ndarray]] = []
+    arriving = Counter()
+    for slot in range(n):
+        mine: dict[object, np.ndarray] = {}
+        for t in owners.collects(slot):
+            arriving[t] += 1
+            assert t.source_slot in groups[slot]
+            part = cut(shards[t.source_slot], within(t.box, box(step.source, step.shape, t.source_slot)))
+            mine[t.box] = COMBINE[step.op](mine[t.box], part) if t.box in mine else part
+            counts[slot] += 0 if t.source_slot == slot else part.size
+        assert tuple(mine) == owners.owned(slot)
+        reduced.append({where: part // step.divisor for where, part in mine.items()})
+    assert arriving == Counter(t for s in range(n) for t in owners.contributes(s))
+    arriving = Counter()
+    out = []
+    for slot in range(n):
+        wanted = box(step.target, step.shape, slot)
+        result = np.full([b - a for a, b in wanted], NEUTRAL[step.op], np.int64)
+        times = np.zeros(result.shape, int)
+        for t in owners.takes(slot):
+            arriving[t] += 1
+            assert t.source_slot in groups[slot]
+            cut(result, within(t.box, wanted))[...] = reduced[t.source_slot][t.box]
+            cut(times, within(t.box, wanted))[...] += 1
+            counts[slot] += 0 if t.source_slot == slot else int(np.prod([b - a for a, b in t.box]))
+        assert (times <= 1).all() if owners.created else (times == 1).all()
+        out.append(result)
+    assert arriving == Counter(t for s in range(n) for t in owners.gives(s))
+    return out, counts
+
+
+RUN = {
+    "local_slice": _local_slice,
+    "fill_partial": _fill_partial,
+    "all_gather": _among_group,
+    "all_to_all": _among_group,
+    "permute": _permute,
+    "exchange": _exchange,
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "reduce_exchange": _reduce_exchange,
+}

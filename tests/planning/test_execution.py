@@ -1,0 +1,87 @@
+"""Executing a plan gives the right values on every device, bit for bit, with the bytes that it predicts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.planning import Plan, plan_layouts
+from weft.sharding import ReduceOp, make_mesh
+from weft.sharding.layout import Layout
+
+from .simulator import combined, contribution_coords, execute, shards_of, value_of
+from .strategies import crossings, transitions
+
+
+def contributions(layout: Layout, shape: tuple[int, ...], seed: int) -> dict[tuple[int, ...], np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {coords: np.asarray(rng.integers(1, 5, shape) * 60) for coords in contribution_coords(layout)}
+
+
+def check(source: Layout, target: Layout, shape: tuple[int, ...], seed: int = 0) -> Plan:
+    plan = plan_layouts(source, target, shape, 1)
+    given_ = contributions(source, shape, seed)
+    shards, received = execute(plan, shards_of(source, given_))
+    assert np.array_equal(value_of(target, shards, shape), combined(source, given_))
+    recorded = Counter({identity: count for identity, count in received.items() if count})
+    assert recorded.total() == plan.bytes_received.total
+    assert max(recorded.values(), default=0) == plan.bytes_received.max
+    for slot, identity in enumerate(target.mesh.slot_ids):
+        assert plan.received(slot) == recorded[identity]
+    assert plan.bytes_received.total >= plan.lower_bound.total
+    assert plan.bytes_received.max >= plan.lower_bound.max
+    return plan
+
+
+@settings(max_examples=300, deadline=None)
+@given(transitions())
+def test_movements_execute_at_the_bound(case):
+    source, target, shape = case
+    plan = check(source, target, shape)
+    assert plan.bytes_received == plan.lower_bound
+
+
+@settings(max_examples=500, deadline=None)
+@given(transitions(pending=True))
+def test_reductions_execute(case):
+    check(*case)
+
+
+@settings(max_examples=200, deadline=None)
+@given(crossings())
+def test_crossings_execute_at_the_bound(case):
+    source, target, shape = case
+    plan = check(source, target, shape)
+    assert plan.bytes_received == plan.lower_bound
+
+
+@settings(max_examples=200, deadline=None)
+@given(crossings(pending=True))
+def test_crossings_with_reductions_execute(case):
+    check(*case)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (6,), (7, 3)])
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_means_are_sums_that_are_divided(shape, data):
+    mesh = make_mesh({"a": 2, "b": 3})
+    ops = data.draw(st.sampled_from([{"a": "avg"}, {"a": "avg", "b": "avg"}, {"a": "sum", "b": "avg"}]))
+    source = Layout(mesh, ((),) * len(shape), {axis: ReduceOp.of(op) for axis, op in ops.items()})
+    target = Layout(
+        mesh, (data.draw(st.sampled_from([(), ("a",), ("b", "a")])),) * bool(shape) + ((),) * (len(shape) - 1)
+    )
+    plan = plan_layouts(source, target, shape, 1)
+    given_ = contributions(source, shape, 1)
+    shards, _ = execute(plan, shards_of(source, given_))
+    assert np.array_equal(value_of(target, shards, shape), sum(given_.values()) // math.prod(step_divisors(plan)))
+
+
+def step_divisors(plan: Plan) -> list[int]:
+    mesh = plan.source.mesh
+    return [mesh.axis_size(axis) for axis, op in plan.source.pending if op is ReduceOp.AVG]

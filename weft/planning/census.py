@@ -1,0 +1,195 @@
+"""How much each device holds, shares or lacks, counted by classes of equal devices.
+
+A measure of a device is a product of one length per tensor dim, and the length of a dim
+depends on few mesh axes. So a table per dim is enough; only dims that share axes are
+looked at together, and what does not vary is never enumerated.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import final
+
+from ..sharding.geometry import Box, Interval, box
+from ..sharding.layout import Layout
+from ..sharding.mesh import DeviceMesh
+from .pieces import cuts
+
+__all__ = ["Lengths", "Measure", "Overlap", "Volume", "census", "common_volume", "spread_index", "volume"]
+
+Shape = tuple[int, ...]
+Lengths = tuple[tuple[str, ...], Sequence[int]]
+"""The mesh axes that a dim's length depends on, and the lengths in row-major order of their coordinates."""
+
+Classes = Mapping[tuple[int, ...], int]
+"""Values of several measures, and how many devices have exactly these."""
+
+
+class Measure(ABC):
+    """A number of elements per device that is a product of one length per tensor dim."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def lengths(self, dim: int, size: int) -> Lengths:
+        """The lengths of one dim, by the coordinates that they depend on."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Volume(Measure):
+    """What a device holds."""
+
+    layout: Layout
+
+    def lengths(self, dim: int, size: int) -> Lengths:
+        axes = self.layout.splits[dim]
+        return axes, [stop - start for start, stop in _cuts(self.layout, dim, size)]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Overlap(Measure):
+    """What a device holds in both of two layouts on one mesh."""
+
+    first: Layout
+    second: Layout
+
+    def lengths(self, dim: int, size: int) -> Lengths:
+        mine, other = self.first.splits[dim], self.second.splits[dim]
+        if mine == other[: len(mine)]:
+            return Volume(self.second).lengths(dim, size)
+        if other == mine[: len(other)]:
+            return Volume(self.first).lengths(dim, size)
+        shape = self.first.mesh.shape
+        axes = mine + tuple(axis for axis in other if axis not in mine)
+        sizes = {axis: shape[axis] for axis in axes}
+        ours, theirs = _cuts(self.first, dim, size), _cuts(self.second, dim, size)
+        pairs = zip(spread_index(sizes, mine), spread_index(sizes, other), strict=True)
+        return axes, [_common(ours[i], theirs[j]) for i, j in pairs]
+
+
+def census(mesh: DeviceMesh, shape: Shape, measures: Sequence[Measure]) -> Classes:
+    """The values of the measures on all slots of a mesh, with how often each combination occurs.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"dp": 2, "tp": 2})
+    >>> dict(census(mesh, (5,), [Volume(Layout(mesh, (("dp",),)))]))
+    {(3,): 2, (2,): 2}
+    """
+    constant, tables = _tables(shape, measures)
+    sizes = mesh.shape
+    classes: Counter[tuple[int, ...]] = Counter({tuple(constant): 1})
+    used: set[str] = set()
+    for group in _connected(tables):
+        axes = tuple(dict.fromkeys(axis for _, names, _ in group for axis in names))
+        used.update(axes)
+        part = _enumerate({axis: sizes[axis] for axis in axes}, group, len(measures))
+        joined: Counter[tuple[int, ...]] = Counter()
+        for (left, n), (right, m) in product(classes.items(), part.items()):
+            joined[tuple(x * y for x, y in zip(left, right, strict=True))] += n * m
+        classes = joined
+    others = math.prod(n for axis, n in sizes.items() if axis not in used)
+    return {values: count * others for values, count in classes.items()}
+
+
+_Table = tuple[int, tuple[str, ...], Sequence[int]]
+
+
+def _tables(shape: Shape, measures: Sequence[Measure]) -> tuple[list[int], list[_Table]]:
+    """What is the same on all devices, and a table (measure, axes, lengths) for what is not."""
+    constant = [1] * len(measures)
+    tables: list[_Table] = []
+    for index, measure in enumerate(measures):
+        for dim, size in enumerate(shape):
+            axes, lengths = measure.lengths(dim, size)
+            first = lengths[0]
+            if not axes or lengths.count(first) == len(lengths):
+                constant[index] *= first
+            else:
+                tables.append((index, axes, lengths))
+    return constant, tables
+
+
+def _connected(tables: Sequence[_Table]) -> list[list[_Table]]:
+    groups: list[tuple[set[str], list[_Table]]] = []
+    for table in tables:
+        axes, members = set(table[1]), [table]
+        apart = []
+        for other_axes, others in groups:
+            if axes & other_axes:
+                axes |= other_axes
+                members = others + members
+            else:
+                apart.append((other_axes, others))
+        groups = [*apart, (axes, members)]
+    return [members for _, members in groups]
+
+
+def _enumerate(sizes: Mapping[str, int], group: Sequence[_Table], count: int) -> Counter[tuple[int, ...]]:
+    everywhere = [1] * math.prod(sizes.values())
+    values = [everywhere] * count
+    for index, axes, lengths in group:
+        column = [lengths[i] for i in spread_index(sizes, axes)]
+        held = values[index]
+        values[index] = column if held is everywhere else [x * y for x, y in zip(held, column, strict=True)]
+    return Counter(zip(*values, strict=True))
+
+
+def spread_index(sizes: Mapping[str, int], axes: Sequence[str]) -> list[int]:
+    """For all coordinates along `sizes` in row-major order, the row-major index along some of the axes.
+
+    >>> spread_index({"a": 2, "b": 3}, ("b", "a"))
+    [0, 2, 4, 1, 3, 5]
+    """
+    strides: dict[str, int] = {}
+    stride = 1
+    for axis in reversed(axes):
+        strides[axis] = stride
+        stride *= sizes[axis]
+    result = [0]
+    for axis, size in sizes.items():
+        step = strides.get(axis, 0)
+        if step:
+            steps = range(0, step * size, step)
+            result = [start + more for start in result for more in steps]
+        else:
+            result = [start for start in result for _ in range(size)]
+    return result
+
+
+def _cuts(layout: Layout, dim: int, size: int) -> tuple[Interval, ...]:
+    shape = layout.mesh.shape
+    return cuts(size, tuple(shape[axis] for axis in layout.splits[dim]))
+
+
+def _common(first: Interval, second: Interval) -> int:
+    return max(0, min(first[1], second[1]) - max(first[0], second[0]))
+
+
+def volume(where: Box) -> int:
+    """How many elements a box has.
+
+    >>> volume(((0, 3), (2, 4)))
+    6
+    """
+    return math.prod(stop - start for start, stop in where)
+
+
+def common_volume(first: Box, second: Box) -> int:
+    """How many elements two boxes share.
+
+    >>> common_volume(((0, 3),), ((2, 5),))
+    1
+    """
+    return math.prod(_common(a, b) for a, b in zip(first, second, strict=True))
+
+
+def held(layout: Layout, shape: Shape, slot: int) -> int:
+    """How many elements one slot holds."""
+    return volume(box(layout, shape, slot))

@@ -1,0 +1,224 @@
+"""Steps that move boxes and reduce nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
+from typing import final
+
+from ..sharding.geometry import box
+from ..sharding.layout import Layout
+from ..sharding.mesh import Slot
+from .census import Overlap, Shape, Volume, common_volume, volume
+from .pieces import cuts, flat_index
+from .step import Bytes, Load, Step, added_axes, bytes_of, changed_dims, live, live_pending, register, removed_axes
+from .transfers import SameMesh, routes
+
+__all__ = ["AllGather", "AllToAll", "Exchange", "LocalSlice", "Permute"]
+
+
+def _stays_pending(source: Layout, target: Layout) -> bool:
+    return source.mesh == target.mesh and live_pending(source) == live_pending(target)
+
+
+@register
+@final
+@dataclass(frozen=True, slots=True)
+class LocalSlice(Step):
+    """Every device keeps a part of what it holds; nothing is received."""
+
+    kind = "local_slice"
+
+    @property
+    def phases(self) -> int:
+        return 0
+
+    @classmethod
+    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+        return added_axes(live(source), live(target)) if _stays_pending(source, target) else None
+
+    def load(self) -> Load:
+        return ()
+
+    def received(self, slot: Slot) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Move(Step):
+    def load(self) -> Load:
+        return (1, Volume(self.target)), (-1, Overlap(self.source, self.target))
+
+    def received(self, slot: Slot) -> int:
+        wanted = box(self.target, self.shape, slot)
+        return (volume(wanted) - common_volume(wanted, box(self.source, self.shape, slot))) * self.itemsize
+
+
+@register
+@final
+@dataclass(frozen=True, slots=True)
+class AllGather(_Move):
+    """Every device of a group receives what the others hold, of one dim or of several at once."""
+
+    kind = "all_gather"
+
+    @classmethod
+    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+        return removed_axes(live(source), live(target)) if _stays_pending(source, target) else None
+
+    @property
+    def dim(self) -> int | None:
+        """The dim that is gathered, or `None` when there are several."""
+        dims = changed_dims(live(self.source), live(self.target))
+        return dims[0] if len(dims) == 1 else None
+
+
+@register
+@final
+@dataclass(frozen=True, slots=True)
+class Permute(_Move):
+    """Every device receives the whole shard of one other device, and gives its own to one."""
+
+    kind = "permute"
+
+    @classmethod
+    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+        if not _stays_pending(source, target) or not _same_cuts(source, target, shape):
+            return None
+        return _permuted(source, target)
+
+    def source_of(self, slot: Slot) -> Slot:
+        """The slot whose shard this slot receives.
+
+        >>> from weft.sharding.mesh import make_mesh
+        >>> mesh = make_mesh({"a": 2, "b": 2})
+        >>> step = Permute(Layout(mesh, (("a", "b"),)), Layout(mesh, (("b", "a"),)), ("a", "b"), (8,), 4)
+        >>> [step.source_of(slot) for slot in range(4)]
+        [0, 2, 1, 3]
+        """
+        return _origin(self.source, self.target, slot)
+
+    def target_of(self, slot: Slot) -> Slot:
+        """The slot that receives this slot's shard."""
+        return _origin(self.target, self.source, slot)
+
+
+@register
+@final
+@dataclass(frozen=True, slots=True)
+class AllToAll(_Move):
+    """Every device of a group gives each other one an equal part of what it holds, so that other dims are split."""
+
+    kind = "all_to_all"
+
+    @classmethod
+    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+        if not _stays_pending(source, target):
+            return None
+        gone: list[str] = []
+        come: list[str] = []
+        for old, new in zip(live(source), live(target), strict=True):
+            if old == new[: len(old)]:
+                come.extend(new[len(old) :])
+            elif new == old[: len(new)]:
+                gone.extend(old[len(new) :])
+            else:
+                return None
+        return tuple(gone) if set(gone) == set(come) else None
+
+    @property
+    def concat_dim(self) -> int | None:
+        """The dim that was split and is whole afterwards, or `None` when there are several."""
+        return self._only(live(self.source), live(self.target))
+
+    @property
+    def split_dim(self) -> int | None:
+        """The dim that is split afterwards, or `None` when there are several."""
+        return self._only(live(self.target), live(self.source))
+
+    @staticmethod
+    def _only(more: tuple[tuple[str, ...], ...], less: tuple[tuple[str, ...], ...]) -> int | None:
+        dims = [dim for dim, (old, new) in enumerate(zip(more, less, strict=True)) if len(old) > len(new)]
+        return dims[0] if len(dims) == 1 else None
+
+
+@register
+@final
+@dataclass(frozen=True, slots=True)
+class Exchange(_Move):
+    """Every device receives exactly the boxes that it lacks, from itself first, then from near holders."""
+
+    kind = "exchange"
+
+    @classmethod
+    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+        if source.mesh != target.mesh:
+            return None if source.pending or target.pending else ()
+        if not _stays_pending(source, target):
+            return None
+        moving: set[str] = set()
+        for old, new in zip(live(source), live(target), strict=True):
+            common = next((i for i, (x, y) in enumerate(zip_longest(old, new)) if x != y), len(old))
+            moving.update(old[common:])
+        found = routes(source, target, shape)
+        if isinstance(found, SameMesh):
+            moving.update(source.mesh.axis_names[i] for i in found.rotated)
+        return tuple(axis for axis in source.mesh.axis_names if axis in moving)
+
+    def received(self, slot: Slot) -> int:
+        own = routes(self.source, self.target, self.shape).own_slot(slot)
+        wanted = box(self.target, self.shape, slot)
+        kept = 0 if own is None else common_volume(wanted, box(self.source, self.shape, own))
+        return (volume(wanted) - kept) * self.itemsize
+
+    def _bytes(self) -> Bytes:
+        if self.source.mesh == self.target.mesh:
+            return bytes_of(self.target, self.shape, self.itemsize, self.load())
+        each = [self.received(slot) for slot in range(self.target.mesh.num_devices)]
+        return Bytes(max(each), sum(each))
+
+
+def _same_cuts(source: Layout, target: Layout, shape: Shape) -> bool:
+    """Whether every dim is cut at the same places."""
+    sizes = source.mesh.shape
+    for size, old, new in zip(shape, live(source), live(target), strict=True):
+        before, after = tuple(sizes[axis] for axis in old), tuple(sizes[axis] for axis in new)
+        if before != after and cuts(size, before) != cuts(size, after):
+            return False
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _permuted(source: Layout, target: Layout) -> tuple[str, ...] | None:
+    """The axes along which whole shards change places, or `None` where a device would receive what it holds."""
+    mesh = source.mesh
+    split = [mesh.index_of[axis] for axes in live(source) for axis in axes]
+    if len(split) < sum(size > 1 for size in mesh.mesh_shape):  # a shard has several holders
+        for slot in range(mesh.num_devices):
+            origin = _origin(source, target, slot)
+            here, there = mesh.coords(slot), mesh.coords(origin)
+            if origin != slot and all(here[i] == there[i] for i in split):
+                return None
+    moving = {axis for axes in (*live(source), *live(target)) for axis in axes}
+    for old, new in zip(live(source), live(target), strict=True):
+        for x, y in zip(old, new, strict=False):
+            if x != y:
+                break
+            moving.discard(x)
+    return tuple(axis for axis in mesh.axis_names if axis in moving)
+
+
+def _origin(source: Layout, target: Layout, slot: Slot) -> Slot:
+    """The slot that holds in the source what a slot holds in the target, one to one over all slots."""
+    mesh = source.mesh
+    sizes = mesh.shape
+    at = dict(zip(mesh.axis_names, mesh.coords(slot), strict=True))
+    found = dict(at)
+    old_free = [axis for axis in mesh.axis_names if axis not in source.dim_of and axis in target.dim_of]
+    new_free = [axis for axis in mesh.axis_names if axis not in target.dim_of and axis in source.dim_of]
+    for old, new in [*zip(source.splits, target.splits, strict=True), (old_free, new_free)]:
+        index = flat_index([sizes[axis] for axis in new], [at[axis] for axis in new])
+        for axis in reversed(old):
+            index, found[axis] = divmod(index, sizes[axis])
+    return mesh.slot(list(found.values()))

@@ -1,0 +1,192 @@
+"""`Plan`: the steps from one layout to another, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from ..errors import PlanError
+from ..sharding.geometry import box as box_of
+from ..sharding.layout import Layout
+from ..sharding.mesh import Slot
+from .bounds import largest, lower_bound
+from .census import Shape, volume
+from .cost import DEFAULT, steps_time
+from .search import find_steps
+from .step import Bytes, Load, Step, bytes_of, dual
+from .steps import LocalSlice
+from .topology import Topology
+
+__all__ = ["Plan", "move_cost", "plan_layouts"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What moves from one layout to another: the steps, the bytes, the memory and the time.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"tp": 4})
+    >>> plan = plan_layouts(Layout(mesh, (("tp",),)), Layout(mesh, ((),)), (1024,), 4)
+    >>> [step.kind for step in plan.steps], plan.bytes_received, plan.lower_bound
+    (['all_gather'], Bytes(max=3072, total=12288), Bytes(max=3072, total=12288))
+    """
+
+    source: Layout
+    target: Layout
+    shape: Shape
+    itemsize: int
+    steps: tuple[Step, ...]
+    bytes_received: Bytes
+    lower_bound: Bytes
+    peak_memory: int
+    estimated_time: float
+
+    def received(self, slot: Slot) -> int:
+        """The bytes that a slot of the target's mesh receives.
+
+        >>> from weft.sharding.mesh import make_mesh
+        >>> mesh = make_mesh({"tp": 4})
+        >>> plan_layouts(Layout(mesh, (("tp",),)), Layout(mesh, ((),)), (6,), 1).received(3)
+        5
+        """
+        identity = self.target.mesh.slot_ids[slot]
+        return sum(_received(step, identity) for step in self.steps)
+
+    def transpose(self) -> Plan:
+        """The plan for gradients: from the dual of the target to the dual of the source.
+
+        >>> from weft.sharding.mesh import make_mesh
+        >>> mesh = make_mesh({"tp": 4})
+        >>> gather = plan_layouts(Layout(mesh, (("tp",),)), Layout(mesh, ((),)), (1024,), 4)
+        >>> [step.kind for step in gather.transpose().steps]
+        ['reduce_scatter']
+        """
+        return plan_layouts(dual(self.target), dual(self.source), self.shape, self.itemsize)
+
+    def to_dict(self) -> dict[str, object]:
+        """The plan in words and numbers that JSON has."""
+        return {
+            "source": {"mesh": self.source.mesh.shape, "layout": str(self.source)},
+            "target": {"mesh": self.target.mesh.shape, "layout": str(self.target)},
+            "shape": list(self.shape),
+            "itemsize": self.itemsize,
+            "steps": [step.to_dict() for step in self.steps],
+            "bytes_received": {"max": self.bytes_received.max, "total": self.bytes_received.total},
+            "lower_bound": {"max": self.lower_bound.max, "total": self.lower_bound.total},
+            "peak_memory": self.peak_memory,
+            "estimated_time": self.estimated_time,
+        }
+
+
+_Key = tuple[Layout, Layout, Shape, int, Topology | None, int | None]
+_cache: dict[_Key, Plan] = {}
+CACHE_SIZE = 16384
+
+
+def plan_layouts(
+    source: Layout,
+    target: Layout,
+    shape: Shape,
+    itemsize: int,
+    *,
+    topology: Topology | None = None,
+    memory_limit: int | None = None,
+) -> Plan:
+    """The plan from one layout to another of a tensor of this shape; plans are remembered.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"tp": 4})
+    >>> rows, columns = Layout(mesh, (("tp",), ())), Layout(mesh, ((), ("tp",)))
+    >>> plan_layouts(rows, columns, (8, 8), 4) is plan_layouts(rows, columns, (8, 8), 4)
+    True
+    """
+    key = (source, target, shape, itemsize, topology, memory_limit)
+    plan = _cache.get(key)
+    if plan is None:
+        plan = _made(source, target, tuple(shape), itemsize, topology or DEFAULT, memory_limit)
+        while len(_cache) >= CACHE_SIZE:
+            _cache.pop(next(iter(_cache)), None)
+        _cache[key] = plan
+    return plan
+
+
+def move_cost(source: Layout, target: Layout, shape: Shape, itemsize: int) -> float:
+    """The seconds that a movement takes by the cost model.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"tp": 4})
+    >>> move_cost(Layout(mesh, ((),)), Layout(mesh, (("tp",),)), (1024,), 4)
+    0.0
+    """
+    return plan_layouts(source, target, shape, itemsize).estimated_time
+
+
+def _made(
+    source: Layout, target: Layout, shape: Shape, itemsize: int, topology: Topology, memory_limit: int | None
+) -> Plan:
+    if not source.rank == target.rank == len(shape):
+        raise PlanError(
+            f"a plan needs layouts of the tensor's rank: the shape {shape} has {len(shape)} dims, "
+            f"but the source {source} has {source.rank} and the target {target} has {target.rank}"
+        )
+    steps = find_steps(source, target, shape, itemsize, topology)
+    return Plan(
+        source,
+        target,
+        shape,
+        itemsize,
+        steps,
+        received_bytes(steps, target, shape, itemsize),
+        lower_bound(source, target, shape, itemsize),
+        peak_memory(steps, source, shape, itemsize),
+        steps_time(steps, topology),
+    )
+
+
+def received_bytes(steps: Sequence[Step], target: Layout, shape: Shape, itemsize: int) -> Bytes:
+    """What devices receive over all steps."""
+    moving = [step for step in steps if step.phases]
+    if not moving:
+        return Bytes(0, 0)
+    if len(moving) == 1:
+        return moving[0].bytes_received
+    if all(step.source.mesh == step.target.mesh == target.mesh for step in moving):
+        load: Load = tuple(part for step in moving for part in step.load())
+        return bytes_of(target, shape, itemsize, load)
+    each: Counter[object] = Counter()
+    for step in moving:
+        for slot, identity in enumerate(step.target.mesh.slot_ids):
+            each[identity] += step.received(slot)
+    return Bytes(max(each.values()), sum(each.values()))
+
+
+def peak_memory(steps: Sequence[Step], source: Layout, shape: Shape, itemsize: int) -> int:
+    """The most that a device holds at once: the source, which lives on, and what a step reads and writes."""
+    moments: list[list[Layout]] = [[source]]
+    reads: list[Layout] = []
+    for step in steps:
+        if isinstance(step, LocalSlice):
+            continue
+        moments.append([source, *reads, step.target])
+        reads = [step.target]
+    return max(_together(layouts, shape) for layouts in moments) * itemsize
+
+
+def _together(layouts: Sequence[Layout], shape: Shape) -> int:
+    """What the fullest device holds of several layouts; on one mesh, that is the first."""
+    if len({layout.mesh for layout in layouts}) == 1:
+        return sum(math.prod(largest(layout, shape)) for layout in layouts)
+    each: Counter[object] = Counter()
+    for layout in layouts:
+        for slot, identity in enumerate(layout.mesh.slot_ids):
+            each[identity] += volume(box_of(layout, shape, slot))
+    return max(each.values())
+
+
+def _received(step: Step, identity: object) -> int:
+    slots = step.target.mesh.slot_ids
+    return step.received(slots.index(identity)) if identity in slots else 0  # type: ignore[arg-type]

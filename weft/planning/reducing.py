@@ -1,0 +1,221 @@
+"""Steps that resolve or begin pending reductions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from ..sharding.geometry import box, piece
+from ..sharding.layout import Layout
+from ..sharding.mesh import Slot
+from ..sharding.placements import ReduceOp
+from .census import Shape, Volume, census, volume
+from .pieces import flat_index
+from .reduction import Reduction, Region, reduction
+from .step import Bytes, Load, Step, added_axes, changed_dims, live, live_pending, register, removed_axes
+from .transfers import Transfer
+
+__all__ = ["AllReduce", "FillPartial", "ReduceExchange", "ReduceScatter"]
+
+
+def _resolved(source: Layout, target: Layout) -> tuple[str, ...] | None:
+    """The axes whose reductions are resolved, or `None` if that is not all that happens to reductions."""
+    if source.mesh != target.mesh:
+        return None
+    before, after = dict(live_pending(source)), dict(live_pending(target))
+    if not after.items() <= before.items():
+        return None
+    return tuple(axis for axis in before if axis not in after) or None
+
+
+@register
+@final
+@dataclass(frozen=True, slots=True)
+class FillPartial(Step):
+    """Every device takes its shard as its contribution to a pending reduction; nothing is received.
+
+    Where the new axes split a dim, a shard becomes a part of its contribution; along the others,
+    the device at coordinate 0 keeps the value (`keeps`), or all do if the reduction leaves equal
+    values as they are. Everything else is the neutral element of `op`.
+    """
+
+    kind = "fill_partial"
+
+    @property
+    def phases(self) -> int:
+        return 0
+
+    @classmethod
+    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+        axes = _resolved(target, source)
+        if axes is None or len({op for axis, op in target.pending if axis in axes}) > 1:
+            return None
+        gone = removed_axes(live(source), live(target))
+        return axes if gone is not None and set(gone) <= set(axes) else None
+
+    @property
+    def op(self) -> ReduceOp:
+        """The reduction that begins to be pending."""
+        return next(op for axis, op in self.target.pending if axis in self.axes)
+
+    @property
+    def scale(self) -> int:
+        """What a shard is multiplied by, so that a pending mean over its holders gives it back."""
+        if self.op is not ReduceOp.AVG:
+            return 1
+        return math.prod(self.source.mesh.axis_size(axis) for axis in self.axes if axis in self.source.dim_of)
+
+    def keeps(self, slot: Slot) -> bool:
+        """Whether a slot's shard is part of its contribution, instead of neutral elements alone."""
+        if self.op not in (ReduceOp.SUM, ReduceOp.PROD):
+            return True
+        mesh = self.source.mesh
+        return not any(mesh.device_coord(slot, axis) for axis in self.axes if axis not in self.source.dim_of)
+
+    def load(self) -> Load:
+        return ()
+
+    def received(self, slot: Slot) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduce(Step):
+    @property
+    def resolved(self) -> tuple[str, ...]:
+        """The mesh axes whose reduction is resolved, in mesh order."""
+        after = dict(live_pending(self.target))
+        return tuple(axis for axis, _ in live_pending(self.source) if axis not in after)
+
+    @property
+    def op(self) -> ReduceOp:
+        """How contributions are combined; a mean is a sum that is then divided by `divisor`."""
+        pending = dict(self.source.pending)
+        ops = {pending[axis] for axis in self.resolved} or {op for _, op in self.target.pending}
+        return ReduceOp.AVG if ReduceOp.AVG in ops else next(iter(ops))
+
+    @property
+    def divisor(self) -> int:
+        """What a sum of contributions is divided by."""
+        pending, mesh = dict(self.source.pending), self.source.mesh
+        return math.prod(mesh.axis_size(axis) for axis in self.resolved if pending[axis] is ReduceOp.AVG)
+
+    @property
+    def contributions(self) -> int:
+        """How many contributions each element has."""
+        return math.prod(self.source.mesh.axis_size(axis) for axis in self.resolved)
+
+
+@register
+@final
+@dataclass(frozen=True, slots=True)
+class AllReduce(_Reduce):
+    """Every device of a group receives the reduction of what all of it hold.
+
+    Each reduces one of as many balanced parts of the flat shard as there are devices, then receives the others.
+    """
+
+    kind = "all_reduce"
+
+    @property
+    def phases(self) -> int:
+        return 2
+
+    @classmethod
+    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+        axes = _resolved(source, target)
+        return axes if axes and live(source) == live(target) else None
+
+    def load(self) -> Load:
+        raise NotImplementedError("the parts of an all-reduce are no boxes; its bytes are counted directly")
+
+    def received(self, slot: Slot) -> int:
+        mesh = self.source.mesh
+        sizes = [mesh.axis_size(axis) for axis in self.axes]
+        index = flat_index(sizes, [mesh.device_coord(slot, axis) for axis in self.axes])
+        return self._received(volume(box(self.source, self.shape, slot)), index)
+
+    def _received(self, size: int, index: int) -> int:
+        start, stop = piece(size, self.contributions, index)
+        return ((self.contributions - 2) * (stop - start) + size) * self.itemsize
+
+    def _bytes(self) -> Bytes:
+        sizes = census(self.source.mesh, self.shape, [Volume(self.source)])
+        total = sum(size * count for (size,), count in sizes.items())
+        total = total // self.contributions * (self.contributions - 1) * 2 * self.itemsize
+        return Bytes(self._received(max(size for (size,) in sizes), 0), total)
+
+
+@register
+@final
+@dataclass(frozen=True, slots=True)
+class ReduceScatter(_Reduce):
+    """Every device of a group receives the reduction of its target box, a part of what all of it hold.
+
+    Where the target is also split by axes that were replicated, what a group reduces is cut by these first.
+    """
+
+    kind = "reduce_scatter"
+
+    @classmethod
+    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+        axes = _resolved(source, target)
+        more = added_axes(live(source), live(target))
+        if axes is None or more is None or not set(axes) <= set(more):
+            return None
+        return tuple(axis for axis in more if axis in axes)
+
+    @property
+    def dim(self) -> int | None:
+        """The dim that is scattered, if it is one and cut by nothing but the group, else `None`."""
+        dims = changed_dims(live(self.source), live(self.target))
+        if len(dims) != 1:
+            return None
+        dim = dims[0]
+        return dim if live(self.target)[dim] == live(self.source)[dim] + self.axes else None
+
+    def load(self) -> Load:
+        return ((self.contributions - 1, Volume(self.target)),)
+
+    def received(self, slot: Slot) -> int:
+        return (self.contributions - 1) * volume(box(self.target, self.shape, slot)) * self.itemsize
+
+
+@register
+@final
+@dataclass(frozen=True, slots=True)
+class ReduceExchange(_Reduce):
+    """Owners receive the contributions to their boxes, reduce them, and give the results to whoever lacks them.
+
+    `owners` says who sends which box to whom in the two phases. Where the target begins a pending reduction,
+    what no owner gives to a device is the neutral element of `op` there.
+    """
+
+    kind = "reduce_exchange"
+
+    @property
+    def phases(self) -> int:
+        return 2 if self.owners.spreads else 1
+
+    @classmethod
+    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+        if source.mesh != target.mesh or not shape:
+            return None
+        kept = set(source.pending_axes) & set(target.pending_axes)
+        sizes = source.mesh.shape
+        return tuple(axis for axis in source.mesh.axis_names if axis not in kept and sizes[axis] > 1)
+
+    @property
+    def owners(self) -> Reduction:
+        """Who reduces which box, and the transfers to and from them."""
+        return reduction(self.source, self.target, self.shape)
+
+    def load(self) -> Load:
+        of = self.owners
+        collected = (of.contributions - 1, Region.owned(of)), (-1, Region.own_contribution(of))
+        return (*collected, (1, Region.needed(of)))
+
+    def received(self, slot: Slot) -> int:
+        moved: list[Transfer] = [*self.owners.collects(slot), *self.owners.takes(slot)]
+        return sum(volume(t.box) for t in moved if t.source_slot != slot) * self.itemsize

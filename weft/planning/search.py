@@ -1,0 +1,292 @@
+"""The search for steps: which intermediate layouts lead from one layout to another with the fewest bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ..errors import PlanError
+from ..sharding.layout import Layout
+from ..sharding.placements import ReduceOp
+from .bounds import kept_choices, total_bound
+from .census import Shape
+from .cost import DEFAULT, mesh_tier, steps_time
+from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
+from .reducing import AllReduce, FillPartial, ReduceExchange
+from .step import Step, live, live_pending, step_between
+from .topology import Topology, axis_tier
+
+__all__ = ["find_steps"]
+
+Steps = tuple[Step, ...]
+LINEAR = {ReduceOp.SUM, ReduceOp.AVG}
+
+
+def find_steps(source: Layout, target: Layout, shape: Shape, itemsize: int, topology: Topology = DEFAULT) -> Steps:
+    """The steps from one layout to another: fewest bytes first, then least time."""
+    if source is target:
+        return ()
+    return Search(shape, itemsize, topology).steps(source, target)
+
+
+class Search:
+    """A search for steps of one tensor's movements."""
+
+    def __init__(self, shape: Shape, itemsize: int, topology: Topology) -> None:
+        self.shape, self.itemsize, self.topology = shape, itemsize, topology
+
+    def steps(self, source: Layout, target: Layout) -> Steps:
+        """The steps between any two layouts."""
+        check_kinds(source, target)
+        if source.mesh != target.mesh:
+            return self._across(source, target)
+        if live_pending(source) == live_pending(target) and not live_pending(source):
+            return self._moved(source, target)
+        return self._reduced(source, target)
+
+    def best(self, choices: Sequence[Steps]) -> Steps:
+        """The choice that moves least, and of these the fastest."""
+        if len(choices) == 1:
+            return choices[0]
+        return min(
+            choices, key=lambda steps: (sum(s.bytes_received.total for s in steps), steps_time(steps, self.topology))
+        )
+
+    def one(self, source: Layout, target: Layout) -> Steps:
+        """One step between two layouts, or none where they are the same."""
+        return () if source is target else (step_between(source, target, self.shape, self.itemsize),)
+
+    def _moved(self, source: Layout, target: Layout) -> Steps:
+        """Nothing is reduced: one native collective, perhaps after a local cut, else the exchange."""
+        for kind in (LocalSlice, AllGather, Permute, AllToAll):
+            axes = kind.group(source, target, self.shape)
+            if axes is not None:
+                return (kind(source, target, axes, self.shape, self.itemsize),)
+        cut = _cut_towards(source, target)
+        if cut is not source:
+            for kind in (AllGather, Permute, AllToAll):
+                axes = kind.group(cut, target, self.shape)
+                if axes is not None:
+                    return (*self.one(source, cut), kind(cut, target, axes, self.shape, self.itemsize))
+        axes = Exchange.group(source, target, self.shape)
+        assert axes is not None
+        return (Exchange(source, target, axes, self.shape, self.itemsize),)
+
+    def _reduced(self, source: Layout, target: Layout) -> Steps:
+        """Pending reductions are resolved, kept or begun."""
+        kept = self._kept(source, target)
+        begun = tuple((axis, op) for axis, op in live_pending(target) if axis not in kept)
+        if not begun:
+            return self._resolved(source, target)
+        if FillPartial.group(source, target, self.shape) is not None:
+            return self.one(source, target)
+        choices = []
+        for middle in self._middles(source, target, begun):
+            steps = self._resolved(source, middle)
+            choices.append((*steps, *self._filled(middle, target, begun)))
+        if self.shape and kept == _kept_pending(source, target) and {op for _, op in begun} in _FILLED_BY_OWNERS:
+            choices.append(self._owned(source, target))
+        return self.best(choices)
+
+    def _kept(self, source: Layout, target: Layout) -> tuple[str, ...]:
+        """The reductions, pending before and after, whose contributions are moved as they are."""
+        choices = list(kept_choices(source, target))
+        if len(choices) == 1 or len({op for _, op in (*source.pending, *target.pending)}) > 1:
+            return choices[0]
+        return min(choices, key=lambda kept: total_bound(source, target, self.shape, kept))
+
+    def _resolved(self, source: Layout, target: Layout) -> Steps:
+        """Pending reductions are resolved or kept; none begins."""
+        if live_pending(source) == live_pending(target):
+            return self._moved(source, target)
+        if AllReduce.group(source, target, self.shape) is not None and self._one_all_reduce(source):
+            return self.one(source, target)
+        middle = self._scattered(source, target)
+        if middle is None or not self.shape:
+            return self._owned(source, target)
+        cut = _cut_before_reducing(source, middle)
+        return (*self.one(source, cut), *self.one(cut, middle), *self.one(middle, target))
+
+    def _owned(self, source: Layout, target: Layout) -> Steps:
+        axes = ReduceExchange.group(source, target, self.shape)
+        if axes:
+            return (ReduceExchange(source, target, axes, self.shape, self.itemsize),)
+        reduced = Layout(source.mesh, source.splits, target.pending)
+        return (*self.one(source, reduced), *self.one(reduced, target))
+
+    def _one_all_reduce(self, source: Layout) -> bool:
+        """Whether no replicas repeat each other's work in one all-reduce, or there is too little of it to share."""
+        sizes = source.mesh.shape
+        replicas = any(sizes[axis] > 1 for axis in source.replicated_axes)
+        return not replicas or math.prod(self.shape) < source.mesh.num_devices
+
+    def _scattered(self, source: Layout, target: Layout) -> Layout | None:
+        """The layout in which every element is reduced once, where the source holds it and the target wants it."""
+        sizes = source.mesh.shape
+        free = {a for a in (*source.replicated_axes, *source.pending_axes) if sizes[a] > 1} - set(target.pending_axes)
+        splits: list[tuple[str, ...]] = []
+        for held, wanted in zip(live(source), live(target), strict=True):
+            if wanted == held[: len(wanted)]:
+                splits.append(held)
+            elif held == wanted[: len(held)] and free.issuperset(wanted[len(held) :]):
+                splits.append(wanted)
+            else:
+                return None
+        used = {axis for axes in splits for axis in axes}
+        left = [axis for axis in source.mesh.axis_names if axis in free and axis not in used]
+        left.sort(key=lambda axis: axis in source.pending_axes)
+        for axis in left:
+            if not splits:
+                return None
+            dim = self._roomiest(source, splits, axis)
+            splits[dim] = (*splits[dim], axis)
+        return Layout(source.mesh, splits, target.pending)
+
+    def _roomiest(self, source: Layout, splits: Sequence[tuple[str, ...]], axis: str) -> int:
+        """The dim that an axis cuts best: evenly, before what is reduced is cut, and into large pieces."""
+        sizes = source.mesh.shape
+        replicated = axis in source.replicated_axes
+
+        def room(dim: int) -> tuple[bool, bool, int]:
+            local = self.shape[dim] // math.prod(sizes[a] for a in splits[dim])
+            after_reduced = replicated and any(a in source.pending_axes for a in splits[dim])
+            return local > 0 and local % sizes[axis] == 0, not after_reduced, local
+
+        return max(range(len(splits)), key=room)
+
+    def _middles(self, source: Layout, target: Layout, begun: Sequence[tuple[str, ReduceOp]]) -> Iterator[Layout]:
+        """Layouts in which the axes that begin a reduction split a dim, so that nothing is moved to be neutral."""
+        axes = [axis for axis, _ in begun]
+        pending = [(axis, op) for axis, op in target.pending if axis not in axes]
+        if not self.shape or len({op for _, op in begun}) > 1:
+            yield Layout(target.mesh, target.splits, pending)
+            return
+        splits = [
+            (*wanted, *(axis for axis in held if axis in axes))
+            for held, wanted in zip(source.splits, target.splits, strict=True)
+        ]
+        yield self._with_left(source, target, splits, axes, pending)
+        if any(axis in source.dim_of for axis in axes):
+            yield self._with_left(source, target, list(target.splits), axes, pending)
+
+    def _with_left(
+        self,
+        source: Layout,
+        target: Layout,
+        splits: list[tuple[str, ...]],
+        axes: Sequence[str],
+        pending: Sequence[tuple[str, ReduceOp]],
+    ) -> Layout:
+        used = {axis for names in splits for axis in names}
+        for axis in axes:
+            if axis not in used:
+                dim = self._roomiest(source, splits, axis)
+                splits[dim] = (*splits[dim], axis)
+        return Layout(target.mesh, splits, pending)
+
+    def _filled(self, source: Layout, target: Layout, begun: Sequence[tuple[str, ReduceOp]]) -> Steps:
+        """One step for each kind of reduction that begins; a factor of 1 must not turn into a summand."""
+        steps: list[Step] = []
+        order = sorted({op for _, op in begun}, key=lambda op: op is not ReduceOp.PROD)
+        for op in order:
+            pending = dict(source.pending) | {axis: kind for axis, kind in begun if kind is op}
+            middle = Layout(source.mesh, target.splits if op is order[-1] else source.splits, pending)
+            steps.extend(self.one(source, middle))
+            source = middle
+        return (*steps, *self.one(source, target))
+
+    def _across(self, source: Layout, target: Layout) -> Steps:
+        """Between meshes: reduce where the contributions are, move, begin reductions where the result goes."""
+        resolved = source.resolved
+        begun = live_pending(target)
+        arrival = next(self._middles(target.resolved, target, begun)) if begun else target.resolved
+        ending = (*self._filled(arrival, target, begun), *()) if begun else self.one(arrival, target)
+        if not live_pending(source):
+            return (*self.one(source, resolved), *self._crossing(resolved, arrival), *ending)
+        choices = []
+        for scattered in self._all_scattered(source):
+            cut = _cut_before_reducing(source, scattered)
+            steps = (*self.one(source, cut), *self.one(cut, scattered))
+            choices.append((*steps, *self._crossing(scattered, arrival), *ending))
+        if not choices:
+            choices.append((*self.one(source, resolved), *self._crossing(resolved, arrival), *ending))
+        return self.best(choices)
+
+    def _all_scattered(self, source: Layout) -> Iterator[Layout]:
+        """Layouts on the source's mesh in which every element is reduced once: one for each dim to cut."""
+        sizes = source.mesh.shape
+        free = [axis for axis in (*source.replicated_axes, *source.pending_axes) if sizes[axis] > 1]
+        for dim in range(len(self.shape)):
+            yield source.resolved.with_split(dim, (*source.splits[dim], *free))
+
+    def _crossing(self, source: Layout, target: Layout) -> Steps:
+        """Over a slow link each byte crosses once, and replicas are gathered over fast ones, where that costs no bytes."""
+        direct: Steps = (Exchange(source, target, (), self.shape, self.itemsize),)
+        slow = mesh_tier(source.mesh, target.mesh, self.topology)
+        fast = [axis for axis in target.replicated_axes if axis_tier(target.mesh, axis, self.topology) < slow]
+        choices = [direct]
+        for dim in range(len(self.shape)) if fast else ():
+            middle = target.with_split(dim, (*target.splits[dim], *fast))
+            choices.append((Exchange(source, middle, (), self.shape, self.itemsize), *self.one(middle, target)))
+        return self.best(choices)
+
+
+_FILLED_BY_OWNERS = tuple({op} for op in (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.MIN, ReduceOp.PROD))
+
+
+def _kept_pending(source: Layout, target: Layout) -> tuple[str, ...]:
+    after = dict(live_pending(target))
+    return tuple(axis for axis, op in live_pending(source) if after.get(axis) is op)
+
+
+def check_kinds(source: Layout, target: Layout) -> None:
+    """Raises where reductions would change their kind or be resolved in an order that matters."""
+    if source.mesh == target.mesh:
+        after = dict(target.pending)
+        for axis, op in source.pending:
+            if axis in after and after[axis] is not op:
+                raise PlanError(
+                    f"a pending {op} over mesh axis {axis!r} cannot become a pending {after[axis]}: its contributions mean "
+                    f"something else. Resolve it first: all_reduce(x, {str(op)!r}, reduce_axes=({axis!r},))"
+                )
+    same = source.mesh == target.mesh
+    kept = set(source.pending_axes) & set(target.pending_axes) if same else set()
+    resolved = [(axis, op) for axis, op in live_pending(source) if axis not in kept]
+    kinds = {op for _, op in resolved}
+    if len(kinds) > 1 and not kinds <= LINEAR:
+        named = " and ".join(f"{op} over {axis!r}" for axis, op in resolved)
+        axis, op = resolved[0]
+        raise PlanError(
+            f"pending {named} give different results in different orders: "
+            f"say the order, one at a time, beginning for instance with all_reduce(x, {str(op)!r}, reduce_axes=({axis!r},))"
+        )
+    begun = [(axis, op) for axis, op in live_pending(target) if axis not in kept]
+    for axis, op in resolved:
+        for other, kind in begun:
+            if op is not kind:
+                raise PlanError(
+                    f"a pending {op} over mesh axis {axis!r} cannot become a pending {kind} over {other!r}: its contributions "
+                    f"mean something else. Resolve it first: all_reduce(x, {str(op)!r}, reduce_axes=({axis!r},))"
+                )
+
+
+def _cut_towards(source: Layout, target: Layout) -> Layout:
+    """The source, cut locally where the target only cuts a dim finer by axes that were replicated."""
+    free = set(source.replicated_axes)
+    splits = [
+        wanted if held == wanted[: len(held)] and free.issuperset(wanted[len(held) :]) else held
+        for held, wanted in zip(source.splits, target.splits, strict=True)
+    ]
+    return Layout(source.mesh, splits, source.pending)
+
+
+def _cut_before_reducing(source: Layout, target: Layout) -> Layout:
+    """The source, cut locally by replicated axes that come before those that are reduced."""
+    free = set(source.replicated_axes)
+    splits = []
+    for held, wanted in zip(live(source), live(target), strict=True):
+        end = len(held)
+        while end < len(wanted) and wanted[end] in free:
+            end += 1
+        splits.append(wanted[:end])
+    return Layout(source.mesh, splits, source.pending)

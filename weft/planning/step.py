@@ -1,0 +1,180 @@
+"""`Step`: one movement between two layouts of a tensor; what all kinds of steps have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import ClassVar, final
+
+from ..errors import PlanError
+from ..sharding.layout import Layout, Pending, Splits
+from ..sharding.mesh import Slot
+from ..sharding.placements import ReduceOp
+from .census import Measure, Shape, census
+
+__all__ = ["Bytes", "Load", "Step", "added_axes", "dual", "live", "live_pending", "removed_axes"]
+
+Load = tuple[tuple[int, Measure], ...]
+"""What a device receives, in elements: a sum of measures, each taken so many times."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes on the device that has the most, and on all devices together.
+
+    >>> Bytes(max=32, total=64)
+    Bytes(max=32, total=64)
+    """
+
+    max: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step(ABC):
+    """One movement from a layout to another of a tensor of this shape and itemsize, within groups along `axes`."""
+
+    source: Layout
+    target: Layout
+    axes: tuple[str, ...]
+    shape: Shape
+    itemsize: int
+    bytes_received: Bytes = field(init=False)
+
+    kind: ClassVar[str]
+    """The snake-case name of the kind."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes_received", self._bytes())
+
+    @property
+    def phases(self) -> int:
+        """How many times devices wait for each other."""
+        return 1
+
+    @classmethod
+    @abstractmethod
+    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+        """The mesh axes of the groups if the transition is exactly of this kind, else `None`."""
+
+    @abstractmethod
+    def load(self) -> Load:
+        """What a device receives, as measures."""
+
+    @abstractmethod
+    def received(self, slot: Slot) -> int:
+        """The bytes that a slot of the target's mesh receives."""
+
+    def transpose(self) -> Step:
+        """The step from the dual of the target to the dual of the source: what this one does to gradients."""
+        return step_between(dual(self.target), dual(self.source), self.shape, self.itemsize)
+
+    def to_dict(self) -> dict[str, object]:
+        """The step in words and numbers that JSON has."""
+        return {
+            "kind": self.kind,
+            "axes": list(self.axes),
+            "source": str(self.source),
+            "target": str(self.target),
+            "bytes_received": {"max": self.bytes_received.max, "total": self.bytes_received.total},
+        }
+
+    def _bytes(self) -> Bytes:
+        return bytes_of(self.target, self.shape, self.itemsize, self.load())
+
+
+def bytes_of(layout: Layout, shape: Shape, itemsize: int, load: Load) -> Bytes:
+    """The most that a slot of the layout's mesh receives under a load, and what all receive."""
+    if not load:
+        return Bytes(0, 0)
+    most = total = 0
+    factors = [factor for factor, _ in load]
+    for values, count in census(layout.mesh, shape, [measure for _, measure in load]).items():
+        received = sum(factor * value for factor, value in zip(factors, values, strict=True))
+        most = max(most, received)
+        total += received * count
+    return Bytes(most * itemsize, total * itemsize)
+
+
+_kinds: list[type[Step]] = []
+
+
+def register(kind: type[Step]) -> type[Step]:
+    """Adds a kind to those that `step_between` tries, in order."""
+    _kinds.append(kind)
+    return kind
+
+
+def step_between(source: Layout, target: Layout, shape: Shape, itemsize: int) -> Step:
+    """The one step that leads from a layout to another, named by the first kind that it is exactly.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"tp": 4})
+    >>> step_between(Layout(mesh, (("tp",), ())), Layout(mesh, ((), ("tp",))), (8, 8), 4).kind
+    'all_to_all'
+    """
+    for kind in _kinds:
+        axes = kind.group(source, target, shape)
+        if axes is not None:
+            return kind(source, target, axes, shape, itemsize)
+    raise PlanError(f"no single step leads from {source} on {source.mesh} to {target} on {target.mesh}: plan several")
+
+
+@lru_cache(maxsize=4096)
+def dual(layout: Layout) -> Layout:
+    """The layout of the gradient: replicated axes hold a pending sum, axes with a pending sum are replicated.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> str(dual(Layout(make_mesh({"dp": 2, "tp": 4}), (("dp",),))))
+    '(dp) sum@tp'
+    """
+    for axis, op in layout.pending:
+        if op is not ReduceOp.SUM:
+            raise PlanError(
+                f"a pending {op} over mesh axis {axis!r} has no transpose, because it is not linear: "
+                "reduce it first (all_reduce), which has a gradient of its own"
+            )
+    return Layout(layout.mesh, layout.splits, [(axis, ReduceOp.SUM) for axis in layout.replicated_axes])
+
+
+@lru_cache(maxsize=8192)
+def live(layout: Layout) -> Splits:
+    """The splits without mesh axes of size 1, which cut nothing."""
+    sizes = layout.mesh.shape
+    if 1 not in layout.mesh.mesh_shape:
+        return layout.splits
+    return tuple(tuple(axis for axis in axes if sizes[axis] > 1) for axes in layout.splits)
+
+
+@lru_cache(maxsize=8192)
+def live_pending(layout: Layout) -> Pending:
+    """The pending reductions without mesh axes of size 1, which have nothing to reduce."""
+    sizes = layout.mesh.shape
+    return tuple((axis, op) for axis, op in layout.pending if sizes[axis] > 1)
+
+
+def added_axes(before: Splits, after: Splits) -> tuple[str, ...] | None:
+    """The axes by which one cuts finer than the other, dim after dim, or `None` if it does not only cut finer.
+
+    >>> added_axes((("a",), ()), (("a", "b"), ("c",)))
+    ('b', 'c')
+    """
+    more: list[str] = []
+    for old, new in zip(before, after, strict=True):
+        if old != new[: len(old)]:
+            return None
+        more.extend(new[len(old) :])
+    return tuple(more)
+
+
+def removed_axes(before: Splits, after: Splits) -> tuple[str, ...] | None:
+    """The axes by which one cuts coarser than the other, or `None` if it does not only cut coarser."""
+    return added_axes(after, before)
+
+
+def changed_dims(before: Splits, after: Splits) -> Sequence[int]:
+    """The dims that are split differently."""
+    return [dim for dim, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]

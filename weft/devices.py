@@ -109,7 +109,7 @@ _inventory: Callable[[], Inventory] = cpu_inventory
 
 def set_inventory(inventory: Callable[[], Inventory]) -> None:
     """Lets a runtime, which knows accelerators and processes, say which devices there are."""
-    global _inventory
+    global _inventory  # noqa: PLW0603 - the one place that replaces it
     _inventory = inventory
 
 
@@ -146,7 +146,9 @@ def first_devices(count: int) -> Sequence[Device]:
     hint = "Name the devices (devices=[...]), or make the mesh smaller"
     if not inventory.all[0].is_host:
         hint = "Use devices=[Accelerator(0)] * count or WEFT_VIRTUAL_ACCELERATORS to try it on fewer, or devices=[CPU(i) ...]"
-    raise ValueError(f"a mesh of {count} devices was asked for, but this program has {have}: {', '.join(map(repr, inventory.all))}. {hint}")
+    raise ValueError(
+        f"a mesh of {count} devices was asked for, but this program has {have}: {', '.join(map(repr, inventory.all))}. {hint}"
+    )
 
 
 class _CallableModule(ModuleType):

@@ -63,7 +63,9 @@ class Notation:
         if len(shapes) != len(self.inputs):
             raise ValueError(f"a rule for {len(self.inputs)} tensors met {len(shapes)}")
         extra = max((len(s) - len(d) + 1 for s, d in zip(shapes, self.inputs, strict=True) if ("...",) in d), default=0)
-        inputs = tuple(_expanded(dims, len(shape) - len(dims) + 1, extra) for dims, shape in zip(self.inputs, shapes, strict=True))
+        inputs = tuple(
+            _expanded(dims, len(shape) - len(dims) + 1, extra) for dims, shape in zip(self.inputs, shapes, strict=True)
+        )
         outputs = tuple(_expanded(dims, extra, extra) for dims in self.outputs)
         sizes: dict[str, int] = {}
         kept = []
@@ -107,7 +109,9 @@ def parse(text: str) -> Notation:
     """
     left, arrow, right = text.partition("->")
     if not arrow:
-        raise ValueError(f"factor notation needs '->' between inputs and outputs, but got {text!r}: for instance 'm k, k n -> m n'")
+        raise ValueError(
+            f"factor notation needs '->' between inputs and outputs, but got {text!r}: for instance 'm k, k n -> m n'"
+        )
     whole: set[str] = set()
     inputs = tuple(_side(part, whole, text) for part in left.split(","))
     outputs = tuple(_side(part, whole, text) for part in right.split(","))
@@ -127,7 +131,9 @@ def _side(part: str, whole: set[str], text: str) -> Dims:
     while rest:
         match = _TOKEN.match(rest)
         if match is None:
-            raise ValueError(f"cannot read {rest!r} in the factor notation {text!r}: use names, '...', '1', '(a b)' and 'd!'")
+            raise ValueError(
+                f"cannot read {rest!r} in the factor notation {text!r}: use names, '...', '1', '(a b)' and 'd!'"
+            )
         dims.append(tuple(_names(match[1], whole)))
         rest = rest[match.end() :].strip()
     return tuple(dims)

@@ -22,7 +22,8 @@ def broadcast_dims(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[Dims, ...
             if size != 1 or f"_{i}" not in sizes:
                 sizes[f"_{i}"] = size
     inputs = tuple(
-        tuple((f"_{i}",) if size == sizes[f"_{i}"] else () for i, size in enumerate(shape, start=rank - len(shape))) for shape in shapes
+        tuple((f"_{i}",) if size == sizes[f"_{i}"] else () for i, size in enumerate(shape, start=rank - len(shape)))
+        for shape in shapes
     )
     return inputs, tuple((f"_{i}",) for i in range(rank)), sizes
 

@@ -25,7 +25,10 @@ def reduction(kind: ReduceOp | None, *, linear: bool = False) -> Rule:
         if named is None or (isinstance(named, (list, tuple)) and not named):
             dims = set(range(spec.ndim))
         else:
-            dims = {d % spec.ndim if spec.ndim else 0 for d in (cast("Sequence[int]", named) if isinstance(named, (list, tuple)) else [cast(int, named)])}
+            dims = {
+                d % spec.ndim if spec.ndim else 0
+                for d in (cast("Sequence[int]", named) if isinstance(named, (list, tuple)) else [cast(int, named)])
+            }
         keepdim = bool(call.arg("keepdim", False))
         inputs = tuple((f"d{i}",) for i in range(spec.ndim))
         output = tuple(() if i in dims else (f"d{i}",) for i in range(spec.ndim) if keepdim or i not in dims)

@@ -49,7 +49,9 @@ class Call:
         return default
 
 
-LocalArgs = Callable[["Call", Sequence[tuple[int, ...]], Sequence[tuple[int, ...]]], tuple[tuple[object, ...], dict[str, object]]]
+LocalArgs = Callable[
+    ["Call", Sequence[tuple[int, ...]], Sequence[tuple[int, ...]]], tuple[tuple[object, ...], dict[str, object]]
+]
 """(call, local input shapes, local output shapes) -> the args and kwargs to run on one device, tensors still as Specs."""
 
 

@@ -110,7 +110,9 @@ def _reshape(call: Call) -> Factors:
     return Factors((left,), (right,), sizes, whole, linear=0, keeps=_ALL_KINDS)
 
 
-def _local_size(call: Call, local: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]) -> tuple[tuple[object, ...], dict[str, object]]:
+def _local_size(
+    call: Call, local: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
+) -> tuple[tuple[object, ...], dict[str, object]]:
     return (call.args[0], list(out[0]), *call.args[2:]), call.kwargs
 
 
@@ -157,7 +159,10 @@ def _unsqueeze(call: Call) -> Factors:
 def _squeeze(call: Call) -> Factors:
     spec = call.tensors[0]
     named = call.args[1] if len(call.args) > 1 else range(spec.ndim)
-    wanted = {_dim(d, spec.ndim) for d in (cast("Sequence[int]", named) if isinstance(named, (list, tuple, range)) else [named])}
+    wanted = {
+        _dim(d, spec.ndim)
+        for d in (cast("Sequence[int]", named) if isinstance(named, (list, tuple, range)) else [named])
+    }
     gone = {d for d in wanted if d < spec.ndim and spec.shape[d] == 1}
     whole = frozenset(f"d{d}" for d in gone)
     kept = [dim for d, dim in enumerate(_numbered(spec.ndim)) if d not in gone]

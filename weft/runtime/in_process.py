@@ -83,7 +83,9 @@ def fill_pending(whole: torch.Tensor, target: Layout) -> Pieces:
     if kinds <= {ReduceOp.AVG, ReduceOp.MAX, ReduceOp.MIN}:
         return (whole,) * count
     if len(kinds) > 1:
-        raise ValueError(f"cannot spread one value over pending reductions of different kinds: {dict(target.pending)!r}")
+        raise ValueError(
+            f"cannot spread one value over pending reductions of different kinds: {dict(target.pending)!r}"
+        )
     nothing = torch.full((), neutral(kinds.pop(), whole.dtype), dtype=whole.dtype, device=whole.device)
     return (whole, *[nothing.expand(whole.shape)] * (count - 1))
 
@@ -151,14 +153,18 @@ def _spread(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ..
         first = all(coords[index_of[axis]] == 0 for axis in target.pending_axes)
         if not first and not repeats:
             value = neutral(target.pending[0][1], pieces[0].dtype)
-            result.append(torch.full([b - a for a, b in where], value, dtype=pieces[0].dtype, device=there.devices[piece]))
+            result.append(
+                torch.full([b - a for a, b in where], value, dtype=pieces[0].dtype, device=there.devices[piece])
+            )
             continue
         origin = here.piece_of[there.slots[piece]]
         held = here.box(origin, shape)
         if all(a <= start and stop <= b for (start, stop), (a, b) in zip(where, held, strict=True)):
             result.append(lazy_clone(pieces[origin][slices(within(where, held))]))
             continue
-        out = torch.full([b - a for a, b in where], neutral(target.pending[0][1], pieces[0].dtype), dtype=pieces[0].dtype)
+        out = torch.full(
+            [b - a for a, b in where], neutral(target.pending[0][1], pieces[0].dtype), dtype=pieces[0].dtype
+        )
         out = out.to(there.devices[piece])
         out[slices(within(held, where))].copy_(pieces[origin])
         result.append(out)

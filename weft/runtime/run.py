@@ -33,7 +33,9 @@ def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     shape = tuple(whole.shape)
     resolved = holding(layout.resolved)
     parts = tuple(
-        in_process.lazy_clone(whole[slices(box_at(layout, shape, resolved.coords[i]))].to(resolved.devices[i]).contiguous())
+        in_process.lazy_clone(
+            whole[slices(box_at(layout, shape, resolved.coords[i]))].to(resolved.devices[i]).contiguous()
+        )
         for i in range(resolved.count)
     )
     if layout.pending:
@@ -53,7 +55,11 @@ def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, 
         at = here.piece_of[slot]
         if not here.unified:
             if result[at] is None:
-                shard = pieces[at].new_zeros(here.piece_shape(at, shape)) if source is None else here.shard(pieces, shape, source)
+                shard = (
+                    pieces[at].new_zeros(here.piece_shape(at, shape))
+                    if source is None
+                    else here.shard(pieces, shape, source)
+                )
                 result[at] = in_process.lazy_clone(shard.to(here.devices[at]))
             continue
         where = box_at(layout, shape, layout.mesh.coords(slot))

@@ -37,6 +37,7 @@ class Layout:
     mesh: DeviceMesh
     splits: Splits
     pending: Pending
+    _hash: int
 
     def __new__(
         cls,
@@ -133,8 +134,7 @@ class Layout:
         return self is other
 
     def __hash__(self) -> int:
-        hashed: int = self._hash
-        return hashed
+        return self._hash
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Layout cannot change ({name!r} was set): make a new one")
@@ -171,7 +171,9 @@ def _check_axes(mesh: DeviceMesh, splits: Splits, pending: Pending) -> None:
             _claim(used, axis, f"to split dim {dim}")
     for axis, op in pending:
         if not isinstance(op, ReduceOp):
-            raise TypeError(f"the pending reduction of mesh axis {axis!r} is a ReduceOp, but got {op!r}: use ReduceOp.SUM")
+            raise TypeError(
+                f"the pending reduction of mesh axis {axis!r} is a ReduceOp, but got {op!r}: use ReduceOp.SUM"
+            )
         _claim(used, axis, f"for a pending {op}")
 
 

@@ -30,6 +30,7 @@ class DeviceMapping(ABC):
     __slots__ = ("_hash", "mesh")
 
     mesh: DeviceMesh
+    _hash: int
 
     @abstractmethod
     def layout(self, rank: int) -> Layout:
@@ -69,8 +70,7 @@ class DeviceMapping(ABC):
         return self._key() == other._key()
 
     def __hash__(self) -> int:
-        hashed: int = self._hash
-        return hashed
+        return self._hash
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was set): make a new one")
@@ -100,7 +100,9 @@ class PlacementMapping(DeviceMapping):
         placements = tuple(placements)
         for placement in placements:
             if not isinstance(placement, Placement):
-                raise TypeError(f"a placement is Replicated(), Sharded(axis) or Partial(reduce_op), but got {placement!r}")
+                raise TypeError(
+                    f"a placement is Replicated(), Sharded(axis) or Partial(reduce_op), but got {placement!r}"
+                )
         if len(placements) != mesh.ndim:
             raise ValueError(
                 f"a PlacementMapping needs one placement per mesh axis: the mesh {mesh} has {mesh.ndim}, but got {len(placements)} in {placements!r}"
@@ -117,7 +119,9 @@ class PlacementMapping(DeviceMapping):
             match placement:
                 case Sharded(dim):
                     if not -rank <= dim < rank:
-                        raise ValueError(f"{placement!r} on mesh axis {axis!r} is out of range for a tensor of rank {rank}")
+                        raise ValueError(
+                            f"{placement!r} on mesh axis {axis!r} is out of range for a tensor of rank {rank}"
+                        )
                     splits[dim].append(axis)
                 case Partial(op):
                     pending[axis] = op
@@ -183,7 +187,9 @@ class NamedMapping(DeviceMapping):
         dims = [entry for entry in entries if isinstance(entry, DimSpec)]
         if any(d.priority for d in dims):
             if tuple(priorities):
-                raise ValueError(f"priorities are given twice, in {dims!r} and as {tuple(priorities)!r}: give them once")
+                raise ValueError(
+                    f"priorities are given twice, in {dims!r} and as {tuple(priorities)!r}: give them once"
+                )
             priorities = [entry.priority if isinstance(entry, DimSpec) else 0 for entry in entries]
         names = P(*(entry.axes if isinstance(entry, DimSpec) else entry for entry in entries))
         self._freeze(
@@ -202,7 +208,9 @@ class NamedMapping(DeviceMapping):
     def layout(self, rank: int) -> Layout:
         missing = _checked_rank(rank) - len(self.spec)
         if missing < 0:
-            raise ValueError(f"{self.spec!r} has {len(self.spec)} entries, but the tensor has rank {rank}: drop entries at the end")
+            raise ValueError(
+                f"{self.spec!r} has {len(self.spec)} entries, but the tensor has rank {rank}: drop entries at the end"
+            )
         splits = [() if entry is None else (entry,) if isinstance(entry, str) else entry for entry in self.spec]
         return Layout(self.mesh, splits + [()] * missing, self.unreduced)
 
@@ -225,7 +233,11 @@ class NamedMapping(DeviceMapping):
                 )
         pending = dict(layout.pending)
         return tuple(
-            Sharded(layout.dim_of[axis]) if axis in layout.dim_of else Partial(pending[axis]) if axis in pending else Replicated()
+            Sharded(layout.dim_of[axis])
+            if axis in layout.dim_of
+            else Partial(pending[axis])
+            if axis in pending
+            else Replicated()
             for axis in self.mesh.axis_names
         )
 
@@ -247,7 +259,8 @@ class NamedMapping(DeviceMapping):
             return tuple(axis for axis in axes if axis in known)
 
         entries = [
-            DimSpec(kept(axes), is_open=dim in self.open_dims) for dim, axes in enumerate(self.layout(len(self.spec)).splits)
+            DimSpec(kept(axes), is_open=dim in self.open_dims)
+            for dim, axes in enumerate(self.layout(len(self.spec)).splits)
         ]
         return NamedMapping(mesh, entries, self.unreduced, self.priorities, self.memory_kind)
 
@@ -289,12 +302,16 @@ def ShardingSpec(  # noqa: N802 - a constructor's name in the documents
     """
     mapping = NamedMapping(mesh, dim_specs)
     if isinstance(replicated_axes, str):
-        raise TypeError(f"replicated_axes is a set of names, but got the string {replicated_axes!r}: use {{{replicated_axes!r}}}")
+        raise TypeError(
+            f"replicated_axes is a set of names, but got the string {replicated_axes!r}: use {{{replicated_axes!r}}}"
+        )
     used = mapping.layout(len(mapping.spec)).dim_of
     for axis in replicated_axes or ():
         mesh.axis_index(axis)
         if axis in used:
-            raise ValueError(f"mesh axis {axis!r} is in replicated_axes, but splits dim {used[axis]} in {mapping.spec!r}: use it for one of the two")
+            raise ValueError(
+                f"mesh axis {axis!r} is in replicated_axes, but splits dim {used[axis]} in {mapping.spec!r}: use it for one of the two"
+            )
     return mapping
 
 
@@ -328,7 +345,9 @@ def _checked_unreduced(mesh: DeviceMesh, unreduced: Iterable[str] | Mapping[str,
 def _checked_priorities(priorities: Iterable[int], spec: P) -> tuple[int, ...]:
     priorities = tuple(priorities)
     if priorities and len(priorities) != len(spec):
-        raise ValueError(f"priorities {priorities!r} has {len(priorities)} entries, but {spec!r} has {len(spec)}: give one per entry or none")
+        raise ValueError(
+            f"priorities {priorities!r} has {len(priorities)} entries, but {spec!r} has {len(spec)}: give one per entry or none"
+        )
     for priority in priorities:
         if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
             raise ValueError(f"a priority is a whole number, 0 or more, but got {priority!r} in {priorities!r}")
@@ -337,11 +356,15 @@ def _checked_priorities(priorities: Iterable[int], spec: P) -> tuple[int, ...]:
 
 def _checked_memory_kind(memory_kind: str | None) -> str | None:
     if memory_kind is not None and memory_kind not in MEMORY_KINDS:
-        raise ValueError(f"unknown memory_kind {memory_kind!r}: use None or one of {', '.join(map(repr, MEMORY_KINDS))}")
+        raise ValueError(
+            f"unknown memory_kind {memory_kind!r}: use None or one of {', '.join(map(repr, MEMORY_KINDS))}"
+        )
     return memory_kind
 
 
 def _check_kept(pending: Mapping[str, ReduceOp], mesh: DeviceMesh) -> None:
     for axis, op in pending.items():
         if axis not in mesh.index_of:
-            raise ConversionError(f"the pending {op} over mesh axis {axis!r} would be lost on the mesh {mesh}: reduce it first (all_reduce)")
+            raise ConversionError(
+                f"the pending {op} over mesh axis {axis!r} would be lost on the mesh {mesh}: reduce it first (all_reduce)"
+            )

@@ -34,10 +34,13 @@ class DeviceMesh:
     devices: tuple[Device, ...]
     mesh_shape: tuple[int, ...]
     axis_names: tuple[str, ...]
+    _hash: int
 
     def __init__(self, devices: Iterable[Device], mesh_shape: Iterable[int], axis_names: Iterable[str]) -> None:
         if isinstance(axis_names, str):
-            raise TypeError(f"axis_names is a sequence of names, but got the string {axis_names!r}: use ({axis_names!r},)")
+            raise TypeError(
+                f"axis_names is a sequence of names, but got the string {axis_names!r}: use ({axis_names!r},)"
+            )
         devices, mesh_shape, axis_names = tuple(devices), tuple(mesh_shape), tuple(axis_names)
         _check_names(axis_names)
         _check_shape(mesh_shape, axis_names)
@@ -141,9 +144,13 @@ class DeviceMesh:
                 raise ValueError(f"unknown mesh axis {axis!r}: this mesh has {_listed(self.axis_names)}")
             return index
         if isinstance(axis, bool) or not isinstance(axis, int):
-            raise TypeError(f"a mesh axis is a name or an index, but got {axis!r}: use one of {_listed(self.axis_names)}")
+            raise TypeError(
+                f"a mesh axis is a name or an index, but got {axis!r}: use one of {_listed(self.axis_names)}"
+            )
         if not -self.ndim <= axis < self.ndim:
-            raise IndexError(f"mesh axis {axis} is out of range for a mesh with {self.ndim} axes {_listed(self.axis_names)}")
+            raise IndexError(
+                f"mesh axis {axis} is out of range for a mesh with {self.ndim} axes {_listed(self.axis_names)}"
+            )
         return axis % self.ndim
 
     def axis_size(self, axis: str | int) -> int:
@@ -214,7 +221,9 @@ class DeviceMesh:
         if isinstance(device_index, bool) or not isinstance(device_index, int):
             raise TypeError(f"a device index is a whole number, but got {device_index!r}")
         if not 0 <= device_index < len(self.devices):
-            raise IndexError(f"device index {device_index} is outside the mesh: it has devices 0 to {len(self.devices) - 1}")
+            raise IndexError(
+                f"device index {device_index} is outside the mesh: it has devices 0 to {len(self.devices) - 1}"
+            )
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -229,8 +238,7 @@ class DeviceMesh:
         )
 
     def __hash__(self) -> int:
-        hashed: int = self._hash
-        return hashed
+        return self._hash
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a DeviceMesh cannot change ({name!r} was set): make a new one")
@@ -260,11 +268,15 @@ def make_mesh(
     """
     if isinstance(axes, Mapping):
         if axis_names is not None:
-            raise TypeError(f"make_mesh got names twice, {dict(axes)!r} and {axis_names!r}: give either a mapping or both sequences")
+            raise TypeError(
+                f"make_mesh got names twice, {dict(axes)!r} and {axis_names!r}: give either a mapping or both sequences"
+            )
         sizes, names = tuple(axes.values()), tuple(axes)
     else:
         if axis_names is None:
-            raise TypeError(f"make_mesh needs a name for each axis of {tuple(axes)!r}: use make_mesh({{'dp': 2, 'tp': 4}})")
+            raise TypeError(
+                f"make_mesh needs a name for each axis of {tuple(axes)!r}: use make_mesh({{'dp': 2, 'tp': 4}})"
+            )
         sizes, names = tuple(axes), tuple(axis_names)
     _check_names(names)
     _check_shape(sizes, names)
@@ -321,12 +333,16 @@ def _check_names(names: tuple[str, ...]) -> None:
 
 def _check_shape(shape: tuple[int, ...], names: tuple[str, ...]) -> None:
     if len(shape) != len(names):
-        raise ValueError(f"a mesh needs one name per axis, but mesh_shape {shape!r} has {len(shape)} and axis_names {names!r} has {len(names)}")
+        raise ValueError(
+            f"a mesh needs one name per axis, but mesh_shape {shape!r} has {len(shape)} and axis_names {names!r} has {len(names)}"
+        )
     for name, size in zip(names, shape, strict=True):
         if isinstance(size, bool) or not isinstance(size, int):
             raise TypeError(f"the size of mesh axis {name!r} is a whole number, but got {size!r}")
         if size < 1:
-            raise ValueError(f"mesh axis {name!r} has size {size}: every axis needs size 1 or more, so drop it or set it to 1")
+            raise ValueError(
+                f"mesh axis {name!r} has size {size}: every axis needs size 1 or more, so drop it or set it to 1"
+            )
 
 
 def _check_devices(devices: tuple[Device, ...], shape: tuple[int, ...]) -> None:
@@ -336,7 +352,9 @@ def _check_devices(devices: tuple[Device, ...], shape: tuple[int, ...]) -> None:
     needed = math.prod(shape)
     if len(devices) != needed:
         sizes = " × ".join(map(str, shape))
-        raise ValueError(f"mesh_shape {shape!r} needs {sizes} = {needed} devices, but got {len(devices)}: change the shape or the devices")
+        raise ValueError(
+            f"mesh_shape {shape!r} needs {sizes} = {needed} devices, but got {len(devices)}: change the shape or the devices"
+        )
     distinct = len(set(devices))
     if distinct not in (1, len(devices)):
         twice = next(d for d in devices if devices.count(d) > 1)

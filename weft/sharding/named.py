@@ -73,7 +73,9 @@ def _entry(entry: SpecEntry | DimSpec | Iterable[str], dim: int) -> SpecEntry:
         return entry
     if isinstance(entry, DimSpec):
         if entry.is_open or entry.priority:
-            raise ValueError(f"P cannot say the openness or priority of {entry!r} (dim {dim}): use NamedMapping(mesh, [{entry!r}])")
+            raise ValueError(
+                f"P cannot say the openness or priority of {entry!r} (dim {dim}): use NamedMapping(mesh, [{entry!r}])"
+            )
         entry = entry.axes
     if isinstance(entry, (tuple, list)):
         for name in entry:
@@ -81,4 +83,6 @@ def _entry(entry: SpecEntry | DimSpec | Iterable[str], dim: int) -> SpecEntry:
                 raise TypeError(f"a partition spec entry names mesh axes, but dim {dim} has {name!r} in {entry!r}")
         names = tuple(entry)
         return None if not names else names[0] if len(names) == 1 else names
-    raise TypeError(f"a partition spec entry is None, a mesh axis name or a tuple of names, but dim {dim} has {entry!r}")
+    raise TypeError(
+        f"a partition spec entry is None, a mesh axis name or a tuple of names, but dim {dim} has {entry!r}"
+    )

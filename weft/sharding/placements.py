@@ -89,7 +89,9 @@ class Sharded(Placement):
 
     def __post_init__(self) -> None:
         if isinstance(self.axis, bool) or not isinstance(self.axis, int):
-            raise TypeError(f"Sharded takes the tensor dim to split, a whole number, but got {self.axis!r}: use Sharded(0)")
+            raise TypeError(
+                f"Sharded takes the tensor dim to split, a whole number, but got {self.axis!r}: use Sharded(0)"
+            )
 
     def __repr__(self) -> str:
         return f"Sharded({self.axis})"

@@ -27,6 +27,8 @@ class CallSite:
 def call_site() -> CallSite:
     """The innermost line outside Weft and torch."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and (frame.f_code.co_filename.startswith(_INSIDE) or frame.f_code.co_filename.startswith("<")):
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(_INSIDE) or frame.f_code.co_filename.startswith("<")
+    ):
         frame = frame.f_back
     return CallSite(frame.f_code.co_filename, frame.f_lineno)

@@ -37,7 +37,9 @@ class Choice:
     outputs: tuple[Layout, ...]
 
 
-def choose(factors: Factors, inputs: Sequence[Input], mesh: DeviceMesh, out_itemsize: int, pinned: int | None = None) -> Choice:
+def choose(
+    factors: Factors, inputs: Sequence[Input], mesh: DeviceMesh, out_itemsize: int, pinned: int | None = None
+) -> Choice:
     """The cheapest choice; ties go to the one that splits more, then to the order of the inputs.
 
     `pinned`: the input that must stay as it is, because it is written to.
@@ -83,7 +85,9 @@ def _orders(
 class _Proposal:
     """One way to split an op's factors over the mesh."""
 
-    def __init__(self, factors: Factors, layouts: Sequence[Layout], mesh: DeviceMesh, order: tuple[int, ...], keep: bool) -> None:
+    def __init__(
+        self, factors: Factors, layouts: Sequence[Layout], mesh: DeviceMesh, order: tuple[int, ...], keep: bool
+    ) -> None:
         self.factors, self.layouts, self.mesh = factors, layouts, mesh
         self.pending: dict[str, ReduceOp] = {}
         self.carriers: dict[str, frozenset[int]] = {}
@@ -205,7 +209,9 @@ def _taken(axes: Sequence[str], size: int, mesh: DeviceMesh, *, even: bool) -> l
     return taken
 
 
-def _price(choice: Choice, factors: Factors, inputs: Sequence[Input], out_itemsize: int, proposal: _Proposal) -> tuple[float, float]:
+def _price(
+    choice: Choice, factors: Factors, inputs: Sequence[Input], out_itemsize: int, proposal: _Proposal
+) -> tuple[float, float]:
     """Seconds to bring the inputs, to compute, and to resolve what is left pending; then less parallel is dearer."""
     seconds = 0.0
     for given, need in zip(inputs, choice.inputs, strict=True):

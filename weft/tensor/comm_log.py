@@ -77,7 +77,9 @@ class CommLog:
             for r in self.records
         ]
         widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in (head, *rows))
+        return "\n".join(
+            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+        )
 
 
 _open: list[CommLog] = []
@@ -116,7 +118,17 @@ def log_plan(plan: Plan, op: str, *, implicit: bool) -> None:
     for step in plan.steps:
         if step.bytes_received.total or not implicit:
             received = step.bytes_received
-            log_step(step.kind, step.axes, step.source, step.target, plan.shape, received.max, received.total, op, implicit=implicit)
+            log_step(
+                step.kind,
+                step.axes,
+                step.source,
+                step.target,
+                plan.shape,
+                received.max,
+                received.total,
+                op,
+                implicit=implicit,
+            )
 
 
 def log_step(

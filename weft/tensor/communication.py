@@ -57,7 +57,9 @@ def shard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Ite
         raise TypeError(f"shard needs a DeviceMesh, but got {mesh!r}: use weft.make_mesh({{'dp': 2, 'tp': 4}})")
     if isinstance(dim_specs, DeviceMapping):
         if dim_specs.mesh != mesh:
-            raise ValueError(f"the mapping is for the mesh {dim_specs.mesh}, but shard was given {mesh}: use mapping.to_mesh(mesh)")
+            raise ValueError(
+                f"the mapping is for the mesh {dim_specs.mesh}, but shard was given {mesh}: use mapping.to_mesh(mesh)"
+            )
         mapping = dim_specs
     else:
         entries = () if dim_specs is None else (dim_specs,) if isinstance(dim_specs, str) else dim_specs
@@ -68,7 +70,9 @@ def shard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Ite
 def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistribute") -> torch.Tensor:
     """The same value in the layout that a mapping says."""
     if not isinstance(mapping, DeviceMapping):
-        raise TypeError(f"{op} needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...)) or PlacementMapping(mesh, placements)")
+        raise TypeError(
+            f"{op} needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...)) or PlacementMapping(mesh, placements)"
+        )
     target = mapping.layout(x.dim())
     for device in target.mesh.devices:
         if not device.is_host:
@@ -87,11 +91,17 @@ def reshard(*args: Any, **kwargs: Any) -> Any:
     >>> caught[0].category
     <class 'DeprecationWarning'>
     """
-    warnings.warn("weft.reshard is deprecated: use weft.shard, which moves between any two layouts", DeprecationWarning, stacklevel=2)
+    warnings.warn(
+        "weft.reshard is deprecated: use weft.shard, which moves between any two layouts",
+        DeprecationWarning,
+        stacklevel=2,
+    )
     return shard(*args, **kwargs)
 
 
-def all_gather(sharded_tensor: TensorLike, axis: int | None = None, *, physical_axis: int | None = None) -> torch.Tensor:
+def all_gather(
+    sharded_tensor: TensorLike, axis: int | None = None, *, physical_axis: int | None = None
+) -> torch.Tensor:
     """The same value with tensor dim `axis` (None: every split dim) whole on every device.
 
     >>> import torch, weft
@@ -131,7 +141,10 @@ def all_reduce(
 
 
 def reduce_scatter(
-    sharded_tensor: TensorLike, axis: int, reduce_op: str | ReduceOp = "sum", reduce_axes: str | Iterable[str] | None = None
+    sharded_tensor: TensorLike,
+    axis: int,
+    reduce_op: str | ReduceOp = "sum",
+    reduce_axes: str | Iterable[str] | None = None,
 ) -> torch.Tensor:
     """`all_reduce`, with tensor dim `axis` of the result split among the group.
 
@@ -147,7 +160,9 @@ def reduce_scatter(
     dim = _dim(axis, x, "reduce_scatter")
     axes = _axes(layout, reduce_axes, layout.pending_axes or layout.splits[dim] or layout.replicated_axes)
     if not axes:
-        raise ValueError(f"reduce_scatter found no axes to reduce over: the layout {layout} on {layout.mesh} leaves none. Name them: reduce_axes=...")
+        raise ValueError(
+            f"reduce_scatter found no axes to reduce over: the layout {layout} on {layout.mesh} leaves none. Name them: reduce_axes=..."
+        )
     y, pending = _contributions(x, layout, kind, axes, "reduce_scatter")
     target = Layout(pending.mesh, pending.splits, _without(pending, axes))
     return move(y, target.with_split(dim, (*target.splits[dim], *axes)), op="reduce_scatter")
@@ -205,7 +220,9 @@ def distributed_broadcast(x: TensorLike, mesh: DeviceMesh | None = None) -> torc
     return redistribute(x, NamedMapping(mesh, ()), op="distributed_broadcast")
 
 
-def to_device(x: TensorLike, device: Device | torch.device | str | None = None, *, sharding: DeviceMapping | None = None) -> torch.Tensor:
+def to_device(
+    x: TensorLike, device: Device | torch.device | str | None = None, *, sharding: DeviceMapping | None = None
+) -> torch.Tensor:
     """The same value on one device, or laid out as `sharding` says; with neither, `x` if it is on a device, else on the default one.
 
     >>> import torch, weft
@@ -213,7 +230,9 @@ def to_device(x: TensorLike, device: Device | torch.device | str | None = None, 
     (CPU(3),)
     """
     if device is not None and sharding is not None:
-        raise ValueError(f"to_device takes a device or a sharding, but got both: device={device!r} and sharding={sharding!r}")
+        raise ValueError(
+            f"to_device takes a device or a sharding, but got both: device={device!r} and sharding={sharding!r}"
+        )
     x = as_tensor(x, "to_device")
     if sharding is not None:
         return redistribute(x, sharding, op="to_device")
@@ -274,7 +293,9 @@ def _dim(axis: int, x: torch.Tensor, op: str) -> int:
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise TypeError(f"{op} takes a tensor dim, a whole number, but got {axis!r}")
     if not -x.dim() <= axis < x.dim():
-        raise ValueError(f"{op}: dim {axis} is out of range for a tensor of shape {tuple(x.shape)}: use {-x.dim()} to {x.dim() - 1}")
+        raise ValueError(
+            f"{op}: dim {axis} is out of range for a tensor of shape {tuple(x.shape)}: use {-x.dim()} to {x.dim() - 1}"
+        )
     return axis % x.dim()
 
 
@@ -384,7 +405,9 @@ def _check_parts(x: torch.Tensor, layout: Layout, split: int, dim: int | None, c
     own = layout.split_count(split)
     local = x.shape[split] // own
     if not tiled and local != count:
-        raise ValueError(f"all_to_all with tiled=False needs dim {split} to have the size of the group, {count}, on each device, but it is {local}")
+        raise ValueError(
+            f"all_to_all with tiled=False needs dim {split} to have the size of the group, {count}, on each device, but it is {local}"
+        )
     if local % count:
         raise ValueError(
             f"all_to_all cannot cut dim {split} (size {local} on each device) into {count} equal parts: pad it to {-(-local // count) * count} per device"
@@ -421,7 +444,9 @@ def _transposed(
     """The exchange with tiled=False: what was the group's dim stands at `concat`, and the split dim's index is the device."""
     count = math.prod(layout.mesh.axis_size(a) for a in axes)
     if dim is None:
-        raise ValueError(f"all_to_all with tiled=False needs a dim that is split, but the layout {layout} splits none: shard it first")
+        raise ValueError(
+            f"all_to_all with tiled=False needs a dim that is split, but the layout {layout} splits none: shard it first"
+        )
     y = x.unflatten(dim, (count, x.shape[dim] // count))
     at = split + (split > dim) + (split == dim)
     if split == dim:

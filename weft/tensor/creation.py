@@ -45,7 +45,9 @@ def _mapping(mapping: DeviceMapping | None) -> DeviceMapping:
     if mapping is None:
         return NamedMapping(current_mesh() or DeviceMesh.single(), ())
     if not isinstance(mapping, DeviceMapping):
-        raise TypeError(f"mapping= takes a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...)) or PlacementMapping(mesh, placements)")
+        raise TypeError(
+            f"mapping= takes a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...)) or PlacementMapping(mesh, placements)"
+        )
     return mapping
 
 
@@ -62,7 +64,9 @@ def _made(function: Callable[..., torch.Tensor], example: str) -> Callable[..., 
     def create(*args: Any, mapping: DeviceMapping | None = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
         where = _mapping(mapping)
         if "device" in kwargs:
-            raise TypeError(f"weft.{function.__name__} takes its devices from mapping=, but got device={kwargs['device']!r}")
+            raise TypeError(
+                f"weft.{function.__name__} takes its devices from mapping=, but got device={kwargs['device']!r}"
+            )
         value = function(*args, **kwargs)
         return _laid_out(value, where, requires_grad)
 
@@ -91,7 +95,9 @@ randint = _made(torch.randint, "randint(0, 9, (4,), mapping=mapping)")
 def _made_like(function: Callable[..., torch.Tensor], call: str) -> Callable[..., Tensor]:
     """A torch `*_like` function whose result lies like its input, or as `mapping=` says."""
 
-    def create(x: TensorLike, *args: Any, mapping: DeviceMapping | None = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
+    def create(
+        x: TensorLike, *args: Any, mapping: DeviceMapping | None = None, requires_grad: bool = False, **kwargs: Any
+    ) -> Tensor:
         like = as_tensor(x, function.__name__).detach()
         result = function(like, *args, **kwargs)
         if mapping is not None or not isinstance(result, Tensor):
@@ -118,7 +124,13 @@ rand_like = _made_like(torch.rand_like, "rand_like(x)")
 randn_like = _made_like(torch.randn_like, "randn_like(x)")
 
 
-def tensor(data: TensorLike, *, dtype: torch.dtype | None = None, mapping: DeviceMapping | None = None, requires_grad: bool = False) -> Tensor:
+def tensor(
+    data: TensorLike,
+    *,
+    dtype: torch.dtype | None = None,
+    mapping: DeviceMapping | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """A tensor with this value, laid out as `mapping` says.
 
     >>> import weft
@@ -153,7 +165,9 @@ def from_local(shards: Sequence[TensorLike], mapping: DeviceMapping, *, shape: S
 def _checked_shards(tensors: Sequence[torch.Tensor], layout: Layout, shape: Sequence[int] | None) -> tuple[int, ...]:
     owned = holding(layout).residence.owned
     if len(tensors) != len(owned):
-        raise ValueError(f"from_local needs one shard per device of this process, {len(owned)} on the mesh {layout.mesh}, but got {len(tensors)}")
+        raise ValueError(
+            f"from_local needs one shard per device of this process, {len(owned)} on the mesh {layout.mesh}, but got {len(tensors)}"
+        )
     dtypes = {t.dtype for t in tensors}
     if len(dtypes) > 1:
         raise TypeError(f"from_local needs shards of one dtype, but got {', '.join(sorted(map(str, dtypes)))}")
@@ -175,7 +189,9 @@ def _global_shape(tensors: Sequence[torch.Tensor], layout: Layout) -> tuple[int,
     """Along each dim, the sum over the devices that split it, at coordinate 0 of all other axes."""
     mesh = layout.mesh
     if len(tensors) != mesh.num_devices:
-        raise ValueError(f"from_local cannot tell the global shape from {len(tensors)} of {mesh.num_devices} shards: give shape=")
+        raise ValueError(
+            f"from_local cannot tell the global shape from {len(tensors)} of {mesh.num_devices} shards: give shape="
+        )
     sizes = []
     for dim, axes in enumerate(layout.splits):
         group = mesh.groups(axes)[0] if axes else (0,)
@@ -185,15 +201,22 @@ def _global_shape(tensors: Sequence[torch.Tensor], layout: Layout) -> tuple[int,
 
 class _FromLocal(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, layout: Layout, shape: tuple[int, ...], mapping: DeviceMapping, *shards: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, layout: Layout, shape: tuple[int, ...], mapping: DeviceMapping, *shards: torch.Tensor
+    ) -> torch.Tensor:
         ctx.layout = layout
         here = holding(layout)
         owned = here.residence.owned
         if not here.unified:
-            pieces = tuple(lazy_clone(shards[owned.index(slot)].detach().to(device)) for slot, device in zip(here.slots, here.devices, strict=True))
+            pieces = tuple(
+                lazy_clone(shards[owned.index(slot)].detach().to(device))
+                for slot, device in zip(here.slots, here.devices, strict=True)
+            )
         else:
             first = shards[0]
-            pieces = tuple(torch.empty(shape, dtype=first.dtype, device=here.residence.device) for _ in range(here.count))
+            pieces = tuple(
+                torch.empty(shape, dtype=first.dtype, device=here.residence.device) for _ in range(here.count)
+            )
             seen: set[object] = set()
             for slot, shard in enumerate(shards):
                 where = (here.piece_of[slot], box(layout, shape, slot))
@@ -207,17 +230,26 @@ class _FromLocal(torch.autograd.Function):
         layout: Layout = ctx.layout
         kinds = {op for _, op in layout.pending}
         if kinds - {ReduceOp.SUM, ReduceOp.AVG}:
-            raise RuntimeError(f"from_local cannot be differentiated with a pending {kinds.pop()}: make the contributions with torch ops instead")
+            raise RuntimeError(
+                f"from_local cannot be differentiated with a pending {kinds.pop()}: make the contributions with torch ops instead"
+            )
         back = move(grad, layout.resolved, op="from_local backward")
         if not isinstance(back, Tensor):
-            raise RuntimeError("from_local cannot be differentiated inside torch.func transforms: differentiate through the global tensor")
+            raise RuntimeError(
+                "from_local cannot be differentiated inside torch.func transforms: differentiate through the global tensor"
+            )
         if kinds == {ReduceOp.AVG}:
             back = back / math.prod(layout.mesh.axis_size(axis) for axis in layout.pending_axes)
         here = holding(layout)
         replicas_of = {axis: layout.mesh.index_of[axis] for axis in layout.replicated_axes}
         shards = back.local_shards
         # Replicas are one value: it is read from the first of them, so only that one has a gradient.
-        return None, None, None, *(
-            shard if all(layout.mesh.coords(slot)[i] == 0 for i in replicas_of.values()) else None
-            for slot, shard in zip(here.residence.owned, shards, strict=True)
+        return (
+            None,
+            None,
+            None,
+            *(
+                shard if all(layout.mesh.coords(slot)[i] == 0 for i in replicas_of.values()) else None
+                for slot, shard in zip(here.residence.owned, shards, strict=True)
+            ),
         )

@@ -76,7 +76,10 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
         prepared = _prepared[key] = prepare(func, args, kwargs, tensors)
     if prepared.written is not None and not isinstance(tensors[prepared.written], Tensor):
         return _run_plain(func, args, kwargs)
-    laid = [_brought(x, need, func, i == prepared.written) for i, (x, need) in enumerate(zip(tensors, prepared.inputs, strict=True))]
+    laid = [
+        _brought(x, need, func, i == prepared.written)
+        for i, (x, need) in enumerate(zip(tensors, prepared.inputs, strict=True))
+    ]
     if prepared.whole:
         return run_whole(func, args, kwargs, laid, prepared.outputs, prepared.mesh)
     return run_everywhere(func, args, kwargs, laid, prepared.outputs, prepared.mesh, prepared.rule)
@@ -93,7 +96,12 @@ def prepare(
     factors = None
     if rule is not None:
         placed = iter(specs)
-        call = Call(func, cast("tuple[object, ...]", swapped(args, placed)), cast("dict[str, object]", swapped(kwargs, placed)), specs)
+        call = Call(
+            func,
+            cast("tuple[object, ...]", swapped(args, placed)),
+            cast("dict[str, object]", swapped(kwargs, placed)),
+            specs,
+        )
         factors = rule.factors(call)
     if factors is None:
         replicated = tuple(Layout.replicated(mesh, x.dim()) for x in tensors)

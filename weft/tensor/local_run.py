@@ -38,7 +38,12 @@ def run_whole(
 
 
 def _wrapped_whole(
-    func: torch._ops.OpOverload, result: object, args: Args, kwargs: Kwargs, outputs: tuple[Layout, ...] | None, mesh: DeviceMesh
+    func: torch._ops.OpOverload,
+    result: object,
+    args: Args,
+    kwargs: Kwargs,
+    outputs: tuple[Layout, ...] | None,
+    mesh: DeviceMesh,
 ) -> object:
     layouts = iter(outputs) if outputs is not None else None
 
@@ -103,7 +108,9 @@ def run_everywhere(
         if key not in done:
             local_args, local_kwargs = _local_args(func, args, kwargs, local, shapes, outputs, coords, rule, places)
             replacements = iter(local)
-            template = func(*cast(Args, _swapped(local_args, replacements)), **cast(Kwargs, _swapped(local_kwargs, replacements)))
+            template = func(
+                *cast(Args, _swapped(local_args, replacements)), **cast(Kwargs, _swapped(local_kwargs, replacements))
+            )
             done[key] = tuple(_flat(template))
         tensors = [value for value in done[key] if isinstance(value, torch.Tensor)]
         for k, (layout, value) in enumerate(zip(outputs, tensors, strict=True)):
@@ -128,7 +135,10 @@ class _Places:
             for slot in self.where.residence.owned:
                 yield mesh.coords(slot), slot
             return
-        ranges = [range(n) if axis in self.iterated else range(1) for axis, n in zip(mesh.axis_names, mesh.mesh_shape, strict=True)]
+        ranges = [
+            range(n) if axis in self.iterated else range(1)
+            for axis, n in zip(mesh.axis_names, mesh.mesh_shape, strict=True)
+        ]
         for coords in product(*ranges):
             yield coords, mesh.slot(coords)
 
@@ -160,7 +170,11 @@ def _iterated_box(
 
 def _global_outputs(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, inputs: Sequence[Tensor]) -> list[Spec]:
     """The shapes and dtypes of the whole results."""
-    key = (func, tuple((tuple(x.shape), x.dtype) for x in inputs), repr(_swapped((args, kwargs), iter(["T"] * len(inputs)))))
+    key = (
+        func,
+        tuple((tuple(x.shape), x.dtype) for x in inputs),
+        repr(_swapped((args, kwargs), iter(["T"] * len(inputs)))),
+    )
     known = _known_outputs.get(key)
     if known is None:
         metas = iter([torch.empty(x.shape, dtype=x.dtype, device="meta") for x in inputs])
@@ -189,7 +203,10 @@ def _local_args(
     if rule is None or rule.local_args is None:
         return args, kwargs
     if places.where is None:
-        out = [box_shape(_iterated_box(layout, spec.shape, coords, places.iterated)) for layout, spec in zip(outputs, shapes, strict=True)]
+        out = [
+            box_shape(_iterated_box(layout, spec.shape, coords, places.iterated))
+            for layout, spec in zip(outputs, shapes, strict=True)
+        ]
     else:
         out = [box_shape(box_at(layout, spec.shape, coords)) for layout, spec in zip(outputs, shapes, strict=True)]
     specs = tuple(Spec(tuple(t.shape), t.dtype) for t in local)

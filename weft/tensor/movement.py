@@ -51,9 +51,7 @@ def to_plain(x: Tensor) -> torch.Tensor:
     return whole._pieces[0]
 
 
-def moved(
-    x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: DeviceMapping | None = None
-) -> Tensor:
+def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: DeviceMapping | None = None) -> Tensor:
     """The same value in another layout. Not recorded by autograd."""
     source = x._layout
     shape = tuple(x.shape)
@@ -93,7 +91,12 @@ class _Move(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: object, in_dims: tuple[int | None, ...], x: torch.Tensor, target: Layout | None, asked: DeviceMapping | None, op: str
+        info: object,
+        in_dims: tuple[int | None, ...],
+        x: torch.Tensor,
+        target: Layout | None,
+        asked: DeviceMapping | None,
+        op: str,
     ) -> tuple[torch.Tensor, int | None]:
         dim = in_dims[0]
         if dim is not None and target is not None:
@@ -106,7 +109,9 @@ def is_transformed() -> bool:
     return functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
-def move(x: torch.Tensor, target: Layout | None, *, asked: DeviceMapping | None = None, op: str = "shard") -> torch.Tensor:
+def move(
+    x: torch.Tensor, target: Layout | None, *, asked: DeviceMapping | None = None, op: str = "shard"
+) -> torch.Tensor:
     """The same value in another layout (None: as a plain tensor); the gradient moves back."""
     if (torch.is_grad_enabled() and x.requires_grad) or is_transformed():
         return _Move.apply(x, target, asked, op)  # type: ignore[no-any-return, no-untyped-call]

@@ -54,7 +54,9 @@ class _Permute(torch.autograd.Function):
         return permute(tangent, ctx.pairs)
 
     @staticmethod
-    def vmap(info: object, in_dims: tuple[int | None, None], x: torch.Tensor, pairs: Pairs) -> tuple[torch.Tensor, int | None]:
+    def vmap(
+        info: object, in_dims: tuple[int | None, None], x: torch.Tensor, pairs: Pairs
+    ) -> tuple[torch.Tensor, int | None]:
         return permute(x, pairs), in_dims[0]
 
 
@@ -68,7 +70,9 @@ def _checked(permutation: Iterable[tuple[int, int]], count: int) -> Pairs:
                 raise ValueError(f"ppermute: {name} {index} is outside the mesh: it has devices 0 to {count - 1}")
         if len(set(indices)) != len(indices):
             twice = next(i for i in indices if indices.count(i) > 1)
-            raise ValueError(f"ppermute: {name} {twice} stands twice in {list(pairs)!r}: every device sends and receives at most once")
+            raise ValueError(
+                f"ppermute: {name} {twice} stands twice in {list(pairs)!r}: every device sends and receives at most once"
+            )
     return pairs
 
 
@@ -106,4 +110,14 @@ def _log(layout: Layout, shape: tuple[int, ...], itemsize: int, pairs: Pairs) ->
     if not comm_log.is_logging():
         return
     received = [math.prod(box_shape(box(layout, shape, dst))) * itemsize for src, dst in pairs if src != dst]
-    comm_log.log_step("permute", layout.mesh.axis_names, layout, layout, shape, max(received, default=0), sum(received), "ppermute", implicit=False)
+    comm_log.log_step(
+        "permute",
+        layout.mesh.axis_names,
+        layout,
+        layout,
+        shape,
+        max(received, default=0),
+        sum(received),
+        "ppermute",
+        implicit=False,
+    )

@@ -45,7 +45,9 @@ class reshard_policy:  # noqa: N801 - called like a function, and usable with `w
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         global _policy
         _policy = self._before
 

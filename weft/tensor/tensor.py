@@ -112,7 +112,9 @@ class Tensor(torch.Tensor):
         """The whole value as a plain torch tensor, in every process; differentiable."""
         return Tensor._move(self, None, op="full_tensor")
 
-    def redistribute(self, mapping: DeviceMapping | None = None, *, placements: Sequence[Placement] | None = None) -> Tensor:
+    def redistribute(
+        self, mapping: DeviceMapping | None = None, *, placements: Sequence[Placement] | None = None
+    ) -> Tensor:
         """The same value in the layout that a mapping, or placements on this tensor's mesh, say; differentiable."""
         if (mapping is None) == (placements is None):
             raise TypeError("redistribute takes either a mapping or placements=")
@@ -130,7 +132,9 @@ class Tensor(torch.Tensor):
             return self.redistribute(where)
         if isinstance(where, Device):
             return self._on(where)
-        if isinstance(where, (str, torch.device, int)) or (isinstance(where, torch.Tensor) and where.device.type != self.device.type):
+        if isinstance(where, (str, torch.device, int)) or (
+            isinstance(where, torch.Tensor) and where.device.type != self.device.type
+        ):
             device = where.device if isinstance(where, torch.Tensor) else torch.device(where)
             kwargs.pop("device", None)
             moved = self if device.type == self.device.type else self._on(_weft_device(device))
@@ -146,7 +150,9 @@ class Tensor(torch.Tensor):
         """The same value on an accelerator, or this tensor if it already lies on accelerators."""
         if device is None and self.device.type == "cuda":
             return self
-        return self._on(Accelerator(0 if device is None else torch.device("cuda", torch.device(device).index or 0).index))
+        return self._on(
+            Accelerator(0 if device is None else torch.device("cuda", torch.device(device).index or 0).index)
+        )
 
     def _on(self, device: Device) -> Tensor:
         torch_device(device)
@@ -192,7 +198,13 @@ class Tensor(torch.Tensor):
             return memo[id(self)]
         if not self.is_leaf:
             raise RuntimeError("only leaf tensors can be deep-copied: detach() this one first")
-        copied = wrap(tuple(piece.clone() for piece in self._pieces), self._layout, self.shape, asked=self._asked, dtype=self.dtype)
+        copied = wrap(
+            tuple(piece.clone() for piece in self._pieces),
+            self._layout,
+            self.shape,
+            asked=self._asked,
+            dtype=self.dtype,
+        )
         memo[id(self)] = copied
         _carry_state(self, copied)
         if self.grad is not None:
@@ -202,7 +214,15 @@ class Tensor(torch.Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         state = {name: value for name, value in self.__dict__.items() if name not in _OWN_STATE}
         pieces = tuple(piece.clone() for piece in self._pieces)
-        return _rebuilt, (pieces, self._layout, tuple(self.shape), self._asked, self.dtype, self.requires_grad and self.is_leaf, state)
+        return _rebuilt, (
+            pieces,
+            self._layout,
+            tuple(self.shape),
+            self._asked,
+            self.dtype,
+            self.requires_grad and self.is_leaf,
+            state,
+        )
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[Layout, DeviceMapping | None]]:
         return [f"_piece{i}" for i in range(len(self._pieces))], (self._layout, self._asked)

@@ -30,9 +30,17 @@ def short_dtype(dtype: torch.dtype) -> str:
 def text(x: Tensor) -> str:
     """What `print(x)` shows. Values that lie in other processes are not fetched for it."""
     layout = x._layout
-    dims = ", ".join(f"{size}@{'·'.join(axes)}" if axes else str(size) for size, axes in zip(x.shape, layout.splits, strict=True))
+    dims = ", ".join(
+        f"{size}@{'·'.join(axes)}" if axes else str(size) for size, axes in zip(x.shape, layout.splits, strict=True)
+    )
     waiting = "".join(f", pending {op}@{axis}" for axis, op in layout.pending)
-    grad = ", requires_grad=True" if x.requires_grad and x.is_leaf else f", grad_fn={x.grad_fn.name()}" if x.grad_fn is not None else ""
+    grad = (
+        ", requires_grad=True"
+        if x.requires_grad and x.is_leaf
+        else f", grad_fn={x.grad_fn.name()}"
+        if x.grad_fn is not None
+        else ""
+    )
     where = str(layout.mesh) if not layout.mesh.is_single else str(layout.mesh.devices[0])
     head = f"Tensor({short_dtype(x.dtype)}[{dims}] on {where}{waiting}{grad})"
     here = holding(layout)

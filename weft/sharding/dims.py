@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from keyword import iskeyword
 from typing import SupportsIndex, TypeVar, final
 
-from weft.sharding.polynomial import Floor, Polynomial
+from .polynomial import Floor, Polynomial
 
 __all__ = ["AlgebraicDim", "Dim", "DimLike", "StaticDim", "SymbolicDim", "piece_size", "whole_size"]
 

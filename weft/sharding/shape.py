@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import SupportsIndex, final, overload
 
-from weft.sharding.dims import Dim, DimLike, StaticDim
+from .dims import Dim, DimLike, StaticDim
 
 __all__ = ["Shape", "ShapeLike"]
 

@@ -1,0 +1,1 @@
+"""Every op in every layout computes what plain torch computes."""

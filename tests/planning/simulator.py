@@ -9,7 +9,6 @@ from itertools import product
 import numpy as np
 
 from weft.planning import Plan, Step
-from weft.planning.transfers import receives, sends
 from weft.sharding import ReduceOp
 from weft.sharding.geometry import box, within
 from weft.sharding.layout import Layout
@@ -111,7 +110,7 @@ def _fill_partial(step: Step, shards: Shards):
 
 
 def _common(a, b):
-    return tuple((max(x[0], y[0]), max(max(x[0], y[0]), min(x[1], y[1]))) for x, y in zip(a, b, strict=True))
+    return tuple((max(x[0], y[0]), max(x[0], y[0], min(x[1], y[1]))) for x, y in zip(a, b, strict=True))
 
 
 def _among_group(step: Step, shards: Shards):
@@ -154,7 +153,7 @@ def _exchange(step: Step, shards: Shards):
         result = np.full([b - a for a, b in wanted], -(10**9), np.int64)
         times = np.zeros(result.shape, int)
         count = 0
-        for t in receives(step.source, step.target, step.shape, slot):
+        for t in step.receives(slot):
             held = box(step.source, step.shape, t.source_slot)
             cut(result, within(t.box, wanted))[...] = cut(shards[t.source_slot], within(t.box, held))
             cut(times, within(t.box, wanted))[...] += 1
@@ -164,7 +163,7 @@ def _exchange(step: Step, shards: Shards):
         assert (times == 1).all()
         out.append(result)
         counts.append(count)
-    leaving = Counter(t for s in range(len(shards)) for t in sends(step.source, step.target, step.shape, s))
+    leaving = Counter(t for s in range(len(shards)) for t in step.sends(s))
     assert leaving == arriving, "both sides agree on what is sent"
     return out, counts
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import final
 
-from ..sharding.geometry import Box, Interval, box
+from ..sharding.geometry import Box, Interval, box_at
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .pieces import cuts
@@ -39,6 +39,10 @@ class Measure(ABC):
     def lengths(self, dim: int, size: int) -> Lengths:
         """The lengths of one dim, by the coordinates that they depend on."""
 
+    @abstractmethod
+    def at(self, shape: Shape, coords: Sequence[int]) -> int:
+        """The number of elements at some coordinates."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,9 @@ class Volume(Measure):
     def lengths(self, dim: int, size: int) -> Lengths:
         axes = self.layout.splits[dim]
         return axes, [stop - start for start, stop in _cuts(self.layout, dim, size)]
+
+    def at(self, shape: Shape, coords: Sequence[int]) -> int:
+        return volume(box_at(self.layout, shape, coords))
 
 
 @final
@@ -72,6 +79,9 @@ class Overlap(Measure):
         ours, theirs = _cuts(self.first, dim, size), _cuts(self.second, dim, size)
         pairs = zip(spread_index(sizes, mine), spread_index(sizes, other), strict=True)
         return axes, [_common(ours[i], theirs[j]) for i, j in pairs]
+
+    def at(self, shape: Shape, coords: Sequence[int]) -> int:
+        return common_volume(box_at(self.first, shape, coords), box_at(self.second, shape, coords))
 
 
 def census(mesh: DeviceMesh, shape: Shape, measures: Sequence[Measure]) -> Classes:
@@ -188,8 +198,3 @@ def common_volume(first: Box, second: Box) -> int:
     1
     """
     return math.prod(_common(a, b) for a, b in zip(first, second, strict=True))
-
-
-def held(layout: Layout, shape: Shape, slot: int) -> int:
-    """How many elements one slot holds."""
-    return volume(box(layout, shape, slot))

@@ -10,16 +10,13 @@ from typing import final
 from ..sharding.geometry import box
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .census import Overlap, Shape, Volume, common_volume, volume
+from .census import Overlap, Volume, common_volume, volume
 from .pieces import cuts, flat_index
-from .step import Bytes, Load, Step, added_axes, bytes_of, changed_dims, live, live_pending, register, removed_axes
-from .transfers import SameMesh, routes
+from .step import Bytes, Load, Step, Transition, added_axes, bytes_of, changed_dims, live, register, removed_axes
+from .topology import Topology
+from .transfers import SameMesh, Transfer, routes
 
 __all__ = ["AllGather", "AllToAll", "Exchange", "LocalSlice", "Permute"]
-
-
-def _stays_pending(source: Layout, target: Layout) -> bool:
-    return source.mesh == target.mesh and live_pending(source) == live_pending(target)
 
 
 @register
@@ -35,24 +32,17 @@ class LocalSlice(Step):
         return 0
 
     @classmethod
-    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
-        return added_axes(live(source), live(target)) if _stays_pending(source, target) else None
+    def group(cls, move: Transition) -> tuple[str, ...] | None:
+        return added_axes(*move.splits) if move.stays_pending else None
 
     def load(self) -> Load:
         return ()
-
-    def received(self, slot: Slot) -> int:
-        return 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Move(Step):
     def load(self) -> Load:
         return (1, Volume(self.target)), (-1, Overlap(self.source, self.target))
-
-    def received(self, slot: Slot) -> int:
-        wanted = box(self.target, self.shape, slot)
-        return (volume(wanted) - common_volume(wanted, box(self.source, self.shape, slot))) * self.itemsize
 
 
 @register
@@ -64,8 +54,8 @@ class AllGather(_Move):
     kind = "all_gather"
 
     @classmethod
-    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
-        return removed_axes(live(source), live(target)) if _stays_pending(source, target) else None
+    def group(cls, move: Transition) -> tuple[str, ...] | None:
+        return removed_axes(*move.splits) if move.stays_pending else None
 
     @property
     def dim(self) -> int | None:
@@ -83,10 +73,10 @@ class Permute(_Move):
     kind = "permute"
 
     @classmethod
-    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
-        if not _stays_pending(source, target) or not _same_cuts(source, target, shape):
+    def group(cls, move: Transition) -> tuple[str, ...] | None:
+        if not move.stays_pending or not _same_cuts(move):
             return None
-        return _permuted(source, target)
+        return _permuted(move.source, move.target)
 
     def source_of(self, slot: Slot) -> Slot:
         """The slot whose shard this slot receives.
@@ -113,12 +103,12 @@ class AllToAll(_Move):
     kind = "all_to_all"
 
     @classmethod
-    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
-        if not _stays_pending(source, target):
+    def group(cls, move: Transition) -> tuple[str, ...] | None:
+        if not move.stays_pending:
             return None
         gone: list[str] = []
         come: list[str] = []
-        for old, new in zip(live(source), live(target), strict=True):
+        for old, new in zip(*move.splits, strict=True):
             if old == new[: len(old)]:
                 come.extend(new[len(old) :])
             elif new == old[: len(new)]:
@@ -147,21 +137,33 @@ class AllToAll(_Move):
 @final
 @dataclass(frozen=True, slots=True)
 class Exchange(_Move):
-    """Every device receives exactly the boxes that it lacks, from itself first, then from near holders."""
+    """Every device receives exactly the boxes that it lacks, each from a near holder."""
+
+    topology: Topology | None = None
+    """What says which holders are near."""
 
     kind = "exchange"
 
+    def receives(self, slot: Slot) -> tuple[Transfer, ...]:
+        """The boxes that make up what a slot of the target's mesh holds afterwards."""
+        return routes(self.source, self.target, self.shape, self.topology).receives(slot)
+
+    def sends(self, slot: Slot) -> tuple[Transfer, ...]:
+        """The boxes that a slot of the source's mesh gives."""
+        return routes(self.source, self.target, self.shape, self.topology).sends(slot)
+
     @classmethod
-    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+    def group(cls, move: Transition) -> tuple[str, ...] | None:
+        source, target = move.source, move.target
         if source.mesh != target.mesh:
             return None if source.pending or target.pending else ()
-        if not _stays_pending(source, target):
+        if not move.stays_pending:
             return None
         moving: set[str] = set()
-        for old, new in zip(live(source), live(target), strict=True):
+        for old, new in zip(*move.splits, strict=True):
             common = next((i for i, (x, y) in enumerate(zip_longest(old, new)) if x != y), len(old))
             moving.update(old[common:])
-        found = routes(source, target, shape)
+        found = routes(source, target, move.shape)
         if isinstance(found, SameMesh):
             moving.update(source.mesh.axis_names[i] for i in found.rotated)
         return tuple(axis for axis in source.mesh.axis_names if axis in moving)
@@ -179,10 +181,10 @@ class Exchange(_Move):
         return Bytes(max(each), sum(each))
 
 
-def _same_cuts(source: Layout, target: Layout, shape: Shape) -> bool:
+def _same_cuts(move: Transition) -> bool:
     """Whether every dim is cut at the same places."""
-    sizes = source.mesh.shape
-    for size, old, new in zip(shape, live(source), live(target), strict=True):
+    sizes = move.source.mesh.shape
+    for size, old, new in zip(move.shape, *move.splits, strict=True):
         before, after = tuple(sizes[axis] for axis in old), tuple(sizes[axis] for axis in new)
         if before != after and cuts(size, before) != cuts(size, after):
             return False

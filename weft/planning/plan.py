@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from ..devices import Device
 from ..errors import PlanError
 from ..sharding.geometry import box as box_of
 from ..sharding.layout import Layout
@@ -187,6 +188,6 @@ def _together(layouts: Sequence[Layout], shape: Shape) -> int:
     return max(each.values())
 
 
-def _received(step: Step, identity: object) -> int:
+def _received(step: Step, identity: tuple[Device, int]) -> int:
     slots = step.target.mesh.slot_ids
-    return step.received(slots.index(identity)) if identity in slots else 0  # type: ignore[arg-type]
+    return step.received(slots.index(identity)) if identity in slots else 0

@@ -10,11 +10,10 @@ from ..sharding.geometry import box, piece
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
-from .census import Shape, Volume, census, volume
+from .census import Volume, census, volume
 from .pieces import flat_index
 from .reduction import Reduction, Region, reduction
-from .step import Bytes, Load, Step, added_axes, changed_dims, live, live_pending, register, removed_axes
-from .transfers import Transfer
+from .step import Bytes, Load, Step, Transition, added_axes, changed_dims, live, live_pending, register, removed_axes
 
 __all__ = ["AllReduce", "FillPartial", "ReduceExchange", "ReduceScatter"]
 
@@ -47,11 +46,11 @@ class FillPartial(Step):
         return 0
 
     @classmethod
-    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
-        axes = _resolved(target, source)
-        if axes is None or len({op for axis, op in target.pending if axis in axes}) > 1:
+    def group(cls, move: Transition) -> tuple[str, ...] | None:
+        axes = _resolved(move.target, move.source)
+        if axes is None or len({op for axis, op in move.target.pending if axis in axes}) > 1:
             return None
-        gone = removed_axes(live(source), live(target))
+        gone = removed_axes(*move.splits)
         return axes if gone is not None and set(gone) <= set(axes) else None
 
     @property
@@ -75,9 +74,6 @@ class FillPartial(Step):
 
     def load(self) -> Load:
         return ()
-
-    def received(self, slot: Slot) -> int:
-        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +119,10 @@ class AllReduce(_Reduce):
         return 2
 
     @classmethod
-    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
-        axes = _resolved(source, target)
-        return axes if axes and live(source) == live(target) else None
+    def group(cls, move: Transition) -> tuple[str, ...] | None:
+        axes = _resolved(move.source, move.target)
+        before, after = move.splits
+        return axes if before == after else None
 
     def load(self) -> Load:
         raise NotImplementedError("the parts of an all-reduce are no boxes; its bytes are counted directly")
@@ -159,9 +156,9 @@ class ReduceScatter(_Reduce):
     kind = "reduce_scatter"
 
     @classmethod
-    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
-        axes = _resolved(source, target)
-        more = added_axes(live(source), live(target))
+    def group(cls, move: Transition) -> tuple[str, ...] | None:
+        axes = _resolved(move.source, move.target)
+        more = added_axes(*move.splits)
         if axes is None or more is None or not set(axes) <= set(more):
             return None
         return tuple(axis for axis in more if axis in axes)
@@ -177,9 +174,6 @@ class ReduceScatter(_Reduce):
 
     def load(self) -> Load:
         return ((self.contributions - 1, Volume(self.target)),)
-
-    def received(self, slot: Slot) -> int:
-        return (self.contributions - 1) * volume(box(self.target, self.shape, slot)) * self.itemsize
 
 
 @register
@@ -199,8 +193,9 @@ class ReduceExchange(_Reduce):
         return 2 if self.owners.spreads else 1
 
     @classmethod
-    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
-        if source.mesh != target.mesh or not shape:
+    def group(cls, move: Transition) -> tuple[str, ...] | None:
+        source, target = move.source, move.target
+        if source.mesh != target.mesh or not move.shape:
             return None
         kept = set(source.pending_axes) & set(target.pending_axes)
         sizes = source.mesh.shape
@@ -215,7 +210,3 @@ class ReduceExchange(_Reduce):
         of = self.owners
         collected = (of.contributions - 1, Region.owned(of)), (-1, Region.own_contribution(of))
         return (*collected, (1, Region.needed(of)))
-
-    def received(self, slot: Slot) -> int:
-        moved: list[Transfer] = [*self.owners.collects(slot), *self.owners.takes(slot)]
-        return sum(volume(t.box) for t in moved if t.source_slot != slot) * self.itemsize

@@ -88,9 +88,9 @@ class Reduction:
         """Among how many owners a box is shared."""
         return math.prod(self.sizes[axis] for axis in self.shared)
 
-    def meetings(self, dim: int) -> tuple[_Meeting, ...]:
+    def meetings(self, dim: int, stop: int) -> Iterator[_Meeting]:
         """All meetings of pieces along a dim, in order."""
-        return tuple(self._meetings(dim, 0, self.shape[dim]))
+        return self._meetings(dim, 0, stop)
 
     def _meetings(self, dim: int, start: int, stop: int) -> Iterator[_Meeting]:
         size = self.shape[dim]
@@ -147,7 +147,7 @@ class Reduction:
     def gives(self, slot: Slot) -> tuple[Transfer, ...]:
         """What an owner gives to the targets, itself included."""
         at = self._at(slot)
-        spread = [axis for axis in self.target.replicated_axes]
+        spread = self.target.replicated_axes
         return tuple(
             Transfer(slot, self._slot({**at, **more}), where)
             for where, _ in self._owned(at)
@@ -242,7 +242,7 @@ class Region(Measure):
         axes = wanted + held + tuple(axis for axis in sharing if axis in self.matched)
         sizes = [of.sizes[axis] for axis in axes]
         table = [0] * math.prod(sizes)
-        for meeting in of.meetings(dim):
+        for meeting in of.meetings(dim, size):
             if any(
                 meeting.source[a] != c for a, c in meeting.target.items() if a in self.matched and a in meeting.source
             ):
@@ -253,6 +253,15 @@ class Region(Measure):
                 known = {**at, **more}
                 table[flat_index(sizes, [known[axis] for axis in axes])] += stop - start
         return axes, table
+
+    def at(self, shape: tuple[int, ...], coords: Sequence[int]) -> int:
+        mesh = self.reduction.mesh
+        number = 1
+        for dim, size in enumerate(shape):
+            axes, lengths = self.lengths(dim, size)
+            indices = [mesh.index_of[axis] for axis in axes]
+            number *= lengths[flat_index([mesh.mesh_shape[i] for i in indices], [coords[i] for i in indices])]
+        return number
 
 
 def _has_elements(where: Box) -> bool:

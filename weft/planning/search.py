@@ -13,7 +13,7 @@ from .census import Shape
 from .cost import DEFAULT, mesh_tier, steps_time
 from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
 from .reducing import AllReduce, FillPartial, ReduceExchange
-from .step import Step, live, live_pending, step_between
+from .step import Step, Transition, live, live_pending, step_between
 from .topology import Topology, axis_tier
 
 __all__ = ["find_steps"]
@@ -59,18 +59,21 @@ class Search:
     def _moved(self, source: Layout, target: Layout) -> Steps:
         """Nothing is reduced: one native collective, perhaps after a local cut, else the exchange."""
         for kind in (LocalSlice, AllGather, Permute, AllToAll):
-            axes = kind.group(source, target, self.shape)
+            axes = kind.group(Transition(source, target, self.shape))
             if axes is not None:
                 return (kind(source, target, axes, self.shape, self.itemsize),)
         cut = _cut_towards(source, target)
         if cut is not source:
             for kind in (AllGather, Permute, AllToAll):
-                axes = kind.group(cut, target, self.shape)
+                axes = kind.group(Transition(cut, target, self.shape))
                 if axes is not None:
                     return (*self.one(source, cut), kind(cut, target, axes, self.shape, self.itemsize))
-        axes = Exchange.group(source, target, self.shape)
-        assert axes is not None
-        return (Exchange(source, target, axes, self.shape, self.itemsize),)
+        return self._exchanged(source, target)
+
+    def _exchanged(self, source: Layout, target: Layout) -> Steps:
+        axes = Exchange.group(Transition(source, target, self.shape))
+        assert axes is not None, (source, target)
+        return (Exchange(source, target, axes, self.shape, self.itemsize, self.topology),)
 
     def _reduced(self, source: Layout, target: Layout) -> Steps:
         """Pending reductions are resolved, kept or begun."""
@@ -78,7 +81,7 @@ class Search:
         begun = tuple((axis, op) for axis, op in live_pending(target) if axis not in kept)
         if not begun:
             return self._resolved(source, target)
-        if FillPartial.group(source, target, self.shape) is not None:
+        if FillPartial.group(Transition(source, target, self.shape)) is not None:
             return self.one(source, target)
         choices = []
         for middle in self._middles(source, target, begun):
@@ -99,7 +102,7 @@ class Search:
         """Pending reductions are resolved or kept; none begins."""
         if live_pending(source) == live_pending(target):
             return self._moved(source, target)
-        if AllReduce.group(source, target, self.shape) is not None and self._one_all_reduce(source):
+        if AllReduce.group(Transition(source, target, self.shape)) is not None and self._one_all_reduce(source):
             return self.one(source, target)
         middle = self._scattered(source, target)
         if middle is None or not self.shape:
@@ -108,7 +111,7 @@ class Search:
         return (*self.one(source, cut), *self.one(cut, middle), *self.one(middle, target))
 
     def _owned(self, source: Layout, target: Layout) -> Steps:
-        axes = ReduceExchange.group(source, target, self.shape)
+        axes = ReduceExchange.group(Transition(source, target, self.shape))
         if axes:
             return (ReduceExchange(source, target, axes, self.shape, self.itemsize),)
         reduced = Layout(source.mesh, source.splits, target.pending)
@@ -199,8 +202,8 @@ class Search:
         """Between meshes: reduce where the contributions are, move, begin reductions where the result goes."""
         resolved = source.resolved
         begun = live_pending(target)
-        arrival = next(self._middles(target.resolved, target, begun)) if begun else target.resolved
-        ending = (*self._filled(arrival, target, begun), *()) if begun else self.one(arrival, target)
+        arrival = next(self._middles(target.resolved, target, begun)).resolved if begun else target.resolved
+        ending = self._filled(arrival, target, begun) if begun else self.one(arrival, target)
         if not live_pending(source):
             return (*self.one(source, resolved), *self._crossing(resolved, arrival), *ending)
         choices = []
@@ -221,13 +224,13 @@ class Search:
 
     def _crossing(self, source: Layout, target: Layout) -> Steps:
         """Over a slow link each byte crosses once, and replicas are gathered over fast ones, where that costs no bytes."""
-        direct: Steps = (Exchange(source, target, (), self.shape, self.itemsize),)
+        direct = self._exchanged(source, target)
         slow = mesh_tier(source.mesh, target.mesh, self.topology)
         fast = [axis for axis in target.replicated_axes if axis_tier(target.mesh, axis, self.topology) < slow]
         choices = [direct]
         for dim in range(len(self.shape)) if fast else ():
             middle = target.with_split(dim, (*target.splits[dim], *fast))
-            choices.append((Exchange(source, middle, (), self.shape, self.itemsize), *self.one(middle, target)))
+            choices.append((*self._exchanged(source, middle), *self.one(middle, target)))
         return self.best(choices)
 
 

@@ -14,10 +14,31 @@ from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
 from .census import Measure, Shape, census
 
-__all__ = ["Bytes", "Load", "Step", "added_axes", "dual", "live", "live_pending", "removed_axes"]
+__all__ = ["Bytes", "Load", "Step", "Transition", "added_axes", "dual", "live", "live_pending", "removed_axes"]
 
 Load = tuple[tuple[int, Measure], ...]
 """What a device receives, in elements: a sum of measures, each taken so many times."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """Two layouts of a tensor of one shape: what a step may lead between."""
+
+    source: Layout
+    target: Layout
+    shape: Shape
+
+    @property
+    def stays_pending(self) -> bool:
+        """Whether it is on one mesh and leaves pending reductions as they are."""
+        source, target = self.source, self.target
+        return source.mesh == target.mesh and live_pending(source) == live_pending(target)
+
+    @property
+    def splits(self) -> tuple[Splits, Splits]:
+        """The splits before and after, without mesh axes of size 1."""
+        return live(self.source), live(self.target)
 
 
 @final
@@ -57,16 +78,18 @@ class Step(ABC):
 
     @classmethod
     @abstractmethod
-    def group(cls, source: Layout, target: Layout, shape: Shape) -> tuple[str, ...] | None:
+    def group(cls, move: Transition) -> tuple[str, ...] | None:
         """The mesh axes of the groups if the transition is exactly of this kind, else `None`."""
 
     @abstractmethod
     def load(self) -> Load:
         """What a device receives, as measures."""
 
-    @abstractmethod
     def received(self, slot: Slot) -> int:
         """The bytes that a slot of the target's mesh receives."""
+        coords = self.target.mesh.coords(slot)
+        elements = sum(times * measure.at(self.shape, coords) for times, measure in self.load())
+        return elements * self.itemsize
 
     def transpose(self) -> Step:
         """The step from the dual of the target to the dual of the source: what this one does to gradients."""
@@ -116,8 +139,9 @@ def step_between(source: Layout, target: Layout, shape: Shape, itemsize: int) ->
     >>> step_between(Layout(mesh, (("tp",), ())), Layout(mesh, ((), ("tp",))), (8, 8), 4).kind
     'all_to_all'
     """
+    move = Transition(source, target, shape)
     for kind in _kinds:
-        axes = kind.group(source, target, shape)
+        axes = kind.group(move)
         if axes is not None:
             return kind(source, target, axes, shape, itemsize)
     raise PlanError(f"no single step leads from {source} on {source.mesh} to {target} on {target.mesh}: plan several")

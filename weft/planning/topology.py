@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
@@ -61,6 +61,7 @@ class Topology:
 
     Devices are counted off by their id: `devices_per_host` to a host, `hosts_per_rack` to a rack; `None` means all.
 
+    >>> from weft.devices import Accelerator
     >>> topology = Topology.preset("h100")
     >>> topology.tier(Accelerator(0), Accelerator(7)), topology.tier(Accelerator(0), Accelerator(8))
     (<Tier.HOST: 1>, <Tier.RACK: 2>)
@@ -152,23 +153,27 @@ def _measured_memory(size: int) -> Link:
 
 
 def _measured_socket(size: int) -> Link:
-    payload, answer = bytes(size), bytearray(size)
+    payload, answer = bytes(size), bytearray(1)
+    received = bytearray(size)
     near, far = socket.socketpair()
 
     def echo() -> None:
-        received = bytearray(size)
-        _receive(far, memoryview(received)[:1])
-        far.sendall(b"x")
-        _receive(far, memoryview(received))
-        far.sendall(b"x")
+        for length in (1, size):
+            _receive(far, memoryview(received)[:length])
+            far.sendall(b"x")
 
     with near, far:
         thread = threading.Thread(target=echo, daemon=True)
         thread.start()
-        latency = _timed(lambda: (near.sendall(b"x"), _receive(near, memoryview(answer)[:1]))) / 2
-        seconds = _timed(lambda: (near.sendall(payload), _receive(near, memoryview(answer)[:1])))
+        latency = _timed(lambda: _asked(near, b"x", answer)) / 2
+        seconds = _timed(lambda: _asked(near, payload, answer))
         thread.join()
     return Link(latency, size / max(seconds - latency, 1e-9))
+
+
+def _asked(end: socket.socket, payload: bytes, answer: bytearray) -> None:
+    end.sendall(payload)
+    _receive(end, memoryview(answer)[:1])
 
 
 def _receive(end: socket.socket, view: memoryview) -> None:
@@ -176,8 +181,7 @@ def _receive(end: socket.socket, view: memoryview) -> None:
         view = view[end.recv_into(view) :]
 
 
-def _timed(action: object) -> float:
-    assert callable(action)
+def _timed(action: Callable[[], None]) -> float:
     start = time.perf_counter()
     action()
     return time.perf_counter() - start

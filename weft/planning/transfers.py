@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import product
 from typing import final
 
-from ..sharding.geometry import Box, Interval, box_at
+from ..sharding.geometry import Box, Interval, box_at, interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .pieces import Coords, flat_index, locate, overlapping
@@ -80,6 +80,7 @@ class Routes:
         self.target_counts = [_counts(target, dim) for dim in range(len(shape))]
         index = source.mesh.index_of
         self.source_axes = [index[axis] for axes in source.splits for axis in axes]
+        self.shared_axes: list[int] = []
         index = target.mesh.index_of
         self.target_axes = [index[axis] for axes in target.splits for axis in axes]
 
@@ -100,7 +101,7 @@ class Routes:
         piece = tuple(coords[i] for i in self.source_axes)
         found = []
         for pinned, part in self._meeting(self.target_counts, box_at(self.source, self.shape, coords)):
-            for candidate in self.candidates(slot, coords, pinned):
+            for candidate in self.candidates(coords, pinned):
                 receiver = self.target.mesh.coords(candidate)
                 if self.choose(candidate, receiver, piece) == slot:
                     found.append(Transfer(slot, candidate, part))
@@ -111,8 +112,7 @@ class Routes:
     def _meeting(self, counts: Sequence[Coords], where: Box) -> Iterator[tuple[Coords, Box]]:
         """Pieces of the other side that meet a box: their coordinates, dim after dim, and the common box."""
         per_dim: list[list[tuple[Coords, Interval]]] = [
-            list(overlapping(size, count, *interval))
-            for size, count, interval in zip(self.shape, counts, where, strict=True)
+            list(overlapping(size, count, *part)) for size, count, part in zip(self.shape, counts, where, strict=True)
         ]
         for combination in product(*per_dim):
             yield tuple(c for coords, _ in combination for c in coords), tuple(part for _, part in combination)
@@ -125,9 +125,18 @@ class Routes:
         """The slot that a receiver takes a piece from."""
         raise NotImplementedError
 
-    def candidates(self, slot: Slot, coords: Coords, pinned: Coords) -> Iterator[Slot]:
-        """Receivers, with the target coordinates `pinned`, that might take a piece from a slot."""
-        raise NotImplementedError
+    def candidates(self, coords: Coords, pinned: Coords) -> Iterator[Slot]:
+        """Receivers, with the target coordinates `pinned`, that might take a piece from a slot at these coordinates."""
+        mesh = self.target.mesh
+        ranges: list[Sequence[int]] = [range(n) for n in mesh.mesh_shape]
+        for axis in self.shared_axes:
+            ranges[axis] = (coords[axis],)
+        for axis, coord in zip(self.target_axes, pinned, strict=True):
+            if coord not in ranges[axis]:
+                return
+            ranges[axis] = (coord,)
+        for at in product(*ranges):
+            yield mesh.slot(at)
 
 
 @final
@@ -145,7 +154,7 @@ class SameMesh(Routes):
         # would all ask the holder at their own: they are dealt out along the axis instead.
         self.rotated = [index[axis] for axis in crowded]
         split = set(self.source_axes)
-        self.same = [i for i in range(mesh.ndim) if i not in split and i not in self.rotated]
+        self.shared_axes = [i for i in range(mesh.ndim) if i not in split and i not in self.rotated]
 
     def own_slot(self, slot: Slot) -> Slot | None:
         return slot
@@ -165,18 +174,6 @@ class SameMesh(Routes):
         turned = mesh.slot(at)
         here, devices, tier = mesh.devices[slot], mesh.devices, self.topology.tier
         return turned if tier(here, devices[turned]) <= tier(here, devices[nearest]) else nearest
-
-    def candidates(self, slot: Slot, coords: Coords, pinned: Coords) -> Iterator[Slot]:
-        mesh = self.target.mesh
-        ranges: list[Sequence[int]] = [range(n) for n in mesh.mesh_shape]
-        for axis in self.same:
-            ranges[axis] = (coords[axis],)
-        for axis, coord in zip(self.target_axes, pinned, strict=True):
-            if coord not in ranges[axis]:
-                return
-            ranges[axis] = (coord,)
-        for at in product(*ranges):
-            yield mesh.slot(at)
 
 
 @final
@@ -202,7 +199,8 @@ class AcrossMeshes(Routes):
             return holders[0]
         here, devices, tier = self.target.mesh.devices[slot], self.source.mesh.devices, self.topology.tier
         tiers = [tier(here, devices[holder]) for holder in holders]
-        nearest = [holder for holder, distance in zip(holders, tiers, strict=True) if distance == min(tiers)]
+        least = min(tiers)
+        nearest = [holder for holder, distance in zip(holders, tiers, strict=True) if distance == least]
         return nearest[self._turn(coords, piece) % len(nearest)]
 
     def _holders_of(self, piece: Coords) -> list[Slot]:
@@ -227,7 +225,7 @@ class AcrossMeshes(Routes):
             if not wanted:
                 used += len(held)
                 continue
-            start, stop = _interval(size, held, piece[used : used + len(held)])
+            start, stop = interval(size, list(zip(held, piece[used : used + len(held)], strict=True)))
             used += len(held)
             index = self.target.mesh.index_of
             mine = flat_index(wanted, [coords[index[axis]] for axis in self.target.splits[dim]])
@@ -238,24 +236,7 @@ class AcrossMeshes(Routes):
             turn = turn * sizes[axis] + coords[axis]
         return turn
 
-    def candidates(self, slot: Slot, coords: Coords, pinned: Coords) -> Iterator[Slot]:
-        mesh = self.target.mesh
-        ranges: list[Sequence[int]] = [range(n) for n in mesh.mesh_shape]
-        for axis, coord in zip(self.target_axes, pinned, strict=True):
-            ranges[axis] = (coord,)
-        for at in product(*ranges):
-            yield mesh.slot(at)
-
 
 def _counts(layout: Layout, dim: int) -> Coords:
     sizes = layout.mesh.shape
     return tuple(sizes[axis] for axis in layout.splits[dim])
-
-
-def _interval(size: int, counts: Coords, coords: Coords) -> Interval:
-    start, stop = 0, size
-    for count, index in zip(counts, coords, strict=True):
-        quotient, more = divmod(stop - start, count)
-        start += index * quotient + min(index, more)
-        stop = start + quotient + (index < more)
-    return start, stop

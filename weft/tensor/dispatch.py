@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,8 +14,9 @@ from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .chooser import Choice, Input, choose
-from .local_run import run_everywhere, run_whole
+from .local_run import run_everywhere, run_whole, schedule_for, swapped
 from .movement import from_plain, moved, to_plain
+from .schedule import Schedule
 from .tensor import Tensor
 
 __all__ = ["dispatch", "handler", "handlers"]
@@ -37,7 +38,7 @@ def handler(*ops: torch._ops.OpOverload) -> Callable[[Handler], Handler]:
     return register
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepared:
     """What is decided once for all calls of an op with such inputs."""
 
@@ -50,6 +51,8 @@ class Prepared:
     rule: Rule | None
     written: int | None
     """The position among the tensors of the one that is written to."""
+    schedule: Schedule | None = None
+    """Where it runs when it does not run whole; worked out at the first call."""
 
 
 _prepared: dict[tuple[object, ...], Prepared] = {}
@@ -82,7 +85,9 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
     ]
     if prepared.whole:
         return run_whole(func, args, kwargs, laid, prepared.outputs, prepared.mesh)
-    return run_everywhere(func, args, kwargs, laid, prepared.outputs, prepared.mesh, prepared.rule)
+    if prepared.schedule is None:
+        prepared.schedule = schedule_for(func, args, kwargs, tensors, prepared.inputs, prepared.outputs, prepared.mesh)
+    return run_everywhere(func, args, kwargs, cast("list[Tensor]", laid), prepared.schedule, prepared.rule)
 
 
 def prepare(
@@ -137,17 +142,6 @@ def _collect(value: object, found: list[torch.Tensor]) -> None:
     elif isinstance(value, dict):
         for item in value.values():
             _collect(item, found)
-
-
-def swapped(value: object, replacements: Iterator[object]) -> object:
-    """The same arguments with each tensor replaced by the next replacement."""
-    if isinstance(value, (torch.Tensor, Spec)):
-        return next(replacements)
-    if isinstance(value, (list, tuple)):
-        return type(value)(swapped(item, replacements) for item in value)
-    if isinstance(value, dict):
-        return {name: swapped(item, replacements) for name, item in value.items()}
-    return value
 
 
 def _usable(x: torch.Tensor) -> torch.Tensor:

@@ -21,17 +21,17 @@ def _row(ROWS: tl.constexpr, job):
 
 
 # fmt: off
-@program(*_RUNTIME, "slots", "blocks")
+@program(*_RUNTIME, "slots", "me", "blocks")
 def collective(
     s0: tl.int64, s1: tl.int64, s2: tl.int64, s3: tl.int64, s4: tl.int64, s5: tl.int64, s6: tl.int64, s7: tl.int64,
     t0: tl.int64, t1: tl.int64, t2: tl.int64, t3: tl.int64, t4: tl.int64, t5: tl.int64, t6: tl.int64, t7: tl.int64,
     b0: tl.int64, b1: tl.int64, b2: tl.int64, b3: tl.int64, b4: tl.int64, b5: tl.int64, b6: tl.int64, b7: tl.int64,
     b8: tl.int64,
     g0: tl.int64, g1: tl.int64, g2: tl.int64, g3: tl.int64, g4: tl.int64, g5: tl.int64, g6: tl.int64, g7: tl.int64,
-    slots: tl.int64, blocks: tl.int32,
+    slots: tl.int64, me: tl.int32, blocks: tl.int32,
     MODE: tl.constexpr, OP: tl.constexpr,
     SOURCES: tl.constexpr, TARGETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, JOBS: tl.constexpr,
-    GROUPS: tl.constexpr, ME: tl.constexpr,
+    GROUPS: tl.constexpr,
     TYPE: tl.constexpr, SUM: tl.constexpr, ITEM: tl.constexpr, UNIT: tl.constexpr,
     BLOCK: tl.constexpr, POLICY: tl.constexpr,
 ):
@@ -48,7 +48,7 @@ def collective(
     of each are arguments of their own because a table of them in memory would cost a copy for every call.
     """
     if GROUPS > 1:
-        meet((g0, g1, g2, g3, g4, g5, g6, g7), slots, GROUPS, ME)
+        meet((g0, g1, g2, g3, g4, g5, g6, g7), slots, me, GROUPS)
     step = tl.program_id(0)
     while step < JOBS * blocks:
         if JOBS == 1:
@@ -85,5 +85,5 @@ def collective(
                           OP, SOURCES, 1, TYPE, SUM, ITEM, UNIT, BLOCK, POLICY)
         step += tl.num_programs(0)
     if GROUPS > 1:
-        meet((g0, g1, g2, g3, g4, g5, g6, g7), slots, GROUPS, ME)
+        meet((g0, g1, g2, g3, g4, g5, g6, g7), slots, me, GROUPS)
 # fmt: on

@@ -41,6 +41,7 @@ def launches(
     signals: Sequence[int],
     reducing: tuple[str, Element] | None,
     meeting: bool = True,
+    programs_at_once: int | None = None,
 ) -> list[Launch]:
     """Turn each group's work into its launch; groups that meet have equally many programs, all resident at once.
 
@@ -52,7 +53,8 @@ def launches(
     programs = [work.jobs * count for work, count in zip(works, blocks, strict=True)]
     meeting = meeting and len(groups) > 1
     if meeting:
-        programs = [max(1, min(max(programs), _resident(groups)))] * len(groups)
+        at_once = _resident(groups) if programs_at_once is None else programs_at_once
+        programs = [max(1, min(max(programs), at_once))] * len(groups)
     slots = sum(group.slot << (SLOT_BITS * i) for i, group in enumerate(groups))
     return [
         Launch(
@@ -64,9 +66,10 @@ def launches(
                 *_filled(works[i].bounds, 9),
                 *_filled(signals, 8),
                 slots,
+                i,
                 blocks[i],
             ),
-            options=_options(works[i], tilings[i], reducing, groups=len(groups) if meeting else 1, me=i),
+            options=_options(works[i], tilings[i], reducing, groups=len(groups) if meeting else 1),
         )
         for i, group in enumerate(groups)
     ]
@@ -99,7 +102,7 @@ def on_stream(group: Group) -> contextlib.AbstractContextManager[object]:
 
 
 def _options(
-    work: Work, tile: Tiling, reducing: tuple[str, Element] | None, groups: int, me: int
+    work: Work, tile: Tiling, reducing: tuple[str, Element] | None, groups: int
 ) -> tuple[tuple[str, object], ...]:
     op, element = reducing or ("", word(work.unit))
     return (
@@ -111,7 +114,6 @@ def _options(
         ("ROWS", sum(row << (4 * i) for i, row in enumerate(work.rows))),
         ("JOBS", work.jobs),
         ("GROUPS", groups),
-        ("ME", me if groups > 1 else 0),
         ("TYPE", element.type),
         ("SUM", element.total),
         ("ITEM", element.size),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
+from weft.kernels.blocks import pick
 from weft.kernels.program import INTERPRETED, program
 
 __all__ = ["MAX_PROGRAMS", "MAX_SLOTS", "ORDINALS", "SIGNAL_BYTES", "SLOT_BITS", "meet", "signal_buffer"]
@@ -76,19 +77,20 @@ def _await(counter, due):
 
 
 @program()
-def meet(buffers, slots, GROUPS: tl.constexpr, ME: tl.constexpr):
-    """Wait, as one program of group ME, until the same program of every other group is here too.
+def meet(buffers, slots, me, GROUPS: tl.constexpr):
+    """Wait, as one program of group `me`, until the same program of every other group is here too.
 
     What any thread of a program wrote before is seen by every thread of its counterparts afterwards: the arrival is a
     release and the wait an acquire, both at system scope, with a barrier of the program's own threads around them.
     """
     tl.debug_barrier()
     for peer in tl.static_range(GROUPS):
-        if peer != ME:
-            tl.atomic_add(_counter(buffers[peer], _slot(slots, ME)), 1, sem="release", scope="sys")
+        if peer != me:
+            tl.atomic_add(_counter(buffers[peer], _slot(slots, me)), 1, sem="release", scope="sys")
+    mine = pick(buffers, me, GROUPS)
     for peer in tl.static_range(GROUPS):
-        if peer != ME:
+        if peer != me:
             slot = _slot(slots, peer)
-            due = tl.atomic_add(_counter(buffers[ME] + _TABLE_BYTES, slot), 1, sem="relaxed", scope="gpu") + 1
-            _await(_counter(buffers[ME], slot), due)
+            due = tl.atomic_add(_counter(mine + _TABLE_BYTES, slot), 1, sem="relaxed", scope="gpu") + 1
+            _await(_counter(mine, slot), due)
     tl.debug_barrier()

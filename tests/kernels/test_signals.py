@@ -1,0 +1,66 @@
+"""Groups meet through their signal buffers: nobody leaves before everybody has come, any number of times."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.kernels.peer import SIZE
+from weft.kernels.signals import SIGNAL_BYTES, signal_buffer
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.multiprocess
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for i in range(3):
+        (tmp_path / f"input{i}").write_bytes(bytes(SIZE * 4))
+        (tmp_path / f"output{i}").write_bytes(bytes(SIZE * 4))
+        (tmp_path / f"signal{i}").write_bytes(bytes(SIGNAL_BYTES))
+    return tmp_path
+
+
+@contextmanager
+def peer(folder: Path, me: int, peers: int, rounds: int) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.kernels.peer", str(folder), str(me), str(peers), str(rounds)]
+    environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_peers_that_meet_never_see_a_half_done_round(folder: Path):
+    with peer(folder, 0, 3, 40) as first, peer(folder, 1, 3, 40) as second, peer(folder, 2, 3, 40) as third:
+        said = [process.communicate(timeout=90)[0] for process in (first, second, third)]
+        assert [process.returncode for process in (first, second, third)] == [0, 0, 0], said
+
+
+def test_a_peer_waits_for_one_that_is_late(folder: Path):
+    with peer(folder, 0, 2, 1) as early:
+        arrived = torch.from_file(str(folder / "signal1"), shared=True, size=SIGNAL_BYTES // 4, dtype=torch.int32)
+        deadline = time.monotonic() + 60
+        while not bool(arrived.any()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert bool(arrived.any()), "the early peer never said that it had arrived"
+        time.sleep(0.5)
+        assert early.poll() is None
+        with peer(folder, 1, 2, 1) as late:
+            assert [p.wait(timeout=60) for p in (early, late)] == [0, 0]
+
+
+def test_a_signal_buffer_starts_at_zero():
+    buffer = signal_buffer("cpu")
+    assert buffer.nbytes == SIGNAL_BYTES
+    assert not bool(buffer.any())

@@ -43,11 +43,15 @@ class Factors:
     added: frozenset[int] = frozenset()
     """The inputs that are added to the result, so once: beside a pending sum they must be pending too."""
     partial_outputs: frozenset[int] | None = None
-    """The outputs that may become pending; None: all."""
+    """The outputs that may lack a factor that is split, and are pending then; None: all."""
 
     def on_output(self, factor: str) -> bool:
         """Whether a factor stands on any output."""
         return any(factor in dim for out in self.outputs for dim in out)
+
+    def lacking(self, factor: str) -> frozenset[int]:
+        """The outputs on which a factor does not stand: they are a reduction over it."""
+        return frozenset(k for k, out in enumerate(self.outputs) if not any(factor in dim for dim in out))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
 
-__all__ = ["Choice", "Input", "choose"]
+__all__ = ["Choice", "Input", "choose", "stop_over"]
 
 _OPERATIONS_PER_SECOND = 1e12
 """What one device computes, for the price of computing the same on several: coarse, but the same everywhere."""
@@ -49,7 +49,7 @@ def choose(
     for order, keep in _orders(factors, layouts, inputs, pinned):
         proposal = _Proposal(factors, layouts, mesh, order, keep)
         choice = proposal.choice()
-        if pinned is not None and choice.inputs[pinned] is not layouts[pinned]:
+        if pinned is not None and not (choice.inputs[pinned] is layouts[pinned] is choice.outputs[0]):
             continue
         price = _price(choice, factors, inputs, out_itemsize, proposal)
         if best is None or price < best[0]:
@@ -80,6 +80,12 @@ def _orders(
         order = tuple(by_size) if first is None else (first, *(i for i in by_size if i != first))
         for keep in (True, False) if pending else (False,):
             yield order, keep
+
+
+def stop_over(source: Layout, need: Layout) -> Layout | None:
+    """The layout to resolve a pending reduction in first, where it cannot turn into the pending one that is needed."""
+    kinds = {op for _, op in source.pending}
+    return source.resolved if kinds and need.pending and kinds != {op for _, op in need.pending} else None
 
 
 class _Proposal:
@@ -143,11 +149,12 @@ class _Proposal:
         factors = self.factors
         if factor in factors.whole:
             return False
-        if factors.on_output(factor):
+        lacking = factors.lacking(factor)
+        if not lacking:
             return True
         if factors.reduces is None or set(self.pending.values()) - {factors.reduces}:
             return False
-        return factors.partial_outputs is None or len(factors.partial_outputs) == len(factors.outputs)
+        return factors.partial_outputs is None or lacking <= factors.partial_outputs
 
     def _used(self) -> set[str]:
         return {axis for axes in self.axes.values() for axis in axes} | set(self.pending)
@@ -173,20 +180,21 @@ class _Proposal:
     def choice(self) -> Choice:
         """The layouts that follow from the split."""
         factors = self.factors
-        reduced = {axis for factor, axes in self.axes.items() if not factors.on_output(factor) for axis in axes}
-        leaves = dict(self.pending)
+        leaves = [dict(self.pending) for _ in factors.outputs]
+        reduced: dict[str, ReduceOp] = {}
         if factors.reduces is not None:
-            leaves |= dict.fromkeys(reduced, factors.reduces)
+            for factor, axes in self.axes.items():
+                lost = dict.fromkeys(axes, factors.reduces)
+                for k in factors.lacking(factor):
+                    leaves[k] |= lost
+                    reduced |= lost
         inputs = []
         for i, dims in enumerate(factors.inputs):
             own = {axis: op for axis, op in self.pending.items() if i in self.carriers[axis]}
-            if i in factors.added and factors.reduces is not None:
-                own |= dict.fromkeys(reduced, factors.reduces)
+            if i in factors.added:
+                own |= reduced
             inputs.append(self._layout(dims, own))
-        outputs = [
-            self._layout(dims, leaves if factors.partial_outputs is None or k in factors.partial_outputs else {})
-            for k, dims in enumerate(factors.outputs)
-        ]
+        outputs = [self._layout(dims, pending) for dims, pending in zip(factors.outputs, leaves, strict=True)]
         return Choice(tuple(inputs), tuple(outputs))
 
     @property
@@ -216,7 +224,10 @@ def _price(
     seconds = 0.0
     for given, need in zip(inputs, choice.inputs, strict=True):
         if given.layout is not None and given.layout is not need:
-            seconds += move_cost(given.layout, need, given.shape, given.itemsize)
+            middle = stop_over(given.layout, need)
+            if middle is not None:
+                seconds += move_cost(given.layout, middle, given.shape, given.itemsize)
+            seconds += move_cost(middle or given.layout, need, given.shape, given.itemsize)
     for dims, layout in zip(factors.outputs, choice.outputs, strict=True):
         if layout.pending:
             shape = tuple(math.prod(factors.sizes.get(f, 1) for f in dim) for dim in dims)

@@ -13,8 +13,8 @@ from ..runtime.holding import holding
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
-from .chooser import Choice, Input, choose
-from .local_run import run_everywhere, run_whole, schedule_for, swapped
+from .chooser import Choice, Input, choose, stop_over
+from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, swapped
 from .movement import from_plain, moved, to_plain
 from .schedule import Schedule
 from .tensor import Tensor
@@ -85,6 +85,8 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
     ]
     if prepared.whole:
         return run_whole(func, args, kwargs, laid, prepared.outputs, prepared.mesh)
+    if prepared.outputs is None:
+        return run_replicated(func, args, kwargs, cast("list[Tensor]", laid), prepared.mesh)
     if prepared.schedule is None:
         prepared.schedule = schedule_for(func, args, kwargs, tensors, prepared.inputs, prepared.outputs, prepared.mesh)
     return run_everywhere(func, args, kwargs, cast("list[Tensor]", laid), prepared.schedule, prepared.rule)
@@ -197,7 +199,8 @@ def _brought(x: torch.Tensor, need: Layout, func: torch._ops.OpOverload, written
         return x
     if written and holding(x._layout).unified and holding(need).unified and not x._layout.pending and not need.pending:
         return x
-    result = moved(x, need, str(func), implicit=True)
+    middle = stop_over(x._layout, need)
+    result = moved(x if middle is None else moved(x, middle, str(func), implicit=True), need, str(func), implicit=True)
     if written:
         x._layout, x._pieces, x._asked, x._resolved = result._layout, result._pieces, None, None
         return x

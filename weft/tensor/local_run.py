@@ -15,7 +15,7 @@ from ..sharding.mesh import DeviceMesh
 from .schedule import Place, Schedule, scheduled
 from .tensor import Tensor, wrap
 
-__all__ = ["run_everywhere", "run_whole", "schedule_for", "swapped"]
+__all__ = ["run_everywhere", "run_replicated", "run_whole", "schedule_for", "swapped"]
 
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
@@ -140,6 +140,27 @@ def run_everywhere(
             elif value is not None:
                 return result
     return _gathered(func, args, kwargs, schedule, made, result)
+
+
+def run_replicated(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, laid: Sequence[Tensor], mesh: DeviceMesh) -> object:
+    """Runs an op that has no rule on the replica in each memory; what it gives is replicated too."""
+    results = [_called(func, args, kwargs, pieces) for pieces in zip(*(x._pieces for x in laid), strict=True)]
+    first = results[0]
+    if isinstance(first, torch.Tensor):
+        same = written_argument(func, 0, args, kwargs)
+        return same if same is not None else _replicated(cast("list[torch.Tensor]", results), mesh)
+    if not isinstance(first, (tuple, list)):
+        return first
+    wrapped: list[object] = []
+    for k, values in enumerate(zip(*cast("list[tuple[object, ...]]", results), strict=True)):
+        same = written_argument(func, k, args, kwargs)
+        tensors = isinstance(values[0], torch.Tensor)
+        wrapped.append(same if same is not None else _replicated(cast("list[torch.Tensor]", values), mesh) if tensors else values[0])
+    return type(first)(wrapped)
+
+
+def _replicated(pieces: Sequence[torch.Tensor], mesh: DeviceMesh) -> Tensor:
+    return wrap(tuple(pieces), Layout.replicated(mesh, pieces[0].dim()), pieces[0].shape)
 
 
 def _gathered(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import zip_longest
 from typing import final
 
 from ..sharding.geometry import box
@@ -12,14 +11,26 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .census import Overlap, Volume, common_volume, volume
 from .pieces import cuts, flat_index
-from .step import Bytes, Load, Step, Transition, added_axes, bytes_of, changed_dims, live, register, removed_axes
+from .reduction import Region, reduction
+from .step import (
+    Begins,
+    Bytes,
+    Load,
+    Step,
+    Transition,
+    added_axes,
+    bytes_of,
+    changed_dims,
+    common_prefix,
+    live,
+    removed_axes,
+)
 from .topology import Topology
 from .transfers import SameMesh, Transfer, routes
 
 __all__ = ["AllGather", "AllToAll", "Exchange", "LocalSlice", "Permute"]
 
 
-@register
 @final
 @dataclass(frozen=True, slots=True)
 class LocalSlice(Step):
@@ -45,7 +56,6 @@ class _Move(Step):
         return (1, Volume(self.target)), (-1, Overlap(self.source, self.target))
 
 
-@register
 @final
 @dataclass(frozen=True, slots=True)
 class AllGather(_Move):
@@ -64,7 +74,6 @@ class AllGather(_Move):
         return dims[0] if len(dims) == 1 else None
 
 
-@register
 @final
 @dataclass(frozen=True, slots=True)
 class Permute(_Move):
@@ -94,7 +103,6 @@ class Permute(_Move):
         return _origin(self.target, self.source, slot)
 
 
-@register
 @final
 @dataclass(frozen=True, slots=True)
 class AllToAll(_Move):
@@ -133,11 +141,14 @@ class AllToAll(_Move):
         return dims[0] if len(dims) == 1 else None
 
 
-@register
 @final
 @dataclass(frozen=True, slots=True)
-class Exchange(_Move):
-    """Every device receives exactly the boxes that it lacks, each from a near holder."""
+class Exchange(Begins):
+    """Every device receives exactly the boxes that it lacks, each from a near holder.
+
+    Where the target begins a pending reduction along axes that split the source, a device receives what devices
+    at its own coordinates of these axes hold, times `scale`, and has the element `neutral` elsewhere.
+    """
 
     topology: Topology | None = None
     """What says which holders are near."""
@@ -157,18 +168,27 @@ class Exchange(_Move):
         source, target = move.source, move.target
         if source.mesh != target.mesh:
             return None if source.pending or target.pending else ()
-        if not move.stays_pending:
+        begun = move.begun
+        if begun is None or not set(begun) <= source.dim_of.keys():
             return None
         moving: set[str] = set()
         for old, new in zip(*move.splits, strict=True):
-            common = next((i for i, (x, y) in enumerate(zip_longest(old, new)) if x != y), len(old))
-            moving.update(old[common:])
+            moving.update(old[common_prefix(old, new) :])
+        moving.difference_update(begun)
         found = routes(source, target, move.shape)
         if isinstance(found, SameMesh):
             moving.update(source.mesh.axis_names[i] for i in found.rotated)
         return tuple(axis for axis in source.mesh.axis_names if axis in moving)
 
+    def load(self) -> Load:
+        kept = -1, Overlap(self.source, self.target)
+        if self.begun:
+            return (1, Region.needed(reduction(self.source, self.target, self.shape))), kept
+        return (1, Volume(self.target)), kept
+
     def received(self, slot: Slot) -> int:
+        if self.source.mesh == self.target.mesh:
+            return Begins.received(self, slot)
         own = routes(self.source, self.target, self.shape).own_slot(slot)
         wanted = box(self.target, self.shape, slot)
         kept = 0 if own is None else common_volume(wanted, box(self.source, self.shape, own))
@@ -204,10 +224,7 @@ def _permuted(source: Layout, target: Layout) -> tuple[str, ...] | None:
                 return None
     moving = {axis for axes in (*live(source), *live(target)) for axis in axes}
     for old, new in zip(live(source), live(target), strict=True):
-        for x, y in zip(old, new, strict=False):
-            if x != y:
-                break
-            moving.discard(x)
+        moving.difference_update(old[: common_prefix(old, new)])
     return tuple(axis for axis in mesh.axis_names if axis in moving)
 
 

@@ -13,7 +13,7 @@ from ..sharding.placements import ReduceOp
 from .census import Volume, census, volume
 from .pieces import flat_index
 from .reduction import Reduction, Region, reduction
-from .step import Bytes, Load, Step, Transition, added_axes, changed_dims, live, live_pending, register, removed_axes
+from .step import Begins, Bytes, Load, Transition, added_axes, changed_dims, common_prefix, live, live_pending
 
 __all__ = ["AllReduce", "FillPartial", "ReduceExchange", "ReduceScatter"]
 
@@ -28,15 +28,14 @@ def _resolved(source: Layout, target: Layout) -> tuple[str, ...] | None:
     return tuple(axis for axis in before if axis not in after) or None
 
 
-@register
 @final
 @dataclass(frozen=True, slots=True)
-class FillPartial(Step):
-    """Every device takes its shard as its contribution to a pending reduction; nothing is received.
+class FillPartial(Begins):
+    """Every device takes what it holds of its target box as its contribution to a pending reduction.
 
-    Where the new axes split a dim, a shard becomes a part of its contribution; along the others,
-    the device at coordinate 0 keeps the value (`keeps`), or all do if the reduction leaves equal
-    values as they are. Everything else is the neutral element of `op`.
+    Along axes that split the source, each device has a part of the value; along the others, the device at
+    coordinate 0 keeps it (`keeps`), or all do if the reduction leaves equal values as they are. Everything else
+    is the neutral element of `op`. Nothing is received.
     """
 
     kind = "fill_partial"
@@ -47,26 +46,25 @@ class FillPartial(Step):
 
     @classmethod
     def group(cls, move: Transition) -> tuple[str, ...] | None:
-        axes = _resolved(move.target, move.source)
-        if axes is None or len({op for axis, op in move.target.pending if axis in axes}) > 1:
+        axes = move.begun
+        if not axes:
             return None
-        gone = removed_axes(*move.splits)
-        return axes if gone is not None and set(gone) <= set(axes) else None
+        replicated = {axis for axis in move.source.replicated_axes if axis not in axes}
+        for held, wanted in zip(*move.splits, strict=True):
+            common = common_prefix(held, wanted)
+            if not set(held[common:]) <= set(axes) or not set(wanted[common:]) <= replicated:
+                return None
+        return axes
 
     @property
     def op(self) -> ReduceOp:
         """The reduction that begins to be pending."""
-        return next(op for axis, op in self.target.pending if axis in self.axes)
-
-    @property
-    def scale(self) -> int:
-        """What a shard is multiplied by, so that a pending mean over its holders gives it back."""
-        if self.op is not ReduceOp.AVG:
-            return 1
-        return math.prod(self.source.mesh.axis_size(axis) for axis in self.axes if axis in self.source.dim_of)
+        op = self.neutral
+        assert op is not None
+        return op
 
     def keeps(self, slot: Slot) -> bool:
-        """Whether a slot's shard is part of its contribution, instead of neutral elements alone."""
+        """Whether a slot contributes what it holds, instead of neutral elements alone."""
         if self.op not in (ReduceOp.SUM, ReduceOp.PROD):
             return True
         mesh = self.source.mesh
@@ -75,9 +73,12 @@ class FillPartial(Step):
     def load(self) -> Load:
         return ()
 
+    def _contributes_once(self, axis: str) -> bool:
+        return axis in self.source.dim_of
+
 
 @dataclass(frozen=True, slots=True)
-class _Reduce(Step):
+class _Reduce(Begins):
     @property
     def resolved(self) -> tuple[str, ...]:
         """The mesh axes whose reduction is resolved, in mesh order."""
@@ -88,7 +89,9 @@ class _Reduce(Step):
     def op(self) -> ReduceOp:
         """How contributions are combined; a mean is a sum that is then divided by `divisor`."""
         pending = dict(self.source.pending)
-        ops = {pending[axis] for axis in self.resolved} or {op for _, op in self.target.pending}
+        ops = {pending[axis] for axis in self.resolved}
+        if not ops and self.neutral:
+            return self.neutral
         return ReduceOp.AVG if ReduceOp.AVG in ops else next(iter(ops))
 
     @property
@@ -103,7 +106,6 @@ class _Reduce(Step):
         return math.prod(self.source.mesh.axis_size(axis) for axis in self.resolved)
 
 
-@register
 @final
 @dataclass(frozen=True, slots=True)
 class AllReduce(_Reduce):
@@ -144,7 +146,6 @@ class AllReduce(_Reduce):
         return Bytes(self._received(max(size for (size,) in sizes), 0), total)
 
 
-@register
 @final
 @dataclass(frozen=True, slots=True)
 class ReduceScatter(_Reduce):
@@ -176,14 +177,13 @@ class ReduceScatter(_Reduce):
         return ((self.contributions - 1, Volume(self.target)),)
 
 
-@register
 @final
 @dataclass(frozen=True, slots=True)
 class ReduceExchange(_Reduce):
     """Owners receive the contributions to their boxes, reduce them, and give the results to whoever lacks them.
 
     `owners` says who sends which box to whom in the two phases. Where the target begins a pending reduction,
-    what no owner gives to a device is the neutral element of `op` there.
+    results are multiplied by `scale`, and what no owner gives to a device is the element `neutral` there.
     """
 
     kind = "reduce_exchange"

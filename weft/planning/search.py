@@ -13,7 +13,8 @@ from .census import Shape
 from .cost import DEFAULT, mesh_tier, steps_time
 from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
 from .reducing import AllReduce, FillPartial, ReduceExchange
-from .step import Step, Transition, live, live_pending, step_between
+from .step import Step, Transition, live, live_pending
+from .steps import step_between
 from .topology import Topology, axis_tier
 
 __all__ = ["find_steps"]
@@ -76,25 +77,37 @@ class Search:
         return (Exchange(source, target, axes, self.shape, self.itemsize, self.topology),)
 
     def _reduced(self, source: Layout, target: Layout) -> Steps:
-        """Pending reductions are resolved, kept or begun."""
+        """Pending reductions are resolved, kept or begun; where that moves less, they are resolved and begun again."""
         kept = self._kept(source, target)
-        begun = tuple((axis, op) for axis, op in live_pending(target) if axis not in kept)
+        before = dict(live_pending(source))
+        again = [(axis, op) for axis, op in live_pending(target) if axis in before and axis not in kept]
+        if not again:
+            return self._begun(source, target)
+        middle = self._split_by(source, target, again)
+        return (*self._begun(source, middle), *self._filled(middle, target, again))
+
+    def _begun(self, source: Layout, target: Layout) -> Steps:
+        """Pending reductions are resolved, kept or begun."""
+        before = dict(live_pending(source))
+        begun = [(axis, op) for axis, op in live_pending(target) if axis not in before]
         if not begun:
             return self._resolved(source, target)
         if FillPartial.group(Transition(source, target, self.shape)) is not None:
             return self.one(source, target)
-        choices = []
-        for middle in self._middles(source, target, begun):
-            steps = self._resolved(source, middle)
-            choices.append((*steps, *self._filled(middle, target, begun)))
-        if self.shape and kept == _kept_pending(source, target) and {op for _, op in begun} in _FILLED_BY_OWNERS:
-            choices.append(self._owned(source, target))
-        return self.best(choices)
+        if not self.shape or len({op for _, op in begun}) > 1:
+            middle = Layout(target.mesh, target.splits, [item for item in target.pending if item not in begun])
+            return (*self._resolved(source, middle), *self._filled(middle, target, begun))
+        if len(live_pending(target)) < len(before) + len(begun):
+            middle = self._split_by(source, target, begun)
+            scattered = (*self._resolved(source, middle), *self._filled(middle, target, begun))
+            return self.best([scattered, self._owned(source, target)])
+        cut = self._split_by(source, source, [item for item in begun if item[0] not in source.dim_of])
+        return (*self.one(source, cut), *self._exchanged(cut, target))
 
     def _kept(self, source: Layout, target: Layout) -> tuple[str, ...]:
         """The reductions, pending before and after, whose contributions are moved as they are."""
         choices = list(kept_choices(source, target))
-        if len(choices) == 1 or len({op for _, op in (*source.pending, *target.pending)}) > 1:
+        if len(choices) == 1 or not self.shape or len({op for _, op in (*source.pending, *target.pending)}) > 1:
             return choices[0]
         return min(choices, key=lambda kept: total_bound(source, target, self.shape, kept))
 
@@ -121,7 +134,7 @@ class Search:
         """Whether no replicas repeat each other's work in one all-reduce, or there is too little of it to share."""
         sizes = source.mesh.shape
         replicas = any(sizes[axis] > 1 for axis in source.replicated_axes)
-        return not replicas or math.prod(self.shape) < source.mesh.num_devices
+        return not replicas or math.prod(self.shape) == 1
 
     def _scattered(self, source: Layout, target: Layout) -> Layout | None:
         """The layout in which every element is reduced once, where the source holds it and the target wants it."""
@@ -157,35 +170,13 @@ class Search:
 
         return max(range(len(splits)), key=room)
 
-    def _middles(self, source: Layout, target: Layout, begun: Sequence[tuple[str, ReduceOp]]) -> Iterator[Layout]:
-        """Layouts in which the axes that begin a reduction split a dim, so that nothing is moved to be neutral."""
-        axes = [axis for axis, _ in begun]
-        pending = [(axis, op) for axis, op in target.pending if axis not in axes]
-        if not self.shape or len({op for _, op in begun}) > 1:
-            yield Layout(target.mesh, target.splits, pending)
-            return
-        splits = [
-            (*wanted, *(axis for axis in held if axis in axes))
-            for held, wanted in zip(source.splits, target.splits, strict=True)
-        ]
-        yield self._with_left(source, target, splits, axes, pending)
-        if any(axis in source.dim_of for axis in axes):
-            yield self._with_left(source, target, list(target.splits), axes, pending)
-
-    def _with_left(
-        self,
-        source: Layout,
-        target: Layout,
-        splits: list[tuple[str, ...]],
-        axes: Sequence[str],
-        pending: Sequence[tuple[str, ReduceOp]],
-    ) -> Layout:
-        used = {axis for names in splits for axis in names}
-        for axis in axes:
-            if axis not in used:
-                dim = self._roomiest(source, splits, axis)
-                splits[dim] = (*splits[dim], axis)
-        return Layout(target.mesh, splits, pending)
+    def _split_by(self, source: Layout, layout: Layout, axes: Sequence[tuple[str, ReduceOp]]) -> Layout:
+        """A layout in which some axes split a dim instead of holding a pending reduction or replicas."""
+        splits = list(layout.splits)
+        for axis, _ in axes:
+            dim = self._roomiest(source, splits, axis)
+            splits[dim] = (*splits[dim], axis)
+        return Layout(layout.mesh, splits, [item for item in layout.pending if item not in axes])
 
     def _filled(self, source: Layout, target: Layout, begun: Sequence[tuple[str, ReduceOp]]) -> Steps:
         """One step for each kind of reduction that begins; a factor of 1 must not turn into a summand."""
@@ -202,7 +193,8 @@ class Search:
         """Between meshes: reduce where the contributions are, move, begin reductions where the result goes."""
         resolved = source.resolved
         begun = live_pending(target)
-        arrival = next(self._middles(target.resolved, target, begun)).resolved if begun else target.resolved
+        shared = begun if self.shape and len({op for _, op in begun}) == 1 else ()
+        arrival = self._split_by(target.resolved, target, shared).resolved
         ending = self._filled(arrival, target, begun) if begun else self.one(arrival, target)
         if not live_pending(source):
             return (*self.one(source, resolved), *self._crossing(resolved, arrival), *ending)
@@ -232,14 +224,6 @@ class Search:
             middle = target.with_split(dim, (*target.splits[dim], *fast))
             choices.append((*self._exchanged(source, middle), *self.one(middle, target)))
         return self.best(choices)
-
-
-_FILLED_BY_OWNERS = tuple({op} for op in (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.MIN, ReduceOp.PROD))
-
-
-def _kept_pending(source: Layout, target: Layout) -> tuple[str, ...]:
-    after = dict(live_pending(target))
-    return tuple(axis for axis, op in live_pending(source) if after.get(axis) is op)
 
 
 def check_kinds(source: Layout, target: Layout) -> None:

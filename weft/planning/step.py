@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,18 @@ from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
 from .census import Measure, Shape, census
 
-__all__ = ["Bytes", "Load", "Step", "Transition", "added_axes", "dual", "live", "live_pending", "removed_axes"]
+__all__ = [
+    "Begins",
+    "Bytes",
+    "Load",
+    "Step",
+    "Transition",
+    "added_axes",
+    "dual",
+    "live",
+    "live_pending",
+    "removed_axes",
+]
 
 Load = tuple[tuple[int, Measure], ...]
 """What a device receives, in elements: a sum of measures, each taken so many times."""
@@ -34,6 +46,17 @@ class Transition:
         """Whether it is on one mesh and leaves pending reductions as they are."""
         source, target = self.source, self.target
         return source.mesh == target.mesh and live_pending(source) == live_pending(target)
+
+    @property
+    def begun(self) -> tuple[str, ...] | None:
+        """The axes that begin a reduction, all of one kind, if that is all that happens to reductions, else `None`."""
+        if self.source.mesh != self.target.mesh:
+            return None
+        before, after = dict(live_pending(self.source)), dict(live_pending(self.target))
+        if not before.items() <= after.items():
+            return None
+        axes = tuple(axis for axis in after if axis not in before)
+        return axes if len({after[axis] for axis in axes}) <= 1 else None
 
     @property
     def splits(self) -> tuple[Splits, Splits]:
@@ -125,10 +148,9 @@ def bytes_of(layout: Layout, shape: Shape, itemsize: int, load: Load) -> Bytes:
 _kinds: list[type[Step]] = []
 
 
-def register(kind: type[Step]) -> type[Step]:
-    """Adds a kind to those that `step_between` tries, in order."""
-    _kinds.append(kind)
-    return kind
+def register(*kinds: type[Step]) -> None:
+    """Adds kinds to those that `step_between` tries, in order."""
+    _kinds.extend(kinds)
 
 
 def step_between(source: Layout, target: Layout, shape: Shape, itemsize: int) -> Step:
@@ -145,6 +167,35 @@ def step_between(source: Layout, target: Layout, shape: Shape, itemsize: int) ->
         if axes is not None:
             return kind(source, target, axes, shape, itemsize)
     raise PlanError(f"no single step leads from {source} on {source.mesh} to {target} on {target.mesh}: plan several")
+
+
+@dataclass(frozen=True, slots=True)
+class Begins(Step):
+    """A step after which reductions may be pending that were not: devices hold contributions, else neutral elements."""
+
+    @property
+    def begun(self) -> tuple[str, ...]:
+        """The mesh axes that begin a reduction, in mesh order."""
+        before = dict(live_pending(self.source))
+        return tuple(axis for axis, _ in live_pending(self.target) if axis not in before)
+
+    @property
+    def neutral(self) -> ReduceOp | None:
+        """The reduction whose neutral element fills what a device does not contribute to, if one begins."""
+        begun = self.begun
+        return next((op for axis, op in self.target.pending if axis in begun), None)
+
+    @property
+    def scale(self) -> int:
+        """What contributions are multiplied by, so that a pending mean over several devices gives them back."""
+        if self.neutral is not ReduceOp.AVG:
+            return 1
+        sizes = self.target.mesh.shape
+        return math.prod(sizes[axis] for axis in self.begun if self._contributes_once(axis))
+
+    def _contributes_once(self, axis: str) -> bool:
+        """Whether an element has one contribution along an axis that begins a reduction."""
+        return axis in self.source.mesh.index_of
 
 
 @lru_cache(maxsize=4096)
@@ -197,6 +248,20 @@ def added_axes(before: Splits, after: Splits) -> tuple[str, ...] | None:
 def removed_axes(before: Splits, after: Splits) -> tuple[str, ...] | None:
     """The axes by which one cuts coarser than the other, or `None` if it does not only cut coarser."""
     return added_axes(after, before)
+
+
+def common_prefix(first: Sequence[str], second: Sequence[str]) -> int:
+    """How many axes, major first, two splits of a dim have in common.
+
+    >>> common_prefix(("a", "b"), ("a", "c", "b"))
+    1
+    """
+    count = 0
+    for x, y in zip(first, second, strict=False):
+        if x != y:
+            break
+        count += 1
+    return count
 
 
 def changed_dims(before: Splits, after: Splits) -> Sequence[int]:

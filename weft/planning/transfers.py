@@ -83,6 +83,12 @@ class Routes:
         self.shared_axes: list[int] = []
         index = target.mesh.index_of
         self.target_axes = [index[axis] for axes in target.splits for axis in axes]
+        begun = set(target.pending_axes) - set(source.pending_axes)
+        self.begun = [(n, axis) for n, axis in enumerate(self.source_axes) if source.mesh.axis_names[axis] in begun]
+
+    def contributes(self, coords: Coords, piece: Coords) -> bool:
+        """Whether a piece is a receiver's: where a reduction begins, those at its own coordinate are."""
+        return all(coords[axis] == piece[n] for n, axis in self.begun)
 
     def receives(self, slot: Slot) -> tuple[Transfer, ...]:
         """See `receives`."""
@@ -92,6 +98,7 @@ class Routes:
         found = [
             Transfer(self.choose(slot, coords, piece), slot, part)
             for piece, part in self._meeting(self.source_counts, where)
+            if self.contributes(coords, piece)
         ]
         return tuple(sorted(found, key=lambda t: (t.source_slot != own, t.source_slot, t.box)))
 
@@ -103,7 +110,7 @@ class Routes:
         for pinned, part in self._meeting(self.target_counts, box_at(self.source, self.shape, coords)):
             for candidate in self.candidates(coords, pinned):
                 receiver = self.target.mesh.coords(candidate)
-                if self.choose(candidate, receiver, piece) == slot:
+                if self.contributes(receiver, piece) and self.choose(candidate, receiver, piece) == slot:
                     found.append(Transfer(slot, candidate, part))
         own = self.source.mesh.slot_ids[slot]
         ids = self.target.mesh.slot_ids

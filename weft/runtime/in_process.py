@@ -7,9 +7,9 @@ from itertools import product
 
 import torch
 
-from ..planning import plan_layouts
+from ..planning import FillPartial, Permute, plan_layouts
 from ..planning.transfers import receives
-from ..sharding.geometry import box_at, within
+from ..sharding.geometry import box_shape, within
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from .holding import Pieces, holding, nbytes, slices
@@ -46,7 +46,12 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
     if not pieces and not there.count:
         return ()
     for step in plan_layouts(source, target, tuple(shape), pieces[0].dtype.itemsize).steps:
-        pieces = _run_step(pieces, step.source, step.target, tuple(shape))
+        if isinstance(step, FillPartial):
+            pieces = _spread(pieces, step)
+        elif isinstance(step, Permute):
+            pieces = _permuted(pieces, step)
+        else:
+            pieces = _run_step(pieces, step.source, step.target, tuple(shape))
     return pieces
 
 
@@ -92,8 +97,6 @@ def fill_pending(whole: torch.Tensor, target: Layout) -> Pieces:
 
 def _run_step(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...]) -> Pieces:
     here, there = holding(source), holding(target)
-    if target.pending and not source.pending:
-        return _spread(pieces, source, target, shape)
     result = []
     dropped = [axis for axis in source.pending_axes if axis not in target.pending_axes]
     for piece in range(there.count):
@@ -113,59 +116,49 @@ def _run_step(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, 
     return tuple(result)
 
 
+def _permuted(pieces: Pieces, step: Permute) -> Pieces:
+    here, there = holding(step.source), holding(step.target)
+    origins = [pieces[here.piece_of[step.source_of(slot)]] for slot in there.slots]
+    return tuple(lazy_clone(origin.to(device)) for origin, device in zip(origins, there.devices, strict=True))
+
+
 def _contributions(
     pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...], piece: int, dropped: Sequence[str]
 ) -> list[torch.Tensor]:
     """For one target piece, what each coordinate of the dropped axes contributes to its box."""
-    there = holding(target)
+    here, there = holding(source), holding(target)
     where = there.box(piece, shape)
-    index_of, sizes = source.mesh.index_of, source.mesh.mesh_shape
+    mesh = source.mesh
+    transfers = receives(source.resolved, target.resolved, shape, there.slots[piece])
     result = []
-    for at in product(*(range(sizes[index_of[axis]]) for axis in dropped)):
-        coords = list(there.coords[piece])
-        for axis, c in zip(dropped, at, strict=True):
-            coords[index_of[axis]] = c
-        result.append(_read_box(pieces, source, shape, tuple(coords), where))
+    for at in product(*(range(mesh.axis_size(axis)) for axis in dropped)):
+        fixed = dict(zip(dropped, at, strict=True))
+        parts = []
+        for transfer in transfers:
+            coords = [fixed.get(axis, c) for axis, c in zip(mesh.axis_names, mesh.coords(transfer.source_slot), strict=True)]
+            origin = here.piece_of[mesh.slot(coords)]
+            parts.append((transfer.box, pieces[origin][slices(within(transfer.box, here.box(origin, shape)))]))
+        if len(parts) == 1:
+            result.append(parts[0][1])
+            continue
+        joined = torch.empty(box_shape(where), dtype=pieces[0].dtype, device=there.devices[piece])
+        for box, part in parts:
+            joined[slices(within(box, where))].copy_(part)
+        result.append(joined)
     return result
 
 
-def _read_box(
-    pieces: Pieces, source: Layout, shape: tuple[int, ...], coords: tuple[int, ...], where: tuple[tuple[int, int], ...]
-) -> torch.Tensor:
-    """A box read at these coordinates: a slice of what is held there, or put together from where it is held."""
-    here = holding(source)
-    held = box_at(source, shape, coords)
-    if all(a <= start and stop <= b for (start, stop), (a, b) in zip(where, held, strict=True)):
-        origin = here.piece_of[source.mesh.slot(coords)]
-        return pieces[origin][slices(within(where, here.box(origin, shape)))]
-    raise ValueError(f"a reducing step must read only what a device holds, but {where!r} is outside {held!r}")
-
-
-def _spread(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...]) -> Pieces:
-    """Replicated or split to pending: the first coordinate keeps the value, the others get the neutral element."""
-    here, there = holding(source), holding(target)
-    index_of = target.mesh.index_of
-    repeats = all(op in (ReduceOp.AVG, ReduceOp.MAX, ReduceOp.MIN) for _, op in target.pending)
+def _spread(pieces: Pieces, step: FillPartial) -> Pieces:
+    """To pending, without communication: what a slot keeps of its value, and the neutral element elsewhere."""
+    here, there = holding(step.source), holding(step.target)
     result = []
-    for piece in range(there.count):
-        coords = there.coords[piece]
-        where = there.box(piece, shape)
-        first = all(coords[index_of[axis]] == 0 for axis in target.pending_axes)
-        if not first and not repeats:
-            value = neutral(target.pending[0][1], pieces[0].dtype)
-            result.append(
-                torch.full([b - a for a, b in where], value, dtype=pieces[0].dtype, device=there.devices[piece])
-            )
-            continue
-        origin = here.piece_of[there.slots[piece]]
-        held = here.box(origin, shape)
-        if all(a <= start and stop <= b for (start, stop), (a, b) in zip(where, held, strict=True)):
-            result.append(lazy_clone(pieces[origin][slices(within(where, held))]))
-            continue
-        out = torch.full(
-            [b - a for a, b in where], neutral(target.pending[0][1], pieces[0].dtype), dtype=pieces[0].dtype
-        )
-        out = out.to(there.devices[piece])
-        out[slices(within(held, where))].copy_(pieces[origin])
+    for piece, slot in enumerate(there.slots):
+        where = there.box(piece, step.shape)
+        origin = here.piece_of[slot]
+        value = neutral(step.op, pieces[origin].dtype)
+        out = torch.full(box_shape(where), value, dtype=pieces[origin].dtype, device=there.devices[piece])
+        if step.keeps(slot):
+            kept = pieces[origin] if step.scale == 1 else pieces[origin] * step.scale
+            out[slices(within(here.box(origin, step.shape), where))].copy_(kept)
         result.append(out)
     return tuple(result)

@@ -1,0 +1,170 @@
+"""Moving keeps the value; what is logged is what had to move; gradients come back the same way."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft
+from weft import P, ReduceOp
+from weft.planning import plan_layouts
+from weft.sharding import DeviceMesh, make_mesh
+from weft.sharding.geometry import box, box_shape
+from weft.sharding.layout import Layout
+from weft.sharding.mapping import named_mapping
+
+from .strategies import layouts, meshes, shapes
+
+
+def laid(x: torch.Tensor, layout: Layout) -> weft.Tensor:
+    return weft.shard(x, layout.mesh, named_mapping(layout))
+
+
+def numbers(shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
+
+
+def assert_lies(y: weft.Tensor, x: torch.Tensor, layout: Layout) -> None:
+    """The value is x, and every device holds its box of it (for a pending one: the boxes reduce to it)."""
+    assert y.shape == x.shape
+    assert y._layout is layout
+    assert torch.equal(y.full_tensor(), x)
+    if not layout.pending:
+        for slot, shard in enumerate(y.local_shards):
+            where = box(layout, tuple(x.shape), slot)
+            assert torch.equal(shard, x[tuple(slice(*interval) for interval in where)])
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_moving_keeps_the_value_and_back_is_identity(memory, data) -> None:
+    mesh, shape = data.draw(meshes()), data.draw(shapes)
+    first = data.draw(layouts(mesh, len(shape)))
+    second = data.draw(layouts(mesh, len(shape)))
+    x = numbers(shape)
+    there = laid(laid(x, first), second)
+    assert_lies(there, x, second)
+    assert_lies(laid(there, first), x, first)
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_pending_reductions_resolve_to_the_value(memory, data) -> None:
+    mesh, shape = data.draw(meshes(2, 3)), data.draw(shapes)
+    first = data.draw(layouts(mesh, len(shape), pending=True))
+    second = data.draw(layouts(mesh, len(shape), pending=True))
+    x = numbers(shape)
+    start = laid(x, first)
+    assert_lies(start, x, first)
+    assert_lies(laid(start, second), x, second)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_logged_bytes_are_the_lower_bound(memory, data) -> None:
+    mesh, shape = data.draw(meshes()), data.draw(shapes)
+    first, second = data.draw(layouts(mesh, len(shape))), data.draw(layouts(mesh, len(shape)))
+    x = laid(numbers(shape), first)
+    with weft.comm_log() as log:
+        laid(x, second)
+    bound = [_missing(first, second, shape, slot) * 4 for slot in range(mesh.num_devices)]
+    assert log.total_bytes == sum(bound)
+    assert max((record.bytes_received for record in log), default=0) <= max(bound)
+
+
+def _missing(source: Layout, target: Layout, shape: tuple[int, ...], slot: int) -> int:
+    """Elements of the slot's target box that it does not hold yet."""
+    wanted, held = box(target, shape, slot), box(source, shape, slot)
+    common = math.prod(max(0, min(b, d) - max(a, c)) for (a, b), (c, d) in zip(wanted, held, strict=True))
+    return math.prod(box_shape(wanted)) - common
+
+
+def every_layout(mesh: DeviceMesh, rank: int) -> list[Layout]:
+    """All layouts of a tensor, with all axis orders and pending sums."""
+    result = []
+    for places in itertools.product((-2, *range(-1, rank)), repeat=mesh.ndim):
+        for order in itertools.permutations(range(mesh.ndim)):
+            splits: list[list[str]] = [[] for _ in range(rank)]
+            for i in order:
+                if places[i] >= 0:
+                    splits[places[i]].append(mesh.axis_names[i])
+            pending = {axis: ReduceOp.SUM for axis, place in zip(mesh.axis_names, places, strict=True) if place == -2}
+            result.append(Layout(mesh, splits, pending))
+    return list(dict.fromkeys(result))
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 3)])
+def test_all_pairs_of_layouts(memory, sizes) -> None:
+    mesh = make_mesh(dict(zip("ab", sizes, strict=True)))
+    x = numbers((5, 4))
+    every = every_layout(mesh, 2)
+    starts = {layout: laid(x, layout) for layout in every}
+    for first, second in itertools.product(every, every):
+        moved = laid(starts[first], second)
+        assert torch.equal(moved.full_tensor(), x), (first, second)
+        assert plan_layouts(first, second, (5, 4), 4).target is second
+
+
+MESHES = [
+    make_mesh({"a": 2, "b": 2}),
+    make_mesh({"x": 4}),
+    DeviceMesh([weft.CPU(i) for i in (3, 1, 2, 0)], (4,), ("y",)),
+    DeviceMesh([weft.CPU(i) for i in (2, 3, 4, 5, 6, 7)], (2, 3), ("p", "q")),
+    DeviceMesh([weft.CPU(i) for i in (10, 11)], (2,), ("z",)),
+    DeviceMesh.single(weft.CPU(1)),
+    DeviceMesh([weft.CPU(0)] * 4, (4,), ("s",)),
+]
+
+
+@pytest.mark.parametrize("source", MESHES, ids=str)
+@pytest.mark.parametrize("target", MESHES, ids=str)
+def test_between_meshes(memory, source, target) -> None:
+    x = numbers((5, 6))
+    for first in (P(), P(source.axis_names[0]), P(None, source.axis_names)):
+        for second in (P(), P(target.axis_names), P(None, target.axis_names[0])):
+            y = weft.shard(weft.shard(x, source, first), target, second)
+            assert y.mesh == target
+            assert torch.equal(y.full_tensor(), x)
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_gradients_come_back_in_the_layout_of_what_they_belong_to(memory, data) -> None:
+    mesh, shape = data.draw(meshes(2, 3)), data.draw(shapes)
+    first, second = data.draw(layouts(mesh, len(shape), pending=True)), data.draw(layouts(mesh, len(shape)))
+    x = laid(numbers(shape).double(), first).requires_grad_()
+    weights = numbers(shape).double() + 1
+    (laid(x, second) * weights).sum().backward()
+    assert x.grad._layout is first.resolved
+    assert torch.equal(x.grad.full_tensor(), weights)
+
+
+def test_a_replica_and_a_split_of_it_copy_nothing(memory) -> None:
+    if memory == "separate":
+        return
+    mesh = make_mesh({"a": 8})
+    whole = torch.arange(64.0)
+    x = weft.shard(whole, mesh, P())
+    y = weft.shard(x, mesh, P("a"))
+    assert len({id(shard) for shard in x.local_shards}) == 1
+    assert all(torch._C._is_cow_tensor(t) for t in (whole, x._pieces[0], y._pieces[0]))
+    whole.add_(1)
+    assert x[0].item() == 0
+    x.add_(5)
+    assert y[0].item() == 0
+
+
+def test_plain_tensors_are_never_aliased(memory) -> None:
+    mesh = make_mesh({"a": 2})
+    plain = torch.zeros(4)
+    x = weft.shard(plain, mesh, P("a"))
+    plain.add_(1)
+    assert x.sum().item() == 0
+    x.add_(2)
+    assert plain.sum().item() == 4
+    full = x.full_tensor()
+    full.add_(1)
+    assert x.sum().item() == 8

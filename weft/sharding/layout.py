@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import final
 from weakref import WeakValueDictionary
 
-from .mesh import DeviceMesh
+from .mesh import DeviceMesh, listed
 from .placements import ReduceOp
 
 __all__ = ["Layout", "Pending", "Splits"]
@@ -139,6 +139,9 @@ class Layout:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Layout cannot change ({name!r} was set): make a new one")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Layout cannot change ({name!r} was deleted): make a new one")
+
     def __reduce__(self) -> tuple[type[Layout], tuple[object, ...]]:
         return Layout, (self.mesh, self.splits, self.pending)
 
@@ -166,7 +169,9 @@ def _check_axes(mesh: DeviceMesh, splits: Splits, pending: Pending) -> None:
     for dim, axes in enumerate(splits):
         for axis in axes:
             if not isinstance(axis, str):
-                raise TypeError(f"a mesh axis name is a string, but dim {dim} is split by {axis!r}")
+                raise TypeError(
+                    f"a mesh axis name is a string, but dim {dim} is split by {axis!r}: use one of {listed(mesh.axis_names)}"
+                )
             mesh.axis_index(axis)
             _claim(used, axis, f"to split dim {dim}")
     for axis, op in pending:

@@ -10,7 +10,7 @@ from typing import final
 
 from ..errors import ConversionError
 from .layout import Layout
-from .mesh import DeviceMesh
+from .mesh import DeviceMesh, listed
 from .named import DimSpec, P, SpecEntry
 from .placements import Partial, Placement, ReduceOp, Replicated, Sharded
 
@@ -75,6 +75,9 @@ class DeviceMapping(ABC):
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was set): make a new one")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was deleted): make a new one")
+
     def _freeze(self, **fields: object) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -97,15 +100,19 @@ class PlacementMapping(DeviceMapping):
 
     def __init__(self, mesh: DeviceMesh, placements: Iterable[Placement]) -> None:
         _check_mesh(mesh)
+        if isinstance(placements, Placement):
+            raise TypeError(f"placements has one entry per mesh axis, but got {placements!r}: use ({placements!r},)")
         placements = tuple(placements)
         for placement in placements:
             if not isinstance(placement, Placement):
                 raise TypeError(
-                    f"a placement is Replicated(), Sharded(axis) or Partial(reduce_op), but got {placement!r}"
+                    f"a placement is Replicated(), Sharded(axis) or Partial(reduce_op), but got {placement!r}: "
+                    "use for instance Sharded(0)"
                 )
         if len(placements) != mesh.ndim:
             raise ValueError(
-                f"a PlacementMapping needs one placement per mesh axis: the mesh {mesh} has {mesh.ndim}, but got {len(placements)} in {placements!r}"
+                f"a PlacementMapping needs one placement per mesh axis: the mesh {mesh} has {mesh.ndim}, "
+                f"but got {len(placements)} in {placements!r}; use Replicated() for an axis that splits nothing"
             )
         self._freeze(mesh=mesh, placements=placements)
 
@@ -117,12 +124,8 @@ class PlacementMapping(DeviceMapping):
         pending: dict[str, ReduceOp] = {}
         for axis, placement in zip(self.mesh.axis_names, self.placements, strict=True):
             match placement:
-                case Sharded(dim):
-                    if not -rank <= dim < rank:
-                        raise ValueError(
-                            f"{placement!r} on mesh axis {axis!r} is out of range for a tensor of rank {rank}"
-                        )
-                    splits[dim].append(axis)
+                case Sharded():
+                    splits[placement.dim(rank, axis)].append(axis)
                 case Partial(op):
                     pending[axis] = op
         return Layout(self.mesh, splits, pending)
@@ -328,7 +331,7 @@ def _check_mesh(mesh: object) -> None:
 
 def _checked_rank(rank: int) -> int:
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-        raise ValueError(f"a tensor's rank is 0 or more, but got {rank!r}")
+        raise ValueError(f"a tensor's rank is a whole number, 0 or more, but got {rank!r}: use tensor.ndim")
     return rank
 
 
@@ -338,7 +341,13 @@ def _checked_unreduced(mesh: DeviceMesh, unreduced: Iterable[str] | Mapping[str,
     if isinstance(unreduced, Mapping):
         named = {axis: ReduceOp.of(op) for axis, op in unreduced.items()}
     else:
-        named = dict.fromkeys(unreduced, ReduceOp.SUM)
+        names = tuple(unreduced)
+        named = dict.fromkeys(names, ReduceOp.SUM)
+        if len(named) != len(names):
+            raise ValueError(f"a mesh axis is used twice in unreduced {names!r}: name each axis once")
+    for axis in named:
+        if not isinstance(axis, str):
+            raise TypeError(f"unreduced takes mesh axis names, but got {axis!r}: use one of {listed(mesh.axis_names)}")
     return dict(sorted(named.items(), key=lambda item: mesh.axis_index(item[0])))
 
 
@@ -350,7 +359,10 @@ def _checked_priorities(priorities: Iterable[int], spec: P) -> tuple[int, ...]:
         )
     for priority in priorities:
         if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
-            raise ValueError(f"a priority is a whole number, 0 or more, but got {priority!r} in {priorities!r}")
+            raise ValueError(
+                f"a priority is a whole number, 0 or more, but got {priority!r} in {priorities!r}: "
+                "use 0 for dims that can wait"
+            )
     return priorities if any(priorities) else ()
 
 

@@ -141,15 +141,16 @@ class DeviceMesh:
         if isinstance(axis, str):
             index = self.index_of.get(axis)
             if index is None:
-                raise ValueError(f"unknown mesh axis {axis!r}: this mesh has {_listed(self.axis_names)}")
+                raise ValueError(f"unknown mesh axis {axis!r}: this mesh has {listed(self.axis_names)}")
             return index
         if isinstance(axis, bool) or not isinstance(axis, int):
             raise TypeError(
-                f"a mesh axis is a name or an index, but got {axis!r}: use one of {_listed(self.axis_names)}"
+                f"a mesh axis is a name or an index, but got {axis!r}: use one of {listed(self.axis_names)}"
             )
         if not -self.ndim <= axis < self.ndim:
             raise IndexError(
-                f"mesh axis {axis} is out of range for a mesh with {self.ndim} axes {_listed(self.axis_names)}"
+                f"mesh axis {axis} is out of range for a mesh with {self.ndim} axes {listed(self.axis_names)}: "
+                f"use an index from {-self.ndim} to {self.ndim - 1}"
             )
         return axis % self.ndim
 
@@ -213,13 +214,18 @@ class DeviceMesh:
         >>> make_mesh({"dp": 2, "tp": 4})["tp"].devices
         (CPU(0), CPU(1), CPU(2), CPU(3))
         """
-        names = (axes,) if isinstance(axes, str) else tuple(axes)
+        names = axes if isinstance(axes, tuple) else (axes,)
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"a submesh is taken by axis names, but got {name!r}: use mesh[name] with {listed(self.axis_names)}"
+                )
         slots = self.groups(names)[0]
         return DeviceMesh((self.devices[s] for s in slots), (self.axis_size(a) for a in names), names)
 
     def _check_slot(self, device_index: int) -> None:
         if isinstance(device_index, bool) or not isinstance(device_index, int):
-            raise TypeError(f"a device index is a whole number, but got {device_index!r}")
+            raise TypeError(f"a device index is a whole number, but got {device_index!r}: use for instance 0")
         if not 0 <= device_index < len(self.devices):
             raise IndexError(
                 f"device index {device_index} is outside the mesh: it has devices 0 to {len(self.devices) - 1}"
@@ -242,6 +248,9 @@ class DeviceMesh:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a DeviceMesh cannot change ({name!r} was set): make a new one")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a DeviceMesh cannot change ({name!r} was deleted): make a new one")
 
     def __reduce__(self) -> tuple[type[DeviceMesh], tuple[object, ...]]:
         return DeviceMesh, (self.devices, self.mesh_shape, self.axis_names)
@@ -314,7 +323,12 @@ def mesh_context(mesh: DeviceMesh) -> Iterator[DeviceMesh]:
         _current.reset(token)
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Names as they stand in an error.
+
+    >>> listed(["dp", "tp"])
+    "'dp', 'tp'"
+    """
     return ", ".join(repr(name) for name in names) or "no axes"
 
 
@@ -323,7 +337,7 @@ def _check_names(names: tuple[str, ...]) -> None:
         raise ValueError("a mesh needs at least one axis: use DeviceMesh.single(device) for one device")
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"a mesh axis name is a string, but got {name!r} in {names!r}")
+            raise TypeError(f"a mesh axis name is a string, but got {name!r} in {names!r}: use for instance 'dp'")
         if not name:
             raise ValueError(f"a mesh axis name is empty in {names!r}: name every axis, for instance 'dp'")
     if len(set(names)) != len(names):
@@ -334,11 +348,12 @@ def _check_names(names: tuple[str, ...]) -> None:
 def _check_shape(shape: tuple[int, ...], names: tuple[str, ...]) -> None:
     if len(shape) != len(names):
         raise ValueError(
-            f"a mesh needs one name per axis, but mesh_shape {shape!r} has {len(shape)} and axis_names {names!r} has {len(names)}"
+            f"a mesh needs one name per axis, but mesh_shape {shape!r} has {len(shape)} and axis_names {names!r} "
+            f"has {len(names)}: give as many names as sizes"
         )
     for name, size in zip(names, shape, strict=True):
         if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"the size of mesh axis {name!r} is a whole number, but got {size!r}")
+            raise TypeError(f"the size of mesh axis {name!r} is a whole number, but got {size!r}: use for instance 2")
         if size < 1:
             raise ValueError(
                 f"mesh axis {name!r} has size {size}: every axis needs size 1 or more, so drop it or set it to 1"

@@ -53,11 +53,11 @@ class DimSpec:
         if len(set(names)) != len(names):
             raise ValueError(f"a mesh axis is used twice in DimSpec({list(names)!r}): name each axis once")
         if not isinstance(is_open, bool):
-            raise TypeError(f"is_open of a DimSpec is True or False, but got {is_open!r}")
+            raise TypeError(f"is_open of a DimSpec is True or False, but got {is_open!r}: use is_open=True")
         if isinstance(priority, bool) or not isinstance(priority, int):
-            raise TypeError(f"the priority of a DimSpec is a whole number, but got {priority!r}")
+            raise TypeError(f"the priority of a DimSpec is a whole number, but got {priority!r}: use for instance 1")
         if priority < 0:
-            raise ValueError(f"the priority of a DimSpec is 0 or more, but got {priority}")
+            raise ValueError(f"the priority of a DimSpec is 0 or more, but got {priority}: use 0, the first")
         object.__setattr__(self, "axes", names)
         object.__setattr__(self, "is_open", is_open)
         object.__setattr__(self, "priority", priority)
@@ -80,9 +80,12 @@ def _entry(entry: SpecEntry | DimSpec | Iterable[str], dim: int) -> SpecEntry:
     if isinstance(entry, (tuple, list)):
         for name in entry:
             if not isinstance(name, str):
-                raise TypeError(f"a partition spec entry names mesh axes, but dim {dim} has {name!r} in {entry!r}")
+                raise TypeError(
+                    f"a partition spec entry names mesh axes, but dim {dim} has {name!r} in {entry!r}: use for instance 'dp'"
+                )
         names = tuple(entry)
         return None if not names else names[0] if len(names) == 1 else names
     raise TypeError(
-        f"a partition spec entry is None, a mesh axis name or a tuple of names, but dim {dim} has {entry!r}"
+        f"a partition spec entry is None, a mesh axis name or a tuple of names, but dim {dim} has {entry!r}: "
+        "use for instance P('dp', None)"
     )

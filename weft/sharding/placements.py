@@ -93,6 +93,17 @@ class Sharded(Placement):
                 f"Sharded takes the tensor dim to split, a whole number, but got {self.axis!r}: use Sharded(0)"
             )
 
+    def dim(self, rank: int, mesh_axis: str | int) -> int:
+        """The dim that is split of a tensor of this rank, counted from the front; the mesh axis is for the error.
+
+        >>> Sharded(-1).dim(3, "tp")
+        2
+        """
+        if not -rank <= self.axis < rank:
+            fix = f"use a dim from {-rank} to {rank - 1}" if rank else "a scalar cannot be split, use Replicated()"
+            raise ValueError(f"{self!r} on mesh axis {mesh_axis!r} is out of range for a tensor of rank {rank}: {fix}")
+        return self.axis % rank
+
     def __repr__(self) -> str:
         return f"Sharded({self.axis})"
 

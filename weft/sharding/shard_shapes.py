@@ -29,12 +29,13 @@ def shard_shape(global_shape: ShapeLike, placements: Iterable[Placement], mesh_s
     if len(placements) != len(mesh_shape):
         raise ValueError(
             f"shard_shape needs one placement per mesh axis: mesh_shape {mesh_shape!r} has {len(mesh_shape)}, "
-            f"but got {len(placements)} in {placements!r}"
+            f"but got {len(placements)} in {placements!r}; use Replicated() for an axis that splits nothing"
         )
     for axis, (placement, size) in enumerate(zip(placements, mesh_shape, strict=True)):
-        _check_axis(axis, placement, size, len(dims))
+        _check_axis(axis, placement, size)
         if isinstance(placement, Sharded):
-            dims[placement.axis] = dims[placement.axis] // size
+            dim = placement.dim(len(dims), axis)
+            dims[dim] = dims[dim] // size
     return Shape(dims)
 
 
@@ -179,12 +180,12 @@ def _suffix(axis: str) -> str:
     return "_" + "".join(sign if sign.isidentifier() or sign.isdecimal() else "_" for sign in axis)
 
 
-def _check_axis(axis: int, placement: object, size: object, rank: int) -> None:
+def _check_axis(axis: int, placement: object, size: object) -> None:
     if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"the size of mesh axis {axis} is a whole number, but got {size!r}")
+        raise TypeError(f"the size of mesh axis {axis} is a whole number, but got {size!r}: use for instance 2")
     if size < 1:
-        raise ValueError(f"mesh axis {axis} has size {size}: every axis needs size 1 or more")
+        raise ValueError(
+            f"mesh axis {axis} has size {size}: every axis needs size 1 or more, so drop it or set it to 1"
+        )
     if not isinstance(placement, Placement):
         raise TypeError(f"a placement is Replicated(), Sharded(axis) or Partial(reduce_op), but got {placement!r}")
-    if isinstance(placement, Sharded) and not -rank <= placement.axis < rank:
-        raise ValueError(f"{placement!r} on mesh axis {axis} is out of range for a tensor of rank {rank}")

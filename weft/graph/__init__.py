@@ -1,0 +1,43 @@
+"""Symbolic graphs: record a program over tensors on many devices, compile it once, run it for any size.
+
+>>> import torch
+>>> from weft.graph import Graph, TensorType, compile, ops
+>>> with Graph("scores", input_types=[TensorType("float32", ["batch", 3])]) as graph:
+...     graph.output(ops.softmax(graph.inputs[0] * 2.0))
+>>> model = compile(graph)
+>>> model(torch.zeros(1, 3)), model(torch.zeros(5, 3)).shape
+(tensor([[0.3333, 0.3333, 0.3333]]), torch.Size([5, 3]))
+"""
+
+from weft.graph import ops
+from weft.graph.compiling import compile  # noqa: A004 - the document's name
+from weft.graph.device_ref import DeviceRef
+from weft.graph.errors import AxisError
+from weft.graph.graph import Graph
+from weft.graph.model import Model
+from weft.graph.signals import Signals
+from weft.graph.types import BufferType, TensorType
+from weft.graph.values import BufferValue, HasBufferValue, HasTensorValue, TensorValue
+from weft.sharding.dims import AlgebraicDim, Dim, StaticDim, SymbolicDim
+from weft.sharding.shape import Shape
+
+__all__ = [
+    "AlgebraicDim",
+    "AxisError",
+    "BufferType",
+    "BufferValue",
+    "DeviceRef",
+    "Dim",
+    "Graph",
+    "HasBufferValue",
+    "HasTensorValue",
+    "Model",
+    "Shape",
+    "Signals",
+    "StaticDim",
+    "SymbolicDim",
+    "TensorType",
+    "TensorValue",
+    "compile",
+    "ops",
+]

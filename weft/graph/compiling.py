@@ -1,0 +1,41 @@
+"""`compile`: from a recorded graph to a `Model`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from weft.graph.codegen import generate, source_of
+from weft.graph.lowering import lower
+from weft.graph.model import Model
+from weft.graph.passes import optimize, shared_outputs
+
+if TYPE_CHECKING:
+    from weft.graph.graph import Graph
+
+__all__ = ["BACKENDS", "Backend", "compile"]
+
+Backend = Literal["eager", "inductor"]
+BACKENDS = ("eager", "inductor")
+
+
+def compile(graph: Graph, *, backend: Backend = "eager") -> Model:  # noqa: A001 - the document's name
+    """Compile a graph: `"eager"` runs torch's own kernels from one flat function, `"inductor"` fuses them first.
+
+    >>> from weft.graph import Graph, TensorType
+    >>> with Graph("double", input_types=[TensorType("float32", ["n"])]) as graph:
+    ...     graph.output(graph.inputs[0] * 2)
+    >>> compile(graph)
+    <Model 'double' (eager): f32[n] on cpu:0 -> f32[n] on cpu:0>
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}: use one of {', '.join(map(repr, BACKENDS))}")
+    program = lower(graph, fused=backend == "inductor")
+    optimize(program)
+    function = generate(program.fx, graph.name)
+    source = source_of(program.fx)
+    if backend == "inductor":
+        dynamic = any(not kind.shape.is_static for kind in graph.input_types)
+        function = torch.compile(function, fullgraph=True, dynamic=dynamic)
+    return Model(graph, function, program.constants, shared_outputs(program), backend=backend, source=source)

@@ -1,0 +1,27 @@
+"""The passes in their order."""
+
+from __future__ import annotations
+
+from weft.graph.lowering import Program
+from weft.graph.passes.common import merge_common_subexpressions
+from weft.graph.passes.copies import drop_needless_copies
+from weft.graph.passes.dead import drop_dead_code
+from weft.graph.passes.hoisting import hoist_constant_movements
+from weft.graph.passes.scheduling import start_movements_early
+
+__all__ = ["PASSES", "optimize"]
+
+PASSES = (
+    drop_dead_code,
+    drop_needless_copies,
+    merge_common_subexpressions,
+    hoist_constant_movements,
+    drop_dead_code,
+    start_movements_early,
+)
+
+
+def optimize(program: Program) -> None:
+    """Run all passes."""
+    for run in PASSES:
+        run(program)

@@ -1,0 +1,15 @@
+"""Modules on a mesh: parameters are laid out by name, and training goes on as in plain torch.
+
+>>> import torch, weft
+>>> from weft import P
+>>> mesh = weft.make_mesh({"dp": 2, "tp": 4})
+>>> model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8))
+>>> model = weft.nn.shard_module(model, mesh, {"0.*": P("tp"), "2.weight": P(None, "tp")})
+>>> model[0].weight.mapping.spec, weft.nn.sharding_report(model).unmatched
+(P('tp'), ('2.bias',))
+"""
+
+from .report import ShardingReport, sharding_report
+from .shard_module import shard_module
+
+__all__ = ["ShardingReport", "shard_module", "sharding_report"]

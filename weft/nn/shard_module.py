@@ -1,0 +1,140 @@
+"""`shard_module`: an unchanged module, its parameters and buffers laid out over a mesh by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from ..sharding.mapping import DeviceMapping
+from ..sharding.mesh import DeviceMesh
+from ..tensor.communication import redistribute
+from ..tensor.tensor import Tensor
+from .materialize import check_fillable, initialize, unfilled
+from .patterns import Patterns, Spec
+from .report import ShardedName, ShardingReport, remember
+
+__all__ = ["shard_module"]
+
+Module = TypeVar("Module", bound=torch.nn.Module)
+Place = tuple[torch.nn.Module, str]
+"""Where a tensor stands: the module that holds it, and its name there."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One tensor of a module and every name it has there; tied parameters have several."""
+
+    value: torch.Tensor
+    places: dict[str, Place] = field(default_factory=dict)
+
+
+def shard_module(
+    module: Module,
+    mesh: DeviceMesh,
+    patterns: Mapping[str, Spec],
+    *,
+    init: Callable[[torch.nn.Module], object] | None = None,
+) -> Module:
+    """Lays a module's parameters and buffers out over a mesh, in place, and returns the module.
+
+    `patterns` maps name patterns to specs, the first match decides; names without a match are replicated and listed by
+    `sharding_report`. Parameters on the `meta` device are made on the mesh and filled by `init`, called with each module
+    that holds some (default: its `reset_parameters`). Make the optimizer afterwards: the parameters are new objects.
+
+    >>> import torch, weft
+    >>> from weft import P
+    >>> mesh = weft.make_mesh({"dp": 2, "tp": 4})
+    >>> layer = torch.nn.TransformerEncoderLayer(16, 4, 64, batch_first=True, device="meta")
+    >>> layer = weft.nn.shard_module(layer, mesh, {"linear1.*": P("tp"), "linear2.weight": P(None, "tp")})
+    >>> layer.linear1.weight.local_shards[0].shape
+    torch.Size([16, 16])
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"shard_module takes a torch.nn.Module, but got {type(module).__name__}")
+    rules = Patterns(mesh, patterns)
+    entries = _entries(module)
+    names = [name for entry in entries for name in entry.places]
+    rules.check_used(names, "parameter or buffer of this module")
+    decided = [_decided(entry, rules) for entry in entries]
+    owners = {name: owner for entry in entries if entry.value.is_meta for name, (owner, _) in entry.places.items()}
+    if init is None:
+        check_fillable(owners)
+    with torch.no_grad():
+        laid = [_laid(entry, mapping) for entry, (mapping, _) in zip(entries, decided, strict=True)]
+    for entry, value in zip(entries, laid, strict=True):
+        for owner, name in entry.places.values():
+            setattr(owner, name, value)
+    initialize(module, owners.values(), init)
+    remember(module, ShardingReport(mesh, tuple(_reported(entries, laid, [pattern for _, pattern in decided]))))
+    return module
+
+
+def _entries(module: torch.nn.Module) -> list[_Entry]:
+    """Every parameter and buffer of a module, tied ones once."""
+    found: dict[int, _Entry] = {}
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        for held in (owner._parameters, owner._buffers):
+            for name, value in held.items():
+                if value is not None:
+                    entry = found.setdefault(id(value), _Entry(value))
+                    entry.places[f"{prefix}.{name}" if prefix else name] = (owner, name)
+    return list(found.values())
+
+
+def _decided(entry: _Entry, rules: Patterns) -> tuple[DeviceMapping, str | None]:
+    """The mapping of a tensor and the pattern that gave it; the names of a tied one must agree."""
+    by_name = {name: pattern for name in entry.places if (pattern := rules.match(name)) is not None}
+    if not by_name:
+        return rules.mapping(next(iter(entry.places))), None
+    mappings = {name: rules.mapping(name) for name in by_name}
+    first = next(iter(mappings))
+    for name, mapping in mappings.items():
+        try:
+            layout = mapping.layout(entry.value.dim())
+        except ValueError as error:
+            raise ValueError(
+                f"the pattern {by_name[name]!r} does not fit {name!r} of shape {tuple(entry.value.shape)}: {error}"
+            ) from error
+        if layout is not mappings[first].layout(entry.value.dim()):
+            raise ValueError(
+                f"{first!r} and {name!r} are one tied tensor, but the patterns {by_name[first]!r} and {by_name[name]!r} "
+                f"lay it out differently, {mappings[first]!r} and {mapping!r}: give both the same"
+            )
+    return mappings[first], by_name[first]
+
+
+def _laid(entry: _Entry, mapping: DeviceMapping) -> torch.Tensor:
+    """A tensor in its new layout: still a parameter if it was one, with its gradient and what users keep on it."""
+    old = entry.value
+    if old.is_meta:
+        new: torch.Tensor = unfilled(tuple(old.shape), old.dtype, mapping)
+    else:
+        new = redistribute(old.detach(), mapping, op="shard_module")
+    if isinstance(old, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, requires_grad=old.requires_grad)
+    elif old.requires_grad:
+        new.requires_grad_()
+    if old.grad is not None:
+        new.grad = redistribute(old.grad.detach(), mapping, op="shard_module")
+    for name, value in _attributes(old):
+        setattr(new, name, value)
+    return new
+
+
+def _attributes(x: torch.Tensor) -> Iterator[tuple[str, object]]:
+    """What users keep on a tensor, such as `no_weight_decay = True`."""
+    for name, value in vars(x).items():
+        if not name.startswith("_"):
+            yield name, value
+
+
+def _reported(entries: list[_Entry], laid: list[torch.Tensor], patterns: list[str | None]) -> Iterator[ShardedName]:
+    for entry, value, pattern in zip(entries, laid, patterns, strict=True):
+        assert isinstance(value, Tensor)
+        first = next(iter(entry.places))
+        for name in entry.places:
+            tied_to = None if name == first else first
+            yield ShardedName(name, tuple(value.shape), value.dtype.itemsize, value._layout, pattern, tied_to)

@@ -62,6 +62,8 @@ class Rule:
     factors: Callable[[Call], Factors | None]
     """None: this call cannot be said in factors; it runs on replicas."""
     local_args: LocalArgs | None = None
+    local_op: torch._ops.OpOverload | None = None
+    """What runs on one device instead: shards may lie differently in memory than the whole does."""
 
 
 rules: dict[torch._ops.OpOverload, Rule] = {}

@@ -136,8 +136,8 @@ def all_reduce(
     x, layout = _laid_out(sharded_tensor, "all_reduce")
     kind = _kind(reduce_op, x.dtype, "all_reduce")
     axes = _axes(layout, reduce_axes, layout.pending_axes or layout.split_axes or layout.mesh.axis_names)
-    y, pending = _contributions(x, layout, kind, axes, "all_reduce")
-    return move(y, Layout(pending.mesh, pending.splits, _without(pending, axes)), op="all_reduce")
+    y = _contributions(x, layout, kind, axes, "all_reduce")
+    return move(y, _reduced(layout, axes), op="all_reduce")
 
 
 def reduce_scatter(
@@ -163,8 +163,8 @@ def reduce_scatter(
         raise ValueError(
             f"reduce_scatter found no axes to reduce over: the layout {layout} on {layout.mesh} leaves none. Name them: reduce_axes=..."
         )
-    y, pending = _contributions(x, layout, kind, axes, "reduce_scatter")
-    target = Layout(pending.mesh, pending.splits, _without(pending, axes))
+    y = _contributions(x, layout, kind, axes, "reduce_scatter")
+    target = _reduced(layout, axes)
     return move(y, target.with_split(dim, (*target.splits[dim], *axes)), op="reduce_scatter")
 
 
@@ -310,21 +310,19 @@ def _kind(reduce_op: str | ReduceOp, dtype: torch.dtype, op: str) -> ReduceOp:
 
 def _axes(layout: Layout, named: str | Iterable[str] | None, default: Sequence[str]) -> tuple[str, ...]:
     """The axes to reduce over, in mesh order."""
-    if named is None:
-        return tuple(default)
-    names = {named} if isinstance(named, str) else set(named)
+    names = set(default) if named is None else {named} if isinstance(named, str) else set(named)
     for name in names:
         layout.mesh.axis_index(name)
     return tuple(axis for axis in layout.mesh.axis_names if axis in names)
 
 
-def _without(layout: Layout, axes: Iterable[str]) -> list[tuple[str, ReduceOp]]:
-    return [(axis, op) for axis, op in layout.pending if axis not in axes]
+def _reduced(layout: Layout, axes: Sequence[str]) -> Layout:
+    """The layout with these axes replicated."""
+    splits = [tuple(a for a in names if a not in axes) for names in layout.splits]
+    return Layout(layout.mesh, splits, [(axis, op) for axis, op in layout.pending if axis not in axes])
 
 
-def _contributions(
-    x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequence[str], op: str
-) -> tuple[torch.Tensor, Layout]:
+def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequence[str], op: str) -> torch.Tensor:
     """What is left to reduce over `axes`, as a tensor that holds it pending."""
     for axis, waiting in layout.pending:
         if waiting is not kind and (axis in axes or len(axes) > 0):
@@ -338,9 +336,7 @@ def _contributions(
     again = math.prod(layout.mesh.axis_size(a) for a in axes if a in layout.replicated_axes)
     if again > 1:
         x = _repeated(x, again, kind)
-    after = layout_of(x)
-    assert after is not None
-    return x, after
+    return x
 
 
 def _check_equal_parts(x: torch.Tensor, layout: Layout, dims: Iterable[int], op: str) -> None:
@@ -419,12 +415,15 @@ def _exchanged(
 ) -> torch.Tensor:
     """The tiled exchange: the group's devices, a dim of their own, go before the concatenated dim."""
     y, concat_at = _with_group_dim(x, layout, concat, dim, axes)
-    y = y.flatten(concat_at, concat_at + 1)
-    after = layout_of(y)
-    assert after is not None
-    target = after.with_split(concat, [a for a in after.splits[concat] if a not in axes])
-    kept = [a for a in target.splits[split] if a not in axes]
-    return move(y, target.with_split(split, (*kept, *axes)), op="all_to_all")
+    if split == concat:
+        # (device, part, rest) of one dim: the parts become the devices.
+        count = y.shape[concat_at]
+        y = y.unflatten(concat_at + 1, (count, y.shape[concat_at + 1] // count)).transpose(concat_at, concat_at + 1)
+        y = y.flatten(concat_at, concat_at + 2)
+    else:
+        y = y.flatten(concat_at, concat_at + 1)
+    target = _reduced(layout, axes)
+    return move(y, target.with_split(split, (*target.splits[split], *axes)), op="all_to_all")
 
 
 def _with_group_dim(
@@ -448,32 +447,15 @@ def _transposed(
             f"all_to_all with tiled=False needs a dim that is split, but the layout {layout} splits none: shard it first"
         )
     y = x.unflatten(dim, (count, x.shape[dim] // count))
-    at = split + (split > dim) + (split == dim)
+    rest = _reduced(layout, axes)
     if split == dim:
-        # The dim held (device, part): the parts become the devices, the devices become the new dim's inner index.
-        y = y.transpose(dim, dim + 1)
-        rest = y.movedim((dim, dim + 1), (concat, concat + 1))
-        y = rest.flatten(concat, concat + 1)
-        after = layout_of(y)
-        assert after is not None
-        return move(y, _only(after, concat, axes), op="all_to_all")
+        # The dim held (device, part): the parts become the devices, the devices the new dim's inner index.
+        y = y.transpose(dim, dim + 1).movedim((dim, dim + 1), (concat, concat + 1)).flatten(concat, concat + 1)
+        return move(y, rest.without_dim(dim).with_dim(concat, axes), op="all_to_all")
     # (…, device, local, …, part, …): the part index goes where the device index was, the device index to `concat`.
-    y = y.transpose(dim, at)
-    device_at = at
-    y = y.flatten(dim, dim + 1)
-    y = y.movedim(device_at - 1, concat)
-    after = layout_of(y)
-    assert after is not None
-    kept_dim = dim if dim < split else dim - 1
-    kept_dim += concat <= kept_dim
-    return move(y, _only(after, kept_dim, axes), op="all_to_all")
-
-
-def _only(layout: Layout, dim: int, axes: tuple[str, ...]) -> Layout:
-    """A layout with these axes on one dim and nowhere else."""
-    splits = [tuple(a for a in names if a not in axes) for names in layout.splits]
-    splits[dim] = (*axes, *splits[dim])
-    return Layout(layout.mesh, splits, layout.pending)
+    part = split + (split > dim)
+    y = y.transpose(dim, part).flatten(dim, dim + 1).movedim(part - (part > dim), concat)
+    return move(y, rest.with_split(dim, axes).without_dim(split).with_dim(concat), op="all_to_all")
 
 
 def _device(device: Device | torch.device | str) -> Device:

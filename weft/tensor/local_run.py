@@ -124,6 +124,7 @@ def run_everywhere(
     """Runs an op at every place of its schedule."""
     made: list[dict[int, torch.Tensor]] = [{} for _ in schedule.outputs]
     result: object = None
+    op = func if rule is None or rule.local_op is None else rule.local_op
     for place in schedule.places:
         local = [
             x._pieces[piece] if part is None else x._pieces[piece][part]
@@ -132,7 +133,7 @@ def run_everywhere(
         here_args, here_kwargs = args, kwargs
         if rule is not None and rule.local_args is not None:
             here_args, here_kwargs = _localized(func, args, kwargs, local, place, rule)
-        result = _called(func, here_args, here_kwargs, local)
+        result = _called(op, here_args, here_kwargs, local)
         values = result if isinstance(result, (tuple, list)) else (result,)
         for k, (piece, value) in enumerate(zip(place.makes, values, strict=True)):
             if isinstance(value, torch.Tensor):

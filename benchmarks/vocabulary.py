@@ -32,7 +32,6 @@ def seconds(work: Callable[[], object], repeats: int = 1000) -> float:
 
 def import_seconds() -> float:
     """What `import weft.sharding` adds to the start of an interpreter."""
-
     with TemporaryDirectory() as compiled:
         # As installed packages are: compiled once, whatever the environment says about writing bytecode.
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}

@@ -7,9 +7,9 @@ from itertools import product
 
 import torch
 
-from ..planning import FillPartial, Permute, plan_layouts
+from ..planning import Exchange, FillPartial, Permute, ReduceExchange, plan_layouts
 from ..planning.transfers import receives
-from ..sharding.geometry import box_shape, within
+from ..sharding.geometry import Box, box_shape, within
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from .holding import Pieces, holding, nbytes, slices
@@ -50,6 +50,10 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
             pieces = _spread(pieces, step)
         elif isinstance(step, Permute):
             pieces = _permuted(pieces, step)
+        elif isinstance(step, Exchange):
+            pieces = _exchanged(pieces, step)
+        elif isinstance(step, ReduceExchange):
+            pieces = _reduced_by_owners(pieces, step)
         else:
             pieces = _run_step(pieces, step.source, step.target, tuple(shape))
     return pieces
@@ -116,6 +120,58 @@ def _run_step(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, 
     return tuple(result)
 
 
+def _exchanged(pieces: Pieces, step: Exchange) -> Pieces:
+    """Every device gets the boxes it needs, and neutral elements where it contributes nothing to what begins to be pending."""
+    here, there = holding(step.source), holding(step.target)
+    result = []
+    for piece, slot in enumerate(there.slots):
+        where = there.box(piece, step.shape)
+        out = _blank(step, box_shape(where), pieces[0].dtype, there.devices[piece])
+        for transfer in step.receives(slot):
+            origin = here.piece_of[transfer.source_slot]
+            part = pieces[origin][slices(within(transfer.box, here.box(origin, step.shape)))]
+            out[slices(within(transfer.box, where))].copy_(part if step.scale == 1 else part * step.scale)
+        result.append(out)
+    return tuple(result)
+
+
+def _reduced_by_owners(pieces: Pieces, step: ReduceExchange) -> Pieces:
+    """Each box is reduced by its owner, who then gives it to all that need it."""
+    here, there = holding(step.source), holding(step.target)
+    reduced: dict[tuple[int, Box], torch.Tensor] = {}
+
+    def owned(slot: int, box: Box) -> torch.Tensor:
+        if (slot, box) not in reduced:
+            device = here.residence.torch_devices[slot]
+            out = torch.empty(box_shape(box), dtype=pieces[0].dtype, device=device)
+            parts = []
+            for transfer in step.owners.collects(slot):
+                if transfer.box == box:
+                    origin = here.piece_of[transfer.source_slot]
+                    parts.append(pieces[origin][slices(within(box, here.box(origin, step.shape)))].to(device))
+            reduce_into(out, _one_kind(step.source), parts)
+            reduced[slot, box] = out if step.scale == 1 else out * step.scale
+        return reduced[slot, box]
+
+    result = []
+    for piece, slot in enumerate(there.slots):
+        where = there.box(piece, step.shape)
+        out = _blank(step, box_shape(where), pieces[0].dtype, there.devices[piece])
+        for transfer in step.owners.takes(slot):
+            out[slices(within(transfer.box, where))].copy_(owned(transfer.source_slot, transfer.box))
+        result.append(out)
+    return tuple(result)
+
+
+def _blank(
+    step: Exchange | ReduceExchange, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Room for a result: neutral elements where a reduction begins to be pending, else anything."""
+    if step.neutral is None:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.full(shape, neutral(step.neutral, dtype), dtype=dtype, device=device)
+
+
 def _permuted(pieces: Pieces, step: Permute) -> Pieces:
     here, there = holding(step.source), holding(step.target)
     origins = [pieces[here.piece_of[step.source_of(slot)]] for slot in there.slots]
@@ -135,7 +191,9 @@ def _contributions(
         fixed = dict(zip(dropped, at, strict=True))
         parts = []
         for transfer in transfers:
-            coords = [fixed.get(axis, c) for axis, c in zip(mesh.axis_names, mesh.coords(transfer.source_slot), strict=True)]
+            coords = [
+                fixed.get(axis, c) for axis, c in zip(mesh.axis_names, mesh.coords(transfer.source_slot), strict=True)
+            ]
             origin = here.piece_of[mesh.slot(coords)]
             parts.append((transfer.box, pieces[origin][slices(within(transfer.box, here.box(origin, shape)))]))
         if len(parts) == 1:
@@ -157,8 +215,10 @@ def _spread(pieces: Pieces, step: FillPartial) -> Pieces:
         origin = here.piece_of[slot]
         value = neutral(step.op, pieces[origin].dtype)
         out = torch.full(box_shape(where), value, dtype=pieces[origin].dtype, device=there.devices[piece])
-        if step.keeps(slot):
-            kept = pieces[origin] if step.scale == 1 else pieces[origin] * step.scale
-            out[slices(within(here.box(origin, step.shape), where))].copy_(kept)
+        held = here.box(origin, step.shape)
+        common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, where, strict=True))
+        if step.keeps(slot) and all(start < stop for start, stop in common):
+            kept = pieces[origin][slices(within(common, held))]
+            out[slices(within(common, where))].copy_(kept if step.scale == 1 else kept * step.scale)
         result.append(out)
     return tuple(result)

@@ -1,4 +1,8 @@
-"""The cost model: seconds for a step, latency for each phase and bytes over the bandwidth of its slowest link."""
+"""The cost model: seconds for steps, from the latency of each phase and the bytes over the bandwidth of the link.
+
+Receivers are taken to be balanced: all steps together are priced as if the device that receives most received its
+lower bound, which it does wherever a plan can be balanced. So the price of a movement never exceeds that of a detour.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,23 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from ..sharding.mesh import DeviceMesh
-from .step import Step
+from .step import Bytes, Step
 from .topology import Tier, Topology, axis_tier
 
-__all__ = ["DEFAULT", "mesh_tier", "step_tier", "step_time", "steps_time"]
+__all__ = ["DEFAULT", "mesh_tier", "step_tier", "steps_time"]
 
 DEFAULT = Topology()
 """Where no topology is given: all devices in one host."""
 
 
-def steps_time(steps: Sequence[Step], topology: Topology = DEFAULT) -> float:
-    """The seconds that steps take one after another."""
-    return sum(step_time(step, topology) for step in steps)
-
-
-def step_time(step: Step, topology: Topology = DEFAULT) -> float:
-    """The seconds that a step takes."""
-    if not step.bytes_received.max:
-        return 0.0
-    return topology.link(step_tier(step, topology)).time(step.bytes_received.max, step.phases)
+def steps_time(steps: Sequence[Step], bound: Bytes, topology: Topology = DEFAULT) -> float:
+    """The seconds that steps take one after another, for a movement with this lower bound."""
+    moving = [step for step in steps if step.bytes_received.total]
+    total = sum(step.bytes_received.total for step in moving)
+    return sum(
+        topology.link(step_tier(step, topology)).time(bound.max * step.bytes_received.total / total, step.phases)
+        for step in moving
+    )
 
 
 def step_tier(step: Step, topology: Topology) -> Tier:

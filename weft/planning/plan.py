@@ -135,6 +135,7 @@ def _made(
             f"but the source {source} has {source.rank} and the target {target} has {target.rank}"
         )
     steps = find_steps(source, target, shape, itemsize, topology)
+    bound = lower_bound(source, target, shape, itemsize)
     return Plan(
         source,
         target,
@@ -142,9 +143,9 @@ def _made(
         itemsize,
         steps,
         received_bytes(steps, target, shape, itemsize),
-        lower_bound(source, target, shape, itemsize),
+        bound,
         peak_memory(steps, source, shape, itemsize),
-        steps_time(steps, topology),
+        steps_time(steps, bound, topology),
     )
 
 

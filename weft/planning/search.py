@@ -10,7 +10,7 @@ from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from .bounds import kept_choices, total_bound
 from .census import Shape
-from .cost import DEFAULT, mesh_tier, steps_time
+from .cost import DEFAULT, mesh_tier, step_tier
 from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
 from .reducing import AllReduce, FillPartial, ReduceExchange
 from .step import Step, Transition, live, live_pending
@@ -46,12 +46,16 @@ class Search:
         return self._reduced(source, target)
 
     def best(self, choices: Sequence[Steps]) -> Steps:
-        """The choice that moves least, and of these the fastest."""
+        """The choice that moves least, then waits least on the device that receives most, then has fewest phases."""
         if len(choices) == 1:
             return choices[0]
-        return min(
-            choices, key=lambda steps: (sum(s.bytes_received.total for s in steps), steps_time(steps, self.topology))
-        )
+        return min(choices, key=self._price)
+
+    def _price(self, steps: Steps) -> tuple[float, ...]:
+        received = [step.bytes_received for step in steps]
+        links = [self.topology.link(step_tier(step, self.topology)) for step in steps]
+        slowest = sum(link.time(b.max, s.phases) for link, b, s in zip(links, received, steps, strict=True) if b.max)
+        return sum(b.total for b in received), slowest, sum(step.phases for step in steps)
 
     def one(self, source: Layout, target: Layout) -> Steps:
         """One step between two layouts, or none where they are the same."""
@@ -83,8 +87,8 @@ class Search:
         again = [(axis, op) for axis, op in live_pending(target) if axis in before and axis not in kept]
         if not again:
             return self._begun(source, target)
-        middle = self._split_by(source, target, again)
-        return (*self._begun(source, middle), *self._filled(middle, target, again))
+        middles = self._split_choices(source, target, again)
+        return self.best([(*self._begun(source, m), *self._filled(m, target, again)) for m in middles])
 
     def _begun(self, source: Layout, target: Layout) -> Steps:
         """Pending reductions are resolved, kept or begun."""
@@ -98,11 +102,11 @@ class Search:
             middle = Layout(target.mesh, target.splits, [item for item in target.pending if item not in begun])
             return (*self._resolved(source, middle), *self._filled(middle, target, begun))
         if len(live_pending(target)) < len(before) + len(begun):
-            middle = self._split_by(source, target, begun)
-            scattered = (*self._resolved(source, middle), *self._filled(middle, target, begun))
-            return self.best([scattered, self._owned(source, target)])
-        cut = self._split_by(source, source, [item for item in begun if item[0] not in source.dim_of])
-        return (*self.one(source, cut), *self._exchanged(cut, target))
+            middles = self._split_choices(source, target, begun)
+            scattered = [(*self._resolved(source, m), *self._filled(m, target, begun)) for m in middles]
+            return self.best([*scattered, self._owned(source, target)])
+        cuts = self._split_choices(source, source, [item for item in begun if item[0] not in source.dim_of])
+        return self.best([(*self.one(source, cut), *self._exchanged(cut, target)) for cut in cuts])
 
     def _kept(self, source: Layout, target: Layout) -> tuple[str, ...]:
         """The reductions, pending before and after, whose contributions are moved as they are."""
@@ -169,6 +173,15 @@ class Search:
             return local > 0 and local % sizes[axis] == 0, not after_reduced, local
 
         return max(range(len(splits)), key=room)
+
+    def _split_choices(self, source: Layout, layout: Layout, axes: Sequence[tuple[str, ReduceOp]]) -> list[Layout]:
+        """Layouts in which some axes split a dim instead of holding a pending reduction or replicas."""
+        if not axes:
+            return [layout]
+        names = tuple(axis for axis, _ in axes)
+        unsplit = Layout(layout.mesh, layout.splits, [item for item in layout.pending if item not in axes])
+        each = [unsplit.with_split(dim, (*layout.splits[dim], *names)) for dim in range(len(self.shape))]
+        return list(dict.fromkeys([self._split_by(source, layout, axes), *each]))
 
     def _split_by(self, source: Layout, layout: Layout, axes: Sequence[tuple[str, ReduceOp]]) -> Layout:
         """A layout in which some axes split a dim instead of holding a pending reduction or replicas."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import operator
 from collections.abc import Callable, Mapping
-from keyword import iskeyword
-from typing import SupportsIndex, TypeVar, final
+from typing import SupportsIndex, TypeGuard, TypeVar, final
 
+from .expression import ARITHMETIC, is_name, parsed
+from .floor_division import divided, folded, substituted
+from .lower_bound import least
 from .polynomial import Floor, Polynomial
 
 __all__ = ["AlgebraicDim", "Dim", "DimLike", "StaticDim", "SymbolicDim", "piece_size", "whole_size"]
@@ -26,9 +27,10 @@ class Dim:
     (StaticDim(8), SymbolicDim('batch'), AlgebraicDim('batch // 4'))
     """
 
-    __slots__ = ("_polynomial",)
+    __slots__ = ("_said", "_size")
 
-    _polynomial: Polynomial
+    _size: int | None
+    _said: Polynomial | None  # not made for a number until it meets a name
 
     def __new__(cls, value: DimLike) -> Dim:
         return Dim.of(value)
@@ -42,7 +44,7 @@ class Dim:
         """
         if isinstance(value, Dim):
             return value
-        return _dim(_parsed(value) if isinstance(value, str) else Polynomial.constant(_number(value)))
+        return _dim(parsed(value)) if isinstance(value, str) else StaticDim(value)
 
     @property
     def is_static(self) -> bool:
@@ -51,7 +53,7 @@ class Dim:
         >>> Dim(8).is_static, Dim("batch").is_static
         (True, False)
         """
-        return self._polynomial.value is not None
+        return self._size is not None
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -68,42 +70,47 @@ class Dim:
         >>> Dim("batch // 4").subs({"batch": 10})
         StaticDim(2)
         """
-        if self.symbols.isdisjoint(values):
+        if self._size is not None or self.symbols.isdisjoint(values):
             return self
-        return _dim(self._polynomial.subs({str(name): Dim.of(value)._polynomial for name, value in values.items()}))
+        sizes = {str(name): Dim.of(value)._polynomial for name, value in values.items()}
+        return _dim(substituted(self._polynomial, sizes))
+
+    @property
+    def _polynomial(self) -> Polynomial:
+        return Polynomial.constant(self._size or 0) if self._said is None else self._said
 
     def __add__(self, other: Dim | SupportsIndex) -> Dim:
-        return _combined(self, other, Polynomial.__add__)
+        return _combined(operator.add, self, other)
 
     def __radd__(self, other: SupportsIndex) -> Dim:
-        return _combined(self, other, lambda a, b: b + a)
+        return _combined(operator.add, other, self)
 
     def __sub__(self, other: Dim | SupportsIndex) -> Dim:
-        return _combined(self, other, Polynomial.__sub__)
+        return _combined(operator.sub, self, other)
 
     def __rsub__(self, other: SupportsIndex) -> Dim:
-        return _combined(self, other, lambda a, b: b - a)
+        return _combined(operator.sub, other, self)
 
     def __mul__(self, other: Dim | SupportsIndex) -> Dim:
-        return _combined(self, other, Polynomial.__mul__)
+        return _combined(operator.mul, self, other)
 
     def __rmul__(self, other: SupportsIndex) -> Dim:
-        return _combined(self, other, lambda a, b: b * a)
+        return _combined(operator.mul, other, self)
 
     def __floordiv__(self, other: Dim | SupportsIndex) -> Dim:
-        return _combined(self, other, Polynomial.floordiv)
+        return _combined(operator.floordiv, self, other)
 
     def __rfloordiv__(self, other: SupportsIndex) -> Dim:
-        return _combined(self, other, lambda a, b: b.floordiv(a))
+        return _combined(operator.floordiv, other, self)
 
     def __mod__(self, other: Dim | SupportsIndex) -> Dim:
-        return _combined(self, other, _remainder)
+        return _combined(operator.mod, self, other)
 
     def __rmod__(self, other: SupportsIndex) -> Dim:
-        return _combined(self, other, lambda a, b: _remainder(b, a))
+        return _combined(operator.mod, other, self)
 
     def __neg__(self) -> Dim:
-        return _dim(self._polynomial.scaled(-1))
+        return _combined(operator.sub, 0, self)
 
     def __lt__(self, other: Dim | SupportsIndex) -> bool:
         return _decided(self, "<", other)
@@ -119,29 +126,27 @@ class Dim:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dim):
-            return self._polynomial == other._polynomial
+            return self._size == other._size and self._said == other._said
         if isinstance(other, str):
-            return self._polynomial.name == other
+            return self._said is not None and self._said.name == other
         if isinstance(other, int):
-            return self._polynomial.value == other
+            return self._size == other
         return NotImplemented
 
     def __hash__(self) -> int:
         # Equal to the number or the name, so it must hash like them.
-        if self._polynomial.value is not None:
-            return hash(self._polynomial.value)
-        return hash(self._polynomial.name or self._polynomial)
+        return hash(self._size) if self._said is None else hash(self._said.name or self._said)
 
     def __bool__(self) -> bool:
         return self > 0
 
     def __int__(self) -> int:
-        if self._polynomial.value is None:
+        if self._size is None:
             names = ", ".join(f"{name!r}: 8" for name in sorted(self.symbols))
             raise TypeError(
                 f"the size {self} is no number yet: give its names sizes first, for instance .subs({{{names}}})"
             )
-        return self._polynomial.value
+        return self._size
 
     def __index__(self) -> int:
         return int(self)
@@ -153,10 +158,10 @@ class Dim:
         raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was deleted): make a new one")
 
     def __reduce__(self) -> tuple[Callable[[DimLike], Dim], tuple[DimLike]]:
-        return Dim.of, (self._polynomial.value if self._polynomial.value is not None else str(self),)
+        return Dim.of, (str(self) if self._size is None else self._size,)
 
     def __str__(self) -> str:
-        return str(self._polynomial)
+        return str(self._size if self._said is None else self._said)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
@@ -176,7 +181,7 @@ class StaticDim(Dim):
         number = _number(size)
         if number < 0:
             raise ValueError(f"the size of a dim is 0 or more, but got {number}: drop the minus, or take out the dim")
-        return _made(cls, Polynomial.constant(number))
+        return _made(cls, number, None)
 
     def __repr__(self) -> str:
         return f"StaticDim({self})"
@@ -195,12 +200,12 @@ class SymbolicDim(Dim):
     def __new__(cls, name: str) -> SymbolicDim:
         if not isinstance(name, str):
             raise TypeError(f"the name of a dim is a string, but got {name!r}: use SymbolicDim('batch')")
-        if not _is_name(name):
+        if not is_name(name):
             raise ValueError(
                 f"the name of a dim is letters, digits and _, not starting with a digit, but got {name!r}: "
                 "use a name such as 'batch', or Dim.of(text) for an expression"
             )
-        return _made(cls, Polynomial.symbol(name))
+        return _made(cls, None, Polynomial.symbol(name))
 
     @property
     def name(self) -> str:
@@ -227,10 +232,10 @@ class AlgebraicDim(Dim):
             raise TypeError(
                 f"an AlgebraicDim is written as text, but got {expression!r}: use AlgebraicDim('batch // 4')"
             )
-        folded = _parsed(expression)
-        if folded.value is not None or folded.name is not None:
-            raise ValueError(f"{expression!r} is {folded}, which needs no AlgebraicDim: use Dim.of({str(folded)!r})")
-        return _made(cls, folded)
+        said = parsed(expression)
+        if said.value is not None or said.name is not None:
+            raise ValueError(f"{expression!r} is {said}, which needs no AlgebraicDim: use Dim.of({str(said)!r})")
+        return _made(cls, None, said)
 
 
 DimLike = Dim | SupportsIndex | str
@@ -247,6 +252,7 @@ def piece_size(size: DimLike, count: int, index: int) -> Dim:
     """
     if not 0 <= index < count:
         raise ValueError(f"piece {index} of {count} does not exist: pieces are numbered 0 to count - 1")
+    # The pieces of q*n + r are q + 1 for the first r and q for the others, which is this quotient.
     return (Dim.of(size) + (count - 1 - index)) // count
 
 
@@ -261,48 +267,57 @@ def whole_size(piece: DimLike, count: int) -> Dim:
         case ((((Floor(numerator, divisor), 1),), 1),) if divisor.value is not None and divisor.value % count == 0:
             outer = divisor.value // count
             uncut = numerator + Polynomial.constant(divisor.value * size._polynomial.offset - outer * (count - 1))
-            return _dim(uncut.floordiv(Polynomial.constant(outer)))
+            return _dim(divided(uncut, Polynomial.constant(outer)))
     return size * count
 
 
 _D = TypeVar("_D", bound=Dim)
 
 
-def _made(cls: type[_D], polynomial: Polynomial) -> _D:
+def _made(cls: type[_D], size: int | None, said: Polynomial | None) -> _D:
     made = object.__new__(cls)
-    object.__setattr__(made, "_polynomial", polynomial)
+    object.__setattr__(made, "_size", size)
+    object.__setattr__(made, "_said", said)
     return made
 
 
 def _dim(polynomial: Polynomial) -> Dim:
     if polynomial.value is not None:
         return StaticDim(polynomial.value)
-    return _made(SymbolicDim if polynomial.name is not None else AlgebraicDim, polynomial)
+    return _made(SymbolicDim if polynomial.name is not None else AlgebraicDim, None, polynomial)
+
+
+def _is_number(value: object) -> TypeGuard[SupportsIndex]:
+    # The plain type first: asking for a protocol takes microseconds, and nearly every size is a plain number.
+    return type(value) is int or (hasattr(type(value), "__index__") and not isinstance(value, bool | Dim))
 
 
 def _number(value: object) -> int:
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+    if _is_number(value):
         return operator.index(value)
     raise TypeError(
         f"a dim is a whole number, a name or a Dim, but got {value!r}: use for instance 8, 'batch' or Dim('batch') // 4"
     )
 
 
-def _operand(value: object) -> Polynomial | None:
+def _operand(value: object) -> int | Polynomial | None:
     if isinstance(value, Dim):
-        return value._polynomial
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
-        return Polynomial.constant(operator.index(value))
-    return None
+        return value._polynomial if value._size is None else value._size
+    return operator.index(value) if _is_number(value) else None
 
 
-def _combined(dim: Dim, other: object, how: Callable[[Polynomial, Polynomial], Polynomial]) -> Dim:
-    operand = _operand(other)
-    return NotImplemented if operand is None else _dim(how(dim._polynomial, operand))
+def _polynomial(operand: int | Polynomial) -> Polynomial:
+    return Polynomial.constant(operand) if isinstance(operand, int) else operand
 
 
-def _remainder(a: Polynomial, b: Polynomial) -> Polynomial:
-    return a - b * a.floordiv(b)
+def _combined(how: Callable[[int, int], int], left: object, right: object) -> Dim:
+    a, b = _operand(left), _operand(right)
+    if a is None or b is None:
+        # An operator's own way to say that it does not apply, which type checkers do not know outside of it.
+        return NotImplemented  # type: ignore[no-any-return]
+    if isinstance(a, int) and isinstance(b, int) and b:
+        return StaticDim(how(a, b))
+    return _dim(ARITHMETIC[how](_polynomial(a), _polynomial(b)))
 
 
 # For each comparison of a and b: whether a - b or b - a decides it, and from which difference on it is true.
@@ -312,56 +327,13 @@ _COMPARISONS = {">": (1, 1), ">=": (1, 0), "<": (-1, 1), "<=": (-1, 0)}
 def _decided(dim: Dim, sign: str, other: object) -> bool:
     operand = _operand(other)
     if operand is None:
-        # The comparison's own way to say that it does not apply, which type checkers do not know outside of it.
         return NotImplemented  # type: ignore[no-any-return]
     direction, needed = _COMPARISONS[sign]
-    difference = (dim._polynomial - operand).scaled(direction)
-    least, negated_least = difference.least(), difference.scaled(-1).least()
-    if least is not None and least >= needed:
+    difference = folded((dim._polynomial - _polynomial(operand)).scaled(direction))
+    low, negated_low = least(difference), least(folded(difference.scaled(-1)))
+    if low is not None and low >= needed:
         return True
-    if negated_least is not None and negated_least >= 1 - needed:
+    if negated_low is not None and negated_low >= 1 - needed:
         return False
     names = ", ".join(sorted(difference.symbols))
     raise ValueError(f"whether {dim} {sign} {operand} depends on {names}: give it a size first, with .subs(...)")
-
-
-_OPERATORS: Mapping[type[ast.operator], Callable[[Polynomial, Polynomial], Polynomial]] = {
-    ast.Add: Polynomial.__add__,
-    ast.Sub: Polynomial.__sub__,
-    ast.Mult: Polynomial.__mul__,
-    ast.FloorDiv: Polynomial.floordiv,
-    ast.Mod: _remainder,
-}
-
-
-def _is_name(text: str) -> bool:
-    return text.isidentifier() and not iskeyword(text)
-
-
-def _parsed(text: str) -> Polynomial:
-    if _is_name(text):
-        return Polynomial.symbol(text)
-    try:
-        return _evaluated(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, _NotAnExpressionError):
-        raise ValueError(
-            f"a dim is written as a name or as names and whole numbers joined by + - * // %, but got {text!r}: "
-            "use for instance 'batch' or 'batch // 4 + 1'"
-        ) from None
-
-
-class _NotAnExpressionError(Exception):
-    """The text is Python, but not arithmetic on sizes."""
-
-
-def _evaluated(node: ast.expr) -> Polynomial:
-    match node:
-        case ast.Name(name):
-            return Polynomial.symbol(name)
-        case ast.Constant(int(value)) if not isinstance(value, bool):
-            return Polynomial.constant(value)
-        case ast.UnaryOp(ast.USub(), operand):
-            return _evaluated(operand).scaled(-1)
-        case ast.BinOp(left, sign, right) if type(sign) in _OPERATORS:
-            return _OPERATORS[type(sign)](_evaluated(left), _evaluated(right))
-    raise _NotAnExpressionError

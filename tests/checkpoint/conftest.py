@@ -1,0 +1,14 @@
+"""Every test of this folder runs in both memories: one that all devices share, and one for each device."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from weft.runtime import machine
+
+
+@pytest.fixture(params=["unified", "separate"], autouse=True)
+def memory(request: pytest.FixtureRequest) -> Iterator[str]:
+    machine.use_separate_memory(request.param == "separate")
+    yield request.param
+    machine.use_separate_memory(False)

@@ -1,0 +1,160 @@
+"""A checkpoint that does not fit, or is damaged, says what is wrong and what to do; a failed save changes nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import weft
+from weft import P
+from weft.checkpoint import CheckpointError, saving
+
+MESH = weft.make_mesh({"tp": 2})
+
+
+def linear(inputs: int = 4, outputs: int = 4, **options) -> torch.nn.Linear:
+    return torch.nn.Linear(inputs, outputs, **options)
+
+
+MISMATCHES = {
+    "a missing name": (
+        torch.nn.Sequential(linear()),
+        "the state has no '0.weight', '0.bias' in the checkpoint. Close names there: 'weight'.",
+    ),
+    "a name too many": (
+        linear(bias=False),
+        "the state has 'bias' in the checkpoint, which nothing is waiting for: add them to `like`, or pass strict=False",
+    ),
+    "another shape": (linear(4, 3), "'weight' has shape (4, 4) in the checkpoint, but (3, 4) here"),
+    "another dtype": (linear().double(), "'weight' is torch.float32 in the checkpoint, but torch.float64 here"),
+    "a meta module": (linear(device="meta"), "'weight' is on the meta device and can hold nothing"),
+    "another structure": ({"weight": {"w": torch.ones(1)}, "bias": None}, "'weight' is no dict in the checkpoint, but tensor 'weight'"),
+    "not a tensor": ({"weight": None, "bias": None, "more": torch.ones(1)}, "the state has no 'more' in the checkpoint"),
+    "an unknown pattern": (
+        {"wieght": weft.NamedMapping(MESH, P("tp"))},
+        "matches no tensor of the checkpoint",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
+def test_what_does_not_fit_is_said(case: str, tmp_path: Path) -> None:
+    weft.checkpoint.save(linear(), tmp_path)
+    like, message = MISMATCHES[case]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        weft.checkpoint.load(tmp_path, like)
+
+
+def test_strict_false_leaves_the_rest_unread(tmp_path: Path) -> None:
+    weft.checkpoint.save({"model": linear(), "step": 1}, tmp_path)
+    assert weft.checkpoint.load(tmp_path, {"step": 0}, strict=False) == {"step": 1}
+
+
+def test_an_optimizer_of_other_parameters_is_refused(tmp_path: Path) -> None:
+    model = linear()
+    opt = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    opt.step()
+    weft.checkpoint.save(opt, tmp_path)
+    with pytest.raises(CheckpointError, match="has state for parameter 1 in the checkpoint, but this optimizer has 1"):
+        weft.checkpoint.load(tmp_path, torch.optim.Adam([torch.nn.Parameter(torch.ones(4, 4))]))
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no checkpoint at"):
+        weft.checkpoint.load(tmp_path)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    weft.checkpoint.save(linear(), tmp_path)
+    next(tmp_path.glob("*.safetensors")).unlink()
+    with pytest.raises(CheckpointError, match=r"is incomplete, its file 'tensors-.*' is missing"):
+        weft.checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 60])
+def test_a_truncated_file(tmp_path: Path, keep: int) -> None:
+    weft.checkpoint.save(linear(), tmp_path)
+    file = next(tmp_path.glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match="is damaged or no safetensors file"):
+        weft.checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "weft checkpoint 1"}'])
+def test_a_damaged_index(tmp_path: Path, text: str) -> None:
+    weft.checkpoint.save(linear(), tmp_path)
+    (tmp_path / "index.json").write_text(text)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        weft.checkpoint.load(tmp_path)
+
+
+def test_an_index_that_lacks_a_shard(tmp_path: Path) -> None:
+    weft.checkpoint.save({"x": torch.ones(4, 4)}, tmp_path)
+    index = tmp_path / "index.json"
+    index.write_text(re.sub(r'"shards": \[.*?\n   \]', '"shards": []', index.read_text(), flags=re.S))
+    with pytest.raises(CheckpointError, match="shards hold 0 of 16 elements"):
+        weft.checkpoint.load(tmp_path)
+
+
+def test_a_newer_format(tmp_path: Path) -> None:
+    (tmp_path / "index.json").write_text('{"format": "weft checkpoint 9"}')
+    with pytest.raises(CheckpointError, match="is of the format 'weft checkpoint 9'"):
+        weft.checkpoint.load(tmp_path)
+
+
+def test_an_unfinished_checkpoint(tmp_path: Path) -> None:
+    weft.checkpoint.save(linear(), tmp_path)
+    (tmp_path / "index.json").unlink()
+    with pytest.raises(CheckpointError, match=r"has no index.json: it was not completed"):
+        weft.checkpoint.load(tmp_path)
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"but 'a\.0' is a set"):
+        weft.checkpoint.save({"a": [{1, 2}]}, tmp_path)
+    with pytest.raises(TypeError, match=r"but the state has \(1, 2\)"):
+        weft.checkpoint.save({(1, 2): 3}, tmp_path)
+    with pytest.raises(CheckpointError, match="holds a module or a dict of tensors by name"):
+        weft.checkpoint.save({"step": 3}, tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError, match="meta device has no value to save"):
+        weft.checkpoint.save(linear(device="meta"), tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="is a file"):
+        weft.checkpoint.save(linear(), tmp_path / "file")
+
+
+@pytest.mark.parametrize("breaks", ["save_file", "_replace"])
+@pytest.mark.parametrize("path", ["folder", "model.safetensors"])
+def test_a_failed_save_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch, breaks: str, path: str) -> None:
+    old, new = {"x": torch.zeros(3)}, {"x": torch.ones(3)}
+    weft.checkpoint.save(old, tmp_path / path)
+
+    def fail(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(saving, breaks, fail)
+        if path == "folder" or breaks == "save_file":
+            with pytest.raises(OSError, match="no space"):
+                weft.checkpoint.save(new, tmp_path / path)
+    assert torch.equal(weft.checkpoint.load(tmp_path / path)["x"], old["x"])
+    weft.checkpoint.save(new, tmp_path / path)
+    assert torch.equal(weft.checkpoint.load(tmp_path / path)["x"], new["x"])
+
+
+def test_a_new_checkpoint_leaves_no_files_of_the_old(tmp_path: Path) -> None:
+    for value in range(3):
+        weft.checkpoint.save({"x": torch.full((3,), value)}, tmp_path)
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".safetensors"]
+
+
+def test_large_states_go_to_several_files(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(saving, "_FILE_BYTES", 100)
+    state = {str(i): torch.full((15,), i) for i in range(5)}
+    weft.checkpoint.save(state, tmp_path)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 5
+    assert all(torch.equal(weft.checkpoint.load(tmp_path)[name], x) for name, x in state.items())

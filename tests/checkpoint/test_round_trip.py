@@ -1,0 +1,188 @@
+"""What is saved in any layout is loaded in any layout, bit for bit."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import weft
+from weft import NamedMapping, P
+from weft.checkpoint import reading
+
+MESH = weft.make_mesh({"dp": 2, "tp": 3})
+SPECS = [P(), P("dp"), P(None, "tp"), P("tp", "dp"), P(("dp", "tp")), P(None, ("tp", "dp"))]
+DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float8_e4m3fn]
+
+
+def values(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.arange(max(1, torch.Size(shape).numel()))[: torch.Size(shape).numel()].reshape(shape).to(dtype)
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    whole = a.full_tensor() if isinstance(a, weft.Tensor) else a
+    return whole.dtype == b.dtype and torch.equal(whole.view(torch.uint8), b.view(torch.uint8))
+
+
+@settings(max_examples=25)
+@given(
+    before=st.sampled_from(SPECS),
+    after=st.sampled_from(SPECS),
+    shape=st.sampled_from([(4, 6), (5, 7), (1, 2), (3, 1)]),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_any_layout_loads_into_any_other(before, after, shape, dtype) -> None:
+    x = values(shape, dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        weft.checkpoint.save({"x": weft.shard(x, MESH, before)}, folder)
+        loaded = weft.checkpoint.load(folder, {"x": NamedMapping(MESH, after)})
+    assert loaded["x"].mapping.spec == after
+    assert same(loaded["x"], x)
+
+
+def test_another_mesh_loads_too(tmp_path: Path) -> None:
+    x = values((8, 6))
+    other = weft.make_mesh({"x": 4})
+    weft.checkpoint.save({"x": weft.shard(x, MESH, P("tp", "dp"))}, tmp_path)
+    loaded = weft.checkpoint.load(tmp_path, {"x": NamedMapping(other, P(None, "x"))})
+    assert loaded["x"].mesh == other
+    assert same(loaded["x"], x)
+
+
+def test_the_structure_comes_back(tmp_path: Path) -> None:
+    state = {"a": [1, 2.5, None], "b": ("x", True), "c": {7: torch.ones(2), "n": {}}, "s": torch.tensor(3.0)}
+    weft.checkpoint.save(state, tmp_path)
+    back = weft.checkpoint.load(tmp_path)
+    assert torch.equal(back["c"].pop(7), state["c"].pop(7))
+    assert torch.equal(back.pop("s"), state.pop("s"))
+    assert back == state
+
+
+def test_names_that_fall_together_are_kept_apart(tmp_path: Path) -> None:
+    weft.checkpoint.save({"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}}, tmp_path)
+    back = weft.checkpoint.load(tmp_path)
+    assert (back["a.b"].item(), back["a"]["b"].item()) == (0, 1)
+
+
+def test_a_pending_sum_is_saved_as_its_value(tmp_path: Path) -> None:
+    x = weft.shard(values((4, 6)), MESH, P(None, "tp"))
+    total = x @ weft.shard(torch.ones(6, 2), MESH, P("tp", None))
+    weft.checkpoint.save({"x": total}, tmp_path)
+    assert torch.equal(weft.checkpoint.load(tmp_path)["x"], values((4, 6)) @ torch.ones(6, 2))
+
+
+def test_tied_parameters_are_saved_once(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6, bias=False), torch.nn.Linear(6, 6, bias=False))
+    model[1].weight = model[0].weight
+    weft.nn.shard_module(model, MESH, {"0.weight": P("tp", None)})
+    weft.checkpoint.save(model, tmp_path)
+    size = sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
+    assert size < 2 * 6 * 6 * 4 + 600
+    back = weft.checkpoint.load(tmp_path)
+    assert torch.equal(back["0.weight"], back["1.weight"])
+
+
+def test_an_unsharded_checkpoint_is_plain_safetensors(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 4)
+    weft.checkpoint.save(model, tmp_path)
+    (file,) = tmp_path.glob("*.safetensors")
+    assert torch.equal(load_file(file)["weight"], model.weight)
+
+
+def test_a_single_file_is_plain_in_any_layout(tmp_path: Path) -> None:
+    model = weft.nn.shard_module(torch.nn.Linear(6, 4), MESH, {"weight": P("dp", "tp")})
+    weft.checkpoint.save(model, tmp_path / "model.safetensors")
+    assert torch.equal(load_file(tmp_path / "model.safetensors")["weight"], model.weight.full_tensor())
+    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+    other = weft.nn.shard_module(torch.nn.Linear(6, 4), MESH, {"weight": P(None, "tp")})
+    weft.checkpoint.load(tmp_path / "model.safetensors", other)
+    assert torch.equal(other.weight.full_tensor(), model.weight.full_tensor())
+
+
+def test_files_of_other_libraries_load(tmp_path: Path) -> None:
+    save_file({"weight": values((4, 6))}, tmp_path / "part-1.safetensors")
+    save_file({"bias": values((4,))}, tmp_path / "part-2.safetensors")
+    model = weft.nn.shard_module(torch.nn.Linear(6, 4), MESH, {"weight": P("dp", "tp")})
+    weft.checkpoint.load(tmp_path, model)
+    assert same(model.weight.detach(), values((4, 6)))
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"weight": "part-1.safetensors"}}')
+    assert list(weft.checkpoint.load(tmp_path)) == ["weight"]
+
+
+def test_patterns_and_one_mapping_say_layouts(tmp_path: Path) -> None:
+    weft.checkpoint.save({"a.weight": values((4, 6)), "b.weight": values((6, 6))}, tmp_path)
+    by_pattern = weft.checkpoint.load(tmp_path, {"a.*": NamedMapping(MESH, P("dp")), "*": NamedMapping(MESH, P("tp"))})
+    assert [x.mapping.spec for x in by_pattern.values()] == [P("dp"), P("tp")]
+    alike = weft.checkpoint.load(tmp_path, NamedMapping(MESH, P(None, "tp")))
+    assert [x.mapping.spec for x in alike.values()] == [P(None, "tp")] * 2
+
+
+def test_only_needed_slices_are_read(tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weft.checkpoint.save({"x": values((8, 6))}, tmp_path)
+    read = []
+
+    class Watched:
+        def __init__(self, part):
+            self.part = part
+
+        def __getitem__(self, where):
+            value = self.part[where]
+            read.append(value.numel())
+            return value
+
+    class File:
+        def __init__(self, *args, **kwargs):
+            self.file = safe_open(*args, **kwargs)
+
+        def get_slice(self, key):
+            return Watched(self.file.get_slice(key))
+
+    monkeypatch.setattr(reading, "safe_open", File)
+    weft.checkpoint.load(tmp_path, {"x": NamedMapping(MESH, P("dp", "tp"))})
+    assert read == ([48] if memory == "unified" else [8] * 6)
+
+
+def test_no_process_holds_a_split_tensor_whole(tmp_path: Path, memory: str) -> None:
+    weft.checkpoint.save({"x": weft.shard(values((8, 6)), MESH, P("dp", "tp"))}, tmp_path)
+    (file,) = tmp_path.glob("*.safetensors")
+    shapes = {tuple(x.shape) for x in load_file(file).values()}
+    assert shapes == ({(8, 6)} if memory == "unified" else {(4, 2)})
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD], ids=lambda o: o.__name__)
+def test_training_goes_on_from_a_checkpoint_in_another_layout(tmp_path: Path, optimizer) -> None:
+    options = {"lr": 0.05} | ({"momentum": 0.9} if optimizer is torch.optim.SGD else {})
+    batch = torch.randn(12, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def made(patterns):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3)).double()
+        if patterns is not None:
+            weft.nn.shard_module(model, MESH, patterns)
+        return model, optimizer(model.parameters(), **options)
+
+    def trained(model, opt, steps: int) -> float:
+        for _ in range(steps):
+            opt.zero_grad()
+            loss = model(batch).square().mean()
+            loss.backward()
+            opt.step()
+        return loss.item()
+
+    expected = trained(*made(None), 6)
+    model, opt = made({"0.*": P("tp"), "2.weight": P(None, "tp")})
+    trained(model, opt, 3)
+    weft.checkpoint.save({"model": model, "optimizer": opt, "step": 3}, tmp_path)
+    other, other_opt = made({"0.weight": P(None, "tp"), "2.*": P("tp")})
+    state = weft.checkpoint.load(tmp_path, {"model": other, "optimizer": other_opt, "step": None})
+    assert state["step"] == 3
+    assert state["model"] is other
+    assert trained(other, other_opt, 3) == pytest.approx(expected, rel=1e-12)
+    moments = [v for v in other_opt.state[other[0].weight].values() if isinstance(v, weft.Tensor)]
+    assert [m.mapping.spec for m in moments] == [P(None, "tp")] * len(moments) != []

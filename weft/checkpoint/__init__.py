@@ -1,0 +1,17 @@
+"""Checkpoints: saved in one layout, loaded in any other, as safetensors files.
+
+>>> import torch, weft
+>>> from weft import P
+>>> mesh = weft.make_mesh({"dp": 2, "tp": 4})
+>>> x = weft.shard(torch.arange(8.0), mesh, P("tp"))
+>>> weft.checkpoint.save({"x": x, "step": 3}, "checkpoint")
+>>> state = weft.checkpoint.load("checkpoint", {"x": weft.NamedMapping(mesh, P(("tp", "dp"))), "step": None})
+>>> state["x"].mapping.spec, state["x"].sum().item(), state["step"]
+(P(('tp', 'dp')), 28.0, 3)
+"""
+
+from .errors import CheckpointError
+from .loading import load
+from .saving import save
+
+__all__ = ["CheckpointError", "load", "save"]

@@ -1,0 +1,210 @@
+"""`load`: a checkpoint into modules, optimizers and layouts that need not be the ones it was saved from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from ..nn.patterns import Patterns
+from ..sharding.mapping import DeviceMapping, named_mapping
+from ..tensor.tensor import Tensor
+from .errors import CheckpointError
+from .reading import Reader
+from .tree import Node, State, unflattened
+
+__all__ = ["load"]
+
+
+def load(path: str | os.PathLike[str], like: State = None, *, strict: bool = True) -> State:
+    """Loads a checkpoint in the layouts that `like` says, whatever layouts it was saved in.
+
+    `like` has the structure of the saved state. A module or an optimizer in it is filled in place; where it has a tensor
+    or a mapping, the result has the saved tensor in that layout; anything else stands for the saved value as it is, with
+    tensors whole. Instead of a structure it may be one mapping for all tensors, or a dict of name patterns and mappings.
+    `strict=False` leaves unread what `like` does not mention. Every process calls this and reads only what it holds.
+
+    >>> import torch, weft
+    >>> mesh = weft.make_mesh({"tp": 4})
+    >>> weft.checkpoint.save(torch.nn.Linear(8, 8), "checkpoint")
+    >>> model = weft.nn.shard_module(torch.nn.Linear(8, 8), mesh, {"weight": weft.P("tp", None)})
+    >>> model = weft.checkpoint.load("checkpoint", model)
+    """
+    with Reader(Path(path)) as reader:
+        if like is None:
+            return unflattened(reader.index.structure, reader.read)
+        if isinstance(like, DeviceMapping):
+            return unflattened(reader.index.structure, lambda name: reader.read_laid(name, like))
+        if _are_patterns(like, reader):
+            return _by_pattern(reader, cast("Mapping[str, DeviceMapping]", like))
+        return _Loader(reader, strict).filled(reader.index.structure, like, ())
+
+
+def _are_patterns(like: State, reader: Reader) -> bool:
+    """Whether a dict of mappings speaks of name patterns, not of the saved state's own keys."""
+    if (
+        not isinstance(like, Mapping)
+        or not like
+        or not all(isinstance(value, DeviceMapping) for value in like.values())
+    ):
+        return False
+    return not set(like) & set(_children(reader.index.structure))
+
+
+def _by_pattern(reader: Reader, mappings: Mapping[str, DeviceMapping]) -> State:
+    patterns = Patterns(next(iter(mappings.values())).mesh, mappings)
+    patterns.check_used(reader.index.tensors, f"tensor of the checkpoint {str(reader.path)!r}")
+    return unflattened(reader.index.structure, lambda name: reader.read_laid(name, patterns.mapping(name)))
+
+
+class _Loader:
+    """Goes through the saved structure and what it is loaded into, side by side."""
+
+    def __init__(self, reader: Reader, strict: bool) -> None:
+        self.reader, self.strict = reader, strict
+
+    def filled(self, node: Node, like: State, path: tuple[str, ...]) -> State:
+        """The saved state under `node`, in the form that `like` asks for."""
+        if isinstance(like, torch.nn.Module):
+            self._fill_module(node, like, path)
+            return like
+        if isinstance(like, torch.optim.Optimizer):
+            self._fill_optimizer(node, like, path)
+            return like
+        if isinstance(like, (torch.Tensor, DeviceMapping)):
+            return self._tensor(node, like, path)
+        if isinstance(like, Mapping):
+            saved = self._matched(node, "dict", like, path)
+            return {key: self.filled(saved[key], item, (*path, str(key))) for key, item in like.items()}
+        if isinstance(like, (list, tuple)):
+            saved = self._matched(node, "list", range(len(like)), path)
+            return type(like)(self.filled(saved[i], item, (*path, str(i))) for i, item in enumerate(like))
+        return unflattened(node, self.reader.read)
+
+    def _matched(
+        self, node: Node, what: str, wanted: Iterable[str | int], path: tuple[str, ...]
+    ) -> dict[str | int, Node]:
+        """The children of a node, which must be those that are wanted."""
+        saved = _children(node)
+        wanted = list(wanted)
+        if not saved and wanted:
+            raise CheckpointError(
+                f"{self._at(path)} is no {what} in the checkpoint, but {next(iter(node))} {next(iter(node.values()))!r}"
+            )
+        missing = [key for key in wanted if key not in saved]
+        if missing:
+            close = get_close_matches(str(missing[0]), list(map(str, saved)), n=3, cutoff=0.5)
+            hint = f" Close names there: {', '.join(map(repr, close))}." if close else f" It has {_listed(saved)}."
+            raise CheckpointError(f"{self._at(path)} has no {_listed(missing)} in the checkpoint.{hint}")
+        extra = [key for key in saved if key not in set(wanted)]
+        if extra and self.strict:
+            raise CheckpointError(
+                f"{self._at(path)} has {_listed(extra)} in the checkpoint, which nothing is waiting for: add them to `like`, or pass strict=False to leave them unread"
+            )
+        return saved
+
+    def _tensor(self, node: Node, like: torch.Tensor | DeviceMapping, path: tuple[str, ...]) -> torch.Tensor:
+        if "tensor" not in node:
+            raise CheckpointError(
+                f"{self._at(path)} is no tensor in the checkpoint, but {next(iter(node))} {next(iter(node.values()))!r}"
+            )
+        name = cast(str, node["tensor"])
+        saved = self.reader.index.tensors[name]
+        if isinstance(like, DeviceMapping):
+            return self.reader.read_laid(name, like)
+        if saved.shape != tuple(like.shape):
+            raise CheckpointError(
+                f"{self._at(path)} has shape {saved.shape} in the checkpoint, but {tuple(like.shape)} here: load it into a model of the saved size"
+            )
+        if saved.dtype != like.dtype:
+            raise CheckpointError(
+                f"{self._at(path)} is {saved.dtype} in the checkpoint, but {like.dtype} here: convert the model first (model.to({saved.dtype})), and back after loading"
+            )
+        if isinstance(like, Tensor):
+            return self.reader.read_laid(name, like.mapping if not like._layout.pending else _resolved(like))
+        return self.reader.read(name).to(like.device)
+
+    def _fill_module(self, node: Node, module: torch.nn.Module, path: tuple[str, ...]) -> None:
+        state = module.state_dict(keep_vars=True)
+        saved = self._matched(node, "module", state, path)
+        others: dict[str, object] = {}
+        for name, target in state.items():
+            where = (*path, name)
+            if not isinstance(target, torch.Tensor):
+                others[name] = self.filled(saved[name], None, where)
+                continue
+            if target.is_meta:
+                raise CheckpointError(
+                    f"{self._at(where)} is on the meta device and can hold nothing: use weft.nn.shard_module(module, mesh, patterns) first"
+                )
+            _overwrite(target, self._tensor(saved[name], target, where))
+        if others:
+            module.load_state_dict(others, strict=False)
+
+    def _fill_optimizer(self, node: Node, optimizer: torch.optim.Optimizer, path: tuple[str, ...]) -> None:
+        """State that has a parameter's shape takes its layout; the rest (step counts) is plain."""
+        parts = self._matched(node, "optimizer", ("state", "param_groups"), path)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        state: dict[str | int, object] = {}
+        for index, entry in _children(parts["state"]).items():
+            if not isinstance(index, int) or index >= len(parameters):
+                raise CheckpointError(
+                    f"{self._at(path)} has state for parameter {index} in the checkpoint, but this optimizer has {len(parameters)} parameters: give it the same ones"
+                )
+            state[index] = {
+                key: self._moment(item, parameters[index], (*path, "state", str(index), str(key)))
+                for key, item in _children(entry).items()
+            }
+        groups = unflattened(parts["param_groups"], self.reader.read)
+        try:
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
+        except ValueError as error:
+            raise CheckpointError(f"{self._at(path)} does not fit this optimizer: {error}") from error
+
+    def _moment(self, node: Node, parameter: torch.Tensor, path: tuple[str, ...]) -> State:
+        name = node.get("tensor")
+        if not isinstance(name, str):
+            return self.filled(node, None, path)
+        if isinstance(parameter, Tensor) and self.reader.index.tensors[name].shape == tuple(parameter.shape):
+            return self.reader.read_laid(name, parameter.mapping)
+        return self.reader.read(name)
+
+    def _at(self, path: tuple[str, ...]) -> str:
+        return repr(".".join(path)) if path else "the state"
+
+
+def _overwrite(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Writes a value of the same layout into a tensor, shard by shard."""
+    if isinstance(target, Tensor) and target._layout.pending:
+        raise CheckpointError("a parameter with a pending reduction cannot be loaded into: all_reduce it first")
+    pairs = (
+        zip(target._pieces, cast(Tensor, value)._pieces, strict=True)
+        if isinstance(target, Tensor)
+        else [(target, value)]
+    )
+    with torch.no_grad():
+        for held, new in pairs:
+            held.detach().copy_(new)
+
+
+def _resolved(x: Tensor) -> DeviceMapping:
+    return named_mapping(x._layout.resolved)
+
+
+def _children(node: Node) -> dict[str | int, Node]:
+    """What stands under a node, by key; nothing for a leaf."""
+    ((kind, content),) = node.items()
+    if kind == "dict":
+        return dict(cast("list[tuple[str | int, Node]]", content))
+    if kind in ("list", "tuple"):
+        return dict(enumerate(cast("list[Node]", content)))
+    return {}
+
+
+def _listed(keys: Iterable[str | int]) -> str:
+    keys = list(keys)
+    return ", ".join(map(repr, keys[:6])) + (f" and {len(keys) - 6} more" if len(keys) > 6 else "")

@@ -33,7 +33,7 @@ _TORCH = {
         "accelerator all_gather all_reduce all_to_all cpu distributed_broadcast gpu ppermute reduce_scatter reshard shard to_device transfer_to"
     ),
     "tensor.creation": (
-        "arange empty empty_like eye from_local full full_like ones ones_like rand rand_like randint randn randn_like tensor zeros zeros_like"
+        "arange empty empty_like eye from_local full full_like ones ones_like rand rand_like randint randn randn_like zeros zeros_like"
     ),
     "tensor.comm_log": "comm_log",
     "tensor.policy": "reshard_policy",

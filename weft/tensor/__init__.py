@@ -1,10 +1,24 @@
-"""What users hold: `Tensor`, creation, communication, transfer, dispatch."""
+"""What users hold: `Tensor`, creation, communication, transfer, dispatch.
+
+The package itself can be called: `weft.tensor(data, mapping=...)` makes a tensor, as `torch.tensor` does.
+"""
+
+import sys
+from types import ModuleType
 
 from ..rules import indexing, matmul, normalization, pointwise, reductions, views  # noqa: F401 - fill the table of rules
 from ..runtime.host_memory import keep_freed_memory
 from . import dispatch, handlers, text  # noqa: F401 - Tensor's ops and its print
+from .creation import tensor as _make
 from .tensor import Tensor
 
 __all__ = ["Tensor"]
 
 keep_freed_memory()
+
+
+class _CallablePackage(ModuleType):
+    __call__ = staticmethod(_make)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

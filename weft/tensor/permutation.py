@@ -13,7 +13,7 @@ from ..runtime.run import Route
 from ..sharding.geometry import Box, box, box_shape
 from ..sharding.layout import Layout
 from . import comm_log
-from .movement import is_transformed, layout_of
+from .movement import is_transformed, layout_of, move
 from .tensor import Tensor, wrap
 
 __all__ = ["permute"]
@@ -43,15 +43,17 @@ class _Permute(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        ctx.pairs = inputs[1]
+        layout = layout_of(inputs[0])
+        assert layout is not None
+        ctx.pairs, ctx.layout = inputs[1], layout.resolved
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return permute(grad, ((dst, src) for src, dst in ctx.pairs)), None
+        return permute(move(grad, ctx.layout, op="ppermute backward"), ((dst, src) for src, dst in ctx.pairs)), None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, _: None) -> torch.Tensor:
-        return permute(tangent, ctx.pairs)
+        return permute(move(tangent, ctx.layout, op="ppermute"), ctx.pairs)
 
     @staticmethod
     def vmap(

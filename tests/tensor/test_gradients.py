@@ -1,0 +1,151 @@
+"""The gradient table: every op, every kind, first and second order, and through torch.func."""
+
+import functools
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import weft
+from weft import P
+from weft.sharding import DeviceMesh, make_mesh
+
+MESH = make_mesh({"a": 2, "b": 2})
+KINDS = ("sum", "mean", "max", "min", "prod")
+
+
+def on(x: torch.Tensor, *spec: object) -> torch.Tensor:
+    return weft.shard(x, MESH, P(*spec))
+
+
+def pending(x: torch.Tensor) -> torch.Tensor:
+    """The same value as a sum that is pending over "a"."""
+    return weft.shard(x, MESH, weft.NamedMapping(MESH, P(None, "b"), unreduced=["a"]))
+
+
+MOVES = {
+    "shard": lambda x: on(on(x, "a"), None, ("b", "a")),
+    "shard from pending": lambda x: on(pending(x), "a", "b"),
+    "all_gather": lambda x: weft.all_gather(on(x, "a", "b")),
+    "all_gather one dim": lambda x: weft.all_gather(on(x, "a", "b"), axis=1),
+    "broadcast": lambda x: weft.distributed_broadcast(on(x, "a", "b")),
+    "broadcast plain": lambda x: weft.distributed_broadcast(x, MESH),
+    "to_device": lambda x: weft.to_device(on(x, "a"), weft.CPU(3)),
+    "to sharding": lambda x: weft.to_device(x, sharding=weft.NamedMapping(MESH, P("b"))),
+    "cpu": lambda x: weft.cpu(on(x, "a")),
+    "redistribute": lambda x: on(x, "a").redistribute(weft.NamedMapping(MESH, P(None, "b"))),
+    "other mesh": lambda x: weft.shard(on(x, "a", "b"), DeviceMesh([weft.CPU(i) for i in (5, 6, 7)], (3,), ("z",)), P("z")),
+    "full_tensor": lambda x: on(x, "a", "b").full_tensor(),
+    "all_reduce pending": lambda x: weft.all_reduce(pending(x)),
+    "reduce_scatter pending": lambda x: weft.reduce_scatter(pending(x), 0),
+}
+COMBINATIONS = {
+    "all_to_all": lambda x: weft.all_to_all(on(x, "a"), 1, 0),
+    "all_to_all same dim": lambda x: weft.all_to_all(on(x, "a"), 0, 0),
+    "all_to_all other dim": lambda x: weft.all_to_all(on(x, "a"), 0, 1),
+    "all_to_all untiled": lambda x: weft.all_to_all(on(x.reshape(4, 2, 2), "a"), 1, 0, tiled=False),
+    "all_to_all replicated": lambda x: weft.all_to_all(on(x), 1, 0),
+    "ppermute": lambda x: weft.ppermute(on(x, "a", "b"), [(0, 1), (1, 2), (3, 0)]),
+    **{f"all_reduce {kind}": functools.partial(lambda x, k: weft.all_reduce(on(x, "a", "b"), k, "a"), k=kind) for kind in KINDS},
+    **{f"all_reduce all {kind}": functools.partial(lambda x, k: weft.all_reduce(on(x, ("b", "a")), k), k=kind) for kind in KINDS},
+    **{f"all_reduce replicas {kind}": functools.partial(lambda x, k: weft.all_reduce(on(x, "a"), k, "b"), k=kind) for kind in KINDS},
+    **{f"reduce_scatter {kind}": functools.partial(lambda x, k: weft.reduce_scatter(on(x, "a"), 0, k), k=kind) for kind in KINDS},
+}
+
+
+def values(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+
+
+def whole(op):
+    return lambda x: op(x).full_tensor() if isinstance(op(x), weft.Tensor) else op(x)
+
+
+@pytest.mark.parametrize("name", MOVES)
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (1, 2)])
+def test_movements(memory, name, shape) -> None:
+    x = values(*shape).requires_grad_()
+    assert gradcheck(whole(MOVES[name]), x)
+    assert gradgradcheck(lambda x: whole(MOVES[name])(x) ** 3, x, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_combinations(memory, name, contiguous) -> None:
+    x = values(4, 4) if contiguous else values(8, 4)[::2].t()
+    x.requires_grad_()
+    assert gradcheck(whole(COMBINATIONS[name]), x)
+    assert gradgradcheck(lambda x: whole(COMBINATIONS[name])(x) ** 2, x, fast_mode=True)
+
+
+def test_ties_share_the_gradient_equally(memory) -> None:
+    x = torch.tensor([[1.0, 2.0], [1.0, 3.0]], requires_grad=True)
+    for kind, expected in (("max", [[0.5, 0.0], [0.5, 1.0]]), ("min", [[0.5, 1.0], [0.5, 0.0]])):
+        (grad,) = torch.autograd.grad(weft.all_reduce(on(x, "a"), kind).sum().full_tensor(), x)
+        assert grad.tolist() == expected
+
+
+def test_products_are_right_with_zeros(memory) -> None:
+    x = torch.tensor([[0.0, 0.0], [3.0, 0.0]], requires_grad=True)
+    (grad,) = torch.autograd.grad(weft.all_reduce(on(x, "a"), "prod").sum().full_tensor(), x)
+    assert grad.tolist() == [[3.0, 0.0], [0.0, 0.0]]
+
+
+FUNCTIONS = {name: MOVES[name] for name in ("shard", "all_gather", "broadcast", "to_device", "all_reduce pending")} | {
+    name: COMBINATIONS[name] for name in ("all_to_all", "ppermute", "all_reduce sum", "all_reduce max", "all_reduce prod", "reduce_scatter mean")
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_torch_func(memory, name) -> None:
+    """grad, vjp, jvp, jacrev, jacfwd and hessian of a sharded program are those of its plain meaning."""
+    op = FUNCTIONS[name]
+    x, v = values(4, 4), values(4, 4) + 1
+    jacobian = torch.autograd.functional.jacobian(whole(op), x)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return (op(x) ** 2).sum()
+
+    def plain(value: torch.Tensor) -> torch.Tensor:
+        return value.full_tensor() if isinstance(value, weft.Tensor) else value
+
+    y = whole(op)(x)
+    torch.testing.assert_close(plain(torch.func.grad(loss)(x)), 2 * torch.tensordot(y, jacobian, y.dim()))
+    out, pull = torch.func.vjp(op, x)
+    torch.testing.assert_close(plain(out), y)
+    torch.testing.assert_close(plain(pull(torch.ones_like(out))[0]), jacobian.sum(tuple(range(y.dim()))))
+    out, tangent = torch.func.jvp(op, (x,), (v,))
+    torch.testing.assert_close(plain(tangent), torch.tensordot(jacobian, v, 2))
+    torch.testing.assert_close(plain(torch.func.jacrev(op)(x)), jacobian)
+    torch.testing.assert_close(
+        plain(torch.func.hessian(loss)(x)), torch.autograd.functional.hessian(lambda x: plain(loss(x)), x)
+    )
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_vmap(memory, name) -> None:
+    op = FUNCTIONS[name]
+    batch = values(3, 4, 4)
+    expected = torch.stack([whole(op)(x) for x in batch])
+    out = torch.func.vmap(op)(batch)
+    torch.testing.assert_close(out.full_tensor(), expected)
+
+
+def test_sharded_leaves_through_torch_func(memory) -> None:
+    w = weft.shard(values(4, 6), MESH, P("a", "b"))
+    x = weft.shard(values(2, 4), MESH, P(None, "a"))
+
+    def loss(w: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ w).pow(2).sum()
+
+    expected = torch.func.grad(lambda w: torch.tanh(x.full_tensor() @ w).pow(2).sum())(w.full_tensor())
+    torch.testing.assert_close(torch.func.grad(loss)(w).full_tensor(), expected)
+
+
+def test_accumulating_keeps_the_layout(memory) -> None:
+    w = weft.shard(values(4, 4), MESH, P(None, "b")).requires_grad_()
+    x = weft.shard(values(8, 4), MESH, P("a"))
+    for _ in range(2):
+        (x @ w).sum().backward()
+    assert w.grad.mapping.spec == P(None, "b")
+    torch.testing.assert_close(w.grad.full_tensor(), 2 * x.full_tensor().sum(0)[:, None].expand(4, 4))

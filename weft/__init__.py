@@ -39,7 +39,7 @@ _TORCH = {
     "tensor.policy": "reshard_policy",
     "rules.registry": "register_rule",
 }
-_MODULES = ("checkpoint", "devices", "errors", "graph", "kernels", "nn", "ops", "planning", "sharding")
+_MODULES = ("checkpoint", "devices", "distributed", "errors", "graph", "kernels", "nn", "ops", "planning", "sharding", "tensor")
 _HOME = {name: module for table in (_WORDS, _TORCH) for module, names in table.items() for name in names.split()}
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - built from the tables above

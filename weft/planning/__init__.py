@@ -10,7 +10,8 @@
 """
 
 from .bounds import lower_bound
-from .plan import Plan, move_cost, plan_layouts
+from .planner import plan
+from .plans import Plan, move_cost, plan_layouts
 from .steps import (
     AllGather,
     AllReduce,
@@ -49,6 +50,7 @@ __all__ = [
     "dual",
     "lower_bound",
     "move_cost",
+    "plan",
     "plan_layouts",
     "receives",
     "sends",

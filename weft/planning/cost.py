@@ -23,10 +23,11 @@ def steps_time(steps: Sequence[Step], bound: Bytes, topology: Topology = DEFAULT
     """The seconds that steps take one after another, for a movement with this lower bound."""
     moving = [step for step in steps if step.bytes_received.total]
     total = sum(step.bytes_received.total for step in moving)
-    return sum(
-        topology.link(step_tier(step, topology)).time(bound.max * step.bytes_received.total / total, step.phases)
-        for step in moving
-    )
+    seconds = 0.0
+    for step in moving:
+        link = topology.link(step_tier(step, topology))
+        seconds += link.time(bound.max * step.bytes_received.total / total, step.phases)
+    return seconds
 
 
 def step_tier(step: Step, topology: Topology) -> Tier:

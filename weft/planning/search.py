@@ -23,11 +23,14 @@ Steps = tuple[Step, ...]
 LINEAR = {ReduceOp.SUM, ReduceOp.AVG}
 
 
-def find_steps(source: Layout, target: Layout, shape: Shape, itemsize: int, topology: Topology = DEFAULT) -> Steps:
-    """The steps from one layout to another: fewest bytes first, then least time."""
+def find_steps(
+    source: Layout, target: Layout, shape: Shape, itemsize: int, topology: Topology = DEFAULT, *, frugal: bool = False
+) -> Steps:
+    """The steps from one layout to another: fewest bytes first, then least time; `frugal`: nothing held in between."""
     if source is target:
         return ()
-    return Search(shape, itemsize, topology).steps(source, target)
+    search = Search(shape, itemsize, topology)
+    return search.directly(source, target) if frugal else search.steps(source, target)
 
 
 class Search:
@@ -44,6 +47,14 @@ class Search:
         if live_pending(source) == live_pending(target) and not live_pending(source):
             return self._moved(source, target)
         return self._reduced(source, target)
+
+    def directly(self, source: Layout, target: Layout) -> Steps:
+        """One step that writes straight into the target, where there is one."""
+        check_kinds(source, target)
+        try:
+            return self.one(source, target)
+        except PlanError:
+            return self.steps(source, target)
 
     def best(self, choices: Sequence[Steps]) -> Steps:
         """The choice that moves least, then waits least on the device that receives most, then has fewest phases."""

@@ -81,6 +81,7 @@ class Routes:
         index = source.mesh.index_of
         self.source_axes = [index[axis] for axes in source.splits for axis in axes]
         self.shared_axes: list[int] = []
+        self._holders: dict[Coords, list[Slot]] = {}
         index = target.mesh.index_of
         self.target_axes = [index[axis] for axes in target.splits for axis in axes]
         begun = set(target.pending_axes) - set(source.pending_axes)
@@ -115,6 +116,24 @@ class Routes:
         own = self.source.mesh.slot_ids[slot]
         ids = self.target.mesh.slot_ids
         return tuple(sorted(found, key=lambda t: (ids[t.target_slot] != own, t.target_slot, t.box)))
+
+    def holders(self, slot: Slot) -> Iterator[tuple[list[Slot], Box]]:
+        """For each piece of what a slot of the target's mesh wants, the slots that hold it."""
+        where = box_at(self.target, self.shape, self.target.mesh.coords(slot))
+        for piece, part in self._meeting(self.source_counts, where):
+            yield self._holders_of(piece), part
+
+    def _holders_of(self, piece: Coords) -> list[Slot]:
+        known = self._holders.get(piece)
+        if known is None:
+            mesh = self.source.mesh
+            ranges: list[Sequence[int]] = [range(n) for n in mesh.mesh_shape]
+            for axis in self.source.pending_axes:
+                ranges[mesh.index_of[axis]] = (0,)
+            for axis_index, coord in zip(self.source_axes, piece, strict=True):
+                ranges[axis_index] = (coord,)
+            known = self._holders[piece] = [mesh.slot(at) for at in product(*ranges)]
+        return known
 
     def _meeting(self, counts: Sequence[Coords], where: Box) -> Iterator[tuple[Coords, Box]]:
         """Pieces of the other side that meet a box: their coordinates, dim after dim, and the common box."""
@@ -192,7 +211,6 @@ class AcrossMeshes(Routes):
         self.slots = {identity: slot for slot, identity in enumerate(source.mesh.slot_ids)}
         split = set(self.target_axes)
         self.target_free = [i for i in range(target.mesh.ndim) if i not in split]
-        self._holders: dict[Coords, list[Slot]] = {}
 
     def own_slot(self, slot: Slot) -> Slot | None:
         return self.slots.get(self.target.mesh.slot_ids[slot])
@@ -209,18 +227,6 @@ class AcrossMeshes(Routes):
         least = min(tiers)
         nearest = [holder for holder, distance in zip(holders, tiers, strict=True) if distance == least]
         return nearest[self._turn(coords, piece) % len(nearest)]
-
-    def _holders_of(self, piece: Coords) -> list[Slot]:
-        known = self._holders.get(piece)
-        if known is None:
-            mesh = self.source.mesh
-            ranges: list[Sequence[int]] = [range(n) for n in mesh.mesh_shape]
-            for axis in self.source.pending_axes:
-                ranges[mesh.index_of[axis]] = (0,)
-            for axis_index, coord in zip(self.source_axes, piece, strict=True):
-                ranges[axis_index] = (coord,)
-            known = self._holders[piece] = [mesh.slot(at) for at in product(*ranges)]
-        return known
 
     def _turn(self, coords: Coords, piece: Coords) -> int:
         """The position of a receiver among all that need a piece."""

@@ -19,6 +19,7 @@ from .cost import DEFAULT, steps_time
 from .search import find_steps
 from .step import Bytes, Load, Step, bytes_of, dual
 from .steps import LocalSlice
+from .text import plan_text
 from .topology import Topology
 
 __all__ = ["Plan", "move_cost", "plan_layouts"]
@@ -45,6 +46,7 @@ class Plan:
     lower_bound: Bytes
     peak_memory: int
     estimated_time: float
+    topology: Topology
 
     def received(self, slot: Slot) -> int:
         """The bytes that a slot of the target's mesh receives.
@@ -66,7 +68,10 @@ class Plan:
         >>> [step.kind for step in gather.transpose().steps]
         ['reduce_scatter']
         """
-        return plan_layouts(dual(self.target), dual(self.source), self.shape, self.itemsize)
+        return plan_layouts(dual(self.target), dual(self.source), self.shape, self.itemsize, topology=self.topology)
+
+    def __str__(self) -> str:
+        return plan_text(self)
 
     def to_dict(self) -> dict[str, object]:
         """The plan in words and numbers that JSON has."""
@@ -134,18 +139,26 @@ def _made(
             f"a plan needs layouts of the tensor's rank: the shape {shape} has {len(shape)} dims, "
             f"but the source {source} has {source.rank} and the target {target} has {target.rank}"
         )
-    steps = find_steps(source, target, shape, itemsize, topology)
     bound = lower_bound(source, target, shape, itemsize)
-    return Plan(
-        source,
-        target,
-        shape,
-        itemsize,
-        steps,
-        received_bytes(steps, target, shape, itemsize),
-        bound,
-        peak_memory(steps, source, shape, itemsize),
-        steps_time(steps, bound, topology),
+    steps = find_steps(source, target, shape, itemsize, topology)
+    peak = peak_memory(steps, source, shape, itemsize)
+    if memory_limit is not None and peak > memory_limit:
+        steps = find_steps(source, target, shape, itemsize, topology, frugal=True)
+        peak = peak_memory(steps, source, shape, itemsize)
+        if peak > memory_limit:
+            raise PlanError(_too_large(source, target, shape, itemsize, peak, memory_limit))
+    received = received_bytes(steps, target, shape, itemsize)
+    seconds = steps_time(steps, bound, topology)
+    return Plan(source, target, shape, itemsize, steps, received, bound, peak, seconds, topology)
+
+
+def _too_large(source: Layout, target: Layout, shape: Shape, itemsize: int, peak: int, limit: int) -> str:
+    held = math.prod(largest(source, shape)) * itemsize
+    wanted = math.prod(largest(target, shape)) * itemsize
+    return (
+        f"no plan from {source} to {target} of a tensor of shape {shape} fits in {limit:,} bytes a device: "
+        f"it needs {peak:,} (the source {held:,}, the target {wanted:,}). "
+        f"Raise memory_limit to {peak:,}, or split the source or the target over more devices"
     )
 
 

@@ -1,0 +1,154 @@
+"""The `weft` command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+
+import click
+
+from .devices import CPU
+from .inspect.explain import explain_plan
+from .planning import Topology, plan
+from .planning.topology import PRESETS
+from .sharding.dtype import DType
+from .sharding.layout import Layout
+from .sharding.mesh import DeviceMesh, make_mesh
+from .sharding.placements import ReduceOp
+
+__all__ = ["main"]
+
+COMMANDS: Mapping[str, str] = MappingProxyType({})
+"""Commands that live elsewhere and are imported when they are asked for: name to `module:attribute`."""
+
+
+class Commands(click.Group):
+    """A group whose commands may live in modules that are slow to import, and are imported late."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *COMMANDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            module, _, name = COMMANDS[cmd_name].partition(":")
+            command: click.Command = getattr(import_module(module), name)
+            return command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="weft")
+def main() -> None:
+    """Sharded tensors for PyTorch."""
+
+
+class MeshType(click.ParamType):
+    """A mesh as `dp=2,tp=4`, on devices from 0, or as `dp=2,tp=4@8`, from another on."""
+
+    name = "AXIS=SIZE,..."
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> DeviceMesh:
+        axes, _, first = value.partition("@")
+        try:
+            sizes = {name: int(size) for name, _, size in (item.partition("=") for item in axes.split(","))}
+            mesh = make_mesh(sizes, devices=None)
+            start = int(first or 0)
+        except ValueError as error:
+            self.fail(
+                f"{value!r} is no mesh ({error}): write it as dp=2,tp=4, or dp=2,tp=4@8 for devices from 8 on",
+                param,
+                ctx,
+            )
+        return DeviceMesh([CPU(start + i) for i in range(mesh.num_devices)], mesh.mesh_shape, mesh.axis_names)
+
+
+class ShapeType(click.ParamType):
+    """A shape as `8192,8192`; `scalar` for rank 0."""
+
+    name = "SIZE,..."
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        try:
+            return () if value == "scalar" else tuple(int(size) for size in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no shape: write it as 8192,8192, or scalar for rank 0", param, ctx)
+
+
+def parse_layout(text: str, mesh: DeviceMesh, rank: int) -> Layout:
+    """A layout from words: one entry per dim, `dp+tp` for several axes, `-` for none, `sum@tp` for a pending sum.
+
+    >>> str(parse_layout("dp+tp,-", make_mesh({"dp": 2, "tp": 4}), 2))
+    '(dp·tp, –)'
+    >>> str(parse_layout("dp sum@tp", make_mesh({"dp": 2, "tp": 4}), 2))
+    '(dp, –) sum@tp'
+    """
+    splits: list[tuple[str, ...]] = []
+    pending: dict[str, ReduceOp] = {}
+    for entry in text.replace(",", " ").split():
+        op, at, axis = entry.partition("@")
+        if at:
+            mesh.axis_index(axis)
+            pending[axis] = ReduceOp.of(op)
+        else:
+            splits.append(() if entry in ("-", "–") else tuple(entry.replace("·", "+").split("+")))
+    if len(splits) > rank:
+        raise ValueError(f"{text!r} says how {len(splits)} dims are split, but the shape has {rank}")
+    return Layout(mesh, splits + [()] * (rank - len(splits)), pending)
+
+
+def _topology(name: str | None) -> Topology | None:
+    if name is None:
+        return None
+    return Topology.measure() if name == "measure" else Topology.preset(name)
+
+
+@main.command("plan")
+@click.option(
+    "--mesh", required=True, type=MeshType(), help="The mesh, as dp=2,tp=4 (or dp=2,tp=4@8: devices from 8 on)."
+)
+@click.option("--shape", required=True, type=ShapeType(), help="The tensor's shape, as 8192,8192.")
+@click.option(
+    "--from", "source", required=True, metavar="LAYOUT", help='One entry per dim: "dp,tp", "dp+tp,-", "dp,- sum@tp".'
+)
+@click.option("--to", "target", required=True, metavar="LAYOUT", help="The same, for where it should go.")
+@click.option("--to-mesh", type=MeshType(), default=None, help="The target's mesh, if it is another.")
+@click.option("--dtype", default="float32", show_default=True, help="The element type.")
+@click.option("--topology", type=click.Choice([*PRESETS, "measure"]), default=None, help="The machine, for the time.")
+@click.option("--memory-limit", type=click.IntRange(min=0), default=None, help="Bytes that a device may hold at once.")
+@click.option("--relabel", is_flag=True, help="Let the target's devices stand in the order that moves least.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def plan_command(
+    mesh: DeviceMesh,
+    shape: tuple[int, ...],
+    source: str,
+    target: str,
+    to_mesh: DeviceMesh | None,
+    dtype: str,
+    topology: str | None,
+    memory_limit: int | None,
+    relabel: bool,
+    as_json: bool,
+) -> None:
+    """Say what moves when a tensor goes from one layout to another, before it does."""
+    try:
+        found = plan(
+            parse_layout(source, mesh, len(shape)),
+            parse_layout(target, to_mesh or mesh, len(shape)),
+            shape,
+            DType.of(dtype),
+            topology=_topology(topology),
+            memory_limit=memory_limit,
+            relabel=relabel,
+        )
+    except (ValueError, TypeError) as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        click.echo(str(explain_plan(found)))
+
+
+if __name__ == "__main__":
+    main()

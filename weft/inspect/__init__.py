@@ -1,0 +1,1 @@
+"""Looking at layouts, plans and what moved."""

@@ -1,0 +1,135 @@
+"""`explain`: what a tensor would have to do to get into another layout, as a table and a drawing."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
+
+from rich import box
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..planning import Plan, Topology, plan
+from ..planning.text import bytes_text, time_text
+from ..sharding.dtype import DTypeLike
+from ..sharding.layout import Layout
+from ..sharding.mapping import DeviceMapping, NamedMapping
+from ..sharding.mesh import DeviceMesh
+from ..sharding.named import DimSpec, P, SpecEntry
+from .drawing import drawing
+
+__all__ = ["Explanation", "explain", "explain_plan"]
+
+WIDTH = 100
+
+
+@runtime_checkable
+class Whole(Protocol):
+    """What `explain` needs of a tensor."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+    @property
+    def dtype(self) -> DTypeLike: ...
+
+
+@runtime_checkable
+class Mapped(Protocol):
+    """What says how a tensor lies on a mesh."""
+
+    @property
+    def mapping(self) -> DeviceMapping: ...
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """A plan that prints itself as a table of steps and a drawing of both layouts."""
+
+    plan: Plan
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=WIDTH, color_system=None, highlight=False).print(self)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+    def __rich__(self) -> RenderableType:
+        return Group(_head(self.plan), _steps(self.plan), _layouts(self.plan))
+
+    __repr__ = __str__
+
+
+def explain(
+    x: Whole,
+    target: DeviceMapping | Layout | P | Iterable[SpecEntry | DimSpec],
+    *,
+    topology: Topology | None = None,
+    memory_limit: int | None = None,
+) -> Explanation:
+    """What `x` would have to do to get to `target`: a mapping, or a spec on the mesh of `x`.
+
+    >>> import torch, weft
+    >>> from weft import P
+    >>> x = weft.shard(torch.ones(8, 8), weft.make_mesh({"tp": 4}), P("tp", None))
+    >>> explain(x, P(None, "tp")).plan.bytes_received.max
+    48
+    """
+    mapping = x.mapping if isinstance(x, Mapped) else NamedMapping(DeviceMesh.single(), P())
+    if not isinstance(target, (DeviceMapping, Layout)):
+        target = NamedMapping(mapping.mesh, target)
+    return explain_plan(plan(mapping, target, tuple(x.shape), x.dtype, topology=topology, memory_limit=memory_limit))
+
+
+def explain_plan(of: Plan) -> Explanation:
+    """A plan that prints itself as a table and a drawing.
+
+    >>> from weft.planning import plan_layouts
+    >>> from weft.sharding import make_mesh
+    >>> mesh = make_mesh({"tp": 2})
+    >>> print(explain_plan(plan_layouts(Layout(mesh, (("tp",), ())), Layout(mesh, ((), ("tp",))), (8, 8), 4)))
+    (tp, –) -> (–, tp) on tp=2: 8 × 8, 4 bytes an element
+    received 64 B on the busiest device, 128 B in all; the least possible
+    memory 256 B on the fullest device; time 10 µs
+    ...
+     1  all_to_all  tp  (tp, –)  (–, tp)  64 B
+    ...
+    """
+    return Explanation(of)
+
+
+def _head(of: Plan) -> Text:
+    received, bound = of.bytes_received, of.lower_bound
+    meshes = str(of.source.mesh) if of.source.mesh == of.target.mesh else f"{of.source.mesh} -> {of.target.mesh}"
+    least = (
+        "the least possible" if received == bound else f"at least {bytes_text(bound.max)}, {bytes_text(bound.total)}"
+    )
+    return Text(
+        f"{of.source} -> {of.target} on {meshes}: {' × '.join(map(str, of.shape)) or 'scalar'}, {of.itemsize} bytes an element\n"
+        f"received {bytes_text(received.max)} on the busiest device, {bytes_text(received.total)} in all; {least}\n"
+        f"memory {bytes_text(of.peak_memory)} on the fullest device; time {time_text(of.estimated_time)}"
+    )
+
+
+def _steps(of: Plan) -> RenderableType:
+    if not of.steps:
+        return Text("nothing to do: the layouts are the same")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=True)
+    for name in ("", "step", "over", "from", "to", "received"):
+        table.add_column(name, no_wrap=True)
+    for number, step in enumerate(of.steps, 1):
+        received = bytes_text(step.bytes_received.max)
+        table.add_row(str(number), step.kind, ", ".join(step.axes) or "–", str(step.source), str(step.target), received)
+    return table
+
+
+def _layouts(of: Plan) -> RenderableType:
+    dims = [dim for dim in range(len(of.shape)) if of.source.splits[dim] or of.target.splits[dim]]
+    dims = (dims + [dim for dim in range(len(of.shape)) if dim not in dims])[:2]
+    ends = [
+        drawing(layout, of.shape, sorted(dims), title) for layout, title in ((of.source, "from"), (of.target, "to"))
+    ]
+    return Columns(ends, padding=(0, 4))

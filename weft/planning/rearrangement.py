@@ -1,0 +1,203 @@
+"""Rearrangements: every element of a result is one element of a source, found by counting (slice, pad, roll, cat, …).
+
+Each device receives exactly the elements of its target box that it does not hold, from whoever holds them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import final
+
+from ..sharding.geometry import Interval, interval
+from ..sharding.layout import Layout
+from ..sharding.mesh import Slot
+from .pieces import Coords, overlapping
+from .step import Bytes
+
+__all__ = ["Copy", "Part", "Rearrangement", "Run", "Side", "rearranged_bytes"]
+
+Shape = tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Indices of one dim: number i of them is `source + i·source_step`, and lands on `target + i·target_step`.
+
+    >>> Run(3, source=2, source_step=-1)
+    Run(count=3, source=2, target=0, source_step=-1, target_step=1)
+    """
+
+    count: int
+    source: int = 0
+    target: int = 0
+    source_step: int = 1
+    target_step: int = 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A box of one source that lands on a box of the target, one run per dim."""
+
+    source: int
+    runs: tuple[Run, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A tensor that is read or made: its layout and shape, cut in multiples of a unit along each dim.
+
+    Units say a tensor whose trailing dims were flattened into the dim before them: (4, 6) split by rows is (24,) cut in
+    multiples of 6.
+    """
+
+    layout: Layout
+    shape: Shape
+    units: Shape
+
+    @staticmethod
+    def of(layout: Layout, shape: Sequence[int]) -> Side:
+        """A tensor as it is."""
+        return Side(layout, tuple(shape), (1,) * len(shape))
+
+    def box(self, coords: Coords) -> tuple[Interval, ...]:
+        """What is held at these mesh coordinates."""
+        index_of, sizes = self.layout.mesh.index_of, self.layout.mesh.mesh_shape
+        result = []
+        for size, unit, axes in zip(self.shape, self.units, self.layout.splits, strict=True):
+            at = [index_of[axis] for axis in axes]
+            low, high = interval(size // unit, [(sizes[i], coords[i]) for i in at]) if axes else (0, size // unit)
+            result.append((low * unit, high * unit))
+        return tuple(result)
+
+    def meeting(self, dim: int, start: int, stop: int) -> Iterator[tuple[Coords, Interval]]:
+        """The pieces along a dim that meet an interval: their coordinates along the splitting axes, and themselves."""
+        unit, axes = self.units[dim], self.layout.splits[dim]
+        if not axes:
+            yield (), (0, self.shape[dim])
+            return
+        counts = [self.layout.mesh.axis_size(axis) for axis in axes]
+        for coords, _ in overlapping(self.shape[dim] // unit, counts, start // unit, -(-stop // unit)):
+            low, high = interval(self.shape[dim] // unit, list(zip(counts, coords, strict=True)))
+            yield coords, (low * unit, high * unit)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy: a part of what a slot holds of a source, to a part of what the receiver will hold."""
+
+    source: int
+    source_slot: Slot
+    source_part: tuple[slice, ...]
+    flipped: tuple[int, ...]
+    """The dims along which the part is reversed."""
+    target_part: tuple[slice, ...]
+    elements: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rearrangement:
+    """What a result is made of, all on one mesh; later parts are laid over earlier ones.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> rows = Layout(make_mesh({"x": 2}), (("x",),))
+    >>> first_half = Rearrangement((Side.of(rows, (8,)),), Side.of(rows, (4,)), (Part(0, (Run(4),)),))
+    >>> [(c.source_slot, c.source_part, c.target_part) for c in first_half.copies(1)]
+    [(0, (slice(2, 4, 1),), (slice(0, 2, 1),))]
+    """
+
+    sources: tuple[Side, ...]
+    target: Side
+    parts: tuple[Part, ...]
+
+    def copies(self, slot: Slot) -> tuple[Copy, ...]:
+        """What a slot of the target puts together, and from whom."""
+        return _copies(self, slot)
+
+
+@lru_cache(maxsize=16384)
+def _copies(plan: Rearrangement, slot: Slot) -> tuple[Copy, ...]:
+    coords = plan.target.layout.mesh.coords(slot)
+    where = plan.target.box(coords)
+    return tuple(copy for part in plan.parts for copy in _of_part(plan, part, coords, where))
+
+
+def _of_part(plan: Rearrangement, part: Part, coords: Coords, where: Sequence[Interval]) -> Iterator[Copy]:
+    side = plan.sources[part.source]
+    mesh = side.layout.mesh
+    per_dim = [list(_along(side, dim, run, where[dim])) for dim, run in enumerate(part.runs)]
+    for pieces in product(*per_dim):
+        at = list(coords)
+        for axes, piece in zip(side.layout.splits, pieces, strict=True):
+            for axis, coord in zip(axes, piece.coords, strict=True):
+                at[mesh.index_of[axis]] = coord
+        flipped = tuple(dim for dim, run in enumerate(part.runs) if run.source_step < 0)
+        yield Copy(
+            part.source,
+            mesh.slot(at),
+            tuple(piece.source for piece in pieces),
+            flipped,
+            tuple(piece.target for piece in pieces),
+            math.prod(piece.count for piece in pieces),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Along:
+    """A stretch of a run that one piece of the source holds, in the coordinates of that piece and of the receiver."""
+
+    coords: Coords
+    source: slice
+    target: slice
+    count: int
+
+
+def _along(side: Side, dim: int, run: Run, where: Interval) -> Iterator[_Along]:
+    first, last = _within(run.target, run.target_step, run.count, where)
+    if first >= last:
+        return
+    ends = run.source + first * run.source_step, run.source + (last - 1) * run.source_step
+    for coords, held in side.meeting(dim, min(ends), max(ends) + 1):
+        low, high = _within(run.source, run.source_step, run.count, held)
+        low, high = max(low, first), min(high, last)
+        if low < high:
+            yield _Along(
+                coords,
+                _slice(run.source, run.source_step, low, high, held[0]),
+                _slice(run.target, run.target_step, low, high, where[0]),
+                high - low,
+            )
+
+
+def _within(start: int, step: int, count: int, bounds: Interval) -> Interval:
+    """Which numbers of a run lie in an interval."""
+    low, high = bounds
+    if step > 0:
+        first, last = -(-(low - start) // step), -(-(high - start) // step)
+    else:
+        first, last = -(-(start - high + 1) // -step), (start - low) // -step + 1
+    return max(first, 0), min(last, count)
+
+
+def _slice(start: int, step: int, low: int, high: int, base: int) -> slice:
+    """The numbers low … high-1 of a run as an ascending slice."""
+    ends = start + low * step - base, start + (high - 1) * step - base
+    return slice(min(ends), max(ends) + 1, abs(step))
+
+
+@lru_cache(maxsize=4096)
+def rearranged_bytes(plan: Rearrangement, itemsize: int) -> Bytes:
+    """What devices receive from others."""
+    received = [
+        sum(copy.elements for copy in plan.copies(slot) if copy.source_slot != slot) * itemsize
+        for slot in range(plan.target.layout.mesh.num_devices)
+    ]
+    return Bytes(max(received), sum(received))

@@ -1,0 +1,103 @@
+"""Plans as text: one screen that says what moves, how much and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..sharding.layout import Layout
+from .step import Bytes, Step
+
+__all__ = ["bytes_text", "plan_text", "table", "time_text"]
+
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+class Described(Protocol):
+    """What `plan_text` reads of a plan."""
+
+    @property
+    def source(self) -> Layout: ...
+    @property
+    def target(self) -> Layout: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def itemsize(self) -> int: ...
+    @property
+    def steps(self) -> tuple[Step, ...]: ...
+    @property
+    def bytes_received(self) -> Bytes: ...
+    @property
+    def lower_bound(self) -> Bytes: ...
+    @property
+    def peak_memory(self) -> int: ...
+    @property
+    def estimated_time(self) -> float: ...
+
+
+def plan_text(plan: Described) -> str:
+    """A plan on one screen."""
+    received, bound = plan.bytes_received, plan.lower_bound
+    meshes = f"{plan.source.mesh}"
+    if plan.source.mesh != plan.target.mesh:
+        same = set(plan.source.mesh.devices) == set(plan.target.mesh.devices)
+        meshes += f" -> {plan.target.mesh}{'' if not same else ' (the same devices)'}"
+    least = f"at least {bytes_text(bound.max)} and {bytes_text(bound.total)}"
+    lines = [
+        f"Plan {plan.source} -> {plan.target} on {meshes}",
+        f"  tensor    {' × '.join(map(str, plan.shape)) or 'scalar'}, {plan.itemsize} bytes an element",
+        f"  received  {bytes_text(received.max)} on the busiest device, {bytes_text(received.total)} in all ({least})",
+        f"  memory    {bytes_text(plan.peak_memory)} on the fullest device",
+        f"  time      {time_text(plan.estimated_time)}",
+    ]
+    if not plan.steps:
+        return "\n".join([*lines, "  steps     none: the layouts are the same"])
+    rows = [("", "step", "over", "from", "to", "received")]
+    rows += [
+        (
+            str(number),
+            step.kind,
+            ", ".join(step.axes) or "–",
+            str(step.source),
+            str(step.target),
+            bytes_text(step.bytes_received.max),
+        )
+        for number, step in enumerate(plan.steps, 1)
+    ]
+    return "\n".join([*lines, "", *("  " + line for line in table(rows))])
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of text in columns.
+
+    >>> table([("a", "bb"), ("ccc", "d")])
+    ['a    bb', 'ccc  d']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def bytes_text(size: int) -> str:
+    """A number of bytes, rounded for people.
+
+    >>> bytes_text(32 << 20), bytes_text(1536), bytes_text(12)
+    ('32 MiB', '1.5 KiB', '12 B')
+    """
+    amount, unit = float(size), 0
+    while amount >= 1024 and unit + 1 < len(_BYTES):
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.4g} {_BYTES[unit]}"
+
+
+def time_text(seconds: float) -> str:
+    """A time, rounded for people.
+
+    >>> time_text(0.00325), time_text(0)
+    ('3.25 ms', '0 s')
+    """
+    for scale, unit in _TIMES:
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs" if seconds else "0 s"

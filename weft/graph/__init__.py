@@ -13,6 +13,7 @@ from weft.graph import ops
 from weft.graph.compiling import compile  # noqa: A004 - the document's name
 from weft.graph.device_ref import DeviceRef
 from weft.graph.errors import AxisError
+from weft.graph.gradients import grad
 from weft.graph.graph import Graph
 from weft.graph.model import Model
 from weft.graph.signals import Signals
@@ -39,5 +40,6 @@ __all__ = [
     "TensorType",
     "TensorValue",
     "compile",
+    "grad",
     "ops",
 ]

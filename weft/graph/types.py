@@ -10,27 +10,22 @@ import torch
 
 from weft.graph.device_ref import DeviceLike, DeviceRef
 from weft.sharding.dims import Dim, DimLike
+from weft.sharding.dtype import DType, DTypeLike
 from weft.sharding.shape import Shape, ShapeLike
 
 __all__ = ["BufferType", "DTypeLike", "TensorType", "short_dtype", "torch_dtype"]
-
-DTypeLike = torch.dtype | str
-"""What stands for an element type: `torch.float32` or `"float32"`."""
 
 
 def torch_dtype(dtype: DTypeLike) -> torch.dtype:
     """The torch dtype that a dtype or its name stands for.
 
-    >>> torch_dtype("float32"), torch_dtype(torch.int8)
-    (torch.float32, torch.int8)
+    >>> torch_dtype("float32"), torch_dtype("i8"), torch_dtype(torch.int8)
+    (torch.float32, torch.int8, torch.int8)
     """
     if isinstance(dtype, torch.dtype):
         return dtype
-    found = getattr(torch, str(getattr(dtype, "name", dtype)), None)
-    if not isinstance(found, torch.dtype):
-        raise TypeError(
-            f"unknown dtype {dtype!r}: use a torch dtype or its name, for instance torch.float32 or 'float32'"
-        )
+    found = getattr(torch, DType.of(dtype).name)
+    assert isinstance(found, torch.dtype)
     return found
 
 
@@ -40,11 +35,7 @@ def short_dtype(dtype: torch.dtype) -> str:
     >>> short_dtype(torch.float32), short_dtype(torch.bfloat16), short_dtype(torch.bool)
     ('f32', 'bf16', 'bool')
     """
-    name = str(dtype).removeprefix("torch.")
-    for long, short in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c")):
-        if name.startswith(long):
-            return short + name.removeprefix(long)
-    return name
+    return DType.of(dtype).short
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)

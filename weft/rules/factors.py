@@ -32,7 +32,8 @@ class Factors:
     """
 
     inputs: tuple[Dims, ...]
-    outputs: tuple[Dims, ...]
+    outputs: tuple[Dims | None, ...]
+    """One entry for each value that the op returns; None: it returns no tensor there."""
     sizes: Mapping[str, int]
     whole: frozenset[str] = frozenset()
     reduces: ReduceOp | None = ReduceOp.SUM
@@ -47,11 +48,13 @@ class Factors:
 
     def on_output(self, factor: str) -> bool:
         """Whether a factor stands on any output."""
-        return any(factor in dim for out in self.outputs for dim in out)
+        return any(factor in dim for out in self.outputs for dim in out or ())
 
     def lacking(self, factor: str) -> frozenset[int]:
         """The outputs on which a factor does not stand: they are a reduction over it."""
-        return frozenset(k for k, out in enumerate(self.outputs) if not any(factor in dim for dim in out))
+        return frozenset(
+            k for k, out in enumerate(self.outputs) if out is not None and not any(factor in dim for dim in out)
+        )
 
 
 @dataclass(frozen=True, slots=True)

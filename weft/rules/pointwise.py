@@ -1,6 +1,12 @@
-"""Elementwise ops: every dim is a factor of its own, broadcast dims carry none."""
+"""Elementwise ops: every dim is a factor of its own, broadcast dims carry none.
+
+A pending sum passes through what is linear; the rows below say through which inputs.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 
@@ -11,6 +17,9 @@ from .registry import Call, Rule, rules
 __all__ = ["broadcast_dims", "pointwise"]
 
 aten = torch.ops.aten
+
+_SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
+_ALL_KINDS = frozenset(ReduceOp)
 
 
 def broadcast_dims(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[Dims, ...], Dims, dict[str, int]]:
@@ -28,31 +37,112 @@ def broadcast_dims(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[Dims, ...
     return inputs, tuple((f"_{i}",) for i in range(rank)), sizes
 
 
-def pointwise(linear: str | int = "no", keeps: frozenset[ReduceOp] = frozenset({ReduceOp.SUM, ReduceOp.AVG})) -> Rule:
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Through which inputs of an elementwise op a pending sum passes, in the words of `Factors`."""
+
+    through: str | int = "no"
+    added: frozenset[int] = frozenset()
+    keeps: frozenset[ReduceOp] = _SUMS
+
+
+NOT = Linear()
+ALL = Linear("all")
+EACH = Linear("each")
+FIRST = Linear(0)
+COPY = Linear(0, keeps=_ALL_KINDS)
+
+
+def pointwise(linear: Linear | Callable[[Call], Linear] = NOT) -> Rule:
     """The rule of an elementwise op."""
 
     def factors(call: Call) -> Factors:
         inputs, output, sizes = broadcast_dims(tuple(spec.shape for spec in call.tensors))
-        through: str | int = linear
-        if linear == "tensors" and len(call.tensors) > 1:
-            through = "each"
-        elif linear == "tensors":
-            through = 0
+        how = linear(call) if callable(linear) else linear
         outputs = (output,) * max(1, len(call.func._schema.returns))
-        return Factors(inputs, outputs, sizes, linear=through, keeps=keeps)
+        return Factors(inputs, outputs, sizes, linear=how.through, added=how.added, keeps=how.keeps)
 
     return Rule(factors)
 
 
-_ALL_KINDS = frozenset(ReduceOp)
-_SUMS = ("add.Tensor", "sub.Tensor", "add_.Tensor", "sub_.Tensor")
-_COPIES = ("alias.default", "detach.default", "clone.default", "_to_copy.default", "lift_fresh.default")
-_SCALED = ("mul.Scalar", "div.Scalar", "neg.default", "mul_.Scalar", "div_.Scalar", "neg_.default")
+def _numbers(how: Linear) -> Callable[[Call], Linear]:
+    """`how`, unless truth values are among the inputs: their sum is an `or`, which is not linear."""
+
+    def chosen(call: Call) -> Linear:
+        return NOT if any(spec.dtype is torch.bool for spec in call.tensors) else how
+
+    return chosen
 
 
-def _op(name: str) -> torch._ops.OpOverload:
-    packet, overload = name.split(".")
-    return getattr(getattr(aten, packet), overload)  # type: ignore[no-any-return]
+def _added(call: Call) -> Linear:
+    """A sum of tensors. A number beside a pending tensor must be added once, so that is not linear."""
+    return _numbers(ALL)(call) if len(call.tensors) == 2 else NOT
+
+
+def _selected(call: Call) -> Linear:
+    """`where` picks from two tensors: linear in both together, the condition being the same everywhere."""
+    numeric = len(call.tensors) == 3 and all(spec.dtype is not torch.bool for spec in call.tensors[1:])
+    return Linear(1, frozenset({2})) if numeric else NOT
+
+
+def _filled(call: Call) -> Linear:
+    return Linear(0, frozenset({2})) if call.tensors[0].dtype is not torch.bool else NOT
+
+
+def _copied(call: Call) -> Linear:
+    """A copy keeps every reduction; a conversion keeps sums where it is linear."""
+    before, after = call.tensors[0].dtype, call.arg("dtype")
+    if after is None or after is before:
+        return COPY
+    assert isinstance(after, torch.dtype)
+    return FIRST if _is_smooth(before) and _is_smooth(after) and before.is_complex <= after.is_complex else NOT
+
+
+def _is_smooth(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+_PRODUCT_ADDED = Linear("each", frozenset({0}))
+
+_LINEAR: dict[str, Linear | Callable[[Call], Linear]] = {
+    "add.Tensor add_.Tensor sub.Tensor sub_.Tensor rsub.Tensor": _added,
+    "lerp.Scalar lerp_.Scalar": _numbers(ALL),
+    "lerp.Tensor lerp_.Tensor": _numbers(Linear(0, frozenset({1}))),
+    "mul.Tensor mul_.Tensor": _numbers(EACH),
+    "addcmul addcmul_": _numbers(_PRODUCT_ADDED),
+    "addcdiv addcdiv_": _numbers(Linear(1, frozenset({0}))),
+    "div.Tensor div_.Tensor true_divide.Tensor true_divide_.Tensor": _numbers(FIRST),
+    "mul.Scalar mul_.Scalar div.Scalar div_.Scalar neg neg_ positive deg2rad deg2rad_ rad2deg rad2deg_": _numbers(
+        FIRST
+    ),
+    "_conj conj_physical conj_physical_ _conj_physical resolve_conj resolve_neg _neg_view": _numbers(FIRST),
+    "where.self": _selected,
+    "masked_fill.Tensor masked_fill_.Tensor": _filled,
+    "alias detach clone lift_fresh lift": COPY,
+    "_to_copy": _copied,
+    "elu_backward gelu_backward hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward": FIRST,
+    "leaky_relu_backward logit_backward mish_backward native_dropout_backward": FIRST,
+    "sigmoid_backward silu_backward softplus_backward softshrink_backward tanh_backward threshold_backward": FIRST,
+    "_prelu_kernel_backward": FIRST,
+}
+"""Op (its `default` overload where none is said) to how it is linear; grad_output stands first in all backward ops."""
+
+_UNTAGGED = (
+    "_prelu_kernel complex erfinv gelu_ hardswish hardswish_ leaky_relu "
+    "masked_fill_.Scalar mish_ polar polygamma_ prelu rsub.Scalar special_entr threshold_ xlogy_.Scalar_Other "
+    "hardshrink softshrink isin.Tensor_Scalar fmod_.Tensor copysign_.Tensor copysign_.Scalar heaviside_ gcd_ lcm_ "
+    "logical_and_ eq_.Tensor eq_.Scalar ne_.Tensor ne_.Scalar lt_.Tensor lt_.Scalar le_.Tensor le_.Scalar "
+    "gt_.Tensor gt_.Scalar ge_.Tensor ge_.Scalar where.ScalarSelf where.ScalarOther where.Scalar"
+).split()
+"""Elementwise ops that torch does not mark as such."""
+
+
+def _ops(names: str) -> Iterator[torch._ops.OpOverload]:
+    for name in names.split():
+        packet, _, overload = name.partition(".")
+        found = getattr(getattr(aten, packet, None), overload or "default", None)
+        if found is not None:
+            yield found
 
 
 for _packet in dir(aten):
@@ -61,13 +151,10 @@ for _packet in dir(aten):
         if torch.Tag.pointwise in _func.tags:
             rules[_func] = pointwise()
 
-for _name in _SUMS:
-    rules[_op(_name)] = pointwise("all")
-for _name in _COPIES:
-    rules[_op(_name)] = pointwise(0, _ALL_KINDS)
-for _name in _SCALED:
-    rules[_op(_name)] = pointwise(0)
-for _name in ("mul.Tensor", "mul_.Tensor"):
-    rules[_op(_name)] = pointwise("each")
-for _name in ("div.Tensor", "div_.Tensor"):
-    rules[_op(_name)] = pointwise(0)
+for _name in _UNTAGGED:
+    for _func in _ops(_name):
+        rules[_func] = pointwise()
+
+for _names, _how in _LINEAR.items():
+    for _func in _ops(_names):
+        rules[_func] = pointwise(_how)

@@ -107,10 +107,8 @@ class _Proposal:
 
     def _keep_pending(self) -> None:
         factors = self.factors
-        candidates = [factors.linear] if isinstance(factors.linear, int) else range(len(self.layouts))
-        for i in candidates:
-            if not isinstance(i, int):
-                continue
+        inputs = [i for i in range(len(self.layouts)) if factors.linear == "all" or i not in factors.added]
+        for i in [factors.linear] if isinstance(factors.linear, int) else inputs:
             for axis, op in self.layouts[i].pending:
                 if op in factors.keeps and axis not in self.pending and set(self.pending.values()) <= {op}:
                     carriers = self._carriers(axis, i)
@@ -161,7 +159,7 @@ class _Proposal:
 
     def _mend_groups(self) -> None:
         """Unsplits minor factors of a dim whose major factor is not split down to single elements, and uneven majors."""
-        groups = [dim for dims in (*self.factors.inputs, *self.factors.outputs) for dim in dims if len(dim) > 1]
+        groups = [dim for dims in (*self.factors.inputs, *self.factors.outputs) for dim in dims or () if len(dim) > 1]
         for dim in groups:
             open_ = True
             for position, factor in enumerate(dim):
@@ -194,7 +192,10 @@ class _Proposal:
             if i in factors.added:
                 own |= reduced
             inputs.append(self._layout(dims, own))
-        outputs = [self._layout(dims, pending) for dims, pending in zip(factors.outputs, leaves, strict=True)]
+        outputs = [
+            Layout.replicated(self.mesh, 0) if dims is None else self._layout(dims, pending)
+            for dims, pending in zip(factors.outputs, leaves, strict=True)
+        ]
         return Choice(tuple(inputs), tuple(outputs))
 
     @property
@@ -229,7 +230,7 @@ def _price(
                 seconds += move_cost(given.layout, middle, given.shape, given.itemsize)
             seconds += move_cost(middle or given.layout, need, given.shape, given.itemsize)
     for dims, layout in zip(factors.outputs, choice.outputs, strict=True):
-        if layout.pending:
+        if dims is not None and layout.pending:
             shape = tuple(math.prod(factors.sizes.get(f, 1) for f in dim) for dim in dims)
             seconds += move_cost(layout, layout.resolved, shape, out_itemsize)
     work = 2.0 * math.prod(factors.sizes.values())

@@ -1,0 +1,185 @@
+"""Elementwise ops in every layout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from weft.sharding.layout import Layout
+from weft.sharding.placements import ReduceOp
+
+from .harness import GRID, LINE, check, laid, layouts, memory, moved_bytes
+
+EVEN, UNEVEN = (4, 6), (5, 7)
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+UNARY = {
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "tanh gelu": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "logsigmoid": F.logsigmoid,
+    "softplus": F.softplus,
+    "elu": F.elu,
+    "leaky_relu": F.leaky_relu,
+    "hardswish": F.hardswish,
+    "hardtanh": F.hardtanh,
+    "hardsigmoid": F.hardsigmoid,
+    "mish": F.mish,
+    "exp": torch.exp,
+    "log of the square": lambda x: (x * x).log(),
+    "abs": torch.abs,
+    "square": torch.square,
+    "pow": lambda x: x**3,
+    "reciprocal": lambda x: 1 / x,
+    "clamp": lambda x: x.clamp(-0.5, 0.5),
+    "sqrt": lambda x: x.abs().sqrt(),
+    "negative": lambda x: -x,
+    "scaled": lambda x: 3 * x / 7,
+    "a number added once": lambda x: x + 1,
+    "a number subtracted once": lambda x: x - 2.5,
+    "subtracted from a number": lambda x: 1 - x,
+    "compared": lambda x: x > 0,
+    "rounded": lambda x: x.round(),
+    "to float": lambda x: x.float(),
+    "to integers": lambda x: (3 * x).to(torch.int64),
+    "to truth": lambda x: x.bool(),
+    "copied": lambda x: x.clone(),
+    "masked": lambda x: x.masked_fill(x > 0, 2.0),
+    "clipped by where": lambda x: torch.where(x > 0, x, 3.0),
+    "nan_to_num": torch.nan_to_num,
+    "sign": torch.sign,
+    "erf": torch.erf,
+    "logit": lambda x: torch.logit(x.sigmoid()),
+}
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name: str) -> None:
+    check(
+        UNARY[name],
+        numbers(*UNEVEN),
+        rtol=1e-5 if name == "to float" else 1e-9,
+        atol=1e-6 if name == "to float" else 1e-8,
+    )
+
+
+BINARY = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "weighted sum": lambda x, y: torch.add(x, y, alpha=3),
+    "mul": torch.mul,
+    "div": lambda x, y: x / (y * y + 1),
+    "floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "maximum": torch.maximum,
+    "atan2": torch.atan2,
+    "where": lambda x, y: torch.where(x.detach() > 0, x, y),
+    "a fixed condition": lambda x, y: torch.where(torch.tensor([True, False, True, False, True, False, True]), x, y),
+    "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.5),
+    "addcdiv": lambda x, y: torch.addcdiv(x, x, y * y + 1, value=0.5),
+    "prelu": lambda x, y: F.prelu(x, y.flatten()[0]),
+    "compared": lambda x, y: x < y,
+    "hypot": torch.hypot,
+    "pow": lambda x, y: (x * x + 0.1) ** y,
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize(("first", "second"), [(UNEVEN, UNEVEN), (UNEVEN, (7,)), ((3, 1, 7), (5, 1))])
+def test_binary(name: str, first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    check(
+        BINARY[name],
+        numbers(*first),
+        numbers(*second, seed=1),
+        limit=6,
+        pending=name not in ("floor_divide", "compared"),
+    )
+
+
+def test_three_tensors() -> None:
+    check(torch.addcmul, numbers(4, 6), numbers(6, seed=1), numbers(4, 1, seed=2), limit=24)
+    check(torch.addcdiv, numbers(4, 6), numbers(6, seed=1), numbers(4, 1, seed=2) + 5, limit=24)
+    check(torch.lerp, numbers(4, 6), numbers(6, seed=1), numbers(4, 1, seed=2), limit=24)
+
+
+def test_integers_and_truth_values() -> None:
+    whole = torch.arange(-10, 10).reshape(5, 4)
+    for function in (
+        lambda x: x + x,
+        lambda x: x * 2,
+        lambda x: x / 2,
+        lambda x: x // 2,
+        lambda x: x + True,
+        lambda x: x & 3,
+    ):
+        check(function, whole)
+    truth = whole > 0
+    for function in (torch.logical_not, lambda x: x + x, lambda x: x * 2, lambda x: x.double()):
+        check(function, truth)
+
+
+def test_complex_numbers() -> None:
+    x = torch.complex(numbers(4, 6), numbers(4, 6, seed=1))
+    for function in (
+        lambda x: x * (2 + 1j),
+        lambda x: x.conj() * 2,
+        torch.abs,
+        lambda x: x.real,
+        lambda x: torch.view_as_real(x),
+    ):
+        check(function, x, limit=8)
+
+
+def test_the_empty_and_the_single() -> None:
+    for shape in ((), (1,), (0,), (2, 0), (1, 3)):
+        check(lambda x: (x + 1) * x, numbers(*shape))
+
+
+PENDING = Layout(LINE, [(), ()], {"x": ReduceOp.SUM})
+LINEAR = {
+    "sum of two": lambda x, w: x + x,
+    "sum with another": lambda x, w: x + w,
+    "difference": lambda x, w: w - x,
+    "scaled": lambda x, w: -x * 3 / 4,
+    "multiplied": lambda x, w: w * x,
+    "divided": lambda x, w: x / w,
+    "picked": lambda x, w: torch.where(w > 0, x, w),
+    "interpolated": lambda x, w: torch.lerp(x, w, 0.5),
+    "product added": lambda x, w: torch.addcmul(w, x, w),
+    "converted": lambda x, w: x.float().double(),
+}
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("name", LINEAR)
+def test_pending_sums_pass_through_linear_ops(name: str, separate: bool) -> None:
+    with memory(separate):
+        x, w = laid(numbers(4, 6), PENDING), laid(numbers(4, 6, seed=1), Layout.replicated(LINE, 2))
+        assert moved_bytes(lambda: LINEAR[name](x, w)) == 0
+        assert LINEAR[name](x, w)._layout is PENDING
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_one_layout_moves_nothing(separate: bool) -> None:
+    with memory(separate):
+        for layout in layouts(GRID, 2, pending=False):
+            x, y = (laid(numbers(4, 6, seed=i), layout) for i in (0, 1))
+            assert moved_bytes(lambda x=x, y=y: torch.relu(x * y + 1).exp() - y) == 0
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_gradients_of_activations_keep_pending_sums(separate: bool) -> None:
+    with memory(separate):
+        x = laid(numbers(4, 6), Layout.replicated(LINE, 2))
+        grad = laid(numbers(4, 6, seed=1), PENDING)
+        backward = torch.ops.aten.threshold_backward, torch.ops.aten.gelu_backward, torch.ops.aten.silu_backward
+        for op, rest in zip(backward, ((0,), (), ()), strict=True):
+            assert op(grad, x, *rest)._layout is PENDING

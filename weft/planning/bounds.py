@@ -8,7 +8,7 @@ from itertools import combinations
 
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
-from .census import Overlap, Shape, Volume, census
+from .census import Overlap, Shape, Volume, axis_sizes, census
 from .moving import Exchange
 from .step import Bytes, bytes_of, live_pending
 
@@ -80,7 +80,7 @@ def _across(source: Layout, target: Layout, shape: Shape, itemsize: int) -> Byte
 
 def largest(layout: Layout, shape: Shape) -> list[int]:
     """The shape at the first coordinates, where balanced splits are largest."""
-    sizes = layout.mesh.shape
+    sizes = axis_sizes(layout.mesh)
     largest = []
     for size, axes in zip(shape, layout.splits, strict=True):
         for axis in axes:
@@ -90,5 +90,5 @@ def largest(layout: Layout, shape: Shape) -> list[int]:
 
 
 def _count(mesh: DeviceMesh, axes: tuple[str, ...] | list[str]) -> int:
-    sizes = mesh.shape
+    sizes = axis_sizes(mesh)
     return math.prod(sizes[axis] for axis in axes)

@@ -12,15 +12,28 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
+from types import MappingProxyType
 from typing import final
 
 from ..sharding.geometry import Box, Interval, box_at
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
-from .pieces import cuts
+from .pieces import cuts, meetings
 
-__all__ = ["Lengths", "Measure", "Overlap", "Volume", "census", "common_volume", "spread_index", "volume"]
+__all__ = [
+    "Lengths",
+    "Measure",
+    "Overlap",
+    "Volume",
+    "axis_sizes",
+    "census",
+    "common_volume",
+    "split_sizes",
+    "spread_index",
+    "volume",
+]
 
 Shape = tuple[int, ...]
 Lengths = tuple[tuple[str, ...], Sequence[int]]
@@ -53,7 +66,10 @@ class Volume(Measure):
 
     def lengths(self, dim: int, size: int) -> Lengths:
         axes = self.layout.splits[dim]
-        return axes, [stop - start for start, stop in _cuts(self.layout, dim, size)]
+        counts = split_sizes(self.layout, dim)
+        if size % math.prod(counts) == 0:
+            return (), (size // math.prod(counts),)
+        return axes, [stop - start for start, stop in cuts(size, counts)]
 
     def at(self, shape: Shape, coords: Sequence[int]) -> int:
         return volume(box_at(self.layout, shape, coords))
@@ -73,12 +89,17 @@ class Overlap(Measure):
             return Volume(self.second).lengths(dim, size)
         if other == mine[: len(other)]:
             return Volume(self.first).lengths(dim, size)
-        shape = self.first.mesh.shape
-        axes = mine + tuple(axis for axis in other if axis not in mine)
-        sizes = {axis: shape[axis] for axis in axes}
-        ours, theirs = _cuts(self.first, dim, size), _cuts(self.second, dim, size)
-        pairs = zip(spread_index(sizes, mine), spread_index(sizes, other), strict=True)
-        return axes, [_common(ours[i], theirs[j]) for i, j in pairs]
+        sizes = axis_sizes(self.first.mesh)
+        both = tuple(axis for axis in mine if axis in other)
+        only = tuple(axis for axis in other if axis not in mine)
+        ours, theirs = {axis: sizes[axis] for axis in mine}, {axis: sizes[axis] for axis in other}
+        inner, width = spread_index(theirs, only), math.prod(sizes[axis] for axis in only)
+        here, there = spread_index(ours, both), spread_index(theirs, both)
+        table = [0] * (len(here) * width)
+        for i, j, (start, stop) in meetings(size, tuple(ours.values()), tuple(theirs.values())):
+            if here[i] == there[j]:
+                table[i * width + inner[j]] = stop - start
+        return mine + only, table
 
     def at(self, shape: Shape, coords: Sequence[int]) -> int:
         return common_volume(box_at(self.first, shape, coords), box_at(self.second, shape, coords))
@@ -93,7 +114,7 @@ def census(mesh: DeviceMesh, shape: Shape, measures: Sequence[Measure]) -> Class
     {(3,): 2, (2,): 2}
     """
     constant, tables = _tables(shape, measures)
-    sizes = mesh.shape
+    sizes = axis_sizes(mesh)
     classes: Counter[tuple[int, ...]] = Counter({tuple(constant): 1})
     used: set[str] = set()
     for group in _connected(tables):
@@ -145,7 +166,7 @@ def _enumerate(sizes: Mapping[str, int], group: Sequence[_Table], count: int) ->
     everywhere = [1] * math.prod(sizes.values())
     values = [everywhere] * count
     for index, axes, lengths in group:
-        column = [lengths[i] for i in spread_index(sizes, axes)]
+        column = list(lengths) if tuple(sizes) == axes else [lengths[i] for i in spread_index(sizes, axes)]
         held = values[index]
         values[index] = column if held is everywhere else [x * y for x, y in zip(held, column, strict=True)]
     return Counter(zip(*values, strict=True))
@@ -157,6 +178,8 @@ def spread_index(sizes: Mapping[str, int], axes: Sequence[str]) -> list[int]:
     >>> spread_index({"a": 2, "b": 3}, ("b", "a"))
     [0, 2, 4, 1, 3, 5]
     """
+    if tuple(sizes) == tuple(axes):
+        return list(range(math.prod(sizes.values())))
     strides: dict[str, int] = {}
     stride = 1
     for axis in reversed(axes):
@@ -173,9 +196,16 @@ def spread_index(sizes: Mapping[str, int], axes: Sequence[str]) -> list[int]:
     return result
 
 
-def _cuts(layout: Layout, dim: int, size: int) -> tuple[Interval, ...]:
-    shape = layout.mesh.shape
-    return cuts(size, tuple(shape[axis] for axis in layout.splits[dim]))
+@lru_cache(maxsize=1024)
+def axis_sizes(mesh: DeviceMesh) -> Mapping[str, int]:
+    """Axis sizes by name, in mesh order."""
+    return MappingProxyType(mesh.shape)
+
+
+def split_sizes(layout: Layout, dim: int) -> tuple[int, ...]:
+    """The sizes of the axes that split a dim, major first."""
+    sizes = axis_sizes(layout.mesh)
+    return tuple(sizes[axis] for axis in layout.splits[dim])
 
 
 def _common(first: Interval, second: Interval) -> int:

@@ -9,7 +9,7 @@ from typing import final
 from ..sharding.geometry import box
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .census import Overlap, Volume, common_volume, volume
+from .census import Overlap, Volume, axis_sizes, common_volume, volume
 from .pieces import cuts, flat_index
 from .reduction import Region, reduction
 from .step import (
@@ -203,7 +203,7 @@ class Exchange(Begins):
 
 def _same_cuts(move: Transition) -> bool:
     """Whether every dim is cut at the same places."""
-    sizes = move.source.mesh.shape
+    sizes = axis_sizes(move.source.mesh)
     for size, old, new in zip(move.shape, *move.splits, strict=True):
         before, after = tuple(sizes[axis] for axis in old), tuple(sizes[axis] for axis in new)
         if before != after and cuts(size, before) != cuts(size, after):
@@ -231,7 +231,7 @@ def _permuted(source: Layout, target: Layout) -> tuple[str, ...] | None:
 def _origin(source: Layout, target: Layout, slot: Slot) -> Slot:
     """The slot that holds in the source what a slot holds in the target, one to one over all slots."""
     mesh = source.mesh
-    sizes = mesh.shape
+    sizes = axis_sizes(mesh)
     at = dict(zip(mesh.axis_names, mesh.coords(slot), strict=True))
     found = dict(at)
     old_free = [axis for axis in mesh.axis_names if axis not in source.dim_of and axis in target.dim_of]

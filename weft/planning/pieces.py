@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from ..sharding.geometry import Interval, piece
 
-__all__ = ["Coords", "cuts", "flat_index", "locate", "overlapping"]
+__all__ = ["Coords", "cuts", "flat_index", "locate", "meetings", "overlapping"]
 
 Coords = tuple[int, ...]
 """One coordinate per splitting axis, major first."""
@@ -30,6 +30,27 @@ def cuts(size: int, counts: Coords) -> tuple[Interval, ...]:
 @lru_cache(maxsize=4096)
 def _pieces(size: int, count: int) -> tuple[Interval, ...]:
     return tuple(piece(size, count, i) for i in range(count))
+
+
+@lru_cache(maxsize=1024)
+def meetings(size: int, first: Coords, second: Coords) -> tuple[tuple[int, int, Interval], ...]:
+    """Where pieces of one nested cut meet pieces of another: their row-major indices and the common interval, in order.
+
+    >>> meetings(6, (2,), (3,))
+    ((0, 0, (0, 2)), (0, 1, (2, 3)), (1, 1, (3, 4)), (1, 2, (4, 6)))
+    """
+    ours, theirs = cuts(size, first), cuts(size, second)
+    found = []
+    i = j = position = 0
+    while position < size:
+        while ours[i][1] <= position:
+            i += 1
+        while theirs[j][1] <= position:
+            j += 1
+        stop = min(ours[i][1], theirs[j][1])
+        found.append((i, j, (position, stop)))
+        position = stop
+    return tuple(found)
 
 
 def locate(size: int, counts: Sequence[int], position: int) -> tuple[Coords, Interval]:

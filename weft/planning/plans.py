@@ -140,10 +140,10 @@ def _made(
             f"but the source {source} has {source.rank} and the target {target} has {target.rank}"
         )
     bound = lower_bound(source, target, shape, itemsize)
-    steps = find_steps(source, target, shape, itemsize, topology)
+    steps = find_steps(source, target, shape, itemsize, bound, topology)
     peak = peak_memory(steps, source, shape, itemsize)
     if memory_limit is not None and peak > memory_limit:
-        steps = find_steps(source, target, shape, itemsize, topology, frugal=True)
+        steps = find_steps(source, target, shape, itemsize, bound, topology, frugal=True)
         peak = peak_memory(steps, source, shape, itemsize)
         if peak > memory_limit:
             raise PlanError(_too_large(source, target, shape, itemsize, peak, memory_limit))

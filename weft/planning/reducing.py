@@ -10,7 +10,7 @@ from ..sharding.geometry import box, piece
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
-from .census import Volume, census, volume
+from .census import Volume, axis_sizes, census, volume
 from .pieces import flat_index
 from .reduction import Reduction, Region, reduction
 from .step import Begins, Bytes, Load, Transition, added_axes, changed_dims, common_prefix, live, live_pending
@@ -198,7 +198,7 @@ class ReduceExchange(_Reduce):
         if source.mesh != target.mesh or not move.shape:
             return None
         kept = set(source.pending_axes) & set(target.pending_axes)
-        sizes = source.mesh.shape
+        sizes = axis_sizes(source.mesh)
         return tuple(axis for axis in source.mesh.axis_names if axis not in kept and sizes[axis] > 1)
 
     @property

@@ -19,8 +19,8 @@ from typing import final
 from ..sharding.geometry import Box, Interval, box_at, piece
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .census import Lengths, Measure
-from .pieces import flat_index, overlapping
+from .census import Lengths, Measure, axis_sizes, split_sizes, spread_index
+from .pieces import flat_index, meetings, overlapping
 from .transfers import Transfer
 
 __all__ = ["Reduction", "Region", "reduction"]
@@ -59,7 +59,7 @@ class Reduction:
     def __init__(self, source: Layout, target: Layout, shape: tuple[int, ...]) -> None:
         self.source, self.target, self.shape = source, target, shape
         self.mesh = source.mesh
-        self.sizes = self.mesh.shape
+        self.sizes = axis_sizes(self.mesh)
         kept = set(source.pending_axes) & set(target.pending_axes)
         self.resolved = tuple(axis for axis in source.pending_axes if axis not in kept)
         self.created = tuple(axis for axis in target.pending_axes if axis not in kept)
@@ -88,19 +88,12 @@ class Reduction:
         """Among how many owners a box is shared."""
         return math.prod(self.sizes[axis] for axis in self.shared)
 
-    def meetings(self, dim: int, stop: int) -> Iterator[_Meeting]:
-        """All meetings of pieces along a dim, in order."""
-        return self._meetings(dim, 0, stop)
-
     def _meetings(self, dim: int, start: int, stop: int) -> Iterator[_Meeting]:
         size = self.shape[dim]
-        for wanted, (low, high) in overlapping(size, self._counts(self.target, dim), start, stop):
+        for wanted, (low, high) in overlapping(size, split_sizes(self.target, dim), start, stop):
             at = dict(zip(self.target.splits[dim], wanted, strict=True))
-            for held, interval in overlapping(size, self._counts(self.source, dim), low, high):
+            for held, interval in overlapping(size, split_sizes(self.source, dim), low, high):
                 yield _Meeting(dict(zip(self.source.splits[dim], held, strict=True)), at, interval)
-
-    def _counts(self, layout: Layout, dim: int) -> tuple[int, ...]:
-        return tuple(self.sizes[axis] for axis in layout.splits[dim])
 
     def share(self, interval: Interval, at: At) -> Interval:
         """The part of an interval along the shared dim that belongs to the owner at these coordinates."""
@@ -159,7 +152,7 @@ class Reduction:
         return frozenset(self.source.replicated_axes)
 
     def _wanted(self, dim: int, start: int, stop: int) -> Iterator[tuple[At, Interval]]:
-        for coords, interval in overlapping(self.shape[dim], self._counts(self.target, dim), start, stop):
+        for coords, interval in overlapping(self.shape[dim], split_sizes(self.target, dim), start, stop):
             yield dict(zip(self.target.splits[dim], coords, strict=True)), interval
 
     def _owned(self, at: At) -> Iterator[tuple[Box, At]]:
@@ -235,24 +228,25 @@ class Region(Measure):
         return cls(of, frozenset(of.created))
 
     def lengths(self, dim: int, size: int) -> Lengths:
-        of = self.reduction
-        wanted = of.target.splits[dim]
-        held = tuple(axis for axis in of.source.splits[dim] if axis in self.matched and axis not in wanted)
-        sharing = of.shared if of.shared and dim == of.shared_dim else ()
-        axes = wanted + held + tuple(axis for axis in sharing if axis in self.matched)
-        sizes = [of.sizes[axis] for axis in axes]
-        table = [0] * math.prod(sizes)
-        for meeting in of.meetings(dim, size):
-            if any(
-                meeting.source[a] != c for a, c in meeting.target.items() if a in self.matched and a in meeting.source
-            ):
+        of, matched = self.reduction, self.matched
+        source = {axis: of.sizes[axis] for axis in of.source.splits[dim]}
+        target = {axis: of.sizes[axis] for axis in of.target.splits[dim]}
+        held = tuple(axis for axis in source if axis in matched and axis not in target)
+        both = tuple(axis for axis in source if axis in matched and axis in target)
+        here, there, inner = spread_index(source, both), spread_index(target, both), spread_index(source, held)
+        width = math.prod(of.sizes[axis] for axis in held)
+        sharing = {axis: of.sizes[axis] for axis in of.shared} if dim == of.shared_dim else {}
+        shown = tuple(axis for axis in sharing if axis in matched)
+        place, count = spread_index(sharing, shown), math.prod(sharing[axis] for axis in shown)
+        table = [0] * (len(there) * width * count)
+        for i, j, (start, stop) in meetings(size, tuple(source.values()), tuple(target.values())):
+            if here[i] != there[j]:
                 continue
-            at = {**meeting.source, **meeting.target}
-            for more in of._coords(sharing):
-                start, stop = of.share(meeting.interval, more) if sharing else meeting.interval
-                known = {**at, **more}
-                table[flat_index(sizes, [known[axis] for axis in axes])] += stop - start
-        return axes, table
+            base = (j * width + inner[i]) * count
+            each, more = divmod(stop - start, len(place))
+            for index, position in enumerate(place):
+                table[base + position] += each + (index < more)
+        return (*target, *held, *shown), table
 
     def at(self, shape: tuple[int, ...], coords: Sequence[int]) -> int:
         mesh = self.reduction.mesh

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from ..errors import PlanError
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from .bounds import kept_choices, total_bound
-from .census import Shape
+from .census import Shape, axis_sizes
 from .cost import DEFAULT, mesh_tier, step_tier
 from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
 from .reducing import AllReduce, FillPartial, ReduceExchange
-from .step import Step, Transition, live, live_pending
+from .step import Bytes, Step, Transition, live, live_pending
 from .steps import step_between
 from .topology import Topology, axis_tier
 
@@ -24,20 +25,27 @@ LINEAR = {ReduceOp.SUM, ReduceOp.AVG}
 
 
 def find_steps(
-    source: Layout, target: Layout, shape: Shape, itemsize: int, topology: Topology = DEFAULT, *, frugal: bool = False
+    source: Layout,
+    target: Layout,
+    shape: Shape,
+    itemsize: int,
+    bound: Bytes,
+    topology: Topology = DEFAULT,
+    *,
+    frugal: bool = False,
 ) -> Steps:
     """The steps from one layout to another: fewest bytes first, then least time; `frugal`: nothing held in between."""
     if source is target:
         return ()
-    search = Search(shape, itemsize, topology)
+    search = Search(shape, itemsize, bound, topology)
     return search.directly(source, target) if frugal else search.steps(source, target)
 
 
 class Search:
     """A search for steps of one tensor's movements."""
 
-    def __init__(self, shape: Shape, itemsize: int, topology: Topology) -> None:
-        self.shape, self.itemsize, self.topology = shape, itemsize, topology
+    def __init__(self, shape: Shape, itemsize: int, bound: Bytes, topology: Topology) -> None:
+        self.shape, self.itemsize, self.bound, self.topology = shape, itemsize, bound, topology
 
     def steps(self, source: Layout, target: Layout) -> Steps:
         """The steps between any two layouts."""
@@ -56,11 +64,18 @@ class Search:
         except PlanError:
             return self.steps(source, target)
 
-    def best(self, choices: Sequence[Steps]) -> Steps:
-        """The choice that moves least, then waits least on the device that receives most, then has fewest phases."""
-        if len(choices) == 1:
-            return choices[0]
-        return min(choices, key=self._price)
+    def best(self, choices: Iterable[Steps]) -> Steps:
+        """The choice that moves least, then waits least on the device that receives most, then has fewest phases.
+
+        None is better than one that reaches the lower bound on every device.
+        """
+        prices: list[tuple[tuple[float, ...], int, Steps]] = []
+        for number, steps in enumerate(choices):
+            received = [step.bytes_received for step in steps]
+            if sum(b.max for b in received) <= self.bound.max and sum(b.total for b in received) <= self.bound.total:
+                return steps
+            prices.append((self._price(steps), number, steps))
+        return min(prices)[2]
 
     def _price(self, steps: Steps) -> tuple[float, ...]:
         received = [step.bytes_received for step in steps]
@@ -99,7 +114,7 @@ class Search:
         if not again:
             return self._begun(source, target)
         middles = self._split_choices(source, target, again)
-        return self.best([(*self._begun(source, m), *self._filled(m, target, again)) for m in middles])
+        return self.best((*self._begun(source, m), *self._filled(m, target, again)) for m in middles)
 
     def _begun(self, source: Layout, target: Layout) -> Steps:
         """Pending reductions are resolved, kept or begun."""
@@ -114,10 +129,10 @@ class Search:
             return (*self._resolved(source, middle), *self._filled(middle, target, begun))
         if len(live_pending(target)) < len(before) + len(begun):
             middles = self._split_choices(source, target, begun)
-            scattered = [(*self._resolved(source, m), *self._filled(m, target, begun)) for m in middles]
-            return self.best([*scattered, self._owned(source, target)])
+            scattered = ((*self._resolved(source, m), *self._filled(m, target, begun)) for m in middles)
+            return self.best(chain(scattered, (self._owned(source, target) for _ in range(1))))
         cuts = self._split_choices(source, source, [item for item in begun if item[0] not in source.dim_of])
-        return self.best([(*self.one(source, cut), *self._exchanged(cut, target)) for cut in cuts])
+        return self.best((*self.one(source, cut), *self._exchanged(cut, target)) for cut in cuts)
 
     def _kept(self, source: Layout, target: Layout) -> tuple[str, ...]:
         """The reductions, pending before and after, whose contributions are moved as they are."""
@@ -147,13 +162,13 @@ class Search:
 
     def _one_all_reduce(self, source: Layout) -> bool:
         """Whether no replicas repeat each other's work in one all-reduce, or there is too little of it to share."""
-        sizes = source.mesh.shape
+        sizes = axis_sizes(source.mesh)
         replicas = any(sizes[axis] > 1 for axis in source.replicated_axes)
         return not replicas or math.prod(self.shape) == 1
 
     def _scattered(self, source: Layout, target: Layout) -> Layout | None:
         """The layout in which every element is reduced once, where the source holds it and the target wants it."""
-        sizes = source.mesh.shape
+        sizes = axis_sizes(source.mesh)
         free = {a for a in (*source.replicated_axes, *source.pending_axes) if sizes[a] > 1} - set(target.pending_axes)
         splits: list[tuple[str, ...]] = []
         for held, wanted in zip(live(source), live(target), strict=True):
@@ -175,7 +190,7 @@ class Search:
 
     def _roomiest(self, source: Layout, splits: Sequence[tuple[str, ...]], axis: str) -> int:
         """The dim that an axis cuts best: evenly, before what is reduced is cut, and into large pieces."""
-        sizes = source.mesh.shape
+        sizes = axis_sizes(source.mesh)
         replicated = axis in source.replicated_axes
 
         def room(dim: int) -> tuple[bool, bool, int]:
@@ -233,7 +248,7 @@ class Search:
 
     def _all_scattered(self, source: Layout) -> Iterator[Layout]:
         """Layouts on the source's mesh in which every element is reduced once: one for each dim to cut."""
-        sizes = source.mesh.shape
+        sizes = axis_sizes(source.mesh)
         free = [axis for axis in (*source.replicated_axes, *source.pending_axes) if sizes[axis] > 1]
         for dim in range(len(self.shape)):
             yield source.resolved.with_split(dim, (*source.splits[dim], *free))

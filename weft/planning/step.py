@@ -13,7 +13,7 @@ from ..errors import PlanError
 from ..sharding.layout import Layout, Pending, Splits
 from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
-from .census import Measure, Shape, census
+from .census import Measure, Shape, axis_sizes, census
 
 __all__ = [
     "Begins",
@@ -132,6 +132,7 @@ class Step(ABC):
         return bytes_of(self.target, self.shape, self.itemsize, self.load())
 
 
+@lru_cache(maxsize=4096)
 def bytes_of(layout: Layout, shape: Shape, itemsize: int, load: Load) -> Bytes:
     """The most that a slot of the layout's mesh receives under a load, and what all receive."""
     if not load:
@@ -190,7 +191,7 @@ class Begins(Step):
         """What contributions are multiplied by, so that a pending mean over several devices gives them back."""
         if self.neutral is not ReduceOp.AVG:
             return 1
-        sizes = self.target.mesh.shape
+        sizes = axis_sizes(self.target.mesh)
         return math.prod(sizes[axis] for axis in self.begun if self._contributes_once(axis))
 
     def _contributes_once(self, axis: str) -> bool:
@@ -218,7 +219,7 @@ def dual(layout: Layout) -> Layout:
 @lru_cache(maxsize=8192)
 def live(layout: Layout) -> Splits:
     """The splits without mesh axes of size 1, which cut nothing."""
-    sizes = layout.mesh.shape
+    sizes = axis_sizes(layout.mesh)
     if 1 not in layout.mesh.mesh_shape:
         return layout.splits
     return tuple(tuple(axis for axis in axes if sizes[axis] > 1) for axes in layout.splits)
@@ -227,7 +228,7 @@ def live(layout: Layout) -> Splits:
 @lru_cache(maxsize=8192)
 def live_pending(layout: Layout) -> Pending:
     """The pending reductions without mesh axes of size 1, which have nothing to reduce."""
-    sizes = layout.mesh.shape
+    sizes = axis_sizes(layout.mesh)
     return tuple((axis, op) for axis, op in layout.pending if sizes[axis] > 1)
 
 

@@ -16,6 +16,7 @@ from typing import final
 from ..sharding.geometry import Box, Interval, box_at, interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
+from .census import split_sizes
 from .pieces import Coords, flat_index, locate, overlapping
 from .topology import Topology
 
@@ -76,8 +77,8 @@ class Routes:
 
     def __init__(self, source: Layout, target: Layout, shape: tuple[int, ...], topology: Topology) -> None:
         self.source, self.target, self.shape, self.topology = source, target, shape, topology
-        self.source_counts = [_counts(source, dim) for dim in range(len(shape))]
-        self.target_counts = [_counts(target, dim) for dim in range(len(shape))]
+        self.source_counts = [split_sizes(source, dim) for dim in range(len(shape))]
+        self.target_counts = [split_sizes(target, dim) for dim in range(len(shape))]
         index = source.mesh.index_of
         self.source_axes = [index[axis] for axes in source.splits for axis in axes]
         self.shared_axes: list[int] = []
@@ -248,8 +249,3 @@ class AcrossMeshes(Routes):
         for axis in self.target_free:
             turn = turn * sizes[axis] + coords[axis]
         return turn
-
-
-def _counts(layout: Layout, dim: int) -> Coords:
-    sizes = layout.mesh.shape
-    return tuple(sizes[axis] for axis in layout.splits[dim])

@@ -36,8 +36,10 @@ _TORCH = {
         "arange empty empty_like eye from_local full full_like ones ones_like rand rand_like randint randn randn_like zeros zeros_like"
     ),
     "tensor.comm_log": "comm_log",
+    "tensor.local_map": "axis_index local_map",
     "tensor.policy": "reshard_policy",
     "rules.registry": "register_rule",
+    "distributed": "on_main",
 }
 _MODULES = ("checkpoint", "devices", "distributed", "errors", "graph", "kernels", "nn", "ops", "planning", "sharding", "tensor")
 _HOME = {name: module for table in (_WORDS, _TORCH) for module, names in table.items() for name in names.split()}

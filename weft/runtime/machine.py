@@ -11,6 +11,7 @@ import torch
 
 from ..devices import CPU, Accelerator, Device, Inventory, cpu_inventory, set_inventory
 from ..sharding.mesh import DeviceMesh, Slot
+from .process_group import world
 
 __all__ = ["Residence", "accelerator_count", "residence", "torch_device"]
 
@@ -46,12 +47,26 @@ def torch_device(device: Device) -> torch.device:
     >>> torch_device(CPU(3))
     device(type='cpu')
     """
-    if isinstance(device, Accelerator):
-        count = accelerator_count()
-        if device.id >= count:
-            raise ValueError(f"{device!r} does not exist: this machine has {_offered(count)}")
-        return torch.device("cuda", device.id % physical_accelerators())
-    return torch.device("cpu")
+    if not isinstance(device, Accelerator):
+        return torch.device("cpu")
+    here = world.current()
+    if here.count > 1:
+        return _accelerator_of_process(device, here)
+    count = accelerator_count()
+    if device.id >= count:
+        raise ValueError(f"{device!r} does not exist: this machine has {_offered(count)}")
+    return torch.device("cuda", device.id % physical_accelerators())
+
+
+def _accelerator_of_process(device: Device, here: world.World) -> torch.device:
+    """An accelerator of this process, or one without a number for another's."""
+    ownership.process_of(device)
+    if not physical_accelerators():
+        raise ValueError(f"{device!r} does not exist: this machine has {_offered(0)}")
+    first, within = divmod(device.id, here.devices_per_process)
+    if first != here.process:
+        return torch.device("cuda")
+    return torch.device("cuda", (here.local_process * here.devices_per_process + within) % physical_accelerators())
 
 
 def _offered(count: int) -> str:
@@ -73,6 +88,8 @@ class Residence:
     memories: tuple[Memory, ...]
     torch_devices: tuple[torch.device, ...]
     unified: bool
+    owners: tuple[int, ...]
+    """The process that owns each slot."""
 
     @property
     def device(self) -> torch.device:
@@ -85,13 +102,20 @@ class Residence:
 class _Ownership:
     """Which process owns a device. One process owns all, until a launcher's environment says otherwise."""
 
-    process: int = 0
-    process_count: int = 1
-    devices_per_process: int = 1
     separate_memory: bool = os.environ.get("WEFT_SEPARATE_MEMORY", "0") not in ("", "0")
 
     def process_of(self, device: Device) -> int:
-        return 0 if self.process_count == 1 else device.id // self.devices_per_process
+        here = world.current()
+        process = here.process_of(device.id)
+        if process >= here.count:
+            kind = type(device).__name__
+            last = here.count * here.devices_per_process - 1
+            raise ValueError(
+                f"{device!r} belongs to no process: this program has {here.count} processes with {here.devices_per_process} "
+                f"devices each, {kind}(0) to {kind}({last}). Start more processes, or call "
+                "weft.distributed.init(devices_per_process=...)"
+            )
+        return process
 
 
 ownership = _Ownership()
@@ -105,20 +129,23 @@ def residence(mesh: DeviceMesh) -> Residence:
     >>> residence(make_mesh({"dp": 2, "tp": 4})).unified
     True
     """
-    process = ownership.process
-    owners = [ownership.process_of(device) for device in mesh.devices]
-    owned = tuple(slot for slot, owner in enumerate(owners) if owner == process)
+    here = world.current()
+    owners = tuple(ownership.process_of(device) for device in mesh.devices)
+    owned = tuple(slot for slot, owner in enumerate(owners) if owner == here.process)
     memories: list[Memory] = []
     torch_devices: list[torch.device] = []
     for slot, (device, owner) in enumerate(zip(mesh.devices, owners, strict=True)):
-        where = torch_device(device) if owner == process else torch.device("cpu" if device.is_host else "cuda")
+        mine = owner == here.process
+        where = torch_device(device) if mine else torch.device("cpu" if device.is_host else "cuda")
         torch_devices.append(where)
         if ownership.separate_memory:
             memories.append((f"slot of {owner}", slot if mesh.is_simulated else device.id))
-        else:
-            memories.append((f"{where.type} of {owner}", where.index or 0))
+        elif here.count == 1:
+            memories.append((where.type, where.index or 0))
+        else:  # said so that every process finds the same memories
+            memories.append((f"{where.type} of {owner}", 0 if device.is_host else device.id))
     unified = len(owned) == mesh.num_devices and len(set(memories)) == 1
-    return Residence(mesh, owned, tuple(memories), tuple(torch_devices), unified)
+    return Residence(mesh, owned, tuple(memories), tuple(torch_devices), unified, owners)
 
 
 _caches: list[Callable[[], None]] = [residence.cache_clear]
@@ -142,8 +169,12 @@ def reset() -> None:
 
 
 def _inventory() -> Inventory:
-    if ownership.process_count > 1:
-        raise RuntimeError("the devices of several processes are listed by weft.distributed")
+    here = world.current()
+    if here.count > 1:
+        kind = Accelerator if here.accelerators else CPU
+        each = here.devices_per_process
+        every = tuple(kind(i) for i in range(here.count * each))
+        return Inventory(every, every[here.process * each : (here.process + 1) * each], can_grow=False)
     count = accelerator_count()
     if not count:
         return cpu_inventory()
@@ -152,4 +183,5 @@ def _inventory() -> Inventory:
 
 
 set_inventory(_inventory)
+world.on_change(lambda _: reset())
 default_device = CPU(0)

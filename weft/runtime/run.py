@@ -10,16 +10,24 @@ from ..sharding.geometry import box_at
 from ..sharding.layout import Layout
 from . import in_process
 from .holding import Pieces, holding, slices
+from .process_group import execution
+from .process_group.moving import Route
 
-__all__ = ["Route", "move", "permute", "scatter", "spread"]
-
-Route = tuple[int | None, ...]
-"""For each slot, the slot whose shard it gets, or None for zeros."""
+__all__ = ["Route", "move", "permute", "scatter", "spread", "whole"]
 
 
 def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int], dtype: torch.dtype) -> Pieces:
     """The pieces of the same tensor in another layout."""
+    if execution.spans(source.mesh, target.mesh):
+        return execution.move(pieces, source, target, tuple(shape), dtype)
+    if execution.is_elsewhere(source.mesh, target.mesh):
+        return ()
     return in_process.move(pieces, source, target, shape)
+
+
+def whole(pieces: Pieces, layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A value of which every device has the whole, in every process: those without a device of the mesh included."""
+    return execution.whole(pieces, layout, tuple(shape), dtype)
 
 
 def spread(whole: torch.Tensor, layout: Layout) -> Pieces:
@@ -39,13 +47,15 @@ def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
         for i in range(resolved.count)
     )
     if layout.pending:
-        return in_process.move(parts, layout.resolved, layout, shape)
+        return move(parts, layout.resolved, layout, shape, whole.dtype)
     assert here.count == len(parts)
     return parts
 
 
 def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, dtype: torch.dtype) -> Pieces:
     """The pieces after shards have changed places."""
+    if execution.spans(layout.mesh):
+        return execution.permute(pieces, layout, tuple(shape), route, dtype)
     here = holding(layout)
     shape = tuple(shape)
     result: list[torch.Tensor | None] = [torch.zeros_like(piece) if here.unified else None for piece in pieces]

@@ -1,0 +1,199 @@
+"""`World`: the processes of this program, and how this one joins and leaves them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import final
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["DEFAULT_TIMEOUT", "World", "current", "is_launched", "join", "leave", "on_change"]
+
+DEFAULT_TIMEOUT = timedelta(minutes=10)
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class World:
+    """The processes of this program, seen from one of them.
+
+    >>> World().process, World().count
+    (0, 1)
+    """
+
+    process: int = 0
+    count: int = 1
+    devices_per_process: int = 1
+    local_process: int = 0
+    """The index of this process among those of its host."""
+    backends: tuple[tuple[str, str], ...] = ()
+    """Which backend carries the tensors of which kind of torch device."""
+    timeout: timedelta = DEFAULT_TIMEOUT
+    made_here: bool = False
+    """Whether Weft initialised torch.distributed, and so ends it."""
+
+    def backend(self, device_type: str) -> str | None:
+        """The backend for tensors on this kind of torch device, if any."""
+        return dict(self.backends).get(device_type)
+
+    @property
+    def accelerators(self) -> bool:
+        """Whether the devices of this program are accelerators."""
+        return self.backend("cuda") == "nccl"
+
+    def process_of(self, device_id: int) -> int:
+        """The process that owns a device."""
+        return 0 if self.count == 1 else device_id // self.devices_per_process
+
+
+ALONE = World()
+_world: World | None = None
+_listeners: list[Callable[[World], None]] = []
+
+
+def on_change(listener: Callable[[World], None]) -> None:
+    """Registers what has to happen when this process joins or leaves the others."""
+    _listeners.append(listener)
+
+
+def is_launched() -> bool:
+    """Whether a launcher has started this process together with others.
+
+    >>> is_launched()
+    False
+    """
+    if not all(name in os.environ for name in LAUNCHER_VARIABLES):
+        return False
+    return _number("WORLD_SIZE") > 1
+
+
+def current() -> World:
+    """The world of this process; under a launcher, the first call joins it."""
+    if _world is not None:
+        return _world
+    if dist.is_available() and (dist.is_initialized() or is_launched()):
+        return join()
+    return ALONE
+
+
+def join(
+    backend: str | None = None, timeout: float | timedelta | None = None, devices_per_process: int | None = None
+) -> World:
+    """Joins the processes that a launcher started, or those of a torch.distributed that is initialised already."""
+    span = _timeout(timeout)
+    count = _devices_per_process(devices_per_process)
+    if _world is not None:
+        return _rejoined(_world, backend, timeout, devices_per_process)
+    made_here = False
+    if not dist.is_initialized():
+        if not is_launched():
+            return ALONE
+        if torch.cuda.is_available():
+            torch.cuda.set_device(_local_process() * count % torch.cuda.device_count())
+        dist.init_process_group(_chosen(backend), timeout=span)
+        made_here = True
+    if dist.get_world_size() == 1:
+        return ALONE
+    return _entered(World(dist.get_rank(), dist.get_world_size(), count, _local_process(), _served(), span, made_here))
+
+
+def leave() -> None:
+    """Leaves the other processes; leaving twice, or without having joined, does nothing."""
+    global _world  # noqa: PLW0603 - one world a process
+    world, _world = _world, None
+    if world is None:
+        return
+    for listener in _listeners:
+        listener(ALONE)
+    if world.made_here and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def joined() -> World | None:
+    """The world that was joined, if one was; unlike `current`, joins none."""
+    return _world
+
+
+def _entered(world: World) -> World:
+    global _world  # noqa: PLW0603 - one world a process
+    _world = world
+    for listener in _listeners:
+        listener(world)
+    return world
+
+
+def _rejoined(world: World, backend: str | None, timeout: object, devices_per_process: int | None) -> World:
+    """The world that was joined already, if what is asked for now is the same."""
+    serves = {kind: name for kind, name in world.backends if backend is None or kind in _parsed(backend)}
+    asked: Mapping[str, tuple[object, object]] = {
+        "backend": (backend and _parsed(backend), serves),
+        "timeout": (timeout and _timeout(timeout), world.timeout),
+        "devices_per_process": (devices_per_process, world.devices_per_process),
+    }
+    for name, (wanted, has) in asked.items():
+        if wanted is not None and wanted != has:
+            raise ValueError(
+                f"weft.distributed is initialised already, with {name}={has!r}, and cannot change to {wanted!r}: "
+                "call weft.distributed.init before the first mesh or tensor, or weft.distributed.shutdown first"
+            )
+    return world
+
+
+def _chosen(backend: str | None) -> str:
+    if backend is not None:
+        return backend
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+
+
+def _parsed(backend: str) -> dict[str, str]:
+    """Which backend serves which kind of device.
+
+    >>> _parsed("cpu:gloo,cuda:nccl"), _parsed("gloo"), _parsed("nccl")
+    ({'cpu': 'gloo', 'cuda': 'nccl'}, {'cpu': 'gloo'}, {'cuda': 'nccl'})
+    """
+    if ":" in backend:
+        return dict(tuple(part.split(":", 1)) for part in backend.lower().split(","))  # type: ignore[misc]
+    return {"cuda" if backend.lower() == "nccl" else "cpu": backend.lower()}
+
+
+def _served() -> tuple[tuple[str, str], ...]:
+    """What the backend of torch's default group serves."""
+    return tuple(sorted(_parsed(dist.get_backend_config(dist.group.WORLD)).items()))
+
+
+def _local_process() -> int:
+    return _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else dist.get_rank() if dist.is_initialized() else 0
+
+
+def _number(name: str) -> int:
+    text = os.environ[name]
+    if not text.isdecimal():
+        raise ValueError(f"{name} is a whole number that a launcher sets, but it is {text!r}")
+    return int(text)
+
+
+def _timeout(timeout: object) -> timedelta:
+    if timeout is None:
+        return DEFAULT_TIMEOUT
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, timedelta)):
+        raise TypeError(f"timeout is in seconds or a timedelta, but got {timeout!r}")
+    span = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+    if span <= timedelta(0):
+        raise ValueError(f"timeout is more than 0 seconds, but got {timeout!r}")
+    return span
+
+
+def _devices_per_process(count: int | None) -> int:
+    if count is None:
+        text = os.environ.get("WEFT_DEVICES_PER_PROCESS", "1")
+        if not text.isdecimal() or int(text) < 1:
+            raise ValueError(f"WEFT_DEVICES_PER_PROCESS is a whole number, 1 or more, but it is {text!r}")
+        return int(text)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"devices_per_process is a whole number, 1 or more, but got {count!r}")
+    return count

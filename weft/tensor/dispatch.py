@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -13,11 +13,23 @@ from ..runtime.holding import holding
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
+from .aliasing import (
+    forget_resolved,
+    have_copies,
+    is_current,
+    refresh,
+    remember_resolved,
+    write_through,
+)
 from .chooser import Choice, Input, choose, stop_over
 from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, swapped
-from .movement import from_plain, moved, to_plain
+from .movement import from_plain, moved, note_move, to_plain
+from .op_kind import kind_of
+from .plain_gradient import keep_gradient_plain
 from .schedule import Schedule
 from .tensor import Tensor
+from .viewing import viewed
+from .writing import own_pieces, store, write_out, written_tensors
 
 __all__ = ["dispatch", "handler", "handlers"]
 
@@ -62,15 +74,33 @@ forget_with_residences(_prepared.clear)
 
 def dispatch(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Runs one torch op on sharded tensors."""
+    if not have_copies():
+        return _run(func, args, kwargs)
+    refresh(tensors_in(args, kwargs))
+    result = _run(func, args, kwargs)
+    for x in written_tensors(func, args, kwargs):
+        write_through(x)
+    return result
+
+
+def _run(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     special = handlers.get(func)
     if special is not None:
         return special(func, args, kwargs)
+    kind = kind_of(func)
+    if kind.outs:
+        return write_out(func, args, kwargs)
+    if kind.composite and rule_for(func) is None:
+        return func.decompose(*args, **kwargs)
     return run_by_rule(func, args, kwargs)
 
 
 def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Runs an op in the layouts that its rule and the chooser say."""
-    tensors = [_usable(x) for x in tensors_in(args, kwargs)]
+    kind = kind_of(func)
+    tensors = tensors_in(args, kwargs)
+    if kind.is_pure:
+        tensors = [_usable(x) for x in tensors]
     key = (func, tuple(map(_signature, tensors)), _static(args), _static(kwargs) if kwargs else None)
     prepared = _prepared.get(key)
     if prepared is None:
@@ -79,10 +109,37 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
         prepared = _prepared[key] = prepare(func, args, kwargs, tensors)
     if prepared.written is not None and not isinstance(tensors[prepared.written], Tensor):
         return _run_plain(func, args, kwargs)
+    if kind.is_pure:
+        laid = [_brought(x, need, func, prepared.whole) for x, need in zip(tensors, prepared.inputs, strict=True)]
+        return _run_prepared(func, args, kwargs, tensors, laid, prepared)
+    shared = prepared.written if kind.viewed is None else 0
     laid = [
-        _brought(x, need, func, i == prepared.written)
+        _brought(x, need, func, prepared.whole, in_place=i == shared)
         for i, (x, need) in enumerate(zip(tensors, prepared.inputs, strict=True))
     ]
+    if kind.viewed is not None:
+        result = _run_prepared(func, args, kwargs, tensors, laid, prepared)
+        return viewed(func, args, kwargs, result, is_alias=laid[0] is tensors[0])
+    if prepared.written is None:
+        return _run_prepared(func, args, kwargs, tensors, laid, prepared)
+    x, changed = cast(Tensor, tensors[prepared.written]), cast(Tensor, laid[prepared.written])
+    own_pieces(x)
+    result = _run_prepared(func, args, kwargs, tensors, laid, prepared)
+    if changed is not x:
+        store(x, changed, str(func))
+    if x._layout.pending:
+        forget_resolved()
+    return result
+
+
+def _run_prepared(
+    func: torch._ops.OpOverload,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    tensors: Sequence[torch.Tensor],
+    laid: Sequence[torch.Tensor],
+    prepared: Prepared,
+) -> object:
     if prepared.whole:
         return run_whole(func, args, kwargs, laid, prepared.outputs, prepared.mesh)
     if prepared.outputs is None:
@@ -120,6 +177,9 @@ def prepare(
         given = [Input(x._layout if isinstance(x, Tensor) else None, tuple(x.shape), x.dtype.itemsize) for x in tensors]
         itemsize = max((x.dtype.itemsize for x in tensors), default=4)
         choice = choose(factors, given, mesh, itemsize, written)
+        if written is not None and choice.inputs[written] is not choice.outputs[0]:
+            # What is written in place cannot become pending: everything is resolved first.
+            choice = choose(replace(factors, linear="no", reduces=None), given, mesh, itemsize, written)
         replicated, outputs = choice.inputs, choice.outputs
     unified = holding(replicated[0]).unified if replicated else True
     pending = any(layout.pending for layout in (*replicated, *(outputs or ())))
@@ -148,7 +208,7 @@ def _collect(value: object, found: list[torch.Tensor]) -> None:
 
 def _usable(x: torch.Tensor) -> torch.Tensor:
     """A tensor, or its resolved form where an earlier op has already paid for that."""
-    if isinstance(x, Tensor) and x._resolved is not None:
+    if isinstance(x, Tensor) and x._resolved is not None and is_current(x):
         return x._resolved
     return x
 
@@ -188,24 +248,29 @@ def _written(
     return None
 
 
-def _brought(x: torch.Tensor, need: Layout, func: torch._ops.OpOverload, written: bool) -> torch.Tensor:
-    """A tensor in the layout an op needs it in. Plain tensors count as whole."""
+def _brought(
+    x: torch.Tensor, need: Layout, func: torch._ops.OpOverload, whole: bool, *, in_place: bool = False
+) -> torch.Tensor:
+    """A tensor in the layout an op needs it in; itself, where the op is to use its very memory and can.
+
+    Plain tensors count as whole.
+    """
     if not isinstance(x, Tensor):
-        here = holding(need)
-        if here.unified and not need.pending:
-            return x if x.device == here.residence.device or x.dim() == 0 else x.to(here.residence.device)
-        return from_plain(x, need)
+        if x.requires_grad and torch.is_grad_enabled():
+            keep_gradient_plain(x)
+        if not whole:
+            return from_plain(x, need)
+        device = holding(need).residence.device
+        return x if x.device == device or x.dim() == 0 else x.to(device)
     if x._layout is need:
         return x
-    if written and holding(x._layout).unified and holding(need).unified and not x._layout.pending and not need.pending:
+    if in_place and whole and not x._layout.pending and x._layout.mesh is need.mesh:
+        note_move(x, need, str(func))
         return x
     middle = stop_over(x._layout, need)
     result = moved(x if middle is None else moved(x, middle, str(func), implicit=True), need, str(func), implicit=True)
-    if written:
-        x._layout, x._pieces, x._asked, x._resolved = result._layout, result._pieces, None, None
-        return x
-    if x._layout.pending and not need.pending and need is x._layout.resolved:
-        x._resolved = result
+    if x._layout.pending and need is x._layout.resolved and not in_place:
+        remember_resolved(x, result)
     return result
 
 

@@ -16,7 +16,7 @@ from ..sharding.mapping import DeviceMapping
 from . import comm_log, policy
 from .tensor import Tensor, wrap
 
-__all__ = ["from_plain", "is_transformed", "layout_of", "move", "moved", "to_plain"]
+__all__ = ["from_plain", "is_transformed", "layout_of", "move", "moved", "note_move", "to_plain"]
 
 
 def layout_of(x: torch.Tensor) -> Layout | None:
@@ -46,9 +46,7 @@ def from_plain(x: torch.Tensor, layout: Layout, asked: DeviceMapping | None = No
 def to_plain(x: Tensor) -> torch.Tensor:
     """The whole value as a plain tensor, in every process. Not recorded by autograd."""
     whole = moved(x, Layout.replicated(x._layout.mesh, x.dim()), "full_tensor")
-    if not whole._pieces:
-        return run.whole_from_others(whole)
-    return whole._pieces[0]
+    return run.whole(whole._pieces, whole._layout, tuple(x.shape), x.dtype)
 
 
 def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: DeviceMapping | None = None) -> Tensor:
@@ -57,12 +55,23 @@ def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: 
     shape = tuple(x.shape)
     if source is target:
         return wrap(tuple(map(lazy_clone, x._pieces)), target, shape, asked=asked, dtype=x.dtype)
+    _note(x, target, op, implicit)
+    return wrap(run.move(x._pieces, source, target, shape, x.dtype), target, shape, asked=asked, dtype=x.dtype)
+
+
+def note_move(x: Tensor, target: Layout, op: str) -> None:
+    """Logs and reports a movement that this memory need not carry out."""
+    if x._layout is not target:
+        _note(x, target, op, implicit=True)
+
+
+def _note(x: Tensor, target: Layout, op: str, implicit: bool) -> None:
+    source = x._layout
     if comm_log.is_logging() or (implicit and policy.watches()) or source.pending or source.mesh is not target.mesh:
-        plan = plan_layouts(source, target, shape, x.dtype.itemsize)
+        plan = plan_layouts(source, target, tuple(x.shape), x.dtype.itemsize)
         if implicit:
             policy.report(plan, op)
         comm_log.log_plan(plan, op, implicit=implicit)
-    return wrap(run.move(x._pieces, source, target, shape, x.dtype), target, shape, asked=asked, dtype=x.dtype)
 
 
 class _Move(torch.autograd.Function):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 from torch._C import _disabled_torch_function_impl
@@ -16,6 +16,9 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
+
+if TYPE_CHECKING:
+    from .aliasing import Shown
 
 __all__ = ["Tensor", "wrap"]
 
@@ -41,6 +44,10 @@ class Tensor(torch.Tensor):
     """The same value with nothing pending, once an operation has needed it."""
     _aligned: bool
     """Whether a hook already brings this leaf's gradient to its layout."""
+    _resolved_at: int = 0
+    """How many writes to pending tensors there had been when `_resolved` was made."""
+    _shown: Shown | None = None
+    """What this tensor shows of another, where it is a view whose elements had to move."""
 
     _run: ClassVar[Dispatcher]
     _align: ClassVar[Callable[[torch.Tensor, Layout], torch.Tensor]]
@@ -251,6 +258,7 @@ def wrap(
     asked: DeviceMapping | None = None,
     dtype: torch.dtype | None = None,
     strides: Sequence[int] | None = None,
+    offset: int | None = None,
 ) -> Tensor:
     """The tensor of this shape that these pieces make up."""
     first = pieces[0] if pieces else None
@@ -260,7 +268,11 @@ def wrap(
         Tensor,
         shape,
         strides=strides,
-        storage_offset=first.storage_offset() if first is not None and holding(layout).unified else 0,
+        storage_offset=offset
+        if offset is not None
+        else first.storage_offset()
+        if first is not None and holding(layout).unified
+        else 0,
         dtype=first.dtype if first is not None else dtype,
         device=first.device if first is not None else residence(layout.mesh).device,
         requires_grad=False,
@@ -273,7 +285,7 @@ def wrap(
     return tensor
 
 
-_OWN_STATE = ("_layout", "_pieces", "_asked", "_resolved", "_aligned")
+_OWN_STATE = ("_layout", "_pieces", "_asked", "_resolved", "_resolved_at", "_aligned", "_shown")
 
 
 def _carry_state(source: Tensor, target: Tensor) -> None:

@@ -1,0 +1,115 @@
+"""Views that are copies: in separate memories, a view whose elements lie elsewhere than the ones it shows.
+
+A view of a tensor shows later writes to the tensor, and writes to the view change the tensor. Where the view's shards
+are views of the tensor's shards, torch sees to that. Where elements had to move (a slice of a split dim), the view is a
+copy that remembers what it shows: it is read again when the tensor was written to, and written back when it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from .tensor import Tensor
+
+__all__ = [
+    "Shown",
+    "forget_resolved",
+    "have_copies",
+    "is_current",
+    "refresh",
+    "remember",
+    "remember_alias",
+    "remember_resolved",
+    "write_through",
+]
+
+
+@dataclass(slots=True)
+class Shown:
+    """What a view shows: its base, and how to read it from there and write it back; without these it is a true view."""
+
+    base: Tensor
+    read: Callable[[Tensor], Tensor] | None
+    write: Callable[[Tensor, Tensor], None] | None
+    stamp: int
+
+
+class _Copies:
+    any = False
+    writes = 0
+    pending_writes = 0
+
+
+def have_copies() -> bool:
+    """Whether any view was ever a copy; never so in one memory."""
+    return _Copies.any
+
+
+def remember(
+    view: Tensor, base: Tensor, read: Callable[[Tensor], Tensor], write: Callable[[Tensor, Tensor], None]
+) -> Tensor:
+    """Notes that `view` is a copy of what it shows of `base`."""
+    _Copies.any = True
+    view._shown = Shown(base, read, write, _stamp(base))
+    return view
+
+
+def remember_alias(view: Tensor, base: Tensor) -> Tensor:
+    """Notes that `view` is a true view of `base`, which itself is a copy of what it shows."""
+    if base._shown is not None:
+        view._shown = Shown(base, None, None, 0)
+    return view
+
+
+def _stamp(x: Tensor) -> int:
+    """A number that changes when a tensor, or anything that shares its memory, is written to."""
+    return _Copies.writes if x.is_inference() else x._version
+
+
+def refresh(tensors: Iterable[torch.Tensor]) -> None:
+    """Reads views that are copies again where their base was written to since."""
+    for x in tensors:
+        if isinstance(x, Tensor) and x._shown is not None:
+            _refresh(x, x._shown)
+
+
+def _refresh(x: Tensor, shown: Shown) -> None:
+    base = shown.base
+    if base._shown is not None:
+        _refresh(base, base._shown)
+    if shown.read is None:
+        return
+    stamp = _stamp(base)
+    if stamp != shown.stamp:
+        for piece, now in zip(x._pieces, shown.read(base)._pieces, strict=True):
+            piece.copy_(now)
+        shown.stamp = stamp
+
+
+def write_through(x: Tensor) -> None:
+    """After a write to `x`: writes it back to what it shows."""
+    _Copies.writes += 1
+    shown = x._shown
+    if shown is None:
+        return
+    if shown.write is not None:
+        shown.write(shown.base, x)
+    write_through(shown.base)
+
+
+def remember_resolved(x: Tensor, resolved: Tensor) -> None:
+    """Keeps the resolved form of a pending tensor, until any pending tensor is written to."""
+    x._resolved, x._resolved_at = resolved, _Copies.pending_writes
+
+
+def is_current(x: Tensor) -> bool:
+    """Whether the resolved form that a pending tensor keeps is still its value."""
+    return x._resolved_at == _Copies.pending_writes
+
+
+def forget_resolved() -> None:
+    """After a write to a pending tensor: what others keep of it, through views too, may be out of date."""
+    _Copies.pending_writes += 1

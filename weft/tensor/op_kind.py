@@ -1,0 +1,63 @@
+"""What an op does with its arguments' memory: reads it, writes to it, or gives a view of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["OpKind", "kind_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpKind:
+    """Which arguments an op writes to or gives views of, by position in its schema, and whether it is a composite."""
+
+    written: tuple[int, ...] = ()
+    """Arguments written to in place."""
+    outs: tuple[str, ...] = ()
+    """The names of `out=` arguments."""
+    viewed: int | None = None
+    """The argument that the results are views of."""
+    composite: bool = False
+    """Whether torch says the op by other ops; it arrives whole where autograd is off (inference mode)."""
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether the op only reads."""
+        return not self.written and not self.outs and self.viewed is None
+
+
+_kinds: dict[torch._ops.OpOverload, OpKind] = {}
+
+
+def kind_of(func: torch._ops.OpOverload) -> OpKind:
+    """What an op does with its arguments' memory.
+
+    >>> kind_of(torch.ops.aten.slice.Tensor).viewed, kind_of(torch.ops.aten.add_.Tensor).written
+    (0, (0,))
+    >>> kind_of(torch.ops.aten.mm.out).outs
+    ('out',)
+    """
+    known = _kinds.get(func)
+    if known is None:
+        known = _kinds[func] = _read(func)
+    return known
+
+
+def _read(func: torch._ops.OpOverload) -> OpKind:
+    written: list[int] = []
+    outs: list[str] = []
+    viewed: int | None = None
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None:
+            continue
+        if not argument.alias_info.is_write:
+            viewed = i if viewed is None else viewed
+        elif argument.is_out:
+            outs.append(argument.name)
+        else:
+            written.append(i)
+    returns_alias = any(out.alias_info is not None for out in func._schema.returns)
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return OpKind(tuple(written), tuple(outs), viewed if returns_alias else None, composite)

@@ -1,0 +1,98 @@
+"""What a view op gives: strides as of the whole tensor, and the memory of what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+import torch
+
+from ..runtime.holding import holding
+from .aliasing import is_current, remember, remember_alias
+from .movement import to_plain
+from .tensor import Tensor, wrap
+from .writing import store
+
+__all__ = ["Geometry", "shown", "viewed"]
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Geometry = tuple[tuple[int, ...], int]
+"""Strides and storage offset."""
+
+
+def viewed(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object, *, is_alias: bool) -> object:
+    """The results of a view op; where they are no alias of the first argument's memory, they remember what they show."""
+    x = cast(Tensor, args[0])
+    unified = holding(x._layout).unified
+    if is_alias and unified and x._shown is None and x._resolved is None:
+        return result
+    outs = list(result) if isinstance(result, (list, tuple)) else [result]
+    if not unified:
+        outs = _with_strides(func, args, kwargs, cast("list[Tensor]", outs))
+    for i, y in enumerate(cast("list[Tensor]", outs)):
+        if is_alias:
+            remember_alias(y, x)
+        else:
+            remember(y, x, partial(_read, func, args[1:], kwargs, i), partial(_write, func, args[1:], kwargs, i))
+    if is_alias and x._resolved is not None and is_current(x):
+        _share_resolved(func, args, kwargs, cast("list[Tensor]", outs))
+    return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
+
+
+def shown(x: Tensor, y: Tensor, geometry: Geometry) -> Tensor:
+    """A tensor as a view of another: with the strides and the offset that it has there."""
+    return wrap(
+        y._pieces, y._layout, y.shape, dtype=y.dtype, strides=geometry[0], offset=x.storage_offset() + geometry[1]
+    )
+
+
+def _with_strides(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, outs: list[Tensor]) -> list[Tensor]:
+    """In separate memories, a view has the strides that it would have if the tensor were whole: autograd uses them."""
+    x = cast(Tensor, args[0])
+    geometries = view_geometry(func, args[1:], kwargs, x)
+    return [shown(x, y, geometry) for y, geometry in zip(outs, geometries, strict=True)]
+
+
+_geometries: dict[object, list[Geometry]] = {}
+_MOST_GEOMETRIES = 1 << 14
+
+
+def view_geometry(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, x: Tensor) -> list[Geometry]:
+    """The strides of a view's results, and their offsets from where `x` begins."""
+    key = (func, repr(rest), repr(kwargs), x.shape, x.stride())
+    known = _geometries.get(key)
+    if known is None:
+        meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+        result = func(meta, *rest, **kwargs)
+        values = cast("Sequence[torch.Tensor]", result if isinstance(result, (list, tuple)) else [result])
+        known = [(value.stride(), value.storage_offset()) for value in values]
+        if len(_geometries) >= _MOST_GEOMETRIES:
+            _geometries.clear()
+        _geometries[key] = known
+    return known
+
+
+def _read(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: Tensor) -> Tensor:
+    result = Tensor._run(func, (base, *rest), kwargs)
+    return cast(Tensor, result[i] if isinstance(result, (list, tuple)) else result)
+
+
+def _write(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: Tensor, y: Tensor) -> None:
+    """Writes a view of any kind back: into a whole copy of its base, which is stored."""
+    whole = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device=base.device)
+    whole.copy_(to_plain(base))
+    result = func(whole, *rest, **kwargs)
+    part = cast(torch.Tensor, result[i] if isinstance(result, (list, tuple)) else result)
+    part.copy_(to_plain(y))
+    store(base, whole, str(func))
+
+
+def _share_resolved(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, outs: list[Tensor]) -> None:
+    """A view of a pending tensor that was resolved already is resolved too."""
+    x = cast(Tensor, args[0])
+    result = Tensor._run(func, (x._resolved, *args[1:]), kwargs)
+    for y, resolved in zip(outs, result if isinstance(result, (list, tuple)) else [result], strict=True):
+        if y._layout.pending:
+            y._resolved, y._resolved_at = cast(Tensor, resolved), x._resolved_at

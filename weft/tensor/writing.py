@@ -1,0 +1,134 @@
+"""Writing to tensors: whole values into the memory of a tensor, and `out=`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import cast
+
+import torch
+
+from ..runtime.holding import holding
+from .movement import from_plain, moved, to_plain
+from .op_kind import kind_of
+from .tensor import Tensor
+
+__all__ = ["own_pieces", "store", "write_out", "written_tensors"]
+
+aten = torch.ops.aten
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+
+def written_tensors(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Iterator[Tensor]:
+    """The sharded tensors that a call writes to."""
+    kind = kind_of(func)
+    if not kind.written and not kind.outs:
+        return
+    names = [argument.name for argument in func._schema.arguments]
+    values = [args[i] if i < len(args) else kwargs.get(names[i]) for i in kind.written]
+    for value in [*values, *(kwargs.get(name) for name in kind.outs)]:
+        for x in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(x, Tensor):
+                yield x
+
+
+def own_pieces(x: Tensor) -> None:
+    """Gives each contribution memory of its own, before a write: neutral ones may be one expanded element."""
+    pieces = x._pieces
+    if len(pieces) == 1 or not x._layout.pending:
+        return
+    filled = [piece for piece in pieces if piece.numel()]
+    if len({piece.data_ptr() for piece in filled}) < len(filled) or any(0 in piece.stride() for piece in filled):
+        x._pieces = tuple(piece.clone(memory_format=torch.contiguous_format) for piece in pieces)
+
+
+def store(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = False) -> None:
+    """Writes a value of the same shape into the memory of `x`, whose layout stays."""
+    if isinstance(value, Tensor) and value._layout.pending and value._layout is not x._layout:
+        value = moved(value, value._layout.resolved, op, implicit=True)
+    if value.dtype != x.dtype and (x._layout.pending or (isinstance(value, Tensor) and value._layout.pending)):
+        if isinstance(value, Tensor):
+            value = moved(value, value._layout.resolved, op, implicit=True)
+        value = aten._to_copy.default(value, dtype=x.dtype)
+    own_pieces(x)
+    if isinstance(value, Tensor):
+        if value._layout is not x._layout:
+            value = moved(value, x._layout, op, implicit=True)
+    elif holding(x._layout).unified and not x._layout.pending:
+        x._pieces[0].copy_(value, non_blocking=non_blocking)
+        return
+    else:
+        value = from_plain(value, x._layout)
+    for piece, new in zip(x._pieces, value._pieces, strict=True):
+        piece.copy_(new, non_blocking=non_blocking)
+
+
+def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """An op with `out=`: the same op without it, whose results are written to the outs."""
+    outs = kind_of(func).outs
+    functional = _functional(func)
+    if functional is None:
+        raise NotImplementedError(
+            f"{func} has no form without out=, so it cannot write to a sharded tensor: "
+            "compute into a plain tensor, then weft.shard it"
+        )
+    results = functional(*args, **{name: value for name, value in kwargs.items() if name not in outs})
+    values = results if isinstance(results, (list, tuple)) else (results,)
+    for name, value in zip(outs, values, strict=True):
+        for out, new in zip(_listed(kwargs[name]), _listed(value), strict=True):
+            _assign(out, new)
+    given = [kwargs[name] for name in outs]
+    if not func._schema.returns:
+        return None
+    return given[0] if len(given) == 1 else tuple(given)
+
+
+def _listed(value: object) -> list[torch.Tensor]:
+    return cast("list[torch.Tensor]", list(value) if isinstance(value, (list, tuple)) else [value])
+
+
+@lru_cache(maxsize=2048)
+def _functional(func: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """The overload with the same arguments but `out`."""
+    packet = func.overloadpacket
+
+    def read(overload: torch._ops.OpOverload) -> list[tuple[str, str, bool]]:
+        return [(a.name, str(a.type), a.kwarg_only) for a in overload._schema.arguments if not a.is_out]
+
+    wanted = read(func)
+    for name in packet.overloads():
+        candidate = cast(torch._ops.OpOverload, getattr(packet, name))
+        if not kind_of(candidate).outs and not kind_of(candidate).written and read(candidate) == wanted:
+            return candidate
+    return None
+
+
+def _assign(out: torch.Tensor, value: torch.Tensor) -> None:
+    """Writes a result to an `out=` tensor, which keeps its layout and dtype."""
+    if not torch.can_cast(value.dtype, out.dtype):
+        raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {out.dtype}")
+    if out.shape != value.shape:
+        _resize(out, value)
+    if isinstance(out, Tensor):
+        store(out, value, "out=")
+    else:
+        out.copy_(to_plain(value) if isinstance(value, Tensor) else value)
+
+
+def _resize(out: torch.Tensor, value: torch.Tensor) -> None:
+    """As torch does: an empty out takes the result's shape, another one too, with a warning."""
+    if isinstance(out, Tensor):
+        raise RuntimeError(
+            f"out= has shape {tuple(out.shape)}, but the result has shape {tuple(value.shape)}: "
+            "a sharded tensor cannot be resized; give one of the result's shape, for instance weft.empty(shape, mapping=...)"
+        )
+    if out.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not "
+            f"match the required output shape {list(value.shape)}",
+            UserWarning,
+            stacklevel=2,
+        )
+    out.resize_(value.shape)

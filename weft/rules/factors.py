@@ -45,6 +45,8 @@ class Factors:
     """The inputs that are added to the result, so once: beside a pending sum they must be pending too."""
     partial_outputs: frozenset[int] | None = None
     """The outputs that may lack a factor that is split, and are pending then; None: all."""
+    repeated: frozenset[tuple[int, str]] = frozenset()
+    """(output, factor): the output lacks the factor but is no reduction over it; every device computes the same."""
 
     def on_output(self, factor: str) -> bool:
         """Whether a factor stands on any output."""
@@ -53,7 +55,9 @@ class Factors:
     def lacking(self, factor: str) -> frozenset[int]:
         """The outputs on which a factor does not stand: they are a reduction over it."""
         return frozenset(
-            k for k, out in enumerate(self.outputs) if out is not None and not any(factor in dim for dim in out)
+            k
+            for k, out in enumerate(self.outputs)
+            if out is not None and (k, factor) not in self.repeated and not any(factor in dim for dim in out)
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..sharding.placements import ReduceOp
 from .factors import Factors, parse
 
 __all__ = ["Call", "Rule", "register_rule", "rule_for", "rules", "tensors_in"]
@@ -64,6 +65,8 @@ class Rule:
     local_args: LocalArgs | None = None
     local_op: torch._ops.OpOverload | None = None
     """What runs on one device instead: shards may lie differently in memory than the whole does."""
+    of_nothing: ReduceOp | None = None
+    """The reduction whose neutral element stands for what a device computes from no elements; None: the op knows."""
 
 
 rules: dict[torch._ops.OpOverload, Rule] = {}

@@ -10,8 +10,10 @@ import torch
 
 from ..rules.registry import Call, Rule, Spec
 from ..runtime.holding import holding
+from ..runtime.reduction import neutral
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
+from ..sharding.placements import ReduceOp
 from .schedule import Place, Schedule, scheduled
 from .tensor import Tensor, wrap
 
@@ -133,7 +135,10 @@ def run_everywhere(
         here_args, here_kwargs = args, kwargs
         if rule is not None and rule.local_args is not None:
             here_args, here_kwargs = _localized(func, args, kwargs, local, place, rule)
-        result = _called(op, here_args, here_kwargs, local)
+        if rule is not None and rule.of_nothing is not None and not all(t.numel() for t in local):
+            result = _neutral(func, rule.of_nothing, local, place, schedule)
+        else:
+            result = _called(op, here_args, here_kwargs, local)
         values = result if isinstance(result, (tuple, list)) else (result,)
         for k, (piece, value) in enumerate(zip(place.makes, values, strict=True)):
             if isinstance(value, torch.Tensor):
@@ -141,6 +146,19 @@ def run_everywhere(
             elif value is not None:
                 return result
     return _gathered(func, args, kwargs, schedule, made, result)
+
+
+def _neutral(
+    func: torch._ops.OpOverload, op: ReduceOp, local: Sequence[torch.Tensor], place: Place, schedule: Schedule
+) -> object:
+    """The results of a device that holds nothing of an input: what changes nothing, or nothing at all."""
+    values: list[torch.Tensor | None] = []
+    for shape, spec in zip(place.out_shapes, schedule.specs, strict=True):
+        if spec is None:
+            values.append(None)
+            continue
+        values.append(torch.full(shape, neutral(op, spec.dtype), dtype=spec.dtype, device=local[0].device))
+    return values[0] if len(func._schema.returns) == 1 else tuple(values)
 
 
 def run_replicated(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, laid: Sequence[Tensor], mesh: DeviceMesh) -> object:

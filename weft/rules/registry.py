@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..sharding.geometry import Box
 from ..sharding.placements import ReduceOp
 from .factors import Factors, parse
 
@@ -56,6 +57,13 @@ LocalArgs = Callable[
 """(call, local input shapes, local output shapes) -> the args and kwargs to run on one device, tensors still as Specs."""
 
 
+Local = Callable[
+    [torch._ops.OpOverload, tuple[object, ...], dict[str, object], Sequence[Box], Sequence[Box]],
+    object,
+]
+"""(op, args, kwargs, boxes of the input tensors, boxes of the outputs) -> what the op gives on one device."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How an op may be split: its factors, and how its other arguments change on one device."""
@@ -63,6 +71,8 @@ class Rule:
     factors: Callable[[Call], Factors | None]
     """None: this call cannot be said in factors; it runs on replicas."""
     local_args: LocalArgs | None = None
+    local: Local | None = None
+    """What one device runs instead of the op, where it needs to know which part of the whole it has."""
     local_op: torch._ops.OpOverload | None = None
     """What runs on one device instead: shards may lie differently in memory than the whole does."""
     of_nothing: ReduceOp | None = None

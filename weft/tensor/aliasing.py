@@ -113,3 +113,6 @@ def is_current(x: Tensor) -> bool:
 def forget_resolved() -> None:
     """After a write to a pending tensor: what others keep of it, through views too, may be out of date."""
     _Copies.pending_writes += 1
+
+
+Tensor._refresh = staticmethod(refresh)

@@ -135,7 +135,12 @@ def run_everywhere(
         here_args, here_kwargs = args, kwargs
         if rule is not None and rule.local_args is not None:
             here_args, here_kwargs = _localized(func, args, kwargs, local, place, rule)
-        if rule is not None and rule.of_nothing is not None and not all(t.numel() for t in local):
+        if rule is not None and rule.local is not None:
+            replacements = iter(local)
+            here_args = cast(Args, swapped(args, replacements))
+            here_kwargs = cast(Kwargs, swapped(kwargs, replacements))
+            result = rule.local(func, here_args, here_kwargs, place.in_boxes, place.out_boxes)
+        elif rule is not None and rule.of_nothing is not None and not all(t.numel() for t in local):
             result = _neutral(func, rule.of_nothing, local, place, schedule)
         else:
             result = _called(op, here_args, here_kwargs, local)
@@ -161,7 +166,9 @@ def _neutral(
     return values[0] if len(func._schema.returns) == 1 else tuple(values)
 
 
-def run_replicated(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, laid: Sequence[Tensor], mesh: DeviceMesh) -> object:
+def run_replicated(
+    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, laid: Sequence[Tensor], mesh: DeviceMesh
+) -> object:
     """Runs an op that has no rule on the replica in each memory; what it gives is replicated too."""
     results = [_called(func, args, kwargs, pieces) for pieces in zip(*(x._pieces for x in laid), strict=True)]
     first = results[0]
@@ -174,7 +181,13 @@ def run_replicated(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, laid
     for k, values in enumerate(zip(*cast("list[tuple[object, ...]]", results), strict=True)):
         same = written_argument(func, k, args, kwargs)
         tensors = isinstance(values[0], torch.Tensor)
-        wrapped.append(same if same is not None else _replicated(cast("list[torch.Tensor]", values), mesh) if tensors else values[0])
+        wrapped.append(
+            same
+            if same is not None
+            else _replicated(cast("list[torch.Tensor]", values), mesh)
+            if tensors
+            else values[0]
+        )
     return type(first)(wrapped)
 
 

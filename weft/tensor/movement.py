@@ -14,6 +14,7 @@ from ..runtime.in_process import lazy_clone
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from . import comm_log, policy
+from .aliasing import refresh
 from .tensor import Tensor, wrap
 
 __all__ = ["from_plain", "is_transformed", "layout_of", "move", "moved", "note_move", "to_plain"]
@@ -51,6 +52,8 @@ def to_plain(x: Tensor) -> torch.Tensor:
 
 def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: DeviceMapping | None = None) -> Tensor:
     """The same value in another layout. Not recorded by autograd."""
+    if x._shown is not None:
+        refresh((x,))
     source = x._layout
     shape = tuple(x.shape)
     if source is target:

@@ -8,7 +8,7 @@ from itertools import product
 
 from ..rules.registry import Spec
 from ..runtime.holding import holding, slices
-from ..sharding.geometry import box_at, box_shape
+from ..sharding.geometry import Box, box_at, box_shape
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 
@@ -25,6 +25,9 @@ class Place:
     reads: tuple[Read, ...]
     makes: tuple[int, ...]
     out_shapes: tuple[tuple[int, ...], ...]
+    in_boxes: tuple[Box, ...]
+    out_boxes: tuple[Box, ...]
+    """Which part of the whole each input and output is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +68,13 @@ def scheduled(
             _read(layout, narrowed[layout], shape, coords, slot) for layout, shape in zip(inputs, shapes, strict=True)
         )
         makes = tuple(holding(layout).piece_of[slot] for layout in outputs)
-        local = tuple(
-            () if spec is None else box_shape(box_at(narrowed[layout], spec.shape, coords))
+        given = tuple(box_at(narrowed[layout], shape, coords) for layout, shape in zip(inputs, shapes, strict=True))
+        made = tuple(
+            () if spec is None else box_at(narrowed[layout], spec.shape, coords)
             for layout, spec in zip(outputs, specs, strict=True)
         )
         key = (tuple((piece, str(part)) for piece, part in reads), makes)
-        places.setdefault(key, Place(reads, makes, local))
+        places.setdefault(key, Place(reads, makes, tuple(map(box_shape, made)), given, made))
     return Schedule(tuple(places.values()), outputs, tuple(specs))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
@@ -52,6 +52,7 @@ class Tensor(torch.Tensor):
     _run: ClassVar[Dispatcher]
     _align: ClassVar[Callable[[torch.Tensor, Layout], torch.Tensor]]
     _move: ClassVar[Callable[..., torch.Tensor]]
+    _refresh: ClassVar[Callable[[Iterable[torch.Tensor]], None]]
     _text: ClassVar[Callable[[Tensor], str]]
 
     __torch_function__ = _disabled_torch_function_impl
@@ -89,6 +90,8 @@ class Tensor(torch.Tensor):
     @property
     def local_shards(self) -> list[torch.Tensor]:
         """What the devices of this process hold, in mesh order; read them, do not write to them."""
+        if self._shown is not None:
+            Tensor._refresh((self,))
         return holding(self._layout).shards(self._pieces, self.shape)
 
     @property

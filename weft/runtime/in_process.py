@@ -16,7 +16,7 @@ from .holding import Pieces, holding, nbytes, slices
 from .host_memory import relieve_pressure
 from .reduction import neutral, reduce_into
 
-__all__ = ["fill_pending", "lazy_clone", "move"]
+__all__ = ["fill_pending", "lazy_clone", "move", "placed"]
 
 
 def lazy_clone(x: torch.Tensor) -> torch.Tensor:
@@ -36,6 +36,11 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     except RuntimeError:
         # Memory that torch did not allocate (NumPy's, DLPack's, shared memory) cannot be copy-on-write.
         return x.clone()
+
+
+def placed(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor on a device; one without memory stays without."""
+    return x if x.is_meta else x.to(device)
 
 
 def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -> Pieces:

@@ -42,7 +42,7 @@ def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     resolved = holding(layout.resolved)
     parts = tuple(
         in_process.lazy_clone(
-            whole[slices(box_at(layout, shape, resolved.coords[i]))].to(resolved.devices[i]).contiguous()
+            in_process.placed(whole[slices(box_at(layout, shape, resolved.coords[i]))], resolved.devices[i]).contiguous()
         )
         for i in range(resolved.count)
     )

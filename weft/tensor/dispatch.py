@@ -261,7 +261,7 @@ def _brought(
         if not whole:
             return from_plain(x, need)
         device = holding(need).residence.device
-        return x if x.device == device or x.dim() == 0 else x.to(device)
+        return x if x.device == device or x.dim() == 0 or x.is_meta else x.to(device)
     if x._layout is need:
         return x
     if in_place and whole and not x._layout.pending and x._layout.mesh is need.mesh:

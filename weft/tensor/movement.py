@@ -10,7 +10,7 @@ from torch._C import _functorch as functorch
 from ..planning import plan_layouts
 from ..runtime import run
 from ..runtime.holding import holding
-from ..runtime.in_process import lazy_clone
+from ..runtime.in_process import lazy_clone, placed
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from . import comm_log, policy
@@ -37,7 +37,7 @@ def from_plain(x: torch.Tensor, layout: Layout, asked: DeviceMapping | None = No
     here = holding(layout)
     shape = tuple(x.shape)
     if here.unified:
-        whole = lazy_clone(x.detach().to(here.residence.device))
+        whole = lazy_clone(placed(x.detach(), here.residence.device))
         pieces = (whole,) if not layout.pending else run.spread(whole, layout)
     else:
         pieces = run.scatter(x.detach(), layout)

@@ -21,6 +21,7 @@ from ..sharding.mesh import DeviceMesh, current_mesh, make_mesh
 from ..sharding.named import DimSpec, SpecEntry
 from ..sharding.placements import ReduceOp
 from .conversion import TensorLike, as_tensor, map_tensors
+from .lane import meeting
 from .movement import layout_of, move
 from .permutation import permute
 
@@ -99,6 +100,7 @@ def reshard(*args: Any, **kwargs: Any) -> Any:
     return shard(*args, **kwargs)
 
 
+@meeting
 def all_gather(
     sharded_tensor: TensorLike, axis: int | None = None, *, physical_axis: int | None = None
 ) -> torch.Tensor:
@@ -121,6 +123,7 @@ def all_gather(
     return move(x, target, op="all_gather")
 
 
+@meeting
 def all_reduce(
     sharded_tensor: TensorLike, reduce_op: str | ReduceOp = "sum", reduce_axes: str | Iterable[str] | None = None
 ) -> torch.Tensor:
@@ -140,6 +143,7 @@ def all_reduce(
     return move(y, _reduced(layout, axes), op="all_reduce")
 
 
+@meeting
 def reduce_scatter(
     sharded_tensor: TensorLike,
     axis: int,
@@ -168,6 +172,7 @@ def reduce_scatter(
     return move(y, target.with_split(dim, (*target.splits[dim], *axes)), op="reduce_scatter")
 
 
+@meeting
 def all_to_all(sharded_tensor: TensorLike, split_axis: int, concat_axis: int, tiled: bool = True) -> torch.Tensor:
     """The distributed transpose: device j gets part j along `split_axis` of what each device holds, put together along `concat_axis`.
 
@@ -194,6 +199,7 @@ def all_to_all(sharded_tensor: TensorLike, split_axis: int, concat_axis: int, ti
     return _transposed(x, layout, split, concat, dim, axes)
 
 
+@meeting
 def ppermute(sharded_tensor: TensorLike, permutation: Iterable[tuple[int, int]]) -> torch.Tensor:
     """Device `dst` gets what device `src` holds, for each (src, dst); devices that are no destination get zeros.
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..runtime.holding import holding
-from ..runtime.in_process import lazy_clone
 from ..sharding.geometry import box, box_shape
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
-from ..sharding.placements import ReduceOp
 from .communication import redistribute
 from .conversion import TensorLike, as_tensor
-from .movement import move
-from .tensor import Tensor, wrap
+from .shards import assembled
+from .tensor import Tensor
 
 __all__ = [
     "arange",
@@ -157,9 +154,7 @@ def from_local(shards: Sequence[TensorLike], mapping: DeviceMapping, *, shape: S
         raise ValueError("from_local needs at least one shard, but got none")
     layout = mapping.layout(tensors[0].dim())
     global_shape = _checked_shards(tensors, layout, shape)
-    pieces = _FromLocal.apply(layout, global_shape, mapping, *tensors)  # type: ignore[no-untyped-call]
-    assert isinstance(pieces, Tensor)
-    return pieces
+    return assembled(tensors, layout, global_shape, mapping)
 
 
 def _checked_shards(tensors: Sequence[torch.Tensor], layout: Layout, shape: Sequence[int] | None) -> tuple[int, ...]:
@@ -197,59 +192,3 @@ def _global_shape(tensors: Sequence[torch.Tensor], layout: Layout) -> tuple[int,
         group = mesh.groups(axes)[0] if axes else (0,)
         sizes.append(sum(tensors[slot].shape[dim] for slot in group))
     return tuple(sizes)
-
-
-class _FromLocal(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, layout: Layout, shape: tuple[int, ...], mapping: DeviceMapping, *shards: torch.Tensor
-    ) -> torch.Tensor:
-        ctx.layout = layout
-        here = holding(layout)
-        owned = here.residence.owned
-        if not here.unified:
-            pieces = tuple(
-                lazy_clone(shards[owned.index(slot)].detach().to(device))
-                for slot, device in zip(here.slots, here.devices, strict=True)
-            )
-        else:
-            first = shards[0]
-            pieces = tuple(
-                torch.empty(shape, dtype=first.dtype, device=here.residence.device) for _ in range(here.count)
-            )
-            seen: set[object] = set()
-            for slot, shard in enumerate(shards):
-                where = (here.piece_of[slot], box(layout, shape, slot))
-                if where not in seen:
-                    seen.add(where)
-                    here.shard(pieces, shape, slot).copy_(shard)
-        return wrap(pieces, layout, shape, asked=mapping, dtype=shards[0].dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        layout: Layout = ctx.layout
-        kinds = {op for _, op in layout.pending}
-        if kinds - {ReduceOp.SUM, ReduceOp.AVG}:
-            raise RuntimeError(
-                f"from_local cannot be differentiated with a pending {kinds.pop()}: make the contributions with torch ops instead"
-            )
-        back = move(grad, layout.resolved, op="from_local backward")
-        if not isinstance(back, Tensor):
-            raise RuntimeError(
-                "from_local cannot be differentiated inside torch.func transforms: differentiate through the global tensor"
-            )
-        if kinds == {ReduceOp.AVG}:
-            back = back / math.prod(layout.mesh.axis_size(axis) for axis in layout.pending_axes)
-        here = holding(layout)
-        replicas_of = {axis: layout.mesh.index_of[axis] for axis in layout.replicated_axes}
-        shards = back.local_shards
-        # Replicas are one value: it is read from the first of them, so only that one has a gradient.
-        return (
-            None,
-            None,
-            None,
-            *(
-                shard if all(layout.mesh.coords(slot)[i] == 0 for i in replicas_of.values()) else None
-                for slot, shard in zip(here.residence.owned, shards, strict=True)
-            ),
-        )

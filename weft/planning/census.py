@@ -30,6 +30,7 @@ __all__ = [
     "axis_sizes",
     "census",
     "common_volume",
+    "everywhere",
     "split_sizes",
     "spread_index",
     "volume",
@@ -127,6 +128,22 @@ def census(mesh: DeviceMesh, shape: Shape, measures: Sequence[Measure]) -> Class
         classes = joined
     others = math.prod(n for axis, n in sizes.items() if axis not in used)
     return {values: count * others for values, count in classes.items()}
+
+
+def everywhere(mesh: DeviceMesh, shape: Shape, measure: Measure) -> list[int]:
+    """The values of a measure on all slots of a mesh, in order.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"dp": 2, "tp": 2})
+    >>> everywhere(mesh, (5,), Volume(Layout(mesh, (("tp",),))))
+    [3, 2, 3, 2]
+    """
+    values = [1] * mesh.num_devices
+    sizes = axis_sizes(mesh)
+    for dim, size in enumerate(shape):
+        axes, lengths = measure.lengths(dim, size)
+        values = [value * lengths[i] for value, i in zip(values, spread_index(sizes, axes), strict=True)]
+    return values
 
 
 _Table = tuple[int, tuple[str, ...], Sequence[int]]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
-from ..sharding.geometry import box
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .census import Overlap, Volume, axis_sizes, common_volume, volume
+from .census import Overlap, Volume, axis_sizes
+from .crossing import crossing
 from .pieces import cuts, flat_index
 from .reduction import Region, reduction
 from .step import (
@@ -189,16 +189,18 @@ class Exchange(Begins):
     def received(self, slot: Slot) -> int:
         if self.source.mesh == self.target.mesh:
             return Begins.received(self, slot)
-        own = routes(self.source, self.target, self.shape).own_slot(slot)
-        wanted = box(self.target, self.shape, slot)
-        kept = 0 if own is None else common_volume(wanted, box(self.source, self.shape, own))
-        return (volume(wanted) - kept) * self.itemsize
+        return crossing(self.source, self.target, self.shape)[slot] * self.itemsize
+
+    def received_everywhere(self) -> list[int]:
+        if self.source.mesh == self.target.mesh:
+            return Begins.received_everywhere(self)
+        return [elements * self.itemsize for elements in crossing(self.source, self.target, self.shape)]
 
     def _bytes(self) -> Bytes:
         if self.source.mesh == self.target.mesh:
             return bytes_of(self.target, self.shape, self.itemsize, self.load())
-        each = [self.received(slot) for slot in range(self.target.mesh.num_devices)]
-        return Bytes(max(each), sum(each))
+        each = crossing(self.source, self.target, self.shape)
+        return Bytes(max(each) * self.itemsize, sum(each) * self.itemsize)
 
 
 def _same_cuts(move: Transition) -> bool:

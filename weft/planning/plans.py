@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 from ..devices import Device
 from ..errors import PlanError
-from ..sharding.geometry import box as box_of
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .bounds import largest, lower_bound
-from .census import Shape, volume
+from .census import Shape
 from .cost import DEFAULT, steps_time
+from .crossing import combined, volumes
 from .search import find_steps
 from .step import Bytes, Load, Step, bytes_of, dual
 from .steps import LocalSlice
@@ -172,11 +171,8 @@ def received_bytes(steps: Sequence[Step], target: Layout, shape: Shape, itemsize
     if all(step.source.mesh == step.target.mesh == target.mesh for step in moving):
         load: Load = tuple(part for step in moving for part in step.load())
         return bytes_of(target, shape, itemsize, load)
-    each: Counter[object] = Counter()
-    for step in moving:
-        for slot, identity in enumerate(step.target.mesh.slot_ids):
-            each[identity] += step.received(slot)
-    return Bytes(max(each.values()), sum(each.values()))
+    each = combined([(step.target.mesh, step.received_everywhere()) for step in moving])
+    return Bytes(max(each), sum(each))
 
 
 def peak_memory(steps: Sequence[Step], source: Layout, shape: Shape, itemsize: int) -> int:
@@ -195,11 +191,7 @@ def _together(layouts: Sequence[Layout], shape: Shape) -> int:
     """What the fullest device holds of several layouts; on one mesh, that is the first."""
     if len({layout.mesh for layout in layouts}) == 1:
         return sum(math.prod(largest(layout, shape)) for layout in layouts)
-    each: Counter[object] = Counter()
-    for layout in layouts:
-        for slot, identity in enumerate(layout.mesh.slot_ids):
-            each[identity] += volume(box_of(layout, shape, slot))
-    return max(each.values())
+    return max(combined([(layout.mesh, volumes(layout, shape)) for layout in layouts]))
 
 
 def _received(step: Step, identity: tuple[Device, int]) -> int:

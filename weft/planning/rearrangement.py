@@ -28,8 +28,8 @@ Shape = tuple[int, ...]
 class Run:
     """Indices of one dim: number i of them is `source + i·source_step`, and lands on `target + i·target_step`.
 
-    >>> Run(3, source=2, source_step=-1)
-    Run(count=3, source=2, target=0, source_step=-1, target_step=1)
+    >>> Run(3, source=2)
+    Run(count=3, source=2, target=0, source_step=1, target_step=1)
     """
 
     count: int
@@ -96,16 +96,19 @@ class Copy:
     source: int
     source_slot: Slot
     source_part: tuple[slice, ...]
-    flipped: tuple[int, ...]
-    """The dims along which the part is reversed."""
     target_part: tuple[slice, ...]
-    elements: int
+    shape: Shape
+
+    @property
+    def elements(self) -> int:
+        """How many elements are copied."""
+        return math.prod(self.shape)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Rearrangement:
-    """What a result is made of, all on one mesh; later parts are laid over earlier ones.
+    """What a result is made of, all on one mesh; parts do not overlap.
 
     >>> from weft.sharding.mesh import make_mesh
     >>> rows = Layout(make_mesh({"x": 2}), (("x",),))
@@ -117,6 +120,8 @@ class Rearrangement:
     sources: tuple[Side, ...]
     target: Side
     parts: tuple[Part, ...]
+    flips: tuple[int, ...] = ()
+    """Dims along which the result runs backwards: each device reverses what it has put together."""
 
     def copies(self, slot: Slot) -> tuple[Copy, ...]:
         """What a slot of the target puts together, and from whom."""
@@ -126,7 +131,9 @@ class Rearrangement:
 @lru_cache(maxsize=16384)
 def _copies(plan: Rearrangement, slot: Slot) -> tuple[Copy, ...]:
     coords = plan.target.layout.mesh.coords(slot)
-    where = plan.target.box(coords)
+    where = list(plan.target.box(coords))
+    for dim in plan.flips:
+        where[dim] = plan.target.shape[dim] - where[dim][1], plan.target.shape[dim] - where[dim][0]
     return tuple(copy for part in plan.parts for copy in _of_part(plan, part, coords, where))
 
 
@@ -139,14 +146,12 @@ def _of_part(plan: Rearrangement, part: Part, coords: Coords, where: Sequence[In
         for axes, piece in zip(side.layout.splits, pieces, strict=True):
             for axis, coord in zip(axes, piece.coords, strict=True):
                 at[mesh.index_of[axis]] = coord
-        flipped = tuple(dim for dim, run in enumerate(part.runs) if run.source_step < 0)
         yield Copy(
             part.source,
             mesh.slot(at),
             tuple(piece.source for piece in pieces),
-            flipped,
             tuple(piece.target for piece in pieces),
-            math.prod(piece.count for piece in pieces),
+            tuple(piece.count for piece in pieces),
         )
 
 
@@ -164,8 +169,8 @@ def _along(side: Side, dim: int, run: Run, where: Interval) -> Iterator[_Along]:
     first, last = _within(run.target, run.target_step, run.count, where)
     if first >= last:
         return
-    ends = run.source + first * run.source_step, run.source + (last - 1) * run.source_step
-    for coords, held in side.meeting(dim, min(ends), max(ends) + 1):
+    start, stop = run.source + first * run.source_step, run.source + (last - 1) * run.source_step + 1
+    for coords, held in side.meeting(dim, start, stop):
         low, high = _within(run.source, run.source_step, run.count, held)
         low, high = max(low, first), min(high, last)
         if low < high:
@@ -180,17 +185,12 @@ def _along(side: Side, dim: int, run: Run, where: Interval) -> Iterator[_Along]:
 def _within(start: int, step: int, count: int, bounds: Interval) -> Interval:
     """Which numbers of a run lie in an interval."""
     low, high = bounds
-    if step > 0:
-        first, last = -(-(low - start) // step), -(-(high - start) // step)
-    else:
-        first, last = -(-(start - high + 1) // -step), (start - low) // -step + 1
-    return max(first, 0), min(last, count)
+    return max(-(-(low - start) // step), 0), min(-(-(high - start) // step), count)
 
 
 def _slice(start: int, step: int, low: int, high: int, base: int) -> slice:
-    """The numbers low … high-1 of a run as an ascending slice."""
-    ends = start + low * step - base, start + (high - 1) * step - base
-    return slice(min(ends), max(ends) + 1, abs(step))
+    """The numbers low … high-1 of a run as a slice."""
+    return slice(start + low * step - base, start + (high - 1) * step - base + 1, step)
 
 
 @lru_cache(maxsize=4096)

@@ -135,6 +135,9 @@ class AllReduce(_Reduce):
         index = flat_index(sizes, [mesh.device_coord(slot, axis) for axis in self.axes])
         return self._received(volume(box(self.source, self.shape, slot)), index)
 
+    def received_everywhere(self) -> list[int]:
+        return [self.received(slot) for slot in range(self.source.mesh.num_devices)]
+
     def _received(self, size: int, index: int) -> int:
         start, stop = piece(size, self.contributions, index)
         return ((self.contributions - 2) * (stop - start) + size) * self.itemsize

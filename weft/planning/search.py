@@ -262,7 +262,7 @@ class Search:
         for dim in range(len(self.shape)) if fast else ():
             middle = target.with_split(dim, (*target.splits[dim], *fast))
             choices.append((*self._exchanged(source, middle), *self.one(middle, target)))
-        return self.best(choices)
+        return min(choices, key=self._price)
 
 
 def check_kinds(source: Layout, target: Layout) -> None:

@@ -13,7 +13,7 @@ from ..errors import PlanError
 from ..sharding.layout import Layout, Pending, Splits
 from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
-from .census import Measure, Shape, axis_sizes, census
+from .census import Measure, Shape, axis_sizes, census, everywhere
 
 __all__ = [
     "Begins",
@@ -113,6 +113,14 @@ class Step(ABC):
         coords = self.target.mesh.coords(slot)
         elements = sum(times * measure.at(self.shape, coords) for times, measure in self.load())
         return elements * self.itemsize
+
+    def received_everywhere(self) -> list[int]:
+        """The bytes that each slot of the target's mesh receives."""
+        total = [0] * self.target.mesh.num_devices
+        for times, measure in self.load():
+            values = everywhere(self.target.mesh, self.shape, measure)
+            total = [have + times * value * self.itemsize for have, value in zip(total, values, strict=True)]
+        return total
 
     def transpose(self) -> Step:
         """The step from the dual of the target to the dual of the source: what this one does to gradients."""

@@ -17,6 +17,7 @@ from ..sharding.geometry import Box, Interval, box_at, interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .census import split_sizes
+from .crossing import same_slots
 from .pieces import Coords, flat_index, locate, overlapping
 from .topology import Topology
 
@@ -209,12 +210,12 @@ class AcrossMeshes(Routes):
 
     def __init__(self, source: Layout, target: Layout, shape: tuple[int, ...], topology: Topology) -> None:
         super().__init__(source, target, shape, topology)
-        self.slots = {identity: slot for slot, identity in enumerate(source.mesh.slot_ids)}
+        self.own_slots = same_slots(source.mesh, target.mesh)
         split = set(self.target_axes)
         self.target_free = [i for i in range(target.mesh.ndim) if i not in split]
 
     def own_slot(self, slot: Slot) -> Slot | None:
-        return self.slots.get(self.target.mesh.slot_ids[slot])
+        return self.own_slots[slot]
 
     def choose(self, slot: Slot, coords: Coords, piece: Coords) -> Slot:
         holders = self._holders_of(piece)

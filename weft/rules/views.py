@@ -117,7 +117,7 @@ def _local_size(
 
 
 for _op in (aten.view.default, aten._unsafe_view.default, aten.reshape.default):
-    rules[_op] = Rule(_reshape, _local_size, aten.reshape.default)
+    rules[_op] = Rule(_reshape, _local_size, local_op=aten.reshape.default)
 
 
 def _numbered(rank: int) -> list[tuple[str, ...]]:

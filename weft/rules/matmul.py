@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import torch
 
+from .arguments import broadcast_into
 from .factors import Factors, parse
 from .registry import Call, Rule, row, rules
 
 aten = torch.ops.aten
 
-_ADDMM = {rank: parse(f"{dims}, m k, k n -> m n") for rank, dims in enumerate(("", "n", "m n"))}
+
+def _added_to(notation: str) -> Rule:
+    """The rule of a product that is added to a first tensor, which is broadcast to the result, and added once."""
+    product = parse(notation)
+
+    def factors(call: Call) -> Factors:
+        first, *rest = call.tensors
+        factors = product.meet([spec.shape for spec in rest])
+        (output,) = factors.outputs
+        assert output is not None
+        sizes = [factors.sizes[dim[0]] for dim in output]
+        added = broadcast_into(first.shape, output, sizes)
+        inputs = (added, *factors.inputs)
+        return Factors(inputs, (output,), factors.sizes, linear="each", added=frozenset({0}))
+
+    return Rule(factors)
 
 
-def _addmm(call: Call) -> Factors:
-    """What is added may lack leading dims: usually it is a bias."""
-    shapes = [spec.shape for spec in call.tensors]
-    return _ADDMM[len(shapes[0])].meet(shapes, linear="each", added=frozenset({0}))
+def _linear(call: Call) -> Factors:
+    """`x @ w.T + b`: comes whole in inference mode."""
+    x, weight, *bias = call.tensors
+    lead = tuple((f"d{i}",) for i in range(x.ndim - 1))
+    out: tuple[tuple[str, ...], ...] = (("n",),) if weight.ndim == 2 else ()
+    sizes = {f"d{i}": size for i, size in enumerate(x.shape[:-1])} | {"k": x.shape[-1]}
+    if out:
+        sizes["n"] = weight.shape[0]
+    inputs = ((*lead, ("k",)), (*out, ("k",)), *(out for _ in bias))
+    return Factors(inputs, ((*lead, *out),), sizes, linear="each", added=frozenset({2} if bias else ()))
 
 
 rules |= {
@@ -23,6 +45,16 @@ rules |= {
     aten.bmm.default: row("b m k, b k n -> b m n", linear="each"),
     aten.mv.default: row("m k, k -> m", linear="each"),
     aten.dot.default: row("k, k -> ", linear="each"),
-    aten.addmm.default: Rule(_addmm),
-    aten.baddbmm.default: row("b m n, b m k, b k n -> b m n", linear="each", added=frozenset({0})),
+    aten.vdot.default: row("k, k -> ", linear="each"),
+    aten.linear.default: Rule(_linear),
 }
+for _op in (aten.addmm.default, aten.addmm_.default):
+    rules[_op] = _added_to("m k, k n -> m n")
+for _op in (aten.baddbmm.default, aten.baddbmm_.default):
+    rules[_op] = _added_to("b m k, b k n -> b m n")
+for _op in (aten.addbmm.default, aten.addbmm_.default):
+    rules[_op] = _added_to("b m k, b k n -> m n")
+for _op in (aten.addmv.default, aten.addmv_.default):
+    rules[_op] = _added_to("m k, k -> m")
+for _op in (aten.addr.default, aten.addr_.default):
+    rules[_op] = _added_to("m, n -> m n")

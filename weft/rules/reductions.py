@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
-
 import torch
 
 from ..sharding.placements import ReduceOp
+from .arguments import dim_set
 from .factors import Factors
 from .registry import Call, Rule, rules
 
@@ -15,20 +13,20 @@ __all__ = ["reduction"]
 
 aten = torch.ops.aten
 
+_SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
 
-def reduction(kind: ReduceOp | None, *, linear: bool = False) -> Rule:
-    """The rule of an op that reduces some dims; kind None: they must be whole."""
 
-    def factors(call: Call) -> Factors:
+def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset(), bools: bool = False) -> Rule:
+    """The rule of an op that reduces the dims it names; kind None: they must be whole.
+
+    `keeps`: the pending reductions that pass through; of truth values none does, unless `bools`.
+    """
+
+    def factors(call: Call) -> Factors | None:
         spec = call.tensors[0]
-        named = call.arg("dim")
-        if named is None or (isinstance(named, (list, tuple)) and not named):
-            dims = set(range(spec.ndim))
-        else:
-            dims = {
-                d % spec.ndim if spec.ndim else 0
-                for d in (cast("Sequence[int]", named) if isinstance(named, (list, tuple)) else [cast(int, named)])
-            }
+        if 0 in spec.shape and kind in (ReduceOp.MAX, ReduceOp.MIN):
+            return None
+        dims = dim_set(call.arg("dim"), spec.ndim)
         keepdim = bool(call.arg("keepdim", False))
         inputs = tuple((f"d{i}",) for i in range(spec.ndim))
         output = tuple(() if i in dims else (f"d{i}",) for i in range(spec.ndim) if keepdim or i not in dims)
@@ -37,25 +35,49 @@ def reduction(kind: ReduceOp | None, *, linear: bool = False) -> Rule:
             (output,) * len(call.func._schema.returns),
             {f"d{i}": size for i, size in enumerate(spec.shape)},
             reduces=kind,
-            linear=0 if linear else "no",
+            linear=0 if keeps and (spec.dtype is torch.bool) == bools else "no",
+            keeps=keeps,
         )
+
+    return Rule(factors, of_nothing=kind if kind in (ReduceOp.MAX, ReduceOp.MIN) else None)
+
+
+def scan(linear: bool = False) -> Rule:
+    """The rule of an op that goes along one dim, which must be whole, and keeps the shape."""
+
+    def factors(call: Call) -> Factors:
+        spec = call.tensors[0]
+        dims = tuple((f"d{i}",) for i in range(spec.ndim))
+        whole = frozenset(f"d{i}" for i in dim_set(call.arg("dim"), spec.ndim))
+        sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}
+        outputs = (dims,) * len(call.func._schema.returns)
+        return Factors((dims,), outputs, sizes, whole, linear=0 if linear and spec.dtype is not torch.bool else "no")
 
     return Rule(factors)
 
 
-rules |= {
-    aten.sum.default: reduction(ReduceOp.SUM, linear=True),
-    aten.sum.dim_IntList: reduction(ReduceOp.SUM, linear=True),
-    aten.prod.default: reduction(ReduceOp.PROD),
-    aten.prod.dim_int: reduction(ReduceOp.PROD),
-    aten.amax.default: reduction(ReduceOp.MAX),
-    aten.amin.default: reduction(ReduceOp.MIN),
-    aten.max.default: reduction(ReduceOp.MAX),
-    aten.min.default: reduction(ReduceOp.MIN),
-    aten.any.default: reduction(ReduceOp.MAX),
-    aten.any.dim: reduction(ReduceOp.MAX),
-    aten.any.dims: reduction(ReduceOp.MAX),
-    aten.all.default: reduction(ReduceOp.MIN),
-    aten.all.dim: reduction(ReduceOp.MIN),
-    aten.all.dims: reduction(ReduceOp.MIN),
+_MAX, _MIN, _PROD = frozenset({ReduceOp.MAX}), frozenset({ReduceOp.MIN}), frozenset({ReduceOp.PROD})
+
+_KINDS: dict[str, Rule] = {
+    "sum sum.dim_IntList": reduction(ReduceOp.SUM, keeps=_SUMS),
+    "nansum count_nonzero.dim_IntList": reduction(ReduceOp.SUM),
+    "prod prod.dim_int": reduction(ReduceOp.PROD, keeps=_PROD),
+    "amax max": reduction(ReduceOp.MAX, keeps=_MAX),
+    "amin min": reduction(ReduceOp.MIN, keeps=_MIN),
+    "any any.dim any.dims": reduction(ReduceOp.MAX, keeps=_MAX, bools=True),
+    "all all.dim all.dims": reduction(ReduceOp.MIN, keeps=_MIN, bools=True),
+    "max.dim min.dim median.dim nanmedian.dim mode kthvalue argmax argmin": reduction(None),
+    "linalg_vector_norm norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype norm.ScalarOpt_dtype": reduction(None),
+    "var.correction std.correction var_mean.correction std_mean.correction logsumexp aminmax": reduction(None),
+    "median nanmedian": reduction(None),
+    "cumsum": scan(linear=True),
+    "cumprod cummax cummin logcumsumexp": scan(),
+    "_fft_c2c _fft_r2c _fft_c2r": scan(linear=True),
+    "glu": scan(),
 }
+"""Op (its `default` overload where none is said) to its rule."""
+
+for _names, _rule in _KINDS.items():
+    for _name in _names.split():
+        _packet, _, _overload = _name.partition(".")
+        rules[getattr(getattr(aten, _packet), _overload or "default")] = _rule

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from ..rules import indexing, matmul, normalization, pointwise, reductions, views  # noqa: F401 - fill the table of rules
 from ..runtime.host_memory import keep_freed_memory
-from . import dispatch, handlers, text  # noqa: F401 - Tensor's ops and its print
+from . import conjugation, dispatch, reductions, text  # noqa: F401 - Tensor's ops and its print
 from .creation import tensor as _make
 from .tensor import Tensor
 

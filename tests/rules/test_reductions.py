@@ -1,0 +1,145 @@
+"""Reductions in every layout."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from weft.sharding.layout import Layout
+
+from .harness import LINE, check, laid, memory, moved_bytes, moves
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+ALL = {
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "prod": torch.prod,
+    "max": torch.max,
+    "min": torch.min,
+    "argmax": torch.argmax,
+    "argmin": torch.argmin,
+    "norm": torch.norm,
+    "var": torch.var,
+    "std": torch.std,
+    "population variance": lambda x: x.var(correction=0),
+    "any": lambda x: (x > 1).any(),
+    "all": lambda x: (x > -9).all(),
+    "count": torch.count_nonzero,
+    "aminmax": torch.aminmax,
+    "nansum": torch.nansum,
+    "nanmean": torch.nanmean,
+    "median": torch.median,
+    "logsumexp": lambda x: torch.logsumexp(x, (0, 1)),
+    "in float32": lambda x: x.sum(dtype=torch.float32).double().mul(0),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("shape", [(4, 6), (5, 2)])
+def test_whole(name: str, shape: tuple[int, ...]) -> None:
+    check(ALL[name], numbers(*shape), limit=8)
+
+
+ALONG = {
+    "sum": lambda x, d, k: x.sum(d, keepdim=k),
+    "mean": lambda x, d, k: x.mean(d, keepdim=k),
+    "prod": lambda x, d, k: x.prod(d, keepdim=k),
+    "max": lambda x, d, k: x.max(d, keepdim=k),
+    "min": lambda x, d, k: x.min(d, keepdim=k),
+    "amax": lambda x, d, k: x.amax(d, keepdim=k),
+    "amin": lambda x, d, k: x.amin(d, keepdim=k),
+    "argmax": lambda x, d, k: x.argmax(d, keepdim=k),
+    "var": lambda x, d, k: x.var(d, keepdim=k),
+    "std_mean": lambda x, d, k: torch.std_mean(x, d, keepdim=k),
+    "var_mean": lambda x, d, k: torch.var_mean(x, d, keepdim=k, correction=0),
+    "logsumexp": lambda x, d, k: x.logsumexp(d, keepdim=k),
+    "any": lambda x, d, k: (x > 1).any(d, keepdim=k),
+    "all": lambda x, d, k: (x > -1).all(d, keepdim=k),
+    "norm": lambda x, d, k: x.norm(dim=d, keepdim=k),
+    "1-norm": lambda x, d, k: torch.linalg.vector_norm(x, 1, d, k),
+    "3-norm": lambda x, d, k: torch.linalg.vector_norm(x, 3, d, k),
+    "0-norm": lambda x, d, k: torch.linalg.vector_norm(x, 0, d, k),
+    "largest": lambda x, d, k: torch.linalg.vector_norm(x, math.inf, d, k),
+    "smallest": lambda x, d, k: torch.linalg.vector_norm(x, -math.inf, d, k),
+    "aminmax": lambda x, d, k: torch.aminmax(x, dim=d, keepdim=k),
+    "median": lambda x, d, k: x.median(d, keepdim=k),
+    "count": lambda x, d, k: torch.count_nonzero(x, d),
+    "cumsum": lambda x, d, k: x.cumsum(d),
+    "cumprod": lambda x, d, k: x.cumprod(d),
+    "logcumsumexp": lambda x, d, k: x.logcumsumexp(d),
+    "cummax": lambda x, d, k: x.cummax(d),
+    "softmax": lambda x, d, k: x.softmax(d),
+    "log_softmax": lambda x, d, k: x.log_softmax(d),
+    "glu": lambda x, d, k: torch.nn.functional.glu(torch.cat([x, x * 2], d), d),
+}
+
+
+@pytest.mark.parametrize("name", ALONG)
+@pytest.mark.parametrize(("dim", "keep"), [(0, True), (-1, False)])
+def test_along_a_dim(name: str, dim: int, keep: bool) -> None:
+    check(lambda x: ALONG[name](x, dim, keep), numbers(2, 5), limit=8)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "var", "amax", "logsumexp", "norm"])
+def test_along_several_dims(name: str) -> None:
+    check(lambda x: ALONG[name](x, (0, 2), True), numbers(3, 2, 5), limit=8)
+
+
+def test_integers_and_truth_values() -> None:
+    whole = torch.arange(-10, 10).reshape(5, 4)
+    for function in (torch.sum, torch.prod, torch.max, lambda x: x.sum(1), lambda x: x.cumsum(0), torch.any):
+        check(function, whole)
+    for function in (torch.sum, torch.all, lambda x: x.sum(0), lambda x: x.any(1)):
+        check(function, whole > 3)
+
+
+def test_a_scalar() -> None:
+    for function in (torch.sum, torch.mean, torch.max, lambda x: x.sum(0), lambda x: x.amax(-1)):
+        check(function, torch.tensor(2.5).double())
+
+
+@pytest.mark.parametrize("function", [torch.mean, torch.var, torch.sum, lambda x: x.amax((0, 1))])
+@pytest.mark.parametrize("separate", [False, True])
+def test_short_floats_do_not_overflow(function: object, separate: bool) -> None:
+    x = torch.full((300, 300), 3.0, dtype=torch.float16)
+    x[0] = 5
+    with memory(separate):
+        for layout in (Layout(LINE, [("x",), ()]), Layout(LINE, [(), ("x",)]), Layout.replicated(LINE, 2)):
+            torch.testing.assert_close(function(laid(x, layout)).full_tensor(), function(x))
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_nothing_is_gathered(separate: bool) -> None:
+    """Reducing a split dim needs no more than an all-reduce of what is left."""
+    with memory(separate):
+        x = laid(numbers(50, 4), Layout(LINE, [("x",), ()]))
+        for function in (torch.sum, torch.mean, torch.var, torch.norm, torch.max, torch.aminmax, torch.all):
+            assert moved_bytes(lambda function=function: [y + 1 for y in _several(function(x))]) <= 4 * 4 * 8
+        for function in (lambda: x.mean(0) + 1, lambda: x.amax(0) + 1):
+            assert set(moves(function)) <= {"all_reduce"}
+        assert moved_bytes(lambda: x.sum(1) + 1) == 0
+        assert moved_bytes(lambda: x.std(1) + 1) == 0
+        assert moved_bytes(lambda: x.softmax(1) + 1) == 0
+
+
+def _several(value: object) -> tuple[torch.Tensor, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_reads_are_the_same_everywhere(separate: bool) -> None:
+    x = numbers(4, 6)
+    with memory(separate):
+        for layout in (Layout(LINE, [("x",), ()]), Layout.replicated(LINE, 2)):
+            y = laid(x, layout)
+            assert math.isclose(y.sum().item(), x.sum().item())
+            assert y.max().item() == x.max().item()
+            assert torch.equal(y, laid(x, Layout(LINE, [(), ("x",)])))
+            assert not torch.equal(y, y + 1)
+            assert torch.allclose(y, x)

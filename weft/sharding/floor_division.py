@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .polynomial import Floor, Monomial, Polynomial, product, total
 
@@ -65,7 +66,8 @@ def substituted(polynomial: Polynomial, values: Mapping[str, Polynomial]) -> Pol
     return folded(result)
 
 
-def _divided(numerator: Polynomial, n: int) -> dict[Monomial, int]:
+@lru_cache(maxsize=4096)
+def _divided(numerator: Polynomial, n: int) -> Mapping[Monomial, int]:
     """The terms of a floor division by a positive number, not folded yet."""
     whole, rest = _split_off(numerator, n)
     # p // n == -((n-1 - p) // n): of the two, the lighter one becomes the atom.
@@ -92,7 +94,7 @@ def _weight(rest: Polynomial) -> tuple[int, str]:
     return sum(factor for _, factor in rest.slope.terms), str(rest.slope)
 
 
-def _cut(rest: Polynomial, n: int) -> dict[Monomial, int]:
+def _cut(rest: Polynomial, n: int) -> Mapping[Monomial, int]:
     """The terms of `rest // n` for a rest that nothing can be split off."""
     if not rest.slope.terms:
         return {}
@@ -171,17 +173,17 @@ def _with_family_folded(
     count = math.lcm(*(n for n, _ in cuts))
     if count > LARGEST_CUT or (len(cuts) == 1 and count != 2):
         return polynomial
-    rest = dict(polynomial.terms)
-    for (n, k), factor in cuts.items():
-        atom = Floor(Polynomial({**dict(family.base.terms), (): k}), Polynomial.constant(n))
-        rest = total(rest.items(), [(product(family.cofactor, ((atom, 1),)), -factor)])
+    rest, base = dict(polynomial.terms), dict(family.base.terms)
+    for n, k in cuts:
+        atom = Floor(Polynomial({**base, (): k}), Polynomial.constant(n))
+        del rest[product(family.cofactor, ((atom, 1),))]
 
     def said(parts: Iterable[_Part]) -> Polynomial:
-        terms = rest
+        terms = list(rest.items())
         for n, k, factor in parts:
-            cut = _divided(Polynomial({**dict(family.base.terms), (): k}), n)
-            terms = total(terms.items(), ((product(family.cofactor, m), f * factor) for m, f in cut.items()))
-        return Polynomial(terms)
+            cut = _divided(Polynomial({**base, (): k}), n)
+            terms += ((product(family.cofactor, monomial), f * factor) for monomial, f in cut.items())
+        return Polynomial(total(terms))
 
     return min((said(parts) for parts in _ways_to_say(count, cuts, modulus)), key=lambda way: _length(way, modulus))
 
@@ -209,7 +211,7 @@ def _ways_to_say(count: int, cuts: Mapping[tuple[int, int], int], modulus: int) 
     coarse_count, coarse = _coarsened(count, reduced(fine))
     dropped = [(count, k, factor - factor % modulus) for k, factor in fine.items()] if modulus else []
     if coarse_count == 1:
-        yield [(1, 0, coarse[0]), *dropped]
+        yield [part for part in [(1, 0, coarse[0]), *dropped] if part[2]]
         return
     for shift in sorted(set(coarse.values())):
         exact = {k: factor - shift for k, factor in coarse.items()}

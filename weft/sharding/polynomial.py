@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import final
 
 __all__ = ["Floor", "Monomial", "Polynomial", "product", "total"]
@@ -143,6 +143,7 @@ class Polynomial:
         return str(self) if simple else f"({self})"
 
 
+@lru_cache(maxsize=4096)
 def _order(monomial: Monomial) -> tuple[int, str]:
     return -sum(power for _, power in monomial), _term(monomial, 1)
 

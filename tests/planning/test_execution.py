@@ -38,7 +38,7 @@ def check(source: Layout, target: Layout, shape: tuple[int, ...], seed: int = 0)
     return plan
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(transitions())
 def test_movements_execute_at_the_bound(case):
     source, target, shape = case
@@ -46,13 +46,13 @@ def test_movements_execute_at_the_bound(case):
     assert plan.bytes_received == plan.lower_bound
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(transitions(pending=True))
 def test_reductions_execute(case):
     check(*case)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(crossings())
 def test_crossings_execute_at_the_bound(case):
     source, target, shape = case
@@ -60,7 +60,7 @@ def test_crossings_execute_at_the_bound(case):
     assert plan.bytes_received == plan.lower_bound
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(crossings(pending=True))
 def test_crossings_with_reductions_execute(case):
     check(*case)
@@ -68,7 +68,7 @@ def test_crossings_with_reductions_execute(case):
 
 @pytest.mark.parametrize("shape", [(), (1,), (6,), (7, 3)])
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_means_are_sums_that_are_divided(shape, data):
     mesh = make_mesh({"a": 2, "b": 3})
     ops = data.draw(st.sampled_from([{"a": "avg"}, {"a": "avg", "b": "avg"}, {"a": "sum", "b": "avg"}]))

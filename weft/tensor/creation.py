@@ -7,15 +7,13 @@ from typing import Any
 
 import torch
 
-from ..runtime.holding import holding
-from ..sharding.geometry import box, box_shape
-from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
 from .communication import redistribute
 from .conversion import TensorLike, as_tensor
+from .local_shape import whole_of
 from .shards import assembled
-from .tensor import Tensor
+from .tensor import Tensor, wrap
 
 __all__ = [
     "arange",
@@ -138,10 +136,17 @@ def tensor(
     return _laid_out(value if dtype is None else value.to(dtype), mapping, requires_grad)
 
 
-def from_local(shards: Sequence[TensorLike], mapping: DeviceMapping, *, shape: Sequence[int] | None = None) -> Tensor:
+def from_local(
+    shards: Sequence[TensorLike],
+    mapping: DeviceMapping,
+    *,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """The tensor whose shards, one per device of this process in mesh order, are these; differentiable.
 
-    `shape` is the global shape; it is worked out from the shards when this process has all of them.
+    `shape` and `dtype` are those of the whole tensor. Without them, the shards tell; where those of this process do
+    not, all processes tell each other.
 
     >>> import torch, weft
     >>> mapping = weft.NamedMapping(weft.make_mesh({"dp": 2}), weft.P("dp"))
@@ -150,45 +155,7 @@ def from_local(shards: Sequence[TensorLike], mapping: DeviceMapping, *, shape: S
     """
     tensors = [as_tensor(shard, "from_local") for shard in shards]
     mapping = _mapping(mapping)
+    whole = whole_of(tensors, mapping, shape, dtype)
     if not tensors:
-        raise ValueError("from_local needs at least one shard, but got none")
-    layout = mapping.layout(tensors[0].dim())
-    global_shape = _checked_shards(tensors, layout, shape)
-    return assembled(tensors, layout, global_shape, mapping)
-
-
-def _checked_shards(tensors: Sequence[torch.Tensor], layout: Layout, shape: Sequence[int] | None) -> tuple[int, ...]:
-    owned = holding(layout).residence.owned
-    if len(tensors) != len(owned):
-        raise ValueError(
-            f"from_local needs one shard per device of this process, {len(owned)} on the mesh {layout.mesh}, but got {len(tensors)}"
-        )
-    dtypes = {t.dtype for t in tensors}
-    if len(dtypes) > 1:
-        raise TypeError(f"from_local needs shards of one dtype, but got {', '.join(sorted(map(str, dtypes)))}")
-    ranks = {t.dim() for t in tensors}
-    if len(ranks) > 1:
-        raise ValueError(f"from_local needs shards of one rank, but got {sorted(ranks)}")
-    global_shape = tuple(shape) if shape is not None else _global_shape(tensors, layout)
-    for slot, t in zip(owned, tensors, strict=True):
-        expected = box_shape(box(layout, global_shape, slot))
-        if tuple(t.shape) != expected:
-            raise ValueError(
-                f"from_local: the shard of device {slot} has shape {tuple(t.shape)}, but a tensor of shape {global_shape} in the layout {layout} "
-                f"gives it {expected} (splits are balanced, larger shards first): fix the shard, or give shape="
-            )
-    return global_shape
-
-
-def _global_shape(tensors: Sequence[torch.Tensor], layout: Layout) -> tuple[int, ...]:
-    """Along each dim, the sum over the devices that split it, at coordinate 0 of all other axes."""
-    mesh = layout.mesh
-    if len(tensors) != mesh.num_devices:
-        raise ValueError(
-            f"from_local cannot tell the global shape from {len(tensors)} of {mesh.num_devices} shards: give shape="
-        )
-    sizes = []
-    for dim, axes in enumerate(layout.splits):
-        group = mesh.groups(axes)[0] if axes else (0,)
-        sizes.append(sum(tensors[slot].shape[dim] for slot in group))
-    return tuple(sizes)
+        return wrap((), whole.layout, whole.shape, asked=mapping, dtype=whole.dtype)
+    return assembled(tensors, whole.layout, whole.shape, mapping)

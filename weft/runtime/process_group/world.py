@@ -104,7 +104,7 @@ def join(
 
 def leave() -> None:
     """Leaves the other processes; leaving twice, or without having joined, does nothing."""
-    global _world  # noqa: PLW0603 - one world a process
+    global _world
     world, _world = _world, None
     if world is None:
         return

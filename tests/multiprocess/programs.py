@@ -1,0 +1,491 @@
+"""The contract: ordinary programs, which every runtime has to run to the same results.
+
+A program is given the devices and yields what it computes. Nothing in it knows how many processes there are.
+Values are small whole numbers unless a program is marked `rounded`, so that every order of summation gives the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+
+import torch
+
+import weft
+from weft import P
+from weft.devices import Device
+from weft.sharding import DeviceMesh, NamedMapping, ReduceOp
+from weft.sharding.geometry import box, box_shape
+from weft.sharding.layout import Layout
+from weft.sharding.mapping import named_mapping
+
+Yielded = tuple[str, object]
+Program = Callable[[Sequence[Device]], Iterator[Yielded]]
+
+PROGRAMS: dict[str, Program] = {}
+ROUNDED: set[str] = set()
+
+
+def program(function: Program) -> Program:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def rounded(function: Program) -> Program:
+    ROUNDED.add(function.__name__)
+    return program(function)
+
+
+def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Small whole numbers, none of them zero."""
+    generator = torch.Generator().manual_seed(1000 * seed + math.prod(shape))
+    values = torch.randint(1, 5, shape, generator=generator)
+    if dtype is torch.bool:
+        return values > 2
+    return (values * (1 + 1j)).to(dtype) if dtype.is_complex else values.to(dtype)
+
+
+def noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def mesh_of(devices: Sequence[Device]) -> DeviceMesh:
+    """A square of 4 devices, else a line."""
+    if len(devices) == 4:
+        return DeviceMesh(devices, (2, 2), ("a", "b"))
+    return DeviceMesh(devices, (len(devices),), ("a",))
+
+
+def line_of(devices: Sequence[Device]) -> DeviceMesh:
+    return DeviceMesh(devices, (len(devices),), ("a",))
+
+
+def layouts_of(mesh: DeviceMesh, rank: int = 2, kinds: Sequence[ReduceOp] = (ReduceOp.SUM,)) -> list[Layout]:
+    """Every layout: each axis splits a dim, is replicated or pending; axes of one dim in every order."""
+    found: dict[Layout, None] = {}
+    for kind in kinds:
+        for places in product((*range(rank), "whole", "pending"), repeat=mesh.ndim):
+            for order in (1, -1):
+                splits: list[list[str]] = [[] for _ in range(rank)]
+                pending = {}
+                for axis, place in list(zip(mesh.axis_names, places, strict=True))[::order]:
+                    if isinstance(place, int):
+                        splits[place].append(axis)
+                    elif place == "pending":
+                        pending[axis] = kind
+                found[Layout(mesh, splits, pending)] = None
+    return list(found)
+
+
+def own_slots(mesh: DeviceMesh) -> list[int]:
+    here = weft.distributed.process_index()
+    return [slot for slot, device in enumerate(mesh.devices) if weft.distributed.process_of(device) == here]
+
+
+def held(layout: Layout, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> weft.Tensor:
+    """A tensor in this layout; where something is pending, every contribution is different."""
+    mesh = layout.mesh
+    shards = []
+    for slot in own_slots(mesh):
+        seed = sum((1 + i) * mesh.device_coord(slot, axis) for i, axis in enumerate(layout.pending_axes))
+        whole = numbers(*shape, seed=seed, dtype=dtype)
+        shards.append(whole[tuple(slice(a, b) for a, b in box(layout, shape, slot))])
+    return weft.from_local(shards, named_mapping(layout), shape=shape, dtype=dtype)
+
+
+def _pairs(devices: Sequence[Device], shape: tuple[int, ...], kind: ReduceOp = ReduceOp.SUM) -> Iterator[Yielded]:
+    layouts = layouts_of(mesh_of(devices), kinds=(kind,))
+    for source in layouts:
+        x = held(source, shape, torch.float64)
+        for target in layouts:
+            yield f"{source} -> {target}", x.redistribute(named_mapping(target))
+
+
+@program
+def movements_even(devices: Sequence[Device]) -> Iterator[Yielded]:
+    yield from _pairs(devices, (4 * len(devices), 2 * len(devices)))
+
+
+@program
+def movements_uneven(devices: Sequence[Device]) -> Iterator[Yielded]:
+    yield from _pairs(devices, (5, 3))
+
+
+@program
+def movements_empty(devices: Sequence[Device]) -> Iterator[Yielded]:
+    yield from _pairs(devices, (0, 3))
+    mesh = line_of(devices)
+    x = weft.shard(numbers(1, 3), mesh, P("a", None))  # all but one shard are empty
+    yield "one row", x
+    yield "one row, by columns", weft.shard(x, mesh, P(None, "a"))
+    yield "one row, reduced", x.sum(0)
+
+
+@program
+def movements_of_a_pending_max(devices: Sequence[Device]) -> Iterator[Yielded]:
+    yield from _pairs(devices, (6, 5), ReduceOp.MAX)
+
+
+DTYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.complex64,
+    torch.float8_e4m3fn,
+)
+
+
+@program
+def movements_of_dtypes(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = line_of(devices)
+    for dtype in DTYPES:
+        x = weft.shard(numbers(6, 7, dtype=torch.float32).to(dtype), mesh, P("a", None))
+        yield f"{dtype} columns", weft.shard(x, mesh, P(None, "a"))
+        yield f"{dtype} gathered", weft.all_gather(x)
+
+
+def _meshes(devices: Sequence[Device]) -> dict[str, DeviceMesh]:
+    n = len(devices)
+    found = {
+        "all": line_of(devices),
+        "backwards": line_of(devices[::-1]),
+        "first": line_of(devices[:1]),
+        "last": line_of(devices[-1:]),
+        "all but the first": line_of(devices[1:] or devices),
+        "some": line_of(devices[: (n + 1) // 2]),
+    }
+    if n == 4:
+        found["square"] = mesh_of(devices)
+        found["turned"] = DeviceMesh([devices[i] for i in (3, 0, 2, 1)], (2, 2), ("a", "b"))
+    return found
+
+
+@program
+def movements_between_meshes(devices: Sequence[Device]) -> Iterator[Yielded]:
+    meshes = _meshes(devices)
+    for (name, first), (other, second) in product(meshes.items(), repeat=2):
+        for source in (P("a", None), P(None, None)):
+            x = weft.shard(numbers(6, 5), first, source)
+            for target in (P(None, "a"), P("a", None), P(None, None)):
+                yield f"{name} {source} -> {other} {target}", weft.shard(x, second, target)
+
+
+@program
+def pending_between_meshes(devices: Sequence[Device]) -> Iterator[Yielded]:
+    meshes = _meshes(devices)
+    for (name, first), (other, second) in product(meshes.items(), repeat=2):
+        x = held(Layout(first, ((), ()), {"a": ReduceOp.SUM}), (6, 5))
+        yield f"{name} -> {other}", weft.shard(x, second, P(None, "a"))
+
+
+@program
+def values_in_every_process(devices: Sequence[Device]) -> Iterator[Yielded]:
+    for name, mesh in _meshes(devices).items():
+        x = weft.shard(numbers(6, 5), mesh, P("a", None))
+        yield f"{name} full", x.full_tensor()
+        yield f"{name} item", x.sum().item()
+        yield f"{name} list", x[0].tolist()
+        yield f"{name} bool", bool((x > 0).all())
+        yield f"{name} equal", torch.equal(x, weft.shard(numbers(6, 5), mesh, P(None, "a")))
+        yield f"{name} max", float(x.max())
+        yield f"{name} where", int(x.argmax())
+        yield f"{name} count", int((x > 2).sum())
+        steps = 0
+        while x.sum() < 1000:  # control flow on a value
+            x = x * 2
+            steps += 1
+        yield f"{name} steps", steps
+
+
+@program
+def text_in_every_process(devices: Sequence[Device]) -> Iterator[Yielded]:
+    for name, mesh in _meshes(devices).items():
+        x = weft.shard(numbers(6, 5), mesh, P("a", None))
+        yield name, str(x).splitlines()[0]
+        yield f"{name} format", f"{x.sum():.1f}"
+
+
+@program
+def gathers(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    spec = P(*mesh.axis_names, None) if mesh.ndim == 2 else P("a", None, None)
+    for shape in ((8, 8, 2), (5, 3, 1), (0, 3, 2)):
+        x = weft.shard(numbers(*shape), mesh, spec)
+        yield f"{shape} all", weft.all_gather(x)
+        yield f"{shape} dim 0", weft.all_gather(x, axis=0)
+        yield f"{shape} dim 1", weft.all_gather(x, axis=1)
+        yield f"{shape} broadcast", weft.distributed_broadcast(x)
+
+
+KINDS = ("sum", "mean", "max", "min", "prod")
+
+
+@program
+def reductions(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    n = len(devices)
+    for kind in KINDS:
+        for spec in (P("a", None), P(None, mesh.axis_names), P(None, None)):
+            x = weft.shard(numbers(2 * n, 4 * n, dtype=torch.float64), mesh, spec)
+            yield f"all_reduce {kind} {spec}", weft.all_reduce(x, kind)
+            for axis in mesh.axis_names:
+                yield f"all_reduce {kind} {spec} over {axis}", weft.all_reduce(x, kind, axis)
+            if spec != P(None, None):
+                dim = 0 if spec == P("a", None) else 1
+                yield f"reduce_scatter {kind} {spec}", weft.reduce_scatter(x, dim, kind)
+        yield f"reduce_scatter {kind} of replicas", weft.reduce_scatter(x, 0, kind)
+
+
+@program
+def pending_reductions(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    for kind in ReduceOp:
+        for layout in layouts_of(mesh, kinds=(kind,)):
+            if layout.pending:
+                for shape in ((8, 4), (5, 3)):
+                    x = held(layout, shape, torch.float64)
+                    yield f"{layout} {shape}", weft.all_reduce(x, str(kind))
+                    yield f"{layout} {shape} scattered", weft.reduce_scatter(x, 0, str(kind))
+
+
+@program
+def large_reductions(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    for dtype in (torch.float32, torch.bfloat16, torch.int32, torch.bool, torch.complex64):
+        for layout in layouts_of(mesh):
+            if layout.pending:
+                x = held(layout, (61, 67), dtype)
+                yield f"{dtype} {layout}", weft.all_reduce(x)
+
+
+@program
+def reduced_dtypes(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = line_of(devices)
+    for dtype in (torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.complex64):
+        x = held(Layout(mesh, ((), ()), {"a": ReduceOp.SUM}), (6, 5), dtype)
+        yield f"sum {dtype}", weft.all_reduce(x)
+        if not dtype.is_complex:
+            y = held(Layout(mesh, ((), ()), {"a": ReduceOp.MAX}), (6, 5), dtype)
+            yield f"max {dtype}", weft.reduce_scatter(y, 0, "max")
+
+
+@rounded
+def sums_of_noise(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = weft.shard(noise(60, 32).to(dtype), mesh, P("a", None))
+        yield f"{dtype} total", x.sum()
+        yield f"{dtype} all_reduce", weft.all_reduce(x)
+        yield f"{dtype} matmul", weft.shard(noise(7, 60).to(dtype), mesh, P(None, "a")) @ x
+    first, second = x.sum().item(), x.sum().item()
+    yield "the same bits every time", first == second
+
+
+@program
+def exchanges(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = line_of(devices)
+    n = len(devices)
+    x = weft.shard(numbers(2 * n, 3 * n, n), mesh, P("a", None, None))
+    yield "tiled 1 0", weft.all_to_all(x, 1, 0)
+    yield "tiled 1 2", weft.all_to_all(x, 1, 2)
+    yield "tiled 0 1", weft.all_to_all(weft.shard(x, mesh, P(None, "a", None)), 0, 1)
+    yield "not tiled", weft.all_to_all(x, 2, 0, tiled=False)
+    y = weft.shard(numbers(5, 7), mesh, P("a", None))
+    yield "uneven", weft.all_to_all(y, 1, 0)
+
+
+@program
+def permutations(devices: Sequence[Device]) -> Iterator[Yielded]:
+    n = len(devices)
+    for name, mesh in {"line": line_of(devices), "backwards": line_of(devices[::-1])}.items():
+        x = weft.shard(numbers(2 * n, 3), mesh, P("a", None))
+        yield f"{name} ring", weft.ppermute(x, [(i, (i + 1) % n) for i in range(n)])
+        yield f"{name} shift", weft.ppermute(x, [(i, i + 1) for i in range(n - 1)])
+        yield f"{name} none", weft.ppermute(x, [])
+    if n == 4:
+        square = weft.shard(numbers(4, 3), mesh_of(devices), P("a", None))
+        yield "replicas", weft.ppermute(square, [(0, 2), (1, 3), (2, 0), (3, 1)])
+
+
+@program
+def transfers(devices: Sequence[Device]) -> Iterator[Yielded]:
+    x = weft.shard(numbers(6, 5), mesh_of(devices), P("a", None))
+    for device in dict.fromkeys((devices[0], devices[-1])):
+        y = weft.to_device(x, device)
+        yield f"to {device.id}", y
+        yield f"to {device.id} and on", y + 1
+        yield f"to {device.id} and back", weft.shard(y, x.mesh, P(None, "a"))
+    yield "sharding", weft.to_device(x, sharding=NamedMapping(line_of(devices), P(None, "a")))
+    yield "one is added to all", x + weft.to_device(numbers(5), devices[-1])
+
+
+@program
+def local_shards(devices: Sequence[Device]) -> Iterator[Yielded]:
+    for name, mesh in _meshes(devices).items():
+        layout = Layout(mesh, (("a",), ()))
+        whole = numbers(7, 3)
+        shards = [whole[tuple(slice(a, b) for a, b in box(layout, (7, 3), slot))] for slot in own_slots(mesh)]
+        mapping = NamedMapping(mesh, P("a", None))
+        yield f"{name} with shape", weft.from_local(shards, mapping, shape=(7, 3), dtype=torch.float32)
+        yield f"{name} without", weft.from_local(shards, mapping)
+
+
+@program
+def creation(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mapping = NamedMapping(mesh_of(devices), P("a", None))
+    torch.manual_seed(7)
+    yield "randn", weft.randn(6, 5, mapping=mapping)
+    yield "rand on some", weft.rand(6, 5, mapping=NamedMapping(line_of(devices[:1]), P("a", None)))
+    yield "randint", weft.randint(0, 9, (6, 5), mapping=mapping)
+    yield "after", torch.rand(3)
+    x = weft.zeros(6, 5, mapping=mapping)
+    yield "like", weft.randn_like(x)
+    yield "bernoulli", torch.bernoulli(x + 0.5)
+    yield "dropout", torch.nn.functional.dropout(x + 1, 0.5)
+    yield "normal in place", x.normal_()
+    on_first = weft.zeros(6, 5, mapping=NamedMapping(line_of(devices[:1]), P(None, None)))
+    yield "like, elsewhere", weft.randn_like(on_first)
+    yield "still the same", torch.rand(3)
+    yield "arange", weft.arange(7, mapping=NamedMapping(mesh_of(devices), P("a")))
+
+
+@rounded
+def compute(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    last = mesh.axis_names[-1]
+    for shape in ((8, 8), (5, 7)):
+        x = weft.shard(noise(*shape), mesh, P("a", None))
+        w = weft.shard(noise(shape[1], 6, seed=1), mesh, P(None, last))
+        yield f"{shape} matmul", x @ w
+        yield f"{shape} softmax", x.softmax(0)
+        yield f"{shape} norm", torch.nn.functional.layer_norm(x, (shape[1],))
+        yield f"{shape} mean", x.mean(0)
+        yield f"{shape} total mean", x.mean()
+        yield f"{shape} std", x.std()
+        yield f"{shape} reshape", x.reshape(-1)
+        yield f"{shape} transpose", x.t().contiguous()
+        yield f"{shape} cat", torch.cat([x, x * 2])
+        yield f"{shape} slice", x[1:4]
+        yield f"{shape} sort", x.sort(0).values
+        yield f"{shape} cumsum", x.cumsum(0)
+        yield f"{shape} where", torch.where(x > 0, x, -x)
+        yield f"{shape} index", x[torch.tensor([0, 2, 1])]
+        yield f"{shape} nonzero", (x > 0).nonzero()
+        yield f"{shape} masked", x[x > 0]
+        y = x.clone()
+        y.add_(1).mul_(2)
+        y[0] = 5
+        yield f"{shape} in place", y
+
+
+@rounded
+def compute_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
+    for name, mesh in _meshes(devices).items():
+        x = weft.shard(noise(6, 5), mesh, P("a", None))
+        yield f"{name} matmul", x @ weft.shard(noise(5, 4), mesh, P(None, "a"))
+        yield f"{name} softmax", x.softmax(0)
+        yield f"{name} mean", x.mean()
+        yield f"{name} nonzero", (x > 0).nonzero()
+        yield f"{name} unique", torch.unique(x.round())
+        yield f"{name} topk", x.topk(2, 0).values
+        y = x.clone()
+        y.add_(1)
+        y[0] = 3
+        yield f"{name} in place", y
+        z = x.clone().requires_grad_()
+        (z * z).sum().backward()
+        yield f"{name} gradient", z.grad
+        plain = torch.zeros(6, 5)
+        plain += x
+        yield f"{name} plain", plain
+
+
+@program
+def gradients_of_movements(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    layouts = [layout for layout in layouts_of(mesh) if not layout.pending]
+    for source in layouts:
+        x = weft.shard(numbers(5, 3), mesh, named_mapping(source)).requires_grad_()
+        for target in layouts:
+            (x.redistribute(named_mapping(target)) * numbers(5, 3, seed=1)).sum().backward()
+        yield f"from {source}", x.grad
+
+
+@program
+def gradients_of_ops(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh, n = line_of(devices), len(devices)
+
+    def gradient(label: str, op: Callable[[torch.Tensor], torch.Tensor], spec: P = P("a", None)) -> Yielded:
+        x = weft.shard(numbers(2 * n, 4 * n, dtype=torch.float64), mesh, spec).requires_grad_()
+        y = op(x)
+        (y * numbers(*y.shape, seed=2, dtype=torch.float64)).sum().backward()
+        return label, x.grad
+
+    yield gradient("all_gather", weft.all_gather)
+    for kind in ("sum", "max", "prod"):
+        yield gradient(f"all_reduce {kind}", lambda x, kind=kind: weft.all_reduce(x, kind))
+    yield gradient("reduce_scatter", lambda x: weft.reduce_scatter(x, 0), P("a", None)) if n == 1 else gradient(
+        "reduce_scatter", lambda x: weft.reduce_scatter(x, 1), P(None, "a")
+    )
+    yield gradient("all_to_all", lambda x: weft.all_to_all(x, 1, 0))
+    yield gradient("ppermute", lambda x: weft.ppermute(x, [(i, (i + 1) % n) for i in range(n)]))
+    yield gradient("broadcast", weft.distributed_broadcast)
+    yield gradient("to_device", lambda x: weft.to_device(x, devices[-1]))
+    yield gradient("full_tensor", lambda x: x.full_tensor())
+    plain = numbers(4, 3).requires_grad_()
+    (weft.shard(plain, mesh, P("a", None)) * numbers(4, 3, seed=1)).sum().backward()
+    yield "of a plain tensor", plain.grad
+
+
+@rounded
+def training(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    last = mesh.axis_names[-1]
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 5))
+    specs = {"0.weight": P(last, None), "0.bias": P(last), "2.weight": P(None, last), "2.bias": P(None)}
+    for name, parameter in list(model.named_parameters()):
+        module = model.get_submodule(name.split(".")[0])
+        laid = weft.shard(parameter.detach(), mesh, specs[name])
+        setattr(module, name.split(".")[1], torch.nn.Parameter(laid))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(3):
+        x = weft.shard(noise(12, 6, seed=step), mesh, P("a", None))
+        wanted = weft.shard(noise(12, 5, seed=step + 9), mesh, P("a", None))
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), wanted)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        yield f"loss {step}", loss.item()
+    for name, parameter in model.named_parameters():
+        yield name, parameter.detach()
+
+
+@program
+def logs(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    x = weft.shard(numbers(8, 8), mesh, P("a", None))
+    with weft.comm_log() as log:
+        weft.shard(x, mesh, P(None, "a"))
+        weft.all_gather(x)
+        weft.all_reduce(x)
+        x.softmax(0)
+    yield "counts", log.counts()
+    yield "bytes", (log.bytes_received, log.total_bytes)
+
+
+@program
+def shapes(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """What each device holds has the shape of its box."""
+    mesh = mesh_of(devices)
+    for layout in layouts_of(mesh):
+        x = held(layout, (5, 3))
+        expected = [box_shape(box(layout, (5, 3), slot)) for slot in own_slots(mesh)]
+        yield f"{layout}", [tuple(shard.shape) for shard in x.local_shards] == expected

@@ -1,0 +1,132 @@
+"""Runs the contract's programs with several processes, and compares what they yield with one process.
+
+    python tests/multiprocess/run_contract.py --processes 4 --backend nccl
+
+Started by a launcher, it is one of these processes: it runs the programs and writes what they yield.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import weft
+from tests.multiprocess.launching import Processes
+from tests.multiprocess.programs import PROGRAMS, ROUNDED
+from tests.multiprocess.record import Record, differences, run_program
+from weft.devices import Device
+
+Found = dict[str, dict[str, Record] | str]
+"""For each program what it yields, or how it failed."""
+
+
+def work(names: Sequence[str], out: Path, backend: str | None, devices_per_process: int, timeout: float) -> None:
+    """What each process does."""
+    weft.distributed.init(backend=backend, timeout=timeout, devices_per_process=devices_per_process)
+    count = weft.distributed.process_count() * devices_per_process
+    devices = weft.devices()[:count]
+    found: Found = {}
+    for name in names:
+        start = time.perf_counter()
+        try:
+            found[name] = run_program(name, devices)
+        except Exception:  # noqa: BLE001 - whatever it is, it is written down
+            # Where all processes fail alike, the programs that follow still run.
+            found[name] = traceback.format_exc()
+        finally:
+            print(f"{name}: {time.perf_counter() - start:.2f} s", file=sys.stderr)
+    (out / f"{weft.distributed.process_index()}.json").write_text(json.dumps(found))
+
+
+def run(
+    names: Sequence[str],
+    processes: int,
+    devices_per_process: int = 1,
+    backend: str | None = "gloo",
+    timeout: float = 30,
+    patience: float = 240,
+) -> list[Found]:
+    """What the programs yield in each process."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [__file__, "--out", folder, "--devices-per-process", str(devices_per_process), "--timeout", str(timeout)]
+        command += ["--backend", backend] if backend else []
+        extra = {"NCCL_SOCKET_IFNAME": "lo"} if backend and "nccl" in backend else {}
+        with Processes([*command, *names], processes, extra) as started:
+            ended = started.wait(patience)
+        found: list[Found] = []
+        for process, how in enumerate(ended):
+            file = Path(folder) / f"{process}.json"
+            if file.exists():
+                found.append(json.loads(file.read_text()))
+            else:
+                said = f"process {process} ended with {how.status}:\n{how.out[-2000:]}\n{how.err[-6000:]}"
+                found.append(dict.fromkeys(names, said))
+        if os.environ.get("CONTRACT_TIMES"):
+            print(ended[0].err, file=sys.stderr)
+    return found
+
+
+def wrong(name: str, found: Sequence[Found], expected: dict[str, Record]) -> list[str]:
+    """What is different in any process from what one process yields."""
+    said = []
+    for process, each in enumerate(found):
+        yielded = each.get(name, "it did not run")
+        if isinstance(yielded, str):
+            said.append(f"process {process}: {yielded}")
+            continue
+        if yielded.keys() != expected.keys():
+            said.append(f"process {process}: yields other labels: {sorted(yielded.keys() ^ expected.keys())}")
+        for label in yielded.keys() & expected.keys():
+            more = differences(label, yielded[label], expected[label], rounded=name in ROUNDED)
+            said.extend(f"process {process}: {one}" for one in more)
+    return said
+
+
+def expected_of(name: str, devices: Sequence[Device]) -> dict[str, Record]:
+    """What a program yields in this process, in the words of JSON."""
+    expected: dict[str, Record] = json.loads(json.dumps(run_program(name, devices)))
+    return expected
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("programs", nargs="*", default=list(PROGRAMS))
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--devices-per-process", type=int, default=1)
+    parser.add_argument("--backend", default=None)
+    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--lines", type=int, default=10, help="how many differences to show of each program")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    names = asked.programs or list(PROGRAMS)
+    if asked.out is not None:
+        work(names, asked.out, asked.backend, asked.devices_per_process, asked.timeout)
+        return 0
+    found = run(names, asked.processes, asked.devices_per_process, asked.backend, asked.timeout, patience=600)
+    kind = weft.Accelerator if asked.backend is None or "nccl" in asked.backend else weft.CPU
+    failures = 0
+    for name in names:
+        devices = [weft.CPU(i) for i in range(asked.processes * asked.devices_per_process)]
+        try:
+            said = wrong(name, found, expected_of(name, devices))
+        except Exception:  # noqa: BLE001 - whatever it is, it is shown
+            said = [f"one process: {traceback.format_exc()}"]
+        failures += bool(said)
+        print(f"{'FAILED' if said else 'passed'} {name}")
+        for line in said[: asked.lines]:
+            print(f"    {line if len(line) < 900 else line[:60] + " … " + line[-800:]}")
+    print(f"{len(names) - failures} of {len(names)} programs passed on {kind.__name__} devices of {asked.processes} processes")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

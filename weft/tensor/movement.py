@@ -130,8 +130,8 @@ def move(
     return _Move.forward(x, target, asked, op)
 
 
-def _aligned(grad: torch.Tensor, layout: Layout) -> torch.Tensor:
-    return grad if layout_of(grad) is layout else move(grad, layout, op="gradient")
+def _aligned(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor | None:
+    return grad if grad is None or layout_of(grad) is layout else move(grad, layout, op="gradient")
 
 
 Tensor._align = staticmethod(_aligned)

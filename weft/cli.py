@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
@@ -44,36 +45,31 @@ def main() -> None:
     """Sharded tensors for PyTorch."""
 
 
-class MeshType(click.ParamType):
-    """A mesh as `dp=2,tp=4`, on devices from 0, or as `dp=2,tp=4@8`, from another on."""
+def parse_mesh(text: str) -> DeviceMesh:
+    """A mesh from `dp=2,tp=4`, on devices from 0, or from `dp=2,tp=4@8`, from another on.
 
-    name = "AXIS=SIZE,..."
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> DeviceMesh:
-        axes, _, first = value.partition("@")
-        try:
-            sizes = {name: int(size) for name, _, size in (item.partition("=") for item in axes.split(","))}
-            mesh = make_mesh(sizes, devices=None)
-            start = int(first or 0)
-        except ValueError as error:
-            self.fail(
-                f"{value!r} is no mesh ({error}): write it as dp=2,tp=4, or dp=2,tp=4@8 for devices from 8 on",
-                param,
-                ctx,
-            )
-        return DeviceMesh([CPU(start + i) for i in range(mesh.num_devices)], mesh.mesh_shape, mesh.axis_names)
+    >>> parse_mesh("dp=2@4").devices
+    (CPU(4), CPU(5))
+    """
+    axes, _, first = text.partition("@")
+    try:
+        sizes = {name.strip(): int(size) for name, _, size in (item.partition("=") for item in axes.split(","))}
+        start = int(first or 0)
+    except ValueError:
+        raise ValueError(f"{text!r} is no mesh: write it as dp=2,tp=4, or dp=2,tp=4@8 for devices from 8 on") from None
+    return make_mesh(sizes, devices=[CPU(start + i) for i in range(math.prod(sizes.values()))])
 
 
-class ShapeType(click.ParamType):
-    """A shape as `8192,8192`; `scalar` for rank 0."""
+def parse_shape(text: str) -> tuple[int, ...]:
+    """A shape from `8192,8192`; `scalar` for rank 0.
 
-    name = "SIZE,..."
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        try:
-            return () if value == "scalar" else tuple(int(size) for size in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no shape: write it as 8192,8192, or scalar for rank 0", param, ctx)
+    >>> parse_shape("8192,4"), parse_shape("scalar")
+    ((8192, 4), ())
+    """
+    try:
+        return () if text == "scalar" else tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is no shape: write it as 8192,8192, or scalar for rank 0") from None
 
 
 def parse_layout(text: str, mesh: DeviceMesh, rank: int) -> Layout:
@@ -98,7 +94,12 @@ def parse_layout(text: str, mesh: DeviceMesh, rank: int) -> Layout:
     return Layout(mesh, splits + [()] * (rank - len(splits)), pending)
 
 
-def _topology(name: str | None) -> Topology | None:
+def topology_named(name: str | None) -> Topology | None:
+    """A preset, what is measured here, or none.
+
+    >>> topology_named("h100").devices_per_host
+    8
+    """
     if name is None:
         return None
     return Topology.measure() if name == "measure" else Topology.preset(name)
@@ -106,25 +107,25 @@ def _topology(name: str | None) -> Topology | None:
 
 @main.command("plan")
 @click.option(
-    "--mesh", required=True, type=MeshType(), help="The mesh, as dp=2,tp=4 (or dp=2,tp=4@8: devices from 8 on)."
+    "--mesh", required=True, metavar="AXIS=SIZE,...", help="The mesh, as dp=2,tp=4 (or dp=2,tp=4@8: devices from 8 on)."
 )
-@click.option("--shape", required=True, type=ShapeType(), help="The tensor's shape, as 8192,8192.")
+@click.option("--shape", required=True, metavar="SIZE,...", help="The tensor's shape, as 8192,8192.")
 @click.option(
     "--from", "source", required=True, metavar="LAYOUT", help='One entry per dim: "dp,tp", "dp+tp,-", "dp,- sum@tp".'
 )
 @click.option("--to", "target", required=True, metavar="LAYOUT", help="The same, for where it should go.")
-@click.option("--to-mesh", type=MeshType(), default=None, help="The target's mesh, if it is another.")
+@click.option("--to-mesh", metavar="AXIS=SIZE,...", default=None, help="The target's mesh, if it is another.")
 @click.option("--dtype", default="float32", show_default=True, help="The element type.")
 @click.option("--topology", type=click.Choice([*PRESETS, "measure"]), default=None, help="The machine, for the time.")
 @click.option("--memory-limit", type=click.IntRange(min=0), default=None, help="Bytes that a device may hold at once.")
 @click.option("--relabel", is_flag=True, help="Let the target's devices stand in the order that moves least.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan_command(
-    mesh: DeviceMesh,
-    shape: tuple[int, ...],
+    mesh: str,
+    shape: str,
     source: str,
     target: str,
-    to_mesh: DeviceMesh | None,
+    to_mesh: str | None,
     dtype: str,
     topology: str | None,
     memory_limit: int | None,
@@ -133,12 +134,13 @@ def plan_command(
 ) -> None:
     """Say what moves when a tensor goes from one layout to another, before it does."""
     try:
+        sizes = parse_shape(shape)
         found = plan(
-            parse_layout(source, mesh, len(shape)),
-            parse_layout(target, to_mesh or mesh, len(shape)),
-            shape,
+            parse_layout(source, parse_mesh(mesh), len(sizes)),
+            parse_layout(target, parse_mesh(to_mesh or mesh), len(sizes)),
+            sizes,
             DType.of(dtype),
-            topology=_topology(topology),
+            topology=topology_named(topology),
             memory_limit=memory_limit,
             relabel=relabel,
         )

@@ -24,7 +24,7 @@ counts = st.integers(1, 8)
 dtypes = st.sampled_from(ALL_DTYPES)
 layouts = st.sampled_from(["plain", "offset", "gaps"])
 shapes = st.lists(st.integers(0, 40), min_size=1, max_size=3)
-few = settings(max_examples=40)
+few = settings(max_examples=25)
 
 
 @st.composite

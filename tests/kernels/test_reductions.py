@@ -30,7 +30,7 @@ counts = st.integers(1, 8)
 kinds = st.sampled_from(KINDS)
 layouts = st.sampled_from(["plain", "offset", "gaps"])
 shapes = st.lists(st.integers(0, 40), min_size=1, max_size=3)
-few = settings(max_examples=40)
+few = settings(max_examples=25)
 
 
 def reference(inputs: list[torch.Tensor], op: str) -> torch.Tensor:
@@ -107,7 +107,7 @@ def test_halves_are_added_in_float32():
 
 
 @pytest.mark.parametrize("alone", [[], [0, 1, 2, 3]])
-@pytest.mark.parametrize("size", [1000, 140_000])
+@pytest.mark.parametrize("size", [1000, 70_000])
 def test_an_output_may_be_its_input(alone, size):
     tensors = [values([size], torch.float32, seed=i) for i in range(4)]
     expected = reference(tensors, "sum")

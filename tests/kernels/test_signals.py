@@ -42,7 +42,7 @@ def peer(folder: Path, me: int, peers: int, rounds: int) -> Iterator[subprocess.
 
 
 def test_peers_that_meet_never_see_a_half_done_round(folder: Path):
-    with peer(folder, 0, 3, 40) as first, peer(folder, 1, 3, 40) as second, peer(folder, 2, 3, 40) as third:
+    with peer(folder, 0, 3, 20) as first, peer(folder, 1, 3, 20) as second, peer(folder, 2, 3, 20) as third:
         said = [process.communicate(timeout=90)[0] for process in (first, second, third)]
         assert [process.returncode for process in (first, second, third)] == [0, 0, 0], said
 

@@ -90,10 +90,10 @@ class Call:
         is read before that very place is written; None if they may not overlap at all.
         """
         found = list(sources)
+        written = [_span(target) for target in targets]
         for i, source in enumerate(sources):
             begin, end = _span(source)
-            for j, target in enumerate(targets):
-                first, last = _span(target)
+            for j, (first, last) in enumerate(written):
                 if begin < last and first < end and first - begin != in_place(i, j):
                     with on_stream(self.group_of(owners[i])):
                         found[i] = source.clone()
@@ -134,26 +134,31 @@ def opened(
     if len({context.device.type for context in contexts}) > 1:
         raise ValueError(f"{name}: devices are all GPUs or all CPUs, but got {[str(c.device) for c in contexts]}.")
     _check_signals(name, signal_buffers, contexts)
-    groups = grouped(name, contexts)
+    streams = [context.current_stream() for context in contexts]
+    groups = grouped(name, contexts, streams)
     label = trace_name if target is None else f"{trace_name or name} [{target}]"
     with contextlib.nullcontext() if label is None else torch.profiler.record_function(label), torch.no_grad():
-        for group in groups:
-            for stream in _others(group, contexts):
-                if group.stream is not None:
-                    group.stream.wait_stream(stream)
+        followers = _followers(groups, streams)
+        for leader, follower in followers:
+            leader.wait_stream(follower)
         signals = tuple(signal_buffers[group.leader].data_ptr() for group in groups)
         call = Call(name, tuple(contexts), groups, signals)
         yield call
         call.finish()
-        for group in groups:
-            for stream in _others(group, contexts):
-                if group.stream is not None:
-                    stream.wait_stream(group.stream)
+        for leader, follower in followers:
+            follower.wait_stream(leader)
 
 
-def _others(group: Group, contexts: Sequence[DeviceContext]) -> list[torch.cuda.Stream]:
-    streams = dict.fromkeys(contexts[i].current_stream() for i in group.members)
-    return [stream for stream in streams if stream is not None and stream != group.stream]
+def _followers(
+    groups: Sequence[Group], streams: Sequence[torch.cuda.Stream | None]
+) -> list[tuple[torch.cuda.Stream, torch.cuda.Stream]]:
+    """Each group's stream with every other stream of its members."""
+    return [
+        (group.stream, stream)
+        for group in groups
+        for stream in dict.fromkeys(streams[i] for i in group.members)
+        if group.stream is not None and stream is not None and stream != group.stream
+    ]
 
 
 def _check_signals(name: str, buffers: Sequence[torch.Tensor], contexts: Sequence[DeviceContext]) -> None:

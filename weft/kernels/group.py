@@ -37,10 +37,12 @@ class Group:
         return self.members[0]
 
 
-def grouped(name: str, contexts: Sequence[DeviceContext]) -> tuple[Group, ...]:
+def grouped(
+    name: str, contexts: Sequence[DeviceContext], streams: Sequence[torch.cuda.Stream | None]
+) -> tuple[Group, ...]:
     """Split participants into groups, one for each GPU (and for each that asks for its own launch).
 
-    >>> [group.members for group in grouped("x", [DeviceContext("cpu"), DeviceContext("cpu")])]
+    >>> [group.members for group in grouped("x", [DeviceContext("cpu")] * 2, [None, None])]
     [(0, 1)]
     """
     members: dict[tuple[torch.device, int | None], list[int]] = {}
@@ -49,14 +51,14 @@ def grouped(name: str, contexts: Sequence[DeviceContext]) -> tuple[Group, ...]:
     devices = [device for device, _ in members]
     alone = len(set(devices)) == len(devices)
     if not alone:
-        _check_streams(name, contexts, [found[0] for found in members.values()])
+        _check_streams(name, streams, [found[0] for found in members.values()])
     elif len(devices) > 1:
         _check_peers(name, devices)
     return tuple(
         Group(
             members=tuple(found),
             device=device,
-            stream=contexts[found[0]].current_stream(),
+            stream=streams[found[0]],
             # GPUs count by ordinal, so that buffers serve any subset in any order.
             slot=(device.index or 0) if alone else ORDINALS + found[0],
         )
@@ -64,10 +66,10 @@ def grouped(name: str, contexts: Sequence[DeviceContext]) -> tuple[Group, ...]:
     )
 
 
-def _check_streams(name: str, contexts: Sequence[DeviceContext], leaders: Sequence[int]) -> None:
+def _check_streams(name: str, streams: Sequence[torch.cuda.Stream | None], leaders: Sequence[int]) -> None:
     seen: dict[torch.cuda.Stream, int] = {}
     for leader in leaders:
-        stream = contexts[leader].current_stream()
+        stream = streams[leader]
         if stream is None:
             continue
         if stream in seen:

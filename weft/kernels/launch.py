@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,14 +80,12 @@ def start(made: Sequence[Launch]) -> None:
 
     >>> start([])
     """
-    if len(made) > 1:
-        # Loading a program may wait for the GPU, where a started one may already wait for the one being loaded.
-        for launch in made:
-            _load(launch)
-    for launch in made:
-        if launch.programs:
-            with on_stream(launch.group):
-                collective[(launch.programs,)](*launch.arguments, **dict(launch.options))
+    # All are loaded before one is started: loading may wait for the GPU, and there a started launch may wait for the
+    # one being loaded.
+    ready = [(launch, _loaded(launch)) for launch in made if launch.programs]
+    for launch, run in ready:
+        with on_stream(launch.group):
+            run(launch)
 
 
 def on_stream(group: Group) -> contextlib.AbstractContextManager[object]:
@@ -143,15 +141,26 @@ def _filled(values: Sequence[int], count: int) -> tuple[int, ...]:
     return (*values, *(0 for _ in range(count - len(values))))
 
 
-_loaded: set[tuple[torch.device, tuple[tuple[str, object], ...]]] = set()
+_cache: dict[tuple[torch.device, tuple[tuple[str, object], ...]], Callable[[Launch], object]] = {}
 
 
-def _load(launch: Launch) -> None:
+def _loaded(launch: Launch) -> Callable[[Launch], object]:
+    """What runs a launch, compiled and loaded on its device; asked for by what it was compiled with, not by Triton."""
     key = (launch.group.device, launch.options)
-    if INTERPRETED or key in _loaded:
-        return
-    with on_stream(launch.group):
-        compiled = collective.warmup(*launch.arguments, grid=(max(1, launch.programs),), **dict(launch.options))
-        if compiled.run is None:  # asking for it loads the program
-            raise RuntimeError(f"Triton could not load the program of {launch.group.device}.")
-    _loaded.add(key)
+    if key not in _cache:
+        with on_stream(launch.group):
+            _cache[key] = _interpreter(launch) if INTERPRETED else _compiled(launch)
+    return _cache[key]
+
+
+def _interpreter(launch: Launch) -> Callable[[Launch], object]:
+    options = dict(launch.options)
+    return lambda asked: collective[(asked.programs,)](*asked.arguments, **options)
+
+
+def _compiled(launch: Launch) -> Callable[[Launch], object]:
+    options = dict(launch.options)
+    kernel = collective.warmup(*launch.arguments, grid=(launch.programs,), **options)
+    constants = [options[name] for name in collective.arg_names[len(launch.arguments) :]]
+    kernel[(1, 1, 1)]  # loads it
+    return lambda asked: kernel[(asked.programs, 1, 1)](*asked.arguments, *constants)

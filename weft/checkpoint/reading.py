@@ -67,7 +67,7 @@ class Reader:
         box = tuple((0, size) for size in saved.shape) if box is None else box
         for shard in saved.shards:
             if all(a <= start and stop <= b for (start, stop), (a, b) in zip(box, shard.box, strict=True)):
-                return self._slice(shard, box)
+                return self._slice(shard, box).clone()  # what a file gives may be memory that several slices share
         result = torch.empty(box_shape(box), dtype=saved.dtype)
         for shard in saved.shards:
             common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, shard.box, strict=True))

@@ -11,7 +11,9 @@
 
 from weft.graph import ops
 from weft.graph.compiling import compile  # noqa: A004 - the document's name
+from weft.graph.cost import Cost, DeviceCost
 from weft.graph.device_ref import DeviceRef
+from weft.graph.dot import to_dot
 from weft.graph.errors import AxisError
 from weft.graph.gradients import grad
 from weft.graph.graph import Graph
@@ -27,6 +29,8 @@ __all__ = [
     "AxisError",
     "BufferType",
     "BufferValue",
+    "Cost",
+    "DeviceCost",
     "DeviceRef",
     "Dim",
     "Graph",
@@ -42,4 +46,5 @@ __all__ = [
     "compile",
     "grad",
     "ops",
+    "to_dot",
 ]

@@ -10,6 +10,8 @@ from weft.graph.codegen import generate, source_of
 from weft.graph.lowering import lower
 from weft.graph.model import Model
 from weft.graph.passes import optimize, shared_outputs
+from weft.graph.peers import check_peer_access
+from weft.graph.types import BufferType
 
 if TYPE_CHECKING:
     from weft.graph.graph import Graph
@@ -31,11 +33,14 @@ def compile(graph: Graph, *, backend: Backend = "eager") -> Model:  # noqa: A001
     """
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}: use one of {', '.join(map(repr, BACKENDS))}")
-    program = lower(graph, fused=backend == "inductor")
+    check_peer_access(graph)
+    program = lower(graph, joined=backend == "inductor")
     optimize(program)
     function = generate(program.fx, graph.name)
     source = source_of(program.fx)
     if backend == "inductor":
         dynamic = any(not kind.shape.is_static for kind in graph.input_types)
         function = torch.compile(function, fullgraph=True, dynamic=dynamic)
-    return Model(graph, function, program.constants, shared_outputs(program), backend=backend, source=source)
+    buffers = {i for i, kind in enumerate(graph.input_types) if isinstance(kind, BufferType)}
+    sharing = shared_outputs(program, buffers)
+    return Model(graph, function, program.constants, sharing, backend=backend, source=source)

@@ -14,6 +14,7 @@ from torch import fx
 from torch.utils.dlpack import from_dlpack
 
 from weft.graph.constraint import Constraint
+from weft.graph.cost import Cost, cost_of
 from weft.graph.device_ref import DeviceLike, DeviceRef
 from weft.graph.op import CONSTANT, PART, SIZE, SIZES, Argument, Call, Op
 from weft.graph.printing import text
@@ -122,6 +123,16 @@ class Graph:
                 f"graph {self.name!r} already has its outputs {_listed(self.outputs)}: give them all in one call"
             )
         self.outputs = [self.tensor(value) for value in values]
+
+    def cost(self, **sizes: int) -> Cost:
+        """What a run will cost each device, when the names in the graph have these sizes.
+
+        >>> with Graph("double", input_types=[TensorType("float32", ["n"])]) as graph:
+        ...     graph.output(graph.inputs[0] * 2)
+        >>> graph.cost(n=8).flops
+        8
+        """
+        return cost_of(self, sizes)
 
     def checked_outputs(self) -> list[TensorValue]:
         """The outputs, which must have been given."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, SupportsFloat, TypeAlias, final
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -66,7 +66,7 @@ class Guard:
         kind = self._types[i]
         if isinstance(given, Value):
             raise TypeError(f"{self._what(i)} is given {given!r}, a value of a graph: give it a tensor")
-        if isinstance(given, (bool, int, float)) and kind.rank == 0 and not isinstance(kind, BufferType):
+        if isinstance(given, SupportsFloat) and kind.rank == 0 and not isinstance(kind, BufferType):
             return torch.tensor(given, dtype=kind.dtype, device=self._devices[i])
         if isinstance(given, DLPackArray):
             return from_dlpack(given)

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from weft.graph.device_ref import DeviceRef
+from weft.graph.fusion import fused
 from weft.graph.op import CHAINED, CONSTANT, PART, REBIND, Argument, Call, Kernel, Kind
 from weft.graph.sizes import folded
 from weft.graph.values import Value
@@ -39,16 +40,17 @@ class Program:
     input_count: int = 0
 
 
-def lower(graph: Graph, *, fused: bool = False) -> Program:
-    """Write a graph in plain torch calls; `fused` ones where a compiler will join them."""
-    lowering = _Lowering(graph, fused)
+def lower(graph: Graph, *, joined: bool = False) -> Program:
+    """Write a graph in plain torch calls; `joined` says that a compiler will join them."""
+    lowering = _Lowering(graph, joined)
     for node in graph.fx.nodes:
         lowering.visit(node)
     lowering.fx.output(tuple(lowering.nodes[value.node] for value in graph.checked_outputs()))
     return Program(lowering.fx, lowering.constants, len(graph.inputs))
 
 
-def _copied(x: torch.Tensor) -> torch.Tensor:
+def _copied(x: torch.Tensor, _device: str) -> torch.Tensor:
+    # The device only tells copies apart, where devices that share memory are made to behave as if they did not.
     return x.clone()
 
 
@@ -84,7 +86,7 @@ _REDUCERS = {
     "min": _reducer(ReduceOp.MIN),
     "prod": _reducer(ReduceOp.PROD),
 }
-_FUSED_REDUCERS = {
+_JOINED_REDUCERS = {
     "sum": _chain(torch.add, wide=True),
     "mean": _chain(torch.add, mean=True, wide=True),
     "max": _chain(torch.maximum),
@@ -96,9 +98,9 @@ _FUSED_REDUCERS = {
 class _Lowering:
     """One pass over a recorded graph; it is the `Emitter` that movements write with."""
 
-    def __init__(self, graph: Graph, fused: bool) -> None:
+    def __init__(self, graph: Graph, joined: bool) -> None:
         self.graph = graph
-        self.reducers = _FUSED_REDUCERS if fused else _REDUCERS
+        self.reducers = _JOINED_REDUCERS if joined else _REDUCERS
         self.fx = fx.Graph()
         self.nodes: dict[fx.Node, fx.Node] = {}
         self.results: dict[fx.Node, Sequence[fx.Node]] = {}
@@ -131,11 +133,8 @@ class _Lowering:
             self.nodes[node] = self.results[whole][index]
         elif call.op is REBIND:
             self.nodes[node] = self.nodes[node.args[0]]  # type: ignore[index]
-        elif call.op.kind in CHAINED:
-            written = call.op.kernel(self, *call.args)
-            self._keep(node, call, written)
         else:
-            self._keep(node, call, self._compute(call))
+            self._keep(node, call, fused(self, call) or self._written(call))
         self.current = None
 
     def _keep(self, node: fx.Node, call: Call, written: object) -> None:
@@ -145,6 +144,11 @@ class _Lowering:
         else:
             assert isinstance(written, fx.Node)
             self.nodes[node] = written
+
+    def _written(self, call: Call) -> object:
+        if call.op.kind in CHAINED:
+            return call.op.kernel(self, *call.args)
+        return self._compute(call)
 
     def _compute(self, call: Call) -> fx.Node | tuple[fx.Node, ...]:
         args = tuple(self._argument(argument) for argument in call.args)
@@ -186,7 +190,7 @@ class _Lowering:
             return node
         there = torch_device(target.to_device())
         if there == torch_device(source.to_device()):
-            return self._write(_copied, (node,), {}, Kind.MOVEMENT)
+            return self._write(_copied, (node, str(target)), {}, Kind.MOVEMENT)
         return self._write(_sent, (node, there), {}, Kind.MOVEMENT)
 
     def share(self, one: DeviceRef, other: DeviceRef) -> bool:

@@ -9,7 +9,9 @@ import torch
 
 from weft.graph.codegen import Function
 from weft.graph.guard import Guard, ModelInput
+from weft.graph.passes.aliasing import Sharing
 from weft.graph.types import TensorType
+from weft.runtime.in_process import lazy_clone
 
 if TYPE_CHECKING:
     from weft.graph.graph import Graph, InputType
@@ -29,14 +31,14 @@ class Model:
     (tensor([2., 2., 2.]), [tensor([2.])])
     """
 
-    __slots__ = ("_constants", "_function", "_guard", "_shared", "_single", "backend", "graph", "source")
+    __slots__ = ("_constants", "_function", "_guard", "_sharing", "_single", "backend", "graph", "source")
 
     def __init__(
         self,
         graph: Graph,
         function: Function,
         constants: Sequence[torch.Tensor],
-        shared: Sequence[int],
+        sharing: Sharing,
         *,
         backend: str,
         source: str,
@@ -46,7 +48,7 @@ class Model:
         self.source = source
         self._function = function
         self._constants = tuple(constants)
-        self._shared = tuple(shared)
+        self._sharing = sharing if sharing.lazily or sharing.now else None
         self._guard = Guard(graph)
         self._single = len(graph.checked_outputs()) == 1
 
@@ -71,11 +73,13 @@ class Model:
 
     def _run(self, inputs: Sequence[ModelInput]) -> Sequence[torch.Tensor]:
         outputs = self._function(*self._guard.check(inputs), *self._constants)
-        if not self._shared:
+        if self._sharing is None:
             return outputs
         own = list(outputs)
-        for i in self._shared:
-            own[i] = torch._lazy_clone(own[i])
+        for i in self._sharing.lazily:
+            own[i] = lazy_clone(own[i])
+        for i in self._sharing.now:
+            own[i] = own[i].clone()
         return own
 
     def __repr__(self) -> str:

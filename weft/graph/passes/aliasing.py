@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import final
+
 from torch import fx
 
 from weft.graph.lowering import Program
 from weft.graph.passes.effects import is_pure, root
 
-__all__ = ["shared_outputs"]
+__all__ = ["Sharing", "shared_outputs"]
 
 
-def shared_outputs(program: Program) -> list[int]:
-    """The outputs that look at an input's, a constant's or another output's memory, or may."""
+@final
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The outputs that must become their own: `lazily`, when somebody writes, or `now`, since somebody will."""
+
+    lazily: tuple[int, ...] = ()
+    now: tuple[int, ...] = ()
+
+
+def shared_outputs(program: Program, buffers: AbstractSet[int]) -> Sharing:
+    """The outputs that look at an input's, a constant's or another output's memory, or may.
+
+    `buffers` are the positions of the inputs that are written to from outside.
+    """
+    arguments = [node for node in program.fx.nodes if node.op == "placeholder"]
+    written = {arguments[i] for i in buffers}
     (output,) = (node for node in program.fx.nodes if node.op == "output")
-    seen: set[fx.Node] = set()
-    shared = []
     values = output.args[0]
     assert isinstance(values, tuple)
+    seen: set[fx.Node] = set()
+    lazily, now = [], []
     for i, value in enumerate(values):
         assert isinstance(value, fx.Node)
         source = root(value)
-        if (
-            source in seen
-            or source.op == "placeholder"
-            or not is_pure(source)
-            or source.meta["call"].op.name == "checked"
-        ):
-            shared.append(i)
+        if source in written or not is_pure(source):
+            now.append(i)
+        elif source in seen or source.op == "placeholder":
+            lazily.append(i)
         seen.add(source)
-    return shared
+    return Sharing(tuple(lazily), tuple(now))

@@ -1,0 +1,263 @@
+"""What a graph will cost, per device, before it runs: arithmetic, bytes received, memory at the worst moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast, final
+
+from torch import fx
+
+from weft.graph.device_ref import DeviceRef
+from weft.graph.op import PART, Call, Kind
+from weft.graph.sizes import value_of
+from weft.graph.types import BufferType, TensorType
+from weft.graph.values import TensorValue
+
+if TYPE_CHECKING:
+    from weft.graph.graph import Graph
+
+__all__ = ["Cost", "DeviceCost", "cost_of"]
+
+Sizes = Mapping[str, int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DeviceCost:
+    """What one device does: floating-point (or other) operations, bytes received, bytes held at the worst moment."""
+
+    flops: int = 0
+    bytes_received: int = 0
+    peak_bytes: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a graph costs, device by device, each counted as if it had its own memory.
+
+    >>> from weft.graph import Graph, TensorType
+    >>> with Graph("g", input_types=[TensorType("float32", ["n", 8]), TensorType("float32", [8, 4])]) as graph:
+    ...     x, w = graph.inputs
+    ...     graph.output((x @ w).to(DeviceRef.CPU(1)))
+    >>> print(graph.cost(n=10))
+    device  operations  bytes received  peak bytes
+    cpu:0          640               0         608
+    cpu:1            0             160         160
+    total          640             160         768
+    """
+
+    devices: Mapping[DeviceRef, DeviceCost]
+
+    @property
+    def flops(self) -> int:
+        """All operations."""
+        return sum(cost.flops for cost in self.devices.values())
+
+    @property
+    def bytes_received(self) -> int:
+        """All bytes that go from one device to another."""
+        return sum(cost.bytes_received for cost in self.devices.values())
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that one device holds."""
+        return max((cost.peak_bytes for cost in self.devices.values()), default=0)
+
+    def __str__(self) -> str:
+        rows = [("device", "operations", "bytes received", "peak bytes")]
+        for device, cost in self.devices.items():
+            rows.append((str(device), f"{cost.flops:,}", f"{cost.bytes_received:,}", f"{cost.peak_bytes:,}"))
+        together = sum(cost.peak_bytes for cost in self.devices.values())
+        rows.append(("total", f"{self.flops:,}", f"{self.bytes_received:,}", f"{together:,}"))
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        return "\n".join(
+            "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in range(1, 4))]) for row in rows
+        )
+
+
+def cost_of(graph: Graph, sizes: Sizes) -> Cost:
+    """The cost of a graph when its names have these sizes."""
+    missing = sorted(graph.symbols.keys() - sizes.keys())
+    if missing:
+        given = ", ".join(f"{name}=..." for name in missing)
+        raise ValueError(f"the cost of graph {graph.name!r} depends on {', '.join(missing)}: say cost({given})")
+    flops: dict[DeviceRef, int] = {}
+    received: dict[DeviceRef, int] = {}
+    for node in graph.nodes:
+        call: Call = node.meta["call"]
+        for device, count in _operations(call, sizes):
+            flops[device] = flops.get(device, 0) + count
+        for device, count in _arrivals(call, sizes):
+            received[device] = received.get(device, 0) + count
+    peaks = _peaks(graph, sizes)
+    devices = sorted({*flops, *received, *peaks}, key=lambda d: (d.is_gpu(), d.id))
+    return Cost({d: DeviceCost(flops.get(d, 0), received.get(d, 0), peaks.get(d, 0)) for d in devices})
+
+
+def _count(kind: TensorType | BufferType, sizes: Sizes) -> int:
+    return value_of(kind.num_elements(), sizes)
+
+
+def _bytes(kind: TensorType | BufferType, sizes: Sizes) -> int:
+    return _count(kind, sizes) * kind.dtype.itemsize
+
+
+def _matmul(call: Call, sizes: Sizes) -> int:
+    lhs = cast(TensorValue, call.args[0])
+    return 2 * _count(call.types[0], sizes) * value_of(lhs.shape[-1], sizes)
+
+
+def _attention(call: Call, sizes: Sizes) -> int:
+    query, key, value = cast("tuple[TensorValue, ...]", call.args[:3])
+    scores = _count(query.type, sizes) // max(1, value_of(query.shape[-1], sizes)) * value_of(key.shape[-2], sizes)
+    return scores * (2 * value_of(query.shape[-1], sizes) + 2 * value_of(value.shape[-1], sizes) + 5)
+
+
+def _read(call: Call, sizes: Sizes) -> int:
+    return _count(cast(TensorValue, call.args[0]).type, sizes)
+
+
+# How many operations a call takes, where that is not one for each element of the result.
+_OPERATIONS: dict[str, Callable[[Call, Sizes], int]] = {
+    "matmul": _matmul,
+    "attention": _attention,
+    **dict.fromkeys(("sum", "mean", "max", "min", "prod", "any", "all", "logsumexp", "argmax", "argmin"), _read),
+    **dict.fromkeys(("softmax", "log_softmax"), lambda call, sizes: 5 * _read(call, sizes)),
+    **dict.fromkeys(("layer_norm", "rms_norm"), lambda call, sizes: 8 * _read(call, sizes)),
+    **dict.fromkeys(("concat", "stack", "gather", "embedding", "cast", "full", "tile", "flip"), lambda *_: 0),
+}
+
+
+def _operations(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+    if call.op.name.startswith(("allreduce_", "reducescatter_")):
+        inputs = cast("tuple[TensorValue, ...]", call.args[0])
+        share = _count(inputs[0].type, sizes) // len(inputs)
+        yield from ((value.device, share * (len(inputs) - 1)) for value in inputs)
+    elif call.op.kind is Kind.COMPUTE and call.types:
+        rule = _OPERATIONS.get(call.op.name)
+        yield call.types[0].device, rule(call, sizes) if rule else _count(call.types[0], sizes)
+
+
+def _arrivals(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+    """What each device receives: the least that the call can do with."""
+    rule = _ARRIVALS.get(call.op.name)
+    if rule is None and call.op.name.startswith(("allreduce_", "reducescatter_")):
+        rule = _reduced
+    return iter(()) if rule is None else rule(call, sizes)
+
+
+def _from_one(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+    """From one device to others: what arrives there, nothing where it already is."""
+    first = call.args[0]
+    root = cast(TensorValue, first[0] if isinstance(first, tuple) else first).device
+    yield from ((kind.device, _bytes(kind, sizes)) for kind in call.types if kind.device != root)
+
+
+def _gathered(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+    inputs = cast("tuple[TensorValue, ...]", call.args[0])
+    for kind, own in zip(call.types, inputs, strict=True):
+        yield kind.device, _bytes(kind, sizes) - _bytes(own.type, sizes)
+
+
+def _exchanged(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+    inputs = cast("tuple[TensorValue, ...]", call.args[0])
+    for kind in call.types:
+        yield kind.device, _bytes(kind, sizes) * (len(inputs) - 1) // len(inputs)
+
+
+def _permuted(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+    inputs, _, pairs = cast("tuple[tuple[TensorValue, ...], object, Sequence[tuple[int, int]]]", call.args)
+    yield from ((inputs[t].device, _bytes(inputs[t].type, sizes)) for s, t in pairs if s != t)
+
+
+def _reduced(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+    inputs = cast("tuple[TensorValue, ...]", call.args[0])
+    others = len(inputs) - 1
+    for value in inputs:
+        share = _bytes(value.type, sizes) * others // len(inputs)
+        yield value.device, share if call.op.name.startswith("reducescatter_") else 2 * share
+
+
+_ARRIVALS: dict[str, Callable[[Call, Sizes], Iterator[tuple[DeviceRef, int]]]] = {
+    "transfer_to": _from_one,
+    "distributed_broadcast": _from_one,
+    "distributed_scatter": _from_one,
+    "shard_and_stack": _from_one,
+    "allgather": _gathered,
+    "alltoall": _exchanged,
+    "ppermute": _permuted,
+}
+
+
+def _peaks(graph: Graph, sizes: Sizes) -> dict[DeviceRef, int]:
+    """The most bytes each device holds: inputs and constants all the time, the rest from its call to its last use."""
+    nodes = list(graph.fx.nodes)
+    last: dict[fx.Node, int] = {}
+    for at, node in enumerate(nodes):
+        for used in node.all_input_nodes:
+            last[_memory_of(used)] = at
+        last.setdefault(_memory_of(node), at)
+    for value in graph.checked_outputs():
+        last[_memory_of(value.node)] = len(nodes)
+    held: dict[DeviceRef, int] = {}
+    peaks: dict[DeviceRef, int] = {}
+    ending: dict[int, list[fx.Node]] = {}
+    for node, at in last.items():
+        if not _stays(node):
+            ending.setdefault(at, []).append(node)
+    for node in filter(_stays, nodes):
+        _hold(node, sizes, held, peaks, 1)
+    for at, node in enumerate(nodes):
+        if not _stays(node):
+            for kind in _made(node):
+                _hold_type(kind, sizes, held, peaks, 1)
+        for spent in ending.get(at, ()):
+            _hold(spent, sizes, held, peaks, -1)
+    return peaks
+
+
+def _stays(node: fx.Node) -> bool:
+    return node.op == "placeholder" or node.meta["call"].op.kind is Kind.CONSTANT
+
+
+def _memory_of(node: fx.Node) -> fx.Node:
+    """Whose memory a value is in: its own, or that of what it is a view of."""
+    while node.op != "placeholder":
+        call: Call = node.meta["call"]
+        if call.op is PART:
+            whole = node.args[0]
+            assert isinstance(whole, fx.Node)
+            if whole.meta["call"].op.kind is not Kind.VIEW:
+                return node
+            node = whole
+        elif call.op.kind is Kind.VIEW:
+            source = node.args[0]
+            assert isinstance(source, fx.Node)
+            node = source
+        else:
+            return node
+    return node
+
+
+def _made(node: fx.Node) -> tuple[TensorType, ...]:
+    """What a call takes new memory for; several results all at once."""
+    call: Call = node.meta["call"]
+    return () if call.op is PART or call.op.kind is Kind.VIEW else call.types
+
+
+def _hold(node: fx.Node, sizes: Sizes, held: dict[DeviceRef, int], peaks: dict[DeviceRef, int], sign: int) -> None:
+    for kind in node.meta.get("types", ()):
+        _hold_type(kind, sizes, held, peaks, sign)
+
+
+def _hold_type(
+    kind: TensorType | BufferType,
+    sizes: Sizes,
+    held: dict[DeviceRef, int],
+    peaks: dict[DeviceRef, int],
+    sign: int,
+) -> None:
+    held[kind.device] = held.get(kind.device, 0) + sign * _bytes(kind, sizes)
+    peaks[kind.device] = max(peaks.get(kind.device, 0), held[kind.device])

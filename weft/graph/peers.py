@@ -1,0 +1,48 @@
+"""Which accelerators can reach each other's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+import torch
+
+from weft.devices import Device
+from weft.graph.op import Call, Kind
+from weft.graph.passes.scheduling import devices_of
+from weft.runtime.machine import torch_device
+
+if TYPE_CHECKING:
+    from weft.graph.graph import Graph
+
+__all__ = ["check_peer_access", "has_peer_access"]
+
+
+def has_peer_access(one: torch.device, other: torch.device) -> bool:
+    """Whether one accelerator can read another's memory; two on the same hardware can.
+
+    >>> has_peer_access(torch.device("cuda", 0), torch.device("cuda", 0))
+    True
+    """
+    return one == other or torch.cuda.can_device_access_peer(one, other)
+
+
+def check_peer_access(
+    graph: Graph,
+    *,
+    reaches: Callable[[torch.device, torch.device], bool] = has_peer_access,
+    where: Callable[[Device], torch.device] = torch_device,
+) -> None:
+    """Check that the accelerators of every collective can reach each other."""
+    for node in graph.nodes:
+        call: Call = node.meta["call"]
+        if call.op.kind is not Kind.COLLECTIVE:
+            continue
+        accelerators = sorted({device for device in devices_of(call) if device.is_gpu()}, key=lambda d: d.id)
+        for one, other in permutations(accelerators, 2):
+            if not reaches(where(one.to_device()), where(other.to_device())):
+                raise ValueError(
+                    f"{call.op.name} at {call.where} needs peer access between its accelerators, but {one} cannot read "
+                    f"the memory of {other}: use devices that are linked (`nvidia-smi topo -p2p r`), or transfer_to"
+                )

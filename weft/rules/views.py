@@ -12,7 +12,7 @@ from ..sharding.placements import ReduceOp
 from .factors import Dims, Factors
 from .registry import Call, Rule, rules
 
-__all__ = ["reshape_dims"]
+__all__ = ["reshape_dims", "reshape_groups"]
 
 aten = torch.ops.aten
 _ALL_KINDS = frozenset(ReduceOp)
@@ -28,7 +28,7 @@ def reshape_dims(before: Sequence[int], after: Sequence[int]) -> tuple[Dims, Dim
     right: list[tuple[str, ...]] = []
     sizes: dict[str, int] = {}
     whole: set[str] = set()
-    for first, second in _groups(before, after):
+    for first, second in reshape_groups(before, after):
         cuts = _common_cuts(first, second)
         start = len(sizes)
         if cuts is None:
@@ -47,7 +47,7 @@ def reshape_dims(before: Sequence[int], after: Sequence[int]) -> tuple[Dims, Dim
     return tuple(left), tuple(right), sizes, frozenset(whole)
 
 
-def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def reshape_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Runs of dims with equal products, as short as possible."""
     if 0 in before or 0 in after:
         same = 0
@@ -116,7 +116,7 @@ def _local_size(
     return (call.args[0], list(out[0]), *call.args[2:]), call.kwargs
 
 
-for _op in (aten.view.default, aten._unsafe_view.default, aten.reshape.default):
+for _op in (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default):
     rules[_op] = Rule(_reshape, _local_size, local_op=aten.reshape.default)
 
 

@@ -1,38 +1,105 @@
-"""Running a rearrangement in one process: strided copies written straight into the target."""
+"""Running a rearrangement: strided copies written straight into the target, within a process and between processes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
 
 import torch
 
-from ..planning.rearrangement import Rearrangement
+from ..planning.rearrangement import Copy, Rearrangement
+from ..sharding.mesh import Slot
 from .holding import Pieces, holding
+from .machine import forget_with_residences, residence
+from .process_group import execution, world
+from .process_group.group import Processes, owners_of, wire_device
+from .process_group.moving import shared
+from .process_group.occupancy import occupancy
+from .process_group.parcels import Pair, Parcels, parcelled
+from .process_group.parcels import Part as Stored
+from .process_group.wire import exchange
 
-__all__ = ["can_rearrange", "rearrange"]
-
-
-def can_rearrange(plan_mesh_owned: int, devices: int) -> bool:
-    """Whether this process holds all of a mesh, so can copy between any two of its devices."""
-    return plan_mesh_owned == devices
+__all__ = ["rearrange"]
 
 
 def rearrange(
-    sources: Sequence[Pieces], plan: Rearrangement, dtype: torch.dtype, fill: float | int | bool | None = None
+    sources: Sequence[Pieces],
+    plan: Rearrangement,
+    dtype: torch.dtype,
+    *,
+    fill: float | None = None,
+    into: Pieces | None = None,
 ) -> Pieces:
-    """The pieces of the result; `fill` is what stands where no part lands (None: parts cover everything)."""
+    """The pieces of the result.
+
+    Where no part lands stands what `into` has there, or `fill`; with neither, the parts cover everything.
+    """
+    targets = into if into is not None else _new(plan, dtype, fill)
+    mesh = plan.target.layout.mesh
+    if execution.spans(mesh):
+        processes = owners_of(mesh)
+        stored = [piece for pieces in sources for piece in pieces]
+        exchange(_parcels(plan, processes), stored, targets, dtype, shared(processes), wire_device(mesh))
+    else:
+        _copy(sources, plan, targets)
+    return tuple(piece.flip(plan.flips) for piece in targets) if plan.flips else targets
+
+
+def _new(plan: Rearrangement, dtype: torch.dtype, fill: float | None) -> Pieces:
     there = holding(plan.target.layout)
-    held = [holding(side.layout) for side in plan.sources]
     result = []
-    for piece in range(there.count):
-        shape = [stop - start for start, stop in plan.target.box(there.coords[piece])]
-        device = there.devices[piece]
+    for coords, device in zip(there.coords, there.devices, strict=True):
+        shape = [stop - start for start, stop in plan.target.box(coords)]
         if fill is None:
-            out = torch.empty(shape, dtype=dtype, device=device)
+            result.append(torch.empty(shape, dtype=dtype, device=device))
         else:
-            out = torch.full(shape, fill, dtype=dtype, device=device)
-        for copy in plan.copies(there.slots[piece]):
-            part = sources[copy.source][held[copy.source].piece_of[copy.source_slot]][copy.source_part]
-            out[copy.target_part].copy_(part.flip(copy.flipped) if copy.flipped else part)
-        result.append(out)
+            result.append(torch.full(shape, fill, dtype=dtype, device=device))
     return tuple(result)
+
+
+def _copy(sources: Sequence[Pieces], plan: Rearrangement, targets: Pieces) -> None:
+    held = [holding(side.layout) for side in plan.sources]
+    for slot, out in zip(holding(plan.target.layout).slots, targets, strict=True):
+        for copy in plan.copies(slot):
+            piece = sources[copy.source][held[copy.source].piece_of[copy.source_slot]]
+            out[copy.target_part].copy_(piece[copy.source_part])
+
+
+@lru_cache(maxsize=4096)
+def _parcels(plan: Rearrangement, processes: Processes) -> Parcels:
+    """Who copies, sends and receives what. What a process holds anywhere does not travel to it."""
+    here = world.current().process
+    mesh = plan.target.layout.mesh
+    owners = residence(mesh).owners
+    copies: list[tuple[Stored, Stored]] = []
+    leaving: dict[int, list[Pair]] = {}
+    arriving: dict[int, list[Pair]] = {}
+    for process in processes:
+        for slot in occupancy(plan.target.layout, process).slots:
+            for number, copy in enumerate(plan.copies(slot)):
+                near = occupancy(plan.sources[copy.source].layout, process).same_shard(copy.source_slot)
+                if process == here and near is not None:
+                    copies.append((_given(plan, copy, near), _taken(plan, copy, slot)))
+                elif process == here:
+                    origin = owners[copy.source_slot]
+                    arriving.setdefault(origin, []).append(((slot, number), _taken(plan, copy, slot)))
+                elif near is None and owners[copy.source_slot] == here:
+                    given = _given(plan, copy, copy.source_slot)
+                    leaving.setdefault(process, []).append(((slot, number), given))
+    return parcelled(copies, leaving, arriving, processes, here)
+
+
+forget_with_residences(_parcels.cache_clear)
+
+
+def _given(plan: Rearrangement, copy: Copy, slot: Slot) -> Stored:
+    """What is read, among the pieces of all sources one after another."""
+    counts = [holding(side.layout).count for side in plan.sources]
+    base = [0, *accumulate(counts)][copy.source]
+    piece = base + holding(plan.sources[copy.source].layout).piece_of[slot]
+    return Stored(piece, copy.source_part, copy.shape, copy.elements, None)
+
+
+def _taken(plan: Rearrangement, copy: Copy, slot: Slot) -> Stored:
+    return Stored(holding(plan.target.layout).piece_of[slot], copy.target_part, copy.shape, copy.elements, None)

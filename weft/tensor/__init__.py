@@ -6,9 +6,19 @@ The package itself can be called: `weft.tensor(data, mapping=...)` makes a tenso
 import sys
 from types import ModuleType
 
-from ..rules import indexing, matmul, normalization, pointwise, reductions, views  # noqa: F401 - fill the table of rules
+from ..rules import table  # noqa: F401 - fills the table of rules
 from ..runtime.host_memory import keep_freed_memory
-from . import conjugation, dispatch, reductions, text  # noqa: F401 - Tensor's ops and its print
+from . import (  # noqa: F401 - Tensor's ops and its print
+    conjugation,
+    dispatch,
+    joining,
+    padding,
+    reductions,
+    reshaping,
+    shifting,
+    slicing,
+    text,
+)
 from .creation import tensor as _make
 from .tensor import Tensor
 

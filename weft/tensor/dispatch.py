@@ -27,6 +27,7 @@ from .movement import from_plain, moved, note_move, to_plain
 from .op_kind import kind_of
 from .plain_gradient import keep_gradient_plain
 from .schedule import Schedule
+from .single_run import needs_single_run, run_once
 from .tensor import Tensor
 from .viewing import viewed
 from .writing import own_pieces, store, write_out, written_tensors
@@ -63,6 +64,8 @@ class Prepared:
     rule: Rule | None
     written: int | None
     """The position among the tensors of the one that is written to."""
+    once: bool = False
+    """Whether every process runs the op on whole values."""
     schedule: Schedule | None = None
     """Where it runs when it does not run whole; worked out at the first call."""
 
@@ -109,6 +112,8 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
         prepared = _prepared[key] = prepare(func, args, kwargs, tensors)
     if prepared.written is not None and not isinstance(tensors[prepared.written], Tensor):
         return _run_plain(func, args, kwargs)
+    if prepared.once:
+        return run_once(func, args, kwargs, tensors, prepared.mesh)
     if kind.is_pure:
         laid = [_brought(x, need, func, prepared.whole) for x, need in zip(tensors, prepared.inputs, strict=True)]
         return _run_prepared(func, args, kwargs, tensors, laid, prepared)
@@ -132,6 +137,11 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
     return result
 
 
+def layouts_for(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Layout, ...]:
+    """The layouts in which an op would take its tensors."""
+    return prepare(func, args, kwargs, tensors_in(args, kwargs)).inputs
+
+
 def _run_prepared(
     func: torch._ops.OpOverload,
     args: tuple[object, ...],
@@ -142,7 +152,7 @@ def _run_prepared(
 ) -> object:
     if prepared.whole:
         return run_whole(func, args, kwargs, laid, prepared.outputs, prepared.mesh)
-    if prepared.outputs is None:
+    if prepared.outputs is None and holding(Layout.replicated(prepared.mesh, 0)).count:
         return run_replicated(func, args, kwargs, cast("list[Tensor]", laid), prepared.mesh)
     if prepared.schedule is None:
         prepared.schedule = schedule_for(func, args, kwargs, tensors, prepared.inputs, prepared.outputs, prepared.mesh)
@@ -183,7 +193,9 @@ def prepare(
         replicated, outputs = choice.inputs, choice.outputs
     unified = holding(replicated[0]).unified if replicated else True
     pending = any(layout.pending for layout in (*replicated, *(outputs or ())))
-    return Prepared(replicated, outputs, mesh, unified and not pending, rule if factors is not None else None, written)
+    whole = unified and not pending
+    once = factors is None and needs_single_run(func, mesh)
+    return Prepared(replicated, outputs, mesh, whole, rule if factors is not None else None, written, once)
 
 
 def tensors_in(args: object, kwargs: object) -> list[torch.Tensor]:

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from ..errors import ReshardError
 from ..planning import Plan
+from ..sharding.layout import Layout
 from ..sharding.mapping import named_mapping
 from .call_site import call_site
 
@@ -69,6 +70,22 @@ def report(plan: Plan, op: str) -> None:
         f"{f' with pending {dict(source.unreduced)!r}' if source.unreduced else ''}; "
         "or lay its inputs out so that nothing has to move."
     )
+    _apply(text)
+
+
+def report_rearrangement(op: str, shape: tuple[int, ...], source: Layout, target: Layout, received: int) -> None:
+    """Applies the policy to an op whose result is made of elements that lie on other devices."""
+    if _policy == "silent":
+        return
+    text = (
+        f"{op} at {call_site()} takes elements of a tensor of shape {shape} in {source} to {target} on {target.mesh}: "
+        f"{received:,} bytes received per device (exchange).\n"
+        "  To move nothing: split a dim that the op leaves as it is, or weft.shard the tensor first with this dim whole."
+    )
+    _apply(text)
+
+
+def _apply(text: str) -> None:
     if _policy == "raise":
         raise ReshardError(text)
     warnings.warn(text, ReshardWarning, stacklevel=2)

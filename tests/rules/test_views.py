@@ -1,0 +1,71 @@
+"""Views and reshapes of tensors in any layout are those of the whole tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from .harness import check
+
+X = torch.randn(4, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+VIEWS: dict[str, Callable[[torch.Tensor], object]] = {
+    "view flat": lambda x: x.view(120),
+    "view merge first": lambda x: x.view(24, 5),
+    "view merge last": lambda x: x.view(4, 30),
+    "view split": lambda x: x.view(2, 2, 3, 2, 5),
+    "view regroup": lambda x: x.view(6, 4, 5),
+    "view does not nest": lambda x: x.view(8, 15),
+    "view with ones": lambda x: x.view(1, 4, 1, 6, 5, 1),
+    "view -1": lambda x: x.view(-1, 10),
+    "reshape of a transpose": lambda x: x.transpose(0, 1).reshape(12, 10),
+    "flatten": lambda x: x.flatten(1),
+    "unflatten": lambda x: x.unflatten(1, (2, 3)),
+    "transpose": lambda x: x.transpose(0, 2),
+    "permute": lambda x: x.permute(2, 0, 1),
+    "movedim": lambda x: x.movedim(0, -1),
+    "mT": lambda x: x.mT,
+    "t": lambda x: x[0].t(),
+    "squeeze": lambda x: x.unsqueeze(1).squeeze(),
+    "squeeze dim": lambda x: x.unsqueeze(1).squeeze(1),
+    "squeeze not": lambda x: x.squeeze(1),
+    "squeeze a split one": lambda x: x[:1].squeeze(0),
+    "unsqueeze": lambda x: x.unsqueeze(-1),
+    "expand new": lambda x: x.expand(2, 4, 6, 5),
+    "expand one": lambda x: x[:, :1].expand(-1, 3, -1),
+    "expand_as": lambda x: x[:1].expand_as(x),
+    "swapaxes": lambda x: x.swapaxes(0, 1),
+    "ravel": lambda x: x.ravel(),
+    "contiguous": lambda x: x.transpose(0, 1).contiguous(),
+    "view_as": lambda x: x.view_as(torch.empty(20, 6)),
+    "atleast": lambda x: torch.atleast_3d(x[0, 0]),
+    "broadcast": lambda x: torch.broadcast_to(x, (3, 4, 6, 5)),
+    "detach": lambda x: x * x.detach(),
+    "view dtype": lambda x: x.detach().view(torch.int64),
+    "view dtype narrower": lambda x: x.detach().view(torch.int32),
+    "view_as_complex": lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(4, 15, 2))),
+    "repeat_interleave": lambda x: x.repeat_interleave(2, dim=0),
+    "repeat_interleave flat": lambda x: x.repeat_interleave(3),
+    "meshgrid": lambda x: torch.meshgrid(x[:, 0, 0], x[0, :, 0], indexing="ij"),
+    "rearranged twice": lambda x: x.view(2, 2, 6, 5).permute(1, 0, 2, 3).reshape(4, 30),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_any_layout(name: str) -> None:
+    check(VIEWS[name], X)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((7,), (7, 1)), ((1, 1), (1,)), ((0, 3), (3, 0, 2)), ((6,), (2, 3)), ((10,), (5, 2)), ((3, 5), (15,))]
+)
+def test_reshapes_of_odd_sizes(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    before, after = shapes
+    x = torch.arange(torch.Size(before).numel(), dtype=torch.float64).reshape(before)
+    check(lambda x: x.reshape(after) * 2, x)
+
+
+def test_views_of_a_scalar() -> None:
+    check(lambda x: (x.view(1), x.reshape(1, 1), x.expand(3), x.squeeze(), x.unsqueeze(0)), torch.tensor(2.0))

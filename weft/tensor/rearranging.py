@@ -1,0 +1,93 @@
+"""Rearranging tensors: results whose every element is one element of a source, in the layout asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..planning.rearrangement import Part, Rearrangement, Side, rearranged_bytes
+from ..runtime.holding import Pieces, holding
+from ..runtime.rearranging import rearrange
+from ..sharding.layout import Layout
+from ..sharding.placements import ReduceOp
+from . import comm_log, policy
+from .aliasing import is_current, remember_resolved
+from .movement import from_plain, moved
+from .tensor import Tensor, wrap
+
+__all__ = ["alike", "note_rearrangement", "rearranged", "resolved"]
+
+
+def rearranged(
+    sources: Sequence[Tensor],
+    target: Layout,
+    shape: Sequence[int],
+    parts: Sequence[Part],
+    op: str,
+    whole: Callable[..., torch.Tensor],
+    *,
+    flips: Sequence[int] = (),
+    fill: float | None = None,
+    into: Tensor | None = None,
+) -> Tensor:
+    """The result of parts of the sources, and of `fill` or `into` where no part lands.
+
+    `whole` is the op on plain tensors, (into,) then sources: in one memory it runs once per contribution. All layouts are
+    on one mesh and pending alike.
+    """
+    given = [*([] if into is None else [into]), *sources]
+    plan = Rearrangement(
+        tuple(Side.of(x._layout, x.shape) for x in sources), Side.of(target, shape), tuple(parts), tuple(flips)
+    )
+    first = given[0]
+    note_rearrangement(plan, first.dtype.itemsize, op)
+    pieces: Pieces
+    if holding(target).unified:
+        pieces = tuple(whole(*(x._pieces[k] for x in given)) for k in range(holding(target).count))
+    else:
+        begun = None if into is None else tuple(piece.clone() for piece in into._pieces)
+        pieces = rearrange([x._pieces for x in sources], plan, first.dtype, fill=fill, into=begun)
+    return wrap(pieces, target, tuple(shape), dtype=first.dtype)
+
+
+def note_rearrangement(plan: Rearrangement, itemsize: int, op: str) -> None:
+    """Logs and reports what a rearrangement moves."""
+    if not comm_log.is_logging() and not policy.watches():
+        return
+    received = rearranged_bytes(plan, itemsize)
+    if not received.total:
+        return
+    source, target = plan.sources[0], plan.target
+    policy.report_rearrangement(op, source.shape, source.layout, target.layout, received.max)
+    axes = tuple(a for a in target.layout.mesh.axis_names if a in source.layout.dim_of or a in target.layout.dim_of)
+    comm_log.log_step(
+        "exchange", axes, source.layout, target.layout, source.shape, received.max, received.total, op, implicit=True
+    )
+
+
+def resolved(x: Tensor, op: str, keeps: frozenset[ReduceOp] = frozenset()) -> Tensor:
+    """A tensor with nothing pending but reductions of the kinds that an op keeps."""
+    if all(kind in keeps for _, kind in x._layout.pending):
+        return x
+    if x._resolved is None or not is_current(x):
+        remember_resolved(x, moved(x, x._layout.resolved, op, implicit=True))
+    assert x._resolved is not None
+    return x._resolved
+
+
+def alike(tensors: Sequence[torch.Tensor], op: str, keeps: frozenset[ReduceOp] = frozenset(ReduceOp)) -> list[Tensor]:
+    """Tensors on one mesh and pending alike; what is plain, or lies elsewhere, comes in whole."""
+    sharded = [x for x in tensors if isinstance(x, Tensor)]
+    mesh = max((x._layout.mesh for x in sharded), key=lambda mesh: mesh.num_devices)
+    pendings = {x._layout.pending if isinstance(x, Tensor) and x._layout.mesh is mesh else () for x in tensors}
+    kept = len(pendings) == 1 and all(kind in keeps for pending in pendings for _, kind in pending)
+    result = []
+    for x in tensors:
+        if not isinstance(x, Tensor):
+            result.append(from_plain(x, Layout.replicated(mesh, x.dim())))
+        elif x._layout.mesh is not mesh:
+            result.append(moved(x, Layout.replicated(mesh, x.dim()), op, implicit=True))
+        else:
+            result.append(x if kept else resolved(x, op))
+    return result

@@ -1,0 +1,69 @@
+"""Rolling and flipping split dims: each device receives what it does not hold of its part of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import cast
+
+import torch
+
+from ..planning.rearrangement import Part, Run
+from .arguments import as_dims
+from .dispatch import handler, run_by_rule
+from .rearranging import rearranged
+from .tensor import Tensor
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+
+@handler(aten.flip.default)
+def _flip(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(Tensor, args[0])
+    dims = as_dims(args[1], x.dim())
+    if not any(x._layout.splits[dim] for dim in dims):
+        return run_by_rule(func, args, kwargs)
+    whole = tuple(Run(size) for size in x.shape)
+    return rearranged(
+        [x],
+        x._layout,
+        x.shape,
+        [Part(0, whole)],
+        str(func),
+        lambda piece: aten.flip.default(piece, dims),
+        flips=dims,
+    )
+
+
+@handler(aten.roll.default)
+def _roll(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(Tensor, args[0])
+    shifts = [int(s) for s in cast("Sequence[int]", args[1] if isinstance(args[1], (list, tuple)) else [args[1]])]
+    named = args[2] if len(args) > 2 else kwargs.get("dims", ())
+    if not named and x._layout.split_axes and x.numel():
+        flat = aten.reshape.default(x, [x.numel()])
+        return aten.reshape.default(aten.roll.default(flat, shifts, [0]), list(x.shape))
+    dims = as_dims(list(cast("Sequence[int]", named or ())), x.dim())
+    if not x.numel() or len(dims) != len(shifts) or not any(x._layout.splits[dim] for dim in dims):
+        return run_by_rule(func, args, kwargs)
+    total = [0] * x.dim()
+    for dim, shift in zip(dims, shifts, strict=True):
+        total[dim] = (total[dim] + shift) % x.shape[dim]
+    runs = [_rolled(size, shift) for size, shift in zip(x.shape, total, strict=True)]
+    return rearranged(
+        [x],
+        x._layout,
+        x.shape,
+        [Part(0, each) for each in product(*runs)],
+        str(func),
+        lambda piece: aten.roll.default(piece, shifts, dims),
+    )
+
+
+def _rolled(size: int, shift: int) -> list[Run]:
+    if not shift:
+        return [Run(size)]
+    return [Run(size - shift, target=shift), Run(shift, source=size - shift)]

@@ -1,0 +1,201 @@
+"""Slices: what is taken of a split dim stays split, and each device receives only what it does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+import torch
+
+from ..planning.rearrangement import Part, Run
+from ..runtime.holding import holding
+from ..sharding.placements import ReduceOp
+from .aliasing import remember, remember_alias
+from .arguments import argument, as_dim
+from .dispatch import handler, run_by_rule
+from .rearranging import alike, rearranged, resolved
+from .tensor import Tensor
+from .viewing import shown, view_geometry
+from .writing import store
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+
+def _bounds(size: int, start: object, stop: object, step: object) -> tuple[int, int, int]:
+    """The first index, the step and the number of indices of a slice, cut to the dim as torch does."""
+    first, last, _ = slice(cast("int | None", start), cast("int | None", stop)).indices(size)
+    stride = cast(int, step)
+    return first, stride, max(0, -(-(last - first) // stride))
+
+
+def _runs(shape: Sequence[int], dim: int, run: Run) -> tuple[Run, ...]:
+    return tuple(run if d == dim else Run(size) for d, size in enumerate(shape))
+
+
+@handler(aten.slice.Tensor)
+def _slice(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(Tensor, args[0])
+    dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
+    first, step, count = _bounds(
+        x.shape[dim] if x.dim() else 0, *(argument(func, args, kwargs, name) for name in ("start", "end", "step"))
+    )
+    if not x.dim() or step < 1 or not x._layout.splits[dim] or count == x.shape[dim]:
+        return run_by_rule(func, args, kwargs)
+    return sliced(x, dim, first, step, count)
+
+
+def sliced(x: Tensor, dim: int, first: int, step: int, count: int) -> Tensor:
+    """Every `step`-th index of a dim from `first`, as a view of `x` in its layout."""
+    rest: Args = (dim, first, first + count * step, step)
+    shape = list(x.shape)
+    shape[dim] = count
+    y = rearranged(
+        [x],
+        x._layout,
+        shape,
+        [Part(0, _runs(shape, dim, Run(count, source=first, source_step=step)))],
+        str(aten.slice.Tensor),
+        lambda piece: aten.slice.Tensor(piece, *rest),
+    )
+    if holding(x._layout).unified:
+        return remember_alias(y, x)
+    y = shown(x, y, view_geometry(aten.slice.Tensor, rest, {}, x)[0])
+    return remember(y, x, lambda base: sliced(base, dim, first, step, count), partial(_put_back, dim, first, step))
+
+
+def _put_back(dim: int, first: int, step: int, base: Tensor, y: Tensor) -> None:
+    store(base, _scattered(base, y, dim, first, step), "slice")
+
+
+def _scattered(x: Tensor, source: Tensor, dim: int, first: int, step: int) -> Tensor:
+    """`x` with some indices of a dim taken from `source`, in the layout of `x`; both are pending alike."""
+    count = source.shape[dim]
+    runs = _runs(source.shape, dim, Run(count, target=first, target_step=step))
+    rest = (dim, first, first + count * step, step)
+    return rearranged(
+        [source],
+        x._layout,
+        x.shape,
+        [Part(0, runs)],
+        str(aten.slice_scatter.default),
+        lambda piece, part: aten.slice_scatter.default(piece, part, *rest),
+        into=x,
+    )
+
+
+@handler(aten.select.int)
+def _select(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(Tensor, args[0])
+    if not x.dim():
+        return run_by_rule(func, args, kwargs)
+    dim = as_dim(args[1], x.dim())
+    index = int(cast(int, args[2]))
+    size = x.shape[dim]
+    if not x._layout.splits[dim] or not -size <= index < size:
+        return run_by_rule(func, args, kwargs)
+    return _selected(x, dim, index % size)
+
+
+def _selected(x: Tensor, dim: int, index: int) -> Tensor:
+    """One index of a split dim: whoever holds it gives it to the others."""
+    target = x._layout.with_split(dim, ())
+    unified = holding(target).unified
+    shape = list(x.shape)
+    shape[dim] = 1
+    y = rearranged(
+        [x],
+        target,
+        shape,
+        [Part(0, _runs(shape, dim, Run(1, source=index)))],
+        str(aten.select.int),
+        lambda piece: aten.slice.Tensor(piece, dim, index, index + 1),
+    )
+    y = cast(Tensor, aten.squeeze.dim(y, dim))
+    if unified:
+        return remember_alias(y, x)
+    y = shown(x, y, view_geometry(aten.select.int, (dim, index), {}, x)[0])
+
+    def put_back(base: Tensor, part: Tensor) -> None:
+        store(base, _scattered(base, cast(Tensor, aten.unsqueeze.default(part, dim)), dim, index, 1), "select")
+
+    return remember(y, x, lambda base: _selected(base, dim, index), put_back)
+
+
+@handler(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
+def _split(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """Pieces of a split dim are slices of it."""
+    x = cast(Tensor, args[0])
+    dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
+    if not x.dim() or not x._layout.splits[dim]:
+        return run_by_rule(func, args, kwargs)
+    size = x.shape[dim]
+    if func is aten.unbind.int:
+        return [_selected(x, dim, i) for i in range(size)]
+    sizes = _sizes(func, args, size)
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [sliced(x, dim, start, 1, count) for start, count in zip(starts, sizes, strict=True)]
+
+
+def _sizes(func: Op, args: Args, size: int) -> list[int]:
+    if func is aten.split.Tensor:
+        step = cast(int, args[1])
+        if step < 0 or (step == 0 and size):
+            raise RuntimeError(f"split expects split_size be non-negative, but got split_size={step}")
+        return [min(step, size - start) for start in range(0, size, step)] if size else [0]
+    sizes = [int(s) for s in cast("Sequence[int]", args[1])]
+    if sum(sizes) != size or min(sizes, default=0) < 0:
+        raise RuntimeError(
+            f"split_with_sizes expects split_sizes to sum exactly to {size} (the size of the dim), but got {sizes}"
+        )
+    return sizes
+
+
+@handler(aten.slice_backward.default)
+def _slice_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """Zeros around a gradient; where its dim is split, the result is split the same way."""
+    grad = cast(Tensor, args[0])
+    shape = [int(s) for s in cast("Sequence[int]", args[1])]
+    dim = as_dim(args[2], len(shape))
+    if not grad._layout.splits[dim] or grad.shape[dim] == shape[dim]:
+        return run_by_rule(func, args, kwargs)
+    first, step, count = _bounds(shape[dim], args[3], args[4], args[5])
+    runs = _runs(grad.shape, dim, Run(count, target=first, target_step=step))
+    grad = resolved(grad, str(func), _LINEAR)
+    return rearranged(
+        [grad],
+        grad._layout,
+        shape,
+        [Part(0, runs)],
+        str(func),
+        lambda piece: aten.slice_backward.default(piece, *args[1:]),
+        fill=0,
+    )
+
+
+_LINEAR = frozenset({ReduceOp.SUM, ReduceOp.AVG})
+
+
+@handler(aten.slice_scatter.default)
+def _slice_scatter(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, source = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
+    dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
+    if not isinstance(x, Tensor) or not x._layout.splits[dim]:
+        return run_by_rule(func, args, kwargs)
+    first, step, _ = _bounds(x.shape[dim], *(argument(func, args, kwargs, name) for name in ("start", "end", "step")))
+    x, given = alike([x, source], str(func))
+    return _scattered(x, given, dim, first, step)
+
+
+@handler(aten.select_scatter.default)
+def _select_scatter(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, source = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
+    dim = as_dim(args[2], x.dim())
+    if not isinstance(x, Tensor) or not x._layout.splits[dim]:
+        return run_by_rule(func, args, kwargs)
+    index = cast(int, args[3]) % x.shape[dim]
+    x, given = alike([x, aten.unsqueeze.default(source, dim)], str(func))
+    return _scattered(x, given, dim, index, 1)

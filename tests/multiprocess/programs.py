@@ -430,8 +430,10 @@ def gradients_of_ops(devices: Sequence[Device]) -> Iterator[Yielded]:
     yield gradient("all_gather", weft.all_gather)
     for kind in ("sum", "max", "prod"):
         yield gradient(f"all_reduce {kind}", lambda x, kind=kind: weft.all_reduce(x, kind))
-    yield gradient("reduce_scatter", lambda x: weft.reduce_scatter(x, 0), P("a", None)) if n == 1 else gradient(
-        "reduce_scatter", lambda x: weft.reduce_scatter(x, 1), P(None, "a")
+    yield (
+        gradient("reduce_scatter", lambda x: weft.reduce_scatter(x, 0), P("a", None))
+        if n == 1
+        else gradient("reduce_scatter", lambda x: weft.reduce_scatter(x, 1), P(None, "a"))
     )
     yield gradient("all_to_all", lambda x: weft.all_to_all(x, 1, 0))
     yield gradient("ppermute", lambda x: weft.ppermute(x, [(i, (i + 1) % n) for i in range(n)]))

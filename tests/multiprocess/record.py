@@ -78,6 +78,8 @@ def differences(label: str, found: Record, expected: Record, *, rounded: bool) -
         a, b = numbers_of(found, str(one)), numbers_of(expected, str(other))
         if a.shape != b.shape:
             wrong.append(f"{label}: {what} has {a.numel()} elements, not {b.numel()}")
-        elif not rounded or not torch.allclose(a.double(), b.double(), rtol=2e-2 if a.itemsize < 4 else 1e-4, atol=1e-4):
+        elif not rounded or not torch.allclose(
+            a.double(), b.double(), rtol=2e-2 if a.itemsize < 4 else 1e-4, atol=1e-4
+        ):
             wrong.append(f"{label}: {what} is {a.tolist()[:8]}, not {b.tolist()[:8]}")
     return wrong

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tempfile
+import textwrap
 import time
 import traceback
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ def work(names: Sequence[str], out: Path, backend: str | None, devices_per_proce
             found[name] = traceback.format_exc()
         finally:
             print(f"{name}: {time.perf_counter() - start:.2f} s", file=sys.stderr)
-    (out / f"{weft.distributed.process_index()}.json").write_text(json.dumps(found))
+        (out / f"{weft.distributed.process_index()}.json").write_text(json.dumps(found))
 
 
 def run(
@@ -57,7 +58,15 @@ def run(
 ) -> list[Found]:
     """What the programs yield in each process."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [__file__, "--out", folder, "--devices-per-process", str(devices_per_process), "--timeout", str(timeout)]
+        command = [
+            __file__,
+            "--out",
+            folder,
+            "--devices-per-process",
+            str(devices_per_process),
+            "--timeout",
+            str(timeout),
+        ]
         command += ["--backend", backend] if backend else []
         extra = {"NCCL_SOCKET_IFNAME": "lo"} if backend and "nccl" in backend else {}
         with Processes([*command, *names], processes, extra) as started:
@@ -65,11 +74,10 @@ def run(
         found: list[Found] = []
         for process, how in enumerate(ended):
             file = Path(folder) / f"{process}.json"
-            if file.exists():
-                found.append(json.loads(file.read_text()))
-            else:
-                said = f"process {process} ended with {how.status}:\n{how.out[-2000:]}\n{how.err[-6000:]}"
-                found.append(dict.fromkeys(names, said))
+            found.append(json.loads(file.read_text()) if file.exists() else {})
+            missing = [name for name in names if name not in found[-1]]
+            if missing:
+                found[-1][missing[0]] = f"it ended with {how.status}:\n{how.out[-2000:]}\n{how.err[-6000:]}"
         if os.environ.get("CONTRACT_TIMES"):
             print(ended[0].err, file=sys.stderr)
     return found
@@ -123,8 +131,10 @@ def main() -> int:
         failures += bool(said)
         print(f"{'FAILED' if said else 'passed'} {name}")
         for line in said[: asked.lines]:
-            print(f"    {line if len(line) < 900 else line[:60] + " … " + line[-800:]}")
-    print(f"{len(names) - failures} of {len(names)} programs passed on {kind.__name__} devices of {asked.processes} processes")
+            print(textwrap.indent(line if len(line) < 900 else f"{line[:60]} […] {line[-800:]}", "    "))
+    print(
+        f"{len(names) - failures} of {len(names)} programs passed on {kind.__name__} devices of {asked.processes} processes"
+    )
     return 1 if failures else 0
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 
 from ..runtime.holding import holding
+from ..runtime.process_group import world
+from ..sharding.layout import Layout
 from .movement import to_plain
+from .single_run import leaves_out
 from .tensor import Tensor
 
 __all__ = ["text"]
@@ -43,13 +46,19 @@ def text(x: Tensor) -> str:
     )
     where = str(layout.mesh) if not layout.mesh.is_single else str(layout.mesh.devices[0])
     head = f"Tensor({short_dtype(x.dtype)}[{dims}] on {where}{waiting}{grad})"
-    here = holding(layout)
-    if x.numel() > _SHOWN or not x._pieces or len(here.residence.owned) != layout.mesh.num_devices:
+    if x.numel() > _SHOWN or not x._pieces or not _is_known(layout):
         return head
     if any(isinstance(piece, torch._subclasses.FakeTensor) or piece.is_meta for piece in x._pieces):
         return head
     values = repr(to_plain(x.detach()))
     return f"{head}\n{values[len('tensor(') : -1] if values.startswith('tensor(') else values}"
+
+
+def _is_known(layout: Layout) -> bool:
+    """Whether every process has the values, so that all print the same and none waits for another to print."""
+    if world.current().count == 1:
+        return len(holding(layout).residence.owned) == layout.mesh.num_devices
+    return layout.is_replicated and not leaves_out(layout.mesh)
 
 
 Tensor._text = staticmethod(text)

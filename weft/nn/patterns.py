@@ -80,8 +80,9 @@ def _mapping(pattern: str, spec: Spec, mesh: DeviceMesh) -> DeviceMapping:
 def _suggestion(pattern: str, names: list[str]) -> str:
     """The names that come closest, compared without the wildcards too."""
     bare = pattern.replace("*", "").strip(".")
-    ends = {name: name for name in names} | {".".join(name.split(".")[-2:]): name for name in reversed(names)}
-    close = [ends[key] for key in get_close_matches(bare, list(ends), n=3, cutoff=0.5)]
-    shown = list(dict.fromkeys(close)) or names[:8]
+    ends = {".".join(name.split(".")[-2:]): name for name in names} | {name: name for name in names}
+    found = {ends[key] for key in get_close_matches(bare, list(ends), n=3, cutoff=0.5)}
+    close = [name for name in names if name in found]
+    shown = close or names[:8]
     listed = ", ".join(map(repr, shown)) if shown else "none at all"
     return f"{'Close names' if close else 'The names are'}: {listed}{'' if close or len(names) <= 8 else ', …'}"

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from ..sharding.mapping import DeviceMapping
+from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
 from ..tensor.communication import redistribute
 from ..tensor.tensor import Tensor
@@ -41,8 +41,9 @@ def shard_module(
     """Lays a module's parameters and buffers out over a mesh, in place, and returns the module.
 
     `patterns` maps name patterns to specs, the first match decides; names without a match are replicated and listed by
-    `sharding_report`. Parameters on the `meta` device are made on the mesh and filled by `init`, called with each module
-    that holds some (default: its `reset_parameters`). Make the optimizer afterwards: the parameters are new objects.
+    `sharding_report`; scalars are always replicated. Parameters on the `meta` device are made on the mesh and filled by
+    `init`, called with each module that holds some (default: its `reset_parameters`). Make the optimizer afterwards: the
+    parameters are new objects.
 
     >>> import torch, weft
     >>> from weft import P
@@ -87,8 +88,8 @@ def _entries(module: torch.nn.Module) -> list[_Entry]:
 def _decided(entry: _Entry, rules: Patterns) -> tuple[DeviceMapping, str | None]:
     """The mapping of a tensor and the pattern that gave it; the names of a tied one must agree."""
     by_name = {name: pattern for name in entry.places if (pattern := rules.match(name)) is not None}
-    if not by_name:
-        return rules.mapping(next(iter(entry.places))), None
+    if not by_name or not entry.value.dim():
+        return NamedMapping(rules.mesh, ()), next(iter(by_name.values()), None)
     mappings = {name: rules.mapping(name) for name in by_name}
     first = next(iter(mappings))
     for name, mapping in mappings.items():

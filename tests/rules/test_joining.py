@@ -20,7 +20,7 @@ JOINS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "cat last": lambda x, y: torch.cat([x[:3], y, y], dim=-1),
     "cat with empty": lambda x, y: torch.cat([x, torch.empty(0), y]),
     "cat with plain": lambda x, y: torch.cat([x, torch.ones(2, 4, dtype=torch.float64), y]),
-    "cat promotes": lambda x, y: torch.cat([x, y.float()]),
+    "cat promotes": lambda x, y: torch.cat([x, y.round().long()]),
     "stack": lambda x, y: torch.stack([x[:3], y]),
     "stack inside": lambda x, y: torch.stack([x[:3], y], dim=1),
     "stack last": lambda x, y: torch.stack([x[:3], y], dim=-1),
@@ -28,7 +28,7 @@ JOINS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "vstack": lambda x, y: torch.vstack([x, y]),
     "dstack": lambda x, y: torch.dstack([x[:3], y]),
     "column_stack": lambda x, y: torch.column_stack([x[:3], y]),
-    "block_diag": lambda x, y: torch.block_diag(x, y),
+    "block_diag": torch.block_diag,
     "cartesian_prod": lambda x, y: torch.cartesian_prod(x[:, 0], y[:, 0]),
 }
 

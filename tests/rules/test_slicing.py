@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from .harness import check
 
@@ -40,12 +40,12 @@ SLICES: dict[str, Callable[[torch.Tensor], object]] = {
     "roll back": lambda x: x.roll(-1, 1),
     "roll several": lambda x: x.roll((1, 3, 5), (0, 1, 0)),
     "roll flat": lambda x: x.roll(7),
-    "pad": lambda x: F.pad(x, (1, 2)),
-    "pad outer": lambda x: F.pad(x, (0, 0, 0, 0, 2, 1), value=3.0),
-    "pad cuts": lambda x: F.pad(x, (0, 1, -1, 2, 1, -2)),
-    "pad reflects": lambda x: F.pad(x, (1, 1), mode="reflect"),
-    "pad replicates": lambda x: F.pad(x, (1, 1), mode="replicate"),
-    "pad circular": lambda x: F.pad(x, (1, 2), mode="circular"),
+    "pad": lambda x: functional.pad(x, (1, 2)),
+    "pad outer": lambda x: functional.pad(x, (0, 0, 0, 0, 2, 1), value=3.0),
+    "pad cuts": lambda x: functional.pad(x, (0, 1, -1, 2, 1, -2)),
+    "pad reflects": lambda x: functional.pad(x, (1, 1), mode="reflect"),
+    "pad replicates": lambda x: functional.pad(x, (1, 1), mode="replicate"),
+    "pad circular": lambda x: functional.pad(x, (1, 2), mode="circular"),
     "repeat": lambda x: x.repeat(2, 1, 1),
     "repeat new": lambda x: x.repeat(2, 1, 3, 2),
     "tile": lambda x: x.tile(2, 2),

@@ -43,8 +43,8 @@ VIEWS: dict[str, Callable[[torch.Tensor], object]] = {
     "atleast": lambda x: torch.atleast_3d(x[0, 0]),
     "broadcast": lambda x: torch.broadcast_to(x, (3, 4, 6, 5)),
     "detach": lambda x: x * x.detach(),
-    "view dtype": lambda x: x.detach().view(torch.int64),
-    "view dtype narrower": lambda x: x.detach().view(torch.int32),
+    "view dtype": lambda x: x.view(torch.int64).view(torch.float64),
+    "view dtype narrower": lambda x: x.view(torch.int32).view(torch.float64),
     "view_as_complex": lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(4, 15, 2))),
     "repeat_interleave": lambda x: x.repeat_interleave(2, dim=0),
     "repeat_interleave flat": lambda x: x.repeat_interleave(3),
@@ -68,4 +68,7 @@ def test_reshapes_of_odd_sizes(shapes: tuple[tuple[int, ...], tuple[int, ...]]) 
 
 
 def test_views_of_a_scalar() -> None:
-    check(lambda x: (x.view(1), x.reshape(1, 1), x.expand(3), x.squeeze(), x.unsqueeze(0)), torch.tensor(2.0))
+    check(
+        lambda x: (x.view(1), x.reshape(1, 1), x.expand(3), x.squeeze(), x.unsqueeze(0)),
+        torch.tensor(2.0, dtype=torch.float64),
+    )

@@ -57,11 +57,29 @@ LocalArgs = Callable[
 """(call, local input shapes, local output shapes) -> the args and kwargs to run on one device, tensors still as Specs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Which part of a whole tensor one device has."""
+
+    box: Box
+    whole: tuple[int, ...]
+    """The shape of the whole."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the part."""
+        return tuple(stop - start for start, stop in self.box)
+
+    def is_whole(self, dim: int) -> bool:
+        """Whether the part has all of a dim."""
+        return self.box[dim] == (0, self.whole[dim])
+
+
 Local = Callable[
-    [torch._ops.OpOverload, tuple[object, ...], dict[str, object], Sequence[Box], Sequence[Box]],
+    [torch._ops.OpOverload, tuple[object, ...], dict[str, object], Sequence[Region], Sequence[Region]],
     object,
 ]
-"""(op, args, kwargs, boxes of the input tensors, boxes of the outputs) -> what the op gives on one device."""
+"""(op, args, kwargs, regions of the input tensors, regions of the outputs) -> what the op gives on one device."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from typing import cast
 
 import torch
 
-from ..sharding.geometry import Box
 from ..sharding.placements import ReduceOp
 from .factors import Dims, Factors
-from .registry import Call, Rule, rules
+from .registry import Call, Region, Rule, rules
 
 __all__ = ["along", "local_sizes", "named", "touching"]
 
@@ -70,6 +69,14 @@ def _slice(call: Call) -> Factors:
     return touching(call, [dim], [output])
 
 
+def _unfold(call: Call) -> Factors:
+    rank = call.tensors[0].ndim
+    dim = along(call.args[1], rank)
+    output = named(rank)
+    output[dim : dim + 1] = [()] if rank else []
+    return touching(call, [dim] if rank else [], [[*output, ()]])
+
+
 def _several(count: Callable[[Call, int], int], *, gone: bool = False) -> Rule:
     """An op that gives the parts of a dim."""
 
@@ -94,19 +101,7 @@ def _parts(call: Call, dim: int) -> int:
 rules |= {
     aten.slice.Tensor: Rule(_slice),
     aten.select.int: _one_dim(gone=True),
-    aten.unfold.default: Rule(
-        lambda call: touching(
-            call,
-            [along(call.args[1], call.tensors[0].ndim)],
-            [
-                [
-                    () if i == along(call.args[1], call.tensors[0].ndim) else d
-                    for i, d in enumerate(named(call.tensors[0].ndim))
-                ]
-                + [()]
-            ],
-        )
-    ),
+    aten.unfold.default: Rule(_unfold),
     aten.unbind.int: _several(lambda call, dim: call.tensors[0].shape[dim], gone=True),
 }
 for _op in (
@@ -233,7 +228,7 @@ def _repeat(call: Call) -> Factors:
     return touching(call, dims, [[()] * new + kept])
 
 
-def _last_dims(count: int, *, pads: int = 0) -> Rule:
+def _last_dims(count: int) -> Rule:
     """An op on the last dims, whose other tensors (a gradient first) are laid out alike."""
 
     def factors(call: Call) -> Factors:
@@ -308,12 +303,12 @@ def _local_triangle(
     func: torch._ops.OpOverload,
     args: tuple[object, ...],
     kwargs: dict[str, object],
-    boxes: Sequence[Box],
-    _: Sequence[Box],
+    regions: Sequence[Region],
+    _: Sequence[Region],
 ) -> object:
     """On a box, the diagonal is further right by as much as the box begins further down than right."""
     diagonal = cast(int, args[1] if len(args) > 1 else kwargs.get("diagonal", 0))
-    down, right = boxes[0][-2][0], boxes[0][-1][0]
+    down, right = regions[0].box[-2][0], regions[0].box[-1][0]
     return func(args[0], diagonal + down - right)
 
 

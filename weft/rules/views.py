@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import cast
 
 import torch
 
 from ..sharding.placements import ReduceOp
 from .factors import Dims, Factors
-from .registry import Call, Rule, rules
+from .registry import Call, Region, Rule, rules
 
 __all__ = ["reshape_dims", "reshape_groups"]
 
@@ -80,9 +82,9 @@ def _common_cuts(first: Sequence[int], second: Sequence[int]) -> list[int] | Non
             step *= size
             marks.add(step)
     ordered = sorted(marks)
-    if 0 in ordered or any(b % a for a, b in zip(ordered, ordered[1:], strict=False)):
+    if 0 in ordered or any(b % a for a, b in pairwise(ordered)):
         return None
-    return [b // a for a, b in zip(ordered, ordered[1:], strict=False)][::-1]
+    return [b // a for a, b in pairwise(ordered)][::-1]
 
 
 def _assigned(run: Sequence[int], names: Sequence[tuple[str, int]]) -> list[tuple[str, ...]]:
@@ -111,7 +113,7 @@ def _reshape(call: Call) -> Factors:
 
 
 def _local_size(
-    call: Call, local: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
+    call: Call, _: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     return (call.args[0], list(out[0]), *call.args[2:]), call.kwargs
 
@@ -170,6 +172,38 @@ def _squeeze(call: Call) -> Factors:
     return Factors(plain.inputs, plain.outputs, plain.sizes, whole, linear=0, keeps=_ALL_KINDS)
 
 
+def _local_squeeze(
+    _func: torch._ops.OpOverload,
+    args: tuple[object, ...],
+    _kwargs: dict[str, object],
+    _inputs: Sequence[Region],
+    outputs: Sequence[Region],
+) -> object:
+    """Only what has size 1 in the whole goes away, not what happens to have it here."""
+    return cast(torch.Tensor, args[0]).view(outputs[0].shape)
+
+
+def _view_dtype(call: Call) -> Factors:
+    spec = call.tensors[0]
+    dims = _numbered(spec.ndim)
+    sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}
+    whole: frozenset[str] = frozenset()
+    output = list(dims)
+    if cast(torch.dtype, call.args[1]).itemsize != spec.dtype.itemsize:
+        whole, output[-1] = frozenset({f"d{spec.ndim - 1}"}), ()
+    return Factors((tuple(dims),), (tuple(output),), sizes, whole)
+
+
+def _view_as_real(call: Call) -> Factors:
+    return _renamed(call, [*_numbered(call.tensors[0].ndim), ()])
+
+
+def _view_as_complex(call: Call) -> Factors:
+    spec = call.tensors[0]
+    plain = _renamed(call, _numbered(spec.ndim)[:-1])
+    return replace(plain, whole=frozenset({f"d{spec.ndim - 1}"}))
+
+
 def _expand(call: Call) -> Factors:
     spec = call.tensors[0]
     size = [int(s) for s in cast("Sequence[int]", call.args[1])]
@@ -189,8 +223,11 @@ rules |= {
     aten.transpose.int: Rule(_transpose),
     aten.t.default: Rule(_transpose),
     aten.unsqueeze.default: Rule(_unsqueeze),
-    aten.squeeze.default: Rule(_squeeze),
-    aten.squeeze.dim: Rule(_squeeze),
-    aten.squeeze.dims: Rule(_squeeze),
+    aten.squeeze.default: Rule(_squeeze, local=_local_squeeze),
+    aten.squeeze.dim: Rule(_squeeze, local=_local_squeeze),
+    aten.squeeze.dims: Rule(_squeeze, local=_local_squeeze),
+    aten.view.dtype: Rule(_view_dtype),
+    aten.view_as_real.default: Rule(_view_as_real),
+    aten.view_as_complex.default: Rule(_view_as_complex),
     aten.expand.default: Rule(_expand, _local_size),
 }

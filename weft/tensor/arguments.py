@@ -19,7 +19,7 @@ def argument(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict
         if each.name == name:
             if i < len(args):
                 return args[i]
-            return kwargs[name] if name in kwargs else each.default_value
+            return kwargs.get(name, each.default_value)
     raise TypeError(f"{func} has no argument {name!r}")
 
 

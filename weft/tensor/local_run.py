@@ -139,7 +139,7 @@ def run_everywhere(
             replacements = iter(local)
             here_args = cast(Args, swapped(args, replacements))
             here_kwargs = cast(Kwargs, swapped(kwargs, replacements))
-            result = rule.local(func, here_args, here_kwargs, place.in_boxes, place.out_boxes)
+            result = rule.local(func, here_args, here_kwargs, place.inputs, place.outputs)
         elif rule is not None and rule.of_nothing is not None and not all(t.numel() for t in local):
             result = _neutral(func, rule.of_nothing, local, place, schedule)
         else:

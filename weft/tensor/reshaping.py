@@ -45,7 +45,7 @@ forget_with_residences(_ways.clear)
 
 
 @handler(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
-def _reshape(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _reshape(func: Op, args: Args, _kwargs: Kwargs) -> object:
     if func is aten._reshape_alias.default:
         func = aten.view.default
     x = cast(Tensor, args[0])

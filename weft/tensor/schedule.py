@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from ..rules.registry import Spec
+from ..rules.registry import Region, Spec
 from ..runtime.holding import holding, slices
-from ..sharding.geometry import Box, box_at, box_shape
+from ..sharding.geometry import box_at
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 
@@ -25,8 +25,8 @@ class Place:
     reads: tuple[Read, ...]
     makes: tuple[int, ...]
     out_shapes: tuple[tuple[int, ...], ...]
-    in_boxes: tuple[Box, ...]
-    out_boxes: tuple[Box, ...]
+    inputs: tuple[Region, ...]
+    outputs: tuple[Region, ...]
     """Which part of the whole each input and output is there."""
 
 
@@ -68,13 +68,15 @@ def scheduled(
             _read(layout, narrowed[layout], shape, coords, slot) for layout, shape in zip(inputs, shapes, strict=True)
         )
         makes = tuple(holding(layout).piece_of[slot] for layout in outputs)
-        given = tuple(box_at(narrowed[layout], shape, coords) for layout, shape in zip(inputs, shapes, strict=True))
+        given = tuple(
+            Region(box_at(narrowed[layout], shape, coords), shape) for layout, shape in zip(inputs, shapes, strict=True)
+        )
         made = tuple(
-            () if spec is None else box_at(narrowed[layout], spec.shape, coords)
+            Region((), ()) if spec is None else Region(box_at(narrowed[layout], spec.shape, coords), spec.shape)
             for layout, spec in zip(outputs, specs, strict=True)
         )
         key = (tuple((piece, str(part)) for piece, part in reads), makes)
-        places.setdefault(key, Place(reads, makes, tuple(map(box_shape, made)), given, made))
+        places.setdefault(key, Place(reads, makes, tuple(region.shape for region in made), given, made))
     return Schedule(tuple(places.values()), outputs, tuple(specs))
 
 

@@ -82,14 +82,14 @@ def movements(sizes: Sequence[int] = SIZES) -> Iterator[str]:
             yield f"all-to-all {case}"
 
 
-def reductions(sizes: Sequence[int] = SIZES) -> Iterator[str]:
+def reductions(sizes: Sequence[int] = SIZES, *, every_kind: bool = True) -> Iterator[str]:
     """What is wrong with all-reduce and reduce-scatter: too far from float64, or not the same bits everywhere."""
     usual = itertools.product((torch.float32, torch.bfloat16), ("sum",), sizes, ("plain", "offset"))
     floats = itertools.product(TOLERANCE, ("sum", "mean", "max", "min", "prod"), (5000,), ("plain",))
     wholes = itertools.product(
         (torch.int64, torch.int32, torch.int8, torch.uint8), ("sum", "max", "min", "prod"), (5000,), ("plain",)
     )
-    for dtype, op, size, how in (*usual, *floats, *wholes):
+    for dtype, op, size, how in (*usual, *floats, *wholes) if every_kind else usual:
         count = 8 if how == "plain" else 3
         buffers, who = setting(count)
         case = f"{count} × {size} {dtype} {op} {how}"

@@ -26,6 +26,7 @@ ALL_DTYPES = (
 def contexts(count: int, alone: Sequence[int] = ()) -> list[DeviceContext]:
     """As many participants on one device; those in `alone` get launches of their own."""
     made = []
+    synchronize()  # fresh streams know nothing of how the tensors came to be
     for i in range(count):
         stream = torch.cuda.Stream(DEVICE) if i in alone and DEVICE != "cpu" else None
         made.append(DeviceContext(DEVICE, stream, own_launch=i in alone))

@@ -23,7 +23,7 @@ from weft.kernels import DistributedAllGather, DistributedAllToAll, DistributedB
 counts = st.integers(1, 8)
 dtypes = st.sampled_from(ALL_DTYPES)
 layouts = st.sampled_from(["plain", "offset", "gaps"])
-shapes = st.lists(st.integers(0, 40), min_size=1, max_size=3)
+shapes = st.lists(st.integers(0, 14), min_size=1, max_size=3)
 few = settings(max_examples=25)
 
 
@@ -51,7 +51,7 @@ def test_all_gather_concatenates(data, count, shape, dtype, how, axis):
     inputs = []
     for i in range(count):
         mine = [*shape]
-        mine[dim] = data.draw(st.integers(0, 20))
+        mine[dim] = data.draw(st.integers(0, 9))
         inputs.append(laid(values(mine, dtype, seed=i), how))
     expected = torch.cat(inputs, dim)
     outputs = [poisoned(expected.shape, dtype, how) for _ in range(count)]
@@ -85,7 +85,7 @@ def test_a_message_of_many_blocks_and_some_bytes_arrives_whole(extra):
 
 def test_nothing_beyond_an_output_is_written():
     room = torch.full((64,), 77, dtype=torch.int8, device=DEVICE)
-    for size in range(24):
+    for size in range(0, 24, 3):
         room.fill_(77)
         DistributedBroadcast.execute(
             [room[3 : 3 + size]], values([size], torch.int8, seed=size), signals(1), contexts(1)

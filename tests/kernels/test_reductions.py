@@ -29,7 +29,7 @@ KINDS = [
 counts = st.integers(1, 8)
 kinds = st.sampled_from(KINDS)
 layouts = st.sampled_from(["plain", "offset", "gaps"])
-shapes = st.lists(st.integers(0, 40), min_size=1, max_size=3)
+shapes = st.lists(st.integers(0, 14), min_size=1, max_size=3)
 few = settings(max_examples=25)
 
 

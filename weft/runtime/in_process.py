@@ -50,6 +50,9 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
         return _move_whole(pieces, source, target, shape)
     if not pieces and not there.count:
         return ()
+    if pieces[0].is_meta:
+        shapes = [there.piece_shape(piece, shape) for piece in range(there.count)]
+        return tuple(torch.empty(size, dtype=pieces[0].dtype, device="meta") for size in shapes)
     for step in plan_layouts(source, target, tuple(shape), pieces[0].dtype.itemsize).steps:
         if isinstance(step, FillPartial):
             pieces = _spread(pieces, step)

@@ -8,7 +8,7 @@ from typing import final
 
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .census import Overlap, Volume, axis_sizes
+from .census import Overlap, Volume, axis_sizes, spread_index
 from .crossing import crossing
 from .pieces import cuts, flat_index
 from .reduction import Region, reduction
@@ -217,17 +217,43 @@ def _same_cuts(move: Transition) -> bool:
 def _permuted(source: Layout, target: Layout) -> tuple[str, ...] | None:
     """The axes along which whole shards change places, or `None` where a device would receive what it holds."""
     mesh = source.mesh
-    split = [mesh.index_of[axis] for axes in live(source) for axis in axes]
-    if len(split) < sum(size > 1 for size in mesh.mesh_shape):  # a shard has several holders
-        for slot in range(mesh.num_devices):
-            origin = _origin(source, target, slot)
-            here, there = mesh.coords(slot), mesh.coords(origin)
-            if origin != slot and all(here[i] == there[i] for i in split):
-                return None
+    if any(axis_sizes(mesh)[axis] > 1 for axis in source.replicated_axes) and _receives_what_it_holds(source, target):
+        return None
     moving = {axis for axes in (*live(source), *live(target)) for axis in axes}
     for old, new in zip(live(source), live(target), strict=True):
         moving.difference_update(old[: common_prefix(old, new)])
     return tuple(axis for axis in mesh.axis_names if axis in moving)
+
+
+def _receives_what_it_holds(source: Layout, target: Layout) -> bool:
+    """Whether some device would get from another what it holds itself, as one of several holders."""
+    sizes = axis_sizes(source.mesh)
+    kept = [True] * source.mesh.num_devices
+    origin = [0] * source.mesh.num_devices
+    for old, new in _role_changes(source, target):
+        wanted = spread_index(sizes, new)
+        held, places = spread_index(sizes, old), _offsets(source, old)
+        if old in source.splits:
+            kept = [keep and x == y for keep, x, y in zip(kept, held, wanted, strict=True)]
+        origin = [slot + places[y] - places[x] for slot, x, y in zip(origin, held, wanted, strict=True)]
+    return any(keep and move for keep, move in zip(kept, origin, strict=True))
+
+
+def _role_changes(source: Layout, target: Layout) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Axes that number pieces or replicas before, and those that number the same afterwards."""
+    names = source.mesh.axis_names
+    old_free = tuple(axis for axis in names if axis not in source.dim_of and axis in target.dim_of)
+    new_free = tuple(axis for axis in names if axis not in target.dim_of and axis in source.dim_of)
+    return [*zip(source.splits, target.splits, strict=True), (old_free, new_free)]
+
+
+def _offsets(layout: Layout, axes: tuple[str, ...]) -> list[int]:
+    """How far from the first slot the coordinates along some axes are, in row-major order of these."""
+    offsets = [0]
+    for axis in axes:
+        step = layout.mesh.strides[layout.mesh.index_of[axis]]
+        offsets = [start + step * i for start in offsets for i in range(layout.mesh.axis_size(axis))]
+    return offsets
 
 
 def _origin(source: Layout, target: Layout, slot: Slot) -> Slot:
@@ -236,9 +262,7 @@ def _origin(source: Layout, target: Layout, slot: Slot) -> Slot:
     sizes = axis_sizes(mesh)
     at = dict(zip(mesh.axis_names, mesh.coords(slot), strict=True))
     found = dict(at)
-    old_free = [axis for axis in mesh.axis_names if axis not in source.dim_of and axis in target.dim_of]
-    new_free = [axis for axis in mesh.axis_names if axis not in target.dim_of and axis in source.dim_of]
-    for old, new in [*zip(source.splits, target.splits, strict=True), (old_free, new_free)]:
+    for old, new in _role_changes(source, target):
         index = flat_index([sizes[axis] for axis in new], [at[axis] for axis in new])
         for axis in reversed(old):
             index, found[axis] = divmod(index, sizes[axis])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.planning import Plan, plan_layouts
+from weft.planning import Link, Plan, Topology, plan_layouts
 from weft.sharding import ReduceOp, make_mesh
 from weft.sharding.layout import Layout
 
@@ -23,9 +23,9 @@ def contributions(layout: Layout, shape: tuple[int, ...], seed: int) -> dict[tup
     return {coords: np.asarray(rng.integers(1, 5, shape) * 60) for coords in contribution_coords(layout)}
 
 
-def check(source: Layout, target: Layout, shape: tuple[int, ...], seed: int = 0) -> Plan:
-    plan = plan_layouts(source, target, shape, 1)
-    given_ = contributions(source, shape, seed)
+def check(source: Layout, target: Layout, shape: tuple[int, ...], topology: Topology | None = None) -> Plan:
+    plan = plan_layouts(source, target, shape, 1, topology=topology)
+    given_ = contributions(source, shape, 0)
     shards, received = execute(plan, shards_of(source, given_))
     assert np.array_equal(value_of(target, shards, shape), combined(source, given_))
     recorded = Counter({identity: count for identity, count in received.items() if count})
@@ -57,6 +57,15 @@ def test_reductions_execute(case):
 def test_crossings_execute_at_the_bound(case):
     source, target, shape = case
     plan = check(source, target, shape)
+    assert plan.bytes_received == plan.lower_bound
+
+
+@settings(max_examples=80, deadline=None)
+@given(crossings())
+def test_crossings_over_slow_links_execute_at_the_bound(case):
+    source, target, shape = case
+    slow = Link(0.0, 1.0)
+    plan = check(source, target, shape, Topology(host=Link(0.0, 1e9), rack=slow, fabric=slow, devices_per_host=2))
     assert plan.bytes_received == plan.lower_bound
 
 

@@ -247,6 +247,16 @@ class Tensor(torch.Tensor):
         pieces = tuple(inner[f"_piece{i}"] for i in range(len(inner)))
         return wrap(pieces, meta[0], outer_size, asked=meta[1], strides=outer_stride)
 
+    def __coerce_tangent_metadata__(self) -> Tensor:
+        """For torch.compile: the layout in which the gradient of this output is expected. Gradients are not pending."""
+        return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None))
+
+    def __coerce_same_metadata_as_tangent__(
+        self, expected: tuple[Layout, DeviceMapping | None], expected_type: type | None = None
+    ) -> Tensor:
+        """For torch.compile: this gradient in the layout that a compiled backward pass was traced with."""
+        return cast(Tensor, Tensor._move(self, expected[0], asked=expected[1], op="gradient"))
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_piece") and name[6:].isdecimal():
             return self._pieces[int(name[6:])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 
@@ -107,15 +107,16 @@ def _decided(entry: _Entry, rules: Patterns) -> tuple[DeviceMapping, str | None]
     return mappings[first], by_name[first]
 
 
-def _laid(entry: _Entry, mapping: DeviceMapping) -> torch.Tensor:
+def _laid(entry: _Entry, mapping: DeviceMapping) -> Tensor:
     """A tensor in its new layout: still a parameter if it was one, with its gradient and what users keep on it."""
     old = entry.value
     if old.is_meta:
-        new: torch.Tensor = unfilled(tuple(old.shape), old.dtype, mapping)
+        new = unfilled(tuple(old.shape), old.dtype, mapping)
     else:
-        new = redistribute(old.detach(), mapping, op="shard_module")
+        new = cast(Tensor, redistribute(old.detach(), mapping, op="shard_module"))
     if isinstance(old, torch.nn.Parameter):
-        new = torch.nn.Parameter(new, requires_grad=old.requires_grad)
+        new = cast(Tensor, torch.nn.Parameter(new, requires_grad=old.requires_grad))
+        new._asked = mapping
     elif old.requires_grad:
         new.requires_grad_()
     if old.grad is not None:
@@ -132,9 +133,8 @@ def _attributes(x: torch.Tensor) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _reported(entries: list[_Entry], laid: list[torch.Tensor], patterns: list[str | None]) -> Iterator[ShardedName]:
+def _reported(entries: list[_Entry], laid: list[Tensor], patterns: list[str | None]) -> Iterator[ShardedName]:
     for entry, value, pattern in zip(entries, laid, patterns, strict=True):
-        assert isinstance(value, Tensor)
         first = next(iter(entry.places))
         for name in entry.places:
             tied_to = None if name == first else first

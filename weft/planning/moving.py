@@ -34,7 +34,15 @@ __all__ = ["AllGather", "AllToAll", "Exchange", "LocalSlice", "Permute"]
 @final
 @dataclass(frozen=True, slots=True)
 class LocalSlice(Step):
-    """Every device keeps a part of what it holds; nothing is received."""
+    """Every device keeps a part of what it holds; nothing is received.
+
+    >>> from weft.planning import step_between
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"a": 2, "b": 2})
+    >>> step = step_between(Layout(mesh, (("a",), ())), Layout(mesh, (("a",), ("b",))), (8, 8), 4)
+    >>> step.kind, step.axes, step.bytes_received.max
+    ('local_slice', ('b',), 0)
+    """
 
     kind = "local_slice"
 
@@ -59,7 +67,15 @@ class _Move(Step):
 @final
 @dataclass(frozen=True, slots=True)
 class AllGather(_Move):
-    """Every device of a group receives what the others hold, of one dim or of several at once."""
+    """Every device of a group receives what the others hold, of one dim or of several at once.
+
+    >>> from weft.planning import step_between
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"a": 2, "b": 2})
+    >>> step = step_between(Layout(mesh, (("a",), ("b",))), Layout(mesh, (("a",), ())), (8, 8), 4)
+    >>> step.kind, step.axes, step.dim, step.bytes_received.max
+    ('all_gather', ('b',), 1, 64)
+    """
 
     kind = "all_gather"
 
@@ -77,7 +93,15 @@ class AllGather(_Move):
 @final
 @dataclass(frozen=True, slots=True)
 class Permute(_Move):
-    """Every device receives the whole shard of one other device, and gives its own to one."""
+    """Every device receives the whole shard of one other device, and gives its own to one.
+
+    >>> from weft.planning import step_between
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"a": 2, "b": 2})
+    >>> step = step_between(Layout(mesh, (("a", "b"), ())), Layout(mesh, (("b", "a"), ())), (8, 8), 4)
+    >>> step.kind, [step.source_of(slot) for slot in range(4)]
+    ('permute', [0, 2, 1, 3])
+    """
 
     kind = "permute"
 
@@ -106,7 +130,15 @@ class Permute(_Move):
 @final
 @dataclass(frozen=True, slots=True)
 class AllToAll(_Move):
-    """Every device of a group gives each other one an equal part of what it holds, so that other dims are split."""
+    """Every device of a group gives each other one an equal part of what it holds, so that other dims are split.
+
+    >>> from weft.planning import step_between
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"a": 2, "b": 2})
+    >>> step = step_between(Layout(mesh, (("b",), ())), Layout(mesh, ((), ("b",))), (8, 8), 4)
+    >>> step.kind, step.axes, step.concat_dim, step.split_dim
+    ('all_to_all', ('b',), 0, 1)
+    """
 
     kind = "all_to_all"
 
@@ -148,6 +180,13 @@ class Exchange(Begins):
 
     Where the target begins a pending reduction along axes that split the source, a device receives what devices
     at its own coordinates of these axes hold, times `scale`, and has the element `neutral` elsewhere.
+
+    >>> from weft.planning import step_between
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"a": 2, "b": 2})
+    >>> step = step_between(Layout(mesh, (("a",), ())), Layout(mesh, (("b", "a"), ())), (8, 8), 4)
+    >>> step.kind, [(t.source_slot, t.box) for t in step.receives(1)]
+    ('exchange', [(2, ((4, 6), (0, 8)))])
     """
 
     topology: Topology | None = None

@@ -36,6 +36,13 @@ class FillPartial(Begins):
     Along axes that split the source, each device has a part of the value; along the others, the device at
     coordinate 0 keeps it (`keeps`), or all do if the reduction leaves equal values as they are. Everything else
     is the neutral element of `op`. Nothing is received.
+
+    >>> from weft.planning import step_between
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"a": 2, "b": 2})
+    >>> step = step_between(Layout(mesh, (("a",), ())), Layout(mesh, (("a",), ()), {"b": ReduceOp.SUM}), (8, 8), 4)
+    >>> step.kind, step.op, [step.keeps(slot) for slot in range(4)]
+    ('fill_partial', ReduceOp.SUM, [True, False, True, False])
     """
 
     kind = "fill_partial"
@@ -112,6 +119,13 @@ class AllReduce(_Reduce):
     """Every device of a group receives the reduction of what all of it hold.
 
     Each reduces one of as many balanced parts of the flat shard as there are devices, then receives the others.
+
+    >>> from weft.planning import step_between
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"a": 2, "b": 2})
+    >>> step = step_between(Layout(mesh, (("a",), ()), {"b": ReduceOp.SUM}), Layout(mesh, (("a",), ())), (8, 8), 4)
+    >>> step.kind, step.axes, step.op, step.bytes_received.max
+    ('all_reduce', ('b',), ReduceOp.SUM, 128)
     """
 
     kind = "all_reduce"
@@ -155,6 +169,13 @@ class ReduceScatter(_Reduce):
     """Every device of a group receives the reduction of its target box, a part of what all of it hold.
 
     Where the target is also split by axes that were replicated, what a group reduces is cut by these first.
+
+    >>> from weft.planning import step_between
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"a": 2, "b": 2})
+    >>> step = step_between(Layout(mesh, (("a",), ()), {"b": ReduceOp.SUM}), Layout(mesh, (("a",), ("b",))), (8, 8), 4)
+    >>> step.kind, step.axes, step.dim, step.bytes_received.max
+    ('reduce_scatter', ('b',), 1, 64)
     """
 
     kind = "reduce_scatter"
@@ -187,6 +208,13 @@ class ReduceExchange(_Reduce):
 
     `owners` says who sends which box to whom in the two phases. Where the target begins a pending reduction,
     results are multiplied by `scale`, and what no owner gives to a device is the element `neutral` there.
+
+    >>> from weft.planning import step_between
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"a": 2, "b": 2})
+    >>> step = step_between(Layout(mesh, (("a",), ()), {"b": ReduceOp.SUM}), Layout(mesh, (("b",), ())), (8, 8), 4)
+    >>> step.kind, [step.owners.owned(slot) for slot in (0, 1)]
+    ('reduce_exchange', [(((0, 4), (0, 8)),), ()])
     """
 
     kind = "reduce_exchange"

@@ -79,7 +79,15 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Step(ABC):
-    """One movement from a layout to another of a tensor of this shape and itemsize, within groups along `axes`."""
+    """One movement from a layout to another of a tensor of this shape and itemsize, within groups along `axes`.
+
+    >>> from weft.planning import step_between
+    >>> from weft.sharding.mesh import make_mesh
+    >>> mesh = make_mesh({"tp": 4})
+    >>> step = step_between(Layout(mesh, (("tp",),)), Layout(mesh, ((),)), (8,), 4)
+    >>> step.kind, step.axes, step.received(0), step.transpose().kind
+    ('all_gather', ('tp',), 24, 'reduce_scatter')
+    """
 
     source: Layout
     target: Layout

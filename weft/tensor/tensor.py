@@ -20,7 +20,7 @@ from ..sharding.placements import Placement
 if TYPE_CHECKING:
     from .aliasing import Shown
 
-__all__ = ["Tensor", "wrap"]
+__all__ = ["Tensor", "become", "wrap"]
 
 Dispatcher = Callable[[torch._ops.OpOverload, tuple[object, ...], dict[str, object]], object]
 
@@ -110,6 +110,16 @@ class Tensor(torch.Tensor):
         self._watch()
 
     requires_grad = property(torch.Tensor.requires_grad.__get__, _set_requires_grad)  # type: ignore[assignment, attr-defined]
+
+    def _set_data(self, value: torch.Tensor) -> None:
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                "a sharded tensor's .data can only be a sharded tensor, but got a plain one: use x.copy_(value), "
+                "or weft.shard(value, mesh, spec) first"
+            )
+        become(self, value)
+
+    data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[assignment, attr-defined]
 
     def _watch(self) -> None:
         """Brings the gradient of a leaf to the leaf's layout when it arrives."""
@@ -296,6 +306,18 @@ def wrap(
     tensor._resolved = None
     tensor._aligned = False
     return tensor
+
+
+def become(x: Tensor, value: Tensor) -> None:
+    """Makes a tensor what another one is: the same object for whoever holds it, with the other's shape and memory."""
+    torch.Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
+    x._layout, x._pieces, x._asked, x._resolved, x._shown = (
+        value._layout,
+        value._pieces,
+        value._asked,
+        None,
+        value._shown,
+    )
 
 
 _OWN_STATE = ("_layout", "_pieces", "_asked", "_resolved", "_resolved_at", "_aligned", "_shown")

@@ -10,9 +10,10 @@ from typing import cast
 import torch
 
 from ..runtime.holding import holding
+from ..sharding.layout import Layout
 from .movement import from_plain, moved, to_plain
 from .op_kind import kind_of
-from .tensor import Tensor
+from .tensor import Tensor, become
 
 __all__ = ["own_pieces", "store", "write_out", "written_tensors"]
 
@@ -119,11 +120,6 @@ def _assign(out: torch.Tensor, value: torch.Tensor) -> None:
 
 def _resize(out: torch.Tensor, value: torch.Tensor) -> None:
     """As torch does: an empty out takes the result's shape, another one too, with a warning."""
-    if isinstance(out, Tensor):
-        raise RuntimeError(
-            f"out= has shape {tuple(out.shape)}, but the result has shape {tuple(value.shape)}: "
-            "a sharded tensor cannot be resized; give one of the result's shape, for instance weft.empty(shape, mapping=...)"
-        )
     if out.numel():
         warnings.warn(
             f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not "
@@ -131,4 +127,9 @@ def _resize(out: torch.Tensor, value: torch.Tensor) -> None:
             UserWarning,
             stacklevel=2,
         )
-    out.resize_(value.shape)
+    if isinstance(out, Tensor):
+        mesh, same = out._layout.mesh, out.dim() == value.dim()
+        layout = out._layout.resolved if same else Layout.replicated(mesh, value.dim())
+        become(out, from_plain(torch.zeros(value.shape, dtype=out.dtype), layout))
+    else:
+        out.resize_(value.shape)

@@ -1,0 +1,63 @@
+"""Ops that change what a tensor is, not only its values: `t_`, `unsqueeze_`, `resize_`, `set_`, and `x.data = y`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from .dispatch import handler
+from .movement import moved
+from .tensor import Tensor, become
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+_VIEWED = {
+    aten.t_.default: aten.t.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.as_strided_.default: aten.as_strided.default,
+}
+"""The ops that make a tensor a view of itself."""
+
+
+@handler(*_VIEWED)
+def _view_in_place(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(Tensor, args[0])
+    become(x, cast(Tensor, _VIEWED[func](*args, **kwargs)))
+    return x
+
+
+@handler(aten.set_.source_Tensor)
+def _set(_func: Op, args: Args, _kwargs: Kwargs) -> object:
+    x, source = args
+    if not isinstance(x, Tensor) or not isinstance(source, Tensor):
+        kinds = " to ".join("a sharded tensor" if isinstance(t, Tensor) else "a plain one" for t in (source, x))
+        raise TypeError(f"set_ cannot give the memory of {kinds}: use x.copy_(source), or weft.shard the source first")
+    become(x, source)
+    return x
+
+
+@handler(aten.resize_.default)
+def _resize(_func: Op, args: Args, _kwargs: Kwargs) -> object:
+    """What there was stays, in row-major order; what is new is zero."""
+    x = cast(Tensor, args[0])
+    shape = [int(s) for s in cast("Sequence[int]", args[1])]
+    if list(x.shape) == shape:
+        return x
+    flat = aten.reshape.default(x, [x.numel()])
+    more = math.prod(shape) - x.numel()
+    flat = aten.constant_pad_nd.default(flat, [0, more])
+    y = cast(Tensor, aten.reshape.default(flat, shape))
+    if len(shape) == x.dim():
+        y = moved(y, x._layout.resolved, "resize_", implicit=True)
+    become(x, y)
+    return x

@@ -28,7 +28,7 @@ KINDS = tuple(NUMPY)
 
 
 def values(shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.randint(1, 4, shape, generator=torch.Generator().manual_seed(math.prod(shape))).double()
+    return torch.randint(1, 4, shape, generator=torch.Generator().manual_seed(math.prod(shape)), device="cpu").double().to(torch.get_default_device())
 
 
 @st.composite
@@ -50,7 +50,7 @@ def even_tensors(draw, pending: bool = False, most_axes: int = 2):
 
 
 def local_arrays(x: weft.Tensor) -> list[np.ndarray]:
-    return [shard.numpy().copy() for shard in x.local_shards]
+    return [shard.cpu().numpy().copy() for shard in x.local_shards]
 
 
 @given(even_tensors(), st.sampled_from(KINDS), st.data())

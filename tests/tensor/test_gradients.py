@@ -54,7 +54,8 @@ COMBINATIONS = {
 
 
 def values(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    made = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7), device="cpu")
+    return made.to(torch.get_default_device())
 
 
 def whole(op):

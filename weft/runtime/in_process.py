@@ -16,7 +16,7 @@ from .holding import Pieces, holding, nbytes, slices
 from .host_memory import relieve_pressure
 from .reduction import neutral, reduce_into
 
-__all__ = ["fill_pending", "lazy_clone", "move", "placed"]
+__all__ = ["fill_pending", "lazy_clone", "move", "placed", "scatter"]
 
 
 def lazy_clone(x: torch.Tensor) -> torch.Tensor:
@@ -50,6 +50,14 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
         return _move_whole(pieces, source, target, shape)
     if not pieces and not there.count:
         return ()
+    if here.unified and not source.pending:
+        return scatter(pieces[0], target)
+    if here.unified:
+        return move(_move_whole(pieces, source, source.resolved, shape), source.resolved, target, shape)
+    if there.unified and (target.pending or target.split_axes):
+        # A tensor in one memory is stored whole there, whatever its layout.
+        replicated = Layout.replicated(target.mesh, target.rank)
+        return _move_whole(move(pieces, source, replicated, shape), replicated, target, shape)
     if pieces[0].is_meta:
         shapes = [there.piece_shape(piece, shape) for piece in range(there.count)]
         return tuple(torch.empty(size, dtype=pieces[0].dtype, device="meta") for size in shapes)
@@ -65,6 +73,16 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
         else:
             pieces = _run_step(pieces, step.source, step.target, tuple(shape))
     return pieces
+
+
+def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
+    """The pieces of a value that this process has whole."""
+    there = holding(layout.resolved)
+    shape = tuple(whole.shape)
+    parts = tuple(
+        lazy_clone(placed(whole[slices(there.box(i, shape))], there.devices[i]).contiguous()) for i in range(there.count)
+    )
+    return move(parts, layout.resolved, layout, shape) if layout.pending else parts
 
 
 def _move_whole(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -> Pieces:

@@ -37,19 +37,9 @@ def spread(whole: torch.Tensor, layout: Layout) -> Pieces:
 
 def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     """The pieces of a value that this process has whole, in separate memories."""
-    here = holding(layout)
-    shape = tuple(whole.shape)
-    resolved = holding(layout.resolved)
-    parts = tuple(
-        in_process.lazy_clone(
-            in_process.placed(whole[slices(box_at(layout, shape, resolved.coords[i]))], resolved.devices[i]).contiguous()
-        )
-        for i in range(resolved.count)
-    )
-    if layout.pending:
-        return move(parts, layout.resolved, layout, shape, whole.dtype)
-    assert here.count == len(parts)
-    return parts
+    if execution.spans(layout.mesh) and layout.pending:
+        return move(in_process.scatter(whole, layout.resolved), layout.resolved, layout, whole.shape, whole.dtype)
+    return in_process.scatter(whole, layout)
 
 
 def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, dtype: torch.dtype) -> Pieces:

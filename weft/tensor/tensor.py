@@ -181,11 +181,12 @@ class Tensor(torch.Tensor):
 
     def numpy(self, *, force: bool = False) -> Any:
         """The whole value as a NumPy array."""
-        whole = self.full_tensor()
+        whole = self.full_tensor().cpu()
         return whole.numpy(force=True) if force else whole.numpy()
 
     def __array__(self, dtype: Any = None) -> Any:
-        return self.full_tensor().__array__(dtype) if dtype is not None else self.full_tensor().__array__()
+        whole = self.full_tensor().cpu()
+        return whole.__array__(dtype) if dtype is not None else whole.__array__()
 
     def tolist(self) -> Any:
         """The whole value as nested lists."""

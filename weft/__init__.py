@@ -24,6 +24,8 @@ _WORDS = {
     ),
     "sharding.mapping": "ShardingSpec",
     "planning": "Plan Topology plan",
+    "inspect.explain": "explain",
+    "inspect.visualize": "visualize",
 }
 _TORCH = {
     "runtime.machine": "accelerator_count",
@@ -41,7 +43,22 @@ _TORCH = {
     "rules.registry": "register_rule",
     "distributed": "on_main",
 }
-_MODULES = ("checkpoint", "devices", "distributed", "errors", "graph", "kernels", "nn", "ops", "planning", "sharding", "tensor")
+# What a notebook shows of plans and tensors comes from a layer below theirs, so it is attached from here.
+_PICTURES = {"planning": "inspect.html", "tensor": "inspect.tensor_html"}
+_MODULES = (
+    "checkpoint",
+    "devices",
+    "distributed",
+    "errors",
+    "graph",
+    "inspect",
+    "kernels",
+    "nn",
+    "ops",
+    "planning",
+    "sharding",
+    "tensor",
+)
 _HOME = {name: module for table in (_WORDS, _TORCH) for module, names in table.items() for name in names.split()}
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - built from the tables above
@@ -55,6 +72,9 @@ def __getattr__(name: str) -> object:
         value = getattr(import_module(f"weft.{_HOME[name]}"), name)
         if name in _TORCH_NAMES:
             import_module("weft.tensor")
+        picture = _PICTURES.get(_HOME[name].split(".")[0])
+        if picture:
+            import_module(f"weft.{picture}")
         globals()[name] = value
         return value
     if name in _MODULES:

@@ -1,72 +1,108 @@
-"""Drawings of layouts: which slots hold which part of a tensor."""
+"""Drawings for a terminal: which devices hold which part of a tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 
 from rich import box
-from rich.console import Group
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..sharding.geometry import Interval
 from ..sharding.layout import Layout
-from ..sharding.mesh import Slot
+from .grid import Grid, Palette, grid_at, grids
 
-__all__ = ["drawing"]
+__all__ = ["drawing", "panels", "printed"]
 
-MOST_CELLS = 16
-"""So many pieces along a dim are drawn; the rest is dots."""
-MOST_SLOTS = 8
+WIDTH = 100
+"""Where the output is no terminal, whose width would be known."""
 
 
-def drawing(layout: Layout, shape: Sequence[int], dims: Sequence[int], title: str = "") -> Group:
+def printed(picture: RenderableType) -> str:
+    """What a picture looks like: in colours where this program prints to a terminal, else plain.
+
+    >>> printed(Text("held", style="red"))
+    'held'
+    """
+    console = Console(force_jupyter=False, highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    with console.capture() as capture:
+        console.print(picture)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def drawing(
+    layout: Layout, shape: Sequence[int], dims: Sequence[int], title: str = "", palette: Palette | None = None
+) -> Group:
     """A grid of the pieces of at most two dims, each with the slots that hold it; contributions have a plus between.
 
-    >>> from rich.console import Console
     >>> from weft.sharding import make_mesh
-    >>> Console(width=40).print(drawing(Layout(make_mesh({"a": 2, "b": 2}), ((), ("b",))), (4, 4), (0, 1)))
+    >>> print(printed(drawing(Layout(make_mesh({"a": 2, "b": 2}), ((), ("b",))), (4, 4), (0, 1))))
     (–, b)
     ┌─────┬─────┐
     │ 0 2 │ 1 3 │
     └─────┴─────┘
     """
-    rows, columns = _counts(layout, dims)
     hidden = [dim for dim in range(len(shape)) if dim not in dims and layout.splits[dim]]
-    grid = Table(box=box.SQUARE, show_header=False, show_lines=True)
-    for _ in range(min(columns, MOST_CELLS) + (columns > MOST_CELLS)):
-        grid.add_column(no_wrap=True)
-    for row in range(min(rows, MOST_CELLS)):
-        cells = [_cell(layout, dims, (row, column)[2 - len(dims) :]) for column in range(min(columns, MOST_CELLS))]
-        grid.add_row(*cells, *["…"] * (columns > MOST_CELLS))
-    if rows > MOST_CELLS:
-        grid.add_row(*["…"] * len(grid.columns))
+    found = grid_at(layout, shape, dims, {dim: 0 for dim in range(layout.rank) if dim not in dims})
     head = Text(f"{title} {layout}".strip(), no_wrap=True)
-    return Group(head, grid, *[Text(f"dim {dim} is split too") for dim in hidden])
+    notes = [Text(f"dim {dim} is split too") for dim in hidden]
+    return Group(head, _table(found, palette or Palette.of(layout), labelled=False), *notes)
 
 
-def _counts(layout: Layout, dims: Sequence[int]) -> tuple[int, int]:
-    counts = [layout.split_count(dim) for dim in dims]
-    rows, columns = [1] * (2 - len(counts)) + counts
-    return rows, columns
+def panels(layout: Layout, shape: Sequence[int], dims: Sequence[int], palette: Palette, *, labelled: bool) -> Group:
+    """One grid of `dims` for each piece of the other dims, side by side, with the indices that rows and columns stand for.
+
+    >>> from weft.sharding import make_mesh
+    >>> layout = Layout(make_mesh({"a": 2, "b": 2}), (("b",),))
+    >>> print(printed(panels(layout, (5,), (0,), Palette.of(layout), labelled=True)))
+    ┌─────┬─────┐
+    │ 0:3 │ 3:5 │
+    ├─────┼─────┤
+    │ 0 2 │ 1 3 │
+    └─────┴─────┘
+    """
+    found, left_out = grids(layout, shape, dims)
+    drawn = [
+        Group(*[Text(grid.title)] * bool(grid.title and labelled), _table(grid, palette, labelled=labelled))
+        for grid in found
+    ]
+    whole = drawn[0] if len(drawn) == 1 else Columns(drawn, padding=(0, 3))
+    return Group(whole, *[Text(f"… and {left_out} more")] * bool(left_out))
 
 
-def _cell(layout: Layout, dims: Sequence[int], index: Sequence[int]) -> str:
-    """The slots that hold a piece, replicas side by side."""
-    sizes = layout.mesh.shape
-    ranges: dict[str, Sequence[int]] = {axis: range(size) for axis, size in sizes.items()}
-    for dim, position in zip(dims, index, strict=True):
-        for axis in reversed(layout.splits[dim]):
-            position, coord = divmod(position, sizes[axis])
-            ranges[axis] = (coord,)
-    contributions: dict[tuple[int, ...], list[Slot]] = {}
-    for coords in product(*ranges.values()):
-        at = dict(zip(ranges, coords, strict=True))
-        key = tuple(at[axis] for axis in layout.pending_axes)
-        contributions.setdefault(key, []).append(layout.mesh.slot(coords))
-    return " + ".join(_listed(slots) for slots in contributions.values())
+def _table(grid: Grid, palette: Palette, *, labelled: bool) -> Table:
+    mesh = grid.layout.mesh
+    names_rows = labelled and grid.layout.rank > 1
+    fitting = _fitting(grid)
+    is_cut = grid.cut_columns or fitting < len(grid.columns)
+    table = Table(box=box.SQUARE, show_header=labelled and grid.layout.rank > 0, show_lines=True)
+    heads = [*[""] * names_rows, *map(_span, grid.columns[:fitting]), *["…"] * is_cut]
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    for row, cells in zip(grid.rows, grid.cells, strict=True):
+        table.add_row(
+            *[Text(_span(row))] * names_rows,
+            *[Text(cell.text(mesh), style=f"black on {palette.cell(mesh, cell)}") for cell in cells[:fitting]],
+            *[Text("…")] * is_cut,
+        )
+    if grid.cut_rows:
+        table.add_row(*["…"] * len(heads))
+    return table
 
 
-def _listed(slots: Sequence[Slot]) -> str:
-    shown = " ".join(map(str, slots[:MOST_SLOTS]))
-    return f"{shown} …" if len(slots) > MOST_SLOTS else shown
+def _fitting(grid: Grid) -> int:
+    """How many columns fit on a screen, at least one."""
+    mesh, left = grid.layout.mesh, WIDTH - max(len(_span(row)) for row in grid.rows) - len("│  │ … │")
+    for count, (head, cells) in enumerate(zip(grid.columns, zip(*grid.cells, strict=True), strict=True)):
+        left -= max(len(_span(head)), *(len(cell.text(mesh)) for cell in cells)) + len("│  ")
+        if left < 0:
+            return max(1, count)
+    return len(grid.columns)
+
+
+def _span(interval: Interval) -> str:
+    return f"{interval[0]}:{interval[1]}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
 from rich import box
 from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,11 +19,11 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import DimSpec, P, SpecEntry
-from .drawing import drawing
+from .drawing import drawing, printed
+from .grid import Palette, drawn_dims
+from .html import plan_html
 
 __all__ = ["Explanation", "explain", "explain_plan"]
-
-WIDTH = 100
 
 
 @runtime_checkable
@@ -53,12 +52,23 @@ class Explanation:
     plan: Plan
 
     def __str__(self) -> str:
-        text = io.StringIO()
-        Console(file=text, width=WIDTH, color_system=None, highlight=False).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+        return printed(self)
 
     def __rich__(self) -> RenderableType:
-        return Group(_head(self.plan), _steps(self.plan), _layouts(self.plan))
+        return Group(self.head, self.steps, _layouts(self.plan))
+
+    @property
+    def head(self) -> Text:
+        """What moves and what it costs, in three lines."""
+        return _head(self.plan)
+
+    @property
+    def steps(self) -> RenderableType:
+        """The table of steps."""
+        return _steps(self.plan)
+
+    def _repr_html_(self) -> str:
+        return plan_html(self.plan)
 
     __repr__ = __str__
 
@@ -127,9 +137,8 @@ def _steps(of: Plan) -> RenderableType:
 
 
 def _layouts(of: Plan) -> RenderableType:
-    dims = [dim for dim in range(len(of.shape)) if of.source.splits[dim] or of.target.splits[dim]]
-    dims = (dims + [dim for dim in range(len(of.shape)) if dim not in dims])[:2]
+    dims, palette = drawn_dims(of.source, of.target), Palette.of(of.source, of.target)
     ends = [
-        drawing(layout, of.shape, sorted(dims), title) for layout, title in ((of.source, "from"), (of.target, "to"))
+        drawing(layout, of.shape, dims, title, palette) for layout, title in ((of.source, "from"), (of.target, "to"))
     ]
     return Columns(ends, padding=(0, 4))

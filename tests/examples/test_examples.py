@@ -1,0 +1,42 @@
+"""Every example runs as it stands, and compares its own result with that of one device."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = {path.stem: path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != "__init__"}
+LISTED = {
+    "data_parallel_mlp",
+    "tensor_parallel_transformer",
+    "sequence_parallel",
+    "pipeline_parallel",
+    "expert_parallel",
+    "ring_attention",
+    "trainer_to_inference",
+    "demo",
+}
+
+
+def test_the_examples_are_there() -> None:
+    assert set(SCRIPTS) >= LISTED
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "demo"])
+def test_the_example_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))  # as when it is started as a script
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(SCRIPTS[name])])
+    runpy.run_path(str(SCRIPTS[name]), run_name="__main__")
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_example_compares_with_one_device(name: str) -> None:
+    text = SCRIPTS[name].read_text()
+    assert re.search(r"assert_close\(|assert .*==|allclose\(", text), f"{name} compares nothing"
+    assert '"""' in text.split("\n", 1)[0], f"{name} does not say what it shows"

@@ -473,7 +473,7 @@ def training(devices: Sequence[Device]) -> Iterator[Yielded]:
 @program
 def logs(devices: Sequence[Device]) -> Iterator[Yielded]:
     mesh = mesh_of(devices)
-    x = weft.shard(numbers(8, 8), mesh, P("a", None))
+    x = weft.shard(numbers(12, 12), mesh, P("a", None))
     with weft.comm_log() as log:
         weft.shard(x, mesh, P(None, "a"))
         weft.all_gather(x)

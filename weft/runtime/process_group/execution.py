@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 
 from ...planning import AllReduce, FillPartial, ReduceExchange, ReduceScatter, Step, plan_layouts
 from ...sharding.layout import Layout
@@ -67,5 +66,5 @@ def whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], dtype: torch.d
         pieces[0].contiguous() if pieces else torch.empty(shape, dtype=dtype, device=holding(layout).residence.device)
     )
     carried = value.to(wire).view(-1).view(torch.uint8)
-    dist.broadcast(carried, owners[0], group=group_of(tuple(range(here.count))).handle)
+    group_of(tuple(range(here.count))).backend(wire.type).broadcast(carried, owners[0]).wait()
     return value if value.device == wire else value.copy_(carried.view(dtype).view(shape))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import final
+from typing import cast, final
 
 import torch
-import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 from ...sharding.mesh import DeviceMesh
 from ..machine import residence
@@ -20,32 +19,56 @@ Processes = tuple[int, ...]
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Some of the processes, this one among them, and the torch group through which they communicate."""
+    """Some of the processes, this one among them, and the backends through which they communicate.
 
-    processes: Processes
-    handle: dist.ProcessGroup
-    index: int
-    """The index of this process among them."""
+    Torch's own `new_group` has to be called by every process, or names a group by how many this process has made
+    before; these groups are named by their members alone, so that only they take part in making one.
+    """
+
+    def __init__(self, processes: Processes, here: world.World) -> None:
+        if here.process not in processes:
+            raise ValueError(f"process {here.process} is not among the processes {processes}")
+        self.processes = processes
+        self.index = processes.index(here.process)
+        """The index of this process among them."""
+        self._world = here
+        self._backends: dict[str, c10d.ProcessGroup] = {}
 
     @property
     def size(self) -> int:
         """How many processes there are."""
         return len(self.processes)
 
+    def backend(self, device_type: str) -> c10d.ProcessGroup:
+        """What carries tensors on this kind of torch device, made when it is first needed."""
+        known = self._backends.get(device_type)
+        if known is None:
+            known = self._backends[device_type] = self._made(device_type)
+        return known
+
+    def _made(self, device_type: str) -> c10d.ProcessGroup:
+        name = self._world.backend(device_type)
+        members = "_".join(map(str, self.processes))
+        store = c10d.PrefixStore(f"weft/{name}/{members}", world.store())
+        # The backends have a group's methods, whatever torch's type stubs say.
+        if name == "gloo":
+            gloo = c10d.ProcessGroupGloo(store, self.index, self.size, self._world.timeout)
+            return cast(c10d.ProcessGroup, gloo)
+        options = c10d.ProcessGroupNCCL.Options()
+        options._timeout = self._world.timeout
+        return cast(c10d.ProcessGroup, c10d.ProcessGroupNCCL(store, self.index, self.size, options))
+
+    def abort(self) -> None:
+        """Gives up on everything under way."""
+        for backend in self._backends.values():
+            backend.abort()
+
 
 @lru_cache(maxsize=4096)
 def group_of(processes: Processes) -> Group:
-    """The group of these processes, made when it is first needed and used from then on.
-
-    Only its members take part in making it, so processes that have nothing to do with it do not wait.
-    """
-    here = world.current()
-    if here.process not in processes:
-        raise ValueError(f"process {here.process} is not among the processes {processes}")
-    handle = dist.new_group(list(processes), timeout=here.timeout, use_local_synchronization=True, group_desc="weft")
-    return Group(processes, handle, processes.index(here.process))
+    """The group of these processes, made when it is first needed and used from then on."""
+    return Group(processes, world.current())
 
 
 world.on_change(lambda _: group_of.cache_clear())

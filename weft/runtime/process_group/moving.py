@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from ...planning import FillPartial, Permute, Step
+from ...planning import Exchange, FillPartial, Permute, ReduceExchange, Step
 from ...planning.transfers import Transfer, receives, sends
 from ...sharding.geometry import Box, box_shape, within
 from ...sharding.geometry import box as box_of
@@ -38,10 +38,22 @@ def processes_of(step: Step) -> Processes:
 def move_step(pieces: Pieces, step: Step, dtype: torch.dtype) -> Pieces:
     """Carries out this process's part of a step that moves boxes."""
     processes = processes_of(step)
-    parcels = _parcels(step.source, step.target, step.shape, _origins(step), processes)
     targets = new_pieces(step.target, step.shape, dtype)
-    exchange(parcels, pieces, targets, dtype, shared(processes), wire_device(step.source.mesh, step.target.mesh))
+    if isinstance(step, Exchange):
+        fill_neutral(targets, step, dtype)
+    wire = wire_device(step.source.mesh, step.target.mesh)
+    exchange(_parcels(step, processes), pieces, targets, dtype, shared(processes), wire)
+    if isinstance(step, Exchange) and step.scale != 1:
+        for target in targets:
+            target.mul_(step.scale)
     return targets
+
+
+def fill_neutral(pieces: Pieces, step: Exchange | ReduceExchange, dtype: torch.dtype) -> None:
+    """Writes the neutral element everywhere, where a reduction begins to be pending."""
+    if step.neutral is not None:
+        for piece in pieces:
+            piece.fill_(neutral(step.neutral, dtype))
 
 
 def shared(processes: Processes) -> Group | None:
@@ -58,15 +70,10 @@ def new_pieces(layout: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Pi
     )
 
 
-def _origins(step: Step) -> Permute | None:
-    return step if isinstance(step, Permute) else None
-
-
 @lru_cache(maxsize=8192)
-def _parcels(
-    source: Layout, target: Layout, shape: tuple[int, ...], permuted: Permute | None, processes: Processes
-) -> Parcels:
+def _parcels(step: Step, processes: Processes) -> Parcels:
     """Who copies, sends and receives what. A box that a process holds anywhere does not travel to it."""
+    source, target, shape = step.source, step.target, step.shape
     here = world.current().process
     owners, receivers = residence(source.mesh).owners, residence(target.mesh).owners
     held = occupancy(source, here)
@@ -74,7 +81,7 @@ def _parcels(
     leaving: dict[int, list[Pair]] = {}
     arriving: dict[int, list[Pair]] = {}
     for slot in occupancy(target, here).slots:
-        for transfer in _receives(source, target, shape, slot, permuted):
+        for transfer in _receives(step, slot):
             near = held.same_shard(transfer.source_slot)
             into = stored_part(target, shape, slot, transfer.box)
             if not into.size:
@@ -84,7 +91,7 @@ def _parcels(
             else:
                 arriving.setdefault(owners[transfer.source_slot], []).append((_order(transfer), into))
     for slot in slots_of(source.mesh).get(here, ()):
-        for transfer in _sends(source, target, shape, slot, permuted):
+        for transfer in _sends(step, slot):
             to = receivers[transfer.target_slot]
             if to == here or not occupancy(target, to).is_first(transfer.target_slot):
                 continue
@@ -108,21 +115,21 @@ def _order(transfer: Transfer) -> tuple[object, ...]:
     return transfer.source_slot, transfer.target_slot, transfer.box
 
 
-def _receives(
-    source: Layout, target: Layout, shape: tuple[int, ...], slot: Slot, permuted: Permute | None
-) -> tuple[Transfer, ...]:
-    if permuted is None:
-        return receives(source, target, shape, slot)
-    return (Transfer(permuted.source_of(slot), slot, box_of(target, shape, slot)),)
+def _receives(step: Step, slot: Slot) -> tuple[Transfer, ...]:
+    if isinstance(step, Permute):
+        return (Transfer(step.source_of(slot), slot, box_of(step.target, step.shape, slot)),)
+    if isinstance(step, Exchange):
+        return step.receives(slot)
+    return receives(step.source, step.target, step.shape, slot)
 
 
-def _sends(
-    source: Layout, target: Layout, shape: tuple[int, ...], slot: Slot, permuted: Permute | None
-) -> tuple[Transfer, ...]:
-    if permuted is None:
-        return sends(source, target, shape, slot)
-    to = permuted.target_of(slot)
-    return (Transfer(slot, to, box_of(target, shape, to)),)
+def _sends(step: Step, slot: Slot) -> tuple[Transfer, ...]:
+    if isinstance(step, Permute):
+        to = step.target_of(slot)
+        return (Transfer(slot, to, box_of(step.target, step.shape, to)),)
+    if isinstance(step, Exchange):
+        return step.sends(slot)
+    return sends(step.source, step.target, step.shape, slot)
 
 
 def fill(pieces: Pieces, step: FillPartial, dtype: torch.dtype) -> Pieces:
@@ -134,10 +141,12 @@ def fill(pieces: Pieces, step: FillPartial, dtype: torch.dtype) -> Pieces:
         out = torch.full(
             there.piece_shape(piece, step.shape), neutral(step.op, dtype), dtype=dtype, device=there.devices[piece]
         )
-        if step.keeps(slot):
-            origin = here.piece_of[slot]
-            kept = pieces[origin] if step.scale == 1 else pieces[origin] * step.scale
-            out[slices(within(here.box(origin, step.shape), there.box(piece, step.shape)))].copy_(kept)
+        origin = here.piece_of[slot]
+        held, where = here.box(origin, step.shape), there.box(piece, step.shape)
+        common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, where, strict=True))
+        if step.keeps(slot) and all(start < stop for start, stop in common):
+            kept = pieces[origin][slices(within(common, held))]
+            out[slices(within(common, where))].copy_(kept if step.scale == 1 else kept * step.scale)
         result.append(out)
     return tuple(result)
 

@@ -108,7 +108,7 @@ def parcelled(
     leaving = [_leg(sends.get(process, ())) for process in processes]
     arriving = [_leg(receives.get(process, ())) for process in processes]
     apart = Parcels(copies, tuple(leaving), tuple(arriving), _joined(leaving), _joined(arriving))
-    if not copies:
+    if not copies or len(processes) == 1:
         return apart
     # What stays may travel along where that saves packing or unpacking the rest.
     index = processes.index(here)

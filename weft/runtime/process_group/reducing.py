@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 import torch
 
+from ...planning import ReduceExchange
 from ...sharding.placements import ReduceOp
 from ..holding import Pieces
-from ..reduction import neutral, reduce_into, reduced
+from ..reduction import reduce_into, reduced
 from .collection import Arrival, Collection, Result, collection
 from .group import Group, wire_device
-from .moving import new_pieces, processes_of, shared
+from .moving import fill_neutral, new_pieces, processes_of, shared
 from .occupancy import slots_of
 from .owners import Reducing, owners_of_step
 from .parcels import Part
@@ -40,9 +41,10 @@ def reduce_step(pieces: Pieces, step: Reducing, dtype: torch.dtype) -> Pieces:
     if work.spread is None:
         return tuple(results)
     targets = new_pieces(step.target, step.shape, dtype)
-    if step.target.pending:
-        for target in targets:
-            target.fill_(neutral(step.target.pending[0][1], dtype))
+    if isinstance(step, ReduceExchange):
+        fill_neutral(targets, step, dtype)
+        if step.scale != 1:
+            results = [result.mul_(step.scale) for result in results]
     outputs = tuple(target.view(-1) for target in targets) if owners.flat else targets
     exchange(work.spread, results, outputs, dtype, group, wire)
     return targets

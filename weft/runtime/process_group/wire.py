@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 
 from .group import Group
 from .parcels import Leg, Parcels, Range
@@ -43,16 +42,12 @@ def swap(
 ) -> None:
     """Sends stretches of one flat tensor to the processes of a group, and receives stretches of another."""
     size = outgoing.dtype.itemsize
-    work = dist.all_to_all_single(
+    group.backend(outgoing.device.type).alltoall_base(
         incoming.view(torch.uint8),
         outgoing.view(torch.uint8),
         [count * size for count in receives],
         [count * size for count in sends],
-        group=group.handle,
-        async_op=True,
-    )
-    assert work is not None
-    work.wait()
+    ).wait()
 
 
 def _outgoing(

@@ -10,6 +10,8 @@ from typing import final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+from torch.distributed import distributed_c10d
 
 __all__ = ["DEFAULT_TIMEOUT", "World", "current", "is_launched", "join", "leave", "on_change"]
 
@@ -112,6 +114,13 @@ def leave() -> None:
         listener(ALONE)
     if world.made_here and dist.is_initialized():
         dist.destroy_process_group()
+
+
+def store() -> Store:
+    """Where the processes of this program leave each other notes."""
+    found = distributed_c10d._get_default_store()
+    assert found is not None
+    return found
 
 
 def joined() -> World | None:

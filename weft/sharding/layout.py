@@ -32,12 +32,12 @@ class Layout:
     (True, ())
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_hash", "mesh", "pending", "splits")
+    # Equal layouts are one object, so the identity that Python compares and hashes by itself is the right one.
+    __slots__ = ("__dict__", "__weakref__", "mesh", "pending", "splits")
 
     mesh: DeviceMesh
     splits: Splits
     pending: Pending
-    _hash: int
 
     def __new__(
         cls,
@@ -57,7 +57,6 @@ class Layout:
         object.__setattr__(self, "mesh", mesh)
         object.__setattr__(self, "splits", frozen_splits)
         object.__setattr__(self, "pending", frozen_pending)
-        object.__setattr__(self, "_hash", hash(key))
         return _interned.setdefault(key, self)
 
     @classmethod
@@ -129,12 +128,6 @@ class Layout:
         splits = list(self.splits)
         del splits[dim]
         return Layout(self.mesh, splits, self.pending)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Layout cannot change ({name!r} was set): make a new one")

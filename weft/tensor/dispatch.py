@@ -28,7 +28,7 @@ from .op_kind import kind_of
 from .plain_gradient import keep_gradient_plain
 from .schedule import Schedule
 from .single_run import needs_single_run, run_once
-from .tensor import Tensor
+from .tensor import Tensor, wrap_whole
 from .viewing import viewed
 from .writing import own_pieces, store, write_out, written_tensors
 
@@ -75,15 +75,58 @@ _MOST_PREPARED = 1 << 16
 forget_with_residences(_prepared.clear)
 
 
+_direct: dict[tuple[object, ...], Layout] = {}
+"""Calls that run once on whole values which already lie right, by signature, with the layout of their one result."""
+forget_with_residences(_direct.clear)
+
+
 def dispatch(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Runs one torch op on sharded tensors."""
-    if not have_copies():
+    if have_copies():
+        refresh(tensors_in(args, kwargs))
+        result = _run(func, args, kwargs)
+        for x in written_tensors(func, args, kwargs):
+            write_through(x)
+        return result
+    if kwargs:
         return _run(func, args, kwargs)
-    refresh(tensors_in(args, kwargs))
+    signature = _direct_signature(func, args)
+    layout = _direct.get(signature)
+    if layout is not None:
+        return wrap_whole(func(*[x._pieces[0] if type(x) is Tensor else x for x in args]), layout)
     result = _run(func, args, kwargs)
-    for x in written_tensors(func, args, kwargs):
-        write_through(x)
+    if type(result) is Tensor and _is_direct(func, args):
+        if len(_direct) >= _MOST_PREPARED:
+            _direct.clear()
+        _direct[signature] = result._layout
     return result
+
+
+def _direct_signature(func: torch._ops.OpOverload, args: tuple[object, ...]) -> tuple[object, ...]:
+    """All that the layout of a result depends on, for a call with flat arguments."""
+    signature: list[object] = [func]
+    for x in args:
+        kind = type(x)
+        if kind is Tensor:
+            signature += (x._layout, x.shape)  # type: ignore[attr-defined]
+        elif kind is float:
+            signature.append(float)
+        elif kind is list or kind is torch.Tensor:
+            signature.append(None)
+        else:
+            signature += (kind, x)
+    return tuple(signature)
+
+
+def _is_direct(func: torch._ops.OpOverload, args: tuple[object, ...]) -> bool:
+    """Whether a call took its arguments as they lie, in one memory, and only read them."""
+    if func in handlers or not kind_of(func).is_pure or any(type(x) in (list, torch.Tensor) for x in args):
+        return False
+    tensors = [x for x in args if isinstance(x, torch.Tensor)]
+    prepared = _prepared.get(_key(func, args, {}, tensors))
+    if prepared is None or not prepared.whole or prepared.once or prepared.outputs is None:
+        return False
+    return all(x._layout is need for x, need in zip(cast("list[Tensor]", tensors), prepared.inputs, strict=True))
 
 
 def _run(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -104,7 +147,7 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
     tensors = tensors_in(args, kwargs)
     if kind.is_pure:
         tensors = [_usable(x) for x in tensors]
-    key = (func, tuple(map(_signature, tensors)), _static(args), _static(kwargs) if kwargs else None)
+    key = _key(func, args, kwargs, tensors)
     prepared = _prepared.get(key)
     if prepared is None:
         if len(_prepared) >= _MOST_PREPARED:
@@ -128,13 +171,19 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
     if prepared.written is None:
         return _run_prepared(func, args, kwargs, tensors, laid, prepared)
     x, changed = cast(Tensor, tensors[prepared.written]), cast(Tensor, laid[prepared.written])
-    own_pieces(x)
+    own_pieces(changed)
     result = _run_prepared(func, args, kwargs, tensors, laid, prepared)
     if changed is not x:
         store(x, changed, str(func))
     if x._layout.pending:
         forget_resolved()
     return result
+
+
+def _key(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], tensors: Sequence[torch.Tensor]
+) -> tuple[object, ...]:
+    return (func, tuple(map(_signature, tensors)), _static(args), _static(kwargs) if kwargs else None)
 
 
 def layouts_for(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Layout, ...]:

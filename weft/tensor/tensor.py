@@ -38,11 +38,11 @@ class Tensor(torch.Tensor):
 
     _layout: Layout
     _pieces: Pieces
-    _asked: DeviceMapping | None
+    _asked: DeviceMapping | None = None
     """The mapping the user asked for, where the layout came from one."""
-    _resolved: Tensor | None
+    _resolved: Tensor | None = None
     """The same value with nothing pending, once an operation has needed it."""
-    _aligned: bool
+    _aligned: bool = False
     """Whether a hook already brings this leaf's gradient to its layout."""
     _resolved_at: int = 0
     """How many writes to pending tensors there had been when `_resolved` was made."""
@@ -286,26 +286,37 @@ def wrap(
 ) -> Tensor:
     """The tensor of this shape that these pieces make up."""
     first = pieces[0] if pieces else None
-    if strides is None:
-        strides = first.stride() if first is not None and holding(layout).unified else row_major(shape)
+    if first is not None and holding(layout).unified:
+        strides = first.stride() if strides is None else strides
+        offset = first.storage_offset() if offset is None else offset
     tensor: Tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
         Tensor,
         shape,
-        strides=strides,
-        storage_offset=offset
-        if offset is not None
-        else first.storage_offset()
-        if first is not None and holding(layout).unified
-        else 0,
+        strides=row_major(shape) if strides is None else strides,
+        storage_offset=offset or 0,
         dtype=first.dtype if first is not None else dtype,
         device=first.device if first is not None else residence(layout.mesh).device,
         requires_grad=False,
     )
     tensor._layout = layout
     tensor._pieces = pieces
-    tensor._asked = asked
-    tensor._resolved = None
-    tensor._aligned = False
+    if asked is not None:
+        tensor._asked = asked
+    return tensor
+
+
+def wrap_whole(whole: torch.Tensor, layout: Layout) -> Tensor:
+    """The tensor that a whole value in one memory is: `wrap` for the path that every small op takes."""
+    tensor: Tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        Tensor,
+        whole.shape,
+        strides=whole.stride(),
+        storage_offset=whole.storage_offset(),
+        dtype=whole.dtype,
+        device=whole.device,
+    )
+    tensor._layout = layout
+    tensor._pieces = (whole,)
     return tensor
 
 

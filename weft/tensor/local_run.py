@@ -147,10 +147,23 @@ def run_everywhere(
         values = result if isinstance(result, (tuple, list)) else (result,)
         for k, (piece, value) in enumerate(zip(place.makes, values, strict=True)):
             if isinstance(value, torch.Tensor):
-                made[k].setdefault(piece, value)
+                if place.parts[k] is None:
+                    made[k].setdefault(piece, value)
+                else:
+                    _fill(made[k], piece, place.parts[k], value, schedule.specs[k])
             elif value is not None:
                 return result
     return _gathered(func, args, kwargs, schedule, made, result)
+
+
+def _fill(
+    pieces: dict[int, torch.Tensor], piece: int, part: tuple[slice, ...], value: torch.Tensor, spec: Spec | None
+) -> None:
+    """Writes what one run made into a whole piece, of which several runs make a part each."""
+    assert spec is not None
+    if piece not in pieces:
+        pieces[piece] = torch.empty(spec.shape, dtype=value.dtype, device=value.device)
+    pieces[piece][part] = value
 
 
 def _neutral(

@@ -28,6 +28,8 @@ class Place:
     inputs: tuple[Region, ...]
     outputs: tuple[Region, ...]
     """Which part of the whole each input and output is there."""
+    parts: tuple[tuple[slice, ...] | None, ...]
+    """Which part of its piece each output is, where other runs make the rest of it; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,12 @@ def scheduled(
             Region((), ()) if spec is None else Region(box_at(narrowed[layout], spec.shape, coords), spec.shape)
             for layout, spec in zip(outputs, specs, strict=True)
         )
+        parts = tuple(
+            slices(region.box) if where.unified and narrowed[layout].split_axes else None
+            for layout, region in zip(outputs, made, strict=True)
+        )
         key = (tuple((piece, str(part)) for piece, part in reads), makes)
-        places.setdefault(key, Place(reads, makes, tuple(region.shape for region in made), given, made))
+        places.setdefault(key, Place(reads, makes, tuple(region.shape for region in made), given, made, parts))
     return Schedule(tuple(places.values()), outputs, tuple(specs))
 
 

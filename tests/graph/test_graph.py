@@ -127,7 +127,9 @@ def test_values_have_no_truth_and_no_length_yet() -> None:
 
 
 def test_input_types_must_be_types() -> None:
-    with pytest.raises(TypeError, match="input0 of graph 'g' needs a TensorType or a BufferType, but got 3"):
+    with pytest.raises(
+        TypeError, match="input0 of graph 'g' needs a TensorType, a BufferType or a distributed type, but got 3"
+    ):
         Graph("g", input_types=[3])
     with pytest.raises(TypeError, match="input_types is a sequence of types"):
         Graph("g", input_types=F32)

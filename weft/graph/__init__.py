@@ -10,9 +10,11 @@
 """
 
 from weft.graph import ops
+from weft.graph.capture import capture
 from weft.graph.compiling import compile  # noqa: A004 - the document's name
 from weft.graph.cost import Cost, DeviceCost
 from weft.graph.device_ref import DeviceRef
+from weft.graph.distributed import DistributedValue
 from weft.graph.dot import to_dot
 from weft.graph.errors import AxisError
 from weft.graph.gradients import grad
@@ -33,6 +35,7 @@ __all__ = [
     "DeviceCost",
     "DeviceRef",
     "Dim",
+    "DistributedValue",
     "Graph",
     "HasBufferValue",
     "HasTensorValue",
@@ -43,6 +46,7 @@ __all__ = [
     "SymbolicDim",
     "TensorType",
     "TensorValue",
+    "capture",
     "compile",
     "grad",
     "ops",

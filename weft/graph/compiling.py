@@ -39,8 +39,8 @@ def compile(graph: Graph, *, backend: Backend = "eager") -> Model:  # noqa: A001
     function = generate(program.fx, graph.name)
     source = source_of(program.fx)
     if backend == "inductor":
-        dynamic = any(not kind.shape.is_static for kind in graph.input_types)
+        dynamic = any(not value.shape.is_static for value in graph.inputs)
         function = torch.compile(function, fullgraph=True, dynamic=dynamic)
-    buffers = {i for i, kind in enumerate(graph.input_types) if isinstance(kind, BufferType)}
+    buffers = {i for i, kind in enumerate(v.type for v in graph.arguments) if isinstance(kind, BufferType)}
     sharing = shared_outputs(program, buffers)
     return Model(graph, function, program.constants, sharing, backend=backend, source=source)

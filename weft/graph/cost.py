@@ -105,7 +105,10 @@ def _bytes(kind: TensorType | BufferType, sizes: Sizes) -> int:
 
 
 def _matmul(call: Call, sizes: Sizes) -> int:
-    lhs = cast(TensorValue, call.args[0])
+    return _product(cast(TensorValue, call.args[0]), call, sizes)
+
+
+def _product(lhs: TensorValue, call: Call, sizes: Sizes) -> int:
     return 2 * _count(call.types[0], sizes) * value_of(lhs.shape[-1], sizes)
 
 
@@ -121,7 +124,8 @@ def _read(call: Call, sizes: Sizes) -> int:
 
 # How many operations a call takes, where that is not one for each element of the result.
 _OPERATIONS: dict[str, Callable[[Call, Sizes], int]] = {
-    "matmul": _matmul,
+    **dict.fromkeys(("matmul", "aten.mm", "aten.bmm"), _matmul),
+    "aten.addmm": lambda call, sizes: _product(cast(TensorValue, call.args[1]), call, sizes),
     "attention": _attention,
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "any", "all", "logsumexp", "argmax", "argmin"), _read),
     **dict.fromkeys(("softmax", "log_softmax"), lambda call, sizes: 5 * _read(call, sizes)),
@@ -199,7 +203,7 @@ def _peaks(graph: Graph, sizes: Sizes) -> dict[DeviceRef, int]:
         for used in node.all_input_nodes:
             last[_memory_of(used)] = at
         last.setdefault(_memory_of(node), at)
-    for value in graph.checked_outputs():
+    for value in graph.results:
         last[_memory_of(value.node)] = len(nodes)
     held: dict[DeviceRef, int] = {}
     peaks: dict[DeviceRef, int] = {}

@@ -65,7 +65,7 @@ def to_dot(graph: Graph) -> str:
             ]
         else:
             lines += [f"  {box}" for box in boxes]
-    for i, value in enumerate(graph.outputs or ()):
+    for i, value in enumerate(graph.results if graph.outputs is not None else ()):
         lines.append(f'  "out{i}" [label="output {i}", shape=plaintext, fillcolor="#ffffff"];')
         edges.append(f'  "{_source(value.node)}" -> "out{i}";')
     return "\n".join([*lines, *dict.fromkeys(edges), "}"])

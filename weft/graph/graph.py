@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
-from typing import SupportsFloat, TypeAlias, final
+from typing import Any, SupportsFloat, TypeAlias, final
 
 import torch
 from torch import fx
@@ -16,17 +16,25 @@ from torch.utils.dlpack import from_dlpack
 from weft.graph.constraint import Constraint
 from weft.graph.cost import Cost, cost_of
 from weft.graph.device_ref import DeviceLike, DeviceRef
+from weft.graph.distributed import DistributedKind, DistributedValue, piece_types, shard_types
 from weft.graph.op import CONSTANT, PART, SIZE, SIZES, Argument, Call, Op
 from weft.graph.printing import text
 from weft.graph.types import BufferType, DTypeLike, TensorType, torch_dtype
 from weft.graph.values import BufferValue, DLPackArray, HasTensorValue, TensorLike, TensorValue, Value
 from weft.sharding.dims import Dim
 from weft.sharding.shape import Shape
+from weft.sharding.types import DistributedBufferType, DistributedTensorType, TensorLayout
 
-__all__ = ["Graph", "InputType"]
+__all__ = ["Graph", "InputType", "InputValue", "OutputValue"]
 
-InputType: TypeAlias = TensorType | BufferType
-"""What a graph can be given."""
+InputType: TypeAlias = TensorType | BufferType | DistributedKind
+"""What a graph can be given: tensors and buffers on one device, or on a mesh."""
+
+InputValue: TypeAlias = TensorValue | BufferValue | DistributedValue
+"""What stands for an input inside the graph."""
+
+OutputValue: TypeAlias = TensorValue | DistributedValue
+"""What a graph can give."""
 
 _stack: ContextVar[tuple[Graph, ...]] = ContextVar("weft_graphs", default=())
 _PACKAGE = str(Path(__file__).parent)
@@ -56,12 +64,18 @@ class Graph:
             raise TypeError(f"a graph's name is a string, but got {name!r}: use Graph('block', input_types=[...])")
         self.name = name
         self.fx = fx.Graph()
-        self.inputs: list[TensorValue | BufferValue] = []
-        self.outputs: list[TensorValue] | None = None
+        # `InputValue`s; which of them an input is, the reader of `input_types` knows and a type checker cannot.
+        self.inputs: list[Any] = []
+        self.arguments: list[TensorValue | BufferValue] = []
+        """The inputs in one row: of one that lies on a mesh, what this process stores."""
+        self.outputs: list[OutputValue] | None = None
         self.constraints: list[Constraint] = []
-        self.symbols: dict[str, tuple[fx.Node, int]] = {}
+        self.symbols: dict[str, tuple[fx.Node, int] | None] = {}
+        """For each name, the value and the dim that show its size; nothing where a run is told it."""
         self.measured: set[str] = set()
         """The names whose sizes are known only when the op that makes them has run."""
+        self.sizes: list[str] = []
+        """The names whose sizes no single argument shows; a run is told them."""
         named = input_types.items() if isinstance(input_types, Mapping) else _numbered(input_types)
         for input_name, input_type in named:
             self._add_input(input_name, input_type)
@@ -99,16 +113,25 @@ class Graph:
         return tuple(value.type for value in self.inputs)
 
     @property
-    def output_types(self) -> tuple[TensorType, ...]:
+    def output_types(self) -> tuple[TensorType | DistributedKind, ...]:
         """The types of the outputs, in order."""
         return tuple(value.type for value in self.checked_outputs())
+
+    @property
+    def results(self) -> list[TensorValue]:
+        """The outputs in one row: of one that lies on a mesh, what this process stores."""
+        flat: list[TensorValue] = []
+        for value in self.checked_outputs():
+            pieces = value.pieces if isinstance(value, DistributedValue) else (value,)
+            flat.extend(piece for piece in pieces if isinstance(piece, TensorValue))
+        return flat
 
     @property
     def nodes(self) -> Iterator[fx.Node]:
         """The recorded operations, in order, without the inputs."""
         return (node for node in self.fx.nodes if node.op != "placeholder")
 
-    def output(self, *values: TensorLike) -> None:
+    def output(self, *values: TensorLike | DistributedValue) -> None:
         """Say what the graph gives; once, and last.
 
         >>> from weft.graph import TensorType
@@ -122,7 +145,9 @@ class Graph:
             raise ValueError(
                 f"graph {self.name!r} already has its outputs {_listed(self.outputs)}: give them all in one call"
             )
-        self.outputs = [self.tensor(value) for value in values]
+        self.outputs = [
+            self._given(value) if isinstance(value, DistributedValue) else self.tensor(value) for value in values
+        ]
 
     def cost(self, **sizes: int) -> Cost:
         """What a run will cost each device, when the names in the graph have these sizes.
@@ -134,7 +159,14 @@ class Graph:
         """
         return cost_of(self, sizes)
 
-    def checked_outputs(self) -> list[TensorValue]:
+    def _given(self, value: DistributedValue) -> DistributedValue:
+        if isinstance(value.type, DistributedBufferType):
+            raise TypeError(f"{value!r} is a buffer, which the caller already has: give what it holds")
+        for piece in value.pieces:
+            self.own(piece)
+        return value
+
+    def checked_outputs(self) -> list[OutputValue]:
         """The outputs, which must have been given."""
         if self.outputs is None:
             raise ValueError(f"graph {self.name!r} has no outputs yet: call graph.output(...) inside `with graph:`")
@@ -200,7 +232,7 @@ class Graph:
         call = Call(op, args, kwargs or {}, tuple(types), many, where())
         nodes = tuple(_as_node(self, argument) for argument in args)
         named = {key: _as_node(self, argument) for key, argument in call.kwargs.items()}
-        node = self.fx.create_node("call_function", op.kernel, nodes, named, name=op.name)  # type: ignore[arg-type]
+        node = self.fx.create_node("call_function", op.kernel, nodes, named, name=op.name.removeprefix("aten."))  # type: ignore[arg-type]
         node.meta["call"] = call
         if not many:
             node.meta["types"] = call.types
@@ -242,19 +274,35 @@ class Graph:
             )
 
     def _add_input(self, name: str, kind: InputType) -> None:
-        if isinstance(kind, TensorType):
-            value: TensorValue | BufferValue = TensorValue(self, self.fx.placeholder(name), kind)
-        elif isinstance(kind, BufferType):
-            value = BufferValue(self, self.fx.placeholder(name), kind)
+        if isinstance(kind, (TensorType, BufferType)):
+            value: InputValue = self._argument(name, kind)
+        elif isinstance(kind, (DistributedTensorType, DistributedBufferType, TensorLayout)):
+            kinds: Sequence[TensorType | BufferType] = (
+                shard_types(kind) if isinstance(kind, DistributedBufferType) else piece_types(kind)
+            )
+            names = [name] if len(kinds) == 1 else [f"{name}_{i}" for i in range(len(kinds))]
+            pieces = [self._argument(piece_name, piece) for piece_name, piece in zip(names, kinds, strict=True)]
+            value = DistributedValue(self, name, kind, pieces)
+            for dim in kind.shape:
+                if not dim.is_static and dim.symbols == {str(dim)} and str(dim) not in self.symbols:
+                    self.sizes.append(str(dim))
+                    self.symbols[str(dim)] = None
         else:
-            raise TypeError(f"{name} of graph {self.name!r} needs a TensorType or a BufferType, but got {kind!r}")
-        value.node.meta["input"] = value
-        value.node.meta["types"] = (kind,)
-        for i, dim in enumerate(kind.shape):
-            symbol = str(dim)
-            if not dim.is_static and dim.symbols == {symbol}:
-                self.symbols.setdefault(symbol, (value.node, i))
+            raise TypeError(
+                f"{name} of graph {self.name!r} needs a TensorType, a BufferType or a distributed type, but got {kind!r}"
+            )
         self.inputs.append(value)
+
+    def _argument(self, name: str, kind: TensorType | BufferType) -> TensorValue | BufferValue:
+        node = self.fx.placeholder(name)
+        made = TensorValue(self, node, kind) if isinstance(kind, TensorType) else BufferValue(self, node, kind)
+        node.meta["input"] = made
+        node.meta["types"] = (kind,)
+        for i, dim in enumerate(kind.shape):
+            if not dim.is_static and dim.symbols == {str(dim)}:
+                self.symbols.setdefault(str(dim), (node, i))
+        self.arguments.append(made)
+        return made
 
     def _check_symbols(self) -> None:
         for value in self.inputs:
@@ -272,7 +320,9 @@ class Graph:
         return TensorValue(self, part, kind)
 
     def __repr__(self) -> str:
-        return f"<Graph {self.name!r}: {len(self.inputs)} inputs, {len(self.fx.nodes) - len(self.inputs)} operations>"
+        return (
+            f"<Graph {self.name!r}: {len(self.inputs)} inputs, {len(self.fx.nodes) - len(self.arguments)} operations>"
+        )
 
     def __str__(self) -> str:
         return text(self)
@@ -287,7 +337,7 @@ def where() -> str:
 
 
 def _numbered(types: Sequence[InputType] | InputType) -> Iterator[tuple[str, InputType]]:
-    if isinstance(types, (TensorType, BufferType)):
+    if not isinstance(types, Sequence):
         raise TypeError(f"input_types is a sequence of types, but got one, {types!r}: use [{types!r}]")
     return ((f"input{i}", kind) for i, kind in enumerate(types))
 
@@ -317,5 +367,5 @@ def _array(value: object) -> torch.Tensor:
     )
 
 
-def _listed(values: Iterable[Value]) -> str:
+def _listed(values: Iterable[Value | DistributedValue]) -> str:
     return ", ".join(value.name for value in values)

@@ -45,8 +45,12 @@ def lower(graph: Graph, *, joined: bool = False) -> Program:
     lowering = _Lowering(graph, joined)
     for node in graph.fx.nodes:
         lowering.visit(node)
-    lowering.fx.output(tuple(lowering.nodes[value.node] for value in graph.checked_outputs()))
-    return Program(lowering.fx, lowering.constants, len(graph.inputs))
+    lowering.fx.output(tuple(lowering.nodes[value.node] for value in graph.results))
+    return Program(lowering.fx, lowering.constants, len(graph.arguments) + len(graph.sizes))
+
+
+def _unknown(name: str) -> tuple[fx.Node, int]:
+    raise AssertionError(f"the size {name} is told to a run, but has no argument")
 
 
 def _copied(x: torch.Tensor, _device: str) -> torch.Tensor:
@@ -110,8 +114,10 @@ class _Lowering:
         self._place_arguments()
 
     def _place_arguments(self) -> None:
-        for value in self.graph.inputs:
+        for value in self.graph.arguments:
             self.nodes[value.node] = self.fx.placeholder(value.name)
+        for name in self.graph.sizes:
+            self.sizes[name] = self.fx.placeholder(name)
         for node in self.graph.nodes:
             call: Call = node.meta["call"]
             if call.op is CONSTANT:
@@ -211,7 +217,7 @@ class _Lowering:
 
     def _measured(self, name: str) -> int | fx.Node:
         if name not in self.sizes:
-            source, dim = self.graph.symbols[name]
+            source, dim = self.graph.symbols[name] or _unknown(name)
             self.sizes[name] = self._write(torch.Tensor.size, (self.nodes[source], dim), {}, Kind.COMPUTE)
         return self.sizes[name]
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
 import torch
 
 from weft.graph.codegen import Function
+from weft.graph.distributed import DistributedKind, DistributedValue, layout_of
 from weft.graph.guard import Guard, ModelInput
 from weft.graph.passes.aliasing import Sharing
+from weft.graph.sizes import value_of
 from weft.graph.types import TensorType
 from weft.runtime.in_process import lazy_clone
+from weft.sharding.types import TensorLayout
+from weft.tensor.tensor import wrap
 
 if TYPE_CHECKING:
     from weft.graph.graph import Graph, InputType
@@ -31,7 +35,18 @@ class Model:
     (tensor([2., 2., 2.]), [tensor([2.])])
     """
 
-    __slots__ = ("_constants", "_function", "_guard", "_sharing", "_single", "backend", "graph", "source")
+    __slots__ = (
+        "_constants",
+        "_function",
+        "_guard",
+        "_plain",
+        "_sharing",
+        "_single",
+        "_sizes",
+        "backend",
+        "graph",
+        "source",
+    )
 
     def __init__(
         self,
@@ -48,9 +63,12 @@ class Model:
         self.source = source
         self._function = function
         self._constants = tuple(constants)
+        self._sizes = tuple(graph.sizes)
         self._sharing = sharing if sharing.lazily or sharing.now else None
         self._guard = Guard(graph)
-        self._single = len(graph.checked_outputs()) == 1
+        outputs = graph.checked_outputs()
+        self._single = len(outputs) == 1
+        self._plain = not any(isinstance(value, DistributedValue) for value in outputs)
 
     @property
     def input_types(self) -> tuple[InputType, ...]:
@@ -58,12 +76,12 @@ class Model:
         return self.graph.input_types
 
     @property
-    def output_types(self) -> tuple[TensorType, ...]:
+    def output_types(self) -> tuple[TensorType | DistributedKind, ...]:
         """The types of the outputs, in order."""
         return self.graph.output_types
 
     def __call__(self, *inputs: ModelInput) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Run the graph: one output as it is, several as a tuple."""
+        """Run the graph: one output as it is, several as a tuple; what lies on a mesh as a `weft.Tensor`."""
         outputs = self._run(inputs)
         return outputs[0] if self._single else tuple(outputs)
 
@@ -72,15 +90,34 @@ class Model:
         return list(self._run(inputs))
 
     def _run(self, inputs: Sequence[ModelInput]) -> Sequence[torch.Tensor]:
-        outputs = self._function(*self._guard.check(inputs), *self._constants)
-        if self._sharing is None:
-            return outputs
+        tensors, sizes = self._guard.check(inputs)
+        outputs = self._function(*tensors, *[sizes[name] for name in self._sizes], *self._constants)
+        if self._sharing is not None:
+            outputs = self._owned(outputs, self._sharing)
+        return outputs if self._plain else self._laid_out(outputs, sizes)
+
+    def _owned(self, outputs: tuple[torch.Tensor, ...], sharing: Sharing) -> tuple[torch.Tensor, ...]:
+        """The outputs, each its own: what somebody else can see is copied, where possible when it is written to."""
         own = list(outputs)
-        for i in self._sharing.lazily:
+        for i in sharing.lazily:
             own[i] = lazy_clone(own[i])
-        for i in self._sharing.now:
+        for i in sharing.now:
             own[i] = own[i].clone()
-        return own
+        return tuple(own)
+
+    def _laid_out(self, outputs: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> list[torch.Tensor]:
+        """The outputs with those that lie on a mesh put together from their pieces."""
+        rest = iter(outputs)
+        results: list[torch.Tensor] = []
+        for value in self.graph.checked_outputs():
+            if isinstance(value, DistributedValue):
+                pieces = tuple(next(rest) for _ in value.pieces)
+                shape = tuple(value_of(dim, sizes) for dim in value.shape)
+                asked = value.type.mapping if isinstance(value.type, TensorLayout) else None
+                results.append(wrap(pieces, layout_of(value.type), shape, asked=asked))
+            else:
+                results.append(next(rest))
+        return results
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.input_types))

@@ -41,7 +41,7 @@ def text(graph: Graph) -> str:
         lines.append(f"{left:<{COLUMN}}  {_types(call.types)}".rstrip())
     lines += [f"  where {constraint}" for constraint in graph.constraints]
     if graph.outputs is not None:
-        lines.append(f"  return {', '.join(value.name for value in graph.outputs)}")
+        lines.append(f"  return {', '.join(value.name for value in graph.results)}")
     return "\n".join(lines)
 
 

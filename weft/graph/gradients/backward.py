@@ -10,7 +10,7 @@ from torch import fx
 
 from weft.graph.gradients.table import NO_GRADIENT, TRANSPOSES, Backward, Contribution, differentiable, values_in
 from weft.graph.graph import Graph
-from weft.graph.op import PART, Call, Kernel, Kind, Op
+from weft.graph.op import CHAINED, PART, Call, Kernel, Op
 from weft.graph.ops.creation import ones, zeros
 from weft.graph.ops.elementwise import add
 from weft.graph.values import TensorLike, TensorValue
@@ -39,7 +39,7 @@ def grad(
     (tensor(9.), tensor([ 3., 12.]))
     """
     with graph:
-        target = graph.checked_outputs()[0] if of is None else of
+        target = graph.results[0] if of is None else of
         graph.own(target)
         asked = _asked(graph, wrt)
         grads = _Sweep(graph, target, _seed(graph, target, seed)).run()
@@ -54,7 +54,7 @@ def grad(
 
 def _asked(graph: Graph, wrt: WithRespectTo) -> list[TensorValue]:
     if wrt is None:
-        return [v for v in graph.inputs if isinstance(v, TensorValue) and differentiable(v.type)]
+        return [v for v in graph.arguments if isinstance(v, TensorValue) and differentiable(v.type)]
     asked: list[TensorValue] = []
     for item in wrt if isinstance(wrt, Sequence) else (wrt,):
         if isinstance(item, int) and not -len(graph.inputs) <= item < len(graph.inputs):
@@ -133,7 +133,7 @@ def contributions(back: Backward) -> Iterable[Contribution]:
     row = TRANSPOSES.get(back.call.op.name)
     if row is not None:
         return row(back)
-    if back.call.op.kind is not Kind.COMPUTE:
+    if back.call.op.kind in CHAINED:
         raise ValueError(f"{back.call.op.name} at {back.call.where} has no gradient: take the values around it")
     return _asked_of_torch(back)
 

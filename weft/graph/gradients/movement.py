@@ -7,11 +7,12 @@ from functools import reduce
 from typing import cast
 
 from weft.graph.device_ref import DeviceRef
+from weft.graph.distributed import Cut
 from weft.graph.gradients.table import Backward, Contribution, transpose_of
 from weft.graph.ops import allreduce
 from weft.graph.ops import elementwise as ops
 from weft.graph.ops.collectives import allgather, piece_of, ppermute
-from weft.graph.ops.indexing import slice_tensor
+from weft.graph.ops.indexing import pad, slice_tensor
 from weft.graph.ops.shaping import concat, rebind
 from weft.graph.values import BufferValue, TensorValue
 from weft.sharding.dims import Dim
@@ -38,6 +39,15 @@ def _window(value: TensorValue, axis: int, start: Dim, length: Dim) -> TensorVal
 def _transfer(back: Backward) -> Iterable[Contribution]:
     x, _ = cast("tuple[TensorValue, DeviceRef]", back.call.args)
     yield x, back.grad.to(x.device)
+
+
+@transpose_of("local_shard")
+def _local_shard(back: Backward) -> Iterable[Contribution]:
+    x, cuts, _ = cast("tuple[TensorValue, tuple[Cut, ...], DeviceRef]", back.call.args)
+    grad = back.grad.to(x.device)
+    for dim, start, _length in reversed(cuts):
+        grad = pad(grad, dim, start, x.shape[dim])
+    yield x, grad
 
 
 @transpose_of("distributed_broadcast")

@@ -6,6 +6,7 @@ from weft.graph.ops.buffers import buffer_load, buffer_store
 from weft.graph.ops.collectives import allgather, alltoall, distributed_broadcast, distributed_scatter, ppermute
 from weft.graph.ops.creation import arange, constant, full, ones, zeros
 from weft.graph.ops.custom import custom
+from weft.graph.ops.distributed import distributed
 from weft.graph.ops.elementwise import (
     abs,
     add,
@@ -137,6 +138,7 @@ __all__ = [
     "cos",
     "cumsum",
     "custom",
+    "distributed",
     "distributed_broadcast",
     "distributed_scatter",
     "div",

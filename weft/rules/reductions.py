@@ -39,7 +39,7 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
             keeps=keeps,
         )
 
-    return Rule(factors, of_nothing=kind if kind in (ReduceOp.MAX, ReduceOp.MIN) else None)
+    return Rule(factors, of_nothing=ReduceOp.SUM if kind is None else kind)
 
 
 def scan(linear: bool = False) -> Rule:

@@ -1,5 +1,33 @@
 """All rules of Weft's own: importing this module fills the table in `registry`."""
 
-from . import indexing, matmul, normalization, pointwise, reductions, slicing, views
+from . import (
+    attention,
+    convolution,
+    indexing,
+    losses,
+    matmul,
+    normalization,
+    pointwise,
+    pooling,
+    reductions,
+    scattering,
+    slicing,
+    sorting,
+    views,
+)
 
-__all__ = ["indexing", "matmul", "normalization", "pointwise", "reductions", "slicing", "views"]
+__all__ = [
+    "attention",
+    "convolution",
+    "indexing",
+    "losses",
+    "matmul",
+    "normalization",
+    "pointwise",
+    "pooling",
+    "reductions",
+    "scattering",
+    "slicing",
+    "sorting",
+    "views",
+]

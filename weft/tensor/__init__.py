@@ -9,10 +9,18 @@ from types import ModuleType
 from ..rules import table  # noqa: F401 - fills the table of rules
 from ..runtime.host_memory import keep_freed_memory
 from . import (  # noqa: F401 - Tensor's ops and its print
+    attention,
+    batch_norm,
+    becoming,
     conjugation,
+    creation_like,
     dispatch,
+    foreach,
+    indexing,
     joining,
+    losses,
     padding,
+    random_numbers,
     reductions,
     reshaping,
     shifting,

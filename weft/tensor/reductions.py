@@ -16,7 +16,7 @@ from ..rules.arguments import dim_set
 from .dispatch import handler, run_by_rule
 from .tensor import Tensor
 
-__all__ = ["is_cut"]
+__all__ = ["is_cut", "moments", "wide"]
 
 aten = torch.ops.aten
 
@@ -48,7 +48,7 @@ def _reduced(func: Op, args: Args, kwargs: Kwargs) -> tuple[Tensor, list[int], b
     return x, sorted(dims), bool(_given(func, args, kwargs, "keepdim", False))
 
 
-def _wide(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+def wide(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The value in the precision that torch reduces it in."""
     wanted = dtype or x.dtype
     if wanted in _SHORT_FLOATS:
@@ -67,13 +67,12 @@ def _mean(func: Op, args: Args, kwargs: Kwargs) -> object:
             f"Got: {x.dtype}"
         )
     count = math.prod(x.shape[d] for d in dims)
-    wide = torch.float32 if dtype in _SHORT_FLOATS else dtype
-    total = aten.sum.dim_IntList(x, dims, keepdim, dtype=wide)
+    total = aten.sum.dim_IntList(x, dims, keepdim, dtype=torch.float32 if dtype in _SHORT_FLOATS else dtype)
     mean = total / count if count else total * math.nan
     return mean if mean.dtype is dtype else mean.to(dtype)
 
 
-def _moments(x: torch.Tensor, dims: Sequence[int], correction: object) -> tuple[torch.Tensor, torch.Tensor]:
+def moments(x: torch.Tensor, dims: Sequence[int], correction: object) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and variance along dims, kept: first the mean, then what is left of it, so that no digits cancel."""
     count = math.prod(x.shape[d] for d in dims)
     mean = aten.sum.dim_IntList(x, dims, True) / count if count else aten.sum.dim_IntList(x, dims, True) * math.nan
@@ -95,7 +94,7 @@ def _variance(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, dims, keepdim = _reduced(func, args, kwargs)
     if not is_cut(x, frozenset(dims)):
         return run_by_rule(func, args, kwargs)
-    mean, variance = _moments(_wide(x), dims, _given(func, args, kwargs, "correction"))
+    mean, variance = moments(wide(x), dims, _given(func, args, kwargs, "correction"))
     name = func._schema.name.removeprefix("aten::")
     spread = variance.sqrt() if name.startswith("std") else variance
     real = x.dtype.to_real() if x.is_complex() else x.dtype
@@ -118,7 +117,7 @@ def _norm(func: Op, args: Args, kwargs: Kwargs) -> object:
     order = 2.0 if given is None else float(cast(float, given))
     dtype = cast("torch.dtype | None", _given(func, args, kwargs, "dtype"))
     real = (dtype or x.dtype).to_real() if (dtype or x.dtype).is_complex else dtype or x.dtype
-    size = _wide(x, dtype).abs()
+    size = wide(x, dtype).abs()
     if order in (math.inf, -math.inf):
         result = aten.amax(size, dims, keepdim) if order > 0 else aten.amin(size, dims, keepdim)
     elif order == 0:
@@ -137,10 +136,10 @@ def _logsumexp(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, dims, keepdim = _reduced(func, args, kwargs)
     if not is_cut(x, frozenset(dims)) or not x.is_floating_point() or not x.numel():
         return run_by_rule(func, args, kwargs)
-    wide = _wide(x)
-    top = aten.amax(wide, dims, True)
+    value = wide(x)
+    top = aten.amax(value, dims, True)
     top = torch.where(top.abs() == math.inf, torch.zeros_like(top), top)
-    result = aten.sum.dim_IntList((wide - top).exp(), dims, True).log() + top
+    result = aten.sum.dim_IntList((value - top).exp(), dims, True).log() + top
     return _without(result, dims, keepdim, x.dtype)
 
 

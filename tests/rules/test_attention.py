@@ -1,0 +1,82 @@
+"""Attention in every layout, and what it moves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from weft.sharding.layout import Layout
+
+from .harness import GRID, LINE, check, laid, memory, moved_bytes
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def inputs(heads: int = 4, keys: int = 5) -> list[torch.Tensor]:
+    return [numbers(2, 4, 3, 4), numbers(2, heads, keys, 4, seed=1), numbers(2, heads, keys, 4, seed=2)]
+
+
+KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(kernel: SDPBackend, causal: bool) -> None:
+    with sdpa_kernel(kernel):
+        check(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, is_causal=causal), *inputs(), limit=8)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("shape", [(3, 5), (2, 1, 3, 5), (4, 3, 5)])
+def test_masks(kernel: SDPBackend, shape: tuple[int, ...]) -> None:
+    mask = numbers(*shape, seed=3)
+    with sdpa_kernel(kernel):
+        check(
+            lambda q, k, v, m: nn.scaled_dot_product_attention(q, k, v, attn_mask=m.detach(), scale=0.3), *inputs(), mask, limit=6
+        )
+
+
+def test_shared_keys() -> None:
+    check(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, enable_gqa=True), *inputs(heads=2), limit=6)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_split_batch_and_heads_move_nothing(kernel: SDPBackend, separate: bool) -> None:
+    with memory(separate), sdpa_kernel(kernel):
+        layout = Layout(GRID, [("a",), ("b",), (), ()])
+        q, k, v = (laid(x, layout).requires_grad_() for x in inputs(keys=3))
+        out = nn.scaled_dot_product_attention(q, k, v, is_causal=True)
+        assert out._layout is layout
+        assert moved_bytes(lambda: nn.scaled_dot_product_attention(q, k, v, is_causal=True)) == 0
+        assert moved_bytes(lambda: out.backward(laid(numbers(2, 4, 3, 4), layout))) == 0
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_split_queries_move_nothing(separate: bool) -> None:
+    with memory(separate):
+        q, k, v = (laid(x, Layout.replicated(LINE, 4)) for x in inputs())
+        q = laid(inputs()[0], Layout(LINE, [(), (), ("x",), ()]))
+        assert moved_bytes(lambda: nn.scaled_dot_product_attention(q, k, v)) == 0
+        assert nn.scaled_dot_product_attention(q, k, v)._layout is q._layout
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_dropout_is_that_of_one_device(separate: bool) -> None:
+    q, k, v = inputs()
+    torch.manual_seed(3)
+    expected = nn.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+    with memory(separate):
+        torch.manual_seed(3)
+        layout = Layout(GRID, [("a",), ("b",), (), ()])
+        actual = nn.scaled_dot_product_attention(*(laid(x, layout) for x in (q, k, v)), dropout_p=0.5)
+        torch.testing.assert_close(actual.full_tensor(), expected)
+
+
+def test_multihead_attention() -> None:
+    module = torch.nn.MultiheadAttention(8, 4, batch_first=True, dtype=torch.float64)
+    check(lambda x: module(x, x, x)[0], numbers(2, 3, 8), limit=6)

@@ -1,0 +1,113 @@
+"""Products in every layout, and what they move."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as nn
+
+from weft.sharding.layout import Layout
+from weft.sharding.mesh import make_mesh
+from weft.sharding.placements import ReduceOp
+
+from .harness import check, laid, memory, moved_bytes, moves
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+PRODUCTS = {
+    "mm": (torch.mm, (4, 5), (5, 6)),
+    "mv": (torch.mv, (4, 5), (5,)),
+    "dot": (torch.dot, (5,), (5,)),
+    "vdot": (torch.vdot, (5,), (5,)),
+    "outer": (torch.outer, (5,), (4,)),
+    "bmm": (torch.bmm, (2, 3, 5), (2, 5, 4)),
+    "matmul 3 by 2": (torch.matmul, (2, 3, 5), (5, 4)),
+    "matmul 1 by 3": (torch.matmul, (5,), (2, 5, 4)),
+    "matmul 4 by 4": (torch.matmul, (2, 1, 3, 5), (4, 5, 2)),
+    "einsum": (lambda a, b: torch.einsum("bik,bjk->bij", a, b), (2, 3, 5), (2, 4, 5)),
+    "einsum across": (lambda a, b: torch.einsum("bshd,hde->bse", a, b), (2, 3, 4, 2), (4, 2, 5)),
+    "linear": (nn.linear, (2, 3, 5), (4, 5)),
+    "transposed": (lambda a, b: a.t() @ b.t(), (5, 4), (3, 5)),
+    "cdist": (torch.cdist, (4, 3), (5, 3)),
+    "tensordot": (lambda a, b: torch.tensordot(a, b, 2), (3, 2, 4), (2, 4, 5)),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(name: str) -> None:
+    function, first, second = PRODUCTS[name]
+    check(function, numbers(*first), numbers(*second, seed=1), limit=12)
+
+
+ADDED = {
+    "addmm, a bias": (torch.addmm, (6,), (4, 5), (5, 6)),
+    "addmm, a matrix": (torch.addmm, (4, 6), (4, 5), (5, 6)),
+    "addmm, a column": (torch.addmm, (4, 1), (4, 5), (5, 6)),
+    "addmm, scaled": (lambda c, a, b: torch.addmm(c, a, b, beta=2, alpha=3), (6,), (4, 5), (5, 6)),
+    "addmv": (torch.addmv, (4,), (4, 5), (5,)),
+    "addr": (torch.addr, (4, 5), (4,), (5,)),
+    "baddbmm": (torch.baddbmm, (2, 3, 4), (2, 3, 5), (2, 5, 4)),
+    "baddbmm, broadcast": (torch.baddbmm, (1, 4), (2, 3, 5), (2, 5, 4)),
+    "addbmm": (torch.addbmm, (3, 4), (2, 3, 5), (2, 5, 4)),
+    "linear": (lambda b, x, w: nn.linear(x, w, b), (4,), (2, 3, 5), (4, 5)),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_products_added_to_something(name: str) -> None:
+    function, *shapes = ADDED[name]
+    check(function, *(numbers(*shape, seed=i) for i, shape in enumerate(shapes)), limit=12)
+
+
+def test_inference_mode() -> None:
+    with torch.inference_mode():
+        check(lambda x, w, b: nn.linear(x, w, b), numbers(2, 3, 5), numbers(4, 5), numbers(4), grad=False)
+        check(torch.matmul, numbers(2, 3, 5), numbers(5, 4), grad=False)
+        check(lambda x: nn.layer_norm(x.reshape(6, 5), (5,)).relu().mean(), numbers(2, 3, 5), grad=False)
+
+
+MESH = make_mesh({"dp": 2, "tp": 4})
+
+
+def put(shape: tuple[int, ...], *splits: str | None, pending: str | None = None) -> torch.Tensor:
+    waiting = {pending: ReduceOp.SUM} if pending else {}
+    return laid(numbers(*shape), Layout(MESH, [(axis,) if axis else () for axis in splits], waiting))
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_column_then_row_parallel_is_one_all_reduce(separate: bool) -> None:
+    with memory(separate):
+        x = put((8, 16, 32), "dp", None, None)
+        up, down = put((128, 32), "tp", None), put((32, 128), None, "tp")
+        bias, last = put((128,), "tp"), put((32,), None)
+        hidden = nn.linear(x, up, bias)
+        assert moved_bytes(lambda: nn.linear(x, up, bias)) == 0
+        assert hidden._layout.splits == (("dp",), (), ("tp",))
+        out = nn.linear(nn.gelu(hidden), down, last)
+        assert out._layout.pending == (("tp", ReduceOp.SUM),)
+        assert moves(lambda: (x + nn.linear(nn.gelu(nn.linear(x, up, bias)), down, last)).exp()) == {"all_reduce": 1}
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_data_parallel_gradients_wait(separate: bool) -> None:
+    """The gradient of a replicated weight is a pending sum over the split batch, resolved once, at the leaf."""
+    with memory(separate):
+        x, w = put((8, 32), "dp", None), put((32, 16), None, None).requires_grad_()
+        assert moves(lambda: (x @ w).square().sum().backward()) == {"all_reduce": 1}
+        assert w.grad._layout is w._layout
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_tensor_parallel_backward_is_one_all_reduce(separate: bool) -> None:
+    with memory(separate):
+        x = put((64, 32), None, None).requires_grad_()
+        up, down = put((32, 128), None, "tp").requires_grad_(), put((128, 32), "tp", None).requires_grad_()
+        y = (x @ up).relu() @ down
+        with torch.no_grad():
+            grad = put((64, 32), None, None)
+        assert moves(lambda: y.backward(grad)) == {"all_reduce": 1}
+        assert up.grad._layout is up._layout
+        assert down.grad._layout is down._layout

@@ -1,0 +1,99 @@
+"""Normalizations in every layout, and what they move."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as nn
+
+from weft.sharding.layout import Layout
+
+from .harness import GRID, LINE, check, laid, memory, moved_bytes, moves
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_softmax(dim: int) -> None:
+    check(lambda x: x.softmax(dim), numbers(2, 5, 4), limit=8)
+    check(lambda x: x.log_softmax(dim), numbers(2, 5, 4), limit=8)
+    check(lambda x: nn.softmin(x, dim), numbers(2, 5, 4), limit=8)
+
+
+def test_layer_norm() -> None:
+    check(lambda x: nn.layer_norm(x, (4,)), numbers(2, 5, 4), limit=8)
+    check(lambda x, w: nn.layer_norm(x, (4,), w), numbers(2, 5, 4), numbers(4), limit=8)
+    check(lambda x, w, b: nn.layer_norm(x, (4,), w, b), numbers(2, 5, 4), numbers(4), numbers(4), limit=12)
+    check(lambda x, w, b: nn.layer_norm(x, (3, 4), w, b), numbers(2, 3, 4), numbers(3, 4), numbers(3, 4), limit=8)
+
+
+def test_rms_norm() -> None:
+    check(lambda x, w: nn.rms_norm(x, (4,), w), numbers(2, 5, 4), numbers(4), limit=12)
+
+
+def test_group_norm() -> None:
+    check(lambda x: nn.group_norm(x, 2), numbers(5, 4, 3), limit=8)
+    check(lambda x, w, b: nn.group_norm(x, 2, w, b), numbers(2, 4, 3), numbers(4), numbers(4), limit=12)
+    check(lambda x, w, b: nn.group_norm(x, 4, w, b), numbers(2, 8, 2, 2), numbers(8), numbers(8), limit=8)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (4, 4, 3), (2, 3, 2, 2)])
+def test_batch_norm_with_its_own_statistics(shape: tuple[int, ...]) -> None:
+    scale = numbers(shape[1], seed=1)
+    check(lambda x: nn.batch_norm(x, None, None, training=True), numbers(*shape), limit=8)
+    check(lambda x, w, b: nn.batch_norm(x, None, None, w, b, training=True), numbers(*shape), scale, scale, limit=8)
+
+
+def test_batch_norm_with_fixed_statistics() -> None:
+    mean, variance = numbers(4), numbers(4).square() + 1
+    check(
+        lambda x, m, v, w, b: nn.batch_norm(x, m.detach(), v.detach(), w, b, training=False),
+        *(numbers(5, 4, 3), mean, variance, numbers(4), numbers(4)),
+        pending=False,
+        limit=12,
+    )
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_batch_norm_keeps_running_statistics(separate: bool) -> None:
+    x = numbers(5, 4, 3)
+    plain = torch.nn.BatchNorm1d(4).double()
+    plain(x)
+    with memory(separate):
+        for layout in (Layout(LINE, [("x",), (), ()]), Layout.replicated(LINE, 3), Layout(LINE, [(), ("x",), ()])):
+            module = torch.nn.BatchNorm1d(4).double()
+            for name, value in [*module.named_buffers(), *module.named_parameters()]:
+                if value.dim():
+                    table = module._buffers if name in module._buffers else module._parameters
+                    new = laid(value, Layout.replicated(LINE, 1))
+                    table[name] = new if name in module._buffers else torch.nn.Parameter(new)
+            module(laid(x, layout))
+            torch.testing.assert_close(module.running_mean.full_tensor(), plain.running_mean)
+            torch.testing.assert_close(module.running_var.full_tensor(), plain.running_var)
+
+
+def test_instance_norm() -> None:
+    check(lambda x: nn.instance_norm(x), numbers(2, 4, 5), limit=6)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_split_batch_moves_nothing(separate: bool) -> None:
+    with memory(separate):
+        x = laid(numbers(4, 6, 8), Layout(GRID, [("a",), ("b",), ()])).requires_grad_()
+        w = laid(numbers(8), Layout.replicated(GRID, 1)).requires_grad_()
+        assert moved_bytes(lambda: nn.layer_norm(x, (8,), w, w)) == 0
+        assert moved_bytes(lambda: nn.rms_norm(x, (8,), w)) == 0
+        assert moved_bytes(lambda: x.softmax(-1)) == 0
+        out = nn.layer_norm(x, (8,), w, w)
+        assert out._layout is x._layout
+        assert moves(lambda: out.sum().backward()).keys() <= {"all_reduce"}
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_batch_norm_of_a_split_batch_reduces_statistics_only(separate: bool) -> None:
+    with memory(separate):
+        x = laid(numbers(64, 4, 5), Layout(LINE, [("x",), (), ()]))
+        w = laid(numbers(4), Layout.replicated(LINE, 1))
+        assert moves(lambda: nn.batch_norm(x, None, None, w, w, training=True)).keys() == {"all_reduce"}

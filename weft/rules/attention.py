@@ -1,0 +1,111 @@
+"""Attention: batch and heads are independent, and so are queries where no mask depends on their place; keys are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ..sharding.placements import ReduceOp
+from .arguments import arranged, broadcast_into
+from .factors import Dims, Factors
+from .registry import Call, Rule, Spec, rules
+
+aten = torch.ops.aten
+
+
+class _Heads:
+    """The factors of one attention call on tensors (batch, heads, length, features)."""
+
+    def __init__(self, call: Call) -> None:
+        query, key, value = (cast(Spec, call.arg(name)).shape for name in ("query", "key", "value"))
+        groups = query[1] // key[1] if key[1] else 1
+        self.sizes = {"b": query[0], "h": key[1], "g": groups, "q": query[2], "k": key[2], "e": query[3], "v": value[3]}
+        self.whole = {"g", "k", "e", "v"}
+        if call.arg("is_causal"):
+            self.whole.add("q")
+        heads = ("h",) if groups == 1 else ("h", "g")
+        self.query: Dims = (("b",), heads, ("q",), ("e",))
+        self.key: Dims = (("b",), ("h",), ("k",), ("e",))
+        self.value: Dims = (("b",), ("h",), ("k",), ("v",))
+        self.out: Dims = (("b",), heads, ("q",), ("v",))
+        self.rows: Dims = (("b",), heads, ("q",))
+        self.scores: Dims = (("b",), heads, ("q",), ("k",))
+        self.score_sizes = (query[0], query[1], query[2], key[2])
+
+    def mask(self, spec: Spec | None) -> Dims:
+        return () if spec is None else broadcast_into(spec.shape, self.scores, self.score_sizes)
+
+    def named(self, mask: Spec | None) -> dict[str, Dims]:
+        one: dict[str, Dims] = {"query": self.query, "key": self.key, "value": self.value}
+        one |= dict.fromkeys(("out", "grad_out", "grad_out_"), self.out)
+        one |= dict.fromkeys(("attn_mask", "attn_bias"), self.mask(mask))
+        return one | {"logsumexp": self.rows} | dict.fromkeys(_CONSTANTS, ())
+
+
+_CONSTANTS = ("philox_seed", "philox_offset", "cum_seq_q", "cum_seq_k")
+
+
+def _mask(call: Call) -> Spec | None:
+    given = call.arg("attn_mask") or call.arg("attn_bias")
+    return given if isinstance(given, Spec) and given.ndim else None
+
+
+def _forward(rows: bool, constants: Sequence[int], nothing: Sequence[int], count: int) -> Rule:
+    """An attention kernel: its result, its rows' normalizers, numbers that are the same everywhere, and no tensors.
+
+    `rows`: whether the normalizers have one entry per query; some kernels round their number up.
+    """
+
+    def factors(call: Call) -> Factors | None:
+        heads = _Heads(call)
+        if cast(float, call.arg("dropout_p")) > 0 or call.arg("return_debug_mask"):
+            return None
+        outputs: list[Dims | None] = [heads.out, heads.rows if rows else (*heads.rows[:2], ())]
+        outputs += [None if k in nothing else () for k in range(2, count)]
+        whole = heads.whole if rows else heads.whole | {"q"}
+        inputs = arranged(call, heads.named(_mask(call)))
+        repeated = frozenset((k, name) for k in constants for name in heads.sizes)
+        return Factors(inputs, tuple(outputs), heads.sizes, frozenset(whole), repeated=repeated)
+
+    return Rule(factors, of_nothing=ReduceOp.SUM)
+
+
+def _backward(mask_gradient: bool = False) -> Rule:
+    """The gradients of queries, keys and values; those of keys and values are sums over the queries."""
+
+    def factors(call: Call) -> Factors | None:
+        heads = _Heads(call)
+        mask = _mask(call)
+        if cast(float, call.arg("dropout_p")) > 0:
+            return None
+        outputs: tuple[Dims | None, ...] = (heads.query, heads.key, heads.value)
+        partial = {1, 2}
+        whole = set(heads.whole)
+        if mask_gradient:
+            wanted = cast("Sequence[bool]", call.arg("grad_input_mask"))[3]
+            outputs += (heads.mask(mask) if wanted and mask is not None else None,)
+            partial.add(3)
+        if not isinstance(call.arg("logsumexp"), Spec) or cast(Spec, call.arg("logsumexp")).shape[2] != heads.sizes["q"]:
+            whole.add("q")
+        named = heads.named(mask)
+        if "q" in whole:
+            named["logsumexp"] = (*heads.rows[:2], *((),) * (cast(Spec, call.arg("logsumexp")).ndim - 2))
+        return Factors(
+            arranged(call, named), outputs, heads.sizes, frozenset(whole), linear=0, partial_outputs=frozenset(partial)
+        )
+
+    return Rule(factors, of_nothing=ReduceOp.SUM)
+
+
+rules |= {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _forward(True, (), (), 2),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _backward(),
+    aten._scaled_dot_product_efficient_attention.default: _forward(False, (2, 3), (), 4),
+    aten._scaled_dot_product_efficient_attention_backward.default: _backward(mask_gradient=True),
+    aten._scaled_dot_product_flash_attention.default: _forward(True, (6, 7, 8), (2, 3, 4, 5), 9),
+    aten._scaled_dot_product_flash_attention_backward.default: _backward(),
+    aten._scaled_dot_product_cudnn_attention.default: _forward(False, (6, 7), (2, 3, 4, 5, 8), 9),
+    aten._scaled_dot_product_cudnn_attention_backward.default: _backward(),
+}

@@ -1,0 +1,102 @@
+"""Losses: elementwise ones, and those that pick a class, which need the classes whole.
+
+Here a loss is not yet averaged: a sum over split samples is a pending sum. `weft.tensor.losses` says means by sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ..sharding.placements import ReduceOp
+from .arguments import arranged, one_each
+from .factors import Dims, Factors
+from .pointwise import broadcast_dims
+from .registry import Call, Rule, Spec, rules
+
+__all__ = ["ELEMENTWISE", "NONE", "SUM"]
+
+aten = torch.ops.aten
+
+NONE, SUM = 0, 2
+"""torch's numbers for reductions."""
+
+ELEMENTWISE = (
+    (aten.mse_loss.default, aten.mse_loss_backward.default),
+    (aten.smooth_l1_loss.default, aten.smooth_l1_loss_backward.default),
+    (aten.huber_loss.default, aten.huber_loss_backward.default),
+    (aten.soft_margin_loss.default, aten.soft_margin_loss_backward.default),
+    (aten.binary_cross_entropy.default, aten.binary_cross_entropy_backward.default),
+)
+"""Losses of pairs of elements, with their gradients."""
+
+
+def _elementwise(call: Call) -> Factors | None:
+    """A loss of each pair; a sum over all of them leaves out every dim."""
+    inputs, output, sizes = broadcast_dims(tuple(spec.shape for spec in call.tensors))
+    reduction = call.arg("reduction")
+    if reduction not in (NONE, SUM):
+        return None
+    return Factors(inputs, (output if reduction == NONE else (),), sizes)
+
+
+def _elementwise_backward(call: Call) -> Factors | None:
+    inputs, output, sizes = broadcast_dims(tuple(spec.shape for spec in call.tensors))
+    if call.arg("reduction") not in (NONE, SUM):
+        return None
+    return Factors(inputs, (output,), sizes, linear=0)
+
+
+for _forward, _backward in ELEMENTWISE:
+    rules[_forward] = Rule(_elementwise)
+    rules[_backward] = Rule(_elementwise_backward)
+
+
+class _Classes:
+    """The factors of a loss of samples that each pick one class: (n, c, …) beside (n, …), or (c) beside one target."""
+
+    def __init__(self, call: Call) -> None:
+        shape = cast(Spec, call.arg("self")).shape
+        samples = ["n"] if len(shape) > 1 else []
+        rest = [f"s{i}" for i in range(len(shape) - 2)]
+        names = [*samples, "c", *rest]
+        self.sizes = dict(zip(names, shape, strict=True))
+        self.all, self.one, self.classes = one_each(names), one_each([*samples, *rest]), one_each(["c"])
+        self.named: dict[str, Dims] = {
+            "self": self.all,
+            "target": self.one if cast(Spec, call.arg("target")).ndim else (),
+            "weight": self.classes,
+            "total_weight": (),
+        }
+
+
+def _nll_loss(call: Call) -> Factors | None:
+    if call.arg("reduction") not in (NONE, SUM):
+        return None
+    classes = _Classes(call)
+    one = classes.one if call.arg("reduction") == NONE else ()
+    repeated: Sequence[str] = ("c",) if call.arg("reduction") == SUM else tuple(classes.sizes)
+    return Factors(
+        arranged(call, classes.named),
+        (one, ()),
+        classes.sizes,
+        frozenset({"c"}),
+        repeated=frozenset((1, name) for name in repeated),
+    )
+
+
+def _nll_loss_backward(call: Call) -> Factors | None:
+    if call.arg("reduction") not in (NONE, SUM):
+        return None
+    classes = _Classes(call)
+    grad = classes.one if cast(Spec, call.arg("grad_output")).ndim else ()
+    inputs = arranged(call, {**classes.named, "grad_output": grad})
+    return Factors(inputs, (classes.all,), classes.sizes, frozenset({"c"}), linear=0)
+
+
+for _op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
+    rules[_op] = Rule(_nll_loss, of_nothing=ReduceOp.SUM)
+for _op in (aten.nll_loss_backward.default, aten.nll_loss2d_backward.default):
+    rules[_op] = Rule(_nll_loss_backward, of_nothing=ReduceOp.SUM)

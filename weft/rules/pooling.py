@@ -1,0 +1,69 @@
+"""Pooling and resampling: batch and channels are independent, the space that is pooled over is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ..sharding.placements import ReduceOp
+from .arguments import one_each
+from .factors import Factors
+from .registry import Call, Rule, rules
+
+aten = torch.ops.aten
+
+
+def _over_space(space: int, *, linear: bool) -> Rule:
+    """The rule of an op on (…, space): the dims ahead of space are those of every tensor."""
+
+    def factors(call: Call) -> Factors | None:
+        shape = call.tensors[0].shape
+        ahead = len(shape) - space
+        if any(spec.ndim != len(shape) for spec in call.tensors):
+            return None
+        dims = one_each([*(f"d{i}" for i in range(ahead)), *[None] * space])
+        sizes = {f"d{i}": shape[i] for i in range(ahead)}
+        outputs = (dims,) * len(call.func._schema.returns)
+        return Factors((dims,) * len(call.tensors), outputs, sizes, linear=0 if linear else "no")
+
+    return Rule(factors, _local_sizes, of_nothing=ReduceOp.SUM)
+
+
+def _local_sizes(
+    call: Call, local: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """A whole input's size is said by some gradients: on one device, it is what the result will be."""
+    names = [argument.name for argument in call.func._schema.arguments]
+    args = list(call.args)
+    if "input_size" in names:
+        args[names.index("input_size")] = list(out[0])
+    return tuple(cast("list[object]", args)), call.kwargs
+
+
+_NONLINEAR = {
+    1: "adaptive_max_pool1d",
+    2: "max_pool2d_with_indices adaptive_max_pool2d fractional_max_pool2d",
+    3: "max_pool3d_with_indices adaptive_max_pool3d fractional_max_pool3d",
+}
+_LINEAR = {
+    1: "avg_pool1d adaptive_avg_pool1d upsample_nearest1d _upsample_nearest_exact1d upsample_linear1d",
+    2: "avg_pool2d _adaptive_avg_pool2d upsample_nearest2d _upsample_nearest_exact2d upsample_bilinear2d "
+    "upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa",
+    3: "avg_pool3d _adaptive_avg_pool3d upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d",
+}
+"""Dims of space to ops; the gradient of each is linear in its first input."""
+
+for _space, _names in _NONLINEAR.items():
+    for _name in _names.split():
+        rules[getattr(aten, _name).default] = _over_space(_space, linear=False)
+for _table in (_NONLINEAR, _LINEAR):
+    for _space, _names in _table.items():
+        for _name in _names.split():
+            _backward = getattr(aten, f"{_name}_backward", None)
+            if _backward is not None:
+                rules[_backward.default] = _over_space(_space, linear=True)
+for _space, _names in _LINEAR.items():
+    for _name in _names.split():
+        rules[getattr(aten, _name).default] = _over_space(_space, linear=True)

@@ -1,0 +1,93 @@
+"""Batch norm over a split batch: the statistics are those of the whole batch, from small all-reduces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ..runtime.holding import holding
+from ..sharding.layout import Layout
+from .dispatch import handler, run_by_rule
+from .movement import from_plain
+from .reductions import is_cut, moments, wide
+from .tensor import Tensor
+
+aten = torch.ops.aten
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Op = torch._ops.OpOverload
+Optional = torch.Tensor | None
+
+
+def _across(x: torch.Tensor) -> list[int]:
+    """The dims that a channel is normalized over."""
+    return [d for d in range(x.dim()) if d != 1]
+
+
+def _per_channel(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return value.reshape([1, -1, *[1] * (x.dim() - 2)])
+
+
+def _runs_whole(x: Tensor) -> bool:
+    return holding(x._layout).unified and not x._layout.pending
+
+
+@handler(aten.native_batch_norm.default)
+def _batch_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(Tensor, args[0])
+    weight, bias, mean, variance = cast("tuple[Optional, ...]", args[1:5])
+    training, momentum, eps = cast("tuple[bool, float, float]", args[5:8])
+    if not training:
+        if _runs_whole(x):
+            return run_by_rule(func, args, kwargs)
+        assert mean is not None
+        assert variance is not None
+        out = _normalized(x, mean, (variance + eps).rsqrt(), weight, bias)
+        none = from_plain(torch.empty(0, dtype=mean.dtype), Layout.replicated(x.mesh, 1))
+        return out, none, none
+    across = _across(x)
+    count = math.prod(x.shape[d] for d in across)
+    own_mean, own_variance = (m.reshape(-1) for m in moments(wide(x), across, 0))
+    if mean is not None:
+        mean.copy_((1 - momentum) * mean + momentum * own_mean)
+    if variance is not None:
+        variance.copy_((1 - momentum) * variance + momentum * own_variance * (count / max(1, count - 1)))
+    if _runs_whole(x) and not is_cut(x, frozenset(across)):
+        return run_by_rule(func, (x, weight, bias, None, None, *args[5:]), kwargs)
+    invstd = (own_variance + eps).rsqrt()
+    return _normalized(x, own_mean, invstd, weight, bias), own_mean, invstd
+
+
+def _normalized(
+    x: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor, weight: Optional, bias: Optional
+) -> torch.Tensor:
+    out = (wide(x) - _per_channel(mean, x)) * _per_channel(invstd if weight is None else invstd * weight, x)
+    if bias is not None:
+        out = out + _per_channel(bias, x)
+    return out if out.dtype is x.dtype else out.to(x.dtype)
+
+
+@handler(aten.native_batch_norm_backward.default)
+def _batch_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    grad, x = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
+    weight, _, _, mean, invstd = cast("tuple[Optional, ...]", args[2:7])
+    training, _, mask = cast("tuple[bool, float, Sequence[bool]]", args[7:10])
+    if not training or not isinstance(x, Tensor) or not is_cut(x, frozenset(_across(x))):
+        return run_by_rule(func, args, kwargs)
+    assert mean is not None
+    assert invstd is not None
+    across = _across(x)
+    count = math.prod(x.shape[d] for d in across)
+    flow = wide(grad)
+    unit = (wide(x) - _per_channel(mean, x)) * _per_channel(invstd, x)
+    shift = aten.sum.dim_IntList(flow, across)
+    scale = aten.sum.dim_IntList(flow * unit, across)
+    back = None
+    if mask[0]:
+        rest = flow - _per_channel(shift, x) / count - unit * (_per_channel(scale, x) / count)
+        back = (rest * _per_channel(invstd if weight is None else invstd * weight, x)).to(x.dtype)
+    return back, scale if mask[1] else None, shift if mask[2] else None

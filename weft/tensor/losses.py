@@ -1,0 +1,103 @@
+"""Losses that are averaged: the mean over split samples is the sum of all divided by the count of all."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+
+from ..rules.losses import ELEMENTWISE, NONE, SUM
+from .dispatch import handler, run_by_rule
+
+aten = torch.ops.aten
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Op = torch._ops.OpOverload
+
+_MEAN = 1
+
+
+def _position(func: Op) -> int:
+    return next(i for i, argument in enumerate(func._schema.arguments) if argument.name == "reduction")
+
+
+def _reduction(func: Op, args: Args, kwargs: Kwargs) -> int:
+    at = _position(func)
+    default = func._schema.arguments[at].default_value
+    return cast(int, args[at] if at < len(args) else kwargs.get("reduction", default))
+
+
+def _with_reduction(func: Op, args: Args, kwargs: Kwargs, reduction: int) -> tuple[Args, Kwargs]:
+    at = _position(func)
+    if at < len(args):
+        return (*args[:at], reduction, *args[at + 1 :]), kwargs
+    return args, {**kwargs, "reduction": reduction}
+
+
+@handler(*(forward for forward, _ in ELEMENTWISE), aten.binary_cross_entropy_with_logits.default)
+def _averaged(func: Op, args: Args, kwargs: Kwargs) -> object:
+    reduction = _reduction(func, args, kwargs)
+    each_args, each_kwargs = _with_reduction(func, args, kwargs, NONE)
+    if func is aten.binary_cross_entropy_with_logits.default:
+        each = _with_logits(*cast("tuple[torch.Tensor, ...]", each_args[:4]), **each_kwargs)
+    else:
+        each = cast(torch.Tensor, run_by_rule(func, each_args, each_kwargs))
+    return each if reduction == NONE else each.mean() if reduction == _MEAN else each.sum()
+
+
+def _with_logits(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    pos_weight: torch.Tensor | None = None,
+    reduction: int = NONE,
+) -> torch.Tensor:
+    """-(w y log σ(x) + (1 - y) log(1 - σ(x))), without overflow."""
+    below = aten.log_sigmoid_forward(x)[0]
+    if pos_weight is None:
+        loss = (1 - target) * x - below
+    else:
+        loss = (1 - target) * x - (1 + (pos_weight - 1) * target) * below
+    return loss if weight is None else loss * weight
+
+
+@handler(*(backward for _, backward in ELEMENTWISE))
+def _averaged_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    if _reduction(func, args, kwargs) == _MEAN:
+        grad, *pair = cast("tuple[torch.Tensor, ...]", args[:3])
+        count = torch.broadcast_shapes(*(x.shape for x in pair)).numel()
+        args, kwargs = _with_reduction(func, (grad / max(1, count), *args[1:]), kwargs, SUM)
+    return run_by_rule(func, args, kwargs)
+
+
+@handler(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+def _nll_loss(func: Op, args: Args, kwargs: Kwargs) -> object:
+    if _reduction(func, args, kwargs) != _MEAN:
+        return run_by_rule(func, args, kwargs)
+    total, weight = cast(
+        "tuple[torch.Tensor, torch.Tensor]", run_by_rule(func, *_with_reduction(func, args, kwargs, SUM))
+    )
+    return total / weight, weight
+
+
+@handler(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def _nll_loss_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    if _reduction(func, args, kwargs) == _MEAN:
+        grad, weight = cast(torch.Tensor, args[0]), cast(torch.Tensor, args[-1])
+        args, kwargs = _with_reduction(func, (grad / weight, *args[1:]), kwargs, SUM)
+    return run_by_rule(func, args, kwargs)
+
+
+@handler(aten.log_sigmoid_forward.default)
+def _log_sigmoid(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """The result, and what its gradient is computed from: on CPUs of the input's size, on GPUs nothing."""
+    x = cast(torch.Tensor, args[0])
+    buffer = (-x.abs()).exp()
+    return x.clamp(max=0) - buffer.log1p(), buffer
+
+
+@handler(aten.log_sigmoid_backward.default)
+def _log_sigmoid_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    grad, x, _ = cast("tuple[torch.Tensor, ...]", args)
+    return grad * (-x).sigmoid()

@@ -1,0 +1,68 @@
+"""Random numbers do not depend on the layout: they are those that one device would draw, each device keeping its part."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+
+from ..runtime.holding import holding
+from .dispatch import handler, run_by_rule
+from .movement import from_plain, moved
+from .tensor import Tensor, wrap
+from .writing import own_pieces, store
+
+aten = torch.ops.aten
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Op = torch._ops.OpOverload
+
+
+def _drawn_into() -> list[Op]:
+    """The ops that overwrite a tensor with random numbers, whatever it held."""
+    names = "normal_ uniform_ cauchy_ log_normal_ exponential_ geometric_ random_ bernoulli_.float".split()
+    found: list[Op] = []
+    for name in names:
+        packet, _, overload = name.partition(".")
+        ops = getattr(aten, packet)
+        found += [getattr(ops, each) for each in ([overload] if overload else ops.overloads())]
+    return found
+
+
+@handler(*_drawn_into())
+def _draw(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(Tensor, args[0])
+    here = holding(x._layout)
+    if here.unified and not x._layout.pending:
+        own_pieces(x)
+        func(x._pieces[0], *args[1:], **kwargs)
+        return x
+    whole = func(torch.empty(x.shape, dtype=x.dtype, device=x.device), *args[1:], **kwargs)
+    store(x, whole, str(func))
+    return x
+
+
+@handler(aten.native_dropout.default)
+def _dropout(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """Where the value is whole in one memory, one kernel; else a mask that is drawn whole, and a product."""
+    x, probability, training = cast("tuple[Tensor, float, bool | None]", args)
+    if holding(x._layout).unified and not x._layout.pending:
+        result, mask = func(x._pieces[0], probability, training)
+        return wrap((result,), x._layout, x.shape), wrap((mask,), x._layout, x.shape)
+    if training is False or probability == 0:
+        return x.clone(), aten.ones_like(x, dtype=torch.bool)
+    whole = torch.empty(x.shape, dtype=torch.float32, device=x.device).bernoulli_(1 - probability).bool()
+    mask = from_plain(whole, x._layout.resolved)
+    scale = 0.0 if probability == 1 else 1 / (1 - probability)
+    return x * mask * scale, mask
+
+
+@handler(aten.bernoulli.default, aten.bernoulli_.Tensor, aten.poisson.default, aten._standard_gamma.default)
+def _drawn_from(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """Numbers drawn from the distributions that a tensor says: drawn once from the whole, laid out like the first."""
+    x = cast(torch.Tensor, args[0])
+    result = run_by_rule(func, args, kwargs)
+    if result is x or not isinstance(x, Tensor) or not isinstance(result, Tensor):
+        return result
+    return moved(result, x._layout.resolved, str(func), implicit=True)

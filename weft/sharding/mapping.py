@@ -27,14 +27,22 @@ class DeviceMapping(ABC):
     True
     """
 
-    __slots__ = ("_hash", "mesh")
+    __slots__ = ("_hash", "_layouts", "mesh")
 
     mesh: DeviceMesh
     _hash: int
 
-    @abstractmethod
+    _layouts: dict[int, Layout]
+
     def layout(self, rank: int) -> Layout:
         """The layout of a tensor of this rank under the mapping."""
+        known = self._layouts.get(rank)
+        if known is None:
+            known = self._layouts[rank] = self._layout(rank)
+        return known
+
+    @abstractmethod
+    def _layout(self, rank: int) -> Layout: ...
 
     @abstractmethod
     def to_placements(self) -> tuple[Placement, ...]:
@@ -81,6 +89,7 @@ class DeviceMapping(ABC):
     def _freeze(self, **fields: object) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "_layouts", {})
         object.__setattr__(self, "_hash", hash((type(self), self._key())))
 
 
@@ -119,7 +128,7 @@ class PlacementMapping(DeviceMapping):
     def _key(self) -> tuple[object, ...]:
         return self.mesh, self.placements
 
-    def layout(self, rank: int) -> Layout:
+    def _layout(self, rank: int) -> Layout:
         splits: list[list[str]] = [[] for _ in range(_checked_rank(rank))]
         pending: dict[str, ReduceOp] = {}
         for axis, placement in zip(self.mesh.axis_names, self.placements, strict=True):
@@ -208,7 +217,7 @@ class NamedMapping(DeviceMapping):
     def _key(self) -> tuple[object, ...]:
         return self.mesh, self.spec, tuple(self.unreduced.items()), self.priorities, self.memory_kind, self.open_dims
 
-    def layout(self, rank: int) -> Layout:
+    def _layout(self, rank: int) -> Layout:
         missing = _checked_rank(rank) - len(self.spec)
         if missing < 0:
             raise ValueError(

@@ -6,24 +6,30 @@ dim of its own) followed by a movement, so its gradient, of any order and in any
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ..devices import CPU, Accelerator, Device, list_devices
-from ..runtime.machine import torch_device
+from ..planning import plan_layouts
+from ..runtime.holding import holding
+from ..runtime.in_process import lazy_clone
+from ..runtime.machine import residence, torch_device
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, ShardingSpec
 from ..sharding.mesh import DeviceMesh, current_mesh, make_mesh
-from ..sharding.named import DimSpec, SpecEntry
+from ..sharding.named import DimSpec, P, SpecEntry
 from ..sharding.placements import ReduceOp
+from . import comm_log
 from .conversion import TensorLike, as_tensor, map_tensors
 from .lane import meeting
-from .movement import layout_of, move
+from .movement import is_recorded, layout_of, move
 from .permutation import permute
+from .tensor import Tensor, wrap_whole
 
 __all__ = [
     "accelerator",
@@ -63,9 +69,21 @@ def shard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Ite
             )
         mapping = dim_specs
     else:
-        entries = () if dim_specs is None else (dim_specs,) if isinstance(dim_specs, str) else dim_specs
-        mapping = ShardingSpec(mesh, entries, replicated_axes)
+        mapping = _mapping(mesh, dim_specs, replicated_axes)
+    if isinstance(x, torch.Tensor):
+        return redistribute(x, mapping, op="shard")
     return map_tensors(lambda leaf: redistribute(leaf, mapping, op="shard"), x, "shard")
+
+
+_named = functools.lru_cache(maxsize=4096)(NamedMapping)
+
+
+def _mapping(mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None) -> NamedMapping:
+    """What the arguments of `shard` say; for a `P` it is looked up."""
+    if isinstance(dim_specs, P) and not replicated_axes:
+        return _named(mesh, dim_specs)
+    entries = () if dim_specs is None else (dim_specs,) if isinstance(dim_specs, str) else dim_specs
+    return ShardingSpec(mesh, cast("Iterable[SpecEntry | DimSpec]", entries), replicated_axes)
 
 
 def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistribute") -> torch.Tensor:
@@ -75,10 +93,7 @@ def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistri
             f"{op} needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...)) or PlacementMapping(mesh, placements)"
         )
     target = mapping.layout(x.dim())
-    for device in target.mesh.devices:
-        if not device.is_host:
-            torch_device(device)
-            break
+    residence(target.mesh)  # raises for devices that do not exist
     return move(x, target, asked=mapping, op=op)
 
 
@@ -139,8 +154,7 @@ def all_reduce(
     x, layout = _laid_out(sharded_tensor, "all_reduce")
     kind = _kind(reduce_op, x.dtype, "all_reduce")
     axes = _axes(layout, reduce_axes, layout.pending_axes or layout.split_axes or layout.mesh.axis_names)
-    y = _contributions(x, layout, kind, axes, "all_reduce")
-    return move(y, _reduced(layout, axes), op="all_reduce")
+    return _combine_and_move(x, layout, kind, axes, _reduced(layout, axes), "all_reduce")
 
 
 @meeting
@@ -167,9 +181,9 @@ def reduce_scatter(
         raise ValueError(
             f"reduce_scatter found no axes to reduce over: the layout {layout} on {layout.mesh} leaves none. Name them: reduce_axes=..."
         )
-    y = _contributions(x, layout, kind, axes, "reduce_scatter")
-    target = _reduced(layout, axes)
-    return move(y, target.with_split(dim, (*target.splits[dim], *axes)), op="reduce_scatter")
+    reduced = _reduced(layout, axes)
+    target = reduced.with_split(dim, (*reduced.splits[dim], *axes))
+    return _combine_and_move(x, layout, kind, axes, target, "reduce_scatter")
 
 
 @meeting
@@ -326,6 +340,21 @@ def _reduced(layout: Layout, axes: Sequence[str]) -> Layout:
     """The layout with these axes replicated."""
     splits = [tuple(a for a in names if a not in axes) for names in layout.splits]
     return Layout(layout.mesh, splits, [(axis, op) for axis, op in layout.pending if axis not in axes])
+
+
+def _combine_and_move(
+    x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequence[str], target: Layout, op: str
+) -> torch.Tensor:
+    """What each device of a group holds, reduced over the group, in the layout asked for."""
+    if type(x) is Tensor and not layout.pending and holding(layout).unified and not is_recorded(x):
+        # The whole value is at hand and nothing is differentiated: the same torch ops, once, on it.
+        whole = x._pieces[0]
+        y = _contributions(whole, layout, kind, axes, op)
+        if comm_log.is_logging():
+            begun = _reduced(layout, axes).with_pending(dict.fromkeys(axes, kind))
+            comm_log.log_plan(plan_layouts(begun, target, tuple(y.shape), y.dtype.itemsize), op, implicit=False)
+        return wrap_whole(lazy_clone(y) if y is whole else y, target)
+    return move(_contributions(x, layout, kind, axes, op), target, op=op)
 
 
 def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequence[str], op: str) -> torch.Tensor:

@@ -17,7 +17,7 @@ from . import comm_log, policy
 from .aliasing import refresh
 from .tensor import Tensor, wrap
 
-__all__ = ["from_plain", "is_transformed", "layout_of", "move", "moved", "note_move", "to_plain"]
+__all__ = ["from_plain", "is_recorded", "is_transformed", "layout_of", "move", "moved", "note_move", "to_plain"]
 
 
 def layout_of(x: torch.Tensor) -> Layout | None:
@@ -116,6 +116,11 @@ class _Move(torch.autograd.Function):
         return _Move.apply(x, target, None, op), dim
 
 
+def is_recorded(x: torch.Tensor) -> bool:
+    """Whether what is done to a tensor is differentiated."""
+    return (torch.is_grad_enabled() and x.requires_grad) or is_transformed()
+
+
 def is_transformed() -> bool:
     """Whether torch.func or forward-mode differentiation is under way."""
     return functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
@@ -125,7 +130,7 @@ def move(
     x: torch.Tensor, target: Layout | None, *, asked: DeviceMapping | None = None, op: str = "shard"
 ) -> torch.Tensor:
     """The same value in another layout (None: as a plain tensor); the gradient moves back."""
-    if (torch.is_grad_enabled() and x.requires_grad) or is_transformed():
+    if is_recorded(x):
         return _Move.apply(x, target, asked, op)  # type: ignore[no-any-return, no-untyped-call]
     return _Move.forward(x, target, asked, op)
 

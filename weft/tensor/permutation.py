@@ -13,7 +13,7 @@ from ..runtime.run import Route
 from ..sharding.geometry import Box, box, box_shape
 from ..sharding.layout import Layout
 from . import comm_log
-from .movement import is_transformed, layout_of, move
+from .movement import is_recorded, layout_of, move
 from .tensor import Tensor, wrap
 
 __all__ = ["permute"]
@@ -27,7 +27,7 @@ def permute(x: torch.Tensor, permutation: Iterable[tuple[int, int]]) -> torch.Te
     assert layout is not None
     pairs = _checked(permutation, layout.mesh.num_devices)
     _route(layout, tuple(x.shape), pairs)
-    if (torch.is_grad_enabled() and x.requires_grad) or is_transformed():
+    if is_recorded(x):
         return _Permute.apply(x, pairs)  # type: ignore[no-any-return, no-untyped-call]
     return _Permute.forward(x, pairs)
 

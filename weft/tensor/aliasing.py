@@ -96,6 +96,8 @@ def write_through(x: Tensor) -> None:
     if shown is None:
         return
     if shown.write is not None:
+        # The ops that write back read `x`, which is newer than its base now.
+        shown.stamp = _stamp(shown.base)
         shown.write(shown.base, x)
     write_through(shown.base)
 

@@ -1,0 +1,170 @@
+"""Ops on lists of tensors, and optimizers: sharded parameters step as whole ones do, with their state in their layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+import torch
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
+
+import weft
+from weft.sharding.layout import Layout
+
+from .harness import GRID, LINE, laid, layouts, memory
+
+G = torch.Generator().manual_seed(7)
+SHAPES = [(5, 4), (3,), (), (2, 3, 2)]
+VALUES = [torch.randn(shape, dtype=torch.float64, generator=G) for shape in SHAPES]
+OTHERS = [torch.rand(shape, dtype=torch.float64, generator=G) + 0.5 for shape in SHAPES]
+
+
+@pytest.fixture(params=[False, True], ids=["unified", "separate"])
+def separate(request: pytest.FixtureRequest) -> Iterator[bool]:
+    with memory(request.param):
+        yield request.param
+
+
+def _layouts(seed: int) -> list[Layout]:
+    """One layout for each shape; a different choice for each seed."""
+    mesh = GRID if seed % 2 else LINE
+    return [
+        layouts(mesh, len(shape), pending=seed > 3)[seed * 5 % len(layouts(mesh, len(shape), seed > 3))]
+        for shape in SHAPES
+    ]
+
+
+LISTS: dict[str, Callable[[list[torch.Tensor], list[torch.Tensor]], object]] = {
+    "add": lambda x, y: torch._foreach_add(x, y, alpha=2),
+    "add a number": lambda x, _: torch._foreach_add(x, 2.0),
+    "add numbers": lambda x, _: torch._foreach_add(x, [1.0, 2.0, 3.0, 4.0]),
+    "mul by a tensor": lambda x, y: torch._foreach_mul(x, y[2]),
+    "div": torch._foreach_div,
+    "addcmul": lambda x, y: torch._foreach_addcmul(x, y, x, 0.5),
+    "addcdiv": lambda x, y: torch._foreach_addcdiv(x, x, y, [1.0, 2.0, 3.0, 4.0]),
+    "addcdiv by a tensor": lambda x, y: torch._foreach_addcdiv(x, x, y, torch.tensor([1.0, 2.0, 3.0, 4.0])),
+    "lerp": lambda x, y: torch._foreach_lerp(x, y, 0.3),
+    "sqrt": lambda _, y: torch._foreach_sqrt(y),
+    "maximum": torch._foreach_maximum,
+    "pow": lambda _, y: torch._foreach_pow(y, 3),
+    "pow of a number": lambda x, _: torch._foreach_pow(2.0, x),
+    "norm": lambda x, _: torch._foreach_norm(x),
+    "norm 1": lambda x, _: torch._foreach_norm(x, 1),
+    "norm inf": lambda x, _: torch._foreach_norm(x, float("inf")),
+    "max": lambda x, _: torch._foreach_max(x),
+    "zero_": lambda x, _: torch._foreach_zero_(x),
+    "mul_": lambda x, y: torch._foreach_mul_(x, y),
+    "mul_ by one": lambda x, y: torch._foreach_mul_(x, y[2]),
+    "copy_": lambda x, y: torch._foreach_copy_(x, y),
+    "addcdiv_": lambda x, y: torch._foreach_addcdiv_(x, x, y, value=2.0),
+    "clamp_max_": lambda x, _: torch._foreach_clamp_max_(x, 0.1),
+    "mm": lambda x, y: torch._foreach_mm([x[0]], [y[0].T]),
+}
+
+
+@pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_tensors(name: str) -> None:
+    expected = [x.clone() for x in VALUES]
+    wanted = LISTS[name](expected, OTHERS)
+    for seed in range(8):
+        theirs = _layouts(seed)
+        x = [laid(v, layout, seed) for v, layout in zip(VALUES, theirs, strict=True)]
+        y = [laid(v, layout, seed) for v, layout in zip(OTHERS, _layouts(seed + 2), strict=True)]
+        given = LISTS[name](x, y)
+        for ours, right in zip(x, expected, strict=True):
+            torch.testing.assert_close(ours.full_tensor(), right)
+        assert [t._layout for t in x] == theirs
+        if isinstance(wanted, (list, tuple)):
+            for ours, right in zip(given, wanted, strict=True):  # type: ignore[arg-type, call-overload]
+                torch.testing.assert_close(ours.full_tensor(), right)
+
+
+def test_lists_may_mix_plain_and_sharded_tensors(separate: bool) -> None:
+    x = [laid(VALUES[0], layouts(GRID, 2)[3]), VALUES[1].clone()]
+    torch._foreach_add_(x, [OTHERS[0], laid(OTHERS[1], layouts(GRID, 1)[1])])
+    torch.testing.assert_close(x[0].full_tensor(), VALUES[0] + OTHERS[0])  # type: ignore[attr-defined]
+    assert type(x[1]) is torch.Tensor, separate
+    torch.testing.assert_close(x[1], VALUES[1] + OTHERS[1])
+
+
+Optimizer = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Optimizer] = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01, nesterov=True),
+    "SGD foreach": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, foreach=True),
+    "SGD fused": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, fused=True),
+    "Adam": lambda p: torch.optim.Adam(p, 0.1, amsgrad=True),
+    "Adam foreach": lambda p: torch.optim.Adam(p, 0.1, weight_decay=0.1, foreach=True),
+    "Adam fused": lambda p: torch.optim.Adam(p, 0.1, amsgrad=True, fused=True),
+    "AdamW": lambda p: torch.optim.AdamW(p, 0.1),
+    "AdamW foreach": lambda p: torch.optim.AdamW(p, 0.1, foreach=True),
+    "AdamW fused": lambda p: torch.optim.AdamW(p, 0.1, fused=True),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, 0.1),
+    "Adagrad fused": lambda p: torch.optim.Adagrad(p, 0.1, fused=True),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, 0.1, momentum=0.5, centered=True),
+    "RMSprop foreach": lambda p: torch.optim.RMSprop(p, 0.1, foreach=True),
+    "Adadelta": lambda p: torch.optim.Adadelta(p, 0.1),
+    "Adamax": lambda p: torch.optim.Adamax(p, 0.1),
+    "NAdam": lambda p: torch.optim.NAdam(p, 0.1),
+    "RAdam": lambda p: torch.optim.RAdam(p, 0.1),
+    "Rprop": lambda p: torch.optim.Rprop(p, 0.1),
+    "ASGD": lambda p: torch.optim.ASGD(p, 0.1),
+    "LBFGS": lambda p: torch.optim.LBFGS(p, 0.1, max_iter=3),
+}
+
+
+def _trained(optimizer: Optimizer, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    made = optimizer(parameters)
+
+    def loss() -> torch.Tensor:
+        made.zero_grad()
+        total = sum(((p - y) ** 2).sum() * (k + 1) for k, (p, y) in enumerate(zip(parameters, OTHERS, strict=True)))
+        assert isinstance(total, torch.Tensor)
+        total.backward()
+        clip_grad_norm_(parameters, 2.0)
+        clip_grad_value_(parameters, 0.9)
+        return total
+
+    for _ in range(3):
+        made.step(loss)
+    return made
+
+
+@pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_step_as_on_one_device(name: str) -> None:
+    expected = [x.clone().requires_grad_() for x in VALUES]
+    _trained(OPTIMIZERS[name], expected)
+    for seed in range(4):
+        theirs = _layouts(seed)
+        ours: list[torch.Tensor] = [laid(v, layout).requires_grad_() for v, layout in zip(VALUES, theirs, strict=True)]
+        made = _trained(OPTIMIZERS[name], ours)
+        for x, right, layout in zip(ours, expected, theirs, strict=True):
+            assert isinstance(x, weft.Tensor)
+            torch.testing.assert_close(x.detach().full_tensor(), right.detach())
+            for state in made.state[x].values():
+                if isinstance(state, weft.Tensor) and state.shape == x.shape:
+                    assert state._layout is layout
+
+
+@pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize("order", [1.0, 2.0, 3.0, float("inf")])
+def test_norms_of_all_gradients(order: float) -> None:
+    right = get_total_norm(VALUES, order)
+    for seed in range(8):
+        ours = [laid(v, layout) for v, layout in zip(VALUES, _layouts(seed), strict=True)]
+        torch.testing.assert_close(get_total_norm(ours, order).full_tensor(), right)  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("separate")
+def test_stepping_moves_nothing() -> None:
+    p = laid(VALUES[0], layouts(GRID, 2)[6]).requires_grad_()
+    p.grad = laid(OTHERS[0], p._layout)
+    for optimizer in (
+        torch.optim.SGD([p], 0.1, momentum=0.9),
+        torch.optim.AdamW([p], foreach=True),
+        torch.optim.Adam([p], fused=True),
+    ):
+        with weft.comm_log() as log:
+            optimizer.step()
+        assert not log.records

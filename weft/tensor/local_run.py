@@ -132,6 +132,8 @@ def run_everywhere(
             x._pieces[piece] if part is None else x._pieces[piece][part]
             for x, (piece, part) in zip(laid, place.reads, strict=True)
         ]
+        if _expects_contiguous(func):
+            local = [t.contiguous() for t in local]
         here_args, here_kwargs = args, kwargs
         if rule is not None and rule.local_args is not None:
             here_args, here_kwargs = _localized(func, args, kwargs, local, place, rule)
@@ -154,6 +156,13 @@ def run_everywhere(
             elif value is not None:
                 return result
     return _gathered(func, args, kwargs, schedule, made, result)
+
+
+@lru_cache(maxsize=4096)
+def _expects_contiguous(func: torch._ops.OpOverload) -> bool:
+    """Whether an op's kernel may ignore strides: some take what their forward kernel has made to be contiguous."""
+    name = func._schema.name.removeprefix("aten::")
+    return name.startswith("native_") or name.endswith("_backward")
 
 
 def _fill(

@@ -33,7 +33,7 @@ def as_tensor(value: object, what: str = "the input") -> torch.Tensor:
         writeable = getattr(getattr(value, "flags", None), "writeable", True)
         if not writeable and hasattr(value, "copy"):
             value = value.copy()
-        return cast(torch.Tensor, torch.from_dlpack(value))
+        return torch.utils.dlpack.from_dlpack(value)
     if _is_numbers(value) or (isinstance(value, (list, tuple)) and not value):
         return torch.tensor(value)
     if hasattr(value, "__array__"):

@@ -228,7 +228,7 @@ def prepare(
         factors = rule.factors(call)
     if factors is None:
         replicated = tuple(Layout.replicated(mesh, x.dim()) for x in tensors)
-        outputs = None
+        outputs: tuple[Layout, ...] | None = None
         if written is not None and isinstance(tensors[written], Tensor):
             outputs = (replicated[written],)
         choice: Choice | None = None

@@ -113,7 +113,7 @@ class _Move(torch.autograd.Function):
         dim = in_dims[0]
         if dim is not None and target is not None:
             target = target.with_dim(dim)
-        return _Move.apply(x, target, None, op), dim
+        return _Move.apply(x, target, None, op), dim  # type: ignore[no-untyped-call]
 
 
 def is_recorded(x: torch.Tensor) -> bool:

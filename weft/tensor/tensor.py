@@ -50,12 +50,12 @@ class Tensor(torch.Tensor):
     """What this tensor shows of another, where it is a view whose elements had to move."""
 
     _run: ClassVar[Dispatcher]
-    _align: ClassVar[Callable[[torch.Tensor, Layout], torch.Tensor]]
+    _align: ClassVar[Callable[[torch.Tensor | None, Layout], torch.Tensor | None]]
     _move: ClassVar[Callable[..., torch.Tensor]]
     _refresh: ClassVar[Callable[[Iterable[torch.Tensor]], None]]
     _text: ClassVar[Callable[[Tensor], str]]
 
-    __torch_function__ = _disabled_torch_function_impl
+    __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         raise TypeError(
@@ -63,7 +63,7 @@ class Tensor(torch.Tensor):
         )
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         func: torch._ops.OpOverload,
         types: Sequence[type],
@@ -95,7 +95,7 @@ class Tensor(torch.Tensor):
         return holding(self._layout).shards(self._pieces, self.shape)
 
     @property
-    def is_distributed(self) -> bool:
+    def is_distributed(self) -> bool:  # type: ignore[override]
         """Whether the tensor lies on more than one device."""
         return not self._layout.mesh.is_single
 
@@ -109,7 +109,7 @@ class Tensor(torch.Tensor):
         torch.Tensor.requires_grad.__set__(self, requires_grad)  # type: ignore[attr-defined]
         self._watch()
 
-    requires_grad = property(torch.Tensor.requires_grad.__get__, _set_requires_grad)  # type: ignore[assignment, attr-defined]
+    requires_grad = property(torch.Tensor.requires_grad.__get__, _set_requires_grad)  # type: ignore[attr-defined]
 
     def _set_data(self, value: torch.Tensor) -> None:
         if not isinstance(value, Tensor):
@@ -119,14 +119,14 @@ class Tensor(torch.Tensor):
             )
         become(self, value)
 
-    data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[assignment, attr-defined]
+    data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined]
 
     def _watch(self) -> None:
         """Brings the gradient of a leaf to the leaf's layout when it arrives."""
         if not self._aligned and self.requires_grad and self.is_leaf:
             self._aligned = True
             layout = self._layout.resolved
-            self.register_hook(lambda grad: Tensor._align(grad, layout))
+            self.register_hook(lambda grad: Tensor._align(grad, layout))  # type: ignore[no-untyped-call]
 
     def full_tensor(self) -> torch.Tensor:
         """The whole value as a plain torch tensor, in every process; differentiable."""
@@ -190,7 +190,7 @@ class Tensor(torch.Tensor):
 
     def tolist(self) -> Any:
         """The whole value as nested lists."""
-        return self.detach().full_tensor().tolist()
+        return cast(Tensor, self.detach()).full_tensor().tolist()
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         return self._only_piece().__dlpack__(**kwargs)
@@ -288,8 +288,8 @@ def wrap(
     first = pieces[0] if pieces else None
     if first is not None and holding(layout).unified:
         strides = first.stride() if strides is None else strides
-        offset = first.storage_offset() if offset is None else offset
-    tensor: Tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        offset = int(first.storage_offset()) if offset is None else offset
+    tensor = torch.Tensor._make_wrapper_subclass(
         Tensor,
         shape,
         strides=row_major(shape) if strides is None else strides,
@@ -307,7 +307,7 @@ def wrap(
 
 def wrap_whole(whole: torch.Tensor, layout: Layout) -> Tensor:
     """The tensor that a whole value in one memory is: `wrap` for the path that every small op takes."""
-    tensor: Tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    tensor = torch.Tensor._make_wrapper_subclass(
         Tensor,
         whole.shape,
         strides=whole.stride(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from ..runtime.holding import holding
@@ -50,7 +52,7 @@ def text(x: Tensor) -> str:
         return head
     if any(isinstance(piece, torch._subclasses.FakeTensor) or piece.is_meta for piece in x._pieces):
         return head
-    values = repr(to_plain(x.detach()).cpu())
+    values = repr(to_plain(cast(Tensor, x.detach())).cpu())
     return f"{head}\n{values[len('tensor(') : -1] if values.startswith('tensor(') else values}"
 
 

@@ -168,3 +168,16 @@ def test_plain_tensors_are_never_aliased(memory) -> None:
     full = x.full_tensor()
     full.add_(1)
     assert x.sum().item() == 8
+
+
+def test_kinds_that_commute_resolve_together_and_others_one_by_one(memory) -> None:
+    mesh = make_mesh({"a": 2, "b": 2})
+    parts = [torch.tensor([float(10**i)]) for i in range(4)]
+    for kinds in ({"a": "sum", "b": "mean"}, {"a": "mean", "b": "sum"}):
+        x = weft.from_local(parts, weft.NamedMapping(mesh, P(), unreduced=kinds))
+        assert x.item() == 555.5
+    mixed = weft.from_local(parts, weft.NamedMapping(mesh, P(), unreduced={"a": "sum", "b": "max"}))
+    summed = weft.shard(mixed, mesh, weft.NamedMapping(mesh, P(), unreduced={"b": "max"}))
+    assert summed.item() == 1010
+    with pytest.raises(weft.PlanError, match="all_reduce"):
+        mixed.item()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import product
 
 import torch
 
-from ..planning import Exchange, FillPartial, Permute, ReduceExchange, plan_layouts
+from ..planning import AllReduce, Exchange, FillPartial, Permute, ReduceExchange, plan_layouts
 from ..planning.transfers import receives
 from ..sharding.geometry import Box, box_shape, within
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
+from . import accelerator_kernels
+from .accelerator import brought, copy, settle
 from .holding import Pieces, holding, nbytes, slices
 from .host_memory import relieve_pressure
 from .reduction import neutral, reduce_into
@@ -40,7 +43,7 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
 
 def placed(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A tensor on a device; one without memory stays without."""
-    return x if x.is_meta else x.to(device)
+    return brought(x, device)
 
 
 def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -> Pieces:
@@ -71,7 +74,8 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
         elif isinstance(step, ReduceExchange):
             pieces = _reduced_by_owners(pieces, step)
         else:
-            pieces = _run_step(pieces, step.source, step.target, tuple(shape))
+            together = _all_reduced(pieces, step) if isinstance(step, AllReduce) else None
+            pieces = together or _run_step(pieces, step.source, step.target, tuple(shape))
     return pieces
 
 
@@ -79,16 +83,19 @@ def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     """The pieces of a value that this process has whole."""
     there = holding(layout.resolved)
     shape = tuple(whole.shape)
-    parts = tuple(
-        lazy_clone(placed(whole[slices(there.box(i, shape))], there.devices[i]).contiguous()) for i in range(there.count)
-    )
+    boxes = [whole[slices(there.box(i, shape))] for i in range(there.count)]
+    there_now = [brought(box, device, settled=False) for box, device in zip(boxes, there.devices, strict=True)]
+    settle(whole, there.devices)
+    parts = tuple(lazy_clone(part.contiguous()) for part in there_now)
     return move(parts, layout.resolved, layout, shape) if layout.pending else parts
 
 
 def _move_whole(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -> Pieces:
     if source.pending and source.pending != target.pending:
-        pieces = (_reduced_whole(pieces, source, shape),)
-        source = source.resolved
+        left = [item for item in source.pending if item in target.pending]
+        kept = source.with_pending(left if tuple(left) == target.pending else ())
+        pieces = _reduced_whole(pieces, source, kept, shape)
+        source = kept
     else:
         pieces = tuple(map(lazy_clone, pieces))
     if target.pending and not source.pending:
@@ -96,16 +103,26 @@ def _move_whole(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[
     return pieces
 
 
-def _reduced_whole(pieces: Pieces, source: Layout, shape: Sequence[int]) -> torch.Tensor:
+def _reduced_whole(pieces: Pieces, source: Layout, kept: Layout, shape: Sequence[int]) -> Pieces:
+    """Whole contributions, reduced over the axes that are pending in `source` and no longer in `kept`."""
+    here, there = holding(source), holding(kept)
+    dropped = [axis for axis in source.pending_axes if axis not in kept.pending_axes]
+    groups: dict[int, list[torch.Tensor]] = {}
+    for piece, slot in zip(pieces, here.slots, strict=True):
+        groups.setdefault(there.piece_of[slot], []).append(piece)
     first = pieces[0]
-    relieve_pressure(nbytes(shape, first.dtype))
-    out = torch.empty(tuple(shape), dtype=first.dtype, device=first.device)
-    return reduce_into(out, _one_kind(source), pieces)
+    relieve_pressure(len(groups) * nbytes(shape, first.dtype))
+    op, divisor = _how(source, dropped)
+    outs = [torch.empty(tuple(shape), dtype=first.dtype, device=first.device) for _ in groups]
+    return tuple(reduce_into(out, op, groups[k], divisor) for k, out in enumerate(outs))
 
 
-def _one_kind(source: Layout) -> ReduceOp:
-    """The kind of all pending reductions; the planner has refused mixed kinds."""
-    return source.pending[0][1]
+def _how(source: Layout, axes: Sequence[str]) -> tuple[ReduceOp, int]:
+    """How contributions along these axes are combined, and what a mean divides by; the planner has refused other mixtures."""
+    pending = dict(source.pending)
+    kinds = {pending[axis] for axis in axes}
+    divisor = math.prod(source.mesh.axis_size(axis) for axis in axes if pending[axis] is ReduceOp.AVG)
+    return (ReduceOp.AVG if ReduceOp.AVG in kinds else kinds.pop()), divisor
 
 
 def fill_pending(whole: torch.Tensor, target: Layout) -> Pieces:
@@ -136,14 +153,39 @@ def _run_step(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, 
         out = torch.empty([stop - start for start, stop in where], dtype=dtype, device=there.devices[piece])
         if dropped:
             parts = _contributions(pieces, source, target, shape, piece, dropped)
-            reduce_into(out, _one_kind(source), [part.to(out.device) for part in parts])
+            op, divisor = _how(source, dropped)
+            reduce_into(out, op, [brought(part, out.device) for part in parts], divisor)
         else:
             for transfer in receives(source, target, shape, slot):
                 origin = here.piece_of[transfer.source_slot]
                 part = pieces[origin][slices(within(transfer.box, here.box(origin, shape)))]
-                out[slices(within(transfer.box, where))].copy_(part)
+                copy(out[slices(within(transfer.box, where))], part)
         result.append(out)
     return tuple(result)
+
+
+def _all_reduced(pieces: Pieces, step: AllReduce) -> Pieces | None:
+    """Each group's shards, combined by one kernel on all its accelerators; None where that cannot be."""
+    if not accelerator_kernels.serves(pieces) or step.divisor not in (1, step.contributions):
+        return None
+    here, there = holding(step.source), holding(step.target)
+    mesh = step.source.mesh
+    reduced = [mesh.index_of[axis] for axis in step.axes]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for slot in here.residence.owned:
+        coords = mesh.coords(slot)
+        groups.setdefault(tuple(c for i, c in enumerate(coords) if i not in reduced), []).append(slot)
+    shapes = [there.piece_shape(piece, step.shape) for piece in range(there.count)]
+    outs = [
+        torch.empty(shape, dtype=pieces[0].dtype, device=device)
+        for shape, device in zip(shapes, there.devices, strict=True)
+    ]
+    for slots in groups.values():
+        parts = [pieces[here.piece_of[slot]] for slot in slots]
+        targets = [outs[there.piece_of[slot]] for slot in slots]
+        if not accelerator_kernels.all_reduce(targets, step.op, parts):
+            return None
+    return tuple(outs)
 
 
 def _exchanged(pieces: Pieces, step: Exchange) -> Pieces:
@@ -156,7 +198,7 @@ def _exchanged(pieces: Pieces, step: Exchange) -> Pieces:
         for transfer in step.receives(slot):
             origin = here.piece_of[transfer.source_slot]
             part = pieces[origin][slices(within(transfer.box, here.box(origin, step.shape)))]
-            out[slices(within(transfer.box, where))].copy_(part if step.scale == 1 else part * step.scale)
+            copy(out[slices(within(transfer.box, where))], part if step.scale == 1 else part * step.scale)
         result.append(out)
     return tuple(result)
 
@@ -174,8 +216,9 @@ def _reduced_by_owners(pieces: Pieces, step: ReduceExchange) -> Pieces:
             for transfer in step.owners.collects(slot):
                 if transfer.box == box:
                     origin = here.piece_of[transfer.source_slot]
-                    parts.append(pieces[origin][slices(within(box, here.box(origin, step.shape)))].to(device))
-            reduce_into(out, _one_kind(step.source), parts)
+                    part = pieces[origin][slices(within(box, here.box(origin, step.shape)))]
+                    parts.append(brought(part, device))
+            reduce_into(out, step.op, parts, step.divisor)
             reduced[slot, box] = out if step.scale == 1 else out * step.scale
         return reduced[slot, box]
 
@@ -184,7 +227,7 @@ def _reduced_by_owners(pieces: Pieces, step: ReduceExchange) -> Pieces:
         where = there.box(piece, step.shape)
         out = _blank(step, box_shape(where), pieces[0].dtype, there.devices[piece])
         for transfer in step.owners.takes(slot):
-            out[slices(within(transfer.box, where))].copy_(owned(transfer.source_slot, transfer.box))
+            copy(out[slices(within(transfer.box, where))], owned(transfer.source_slot, transfer.box))
         result.append(out)
     return tuple(result)
 
@@ -201,7 +244,7 @@ def _blank(
 def _permuted(pieces: Pieces, step: Permute) -> Pieces:
     here, there = holding(step.source), holding(step.target)
     origins = [pieces[here.piece_of[step.source_of(slot)]] for slot in there.slots]
-    return tuple(lazy_clone(origin.to(device)) for origin, device in zip(origins, there.devices, strict=True))
+    return tuple(lazy_clone(brought(origin, device)) for origin, device in zip(origins, there.devices, strict=True))
 
 
 def _contributions(
@@ -227,7 +270,7 @@ def _contributions(
             continue
         joined = torch.empty(box_shape(where), dtype=pieces[0].dtype, device=there.devices[piece])
         for box, part in parts:
-            joined[slices(within(box, where))].copy_(part)
+            copy(joined[slices(within(box, where))], part)
         result.append(joined)
     return result
 
@@ -245,6 +288,6 @@ def _spread(pieces: Pieces, step: FillPartial) -> Pieces:
         common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, where, strict=True))
         if step.keeps(slot) and all(start < stop for start, stop in common):
             kept = pieces[origin][slices(within(common, held))]
-            out[slices(within(common, where))].copy_(kept if step.scale == 1 else kept * step.scale)
+            copy(out[slices(within(common, where))], kept if step.scale == 1 else kept * step.scale)
         result.append(out)
     return tuple(result)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..sharding.placements import ReduceOp
+from . import accelerator_kernels
 
 __all__ = ["combine", "neutral", "reduce_into", "reduced"]
 
@@ -54,22 +55,27 @@ def reduced(op: ReduceOp, parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return reduce_into(torch.empty(first.shape, dtype=first.dtype, device=first.device), op, parts)
 
 
-def reduce_into(out: torch.Tensor, op: ReduceOp, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Writes the reduction of equal-shaped parts to `out`."""
+def reduce_into(
+    out: torch.Tensor, op: ReduceOp, parts: Sequence[torch.Tensor], divisor: int | None = None
+) -> torch.Tensor:
+    """Writes the reduction of equal-shaped parts to `out`; a mean divides by `divisor`, or by how many there are."""
+    divisor = len(parts) if divisor is None else divisor
     if len(parts) == 1:
         return out.copy_(parts[0])
     if out.dtype is torch.bool and op in _ARITHMETIC:
         return out.copy_(_bool_reduced(op, parts))
+    if divisor in (1, len(parts)) and accelerator_kernels.combine(out, op, parts):
+        return out
     chunks = [out], [[part] for part in parts]
     if out.device.type == "cpu" and out.numel() > _CHUNK and out.is_contiguous():
         step = max(1, _CHUNK * out.shape[0] // out.numel())
         chunks = list(out.split(step)), [list(part.split(step)) for part in parts]
     for k, target in enumerate(chunks[0]):
-        _reduce_chunk(target, op, [chunked[k] for chunked in chunks[1]])
+        _reduce_chunk(target, op, [chunked[k] for chunked in chunks[1]], divisor)
     return out
 
 
-def _reduce_chunk(out: torch.Tensor, op: ReduceOp, parts: list[torch.Tensor]) -> None:
+def _reduce_chunk(out: torch.Tensor, op: ReduceOp, parts: list[torch.Tensor], divisor: int) -> None:
     wide = out.dtype in _SHORT_FLOATS and op in _ARITHMETIC
     first = parts[0].float() if wide else parts[0]
     together = combine[op]
@@ -77,7 +83,7 @@ def _reduce_chunk(out: torch.Tensor, op: ReduceOp, parts: list[torch.Tensor]) ->
     for part in parts[2:]:
         together(total, part, out=total)
     if op is ReduceOp.AVG:
-        total.div_(len(parts))
+        total.div_(divisor)
     if wide:
         out.copy_(total)
 

@@ -1,0 +1,85 @@
+"""Copies to and from accelerators: from peer to peer where two can reach each other, through pinned memory where not.
+
+Every device's work is ordered on its current stream. A copy between two is ordered on both, by events; the host waits
+only where it reads the result, or where its own memory must not change yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+
+__all__ = ["brought", "copy", "reaches", "settle"]
+
+
+@cache
+def reaches(one: torch.device, other: torch.device) -> bool:
+    """Whether one accelerator can read another's memory; two on the same hardware can.
+
+    >>> reaches(torch.device("cuda", 0), torch.device("cuda", 0))
+    True
+    """
+    return one == other or torch.cuda.can_device_access_peer(one, other)
+
+
+def copy(target: torch.Tensor, source: torch.Tensor, *, settled: bool = True) -> torch.Tensor:
+    """Writes a tensor to another of its shape, wherever the two are.
+
+    `settled=False`: host memory that is read may be read later, until `settle` is called.
+
+    >>> copy(torch.empty(2), torch.ones(2))
+    tensor([1., 1.])
+    """
+    there, here = target.device, source.device
+    if there.type == "cuda" and here.type == "cpu":
+        return _uploaded(target, source, settled)
+    if there.type == here.type == "cuda" and not reaches(here, there):
+        return _staged(target, source)
+    return target.copy_(source)
+
+
+def brought(source: torch.Tensor, device: torch.device, *, settled: bool = True) -> torch.Tensor:
+    """A tensor on a device: itself if it is there.
+
+    >>> x = torch.ones(2)
+    >>> brought(x, torch.device("cpu")) is x
+    True
+    """
+    if source.is_meta or source.device == device:
+        return source
+    if "cuda" not in (source.device.type, device.type):
+        return source.to(device)
+    return copy(torch.empty(source.shape, dtype=source.dtype, device=device), source, settled=settled)
+
+
+def settle(source: torch.Tensor, devices: Iterable[torch.device]) -> None:
+    """Waits until what copies read of a host tensor has been read.
+
+    >>> settle(torch.ones(2), [torch.device("cpu")])
+    """
+    accelerators = {device for device in devices if device.type == "cuda"}
+    if accelerators and source.device.type == "cpu" and source.is_pinned():
+        for device in accelerators:
+            torch.cuda.current_stream(device).synchronize()
+
+
+def _uploaded(target: torch.Tensor, source: torch.Tensor, settled: bool) -> torch.Tensor:
+    if not source.is_contiguous() and source.numel():
+        # Torch would gather it in ordinary memory, and the driver copy that to pinned memory. One pass is enough.
+        pinned = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+        return target.copy_(pinned.copy_(source), non_blocking=True)
+    # From pinned memory, `non_blocking` lets many copies run one after the other while the host goes on.
+    return target.copy_(source, non_blocking=not settled)
+
+
+def _staged(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """From one accelerator to another that cannot reach it."""
+    pinned = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+    pinned.copy_(source, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record(torch.cuda.current_stream(source.device))
+    torch.cuda.current_stream(target.device).wait_event(arrived)
+    # Torch keeps the pinned memory until both copies are done.
+    return target.copy_(pinned, non_blocking=True)

@@ -1,0 +1,143 @@
+"""Reductions by Weft's own kernels, where they apply: one launch instead of a chain of adds and copies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from ..sharding.placements import ReduceOp
+from .accelerator import reaches
+
+__all__ = ["all_reduce", "combine", "few_launches", "reducible", "serves"]
+
+# Triton takes long to import and is not everywhere, so what needs it is imported when a GPU first reduces something.
+_COMBINE = "weft.kernels.combining:combine_into"
+_ALL_REDUCE = "weft.kernels:DistributedAllReduce"
+_CONTEXT = "weft.kernels:DeviceContext"
+_SIGNAL_BUFFER = "weft.kernels:signal_buffer"
+
+_DEVICES = frozenset({"cuda"})
+_MOST = 8
+_FEWEST_PARTS = 3
+_WORTH_IT = 1 << 20
+"""Bytes from which on the memory traffic that is saved outweighs the host's work for the launch."""
+
+_WORDS = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "mean",
+    ReduceOp.MAX: "max",
+    ReduceOp.MIN: "min",
+    ReduceOp.PROD: "prod",
+}
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_WHOLES = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
+
+
+class _Preference(threading.local):
+    """What this thread's reductions are to spare."""
+
+    few_launches = False
+
+
+_preference = _Preference()
+
+
+@contextmanager
+def few_launches() -> Iterator[None]:
+    """Inside, reductions of any size are one launch: what is recorded for a replay costs the host nothing later.
+
+    >>> with few_launches():
+    ...     _preference.few_launches
+    True
+    """
+    before = _preference.few_launches
+    _preference.few_launches = True
+    try:
+        yield
+    finally:
+        _preference.few_launches = before
+
+
+def combine(out: torch.Tensor, op: ReduceOp, parts: Sequence[torch.Tensor]) -> bool:
+    """Writes the reduction of parts on one accelerator to `out` in one launch, if that is possible and worth it.
+
+    >>> combine(torch.empty(2), ReduceOp.SUM, [torch.ones(2)] * 3)
+    False
+    """
+    if out.device.type not in _DEVICES or not _FEWEST_PARTS <= len(parts) <= _MOST:
+        return False
+    if out.nbytes < _WORTH_IT and not _preference.few_launches:
+        return False
+    if not reducible(op, (out, *parts)) or any(part.device != out.device for part in parts):
+        return False
+    _kernel(_COMBINE)(out, parts, _WORDS[op])
+    return True
+
+
+def all_reduce(outs: Sequence[torch.Tensor], op: ReduceOp, parts: Sequence[torch.Tensor]) -> bool:
+    """Writes the reduction of parts, one on each device, to every device's `out`, if the kernels can.
+
+    Devices that share memory may share an `out`.
+
+    >>> all_reduce([torch.empty(2)], ReduceOp.SUM, [torch.ones(2)])
+    False
+    """
+    devices = tuple(part.device for part in parts)
+    if not 2 <= len(parts) <= _MOST or not serves(parts):
+        return False
+    if not reducible(op, (*outs, *parts)) or not all(reaches(a, b) for a in set(devices) for b in set(devices)):
+        return False
+    context, execute = _kernel(_CONTEXT), _kernel(_ALL_REDUCE).execute  # type: ignore[attr-defined]
+    execute(outs, parts, _signals(devices), [context(device) for device in devices], reduce_op=_WORDS[op])
+    return True
+
+
+def serves(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether all tensors are on accelerators that the kernels run on.
+
+    >>> serves([torch.ones(2)])
+    False
+    """
+    return all(x.device.type in _DEVICES for x in tensors)
+
+
+def reducible(op: ReduceOp, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the kernels know the dtype and see plain memory, and nobody is watching torch's own operations.
+
+    >>> reducible(ReduceOp.AVG, [torch.ones(2, dtype=torch.int32)])
+    False
+    """
+    dtype = tensors[0].dtype
+    if dtype not in _FLOATS and (dtype not in _WHOLES or op is ReduceOp.AVG):
+        return False
+    if not _has_triton() or not all(
+        type(x) is torch.Tensor and x.dtype == dtype and x.is_contiguous() and not x.is_neg() for x in tensors
+    ):
+        return False
+    # Tracers and transforms see torch's operations, and no kernel of ours.
+    return _get_current_dispatch_mode() is None and torch._C._functorch.maybe_current_level() is None
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+@cache
+def _kernel(name: str) -> Callable[..., object]:
+    module, _, attribute = name.partition(":")
+    found: Callable[..., object] = getattr(import_module(module), attribute)
+    return found
+
+
+@cache
+def _signals(devices: tuple[torch.device, ...]) -> tuple[object, ...]:
+    """The buffers through which these devices meet, made once."""
+    return tuple(_kernel(_SIGNAL_BUFFER)(device) for device in devices)

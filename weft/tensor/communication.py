@@ -10,7 +10,7 @@ import functools
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import cast, overload
 
 import torch
 
@@ -51,7 +51,13 @@ __all__ = [
 Spec = DeviceMapping | Iterable[SpecEntry | DimSpec] | str | None
 
 
-def shard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None = None) -> Any:
+@overload
+def shard(
+    x: torch.Tensor, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None = None
+) -> torch.Tensor: ...
+@overload
+def shard(x: object, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None = None) -> object: ...
+def shard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None = None) -> object:
     """The same value, laid out over `mesh` as `dim_specs` says; `x` may be a pytree, or be laid out in any way already.
 
     >>> import torch, weft
@@ -97,7 +103,7 @@ def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistri
     return move(x, target, asked=mapping, op=op)
 
 
-def reshard(*args: Any, **kwargs: Any) -> Any:
+def reshard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None = None) -> object:
     """Deprecated: use `shard`.
 
     >>> import torch, weft, warnings
@@ -112,7 +118,7 @@ def reshard(*args: Any, **kwargs: Any) -> Any:
         DeprecationWarning,
         stacklevel=2,
     )
-    return shard(*args, **kwargs)
+    return shard(x, mesh, dim_specs, replicated_axes)
 
 
 @meeting

@@ -56,7 +56,9 @@ def _laid_out(value: torch.Tensor, mapping: DeviceMapping | None, requires_grad:
 def _made(function: Callable[..., torch.Tensor], example: str) -> Callable[..., Tensor]:
     """A torch creation function with `mapping=`."""
 
-    def create(*args: Any, mapping: DeviceMapping | None = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
+    def create(
+        *args: object, mapping: DeviceMapping | None = None, requires_grad: bool = False, **kwargs: object
+    ) -> Tensor:
         where = _mapping(mapping)
         if "device" in kwargs:
             raise TypeError(
@@ -91,7 +93,11 @@ def _made_like(function: Callable[..., torch.Tensor], call: str) -> Callable[...
     """A torch `*_like` function whose result lies like its input, or as `mapping=` says."""
 
     def create(
-        x: TensorLike, *args: Any, mapping: DeviceMapping | None = None, requires_grad: bool = False, **kwargs: Any
+        x: TensorLike,
+        *args: object,
+        mapping: DeviceMapping | None = None,
+        requires_grad: bool = False,
+        **kwargs: object,
     ) -> Tensor:
         like = as_tensor(x, function.__name__).detach()
         result = function(like, *args, **kwargs)

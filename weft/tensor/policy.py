@@ -37,7 +37,7 @@ class reshard_policy:  # noqa: N801 - called like a function, and usable with `w
     """
 
     def __init__(self, policy: str) -> None:
-        global _policy
+        global _policy  # noqa: PLW0603 - the policy is the process's
         if policy not in POLICIES:
             raise ValueError(f"unknown reshard policy {policy!r}: use one of {', '.join(map(repr, POLICIES))}")
         self._before = _policy
@@ -49,7 +49,7 @@ class reshard_policy:  # noqa: N801 - called like a function, and usable with `w
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        global _policy
+        global _policy  # noqa: PLW0603
         _policy = self._before
 
 

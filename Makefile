@@ -2,6 +2,7 @@
 #   make test    lint and run the tests         make demo    run the demonstration
 #   make lint    ruff and mypy                  make format  let ruff rewrite the files
 #   make setup   only the environment           make clean   remove what these commands made
+#   make docs    the site, in docs/_build/html
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,7 +25,10 @@ LOCKS := requirements.lock requirements-triton.lock
 KEY := $(shell { echo "$(CURDIR)"; cat pyproject.toml $(LOCKS); } | cksum | tr ' ' '-')
 READY := $(VENV)/.ready-$(KEY)
 
-.PHONY: setup test lint format demo clean
+# The site's tools are kept apart from what the tests need.
+DOCS_READY := $(VENV)/.docs-ready-$(shell cat requirements-docs.lock requirements.lock | cksum | tr ' ' '-')
+
+.PHONY: setup test lint format demo docs clean
 .DEFAULT_GOAL := test
 
 setup: $(READY)
@@ -59,6 +63,15 @@ format: $(READY)
 demo: $(READY)
 	$(PY) examples/demo.py
 
+$(DOCS_READY): $(READY)
+	@rm -f $(VENV)/.docs-ready-*
+	$(PY) -m pip install --quiet -r requirements-docs.lock
+	@touch $@
+
+docs: $(DOCS_READY)
+	$(PY) -m sphinx -b html -W --keep-going -q docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 clean:
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find weft tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,35 +7,37 @@ from __future__ import annotations
 
 import os
 import sys
-from abc import ABC
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
+
+from .frozen import Frozen
 
 __all__ = ["CPU", "Accelerator", "Device", "first_devices", "list_devices", "local_devices", "set_inventory"]
 
 
-@dataclass(frozen=True, slots=True)
-class Device(ABC):
+class Device(Frozen):
     """One place that can hold a shard: a `CPU` or an `Accelerator`.
 
     >>> isinstance(CPU(), Device), CPU(1) < CPU(2)
     (True, True)
     """
 
-    id: int = 0
+    __slots__ = ("id",)
+    __match_args__ = ("id",)
 
+    id: int
     label: ClassVar[str]
     is_host: ClassVar[bool]
 
-    def __post_init__(self) -> None:
+    def __init__(self, id: int = 0) -> None:  # noqa: A002 - the name that the documents give it
         if type(self) is Device:
             raise TypeError("Device is abstract: use CPU(id) or Accelerator(id)")
-        if isinstance(self.id, bool) or not isinstance(self.id, int):
-            raise TypeError(f"a device id is a whole number, but got {self.id!r}: use {type(self).__name__}(0)")
-        if self.id < 0:
-            raise ValueError(f"a device id is 0 or more, but got {self.id}: use {type(self).__name__}(0)")
+        if isinstance(id, bool) or not isinstance(id, int):
+            raise TypeError(f"a device id is a whole number, but got {id!r}: use {type(self).__name__}(0)")
+        if id < 0:
+            raise ValueError(f"a device id is 0 or more, but got {id}: use {type(self).__name__}(0)")
+        self._set(id=id)
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, Device):
@@ -52,9 +54,6 @@ class Device(ABC):
 
     def __ge__(self, other: object) -> bool:
         return self == other or self > other
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.id})"
 
     def __str__(self) -> str:
         return f"{self.label}:{self.id}"
@@ -86,8 +85,7 @@ class Accelerator(Device):
     is_host = False
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(NamedTuple):
     """The devices of all processes, those of this one, and whether more CPU devices can be made on demand."""
 
     all: tuple[Device, ...]

@@ -70,7 +70,7 @@ VALUES = [
 EACH = [value for pair in VALUES for value in pair]
 SCOPE = {
     **vars(weft.devices),
-    **vars(weft.sharding),
+    **{name: getattr(weft.sharding, name) for name in (*weft.sharding.__all__, *weft.sharding._HOME)},
     "Layout": Layout,
     "LocalTensorType": LocalTensorType,
     "LocalBufferType": LocalBufferType,

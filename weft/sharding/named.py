@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import final
+
+from ..frozen import Frozen
 
 __all__ = ["DimSpec", "P", "SpecEntry"]
 
@@ -33,17 +34,19 @@ class P(tuple[SpecEntry, ...]):
 
 
 @final
-@dataclass(frozen=True, slots=True, repr=False)
-class DimSpec:
+class DimSpec(Frozen):
     """How one tensor dim is split: by which mesh axes, whether more may be added, and how early it is decided.
 
     >>> DimSpec(["dp"]), DimSpec([], is_open=True)
     (DimSpec(['dp']), DimSpec([], is_open=True))
     """
 
+    __slots__ = ("axes", "is_open", "priority")
+    __match_args__ = ("axes", "is_open", "priority")
+
     axes: tuple[str, ...]
-    is_open: bool = False
-    priority: int = 0
+    is_open: bool
+    priority: int
 
     def __init__(self, axes: Iterable[str] | str | None = (), is_open: bool = False, priority: int = 0) -> None:
         names = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
@@ -58,9 +61,7 @@ class DimSpec:
             raise TypeError(f"the priority of a DimSpec is a whole number, but got {priority!r}: use for instance 1")
         if priority < 0:
             raise ValueError(f"the priority of a DimSpec is 0 or more, but got {priority}: use 0, the first")
-        object.__setattr__(self, "axes", names)
-        object.__setattr__(self, "is_open", is_open)
-        object.__setattr__(self, "priority", priority)
+        self._set(axes=names, is_open=is_open, priority=priority)
 
     def __repr__(self) -> str:
         more = f", is_open={self.is_open}" if self.is_open else ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC
-from dataclasses import dataclass
 from enum import Enum
 from typing import final
+
+from ..frozen import Frozen
 
 __all__ = ["Partial", "Placement", "ReduceOp", "Replicated", "Sharded"]
 
@@ -51,7 +51,7 @@ class ReduceOp(Enum):
         return "mean" if self is ReduceOp.AVG else str(self.value)
 
 
-class Placement(ABC):
+class Placement(Frozen):
     """Abstract base for all placement types.
 
     >>> isinstance(Replicated(), Placement)
@@ -60,14 +60,12 @@ class Placement(ABC):
 
     __slots__ = ()
 
-    def __new__(cls, *args: object, **kwargs: object) -> Placement:
-        if cls is Placement:
+    def __init__(self) -> None:
+        if type(self) is Placement:
             raise TypeError("Placement is abstract: use Replicated(), Sharded(axis) or Partial(reduce_op)")
-        return super().__new__(cls)
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class Replicated(Placement):
     """Every device on this mesh axis holds the same copy of the data.
 
@@ -75,9 +73,10 @@ class Replicated(Placement):
     Replicated()
     """
 
+    __slots__ = ()
+
 
 @final
-@dataclass(frozen=True, slots=True, repr=False)
 class Sharded(Placement):
     """Every device on this mesh axis holds a slice along `axis`, a dim of the tensor (negative counts from the end).
 
@@ -85,13 +84,15 @@ class Sharded(Placement):
     Sharded(0)
     """
 
+    __slots__ = ("axis",)
+    __match_args__ = ("axis",)
+
     axis: int
 
-    def __post_init__(self) -> None:
-        if isinstance(self.axis, bool) or not isinstance(self.axis, int):
-            raise TypeError(
-                f"Sharded takes the tensor dim to split, a whole number, but got {self.axis!r}: use Sharded(0)"
-            )
+    def __init__(self, axis: int) -> None:
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            raise TypeError(f"Sharded takes the tensor dim to split, a whole number, but got {axis!r}: use Sharded(0)")
+        self._set(axis=axis)
 
     def dim(self, rank: int, mesh_axis: str | int) -> int:
         """The dim that is split of a tensor of this rank, counted from the front; the mesh axis is for the error.
@@ -104,12 +105,8 @@ class Sharded(Placement):
             raise ValueError(f"{self!r} on mesh axis {mesh_axis!r} is out of range for a tensor of rank {rank}: {fix}")
         return self.axis % rank
 
-    def __repr__(self) -> str:
-        return f"Sharded({self.axis})"
-
 
 @final
-@dataclass(frozen=True, slots=True, repr=False)
 class Partial(Placement):
     """Every device holds a partial result that must be reduced.
 
@@ -117,10 +114,10 @@ class Partial(Placement):
     (Partial(ReduceOp.SUM), Partial(ReduceOp.MAX))
     """
 
-    reduce_op: ReduceOp = ReduceOp.SUM
+    __slots__ = ("reduce_op",)
+    __match_args__ = ("reduce_op",)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reduce_op", ReduceOp.of(self.reduce_op))
+    reduce_op: ReduceOp
 
-    def __repr__(self) -> str:
-        return f"Partial({self.reduce_op!r})"
+    def __init__(self, reduce_op: ReduceOp | str = ReduceOp.SUM) -> None:
+        self._set(reduce_op=ReduceOp.of(reduce_op))

@@ -2,9 +2,10 @@
 
     python examples/sequence_parallel.py
 
-With the tensor-parallel layouts, norms and residual adds would be computed by every device alike. Here the residual
-stream is split along the sequence, so they are not: what an all-reduce did, a reduce-scatter and an all-gather do.
-Nothing in the model changes; the layout of its input decides.
+With the tensor-parallel layouts, norms and residual adds are computed by every device alike. Here the residual stream is
+split along the sequence, so they are not: what an all-reduce did, a reduce-scatter and an all-gather do. Nothing in the
+model changes: the layout of its input decides, and `shard_activations` says where the sequence is put together, once for
+all three projections.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ def main() -> None:
     torch.manual_seed(0)
     mesh = weft.make_mesh({"dp": 2, "tp": 4})
     plain = GPT2(length=16, dim=32, heads=4, depth=1).double().blocks[0]
-    block = weft.nn.shard_module(copy.deepcopy(plain), mesh, LAYOUTS["tp"])
     x = torch.randn(4, 16, 32, dtype=torch.float64, requires_grad=True)
     expected = plain(x)
     expected.square().mean().backward()
 
     for name, spec in {"tensor parallel": P("dp"), "sequence parallel": P("dp", "tp")}.items():
+        block = weft.nn.shard_module(copy.deepcopy(plain), mesh, LAYOUTS["tp"])
         block.zero_grad()
+        parts = ("attention", "perceptron")
+        weft.nn.shard_activations(block, mesh, inputs=dict.fromkeys(parts, P("dp")), outputs=dict.fromkeys(parts, spec))
         stream = weft.shard(x.detach(), mesh, spec).requires_grad_()
         with weft.comm_log() as forward:
             found = block(stream)
-            found = weft.shard(found, mesh, spec)
         with weft.comm_log() as backward:
             found.square().mean().backward()
         torch.testing.assert_close(found.full_tensor(), expected, rtol=1e-9, atol=1e-12)

@@ -10,6 +10,7 @@
 """
 
 from .report import ShardingReport, sharding_report
+from .shard_activations import shard_activations
 from .shard_module import shard_module
 
-__all__ = ["ShardingReport", "shard_module", "sharding_report"]
+__all__ = ["ShardingReport", "shard_activations", "shard_module", "sharding_report"]

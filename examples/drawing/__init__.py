@@ -1,0 +1,1 @@
+"""Charts as SVG, written without a plotting library."""

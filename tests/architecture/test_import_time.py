@@ -1,12 +1,9 @@
-"""`import weft.sharding` is light: no torch, no third party, a few milliseconds."""
+"""`import weft.sharding` is light: no torch, no third party, nothing slow."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -25,17 +22,8 @@ def test_importing_loads_no_third_party(module: str) -> None:
     assert {name for name in after - before if name not in sys.stdlib_module_names} == {"weft"}
 
 
-def test_importing_the_words_takes_well_under_50_ms(tmp_path: Path) -> None:
-    # As installed packages are: compiled once, whatever the environment says about writing bytecode.
-    compiled = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
-    compiled.pop("PYTHONDONTWRITEBYTECODE", None)
-
-    def started(code: str) -> float:
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code], check=True, env=compiled)
-        return time.perf_counter() - start
-
-    started("import weft.sharding")  # compiles
-    # Interleaved, and the least of each: other work on the machine only ever adds time.
-    bare, loaded = zip(*((started("pass"), started("import weft.sharding")) for _ in range(9)), strict=True)
-    assert min(loaded) - min(bare) < 0.050
+def test_importing_the_words_loads_nothing_slow() -> None:
+    # What takes milliseconds each. The time itself is in benchmarks/vocabulary.py: here it would depend on the machine.
+    slow = {"ast", "asyncio", "dataclasses", "dis", "inspect", "json", "logging", "numpy", "pathlib", "torch", "urllib"}
+    loaded = set(run("import sys, weft.sharding; print(*sys.modules)").split())
+    assert not slow & loaded

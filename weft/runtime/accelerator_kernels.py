@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from ..sharding.placements import ReduceOp
 from .accelerator import reaches
 
-__all__ = ["all_reduce", "combine", "few_launches", "reducible", "serves"]
+__all__ = ["all_reduce", "combine", "few_launches", "is_watched", "reducible", "serves"]
 
 # Triton takes long to import and is not everywhere, so what needs it is imported when a GPU first reduces something.
 _COMBINE = "weft.kernels.combining:combine_into"
@@ -121,8 +121,16 @@ def reducible(op: ReduceOp, tensors: Sequence[torch.Tensor]) -> bool:
         type(x) is torch.Tensor and x.dtype == dtype and x.is_contiguous() and not x.is_neg() for x in tensors
     ):
         return False
-    # Tracers and transforms see torch's operations, and no kernel of ours.
-    return _get_current_dispatch_mode() is None and torch._C._functorch.maybe_current_level() is None
+    return not is_watched()
+
+
+def is_watched() -> bool:
+    """Whether a tracer or a transform looks at torch's operations: it would see no kernel of ours.
+
+    >>> is_watched()
+    False
+    """
+    return _get_current_dispatch_mode() is not None or torch._C._functorch.maybe_current_level() is not None
 
 
 @cache

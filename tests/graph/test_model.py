@@ -87,6 +87,26 @@ def test_inductor_gives_the_same_for_several_sizes() -> None:
             torch.testing.assert_close(got, want)
 
 
+def test_inductor_with_sizes_that_are_numbers() -> None:
+    kinds = {"buffer": BufferType("float32", [3]), "x": TensorType("float32", [4, 3])}
+    with Graph("fixed", input_types=kinds) as graph:
+        buffer, x = graph.inputs
+        y = ops.relu(x * 2 + buffer[...])
+        buffer[...] = ops.sum(y, 0)
+        graph.output(y, x)
+    fused = wg.compile(graph, backend="inductor")
+    state, data = torch.ones(3), torch.randn(4, 3)
+    for x_data in (data, torch.randn(3, 4).T, data.clone()):
+        want = torch.relu(x_data * 2 + state)
+        y_data, same = fused(state, x_data)
+        torch.testing.assert_close(y_data, want)
+        torch.testing.assert_close(state, want.sum(0))
+        assert torch.equal(same, x_data)
+    leaf = data.clone().requires_grad_()
+    fused(torch.ones(3), leaf)[0].sum().backward()
+    torch.testing.assert_close(leaf.grad, 2.0 * (data * 2 + 1 > 0))
+
+
 @pytest.mark.parametrize(
     "make", [torch.ones, lambda *shape: torch.from_numpy(np.ones(shape, dtype=np.float32))], ids=["torch", "numpy"]
 )

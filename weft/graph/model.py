@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 
 from weft.graph.codegen import Function
-from weft.graph.distributed import DistributedKind, DistributedValue, layout_of
+from weft.graph.distributed import DistributedKind, DistributedValue
 from weft.graph.guard import Guard, ModelInput
 from weft.graph.passes.aliasing import Sharing
 from weft.graph.sizes import value_of
 from weft.graph.types import TensorType
 from weft.runtime.in_process import lazy_clone
+from weft.sharding.layout import Layout
+from weft.sharding.mapping import DeviceMapping
+from weft.sharding.shape import Shape
 from weft.sharding.types import TensorLayout
 from weft.tensor.tensor import wrap
 
 if TYPE_CHECKING:
-    from weft.graph.graph import Graph, InputType
+    from weft.graph.graph import Graph, InputType, OutputValue
 
 __all__ = ["Model"]
+
+
+class _Form(NamedTuple):
+    """How an output on a mesh is put together from its pieces."""
+
+    pieces: int
+    layout: Layout
+    shape: Shape
+    sizes: tuple[int, ...] | None
+    asked: DeviceMapping | None
+
+
+def _form(value: OutputValue) -> _Form | None:
+    if not isinstance(value, DistributedValue):
+        return None
+    sizes = value.shape.sizes if value.shape.is_static else None
+    asked = value.type.mapping if isinstance(value.type, TensorLayout) else None
+    return _Form(len(value.pieces), value.layout, value.shape, sizes, asked)
 
 
 @final
@@ -37,6 +58,7 @@ class Model:
 
     __slots__ = (
         "_constants",
+        "_forms",
         "_function",
         "_guard",
         "_plain",
@@ -66,9 +88,9 @@ class Model:
         self._sizes = tuple(graph.sizes)
         self._sharing = sharing if sharing.lazily or sharing.now else None
         self._guard = Guard(graph)
-        outputs = graph.checked_outputs()
-        self._single = len(outputs) == 1
-        self._plain = not any(isinstance(value, DistributedValue) for value in outputs)
+        self._forms = [_form(value) for value in graph.checked_outputs()]
+        self._single = len(self._forms) == 1
+        self._plain = all(form is None for form in self._forms)
 
     @property
     def input_types(self) -> tuple[InputType, ...]:
@@ -109,14 +131,13 @@ class Model:
         """The outputs with those that lie on a mesh put together from their pieces."""
         rest = iter(outputs)
         results: list[torch.Tensor] = []
-        for value in self.graph.checked_outputs():
-            if isinstance(value, DistributedValue):
-                pieces = tuple(next(rest) for _ in value.pieces)
-                shape = tuple(value_of(dim, sizes) for dim in value.shape)
-                asked = value.type.mapping if isinstance(value.type, TensorLayout) else None
-                results.append(wrap(pieces, layout_of(value.type), shape, asked=asked))
-            else:
+        for form in self._forms:
+            if form is None:
                 results.append(next(rest))
+            else:
+                pieces = tuple([next(rest) for _ in range(form.pieces)])
+                shape = form.sizes or tuple(value_of(dim, sizes) for dim in form.shape)
+                results.append(wrap(pieces, form.layout, shape, asked=form.asked))
         return results
 
     def __repr__(self) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
 from weft.graph.codegen import generate, source_of
+from weft.graph.cuda_capture import recorded
+from weft.graph.inductor import joined
 from weft.graph.lowering import lower
 from weft.graph.model import Model
 from weft.graph.passes import optimize, shared_outputs
@@ -22,8 +22,13 @@ Backend = Literal["eager", "inductor"]
 BACKENDS = ("eager", "inductor")
 
 
-def compile(graph: Graph, *, backend: Backend = "eager") -> Model:  # noqa: A001 - the document's name
+def compile(  # noqa: A001 - the document's name
+    graph: Graph, *, backend: Backend = "eager", cuda_graph: bool | None = None
+) -> Model:
     """Compile a graph: `"eager"` runs torch's own kernels from one flat function, `"inductor"` fuses them first.
+
+    Where all its values are on one GPU, a run becomes one launch (a CUDA graph, recorded when inputs of the same shapes
+    come for the second time); `cuda_graph=False` turns this off, `cuda_graph=True` refuses where it cannot be.
 
     >>> from weft.graph import Graph, TensorType
     >>> with Graph("double", input_types=[TensorType("float32", ["n"])]) as graph:
@@ -39,8 +44,8 @@ def compile(graph: Graph, *, backend: Backend = "eager") -> Model:  # noqa: A001
     function = generate(program.fx, graph.name)
     source = source_of(program.fx)
     if backend == "inductor":
-        dynamic = any(not value.shape.is_static for value in graph.inputs)
-        function = torch.compile(function, fullgraph=True, dynamic=dynamic)
-    buffers = {i for i, kind in enumerate(v.type for v in graph.arguments) if isinstance(kind, BufferType)}
-    sharing = shared_outputs(program, buffers)
+        function = joined(function, static=all(value.shape.is_static for value in graph.inputs))
+    buffers = frozenset(i for i, kind in enumerate(v.type for v in graph.arguments) if isinstance(kind, BufferType))
+    sharing = shared_outputs(program, set(buffers))
+    function = recorded(graph, program, function, buffers, cuda_graph)
     return Model(graph, function, program.constants, sharing, backend=backend, source=source)

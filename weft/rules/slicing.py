@@ -146,7 +146,7 @@ def _unfold_backward(call: Call) -> Factors:
     rank = len(cast("Sequence[int]", call.args[1]))
     dim = along(call.args[2], rank)
     output = named(rank)
-    output[dim] = ()
+    output[dim : dim + 1] = [()] if rank else []
     return touching(call, [dim, rank], [output], _SUMS)
 
 
@@ -247,7 +247,19 @@ def _last_dims(count: int) -> Rule:
         whole = frozenset(name for name in sizes if name.startswith("t"))
         return Factors(inputs, (output,), sizes, whole, reduces=None, linear=0, keeps=_SUMS)
 
-    return Rule(factors)
+    return Rule(factors, local=_local_of_last_dims)
+
+
+def _local_of_last_dims(
+    func: torch._ops.OpOverload,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    _: Sequence[Region],
+    made: Sequence[Region],
+) -> object:
+    """Torch refuses to pad where there are no rows."""
+    x = cast(torch.Tensor, args[0])
+    return func(*args, **kwargs) if x.numel() else x.new_zeros(made[0].shape)
 
 
 rules |= {

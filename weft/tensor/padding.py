@@ -79,4 +79,4 @@ def _repeat(func: Op, args: Args, kwargs: Kwargs) -> object:
         str(func),
         lambda piece: aten.repeat.default(piece, across),
     )
-    return y if all(n == 1 for n in within) else aten.repeat.default(y, within)
+    return y if within == [1] * x.dim() else aten.repeat.default(y, within)

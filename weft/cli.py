@@ -21,7 +21,7 @@ from .sharding.placements import ReduceOp
 
 __all__ = ["main"]
 
-COMMANDS: Mapping[str, str] = MappingProxyType({})
+COMMANDS: Mapping[str, str] = MappingProxyType({"bench": "weft.inspect.bench:bench"})
 """Commands that live elsewhere and are imported when they are asked for: name to `module:attribute`."""
 
 

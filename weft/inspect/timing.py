@@ -1,0 +1,82 @@
+"""`contest`: contenders for the same work, timed in turns; medians with their spread."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import final
+
+__all__ = ["Contender", "Timing", "contest"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds for one call: the median, and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> Timing:
+        """What repeated measurements say.
+
+        >>> Timing.of([3.0, 1.0, 2.0])
+        Timing(median=2.0, low=1.0, high=3.0, rounds=3)
+        """
+        if len(seconds) == 1:
+            return cls(seconds[0], seconds[0], seconds[0], 1)
+        low, median, high = statistics.quantiles(seconds, n=4)
+        return cls(median, max(low, min(seconds)), min(high, max(seconds)), len(seconds))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A call to time, and what has to happen before each call without counting."""
+
+    call: Callable[[], object]
+    prepare: Callable[[], object] | None = None
+
+
+def contest(
+    contenders: Mapping[str, Callable[[], object] | Contender],
+    *,
+    seconds: float = 1.0,
+    most: int = 400,
+    least: int = 7,
+    warm: int = 2,
+) -> dict[str, Timing]:
+    """Times all contenders in turns, so that a busy machine slows them alike.
+
+    `seconds` is what a contender may take on average; the turns lie between `least` and `most`, after `warm` uncounted.
+
+    >>> timings = contest({"sum": lambda: sum(range(9)), "max": lambda: max(range(9))}, seconds=0.01)
+    >>> sorted(timings), timings["sum"].low <= timings["sum"].median <= timings["sum"].high
+    (['max', 'sum'], True)
+    """
+    field = {name: who if isinstance(who, Contender) else Contender(who) for name, who in contenders.items()}
+    for who in field.values():
+        for _ in range(warm):
+            _seconds(who)
+    times: dict[str, list[float]] = {name: [] for name in field}
+    end = time.perf_counter() + seconds * len(field)
+    for turn in range(most):
+        if turn >= least and time.perf_counter() > end:
+            break
+        for name, who in field.items():
+            times[name].append(_seconds(who))
+    return {name: Timing.of(values) for name, values in times.items()}
+
+
+def _seconds(who: Contender) -> float:
+    """How long one call takes; letting go of its result counts, as it does in a program."""
+    if who.prepare is not None:
+        who.prepare()
+    start = time.perf_counter()
+    who.call()
+    return time.perf_counter() - start

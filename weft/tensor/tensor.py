@@ -112,12 +112,9 @@ class Tensor(torch.Tensor):
     requires_grad = property(torch.Tensor.requires_grad.__get__, _set_requires_grad)  # type: ignore[attr-defined]
 
     def _set_data(self, value: torch.Tensor) -> None:
-        if not isinstance(value, Tensor):
-            raise TypeError(
-                "a sharded tensor's .data can only be a sharded tensor, but got a plain one: use x.copy_(value), "
-                "or weft.shard(value, mesh, spec) first"
-            )
-        become(self, value)
+        if not isinstance(value, Tensor):  # a plain tensor counts as whole
+            value = Tensor._move(value.detach(), self._layout.resolved, op="data")
+        become(self, cast(Tensor, value))
 
     data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined]
 

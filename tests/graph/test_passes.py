@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +25,7 @@ from weft.graph.passes import (
 )
 from weft.graph.passes.scheduling import chains
 from weft.graph.peers import check_peer_access
+from weft.kernels import SIGNAL_BYTES
 from weft.runtime.machine import use_separate_memory
 
 DEVICES = [CPU(i) for i in range(8)]
@@ -301,6 +304,22 @@ def test_a_drawing_names_every_operation() -> None:
             assert f'"{node.name}" [label="{node.meta["call"].op.name}' in drawing
     assert drawing.count("subgraph") == 4
     assert '"allgather" -> "out0";' in drawing
+
+
+def test_a_picture_has_a_box_for_every_operation(tmp_path: Path) -> None:
+    graph, _ = _tangled()
+    picture = wg.visualize(graph)
+    boxes = [node for node in graph.fx.nodes if node.op == "placeholder" or node.meta["call"].op.name != "part"]
+    assert str(picture).count("<rect") == len(boxes)
+    assert str(picture).count('font-weight="bold"') == 4
+    places = re.findall(r'<rect x="(\d+)" y="(\d+)"', str(picture))
+    assert len(set(places)) == len(places)
+    picture.save(tmp_path / "graph.svg")
+    assert (tmp_path / "graph.svg").read_text() == picture._repr_svg_() == str(picture)
+
+
+def test_signal_buffers_serve_the_gpu_kernels() -> None:
+    assert Signals.NUM_BYTES >= SIGNAL_BYTES
 
 
 def test_kinds_are_kept_apart() -> None:

@@ -20,6 +20,7 @@ from weft.graph.errors import AxisError
 from weft.graph.gradients import grad
 from weft.graph.graph import Graph
 from weft.graph.model import Model
+from weft.graph.picture import GraphPicture, visualize
 from weft.graph.signals import Signals
 from weft.graph.types import BufferType, TensorType
 from weft.graph.values import BufferValue, HasBufferValue, HasTensorValue, TensorValue
@@ -37,6 +38,7 @@ __all__ = [
     "Dim",
     "DistributedValue",
     "Graph",
+    "GraphPicture",
     "HasBufferValue",
     "HasTensorValue",
     "Model",
@@ -51,4 +53,5 @@ __all__ = [
     "grad",
     "ops",
     "to_dot",
+    "visualize",
 ]

@@ -25,7 +25,11 @@ Sizes = Mapping[str, int]
 @final
 @dataclass(frozen=True, slots=True)
 class DeviceCost:
-    """What one device does: floating-point (or other) operations, bytes received, bytes held at the worst moment."""
+    """What one device does: operations, bytes received, bytes held at the worst moment.
+
+    >>> DeviceCost(flops=8).bytes_received
+    0
+    """
 
     flops: int = 0
     bytes_received: int = 0

@@ -12,9 +12,10 @@ from weft.graph.types import BufferType, TensorType
 if TYPE_CHECKING:
     from weft.graph.graph import Graph
 
-__all__ = ["to_dot"]
+__all__ = ["COLOURS", "box_label", "is_part", "source_box", "to_dot", "types_of"]
 
-_COLOURS = {
+COLOURS = {
+    None: "#ffffff",
     Kind.COMPUTE: "#dbe9f6",
     Kind.VIEW: "#f2f2f2",
     Kind.CONSTANT: "#fff4cc",
@@ -46,11 +47,11 @@ def to_dot(graph: Graph) -> str:
     frames: dict[str, list[str]] = {}
     edges = []
     for node in graph.fx.nodes:
-        if _is_part(node):
+        if is_part(node):
             continue
-        devices = dict.fromkeys(str(kind.device) for kind in _types(node))
+        devices = dict.fromkeys(str(kind.device) for kind in types_of(node))
         frames.setdefault(next(iter(devices)) if len(devices) == 1 else "", []).append(_box(node))
-        edges += [f'  "{_source(used)}" -> "{node.name}";' for used in dict.fromkeys(node.all_input_nodes)]
+        edges += [f'  "{source_box(used).name}" -> "{node.name}";' for used in dict.fromkeys(node.all_input_nodes)]
     lines = [
         f'digraph "{graph.name}" {{',
         '  node [shape=box, style="rounded,filled", fontname="monospace", fontsize=10];',
@@ -67,29 +68,39 @@ def to_dot(graph: Graph) -> str:
             lines += [f"  {box}" for box in boxes]
     for i, value in enumerate(graph.results if graph.outputs is not None else ()):
         lines.append(f'  "out{i}" [label="output {i}", shape=plaintext, fillcolor="#ffffff"];')
-        edges.append(f'  "{_source(value.node)}" -> "out{i}";')
+        edges.append(f'  "{source_box(value.node).name}" -> "out{i}";')
     return "\n".join([*lines, *dict.fromkeys(edges), "}"])
 
 
-def _is_part(node: fx.Node) -> bool:
+def is_part(node: fx.Node) -> bool:
+    """Whether a node only picks one of several results."""
     return node.op != "placeholder" and node.meta["call"].op is PART
 
 
-def _source(node: fx.Node) -> str:
-    """The box that an edge starts from: a result of several stands for all of them."""
-    return str(node.args[0]) if _is_part(node) else node.name
+def source_box(node: fx.Node) -> fx.Node:
+    """The operation that an edge starts from: a result of several stands for all of them."""
+    if not is_part(node):
+        return node
+    whole = node.args[0]
+    assert isinstance(whole, fx.Node)
+    return whole
 
 
-def _types(node: fx.Node) -> tuple[TensorType | BufferType, ...]:
+def types_of(node: fx.Node) -> tuple[TensorType | BufferType, ...]:
+    """The types of what an operation gives, or of an input."""
     if node.op == "placeholder":
         return (node.meta["input"].type,)
     call: Call = node.meta["call"]
     return call.types
 
 
+def box_label(node: fx.Node) -> list[str]:
+    """What a box says: the name of the op, and the types without their devices."""
+    kinds = dict.fromkeys(str(kind).rsplit(" on ", 1)[0] for kind in types_of(node))
+    return [node.name if node.op == "placeholder" else node.meta["call"].op.name, *kinds]
+
+
 def _box(node: fx.Node) -> str:
-    kinds = dict.fromkeys(str(kind).rsplit(" on ", 1)[0] for kind in _types(node))
-    name = node.name if node.op == "placeholder" else node.meta["call"].op.name
-    colour = "#ffffff" if node.op == "placeholder" else _COLOURS[node.meta["call"].op.kind]
-    label = "\\n".join([name, *kinds])
+    colour = COLOURS[None if node.op == "placeholder" else node.meta["call"].op.kind]
+    label = "\\n".join(box_label(node))
     return f'"{node.name}" [label="{label}", fillcolor="{colour}"];'

@@ -23,13 +23,13 @@ class Signals:
 
     >>> signals = Signals([DeviceRef.CPU(0), DeviceRef.CPU(1)])
     >>> signals.input_types()[1]
-    BufferType(torch.uint8, Shape([4096]), DeviceRef.CPU(1))
+    BufferType(torch.uint8, Shape([32768]), DeviceRef.CPU(1))
     >>> [buffer.shape for buffer in signals.buffers()]
-    [torch.Size([4096]), torch.Size([4096])]
+    [torch.Size([32768]), torch.Size([32768])]
     """
 
-    NUM_BYTES: ClassVar[int] = 4096
-    """The size of one buffer: a flag per device for each of a few barriers, a cache line each."""
+    NUM_BYTES: ClassVar[int] = 32768
+    """The size of one buffer: what the GPU kernels of `weft.kernels` need for their counters."""
 
     __slots__ = ("devices",)
 

@@ -42,6 +42,7 @@ _TORCH = {
     "tensor.policy": "reshard_policy",
     "rules.registry": "register_rule",
     "distributed": "on_main",
+    "graph.capture": "capture",
 }
 # What a notebook shows of plans and tensors comes from a layer below theirs, so it is attached from here.
 _PICTURES = {"planning": "inspect.html", "tensor": "inspect.tensor_html"}

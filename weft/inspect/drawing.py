@@ -77,7 +77,7 @@ def panels(layout: Layout, shape: Sequence[int], dims: Sequence[int], palette: P
 def _table(grid: Grid, palette: Palette, *, labelled: bool) -> Table:
     mesh = grid.layout.mesh
     names_rows = labelled and grid.layout.rank > 1
-    fitting = _fitting(grid)
+    fitting = _fitting(grid, labelled=labelled)
     is_cut = grid.cut_columns or fitting < len(grid.columns)
     table = Table(box=box.SQUARE, show_header=labelled and grid.layout.rank > 0, show_lines=True)
     heads = [*[""] * names_rows, *map(_span, grid.columns[:fitting]), *["…"] * is_cut]
@@ -94,11 +94,12 @@ def _table(grid: Grid, palette: Palette, *, labelled: bool) -> Table:
     return table
 
 
-def _fitting(grid: Grid) -> int:
+def _fitting(grid: Grid, *, labelled: bool) -> int:
     """How many columns fit on a screen, at least one."""
-    mesh, left = grid.layout.mesh, WIDTH - max(len(_span(row)) for row in grid.rows) - len("│  │ … │")
+    mesh = grid.layout.mesh
+    left = WIDTH - len("│ … │") - labelled * max(len(f"│ {_span(row)} ") for row in grid.rows)
     for count, (head, cells) in enumerate(zip(grid.columns, zip(*grid.cells, strict=True), strict=True)):
-        left -= max(len(_span(head)), *(len(cell.text(mesh)) for cell in cells)) + len("│  ")
+        left -= len("│  ") + max(labelled * len(_span(head)), *(len(cell.text(mesh)) for cell in cells))
         if left < 0:
             return max(1, count)
     return len(grid.columns)

@@ -24,7 +24,7 @@ def reshape_dims(before: Sequence[int], after: Sequence[int]) -> tuple[Dims, Dim
     """The factors of a reshape: where both shapes cut the elements at common places, the pieces in between.
 
     >>> reshape_dims((6, 4), (2, 3, 4))[:2]
-    (((('f0', 'f1'), ('f2',)), (('f0',), ('f1',), ('f2',))))
+    ((('f0', 'f1'), ('f2',)), (('f0',), ('f1',), ('f2',)))
     """
     left: list[tuple[str, ...]] = []
     right: list[tuple[str, ...]] = []

@@ -23,7 +23,7 @@ from weft import P
 from weft import graph as wg
 from weft.graph import DeviceRef, Graph, TensorType, ops
 
-MESH = weft.make_mesh({"d": 8})
+MESH = weft.make_mesh({"d": 8}, devices=[weft.CPU(i) for i in range(8)])
 OPS = 50
 
 

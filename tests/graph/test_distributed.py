@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from weft import P
+from weft import CPU, P
 from weft import graph as wg
 from weft.graph import Graph, TensorType, ops
 from weft.runtime.machine import use_separate_memory
@@ -25,9 +25,10 @@ from weft.sharding import (
     TensorLayout,
 )
 
-MESH = weft.make_mesh({"dp": 2, "tp": 4})
-SQUARE = weft.make_mesh({"dp": 2, "tp": 2})
-LINE = weft.make_mesh({"dp": 4})
+CPUS = [CPU(i) for i in range(8)]
+MESH = weft.make_mesh({"dp": 2, "tp": 4}, devices=CPUS)
+SQUARE = weft.make_mesh({"dp": 2, "tp": 2}, devices=CPUS[:4])
+LINE = weft.make_mesh({"dp": 4}, devices=CPUS[:4])
 
 
 @pytest.fixture(params=["shared", "separate"], autouse=True)
@@ -83,7 +84,7 @@ def test_what_can_stand_for_a_value_on_a_mesh() -> None:
         graph.output(ops.distributed([v * 2 for v in graph.inputs[0]], kind))
     model = wg.compile(graph)
     data = torch.randn(7)
-    elsewhere = weft.shard(data, weft.make_mesh({"x": 2}), P("x"))
+    elsewhere = weft.shard(data, weft.make_mesh({"x": 2}, devices=CPUS[:2]), P("x"))
     for given_ in (data, data.numpy(), weft.shard(data, LINE, P("dp")), weft.shard(data, LINE, P(None)), elsewhere):
         assert equal(model(given_), data * 2)
     assert equal(model([data[:2], data[2:4], data[4:6], data[6:]]), data * 2)

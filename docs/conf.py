@@ -22,8 +22,6 @@ html_theme_options = {"navigation_with_keys": True}
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
-# Pages link to files of the repository, such as examples; these are no pages of the site.
-suppress_warnings = ["myst.xref_missing"]
 
 # Docstrings put code between single backticks, as Markdown does.
 default_role = "code"

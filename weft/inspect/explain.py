@@ -47,7 +47,17 @@ class Mapped(Protocol):
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """A plan that prints itself as a table of steps and a drawing of both layouts."""
+    """A plan that prints itself as a table of steps and a drawing of both layouts.
+
+    >>> from weft.planning import plan_layouts
+    >>> from weft.sharding import make_mesh
+    >>> layout = Layout(make_mesh({"tp": 2}), (("tp",),))
+    >>> print(Explanation(plan_layouts(layout, layout, (8,), 4)))
+    (tp) -> (tp) on tp=2: 8, 4 bytes an element
+    ...
+    nothing to do: the layouts are the same
+    ...
+    """
 
     plan: Plan
 

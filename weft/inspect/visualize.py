@@ -36,7 +36,15 @@ __all__ = ["LayoutPicture", "PlanPicture", "visualize"]
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class LayoutPicture:
-    """A drawing of which device holds which part of a tensor; without a shape, of equal parts without numbers."""
+    """A drawing of which device holds which part of a tensor; without a shape, of equal parts without numbers.
+
+    >>> from weft.sharding import make_mesh
+    >>> print(LayoutPicture("a vector", Layout(make_mesh({"a": 2}), (("a",),)), None, None))
+    a vector
+    ┌───┬───┐
+    │ 0 │ 1 │
+    └───┴───┘
+    """
 
     title: str
     layout: Layout
@@ -76,7 +84,19 @@ class LayoutPicture:
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanPicture:
-    """A drawing of what a plan moves: its steps, both layouts, and how much goes from which device to which."""
+    """A drawing of what a plan moves: its steps, both layouts, and how much goes from which device to which.
+
+    >>> from weft.planning import plan_layouts
+    >>> from weft.sharding import make_mesh
+    >>> mesh = make_mesh({"a": 2})
+    >>> print(PlanPicture(plan_layouts(Layout(mesh, (("a",),)), Layout(mesh, ((),)), (8,), 4)))
+    (a) -> (–) on a=2: 8, 4 bytes an element
+    ...
+    who sends how much to whom
+    ...
+      0                   16 B
+      1            16 B
+    """
 
     plan: Plan
 

@@ -16,7 +16,15 @@ __all__ = ["CommLog", "CommRecord", "comm_log", "log_plan"]
 
 @dataclass(frozen=True, slots=True)
 class CommRecord:
-    """One step of communication: what it was, between which layouts, how many bytes, and who asked for it."""
+    """One step of communication: what it was, between which layouts, how many bytes, and who asked for it.
+
+    >>> import torch, weft
+    >>> x = weft.shard(torch.ones(8), weft.make_mesh({"tp": 4}), weft.P("tp"))
+    >>> with weft.comm_log() as log:
+    ...     y = weft.all_gather(x)
+    >>> log[0].kind, log[0].axes, log[0].bytes_received, log[0].op, log[0].implicit
+    ('all_gather', ('tp',), 24, 'all_gather', False)
+    """
 
     kind: str
     axes: tuple[str, ...]
@@ -34,7 +42,15 @@ class CommRecord:
 
 @dataclass(slots=True)
 class CommLog:
-    """The records of a `comm_log` block, in order."""
+    """The records of a `comm_log` block, in order; prints as a table.
+
+    >>> import torch, weft
+    >>> x = weft.shard(torch.ones(8), weft.make_mesh({"tp": 4}), weft.P("tp"))
+    >>> with weft.comm_log() as log:
+    ...     y = weft.all_gather(x)
+    >>> len(log), log.counts(), log.bytes_received, log.total_bytes
+    (1, {'all_gather': 1}, 24, 96)
+    """
 
     records: list[CommRecord] = field(default_factory=list)
 

@@ -74,7 +74,12 @@ class Tensor(torch.Tensor):
 
     @property
     def mapping(self) -> DeviceMapping:
-        """How the tensor lies on its mesh, in the words it was asked for, else in names."""
+        """How the tensor lies on its mesh, in the words it was asked for, else in names.
+
+        >>> import torch, weft
+        >>> weft.shard(torch.ones(4, 2), weft.make_mesh({"dp": 2}), weft.P("dp")).mapping.spec
+        P('dp')
+        """
         return self._asked if self._asked is not None else named_mapping(self._layout)
 
     @property
@@ -84,12 +89,22 @@ class Tensor(torch.Tensor):
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """One placement per mesh axis, or `ConversionError` when the axis order is not the mesh's."""
+        """One placement per mesh axis, or `ConversionError` when the axis order is not the mesh's.
+
+        >>> import torch, weft
+        >>> weft.shard(torch.ones(4, 2), weft.make_mesh({"dp": 2, "tp": 2}), weft.P(None, "tp")).placements
+        (Replicated(), Sharded(1))
+        """
         return named_mapping(self._layout).to_placements()
 
     @property
     def local_shards(self) -> list[torch.Tensor]:
-        """What the devices of this process hold, in mesh order; read them, do not write to them."""
+        """What the devices of this process hold, in mesh order; read them, do not write to them.
+
+        >>> import torch, weft
+        >>> weft.shard(torch.arange(3), weft.make_mesh({"dp": 2}), weft.P("dp")).local_shards
+        [tensor([0, 1]), tensor([2])]
+        """
         if self._shown is not None:
             Tensor._refresh((self,))
         return holding(self._layout).shards(self._pieces, self.shape)
@@ -126,13 +141,24 @@ class Tensor(torch.Tensor):
             self.register_hook(lambda grad: Tensor._align(grad, layout))  # type: ignore[no-untyped-call]
 
     def full_tensor(self) -> torch.Tensor:
-        """The whole value as a plain torch tensor, in every process; differentiable."""
+        """The whole value as a plain torch tensor, in every process; differentiable.
+
+        >>> import torch, weft
+        >>> weft.shard(torch.arange(3), weft.make_mesh({"dp": 2}), weft.P("dp")).full_tensor()
+        tensor([0, 1, 2])
+        """
         return Tensor._move(self, None, op="full_tensor")
 
     def redistribute(
         self, mapping: DeviceMapping | None = None, *, placements: Sequence[Placement] | None = None
     ) -> Tensor:
-        """The same value in the layout that a mapping, or placements on this tensor's mesh, say; differentiable."""
+        """The same value in the layout that a mapping, or placements on this tensor's mesh, say; differentiable.
+
+        >>> import torch, weft
+        >>> x = weft.shard(torch.ones(4, 2), weft.make_mesh({"dp": 2}), weft.P("dp"))
+        >>> x.redistribute(placements=[weft.Sharded(1)]).local_shards[0].shape
+        torch.Size([4, 1])
+        """
         if (mapping is None) == (placements is None):
             raise TypeError("redistribute takes either a mapping or placements=")
         if mapping is None:

@@ -28,10 +28,10 @@ def stream(spec: P) -> torch.Tensor:
 
 
 def moved(log) -> dict[str, int]:
-    """How often each kind of communication moved something over "tp" that is no gradient of a parameter."""
+    """How often each kind of communication moved activations, or their gradients, over "tp"."""
     kinds: dict[str, int] = {}
     for record in log:
-        if record.total_bytes and record.axes == ("tp",) and record.op != "gradient":
+        if record.total_bytes and record.axes == ("tp",) and (record.op != "gradient" or len(record.shape) == 3):
             kinds[record.kind] = kinds.get(record.kind, 0) + 1
     return kinds
 

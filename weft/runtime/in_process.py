@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
 
 import torch
 
 from ..planning import AllReduce, Exchange, FillPartial, Permute, ReduceExchange, plan_layouts
-from ..planning.transfers import receives
 from ..sharding.geometry import Box, box_shape, within
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from . import accelerator_kernels
 from .accelerator import brought, copy, settle
+from .copies import Writing, contributions, exchanges, writings
 from .holding import Pieces, holding, nbytes, slices
 from .host_memory import relieve_pressure
 from .reduction import neutral, reduce_into
@@ -143,25 +142,38 @@ def fill_pending(whole: torch.Tensor, target: Layout) -> Pieces:
 
 
 def _run_step(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...]) -> Pieces:
-    here, there = holding(source), holding(target)
-    result = []
-    dropped = [axis for axis in source.pending_axes if axis not in target.pending_axes]
-    for piece in range(there.count):
-        slot = there.slots[piece]
-        where = there.box(piece, shape)
-        dtype = pieces[0].dtype
-        out = torch.empty([stop - start for start, stop in where], dtype=dtype, device=there.devices[piece])
-        if dropped:
-            parts = _contributions(pieces, source, target, shape, piece, dropped)
-            op, divisor = _how(source, dropped)
-            reduce_into(out, op, [brought(part, out.device) for part in parts], divisor)
-        else:
-            for transfer in receives(source, target, shape, slot):
-                origin = here.piece_of[transfer.source_slot]
-                part = pieces[origin][slices(within(transfer.box, here.box(origin, shape)))]
-                copy(out[slices(within(transfer.box, where))], part)
-        result.append(out)
+    there = holding(target)
+    dtype = pieces[0].dtype
+    dropped = tuple(axis for axis in source.pending_axes if axis not in target.pending_axes)
+    if not dropped:
+        return tuple(
+            _written(torch.empty(writing.shape, dtype=dtype, device=device), writing, pieces)
+            for writing, device in zip(writings(source, target, shape), there.devices, strict=True)
+        )
+    op, divisor = _how(source, dropped)
+    result: list[torch.Tensor] = []
+    for each, device in zip(contributions(source, target, shape, dropped), there.devices, strict=True):
+        if isinstance(each, int):  # a replica of what has just been reduced
+            result.append(copy(torch.empty(result[each].shape, dtype=dtype, device=device), result[each]))
+            continue
+        out = torch.empty(each[0].shape, dtype=dtype, device=device)
+        result.append(reduce_into(out, op, [_contributed(writing, pieces, device) for writing in each], divisor))
     return tuple(result)
+
+
+def _written(out: torch.Tensor, writing: Writing, pieces: Pieces) -> torch.Tensor:
+    """Fills a piece of the target."""
+    for each in writing.copies:
+        copy(out[each.target], pieces[each.origin][each.source])
+    return out
+
+
+def _contributed(writing: Writing, pieces: Pieces, device: torch.device) -> torch.Tensor:
+    """One contribution to a piece of the target: a view where it lies in one place."""
+    if len(writing.copies) == 1:
+        (only,) = writing.copies
+        return brought(pieces[only.origin][only.source], device)
+    return _written(torch.empty(writing.shape, dtype=pieces[0].dtype, device=device), writing, pieces)
 
 
 def _all_reduced(pieces: Pieces, step: AllReduce) -> Pieces | None:
@@ -190,15 +202,12 @@ def _all_reduced(pieces: Pieces, step: AllReduce) -> Pieces | None:
 
 def _exchanged(pieces: Pieces, step: Exchange) -> Pieces:
     """Every device gets the boxes it needs, and neutral elements where it contributes nothing to what begins to be pending."""
-    here, there = holding(step.source), holding(step.target)
     result = []
-    for piece, slot in enumerate(there.slots):
-        where = there.box(piece, step.shape)
-        out = _blank(step, box_shape(where), pieces[0].dtype, there.devices[piece])
-        for transfer in step.receives(slot):
-            origin = here.piece_of[transfer.source_slot]
-            part = pieces[origin][slices(within(transfer.box, here.box(origin, step.shape)))]
-            copy(out[slices(within(transfer.box, where))], part if step.scale == 1 else part * step.scale)
+    for writing, device in zip(exchanges(step), holding(step.target).devices, strict=True):
+        out = _blank(step, writing.shape, pieces[0].dtype, device)
+        for each in writing.copies:
+            part = pieces[each.origin][each.source]
+            copy(out[each.target], part if step.scale == 1 else part * step.scale)
         result.append(out)
     return tuple(result)
 
@@ -245,34 +254,6 @@ def _permuted(pieces: Pieces, step: Permute) -> Pieces:
     here, there = holding(step.source), holding(step.target)
     origins = [pieces[here.piece_of[step.source_of(slot)]] for slot in there.slots]
     return tuple(lazy_clone(brought(origin, device)) for origin, device in zip(origins, there.devices, strict=True))
-
-
-def _contributions(
-    pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...], piece: int, dropped: Sequence[str]
-) -> list[torch.Tensor]:
-    """For one target piece, what each coordinate of the dropped axes contributes to its box."""
-    here, there = holding(source), holding(target)
-    where = there.box(piece, shape)
-    mesh = source.mesh
-    transfers = receives(source.resolved, target.resolved, shape, there.slots[piece])
-    result = []
-    for at in product(*(range(mesh.axis_size(axis)) for axis in dropped)):
-        fixed = dict(zip(dropped, at, strict=True))
-        parts = []
-        for transfer in transfers:
-            coords = [
-                fixed.get(axis, c) for axis, c in zip(mesh.axis_names, mesh.coords(transfer.source_slot), strict=True)
-            ]
-            origin = here.piece_of[mesh.slot(coords)]
-            parts.append((transfer.box, pieces[origin][slices(within(transfer.box, here.box(origin, shape)))]))
-        if len(parts) == 1:
-            result.append(parts[0][1])
-            continue
-        joined = torch.empty(box_shape(where), dtype=pieces[0].dtype, device=there.devices[piece])
-        for box, part in parts:
-            copy(joined[slices(within(box, where))], part)
-        result.append(joined)
-    return result
 
 
 def _spread(pieces: Pieces, step: FillPartial) -> Pieces:

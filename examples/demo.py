@@ -1,6 +1,6 @@
 """The demonstration: a small GPT learns this project's own pages, on eight devices in one process.
 
-    make demo          or: python examples/demo.py --steps 60 --out demo.svg
+    make demo          or: python examples/demo.py --steps 80 --out demo.svg
 
 The mesh is 2 × 4: "dp" splits the batch, "tp" splits heads, hidden units and, between them, the sequence. Beside it the
 same model learns on one device in plain torch; the losses are compared in every step. What moves is logged and held
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from drawing.svg import Frame, amount, bar_chart, line_chart, picture
+from drawing.svg import BLUE, GREY, RED, Frame, amount, bar_chart, line_chart, picture
 from models.gpt2 import GPT2, LAYOUTS
 from rich.console import Console, Group
 from rich.live import Live
@@ -177,9 +177,14 @@ def drawn(run: Run) -> str:
         f"A small GPT on 2 × 4 devices in one process: losses differ by {run.difference:.0e} at most",
         [
             line_chart(Frame(80, 90, 840, 180), "loss", losses),
-            bar_chart(Frame(40, 350, 420, 150), "moved in a step, all devices", run.moved, ("moved", "lower bound")),
             bar_chart(
-                Frame(500, 350, 420, 150), "memory of the fullest device", run.held, ("2 × 4 devices", "one device")
+                Frame(40, 350, 420, 150), "moved in a step, all devices", run.moved, {"moved": RED, "lower bound": GREY}
+            ),
+            bar_chart(
+                Frame(500, 350, 420, 150),
+                "memory of the fullest device",
+                run.held,
+                {"2 × 4 devices": RED, "one device": BLUE},
             ),
         ],
     )
@@ -188,7 +193,7 @@ def drawn(run: Run) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Trains, shows and draws."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--out", type=Path, default=Path("demo.svg"))
     options = parser.parse_args(arguments)
     console = Console()

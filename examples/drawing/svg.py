@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from html import escape
 
 INK, FAINT = "#24292f", "#d0d7de"
-COLOURS = ("#0969da", "#bf3989", "#1a7f37", "#9a6700", "#8250df", "#cf222e")
+BLUE, RED, GREY = "#0969da", "#bf3989", "#8c959f"
+COLOURS = (BLUE, RED)
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,9 @@ def line_chart(frame: Frame, title: str, lines: Mapping[str, Sequence[float]]) -
     return "\n".join(parts)
 
 
-def bar_chart(frame: Frame, title: str, bars: Mapping[str, tuple[float, float]], legend: tuple[str, str]) -> str:
-    """For each name two bars, one under the other, with their values."""
+def bar_chart(frame: Frame, title: str, bars: Mapping[str, tuple[float, float]], legend: Mapping[str, str]) -> str:
+    """For each name two bars, one under the other, with their values; the legend names the two and their colours."""
+    colours = list(legend.values())
     most = max((value for pair in bars.values() for value in pair), default=1.0) or 1.0
     room = frame.height / max(len(bars), 1)
     thick = min(16.0, room / 3)
@@ -75,12 +77,12 @@ def bar_chart(frame: Frame, title: str, bars: Mapping[str, tuple[float, float]],
             wide = (frame.width - label - numbers) * value / most
             top = y + j * (thick + 3)
             parts.append(
-                f'<rect x="{frame.left + label:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{thick:.1f}" rx="2" fill="{COLOURS[j]}"/>'
+                f'<rect x="{frame.left + label:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{thick:.1f}" rx="2" fill="{colours[j]}"/>'
             )
             parts.append(frame.text(frame.left + label + wide + 6, top + thick - 3, amount(value), size=11))
-    for j, words in enumerate(legend):
+    for j, (words, colour) in enumerate(legend.items()):
         parts.append(
-            frame.text(frame.left + label + j * 150, frame.top + frame.height + 18, f"■ {words}", colour=COLOURS[j])
+            frame.text(frame.left + label + j * 150, frame.top + frame.height + 18, f"■ {words}", colour=colour)
         )
     return "\n".join(parts)
 

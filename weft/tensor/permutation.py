@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -78,6 +79,7 @@ def _checked(permutation: Iterable[tuple[int, int]], count: int) -> Pairs:
     return pairs
 
 
+@lru_cache(maxsize=1024)
 def _route(layout: Layout, shape: tuple[int, ...], pairs: Pairs) -> Route:
     """For each box (and contribution) that is received, the slot it comes from; replicas must agree."""
     mesh = layout.mesh

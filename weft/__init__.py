@@ -12,6 +12,7 @@ Tensor(f32[512@dp, 4096@tp] on dp=2 × tp=4)
 """
 
 from importlib import import_module
+from types import ModuleType
 
 __version__ = "0.1.0"
 
@@ -45,7 +46,10 @@ _TORCH = {
     "graph.capture": "capture",
 }
 # What a notebook shows of plans and tensors comes from a layer below theirs, so it is attached from here.
-_PICTURES = {"planning": "inspect.html", "tensor": "inspect.tensor_html"}
+_PICTURES = {
+    "planning": "inspect.html",
+    **dict.fromkeys(("checkpoint", "nn", "ops", "tensor"), "inspect.tensor_html"),
+}
 _MODULES = (
     "checkpoint",
     "devices",
@@ -70,17 +74,22 @@ def __getattr__(name: str) -> object:
     if name in _HOME:
         if name in ("make_mesh", "local_devices"):
             import_module("weft.runtime.machine")
-        value = getattr(import_module(f"weft.{_HOME[name]}"), name)
+        value = getattr(_loaded(_HOME[name]), name)
         if name in _TORCH_NAMES:
             import_module("weft.tensor")
-        picture = _PICTURES.get(_HOME[name].split(".")[0])
-        if picture:
-            import_module(f"weft.{picture}")
         globals()[name] = value
         return value
     if name in _MODULES:
-        return import_module(f"weft.{name}")
+        return _loaded(name)
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
+
+def _loaded(name: str) -> ModuleType:
+    module = import_module(f"weft.{name}")
+    picture = _PICTURES.get(name.partition(".")[0])
+    if picture:
+        import_module(f"weft.{picture}")
+    return module
 
 
 _TORCH_NAMES = frozenset(name for names in _TORCH.values() for name in names.split())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -149,3 +151,16 @@ def test_what_cannot_be_drawn_is_told(x):
 def test_a_shape_of_another_rank_is_told():
     with pytest.raises(ValueError, match=r"the layout \(a\) is for 1 dims, but the shape \(2, 3\) has 2"):
         visualize(Layout(make_mesh({"a": 2}), (("a",),)), (2, 3))
+
+
+@pytest.mark.parametrize("door", ["weft.shard", "weft.nn", "weft.tensor"])
+def test_whatever_door_a_tensor_comes_through_it_has_a_picture(door):
+    code = f"import weft; {door}; from weft.tensor.tensor import Tensor; print(hasattr(Tensor, '_repr_html_'))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "True\n"
+
+
+def test_a_plan_has_a_picture_without_torch():
+    code = "import sys, weft; print(hasattr(weft.Plan, '_repr_html_'), 'torch' in sys.modules, 'rich' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "True False False\n"

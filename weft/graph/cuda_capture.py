@@ -17,9 +17,10 @@ import torch
 
 from weft.graph.codegen import Function
 from weft.graph.lowering import Program
-from weft.graph.op import SIZE, SIZES, Call, Op
+from weft.graph.op import SIZE, SIZES, Call, Kind, Op
 from weft.graph.ops.indexing import NONZERO
 from weft.graph.passes.scheduling import devices_of
+from weft.runtime.accelerator import address
 from weft.runtime.accelerator_kernels import few_launches, is_watched
 from weft.runtime.machine import torch_device
 
@@ -33,6 +34,8 @@ Outputs: TypeAlias = tuple[torch.Tensor, ...]
 
 _MOST = 16
 """Sets of shapes for which a model keeps recordings."""
+
+_RECORDED_ON = "cuda"
 
 _WAITS: frozenset[Op] = frozenset({NONZERO, SIZES, SIZE})
 """What makes the host wait for the GPU, or copies from its memory: neither can be recorded."""
@@ -50,12 +53,12 @@ def why_not(graph: Graph) -> str:
     calls: list[Call] = [node.meta["call"] for node in graph.nodes]
     refs = {value.type.device for value in graph.arguments}.union(*map(devices_of, calls))
     devices = {torch_device(ref.to_device()) for ref in refs}
-    if len(devices) != 1 or next(iter(devices)).type != "cuda":
+    if len(devices) != 1 or next(iter(devices)).type != _RECORDED_ON:
         return f"it needs all values on one GPU, but they are on {', '.join(sorted(map(str, devices))) or 'no device'}"
     for call in calls:
         if call.op in _WAITS:
             return f"{call.op.name} at {call.where} makes the host wait for the GPU"
-        if not call.op.pure and isinstance(call.op.kernel, FunctionType):
+        if call.op.kind is Kind.COMPUTE and not call.op.pure and isinstance(call.op.kernel, FunctionType):
             return f"{call.op.name} at {call.where} is a function of the user's, which may do more than launch kernels"
     return ""
 
@@ -161,7 +164,7 @@ class Recorded:
         known = self._known.get(key)
         if known is None:
             return self._first(key, inputs, arguments)
-        lying = {i: place for i, place in known.places.items() if _address(inputs[i]) == place}
+        lying = {i: place for i, place in known.places.items() if address(inputs[i]) == place}
         if known.recording is None or len(lying) < len(known.places):
             # Reading for writing parts a tensor from copies that share its memory, which must not happen in a recording.
             known.places = {i: place for i, place in lying.items() if inputs[i].data_ptr() == place}
@@ -181,7 +184,7 @@ class Recorded:
     def _record(
         self, places: dict[int, int], inputs: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]
     ) -> _Recording | None:
-        copies = {i: torch.empty_like(inputs[i]) for i in self._read if i not in places}
+        copies = {i: inputs[i].clone() for i in self._read if i not in places}
         launch = torch.cuda.CUDAGraph()
         try:
             with (
@@ -202,9 +205,3 @@ def _apart(outputs: Outputs, inputs: Sequence[torch.Tensor]) -> Outputs:
     """The outputs, in memory of their own: what lies in an input's would follow the input elsewhere."""
     storages = {x.untyped_storage()._cdata for x in inputs}
     return tuple(x.clone() if x.untyped_storage()._cdata in storages else x for x in outputs)
-
-
-def _address(x: torch.Tensor) -> int:
-    """Where a tensor lies, without parting it from copies that share its memory until one is written to."""
-    address: int = torch._C._data_address(x)  # type: ignore[attr-defined]
-    return address

@@ -11,6 +11,7 @@ from weft.kernels.group import Group
 from weft.kernels.launch import launches, start
 from weft.kernels.signals import ORDINALS
 from weft.kernels.work import Work
+from weft.runtime.accelerator import address
 
 __all__ = ["combine_into"]
 
@@ -31,9 +32,7 @@ def combine_into(output: torch.Tensor, inputs: Sequence[torch.Tensor], reduce_op
     if not output.numel():
         return
     kind = element(_NAME, output.dtype, reduce_op)
-    # What is only read keeps the memory that it shares with its copies: `data_ptr` would part them.
-    sources = tuple(torch._C._data_address(given) for given in inputs)  # type: ignore[attr-defined]
-    work = Work("combine", sources, (output.data_ptr(),), (0, output.nbytes))
+    work = Work("combine", tuple(map(address, inputs)), (output.data_ptr(),), (0, output.nbytes))
     group = Group(tuple(range(len(inputs))), output.device, _other_stream(output.device), ORDINALS)
     start(launches([work], [group], (0,), (reduce_op, kind), meeting=False))
     if not output.is_inference():

@@ -11,7 +11,7 @@ from functools import cache
 
 import torch
 
-__all__ = ["brought", "copy", "reaches", "settle"]
+__all__ = ["address", "brought", "copy", "reaches", "settle"]
 
 
 @cache
@@ -22,6 +22,19 @@ def reaches(one: torch.device, other: torch.device) -> bool:
     True
     """
     return one == other or torch.cuda.can_device_access_peer(one, other)
+
+
+def address(x: torch.Tensor) -> int:
+    """Where a tensor's first element lies, for reading only.
+
+    `data_ptr` is for writing: it parts a tensor from the copies that share its memory until one is written to.
+
+    >>> x = torch.ones(3)
+    >>> address(x[1:]) - address(x)
+    4
+    """
+    storage: int = torch._C._data_address(x)  # type: ignore[attr-defined]
+    return storage + x.storage_offset() * x.itemsize
 
 
 def copy(target: torch.Tensor, source: torch.Tensor, *, settled: bool = True) -> torch.Tensor:

@@ -1,0 +1,86 @@
+"""CUDA graphs on the host: what torch runs inside a capture is written down by address, and done again by a replay."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from weft.graph import cuda_capture
+
+
+def by_address(x: torch.Tensor) -> torch.Tensor:
+    """The memory that a tensor has now, whatever becomes of the tensor."""
+    storage = x.untyped_storage()
+    if not storage.nbytes():
+        return x
+    memory = (ctypes.c_byte * storage.nbytes()).from_address(torch._C._data_address(x))
+    return torch.frombuffer(memory, dtype=x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+class Launch:
+    """Stands for `torch.cuda.CUDAGraph`."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+        self.kept: list[torch.Tensor] = []
+        self.is_done = True
+
+    def replay(self) -> None:
+        # A GPU only records; here the operations have run, once, with the same inputs.
+        calls = [] if self.is_done else self.calls
+        self.is_done = False
+        for func, args, kwargs, results in calls:
+            again = func(*args, **kwargs)
+            for old, new in zip(pytree.tree_leaves(results), pytree.tree_leaves(again), strict=True):
+                if isinstance(old, torch.Tensor) and old.numel() and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+class Capture(TorchDispatchMode):
+    """Stands for `torch.cuda.graph`: writes down every operation."""
+
+    def __init__(self, launch: Launch, stream: object, capture_error_mode: str) -> None:
+        super().__init__()
+        assert capture_error_mode == "thread_local"
+        self.launch = launch
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.nonzero.default:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        given = pytree.tree_map_only(torch.Tensor, by_address, (args, kwargs or {}))
+        results = func(*args, **(kwargs or {}))
+        made = pytree.tree_map_only(torch.Tensor, by_address, results)
+        self.launch.calls.append((func, *given, made))
+        self.launch.kept += [x for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)]
+        return results
+
+
+class Stream(SimpleNamespace):
+    """Stands for `torch.cuda.Stream`."""
+
+    def wait_stream(self, other: object) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+@pytest.fixture
+def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The host takes the part of a GPU that records CUDA graphs."""
+    monkeypatch.setattr(cuda_capture, "_RECORDED_ON", "cpu")
+    here = Stream()
+    for name, stand_in in {
+        "CUDAGraph": Launch,
+        "graph": Capture,
+        "Stream": Stream,
+        "current_stream": lambda: here,
+        "is_current_stream_capturing": lambda: False,
+        "device": lambda _: nullcontext(),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    return "cpu"

@@ -103,6 +103,15 @@ def test_movements_of_constants_happen_when_the_model_is_loaded(separate: None) 
     assert torch.equal(torch.cat(got[:4]), weight)
 
 
+def test_a_stretched_constant_stays_small() -> None:
+    with Graph("stretched", input_types=[TensorType("float32", [1000, 1000])]) as graph:
+        graph.output(graph.inputs[0] + ops.constant(1.0).broadcast_to([1000, 1000]))
+    program = lower(graph)
+    optimize(program)
+    (constant,) = program.constants
+    assert constant.untyped_storage().nbytes() == 4
+
+
 FUSED = {
     "transfer of a transfer": lambda x, s: [x.to(CPU(1)).to(CPU(2)).to(CPU(3))],
     "broadcast of a transfer": lambda x, s: ops.distributed_broadcast(x.to(CPU(1)), s)[3:],

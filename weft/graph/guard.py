@@ -51,6 +51,7 @@ class _Expected:
     def plain(self, given: ModelInput) -> torch.Tensor:
         """The tensor on one device that something stands for."""
         if isinstance(given, Tensor):
+            refresh((given,))
             # A tensor on a mesh stands for its value; only one that lies whole on one device can be written to.
             given = given._pieces[0] if given.mesh.is_single and not given._layout.pending else given.full_tensor()
         if isinstance(given, torch.Tensor):

@@ -59,7 +59,8 @@ def _copied(x: torch.Tensor, _device: str) -> torch.Tensor:
 
 
 def _sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return x.to(device, non_blocking=True)
+    # Only between accelerators: the host would read, or its owner change, what is still on its way.
+    return x.to(device, non_blocking=x.is_cuda and device.type == "cuda")
 
 
 def _reducer(op: ReduceOp) -> Kernel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import torch
 
@@ -21,7 +21,11 @@ from weft.sharding.types import TensorLayout
 from weft.tensor.tensor import wrap
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from weft.graph.graph import Graph, InputType, OutputValue
+
+    Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 __all__ = ["Model"]
 
@@ -110,6 +114,16 @@ class Model:
     def execute(self, *inputs: ModelInput) -> list[torch.Tensor]:
         """Run the graph: the outputs as a list."""
         return list(self._run(inputs))
+
+    def numpy(self, *inputs: ModelInput) -> list[Array]:
+        """Run the graph: the outputs as NumPy arrays, whole and on the host.
+
+        >>> from weft.graph import Graph, TensorType, compile
+        >>> graph = Graph("double", lambda x: x * 2, [TensorType("float32", ["n"])])
+        >>> compile(graph).numpy(torch.ones(2))
+        [array([2., 2.], dtype=float32)]
+        """
+        return [output.detach().cpu().numpy() for output in self._run(inputs)]
 
     def _run(self, inputs: Sequence[ModelInput]) -> Sequence[torch.Tensor]:
         tensors, sizes = self._guard.check(inputs)

@@ -33,5 +33,6 @@ def hoist_constant_movements(program: Program) -> int:
             with program.fx.inserting_after(anchor):
                 anchor = program.fx.placeholder(f"hoisted_{node.name}")
             node.replace_all_uses_with(anchor)
-            program.constants.append(data.contiguous())
+            # A view stays one: written out, a number stretched to a matrix would take a matrix of memory.
+            program.constants.append(data if node.meta["kind"] is Kind.VIEW else data.contiguous())
     return len(hoisted)

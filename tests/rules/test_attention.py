@@ -31,7 +31,7 @@ def test_attention(kernel: SDPBackend, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("shape", [(3, 5), (2, 1, 3, 5), (4, 3, 5)])
+@pytest.mark.parametrize("shape", [(3, 5), (2, 1, 3, 5)])
 def test_masks(kernel: SDPBackend, shape: tuple[int, ...]) -> None:
     mask = numbers(*shape, seed=3)
     with sdpa_kernel(kernel):

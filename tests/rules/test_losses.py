@@ -17,15 +17,19 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def _batchmean(reduction: str) -> str:
+    return "batchmean" if reduction == "mean" else reduction
+
+
 ELEMENTWISE = {
     "mse": nn.mse_loss,
     "l1": nn.l1_loss,
     "smooth l1": nn.smooth_l1_loss,
     "huber": lambda x, y, reduction: nn.huber_loss(x, y, reduction=reduction, delta=0.5),
-    "soft margin": lambda x, y, reduction: nn.soft_margin_loss(x, y.sign(), reduction=reduction),
+    "soft margin": lambda x, y, reduction: nn.soft_margin_loss(x, y.detach().sign(), reduction=reduction),
     "bce": lambda x, y, reduction: nn.binary_cross_entropy(x.sigmoid(), y.sigmoid(), reduction=reduction),
     "bce of logits": lambda x, y, reduction: nn.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction=reduction),
-    "kl_div": lambda x, y, reduction: nn.kl_div(x.log_softmax(1), y.softmax(1), reduction=reduction),
+    "kl_div": lambda x, y, reduction: nn.kl_div(x.log_softmax(1), y.softmax(1), reduction=_batchmean(reduction)),
     "poisson": lambda x, y, reduction: nn.poisson_nll_loss(x, y.exp(), reduction=reduction),
     "hinge": lambda x, y, reduction: nn.hinge_embedding_loss(x, y.sign(), reduction=reduction),
     "cosine": lambda x, y, reduction: nn.cosine_embedding_loss(x, y, torch.tensor([1, -1, 1, 1, -1]), reduction=reduction),
@@ -41,7 +45,7 @@ def test_elementwise(name: str, reduction: str) -> None:
 
 def test_bce_with_weights() -> None:
     check(
-        lambda x, y, w, p: nn.binary_cross_entropy_with_logits(x, y.sigmoid(), w, pos_weight=p),
+        lambda x, y, w, p: nn.binary_cross_entropy_with_logits(x, y.sigmoid(), w.detach(), pos_weight=p.detach()),
         *(numbers(5, 4), numbers(5, 4, seed=1), numbers(4, seed=2).square(), numbers(4, seed=3).square()),
         limit=6,
     )
@@ -53,7 +57,7 @@ TARGETS = torch.tensor([0, 3, -100, 2, 1])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_cross_entropy(reduction: str) -> None:
     check(lambda x, t: nn.cross_entropy(x, t, reduction=reduction), numbers(5, 4), TARGETS, limit=10)
-    check(lambda x, t, w: nn.cross_entropy(x, t, w.square(), reduction=reduction), numbers(5, 4), TARGETS, numbers(4), limit=10)
+    check(lambda x, t, w: nn.cross_entropy(x, t, w.detach().square(), reduction=reduction), numbers(5, 4), TARGETS, numbers(4), limit=10)
     check(
         lambda x, t: nn.cross_entropy(x, t, reduction=reduction, label_smoothing=0.1), numbers(5, 4), TARGETS, limit=6
     )

@@ -95,7 +95,9 @@ def test_column_then_row_parallel_is_one_all_reduce(separate: bool) -> None:
 def test_data_parallel_gradients_wait(separate: bool) -> None:
     """The gradient of a replicated weight is a pending sum over the split batch, resolved once, at the leaf."""
     with memory(separate):
-        x, w = put((8, 32), "dp", None), put((32, 16), None, None).requires_grad_()
+        mesh = make_mesh({"dp": 4})
+        x = laid(numbers(8, 32), Layout(mesh, [("dp",), ()]))
+        w = laid(numbers(32, 16), Layout.replicated(mesh, 2)).requires_grad_()
         assert moves(lambda: (x @ w).square().sum().backward()) == {"all_reduce": 1}
         assert w.grad._layout is w._layout
 
@@ -103,11 +105,12 @@ def test_data_parallel_gradients_wait(separate: bool) -> None:
 @pytest.mark.parametrize("separate", [False, True])
 def test_tensor_parallel_backward_is_one_all_reduce(separate: bool) -> None:
     with memory(separate):
-        x = put((64, 32), None, None).requires_grad_()
-        up, down = put((32, 128), None, "tp").requires_grad_(), put((128, 32), "tp", None).requires_grad_()
+        mesh = make_mesh({"tp": 4})
+        x = laid(numbers(64, 32), Layout.replicated(mesh, 2)).requires_grad_()
+        up = laid(numbers(32, 128), Layout(mesh, [(), ("tp",)])).requires_grad_()
+        down = laid(numbers(128, 32), Layout(mesh, [("tp",), ()])).requires_grad_()
         y = (x @ up).relu() @ down
-        with torch.no_grad():
-            grad = put((64, 32), None, None)
+        grad = laid(numbers(64, 32), Layout.replicated(mesh, 2))
         assert moves(lambda: y.backward(grad)) == {"all_reduce": 1}
         assert up.grad._layout is up._layout
         assert down.grad._layout is down._layout

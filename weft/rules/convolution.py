@@ -10,10 +10,9 @@ from typing import cast
 
 import torch
 
-from ..sharding.placements import ReduceOp
 from .arguments import arranged, one_each, position
 from .factors import Dims, Factors
-from .registry import Call, Rule, Spec, rules
+from .registry import Call, Region, Rule, Spec, rules
 
 aten = torch.ops.aten
 
@@ -61,27 +60,54 @@ def _convolution_backward(call: Call) -> Factors:
     return Factors(arranged(call, named), outputs, conv.sizes, conv.whole, linear=0, repeated=repeated)
 
 
-def _local_groups(
-    call: Call, local: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
-) -> tuple[tuple[object, ...], dict[str, object]]:
-    """The groups, and the size of the bias, on one device; the second dim of a weight is never split by groups."""
-    names = [argument.name for argument in call.func._schema.arguments]
-    args = list(call.args)
-    weight = cast(Spec, call.arg("weight")).shape
-    channels = -len(weight) + 1
-    grad = call.arg("grad_output")
-    result = grad.shape if isinstance(grad, Spec) else out[0]
-    transposed = bool(call.arg("transposed"))
-    groups = cast(int, call.arg("groups"))
-    if groups > 1:
-        side = result if transposed else cast(Spec, call.arg("input")).shape
-        groups = args[names.index("groups")] = side[channels] // weight[1]
-    if "bias_sizes" in names and args[names.index("bias_sizes")] is not None:
-        args[names.index("bias_sizes")] = [result[channels]]
-    return tuple(args), call.kwargs
+Given = tuple[object, ...]
+
+
+def _forward_here(
+    func: torch._ops.OpOverload,
+    args: Given,
+    kwargs: dict[str, object],
+    inputs: Sequence[Region],
+    outputs: Sequence[Region],
+) -> torch.Tensor:
+    """On one device; a convolution of no channels is its bias, where there is one."""
+    x, weight, bias = cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]", args[:3])
+    if x.numel() and weight.numel():
+        groups = _groups_here(args[8], bool(args[6]), x.shape, outputs[0].shape, weight)
+        return cast(torch.Tensor, func(*args[:8], groups, **kwargs))
+    out = torch.zeros(outputs[0].shape, dtype=x.dtype, device=x.device)
+    return out if bias is None else out + bias.reshape([-1, *[1] * (weight.dim() - 2)])
+
+
+def _groups_here(
+    groups: object, transposed: bool, x: Sequence[int], result: Sequence[int], weight: torch.Tensor
+) -> int:
+    """How many groups a device has; the second dim of a weight is never split by groups."""
+    if groups == 1:
+        return 1
+    return (result if transposed else x)[1 - weight.dim()] // weight.shape[1]
+
+
+def _backward_here(
+    func: torch._ops.OpOverload,
+    args: Given,
+    kwargs: dict[str, object],
+    inputs: Sequence[Region],
+    outputs: Sequence[Region],
+) -> Given:
+    """On one device; where it holds nothing of the input or the weight, only the bias has a gradient."""
+    grad, x, weight = cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor]", args[:3])
+    mask = cast("Sequence[bool]", args[10])
+    if grad.numel() and x.numel() and weight.numel():
+        groups = _groups_here(args[9], bool(args[7]), x.shape, grad.shape, weight)
+        sizes = None if args[3] is None else [grad.shape[1 - weight.dim()]]
+        return cast(Given, func(grad, x, weight, sizes, *args[4:9], groups, mask, **kwargs))
+    bias = grad.sum([d for d in range(grad.dim()) if d != grad.dim() + 1 - weight.dim()])
+    grads = (torch.zeros_like(x), torch.zeros_like(weight), bias)
+    return tuple(value if wanted else None for value, wanted in zip(grads, mask, strict=True))
 
 
 rules |= {
-    aten.convolution.default: Rule(_convolution, _local_groups, of_nothing=ReduceOp.SUM),
-    aten.convolution_backward.default: Rule(_convolution_backward, _local_groups, of_nothing=ReduceOp.SUM),
+    aten.convolution.default: Rule(_convolution, local=_forward_here),
+    aten.convolution_backward.default: Rule(_convolution_backward, local=_backward_here),
 }

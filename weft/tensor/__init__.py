@@ -19,6 +19,7 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     indexing,
     joining,
     losses,
+    overwriting,
     padding,
     random_numbers,
     reductions,

@@ -76,7 +76,10 @@ def _batch_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
     grad, x = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     weight, _, _, mean, invstd = cast("tuple[Optional, ...]", args[2:7])
     training, _, mask = cast("tuple[bool, float, Sequence[bool]]", args[7:10])
-    if not training or not isinstance(x, Tensor) or not is_cut(x, frozenset(_across(x))):
+    if not training:
+        # Nothing was saved; what stands for it has no elements.
+        return run_by_rule(func, (*args[:5], None, None, *args[7:]), kwargs)
+    if not isinstance(x, Tensor) or not is_cut(x, frozenset(_across(x))):
         return run_by_rule(func, args, kwargs)
     assert mean is not None
     assert invstd is not None

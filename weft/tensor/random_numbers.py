@@ -9,8 +9,8 @@ import torch
 from ..runtime.holding import holding
 from .dispatch import handler, run_by_rule
 from .movement import from_plain, moved
+from .overwriting import overwrite
 from .tensor import Tensor, wrap
-from .writing import own_pieces, store
 
 aten = torch.ops.aten
 
@@ -35,12 +35,10 @@ def _draw(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
     here = holding(x._layout)
     if here.unified and not x._layout.pending:
-        own_pieces(x)
         func(x._pieces[0], *args[1:], **kwargs)
         return x
     whole = func(torch.empty(x.shape, dtype=x.dtype, device=x.device), *args[1:], **kwargs)
-    store(x, whole, str(func))
-    return x
+    return overwrite(x, whole, str(func))
 
 
 @handler(aten.native_dropout.default)

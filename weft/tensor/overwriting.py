@@ -1,0 +1,52 @@
+"""Ops that write to all of a tensor, whatever it held: it stays where it is, and nothing of it is read."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+
+from .aliasing import forget_resolved
+from .dispatch import handler
+from .movement import to_plain
+from .tensor import Tensor
+from .writing import store
+
+__all__ = ["overwrite"]
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+
+def overwrite(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = False) -> Tensor:
+    """Writes a value, broadcast to its shape, to a tensor; its layout stays."""
+    store(x, value if value.shape == x.shape else value.expand(x.shape), op, non_blocking=non_blocking)
+    if x._layout.pending:
+        forget_resolved()
+    return x
+
+
+@handler(aten.copy_.default)
+def _copy(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, value = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
+    if not isinstance(x, Tensor):
+        return x.copy_(to_plain(cast(Tensor, value)))
+    non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+    return overwrite(x, value, str(func), non_blocking=non_blocking)
+
+
+@handler(aten.zero_.default, aten.fill_.Scalar, aten.fill_.Tensor)
+def _fill(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(torch.Tensor, args[0])
+    value = args[1] if len(args) > 1 else kwargs.get("value", 0)
+    if not isinstance(x, Tensor):
+        return x.fill_(to_plain(cast(Tensor, value)))
+    if not x._layout.pending and not isinstance(value, torch.Tensor):
+        for piece in x._pieces:
+            piece.fill_(cast(float, value))
+        return x
+    if not isinstance(value, torch.Tensor):
+        value = torch.full((), cast(float, value), dtype=x.dtype, device=x.device)
+    return overwrite(x, value, str(func))

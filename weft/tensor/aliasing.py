@@ -7,6 +7,7 @@ copy that remembers what it shows: it is read again when the tensor was written 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ __all__ = [
 class Shown:
     """What a view shows: its base, and how to read it from there and write it back; without these it is a true view."""
 
-    base: Tensor
+    base: Tensor | weakref.ref[Tensor]
     read: Callable[[Tensor], Tensor] | None
     write: Callable[[Tensor, Tensor], None] | None
     stamp: int
@@ -49,11 +50,16 @@ def have_copies() -> bool:
 
 
 def remember(
-    view: Tensor, base: Tensor, read: Callable[[Tensor], Tensor], write: Callable[[Tensor, Tensor], None]
+    view: Tensor,
+    base: Tensor,
+    read: Callable[[Tensor], Tensor],
+    write: Callable[[Tensor, Tensor], None],
+    *,
+    weakly: bool = False,
 ) -> Tensor:
-    """Notes that `view` is a copy of what it shows of `base`."""
+    """Notes that `view` is a copy of what it shows of `base`; weakly: as long as somebody else holds the base."""
     _Copies.any = True
-    view._shown = Shown(base, read, write, _stamp(base))
+    view._shown = Shown(weakref.ref(base) if weakly else base, read, write, _stamp(base))
     return view
 
 
@@ -76,8 +82,17 @@ def refresh(tensors: Iterable[torch.Tensor]) -> None:
             _refresh(x, x._shown)
 
 
+def _base(x: Tensor, shown: Shown) -> Tensor | None:
+    base = shown.base() if isinstance(shown.base, weakref.ref) else shown.base
+    if base is None:
+        x._shown = None
+    return base
+
+
 def _refresh(x: Tensor, shown: Shown) -> None:
-    base = shown.base
+    base = _base(x, shown)
+    if base is None:
+        return
     if base._shown is not None:
         _refresh(base, base._shown)
     if shown.read is None:
@@ -93,13 +108,14 @@ def write_through(x: Tensor) -> None:
     """After a write to `x`: writes it back to what it shows."""
     _Copies.writes += 1
     shown = x._shown
-    if shown is None:
+    base = None if shown is None else _base(x, shown)
+    if shown is None or base is None:
         return
     if shown.write is not None:
         # The ops that write back read `x`, which is newer than its base now.
-        shown.stamp = _stamp(shown.base)
-        shown.write(shown.base, x)
-    write_through(shown.base)
+        shown.stamp = _stamp(base)
+        shown.write(base, x)
+    write_through(base)
 
 
 def remember_resolved(x: Tensor, resolved: Tensor) -> None:

@@ -10,7 +10,8 @@ import torch
 
 from .dispatch import handler
 from .movement import moved
-from .tensor import Tensor, become
+from .tensor import Tensor, become, wrap
+from .writing import store
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -32,7 +33,30 @@ _VIEWED = {
 @handler(*_VIEWED)
 def _view_in_place(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
-    become(x, cast(Tensor, _VIEWED[func](*args, **kwargs)))
+    # The view is one of what the tensor was, which goes on without it.
+    before = wrap(
+        x._pieces,
+        x._layout,
+        x.shape,
+        asked=x._asked,
+        dtype=x.dtype,
+        strides=x.stride(),
+        offset=int(x.storage_offset()),
+    )
+    before._shown = x._shown
+    become(x, cast(Tensor, _VIEWED[func](before, *args[1:], **kwargs)))
+    return x
+
+
+@handler(aten.addbmm_.default)
+def _addbmm(_func: Op, args: Args, kwargs: Kwargs) -> object:
+    """Torch lets a smaller tensor grow to the shape of the product."""
+    x = cast(Tensor, args[0])
+    y = cast(torch.Tensor, aten.addbmm.default(*args, **kwargs))
+    if y.shape == x.shape:
+        store(x, y, "addbmm_")
+    else:
+        become(x, cast(Tensor, y))
     return x
 
 

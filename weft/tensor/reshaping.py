@@ -150,8 +150,6 @@ def _by_rule(func: Op, x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _as_view(func: Op, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if func is aten._unsafe_view.default:
-        return y
     if holding(x._layout).unified:
         return remember_alias(y, x)
     y = shown(x, y, view_geometry(aten.view.default, (list(shape),), {}, x)[0])
@@ -160,4 +158,6 @@ def _as_view(func: Op, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
     def put_back(base: Tensor, view: Tensor) -> None:
         store(base, aten.reshape.default(view, old), "reshape")
 
-    return remember(y, x, lambda base: aten.reshape.default(base, list(shape)), put_back)
+    # An unsafe view mostly is of a tensor that nobody else has; it need not stay for its sake.
+    weakly = func is aten._unsafe_view.default
+    return remember(y, x, lambda base: aten.reshape.default(base, list(shape)), put_back, weakly=weakly)

@@ -71,18 +71,38 @@ def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object
     outs = kind_of(func).outs
     functional = _functional(func)
     if functional is None:
-        raise NotImplementedError(
-            f"{func} has no form without out=, so it cannot write to a sharded tensor: "
-            "compute into a plain tensor, then weft.shard it"
-        )
+        return _write_plain(func, args, kwargs)
     results = functional(*args, **{name: value for name, value in kwargs.items() if name not in outs})
-    values = results if isinstance(results, (list, tuple)) else (results,)
+    listed = isinstance(kwargs[outs[0]], (list, tuple))
+    values = results if isinstance(results, (list, tuple)) and not listed else (results,)
     for name, value in zip(outs, values, strict=True):
         for out, new in zip(_listed(kwargs[name]), _listed(value), strict=True):
             _assign(out, new)
     given = [kwargs[name] for name in outs]
     if not func._schema.returns:
         return None
+    return given[0] if len(given) == 1 else tuple(given)
+
+
+def _write_plain(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """An op that only exists with `out=`, and may write to other arguments too: it runs on whole values."""
+    changed: list[tuple[Tensor, torch.Tensor]] = []
+
+    def plain(value: object) -> object:
+        if isinstance(value, (list, tuple)):
+            return type(value)([plain(item) for item in value])
+        if not isinstance(value, Tensor):
+            return value
+        whole = to_plain(value).clone()
+        changed.append((value, whole))
+        return whole
+
+    func(*[plain(value) for value in args], **{name: plain(value) for name, value in kwargs.items()})
+    written = {id(x) for x in written_tensors(func, args, kwargs)}
+    for x, whole in changed:
+        if id(x) in written:
+            _assign(x, whole)
+    given = [kwargs[name] for name in kind_of(func).outs]
     return given[0] if len(given) == 1 else tuple(given)
 
 

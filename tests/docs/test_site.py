@@ -58,6 +58,12 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert [name for name, home in homes.items() if not names.intersection(home)] == []
 
 
+def test_every_environment_variable_is_in_the_reference() -> None:
+    listed = re.findall(r"^\| `(WEFT_\w+)` \|", (DOCS / "reference" / "environment.md").read_text(), re.M)
+    code = [path.read_text() for path in (ROOT / "weft").rglob("*.py")]
+    assert sorted(listed) == sorted({name for text in code for name in re.findall(r"\bWEFT_[A-Z_]+\b", text)})
+
+
 def test_a_page_that_is_nowhere_would_be_seen(tmp_path: Path) -> None:
     page = tmp_path / "index.md"
     page.write_text("```{toctree}\n:hidden:\n\nmissing\n```\n")

@@ -22,7 +22,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ["tests/gpu", "tests/rules", "tests/tensor", "tests/nn"]
+FOLDERS = [
+    "tests/gpu",
+    "tests/rules",
+    "tests/tensor",
+    "tests/nn",
+    "tests/graph/test_cuda_capture.py",
+    "tests/kernels/test_in_runtime.py",
+]
 NEEDS = {"tests/checkpoint": "safetensors"}
 
 

@@ -34,7 +34,7 @@ def address(x: torch.Tensor) -> int:
     4
     """
     storage: int = torch._C._data_address(x)  # type: ignore[attr-defined]
-    return storage + x.storage_offset() * x.itemsize
+    return storage + int(x.storage_offset()) * x.itemsize
 
 
 def copy(target: torch.Tensor, source: torch.Tensor, *, settled: bool = True) -> torch.Tensor:

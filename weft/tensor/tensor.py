@@ -16,6 +16,7 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
+from .compiling import announce
 
 if TYPE_CHECKING:
     from .aliasing import Shown
@@ -269,6 +270,7 @@ class Tensor(torch.Tensor):
         )
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[Layout, DeviceMapping | None]]:
+        announce()
         return [f"_piece{i}" for i in range(len(self._pieces))], (self._layout, self._asked)
 
     @staticmethod

@@ -223,14 +223,20 @@ def gathers(devices: Sequence[Device]) -> Iterator[Yielded]:
         yield f"{shape} broadcast", weft.distributed_broadcast(x)
 
 
-KINDS = ("sum", "mean", "max", "min", "prod")
-
-
 @program
 def reductions(devices: Sequence[Device]) -> Iterator[Yielded]:
+    yield from _reductions(devices, ("sum", "max", "min", "prod"))
+
+
+@rounded
+def means(devices: Sequence[Device]) -> Iterator[Yielded]:
+    yield from _reductions(devices, ("mean",))
+
+
+def _reductions(devices: Sequence[Device], kinds: Sequence[str]) -> Iterator[Yielded]:
     mesh = mesh_of(devices)
     n = len(devices)
-    for kind in KINDS:
+    for kind in kinds:
         for spec in (P("a", None), P(None, mesh.axis_names), P(None, None)):
             x = weft.shard(numbers(2 * n, 4 * n, dtype=torch.float64), mesh, spec)
             yield f"all_reduce {kind} {spec}", weft.all_reduce(x, kind)

@@ -16,10 +16,12 @@ from .process_group.moving import Route
 __all__ = ["Route", "move", "permute", "scatter", "spread", "whole"]
 
 
-def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int], dtype: torch.dtype) -> Pieces:
-    """The pieces of the same tensor in another layout."""
+def move(
+    pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int], dtype: torch.dtype, op: str = "a movement"
+) -> Pieces:
+    """The pieces of the same tensor in another layout; `op` is what the user called, for errors."""
     if execution.spans(source.mesh, target.mesh):
-        return execution.move(pieces, source, target, tuple(shape), dtype)
+        return execution.move(pieces, source, target, tuple(shape), dtype, op)
     if execution.is_elsewhere(source.mesh, target.mesh):
         return ()
     return in_process.move(pieces, source, target, shape)

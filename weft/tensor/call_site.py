@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from ..runtime.process_group import calls
+
 __all__ = ["CallSite", "call_site"]
 
 _INSIDE = tuple(str(Path(path).parent) + "/" for path in (Path(__file__).parent, torch.__file__))
@@ -32,3 +34,6 @@ def call_site() -> CallSite:
     ):
         frame = frame.f_back
     return CallSite(frame.f_code.co_filename, frame.f_lineno)
+
+
+calls.set_call_site(lambda: str(call_site()))

@@ -69,7 +69,7 @@ def _asked(
     names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
     everywhere: dict[int, tuple[int, ...]] = {}
     found: set[torch.dtype] = set()
-    for each in gathered({"shapes": list(shapes.items()), "dtypes": names}):
+    for each in gathered({"shapes": list(shapes.items()), "dtypes": names}, "from_local"):
         told = cast("dict[str, list[list[int]] | list[str]]", each)
         everywhere |= {cast(int, slot): tuple(cast("list[int]", sizes)) for slot, sizes in told["shapes"]}
         found |= {getattr(torch, cast(str, name)) for name in told["dtypes"]}

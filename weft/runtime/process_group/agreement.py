@@ -7,13 +7,15 @@ import json
 import torch
 
 from . import world
+from .calls import Call
+from .execution import communicating
 from .group import Group, group_of
 from .wire import swap
 
 __all__ = ["gathered"]
 
 
-def gathered(value: object) -> list[object]:
+def gathered(value: object, op: str = "an agreement") -> list[object]:
     """What each process of the program gives, in order; a value is what JSON has words for.
 
     >>> gathered({"a": [1, 2]})
@@ -24,8 +26,9 @@ def gathered(value: object) -> list[object]:
         return [json.loads(json.dumps(value))]
     group = group_of(tuple(range(here.count)))
     mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    sizes = _from_each(group, torch.tensor([mine.numel()]), [1] * group.size).tolist()
-    whole = bytes(_from_each(group, mine, sizes).numpy())
+    with communicating(Call(op, "what each process has"), group.processes):
+        sizes = _from_each(group, torch.tensor([mine.numel()]), [1] * group.size).tolist()
+        whole = bytes(_from_each(group, mine, sizes).numpy())
     found, at = [], 0
     for size in sizes:
         found.append(json.loads(whole[at : at + size]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import TracebackType
+
 import torch
 
 from ...planning import AllReduce, FillPartial, ReduceExchange, ReduceScatter, Step, plan_layouts
@@ -10,12 +12,15 @@ from ...sharding.mesh import DeviceMesh
 from .. import in_process
 from ..holding import Pieces, holding
 from ..machine import residence
-from . import moving, world
-from .group import group_of, owners_of, wire_device
+from . import calls, moving, watch, world
+from .calls import Call, call_between
+from .check import check
+from .group import Processes, group_of, owners_of, wire_device
 from .moving import Route
 from .reducing import reduce_step
+from .wire import broadcast
 
-__all__ = ["is_elsewhere", "move", "permute", "spans", "whole"]
+__all__ = ["communicating", "is_elsewhere", "move", "permute", "spans", "whole"]
 
 
 def spans(*meshes: DeviceMesh) -> bool:
@@ -28,11 +33,30 @@ def is_elsewhere(*meshes: DeviceMesh) -> bool:
     return world.current().count > 1 and not any(residence(mesh).owned for mesh in meshes)
 
 
-def move(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Pieces:
+def move(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str) -> Pieces:
     """The pieces of the same tensor in another layout. The meshes span several processes."""
-    for step in plan_layouts(source, target, shape, dtype.itemsize).steps:
-        pieces = _carried_out(pieces, step, dtype)
+    if is_elsewhere(source.mesh, target.mesh):
+        return ()
+    with communicating(call_between(op, source, target, shape, dtype), owners_of(source.mesh, target.mesh)):
+        for step in plan_layouts(source, target, shape, dtype.itemsize).steps:
+            pieces = _carried_out(pieces, step, dtype)
     return pieces
+
+
+class communicating:  # noqa: N801 - read as a word: `with communicating(call, processes):`
+    """Notes what this process does while it communicates, and checks that the others do the same."""
+
+    def __init__(self, call: Call, processes: Processes) -> None:
+        self._call, self._processes = call, processes
+
+    def __enter__(self) -> None:
+        watch.begin()
+        check(calls.started(self._call), self._processes)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        calls.finished()
 
 
 def _carried_out(pieces: Pieces, step: Step, dtype: torch.dtype) -> Pieces:
@@ -49,7 +73,11 @@ def _carried_out(pieces: Pieces, step: Step, dtype: torch.dtype) -> Pieces:
 
 def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:
     """The pieces after shards have changed places."""
-    return () if is_elsewhere(layout.mesh) else moving.permute(pieces, layout, shape, route, dtype)
+    if is_elsewhere(layout.mesh):
+        return ()
+    call = call_between(f"ppermute by {route}", layout, layout, shape, dtype)
+    with communicating(call, owners_of(layout.mesh)):
+        return moving.permute(pieces, layout, shape, route, dtype)
 
 
 def whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -62,9 +90,12 @@ def whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], dtype: torch.d
     if len(owners) == here.count:
         return pieces[0]
     wire = wire_device(layout.mesh)
-    value = (
-        pieces[0].contiguous() if pieces else torch.empty(shape, dtype=dtype, device=holding(layout).residence.device)
-    )
-    carried = value.to(wire).view(-1).view(torch.uint8)
-    group_of(tuple(range(here.count))).backend(wire.type).broadcast(carried, owners[0]).wait()
-    return value if value.device == wire else value.copy_(carried.view(dtype).view(shape))
+    if pieces:
+        value = pieces[0].contiguous()
+    else:
+        value = torch.empty(shape, dtype=dtype, device=holding(layout).residence.device)
+    carried = value.to(wire).view(-1)
+    everyone = tuple(range(here.count))
+    with communicating(call_between("full_tensor", layout, layout, shape, dtype), everyone):
+        broadcast(group_of(everyone), carried, owners[0])
+    return value if value.device == wire else value.copy_(carried.view(shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
 from typing import cast, final
 
@@ -59,10 +60,14 @@ class Group:
         options._timeout = self._world.timeout
         return cast(c10d.ProcessGroup, c10d.ProcessGroupNCCL(store, self.index, self.size, options))
 
-    def abort(self) -> None:
-        """Gives up on everything under way."""
+    def is_streamed(self, device_type: str) -> bool:
+        """Whether waiting only lets the device wait, and this process goes on."""
+        return self._world.backend(device_type) == "nccl"
+
+    def abandon(self) -> None:
+        """Gives up on what is under way. The backends would wait for it when they go, so they stay until the end."""
         for backend in self._backends.values():
-            backend.abort()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend))
 
 
 @lru_cache(maxsize=4096)

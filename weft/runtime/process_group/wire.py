@@ -12,8 +12,9 @@ import torch
 
 from .group import Group
 from .parcels import Leg, Parcels, Range
+from .waiting import finish, in_time
 
-__all__ = ["exchange", "swap"]
+__all__ = ["broadcast", "exchange", "swap"]
 
 
 def exchange(
@@ -42,12 +43,21 @@ def swap(
 ) -> None:
     """Sends stretches of one flat tensor to the processes of a group, and receives stretches of another."""
     size = outgoing.dtype.itemsize
-    group.backend(outgoing.device.type).alltoall_base(
+    kind = outgoing.device.type
+    work = in_time(lambda: group.backend(kind), group.processes).alltoall_base(
         incoming.view(torch.uint8),
         outgoing.view(torch.uint8),
         [count * size for count in receives],
         [count * size for count in sends],
-    ).wait()
+    )
+    finish(work, group, kind)
+
+
+def broadcast(group: Group, value: torch.Tensor, root: int) -> None:
+    """Gives the elements of one process's flat tensor to all processes of a group."""
+    kind = value.device.type
+    backend = in_time(lambda: group.backend(kind), group.processes)
+    finish(backend.broadcast(value.view(torch.uint8), group.processes.index(root)), group, kind)
 
 
 def _outgoing(

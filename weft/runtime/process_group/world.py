@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,7 +15,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d
 
-__all__ = ["DEFAULT_TIMEOUT", "World", "current", "is_launched", "join", "leave", "on_change"]
+from ...errors import WeftError
+
+__all__ = ["DEFAULT_TIMEOUT", "World", "current", "is_launched", "join", "leave", "on_change", "on_leave"]
 
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -53,14 +57,31 @@ class World:
         return 0 if self.count == 1 else device_id // self.devices_per_process
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """How a process leaves the others."""
+
+    error: str | None
+    """The error that ends its program, if one does."""
+    keeps_store: bool
+    """Whether the others' store is in this process."""
+
+
 ALONE = World()
 _world: World | None = None
 _listeners: list[Callable[[World], None]] = []
+_before_leaving: list[Callable[[Leaving], None]] = []
 
 
 def on_change(listener: Callable[[World], None]) -> None:
     """Registers what has to happen when this process joins or leaves the others."""
     _listeners.append(listener)
+
+
+def on_leave(tell: Callable[[Leaving], None]) -> None:
+    """Registers what has to happen before this process leaves the others."""
+    _before_leaving.append(tell)
 
 
 def is_launched() -> bool:
@@ -106,10 +127,18 @@ def join(
 
 def leave() -> None:
     """Leaves the other processes; leaving twice, or without having joined, does nothing."""
-    global _world
-    world, _world = _world, None
+    global _world  # noqa: PLW0603 - one world a process
+    world = _world
     if world is None:
         return
+    error = getattr(sys, "last_value", None)
+    # An error about another process is no news to the others.
+    said = None if error is None or isinstance(error, WeftError) else f"{type(error).__name__}: {error}"
+    # torchrun keeps the store in a process of its own; else the first process has it.
+    keeps = world.process == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    for tell in _before_leaving:
+        tell(Leaving(said, keeps))
+    _world = None
     for listener in _listeners:
         listener(ALONE)
     if world.made_here and dist.is_initialized():
@@ -131,6 +160,7 @@ def joined() -> World | None:
 def _entered(world: World) -> World:
     global _world  # noqa: PLW0603 - one world a process
     _world = world
+    atexit.register(leave)
     for listener in _listeners:
         listener(world)
     return world

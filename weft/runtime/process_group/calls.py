@@ -1,0 +1,97 @@
+"""`Call`: what a process is doing when it communicates, in words that another process understands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh
+
+__all__ = ["Call", "call_between", "current", "finished", "last", "set_call_site", "started"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that communicates: the op, what it moves and between which layouts, and where the user called it."""
+
+    op: str
+    what: str
+    site: str = "an unknown line"
+
+    def __str__(self) -> str:
+        return f"{self.op} of {self.what}, called at {self.site}"
+
+    def to_json(self) -> dict[str, str]:
+        """The call in words that JSON has."""
+        return {"op": self.op, "what": self.what, "site": self.site}
+
+    @classmethod
+    def from_json(cls, words: object) -> Call | None:
+        """The call that another process wrote down; None if it is none."""
+        if not isinstance(words, dict):
+            return None
+        op, what, site = (words.get(name) for name in ("op", "what", "site"))
+        if isinstance(op, str) and isinstance(what, str) and isinstance(site, str):
+            return cls(op, what, site)
+        return None
+
+    def is_like(self, other: Call) -> bool:
+        """Whether two processes do the same."""
+        return (self.op, self.what) == (other.op, other.what)
+
+
+def call_between(op: str, source: Layout, target: Layout, shape: Sequence[int], dtype: torch.dtype) -> Call:
+    """The call that moves a tensor from a layout to another."""
+    name = str(dtype).removeprefix("torch.")
+    sizes = ", ".join(map(str, shape))
+    if source.mesh == target.mesh:
+        return Call(op, f"{name}[{sizes}] from {source} to {target} on {_named(source.mesh)}")
+    return Call(op, f"{name}[{sizes}] from {source} on {_named(source.mesh)} to {target} on {_named(target.mesh)}")
+
+
+def _named(mesh: DeviceMesh) -> str:
+    """A mesh with its devices, a line of which is named by its ends."""
+    devices = mesh.devices
+    ids = [device.id for device in devices]
+    if ids == list(range(ids[0], ids[0] + len(ids))) and len(ids) > 2:
+        return f"{mesh} ({devices[0]} to {devices[-1]})"
+    return f"{mesh} ({', '.join(map(str, devices))})"
+
+
+_site: Callable[[], str] = lambda: "an unknown line"  # noqa: E731 - until the layer that knows replaces it
+_current: Call | None = None
+_last: Call | None = None
+
+
+def set_call_site(site: Callable[[], str]) -> None:
+    """Lets the layer that knows the user's code say where a call comes from."""
+    global _site  # noqa: PLW0603 - the one place that replaces it
+    _site = site
+
+
+def started(call: Call) -> Call:
+    """Notes that this process begins a call."""
+    global _current  # noqa: PLW0603 - what this process does is one thing
+    _current = call = replace(call, site=_site())
+    return call
+
+
+def finished() -> None:
+    """Notes that the call is done."""
+    global _current, _last
+    _last, _current = _current, None
+
+
+def current() -> Call | None:
+    """What this process communicates now, if it does."""
+    return _current
+
+
+def last() -> Call | None:
+    """What this process communicated last."""
+    return _last

@@ -43,6 +43,8 @@ def environment(process: int, count: int, port: int, extra: Mapping[str, str] | 
         "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        # NCCL lets two processes share one GPU only where it takes them for processes of different hosts.
+        "NCCL_HOSTID": f"host{process}",
         **(extra or {}),
     }
 

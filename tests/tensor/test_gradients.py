@@ -59,7 +59,13 @@ def values(*shape: int) -> torch.Tensor:
 
 
 def whole(op):
-    return lambda x: op(x).full_tensor() if isinstance(op(x), weft.Tensor) else op(x)
+    """The op with a plain result, where its input is."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = op(x)
+        return (y.full_tensor() if isinstance(y, weft.Tensor) else y).to(x.device)
+
+    return run
 
 
 @pytest.mark.parametrize("name", MOVES)
@@ -108,7 +114,7 @@ def test_torch_func(memory, name) -> None:
         return (op(x) ** 2).sum()
 
     def plain(value: torch.Tensor) -> torch.Tensor:
-        return value.full_tensor() if isinstance(value, weft.Tensor) else value
+        return (value.full_tensor() if isinstance(value, weft.Tensor) else value).to(x.device)
 
     y = whole(op)(x)
     torch.testing.assert_close(plain(torch.func.grad(loss)(x)), 2 * torch.tensordot(y, jacobian, y.dim()))

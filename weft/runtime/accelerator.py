@@ -81,7 +81,7 @@ def settle(source: torch.Tensor, devices: Iterable[torch.device]) -> None:
 def _uploaded(target: torch.Tensor, source: torch.Tensor, settled: bool) -> torch.Tensor:
     if not source.is_contiguous() and source.numel():
         # Torch would gather it in ordinary memory, and the driver copy that to pinned memory. One pass is enough.
-        pinned = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+        pinned = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=True)
         return target.copy_(pinned.copy_(source), non_blocking=True)
     # From pinned memory, `non_blocking` lets many copies run one after the other while the host goes on.
     return target.copy_(source, non_blocking=not settled)
@@ -89,7 +89,7 @@ def _uploaded(target: torch.Tensor, source: torch.Tensor, settled: bool) -> torc
 
 def _staged(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """From one accelerator to another that cannot reach it."""
-    pinned = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+    pinned = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=True)
     pinned.copy_(source, non_blocking=True)
     arrived = torch.cuda.Event()
     arrived.record(torch.cuda.current_stream(source.device))

@@ -139,7 +139,7 @@ def residence(mesh: DeviceMesh) -> Residence:
         where = torch_device(device) if mine else torch.device("cpu" if device.is_host else "cuda")
         torch_devices.append(where)
         if ownership.separate_memory:
-            memories.append((f"slot of {owner}", slot if mesh.is_simulated else device.id))
+            memories.append((f"{device.label} slot of {owner}", slot if mesh.is_simulated else device.id))
         elif here.count == 1:
             memories.append((where.type, where.index or 0))
         else:  # said so that every process finds the same memories

@@ -91,11 +91,13 @@ class _Move(torch.autograd.Function):
         x, target, _, op = inputs
         source = layout_of(x)
         ctx.source = None if source is None else source.resolved
-        ctx.target, ctx.op = target, op
+        ctx.target, ctx.op, ctx.device = target, op, x.device
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        return move(grad, ctx.source, op=f"{ctx.op} backward"), None, None, None
+        back = move(grad, ctx.source, op=f"{ctx.op} backward")
+        # A plain tensor may have been anywhere; what is moved back to a mesh is where the mesh is.
+        return (back.to(ctx.device) if ctx.source is None else back), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: None) -> torch.Tensor:

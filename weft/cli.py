@@ -21,7 +21,9 @@ from .sharding.placements import ReduceOp
 
 __all__ = ["main"]
 
-COMMANDS: Mapping[str, str] = MappingProxyType({"bench": "weft.inspect.bench:bench"})
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {"bench": "weft.inspect.bench:bench", "doctor": "weft.inspect.doctor:doctor"}
+)
 """Commands that live elsewhere and are imported when they are asked for: name to `module:attribute`."""
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["empty_cache", "keep_freed_memory", "relieve_pressure"]
+__all__ = ["empty_cache", "keep_freed_memory", "pool_size", "relieve_pressure"]
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
@@ -44,13 +44,22 @@ def _bound() -> int:
     return min(int(text), 2**31 - 1 << 12)
 
 
+def pool_size() -> int:
+    """How many bytes of freed memory the C library is told to keep; 0 where it cannot be told.
+
+    >>> pool_size() >= 0
+    True
+    """
+    # mallopt takes a C int; the trim threshold is therefore at most 2 GiB less one byte.
+    return 0 if _libc() is None else min(_bound(), 2**31 - 1)
+
+
 def keep_freed_memory() -> bool:
     """Tells the C library to keep freed memory up to the bound; whether it was told."""
     libc = _libc()
-    if libc is None or (bound := _bound()) == 0:
+    if libc is None or (size := pool_size()) == 0:
         return False
-    # mallopt takes a C int; the trim threshold is therefore at most 2 GiB less one byte.
-    return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, min(bound, 2**31 - 1)))
+    return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, size))
 
 
 def empty_cache() -> None:

@@ -25,10 +25,11 @@ class Tiling:
 
 
 # A thread moves 16 bytes at once, so a block of 16 * 32 * warps bytes is one access a thread. Small messages want many
-# programs with one access each; large ones two accesses in flight for every stream of bytes.
+# programs with one access each. Of the large ones, `multicast` and `combine` were swept on an H200 (docs/gpu.md): one
+# access a thread was best there too. `exchange` and `scatter` were not.
 _SMALL = Tiling(block=1024, warps=2)
 _LARGE = {
-    "multicast": Tiling(block=8192, warps=8),
+    "multicast": Tiling(block=4096, warps=8),
     "exchange": Tiling(block=8192, warps=8),
     "combine": Tiling(block=4096, warps=8),
     "scatter": Tiling(block=4096, warps=8),

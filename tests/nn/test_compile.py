@@ -10,6 +10,7 @@ from torch import nn
 
 import weft
 from weft import P
+from weft.runtime.machine import use_separate_memory
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
 LAYOUTS = {"tensor parallel": ({"0.*": P("tp"), "2.weight": P(None, "tp")}, P("dp")), "data parallel": ({}, P("dp"))}
@@ -35,3 +36,49 @@ def test_a_compiled_model_trains_alike(layout: str) -> None:
     for one, other in zip(plain.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(other.full_tensor(), one, rtol=1e-9, atol=1e-12)
         assert other.grad.mapping.layout(other.dim()) is other.mapping.layout(other.dim())
+
+
+COMMUNICATION = {
+    "shard": lambda x: weft.shard(x * 2, MESH, P("tp")) + 1,
+    "all_reduce": lambda x: weft.all_reduce(x * 2, "sum", "dp"),
+    "all_gather": lambda x: weft.all_gather(x.sin()),
+    "ppermute": lambda x: weft.ppermute(x.sin(), [(0, 2), (1, 3), (2, 0), (3, 1)]),
+    "redistribute": lambda x: x.redistribute(weft.NamedMapping(MESH, P("tp"))) * 2,
+    "local_map": lambda x: weft.local_map(lambda shard: weft.all_reduce(shard, "max"), P("dp"), P(), mesh=MESH)(x) + 1,
+}
+
+
+@pytest.mark.parametrize("op", COMMUNICATION)
+@pytest.mark.filterwarnings("ignore:Dynamo")
+def test_communication_breaks_the_graph_and_is_right(op: str) -> None:
+    torch._dynamo.reset()
+    x = weft.shard(torch.randn(4, 6), MESH, P("dp"))
+    function = COMMUNICATION[op]
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="marked as skipped"):
+        torch.compile(function, backend="aot_eager", fullgraph=True)(x)
+    torch._dynamo.reset()
+    assert torch.allclose(torch.compile(function, backend="aot_eager")(x).full_tensor(), function(x).full_tensor())
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_other_sizes_are_compiled_anew(dynamic: bool | None) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x * 2 + x.shape[0], backend="aot_eager", dynamic=dynamic, fullgraph=True)
+    for rows in (4, 6, 5):
+        x = torch.randn(rows, 6)
+        assert torch.equal(compiled(weft.shard(x, MESH, P("dp"))).full_tensor(), x * 2 + rows)
+
+
+def test_devices_with_memories_of_their_own_compile_too() -> None:
+    torch._dynamo.reset()
+    use_separate_memory(True)
+    try:
+        x = weft.shard(torch.randn(4, 6), MESH, P("dp"))
+        weight = weft.shard(torch.randn(6, 6), MESH, P("tp", None)).requires_grad_()
+        compiled = torch.compile(lambda x, w: (x @ w).relu().sum(), backend="aot_eager", fullgraph=True)
+        compiled(x, weight).backward()
+        found, weight.grad = weight.grad, None
+        (x @ weight).relu().sum().backward()
+        assert torch.allclose(found.full_tensor(), weight.grad.full_tensor())
+    finally:
+        use_separate_memory(False)

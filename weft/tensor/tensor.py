@@ -271,6 +271,9 @@ class Tensor(torch.Tensor):
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[Layout, DeviceMapping | None]]:
         announce()
+        # Layouts are worked out for sizes that are known: another size is compiled anew.
+        for x in (self, *self._pieces):
+            x._dynamo_static_indices = set(range(x.dim()))  # type: ignore[attr-defined]
         return [f"_piece{i}" for i in range(len(self._pieces))], (self._layout, self._asked)
 
     @staticmethod

@@ -29,8 +29,10 @@ def test_a_wrong_gradient_is_found() -> None:
 
 def test_every_layout_of_every_input_occurs() -> None:
     tensors = [torch.zeros(4, 4), torch.zeros(3)]
-    found = combinations(GRID, tensors, limit=8, pending=True)
-    assert {a for a, _ in found} == set(layouts(GRID, 2)) and {b for _, b in found} == set(layouts(GRID, 1))
+    found = combinations(LINE, tensors, limit=2, pending=True)
+    assert {a for a, _ in found} == set(layouts(LINE, 2))
+    assert {b for _, b in found} == set(layouts(LINE, 1))
+    assert len(combinations(GRID, tensors, limit=8, pending=True)) == 8
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -40,4 +42,5 @@ def test_pending_values_are_the_sum_of_different_contributions(separate: bool) -
         for layout in layouts(LINE, 2):
             torch.testing.assert_close(laid(x, layout).full_tensor(), x)
         shards = laid(x, Layout(LINE, [(), ()], [("x", layouts(LINE, 2)[-1].pending[0][1])])).local_shards
-        assert not torch.equal(shards[1], torch.zeros_like(x)) and not torch.equal(shards[0], x)
+        assert not torch.equal(shards[1], torch.zeros_like(x))
+        assert not torch.equal(shards[0], x)

@@ -17,33 +17,33 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_softmax(dim: int) -> None:
-    check(lambda x: x.softmax(dim), numbers(2, 5, 4), limit=8)
-    check(lambda x: x.log_softmax(dim), numbers(2, 5, 4), limit=8)
-    check(lambda x: nn.softmin(x, dim), numbers(2, 5, 4), limit=8)
+    check(lambda x: x.softmax(dim), numbers(2, 5, 4))
+    check(lambda x: x.log_softmax(dim), numbers(2, 5, 4))
+    check(lambda x: nn.softmin(x, dim), numbers(2, 5, 4))
 
 
 def test_layer_norm() -> None:
-    check(lambda x: nn.layer_norm(x, (4,)), numbers(2, 5, 4), limit=8)
-    check(lambda x, w: nn.layer_norm(x, (4,), w), numbers(2, 5, 4), numbers(4), limit=8)
-    check(lambda x, w, b: nn.layer_norm(x, (4,), w, b), numbers(2, 5, 4), numbers(4), numbers(4), limit=12)
-    check(lambda x, w, b: nn.layer_norm(x, (3, 4), w, b), numbers(2, 3, 4), numbers(3, 4), numbers(3, 4), limit=8)
+    check(lambda x: nn.layer_norm(x, (4,)), numbers(2, 5, 4))
+    check(lambda x, w: nn.layer_norm(x, (4,), w), numbers(2, 5, 4), numbers(4))
+    check(lambda x, w, b: nn.layer_norm(x, (4,), w, b), numbers(2, 5, 4), numbers(4), numbers(4))
+    check(lambda x, w, b: nn.layer_norm(x, (3, 4), w, b), numbers(2, 3, 4), numbers(3, 4), numbers(3, 4))
 
 
 def test_rms_norm() -> None:
-    check(lambda x, w: nn.rms_norm(x, (4,), w), numbers(2, 5, 4), numbers(4), limit=12)
+    check(lambda x, w: nn.rms_norm(x, (4,), w), numbers(2, 5, 4), numbers(4))
 
 
 def test_group_norm() -> None:
-    check(lambda x: nn.group_norm(x, 2), numbers(5, 4, 3), limit=8)
-    check(lambda x, w, b: nn.group_norm(x, 2, w, b), numbers(2, 4, 3), numbers(4), numbers(4), limit=12)
-    check(lambda x, w, b: nn.group_norm(x, 4, w, b), numbers(2, 8, 2, 2), numbers(8), numbers(8), limit=8)
+    check(lambda x: nn.group_norm(x, 2), numbers(5, 4, 3))
+    check(lambda x, w, b: nn.group_norm(x, 2, w, b), numbers(2, 4, 3), numbers(4), numbers(4))
+    check(lambda x, w, b: nn.group_norm(x, 4, w, b), numbers(2, 8, 2, 2), numbers(8), numbers(8))
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (4, 4, 3), (2, 3, 2, 2)])
 def test_batch_norm_with_its_own_statistics(shape: tuple[int, ...]) -> None:
     scale = numbers(shape[1], seed=1)
-    check(lambda x: nn.batch_norm(x, None, None, training=True), numbers(*shape), limit=8)
-    check(lambda x, w, b: nn.batch_norm(x, None, None, w, b, training=True), numbers(*shape), scale, scale, limit=8)
+    check(lambda x: nn.batch_norm(x, None, None, training=True), numbers(*shape))
+    check(lambda x, w, b: nn.batch_norm(x, None, None, w, b, training=True), numbers(*shape), scale, scale)
 
 
 def test_batch_norm_with_fixed_statistics() -> None:
@@ -52,7 +52,7 @@ def test_batch_norm_with_fixed_statistics() -> None:
         lambda x, m, v, w, b: nn.batch_norm(x, m.detach(), v.detach(), w, b, training=False),
         *(numbers(5, 4, 3), mean, variance, numbers(4), numbers(4)),
         pending=False,
-        limit=12,
+        limit=5,
     )
 
 
@@ -75,7 +75,7 @@ def test_batch_norm_keeps_running_statistics(separate: bool) -> None:
 
 
 def test_instance_norm() -> None:
-    check(lambda x: nn.instance_norm(x), numbers(2, 4, 5), limit=6)
+    check(lambda x: nn.instance_norm(x), numbers(2, 4, 5))
 
 
 @pytest.mark.parametrize("separate", [False, True])

@@ -104,15 +104,37 @@ def schedule_for(
     outputs: tuple[Layout, ...] | None,
     mesh: DeviceMesh,
 ) -> Schedule:
-    """Where an op runs; the whole results are found by running it on tensors without memory."""
-    metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in tensors]
-    kwargs = {
-        name: torch.device("meta") if isinstance(value, torch.device) else value for name, value in kwargs.items()
-    }
-    result = _called(func, args, kwargs, metas)
-    values = result if isinstance(result, (tuple, list)) else (result,)
-    specs = [Spec(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None for value in values]
+    """Where an op runs."""
+    specs = _whole_results(func, args, kwargs, tensors)
     return scheduled(inputs, [tuple(x.shape) for x in tensors], outputs, specs, mesh)
+
+
+def _whole_results(
+    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]
+) -> tuple[Spec | None, ...]:
+    """The whole results, found by running the op on tensors without memory; they do not depend on any layout."""
+    stand_ins = iter(["tensor"] * len(tensors))
+    seen = tuple((x.shape, x.stride(), x.dtype) for x in tensors)
+    key = (func, seen, repr(swapped(args, stand_ins)), repr(swapped(kwargs, stand_ins)))
+    specs = _results.get(key)
+    if specs is None:
+        metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in tensors]
+        kwargs = {
+            name: torch.device("meta") if isinstance(value, torch.device) else value for name, value in kwargs.items()
+        }
+        result = _called(func, args, kwargs, metas)
+        values = result if isinstance(result, (tuple, list)) else (result,)
+        specs = tuple(
+            Spec(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None for value in values
+        )
+        while len(_results) >= _MOST_RESULTS:
+            _results.pop(next(iter(_results)), None)
+        _results[key] = specs
+    return specs
+
+
+_results: dict[tuple[object, ...], tuple[Spec | None, ...]] = {}
+_MOST_RESULTS = 1 << 14
 
 
 def run_everywhere(

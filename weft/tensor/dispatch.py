@@ -22,13 +22,14 @@ from .aliasing import (
     write_through,
 )
 from .chooser import Choice, Input, choose, stop_over
+from .direct import NOT_REPEATED, remember_call, repeated, signature_of
 from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, swapped
 from .movement import from_plain, moved, note_move, to_plain
 from .op_kind import kind_of
 from .plain_gradient import keep_gradient_plain
 from .schedule import Schedule
 from .single_run import needs_single_run, run_once
-from .tensor import Tensor, wrap_whole
+from .tensor import Tensor
 from .viewing import viewed
 from .writing import own_pieces, store, write_out, written_tensors
 
@@ -40,12 +41,17 @@ handlers: dict[torch._ops.OpOverload, Handler] = {}
 """The ops that need more than a rule."""
 
 
-def handler(*ops: torch._ops.OpOverload) -> Callable[[Handler], Handler]:
-    """Registers a function as the handler of these ops."""
+_may_be_direct: set[torch._ops.OpOverload] = set()
+"""The ops whose handler does nothing else where their rule moves nothing."""
+
+
+def handler(*ops: torch._ops.OpOverload, may_be_direct: bool = False) -> Callable[[Handler], Handler]:
+    """Registers a function as the handler of these ops; `may_be_direct` if it does no more than their rule at times."""
 
     def register(function: Handler) -> Handler:
         for op in ops:
             handlers[op] = function
+            (_may_be_direct.add if may_be_direct else _may_be_direct.discard)(op)
         return function
 
     return register
@@ -75,11 +81,6 @@ _MOST_PREPARED = 1 << 16
 forget_with_residences(_prepared.clear)
 
 
-_direct: dict[tuple[object, ...], Layout] = {}
-"""Calls that run once on whole values which already lie right, by signature, with the layout of their one result."""
-forget_with_residences(_direct.clear)
-
-
 def dispatch(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Runs one torch op on sharded tensors."""
     if have_copies():
@@ -88,45 +89,33 @@ def dispatch(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict
         for x in written_tensors(func, args, kwargs):
             write_through(x)
         return result
-    if kwargs:
+    signature = signature_of(func, args, kwargs)
+    if signature is None:
         return _run(func, args, kwargs)
-    signature = _direct_signature(func, args)
-    layout = _direct.get(signature)
-    if layout is not None:
-        return wrap_whole(func(*[x._pieces[0] if type(x) is Tensor else x for x in args]), layout)
-    result = _run(func, args, kwargs)
-    if type(result) is Tensor and _is_direct(func, args):
-        if len(_direct) >= _MOST_PREPARED:
-            _direct.clear()
-        _direct[signature] = result._layout
+    result = repeated(func, args, kwargs, signature)
+    if result is NOT_REPEATED:
+        result = _run(func, args, kwargs)
+        if _is_direct(func, args, kwargs, result):
+            remember_call(signature, result, writes=bool(kind_of(func).written))
     return result
 
 
-def _direct_signature(func: torch._ops.OpOverload, args: tuple[object, ...]) -> tuple[object, ...]:
-    """All that the layout of a result depends on, for a call with flat arguments."""
-    signature: list[object] = [func]
-    for x in args:
-        kind = type(x)
-        if kind is Tensor:
-            signature += (x._layout, x.shape)  # type: ignore[attr-defined]
-        elif kind is float:
-            signature.append(float)
-        elif kind is list or kind is torch.Tensor:
-            signature.append(None)
-        else:
-            signature += (kind, x)
-    return tuple(signature)
-
-
-def _is_direct(func: torch._ops.OpOverload, args: tuple[object, ...]) -> bool:
-    """Whether a call took its arguments as they lie, in one memory, and only read them."""
-    if func in handlers or not kind_of(func).is_pure or any(type(x) in (list, torch.Tensor) for x in args):
+def _is_direct(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], result: object
+) -> bool:
+    """Whether a call took its arguments as they lie, in one memory, and read them, viewed or wrote to the first."""
+    kind = kind_of(func)
+    if (func in handlers and func not in _may_be_direct) or kind.outs:
         return False
-    tensors = [x for x in args if isinstance(x, torch.Tensor)]
-    prepared = _prepared.get(_key(func, args, {}, tensors))
+    if kind.written and not (kind.written == (0,) and result is args[0]):
+        return False
+    tensors = cast("list[Tensor]", tensors_in(args, kwargs))
+    prepared = _prepared.get(_key(func, args, kwargs, tensors))
     if prepared is None or not prepared.whole or prepared.once or prepared.outputs is None:
         return False
-    return all(x._layout is need for x, need in zip(cast("list[Tensor]", tensors), prepared.inputs, strict=True))
+    if any(type(x) is not Tensor or x._shown is not None for x in tensors):
+        return False
+    return all(x._layout is need for x, need in zip(tensors, prepared.inputs, strict=True))
 
 
 def _run(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -336,8 +325,10 @@ def _brought(
 
 
 def _run_plain(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-    """An op that writes to a plain tensor: everything it reads becomes plain."""
-    plain = iter([to_plain(x) if isinstance(x, Tensor) else x for x in tensors_in(args, kwargs)])
+    """An op that writes to a plain tensor: everything it reads becomes plain, and comes to where that is."""
+    tensors = tensors_in(args, kwargs)
+    device = next(x.device for x in tensors if not isinstance(x, Tensor))
+    plain = iter([to_plain(x).to(device) if isinstance(x, Tensor) else x for x in tensors])
     return func(*cast("tuple[object, ...]", swapped(args, plain)), **cast("dict[str, object]", swapped(kwargs, plain)))
 
 

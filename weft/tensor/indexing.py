@@ -29,7 +29,7 @@ def _counted(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None
     return result
 
 
-@handler(aten.index.Tensor)
+@handler(aten.index.Tensor, may_be_direct=True)
 def _index(func: Op, args: Args, kwargs: Kwargs) -> object:
     indices = cast("Sequence[torch.Tensor | None]", args[1])
     if any(index is not None and index.dtype in _MASKS for index in indices):

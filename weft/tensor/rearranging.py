@@ -37,13 +37,15 @@ def rearranged(
     on one mesh and pending alike.
     """
     given = [*([] if into is None else [into]), *sources]
-    plan = Rearrangement(
-        tuple(Side.of(x._layout, x.shape) for x in sources), Side.of(target, shape), tuple(parts), tuple(flips)
-    )
     first = given[0]
-    note_rearrangement(plan, first.dtype.itemsize, op)
+    unified = holding(target).unified
     pieces: Pieces
-    if holding(target).unified:
+    if not unified or comm_log.is_logging() or policy.watches():
+        plan = Rearrangement(
+            tuple(Side.of(x._layout, x.shape) for x in sources), Side.of(target, shape), tuple(parts), tuple(flips)
+        )
+        note_rearrangement(plan, first.dtype.itemsize, op)
+    if unified:
         pieces = tuple(whole(*(x._pieces[k] for x in given)) for k in range(holding(target).count))
     else:
         begun = None if into is None else tuple(piece.clone() for piece in into._pieces)

@@ -44,8 +44,14 @@ _ways: dict[object, _Way | None] = {}
 forget_with_residences(_ways.clear)
 
 
-@handler(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
-def _reshape(func: Op, args: Args, _kwargs: Kwargs) -> object:
+@handler(
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten._reshape_alias.default,
+    may_be_direct=True,
+)
+def _reshape(func: Op, args: Args, kwargs: Kwargs) -> object:
     if func is aten._reshape_alias.default:
         func = aten.view.default
     x = cast(Tensor, args[0])
@@ -58,7 +64,7 @@ def _reshape(func: Op, args: Args, _kwargs: Kwargs) -> object:
     way = _ways[key]
     if way is None:
         if holding(x._layout).unified:
-            return run_by_rule(func, (x, list(shape)), {})
+            return run_by_rule(func, args[:2], kwargs)
         return _by_rule(func, x, shape)
     y = _exchanged(x, shape, way)
     return _as_view(func, x, y, shape)

@@ -36,7 +36,7 @@ def _runs(shape: Sequence[int], dim: int, run: Run) -> tuple[Run, ...]:
     return tuple(run if d == dim else Run(size) for d, size in enumerate(shape))
 
 
-@handler(aten.slice.Tensor)
+@handler(aten.slice.Tensor, may_be_direct=True)
 def _slice(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
     dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
@@ -87,7 +87,7 @@ def _scattered(x: Tensor, source: Tensor, dim: int, first: int, step: int) -> Te
     )
 
 
-@handler(aten.select.int)
+@handler(aten.select.int, may_be_direct=True)
 def _select(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
     if not x.dim():
@@ -125,7 +125,7 @@ def _selected(x: Tensor, dim: int, index: int) -> Tensor:
     return remember(y, x, lambda base: _selected(base, dim, index), put_back)
 
 
-@handler(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
+@handler(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, may_be_direct=True)
 def _split(func: Op, args: Args, kwargs: Kwargs) -> object:
     """Pieces of a split dim are slices of it."""
     x = cast(Tensor, args[0])
@@ -154,7 +154,7 @@ def _sizes(func: Op, args: Args, size: int) -> list[int]:
     return sizes
 
 
-@handler(aten.slice_backward.default)
+@handler(aten.slice_backward.default, may_be_direct=True)
 def _slice_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
     """Zeros around a gradient; where its dim is split, the result is split the same way."""
     grad = cast(Tensor, args[0])

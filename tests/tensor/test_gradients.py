@@ -135,7 +135,7 @@ def test_vmap(memory, name) -> None:
     batch = values(3, 4, 4)
     expected = torch.stack([whole(op)(x) for x in batch])
     out = torch.func.vmap(op)(batch)
-    torch.testing.assert_close(out.full_tensor(), expected)
+    torch.testing.assert_close(out.full_tensor().to(batch.device), expected)
 
 
 def test_sharded_leaves_through_torch_func(memory) -> None:

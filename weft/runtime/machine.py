@@ -65,7 +65,7 @@ def _accelerator_of_process(device: Device, here: world.World) -> torch.device:
         raise ValueError(f"{device!r} does not exist: this machine has {_offered(0)}")
     first, within = divmod(device.id, here.devices_per_process)
     if first != here.process:
-        return torch.device("cuda")
+        return torch.device("cuda", 0)
     return torch.device("cuda", (here.local_process * here.devices_per_process + within) % physical_accelerators())
 
 
@@ -136,7 +136,7 @@ def residence(mesh: DeviceMesh) -> Residence:
     torch_devices: list[torch.device] = []
     for slot, (device, owner) in enumerate(zip(mesh.devices, owners, strict=True)):
         mine = owner == here.process
-        where = torch_device(device) if mine else torch.device("cpu" if device.is_host else "cuda")
+        where = torch_device(device) if mine else torch.device("cpu") if device.is_host else torch.device("cuda", 0)
         torch_devices.append(where)
         if ownership.separate_memory:
             memories.append((f"{device.label} slot of {owner}", slot if mesh.is_simulated else device.id))

@@ -76,6 +76,9 @@ def _elementwise(func: Op, args: Args, kwargs: Kwargs) -> object:
     flat = {
         i: [piece for entry in entries for piece in entry.pieces(j)] if columns[j] else [] for j, i in enumerate(lists)
     }
+    for piece in (piece for i in written for piece in flat.get(i, ()) if piece.is_cuda):
+        # Torch's kernels for lists on GPUs write past copy-on-write; asking for a writable address parts the copies.
+        piece.data_ptr()
     here = [flat[i] if i in flat else _repeated(value, counts, i, func) for i, value in enumerate(args)]
     options = {name: to_plain(v) if isinstance(v, Tensor) else v for name, v in kwargs.items()}
     result = func(*here, **options)

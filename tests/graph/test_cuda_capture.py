@@ -62,7 +62,7 @@ def test_every_op_gives_what_it_gives_on_the_host(place, case: Case) -> None:
         inputs = [x.to(place).clone() for x in case.inputs]
         for mine, theirs in zip(model.execute(*inputs), want, strict=True):
             torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-9, atol=1e-9, equal_nan=True)
-        if run and not why_not(graph):
+        if run and not why_not(graph):  # nothing to launch where there are only views
             assert recordings(model) == 1
 
 

@@ -203,7 +203,7 @@ def test_any_code_runs_inside() -> None:
     def inside(x: torch.Tensor) -> torch.Tensor:
         if x.sum().item() > 0 and weft.axis_index("t") != 3:
             x.mul_(2)
-        return torch.from_numpy(x.numpy().copy())
+        return torch.from_numpy(x.cpu().numpy().copy()).to(x.device)
 
     x = torch.tensor([1.0, -1.0, 2.0, 3.0])
     assert weft.local_map(inside, P("t"), P("t"), mesh=LINE)(x).tolist() == [2.0, -1.0, 4.0, 3.0]
@@ -215,7 +215,7 @@ def test_modes_reach_the_inside() -> None:
         assert not torch.is_grad_enabled()
         return weft.all_reduce(x @ x.T)
 
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.no_grad(), torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         y = weft.local_map(inside, P("t"), None, mesh=LINE)(torch.ones(4, 4, requires_grad=True))
     assert not y.requires_grad
     assert y.dtype == torch.bfloat16

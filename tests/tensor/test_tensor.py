@@ -94,11 +94,11 @@ def test_conversion(memory) -> None:
     np.testing.assert_array_equal(x.numpy(), np.arange(6.0).reshape(2, 3))
     np.testing.assert_array_equal(np.asarray(x), x.numpy())
     single = weft.cpu(x)
-    assert torch.equal(torch.from_dlpack(single), x.full_tensor())
+    assert torch.equal(torch.from_dlpack(single), x.full_tensor().cpu())
     assert x.double().dtype is torch.float64
     assert x.to(torch.int32).mapping.spec == P("dp", None)
-    assert x.to("cpu") is x
-    for data in (np.ones(4), [1.0, 2.0, 3.0], 3.5, torch.ones(2), np.float32(2), weft.ones(4)):
+    assert x.to(x.device) is x
+    for data in (np.ones(4), [1.0, 2.0, 3.0], 3.5, torch.ones(2, device="cpu"), np.float32(2), weft.ones(4)):
         assert weft.tensor(data).shape == torch.as_tensor(np.asarray(data)).shape
     tree = weft.shard({"w": np.ones((2, 2)), "more": [torch.zeros(4), (np.zeros(2),)]}, MESH, P("dp"))
     assert tree["w"].mapping.spec == tree["more"][1][0].mapping.spec == P("dp")

@@ -70,8 +70,7 @@ def _type_of(kind: CaptureType) -> TensorType | DistributedTensorType | TensorLa
     if isinstance(kind, Tensor):
         return TensorLayout(kind.dtype, tuple(kind.shape), kind.mapping)
     if isinstance(kind, torch.Tensor):
-        device = DeviceRef.CPU(0) if kind.device.type == "cpu" else DeviceRef.GPU(kind.device.index or 0)
-        return TensorType(kind.dtype, tuple(kind.shape), device)
+        return TensorType(kind.dtype, tuple(kind.shape), _place(kind.device))
     if not isinstance(kind, (TensorType, DistributedTensorType, TensorLayout)):
         raise TypeError(
             f"capture takes tensors and their types (TensorType, DistributedTensorType, TensorLayout), but got {kind!r}"
@@ -174,7 +173,7 @@ class _Recorder:
         return argument
 
     def _constant(self, data: TensorLike) -> TensorValue:
-        return self.graph.constant(data)
+        return self.graph.constant(data, device=_place(data.device) if isinstance(data, torch.Tensor) else None)
 
     def _call(self, node: fx.Node) -> TensorValue | list[TensorValue]:
         target = node.target
@@ -199,8 +198,12 @@ class _Recorder:
 
 def _kind(fake: object) -> TensorType:
     assert isinstance(fake, FakeTensor)
-    device = DeviceRef.CPU(0) if fake.device.type == "cpu" else DeviceRef.GPU(fake.device.index or 0)
-    return TensorType(fake.dtype, tuple(fake.shape), device)
+    return TensorType(fake.dtype, tuple(fake.shape), _place(fake.device))
+
+
+def _place(device: torch.device) -> DeviceRef:
+    """A device of Weft's that is this one of torch's; others on the same hardware share its memory."""
+    return DeviceRef.CPU(0) if device.type == "cpu" else DeviceRef.GPU(device.index or 0)
 
 
 _SAME = frozenset(

@@ -8,7 +8,9 @@ memory of the recording. Outputs are copied out of it, so that the next run leav
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, TypeAlias, final
@@ -55,6 +57,8 @@ def why_not(graph: Graph) -> str:
     devices = {torch_device(ref.to_device()) for ref in refs}
     if len(devices) != 1 or next(iter(devices)).type != _RECORDED_ON:
         return f"it needs all values on one GPU, but they are on {', '.join(sorted(map(str, devices))) or 'no device'}"
+    if all(call.op.kind in (Kind.VIEW, Kind.CONSTANT) for call in calls):
+        return "it computes nothing"
     for call in calls:
         if call.op in _WAITS:
             return f"{call.op.name} at {call.where} makes the host wait for the GPU"
@@ -189,6 +193,7 @@ class Recorded:
         try:
             with (
                 few_launches(),
+                _without_warning(),
                 torch.cuda.graph(launch, stream=torch.cuda.Stream(), capture_error_mode="thread_local"),
             ):
                 outputs = self._function(*[copies.get(i, argument) for i, argument in enumerate(arguments)])
@@ -199,6 +204,14 @@ class Recorded:
             self._refused = True
             return None
         return _Recording(launch, copies, outputs)
+
+
+@contextmanager
+def _without_warning() -> Iterator[None]:
+    """Inside, torch does not mind a recording without a kernel: movements in one memory may leave nothing to do."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The CUDA Graph is empty", UserWarning)
+        yield
 
 
 def _apart(outputs: Outputs, inputs: Sequence[torch.Tensor]) -> Outputs:

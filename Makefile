@@ -3,6 +3,7 @@
 #   make lint    ruff and mypy                  make format  let ruff rewrite the files
 #   make setup   only the environment           make clean   remove what these commands made
 #   make docs    the site, in docs/_build/html
+#   make bench   all benchmarks beside the peers, in .venv-bench (QUICK=1: in about two minutes)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,7 +29,12 @@ READY := $(VENV)/.ready-$(KEY)
 # The site's tools are kept apart from what the tests need.
 DOCS_READY := $(VENV)/.docs-ready-$(shell cat requirements-docs.lock requirements.lock | cksum | tr ' ' '-')
 
-.PHONY: setup test lint format demo docs clean
+# The peers that Weft is measured against have an environment of their own.
+BENCH := .venv-bench
+BENCH_PY := $(BENCH)/bin/python
+BENCH_READY := $(BENCH)/.ready-$(shell { echo "$(CURDIR)"; cat benchmarks/requirements.lock; } | cksum | tr ' ' '-')
+
+.PHONY: setup test lint format demo docs bench clean
 .DEFAULT_GOAL := test
 
 setup: $(READY)
@@ -72,6 +78,20 @@ docs: $(DOCS_READY)
 	$(PY) -m sphinx -b html -W --keep-going -q docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
+$(BENCH_READY):
+	@set -e; python=$$($(FIND_PYTHON) || true); \
+	if [ -z "$$python" ]; then \
+		echo "weft needs Python 3.11, 3.12 or 3.13 with the venv module: install one, or say make PYTHON=/path/to/python." >&2; exit 1; \
+	fi; \
+	echo "setting up $(BENCH) with $$("$$python" --version) (the first time takes some minutes)"; \
+	[ -x $(BENCH_PY) ] && $(BENCH_PY) -c '$(SUITS)' 2>/dev/null || "$$python" -m venv --clear $(BENCH)
+	@rm -f $(BENCH)/.ready-*
+	$(BENCH_PY) -m pip install --quiet -r benchmarks/requirements.lock
+	@touch $@
+
+bench: $(BENCH_READY)
+	PYTHONPATH=. $(BENCH_PY) benchmarks/run.py $(if $(QUICK),--quick) $(BENCH_ARGS)
+
 clean:
-	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find weft tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,146 +1,134 @@
-"""Layout transitions and collectives on 8 CPU devices in one process: Weft, the physical limit, and JAX where it is installed.
+"""Layout transitions and collectives on 8 CPU devices in one process: Weft, the physical limit, and JAX.
 
-    python benchmarks/in_process.py [--mib 64] [--json out.json]
+    python benchmarks/section.py transitions        or: collectives
 
 The limit is the same reads and writes done by plain torch into memory that exists: `copy_` of the bytes that must be
 written, or for pending sums the chunked adds. Weft runs twice: in one memory (the default, in which most movements copy
-nothing), and with a separate memory for each device, as between GPUs.
+nothing), and with a separate memory for each device, as between GPUs, where each device's shard is written for real;
+that has a limit of its own. JAX always writes each device's shard.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import gc
 import os
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import torch
-from contest import Timing, contest
+from contest import contest
+from figure import LIMIT, SEPARATE, SEPARATE_LIMIT, WEFT, Figure
+from peers import jax_movements
 
 import weft
-from weft import P
+from weft import CPU, P
+from weft.inspect.bench import COLLECTIVES, square
+from weft.inspect.limits import written_everywhere, written_once
+from weft.inspect.transitions import TRANSITIONS, Transition, line_of
 from weft.runtime import machine
+from weft.sharding.layout import Layout
 
-GRID = weft.make_mesh({"dp": 2, "tp": 4})
-LINE = weft.make_mesh({"d": 8})
-SUM = {"d": weft.ReduceOp.SUM}
-CASES: dict[str, tuple[weft.DeviceMesh, P, dict, P]] = {
-    "S0→S1 over 8": (LINE, P("d"), {}, P(None, "d")),
-    "(dp,tp)→(tp,dp)": (GRID, P("dp", "tp"), {}, P("tp", "dp")),
-    "(dp,–)→(–,dp)": (GRID, P("dp"), {}, P(None, "dp")),
-    "S0→R over 8": (LINE, P("d"), {}, P()),
-    "(dp,tp)→R": (GRID, P("dp", "tp"), {}, P()),
-    "R→S0 over 8": (LINE, P(), {}, P("d")),
-    "P→R over 8": (LINE, P(), SUM, P()),
-    "P→S0 over 8": (LINE, P(), SUM, P("d")),
-}
+DEVICES = [CPU(i) for i in range(8)]
+APART = [CPU(8 + i) for i in range(8)]
+"""Devices that are taken to have a memory each. Where a mesh lies is found out once, so both kinds can take turns."""
+LINE = line_of(DEVICES)
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = (64 * KIB, 16 * MIB, 256 * MIB)
 
 
-def limit(shape: tuple[int, int], pending: bool) -> Callable[[], object]:
-    """The same reads and writes by plain torch into memory that exists."""
-    out = torch.zeros(shape)
-    if not pending:
-        source = torch.randn(shape)
-        return lambda: out.copy_(source)
-    parts = [torch.randn(shape) for _ in range(8)]
-    rows = max(1, (1 << 18) // shape[1])
-
-    def adds() -> None:
-        for start in range(0, shape[0], rows):
-            chunk = slice(start, start + rows)
-            torch.add(parts[0][chunk], parts[1][chunk], out=out[chunk])
-            for part in parts[2:]:
-                out[chunk].add_(part[chunk])
-
-    return adds
+def pace(nbytes: int, quick: bool) -> dict[str, float | int]:
+    """How long a contest may take."""
+    if nbytes <= MIB:
+        return {"seconds": 0.04 if quick else 0.3, "most": 400}
+    if nbytes <= 64 * MIB:
+        return {"seconds": 0.1 if quick else 0.8, "least": 5 if quick else 7, "warm": 1}
+    return {"seconds": 0.1 if quick else 1.0, "least": 3 if quick else 5, "warm": 1}
 
 
-def weft_call(name: str, shape: tuple[int, int], separate: bool) -> Callable[[], object]:
-    mesh, source, pending, target = CASES[name]
-    machine.use_separate_memory(separate)
-    mapping = weft.NamedMapping(mesh, source, unreduced=pending)
-    if pending:
-        x = weft.from_local([torch.randn(shape) for _ in range(8)], mapping)
-    else:
-        x = weft.shard(torch.randn(shape), mesh, mapping)
-
-    def call() -> object:
-        if machine.ownership.separate_memory != separate:
-            machine.use_separate_memory(separate)
-        return weft.shard(x, mesh, target)
-
+def apart(make: Callable[[], Callable[[], object]]) -> Callable[[], object]:
+    """A call on a mesh of devices that have a memory each; `make` may only name devices in `APART`."""
+    machine.ownership.separate_memory = True
+    try:
+        call = make()
+        call()
+    finally:
+        machine.ownership.separate_memory = False
     return call
 
 
-def jax_calls(name: str, shape: tuple[int, int]) -> dict[str, Callable[[], object]]:
-    """The same transition by `device_put` and by a jitted identity; JAX has no pending sums outside of a jitted program."""
-    try:
-        import jax
-        import numpy as np
-        from jax.sharding import Mesh, NamedSharding, PartitionSpec
-    except ImportError:
+def transitions(quick: bool) -> Iterator[int | Figure]:
+    """Twelve transitions at three sizes."""
+    yield len(TRANSITIONS) * len(SIZES)
+    for nbytes in SIZES:
+        for transition in TRANSITIONS:
+            yield transition_figure(transition, nbytes, quick)
+            gc.collect()
+
+
+def transition_figure(transition: Transition, nbytes: int, quick: bool) -> Figure:
+    """One transition: all contenders."""
+    mesh = transition.mesh(DEVICES)
+    source, target = transition.layouts(mesh)
+    parts = [torch.ones(square(nbytes, 64)) for _ in range(transition.contributions(mesh))]
+
+    def moving(devices: Sequence[CPU]) -> Callable[[], object]:
+        mesh = transition.mesh(devices)
+        x = transition.tensor(mesh, parts)
+        return lambda: weft.shard(x, mesh, transition.target)
+
+    contenders = {
+        WEFT: moving(DEVICES),
+        SEPARATE: apart(lambda: moving(APART)),
+        **limits(source, target, parts),
+        **jax_movements.transition(transition, mesh, tuple(parts[0].shape)),
+    }
+    return Figure("transitions", transition.name, contest(contenders, **pace(nbytes, quick)), parts[0].nbytes)
+
+
+def limits(source: Layout, target: Layout, parts: Sequence[torch.Tensor]) -> dict[str, Callable[[], object]]:
+    """The reads and writes that must be: none where every device holds already what it should."""
+    everywhere = written_everywhere(source, target, parts)
+    if not everywhere():
         return {}
-    mesh, source, pending, target = CASES[name]
-    grid = Mesh(np.array(jax.devices()[:8]).reshape(mesh.mesh_shape), mesh.axis_names)
-    into = NamedSharding(grid, PartitionSpec(*target))
-    if pending:
-        stacked = jax.device_put(np.random.randn(8, *shape).astype(np.float32), NamedSharding(grid, PartitionSpec("d")))
-        reduce = jax.jit(lambda a: a.sum(0), out_shardings=into)
-        return {"jax jit": lambda: reduce(stacked).block_until_ready()}
-    x = jax.device_put(np.random.randn(*shape).astype(np.float32), NamedSharding(grid, PartitionSpec(*source)))
-    jitted = jax.jit(lambda a: a, out_shardings=into)
-    return {
-        "jax device_put": lambda: jax.device_put(x, into).block_until_ready(),
-        "jax jit": lambda: jitted(x).block_until_ready(),
+    return {LIMIT: written_once(parts), SEPARATE_LIMIT: everywhere}
+
+
+def collectives(quick: bool) -> Iterator[int | Figure]:
+    """Every collective at two sizes."""
+    sizes = SIZES[:2]
+    yield len(COLLECTIVES) * len(sizes)
+    for nbytes in sizes:
+        for name in COLLECTIVES:
+            yield collective_figure(name, nbytes, quick)
+            gc.collect()
+
+
+def collective_figure(name: str, nbytes: int, quick: bool) -> Figure:
+    """One collective: all contenders."""
+    whole = torch.ones(square(nbytes, 64))
+
+    def collecting(devices: Sequence[CPU]) -> Callable[[], object]:
+        mesh = line_of(devices)
+        x = weft.shard(whole, mesh, P("d"))
+        return lambda: COLLECTIVES[name](x, mesh)
+
+    contenders = {
+        WEFT: collecting(DEVICES),
+        SEPARATE: apart(lambda: collecting(APART)),
+        **collective_limits(name, whole),
+        **jax_movements.collective(name, LINE, tuple(whole.shape)),
     }
+    return Figure("collectives", name, contest(contenders, **pace(nbytes, quick)), whole.nbytes)
 
 
-def small_calls() -> dict[str, dict[str, Callable[[], object]]]:
-    """1 KiB: what a call costs, apart from its bytes."""
-    machine.use_separate_memory(False)
-    x = weft.shard(torch.randn(8, 32), LINE, P("d"))
-    y = weft.shard(torch.randn(8, 32), LINE, P("d"))
-    pending = weft.from_local([torch.randn(8, 32) for _ in range(8)], weft.NamedMapping(LINE, P(), unreduced=["d"]))
-    ones, others = list(torch.randn(8, 1, 32)), list(torch.randn(8, 1, 32))
-    return {
-        "x + y": {"weft": lambda: x + y, "eight plain adds": lambda: [a + b for a, b in zip(ones, others, strict=True)]},
-        "shard": {"weft": lambda: weft.shard(x, LINE, P(None, "d"))},
-        "all_reduce pending": {"weft": lambda: weft.all_reduce(pending)},
-        "all_reduce split": {"weft": lambda: weft.all_reduce(x)},
-        "reduce_scatter pending": {"weft": lambda: weft.reduce_scatter(pending, 0)},
-    }
-
-
-def main() -> None:
-    """Runs the contests and prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=64)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    rows = options.mib * 64
-    shape = (rows, 4096)
-    results: dict[str, dict[str, Timing]] = {}
-    for name in CASES:
-        calls = {
-            "weft": weft_call(name, shape, separate=False),
-            "weft separate": weft_call(name, shape, separate=True),
-            "limit": limit(shape, bool(CASES[name][2])),
-            **jax_calls(name, shape),
-        }
-        results[f"{name}, {options.mib} MiB"] = contest(calls)
-    for name, calls in small_calls().items():
-        machine.use_separate_memory(False)
-        results[f"{name}, 1 KiB"] = contest(calls, most=2000)
-    for name, timings in results.items():
-        shown = "  ".join(f"{who} {t.median * 1e3:.3f} ms" for who, t in timings.items())
-        against = f"  weft/limit {timings['weft'].median / timings['limit'].median:.2f}" if "limit" in timings else ""
-        print(f"{name:28} {shown}{against}")
-    if options.json:
-        options.json.write_text(json.dumps({n: {w: t.median for w, t in ts.items()} for n, ts in results.items()}, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+def collective_limits(name: str, whole: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """The layouts between which a collective moves, and what it sums or compares on the way."""
+    rows, columns, nowhere = Layout(LINE, (("d",), ())), Layout(LINE, ((), ("d",))), Layout(LINE, ((), ()))
+    pending = Layout(LINE, ((), ()), {"d": weft.ReduceOp.SUM})
+    if name in ("ppermute", "to_device"):
+        return {LIMIT: written_once([whole]), SEPARATE_LIMIT: written_once([whole])}
+    if name.startswith(("all_reduce", "reduce_scatter")):
+        target = nowhere if name.startswith("all_reduce") else rows
+        return limits(pending, target, list(whole.chunk(8)))
+    return limits(rows, columns if name == "all_to_all" else nowhere, [whole])

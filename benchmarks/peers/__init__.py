@@ -1,0 +1,1 @@
+"""What the peers do of the same work."""

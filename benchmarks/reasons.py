@@ -1,0 +1,44 @@
+"""Why a row is behind, where it is."""
+
+from __future__ import annotations
+
+from figure import LIMIT, SEPARATE, SEPARATE_LIMIT, WEFT, Figure
+
+CALL = "a call's fixed cost in Python; the limit is one small copy"
+PIECES = "each of the many small copies is a call of torch"
+TOLERANCE = 1.05
+"""Ratios up to this count as equal: they change sides from run to run."""
+TOLD: dict[str, dict[str, str]] = {
+    "ops": {
+        "x.sum()": "every device's contribution is computed for itself and stays pending, until someone asks for the sum",
+        "": "a wrapper subclass is dispatched in Python: every op pays that once, whatever the number of shards",
+    },
+    "training": {
+        "GPT-2": "what is pending over tp is computed as four matmuls on thinner matrices, then summed",
+        "the demonstration": "hundreds of ops on a few KiB: the cost of each call in Python is all there is",
+    },
+    "processes": {"": "said in the page on process groups"},
+}
+
+
+def reason(figure: Figure) -> str:
+    """Where Weft takes longer than a peer, or more than half as long again as the limit; empty elsewhere."""
+    over_limit, over_peer = figure.ratio(WEFT, LIMIT), figure.ratio(WEFT, figure.best_peer)
+    apart_limit, apart_peer = figure.ratio(SEPARATE, SEPARATE_LIMIT), figure.ratio(SEPARATE, figure.best_peer)
+    said = []
+    if (over_limit or 0) > (1.1 if figure.section == "processes" else 1.5) or (over_peer or 0) > TOLERANCE:
+        said.append(_told(figure))
+    if (apart_limit or 0) > 1.5 or (apart_peer or 0) > TOLERANCE:
+        small = 0 < figure.nbytes < 1 << 20
+        said.append(f"separate: {PIECES if small else LARGE_PIECES}")
+    return "; ".join(filter(None, said))
+
+
+LARGE_PIECES = "results are allocated anew, and strided pieces are copied one by one"
+
+
+def _told(figure: Figure) -> str:
+    for beginning, words in TOLD.get(figure.section, {}).items():
+        if figure.name.startswith(beginning):
+            return words
+    return CALL if 0 < figure.nbytes < 1 << 20 else ""

@@ -64,7 +64,7 @@ def test_products_added_to_something(name: str) -> None:
 
 def test_inference_mode() -> None:
     with torch.inference_mode():
-        check(lambda x, w, b: nn.linear(x, w, b), numbers(2, 3, 5), numbers(4, 5), numbers(4), grad=False)
+        check(nn.linear, numbers(2, 3, 5), numbers(4, 5), numbers(4), grad=False)
         check(torch.matmul, numbers(2, 3, 5), numbers(5, 4), grad=False)
         check(lambda x: nn.layer_norm(x.reshape(6, 5), (5,)).relu().mean(), numbers(2, 3, 5), grad=False)
 
@@ -88,7 +88,7 @@ def test_column_then_row_parallel_is_one_all_reduce(separate: bool) -> None:
         assert hidden._layout.splits == (("dp",), (), ("tp",))
         out = nn.linear(nn.gelu(hidden), down, last)
         assert out._layout.pending == (("tp", ReduceOp.SUM),)
-        assert moves(lambda: (x + nn.linear(nn.gelu(nn.linear(x, up, bias)), down, last)).exp()) == {"all_reduce": 1}
+        assert moves((x + nn.linear(nn.gelu(nn.linear(x, up, bias)), down, last)).exp) == {"all_reduce": 1}
 
 
 @pytest.mark.parametrize("separate", [False, True])

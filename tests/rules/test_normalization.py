@@ -75,7 +75,7 @@ def test_batch_norm_keeps_running_statistics(separate: bool) -> None:
 
 
 def test_instance_norm() -> None:
-    check(lambda x: nn.instance_norm(x), numbers(2, 4, 5))
+    check(nn.instance_norm, numbers(2, 4, 5))
 
 
 @pytest.mark.parametrize("separate", [False, True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as nn
 
 from weft.sharding.layout import Layout
 from weft.sharding.placements import ReduceOp
@@ -20,19 +20,19 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 UNARY = {
     "relu": torch.relu,
-    "gelu": F.gelu,
-    "tanh gelu": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
+    "gelu": nn.gelu,
+    "tanh gelu": lambda x: nn.gelu(x, approximate="tanh"),
+    "silu": nn.silu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
-    "logsigmoid": F.logsigmoid,
-    "softplus": F.softplus,
-    "elu": F.elu,
-    "leaky_relu": F.leaky_relu,
-    "hardswish": F.hardswish,
-    "hardtanh": F.hardtanh,
-    "hardsigmoid": F.hardsigmoid,
-    "mish": F.mish,
+    "logsigmoid": nn.logsigmoid,
+    "softplus": nn.softplus,
+    "elu": nn.elu,
+    "leaky_relu": nn.leaky_relu,
+    "hardswish": nn.hardswish,
+    "hardtanh": nn.hardtanh,
+    "hardsigmoid": nn.hardsigmoid,
+    "mish": nn.mish,
     "exp": torch.exp,
     "log of the square": lambda x: (x * x).log(),
     "abs": torch.abs,
@@ -85,7 +85,7 @@ BINARY = {
     "lerp": lambda x, y: torch.lerp(x, y, 0.3),
     "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.5),
     "addcdiv": lambda x, y: torch.addcdiv(x, x, y * y + 1, value=0.5),
-    "prelu": lambda x, y: F.prelu(x, y.flatten()[0]),
+    "prelu": lambda x, y: nn.prelu(x, y.flatten()[0]),
     "compared": lambda x, y: x < y,
     "hypot": torch.hypot,
     "pow": lambda x, y: (x * x + 0.1) ** y,
@@ -133,7 +133,7 @@ def test_complex_numbers() -> None:
         lambda x: x.conj() * 2,
         torch.abs,
         lambda x: x.real,
-        lambda x: torch.view_as_real(x),
+        torch.view_as_real,
     ):
         check(function, x)
 

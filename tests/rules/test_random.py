@@ -29,8 +29,8 @@ DRAWS: dict[str, Draw] = {
     "rrelu": lambda x: nn.rrelu(x, training=True),
     "multinomial": lambda x: torch.multinomial(x[0].softmax(-1), 3),
     "gumbel": lambda x: nn.gumbel_softmax(x, hard=True),
-    "kaiming": lambda x: torch.nn.init.kaiming_uniform_(x),
-    "truncated": lambda x: torch.nn.init.trunc_normal_(x),
+    "kaiming": torch.nn.init.kaiming_uniform_,
+    "truncated": torch.nn.init.trunc_normal_,
 }
 
 

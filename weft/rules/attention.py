@@ -87,7 +87,10 @@ def _backward(mask_gradient: bool = False) -> Rule:
             wanted = cast("Sequence[bool]", call.arg("grad_input_mask"))[3]
             outputs += (heads.mask(mask) if wanted and mask is not None else None,)
             partial.add(3)
-        if not isinstance(call.arg("logsumexp"), Spec) or cast(Spec, call.arg("logsumexp")).shape[2] != heads.sizes["q"]:
+        if (
+            not isinstance(call.arg("logsumexp"), Spec)
+            or cast(Spec, call.arg("logsumexp")).shape[2] != heads.sizes["q"]
+        ):
             whole.add("q")
         named = heads.named(mask)
         if "q" in whole:

@@ -147,7 +147,7 @@ class _Channels:
         self.all, self.channel = one_each(names), one_each(["c"])
 
 
-_PER_CHANNEL = "weight bias running_mean running_var save_mean save_invstd save_var".split()
+_PER_CHANNEL = ("weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd")
 
 
 def batch_norm_rule(*, backward: bool) -> Rule:
@@ -159,7 +159,9 @@ def batch_norm_rule(*, backward: bool) -> Rule:
         named: dict[str, Dims] = dict.fromkeys(("grad_out", "input"), channels.all)
         inputs = arranged(call, named | dict.fromkeys(_PER_CHANNEL, channels.channel))
         if backward:
-            return _gradients(call, inputs, (channels.all, channels.channel, channels.channel), channels.sizes, channels.whole)
+            return _gradients(
+                call, inputs, (channels.all, channels.channel, channels.channel), channels.sizes, channels.whole
+            )
         saved: Dims = channels.channel if training else ((),)
         others = channels.sizes if not training else {name: 1 for name in channels.sizes if name != "c"}
         repeated = frozenset((k, name) for k in (1, 2) for name in others)

@@ -133,7 +133,7 @@ _UNTAGGED = (
     "hardshrink softshrink isin.Tensor_Scalar fmod_.Tensor copysign_.Tensor copysign_.Scalar heaviside_ gcd_ lcm_ "
     "logical_and_ eq_.Tensor eq_.Scalar ne_.Tensor ne_.Scalar lt_.Tensor lt_.Scalar le_.Tensor le_.Scalar "
     "gt_.Tensor gt_.Scalar ge_.Tensor ge_.Scalar where.ScalarSelf where.ScalarOther where.Scalar"
-).split()
+)
 """Elementwise ops that torch does not mark as such."""
 
 
@@ -151,9 +151,8 @@ for _packet in dir(aten):
         if torch.Tag.pointwise in _func.tags:
             rules[_func] = pointwise()
 
-for _name in _UNTAGGED:
-    for _func in _ops(_name):
-        rules[_func] = pointwise()
+for _func in _ops(_UNTAGGED):
+    rules[_func] = pointwise()
 
 for _names, _how in _LINEAR.items():
     for _func in _ops(_names):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 
@@ -39,7 +38,7 @@ def _local_sizes(
     args = list(call.args)
     if "input_size" in names:
         args[names.index("input_size")] = list(out[0])
-    return tuple(cast("list[object]", args)), call.kwargs
+    return tuple(args), call.kwargs
 
 
 _NONLINEAR = {

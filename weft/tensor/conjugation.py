@@ -10,10 +10,10 @@ aten = torch.ops.aten
 
 
 @handler(aten._conj.default)
-def _conj(func: torch._ops.OpOverload, args: tuple[torch.Tensor], kwargs: dict[str, object]) -> object:
+def _conj(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     return aten._conj_physical(*args)
 
 
 @handler(aten._neg_view.default)
-def _neg_view(func: torch._ops.OpOverload, args: tuple[torch.Tensor], kwargs: dict[str, object]) -> object:
+def _neg_view(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     return aten.neg(*args)

@@ -27,7 +27,9 @@ _NEW = (
     aten.new_empty_strided.default,
 )
 _RANDOM = tuple(
-    getattr(packet, name) for packet in (aten.rand_like, aten.randn_like, aten.randint_like) for name in packet.overloads()
+    getattr(packet, name)
+    for packet in (aten.rand_like, aten.randn_like, aten.randint_like)
+    for name in packet.overloads()
 )
 
 

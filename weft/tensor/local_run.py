@@ -171,10 +171,11 @@ def run_everywhere(
         values = result if isinstance(result, (tuple, list)) else (result,)
         for k, (piece, value) in enumerate(zip(place.makes, values, strict=True)):
             if isinstance(value, torch.Tensor):
-                if place.parts[k] is None:
+                part = place.parts[k]
+                if part is None:
                     made[k].setdefault(piece, value)
                 else:
-                    _fill(made[k], piece, place.parts[k], value, schedule.specs[k])
+                    _fill(made[k], piece, part, value, schedule.specs[k])
             elif value is not None:
                 return result
     return _gathered(func, args, kwargs, schedule, made, result)

@@ -7,6 +7,7 @@ from typing import cast
 import torch
 
 from ..rules.losses import ELEMENTWISE, NONE, SUM
+from .arguments import argument
 from .dispatch import handler, run_by_rule
 
 aten = torch.ops.aten
@@ -14,22 +15,17 @@ aten = torch.ops.aten
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
 Op = torch._ops.OpOverload
+Optional = torch.Tensor | None
 
 _MEAN = 1
 
 
-def _position(func: Op) -> int:
-    return next(i for i, argument in enumerate(func._schema.arguments) if argument.name == "reduction")
-
-
 def _reduction(func: Op, args: Args, kwargs: Kwargs) -> int:
-    at = _position(func)
-    default = func._schema.arguments[at].default_value
-    return cast(int, args[at] if at < len(args) else kwargs.get("reduction", default))
+    return cast(int, argument(func, args, kwargs, "reduction"))
 
 
 def _with_reduction(func: Op, args: Args, kwargs: Kwargs, reduction: int) -> tuple[Args, Kwargs]:
-    at = _position(func)
+    at = next(i for i, each in enumerate(func._schema.arguments) if each.name == "reduction")
     if at < len(args):
         return (*args[:at], reduction, *args[at + 1 :]), kwargs
     return args, {**kwargs, "reduction": reduction}
@@ -38,27 +34,19 @@ def _with_reduction(func: Op, args: Args, kwargs: Kwargs, reduction: int) -> tup
 @handler(*(forward for forward, _ in ELEMENTWISE), aten.binary_cross_entropy_with_logits.default)
 def _averaged(func: Op, args: Args, kwargs: Kwargs) -> object:
     reduction = _reduction(func, args, kwargs)
-    each_args, each_kwargs = _with_reduction(func, args, kwargs, NONE)
     if func is aten.binary_cross_entropy_with_logits.default:
-        each = _with_logits(*cast("tuple[torch.Tensor, ...]", each_args[:4]), **each_kwargs)
+        given = {name: argument(func, args, kwargs, name) for name in ("self", "target", "weight", "pos_weight")}
+        each = _with_logits(*cast("tuple[torch.Tensor, torch.Tensor, Optional, Optional]", tuple(given.values())))
     else:
-        each = cast(torch.Tensor, run_by_rule(func, each_args, each_kwargs))
+        each = cast(torch.Tensor, run_by_rule(func, *_with_reduction(func, args, kwargs, NONE)))
     return each if reduction == NONE else each.mean() if reduction == _MEAN else each.sum()
 
 
-def _with_logits(
-    x: torch.Tensor,
-    target: torch.Tensor,
-    weight: torch.Tensor | None = None,
-    pos_weight: torch.Tensor | None = None,
-    reduction: int = NONE,
-) -> torch.Tensor:
+def _with_logits(x: torch.Tensor, target: torch.Tensor, weight: Optional, pos_weight: Optional) -> torch.Tensor:
     """-(w y log σ(x) + (1 - y) log(1 - σ(x))), without overflow."""
-    below = aten.log_sigmoid_forward(x)[0]
-    if pos_weight is None:
-        loss = (1 - target) * x - below
-    else:
-        loss = (1 - target) * x - (1 + (pos_weight - 1) * target) * below
+    below = cast(torch.Tensor, aten.log_sigmoid_forward(x)[0])
+    share = 1 if pos_weight is None else 1 + (pos_weight - 1) * target
+    loss = (1 - target) * x - share * below
     return loss if weight is None else loss * weight
 
 

@@ -19,18 +19,19 @@ Kwargs = dict[str, object]
 Op = torch._ops.OpOverload
 
 
-def _drawn_into() -> list[Op]:
-    """The ops that overwrite a tensor with random numbers, whatever it held."""
-    names = "normal_ uniform_ cauchy_ log_normal_ exponential_ geometric_ random_ bernoulli_.float".split()
-    found: list[Op] = []
-    for name in names:
-        packet, _, overload = name.partition(".")
-        ops = getattr(aten, packet)
-        found += [getattr(ops, each) for each in ([overload] if overload else ops.overloads())]
-    return found
+_DRAWN_INTO = (
+    aten.normal_,
+    aten.uniform_,
+    aten.cauchy_,
+    aten.log_normal_,
+    aten.exponential_,
+    aten.geometric_,
+    aten.random_,
+)
+"""The ops that overwrite a tensor with random numbers, whatever it held."""
 
 
-@handler(*_drawn_into())
+@handler(*(getattr(op, name) for op in _DRAWN_INTO for name in op.overloads()), aten.bernoulli_.float)
 def _draw(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
     here = holding(x._layout)

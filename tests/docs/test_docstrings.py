@@ -16,10 +16,22 @@ from tests.architecture.layers import modules_of
 ROOT = Path(__file__).parents[2]
 MODULES = [name for name, _ in modules_of(ROOT) if not name.endswith("__main__")]
 # The doors: what they list is public.
-DOORS = """
-    weft weft.sharding weft.planning weft.graph weft.graph.ops weft.ops weft.errors weft.distributed weft.nn
-    weft.checkpoint weft.kernels weft.inspect.explain weft.inspect.visualize weft.tensor.creation
-""".split()
+DOORS = [
+    "weft",
+    "weft.sharding",
+    "weft.planning",
+    "weft.graph",
+    "weft.graph.ops",
+    "weft.ops",
+    "weft.errors",
+    "weft.distributed",
+    "weft.nn",
+    "weft.checkpoint",
+    "weft.kernels",
+    "weft.inspect.explain",
+    "weft.inspect.visualize",
+    "weft.tensor.creation",
+]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

@@ -79,6 +79,8 @@ def _elementwise(func: Op, args: Args, kwargs: Kwargs) -> object:
     for piece in (piece for i in written for piece in flat.get(i, ()) if piece.is_cuda):
         # Torch's kernels for lists on GPUs write past copy-on-write; asking for a writable address parts the copies.
         piece.data_ptr()
+    if func._schema.name.removeprefix("aten::").startswith("_fused"):
+        flat = {i: [_evenly(x, i in written) for x in pieces] for i, pieces in flat.items()}
     here = [flat[i] if i in flat else _repeated(value, counts, i, func) for i, value in enumerate(args)]
     options = {name: to_plain(v) if isinstance(v, Tensor) else v for name, v in kwargs.items()}
     result = func(*here, **options)
@@ -86,6 +88,15 @@ def _elementwise(func: Op, args: Args, kwargs: Kwargs) -> object:
         _stored(entries, [j for j, i in enumerate(lists) if i in written], str(func))
         return args[0] if func._schema.returns else None
     return _regrouped(cast("list[torch.Tensor]", result), entries)
+
+
+def _evenly(x: torch.Tensor, is_written: bool) -> torch.Tensor:
+    """A piece with the strides of a fresh tensor: fused steps on GPUs compare strides, also of dims of size 1."""
+    x = x if is_written or x.is_contiguous() else x.contiguous()
+    if not x.is_contiguous():
+        return x
+    strides = torch._prims_common.make_contiguous_strides_for(x.shape)
+    return x if x.stride() == strides else x.as_strided(x.shape, strides)
 
 
 def _entry(given: list[torch.Tensor | None], writes: bool, op: str) -> _Entry:

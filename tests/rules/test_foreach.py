@@ -42,7 +42,7 @@ LISTS: dict[str, Callable[[list[torch.Tensor], list[torch.Tensor]], object]] = {
     "div": torch._foreach_div,
     "addcmul": lambda x, y: torch._foreach_addcmul(x, y, x, 0.5),
     "addcdiv": lambda x, y: torch._foreach_addcdiv(x, x, y, [1.0, 2.0, 3.0, 4.0]),
-    "addcdiv by a tensor": lambda x, y: torch._foreach_addcdiv(x, x, y, torch.tensor([1.0, 2.0, 3.0, 4.0])),
+    "addcdiv by a tensor": lambda x, y: torch._foreach_addcdiv(x, x, y, torch.tensor([1.0, 2.0, 3.0, 4.0], device="cpu")),
     "lerp": lambda x, y: torch._foreach_lerp(x, y, 0.3),
     "sqrt": lambda _, y: torch._foreach_sqrt(y),
     "maximum": torch._foreach_maximum,
@@ -58,8 +58,9 @@ LISTS: dict[str, Callable[[list[torch.Tensor], list[torch.Tensor]], object]] = {
     "copy_": torch._foreach_copy_,
     "addcdiv_": lambda x, y: torch._foreach_addcdiv_(x, x, y, value=2.0),
     "clamp_max_": lambda x, _: torch._foreach_clamp_max_(x, 0.1),
-    "mm": lambda x, y: torch._foreach_mm([x[0]], [y[0].T]),
 }
+if hasattr(torch, "_foreach_mm"):  # since torch 2.12
+    LISTS["mm"] = lambda x, y: torch._foreach_mm([x[0]], [y[0].T])
 
 
 @pytest.mark.usefixtures("separate")
@@ -100,7 +101,6 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "AdamW foreach": lambda p: torch.optim.AdamW(p, 0.1, foreach=True),
     "AdamW fused": lambda p: torch.optim.AdamW(p, 0.1, fused=True),
     "Adagrad": lambda p: torch.optim.Adagrad(p, 0.1),
-    "Adagrad fused": lambda p: torch.optim.Adagrad(p, 0.1, fused=True),
     "RMSprop": lambda p: torch.optim.RMSprop(p, 0.1, momentum=0.5, centered=True),
     "RMSprop foreach": lambda p: torch.optim.RMSprop(p, 0.1, foreach=True),
     "Adadelta": lambda p: torch.optim.Adadelta(p, 0.1),
@@ -111,6 +111,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "ASGD": lambda p: torch.optim.ASGD(p, 0.1),
     "LBFGS": lambda p: torch.optim.LBFGS(p, 0.1, max_iter=3),
 }
+if not torch.cuda.is_available():  # torch has this one for CPUs alone
+    OPTIMIZERS["Adagrad fused"] = lambda p: torch.optim.Adagrad(p, 0.1, fused=True)
 
 
 def _trained(optimizer: Optimizer, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:

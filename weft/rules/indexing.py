@@ -85,7 +85,7 @@ def _embedding_backward(call: Call) -> Factors:
 
 
 def placed_dims(shapes: Sequence[Sequence[int]], dim: int) -> tuple[tuple[Dims, ...], dict[str, int], frozenset[str]]:
-    """The dims of tensors that are indexed along one dim, the first by the others: x, index, source, …
+    """The dims of tensors that are indexed along one dim, the first by the others: x, index, source and so on.
 
     Along the other dims, tensors of one size share a factor; where sizes differ, all of them are whole.
     The dim itself is `v` in the first tensor; in the others, those as long as the second share `i`.

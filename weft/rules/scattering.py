@@ -146,7 +146,8 @@ def _local_index_put(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Regio
     kept = [size for d, size in enumerate(x.shape) if d not in taken]
     before = placed.at
     values = values.expand([*kept[:before], *inside.shape, *kept[before:]])
-    values = values[(*[slice(None)] * before, inside)]
+    place: list[slice | torch.Tensor] = [*[slice(None)] * before, inside]
+    values = values[tuple(place)]
     for d, index in zip(taken, local, strict=True):
         indices[d] = index[inside]
     return func(x, indices, values, *args[3:], **kwargs)

@@ -89,7 +89,7 @@ def _parcels(plan: Rearrangement, processes: Processes) -> Parcels:
                 elif near is None and owners[copy.source_slot] == here:
                     given = _given(plan, copy, copy.source_slot)
                     leaving.setdefault(process, []).append(((slot, number), given))
-    return parcelled(copies, leaving, arriving, processes, here)
+    return parcelled(copies, leaving, arriving, processes)
 
 
 forget_with_residences(_parcels.cache_clear)

@@ -28,23 +28,23 @@ def viewed(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: obje
     unified = holding(x._layout).unified
     if is_alias and unified and x._shown is None and x._resolved is None:
         return result
-    outs = list(result) if isinstance(result, (list, tuple)) else [result]
+    outs = cast("list[Tensor]", list(result) if isinstance(result, (list, tuple)) else [result])
     if not unified:
-        outs = _with_strides(func, args, kwargs, cast("list[Tensor]", outs))
-    for i, y in enumerate(cast("list[Tensor]", outs)):
+        outs = _with_strides(func, args, kwargs, outs)
+    for i, y in enumerate(outs):
         if is_alias:
             remember_alias(y, x)
         else:
             remember(y, x, partial(_read, func, args[1:], kwargs, i), partial(_write, func, args[1:], kwargs, i))
     if is_alias and x._resolved is not None and is_current(x):
-        _share_resolved(func, args, kwargs, cast("list[Tensor]", outs))
+        _share_resolved(func, args, kwargs, outs)
     return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
 
 
 def shown(x: Tensor, y: Tensor, geometry: Geometry) -> Tensor:
     """A tensor as a view of another: with the strides and the offset that it has there."""
     return wrap(
-        y._pieces, y._layout, y.shape, dtype=y.dtype, strides=geometry[0], offset=x.storage_offset() + geometry[1]
+        y._pieces, y._layout, y.shape, dtype=y.dtype, strides=geometry[0], offset=int(x.storage_offset()) + geometry[1]
     )
 
 
@@ -67,7 +67,7 @@ def view_geometry(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, x: Te
         meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
         result = func(meta, *rest, **kwargs)
         values = cast("Sequence[torch.Tensor]", result if isinstance(result, (list, tuple)) else [result])
-        known = [(value.stride(), value.storage_offset()) for value in values]
+        known = [(value.stride(), int(value.storage_offset())) for value in values]
         if len(_geometries) >= _MOST_GEOMETRIES:
             _geometries.clear()
         _geometries[key] = known

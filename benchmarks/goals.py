@@ -60,6 +60,13 @@ def small_add(results: Results) -> tuple[str, bool] | None:
     return f"{duration(ours)}, allowed {duration(3 * plain + 1e-5)}", ours <= 3 * plain + 1e-5
 
 
+def replicated(results: Results) -> tuple[str, bool] | None:
+    """What replicating adds to the process."""
+    if not results.memory:
+        return None
+    return f"{results.memory['added_mib']:g} MiB", results.memory["added_mib"] < 16
+
+
 def outcomes(results: Results) -> Iterator[Outcome]:
     """Every goal whose figures were measured."""
     large = [f for f in results.of("transitions") if f.nbytes >= LARGE]
@@ -72,6 +79,7 @@ def outcomes(results: Results) -> Iterator[Outcome]:
     rows: list[tuple[str, tuple[str, bool] | None]] = [
         ("transitions of 16 MiB and more: at most 1.5 × the limit", worst(large, limit, 1.5)),
         ("transitions of 16 MiB and more: at least 2 × as fast as JAX", worst(large, best_peer, 0.5)),
+        ("replicating 1 GiB on 8 devices of one memory: adds less than 16 MiB", replicated(results)),
         ("`x + y` on 1 KiB: at most 3 × eight plain adds and 10 µs", small_add(results)),
         ("a known `shard`: at most 60 µs", at_most(results.find("ops", "shard, known"), 6e-5)),
         ("a known `all_reduce`: at most 60 µs", at_most(results.find("ops", "all_reduce, split"), 6e-5)),

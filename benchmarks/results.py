@@ -18,6 +18,8 @@ class Results:
     figures: list[Figure] = field(default_factory=list)
     bytes: dict = field(default_factory=dict)
     """Who receives how many times the fewest bytes, over many transitions."""
+    memory: dict = field(default_factory=dict)
+    """What replicating a large tensor adds to the process."""
     missing: dict[str, str] = field(default_factory=dict)
     """Sections that did not come to their end, and why."""
 
@@ -27,13 +29,12 @@ class Results:
         if not path.exists():
             return cls()
         said = json.loads(path.read_text())
-        return cls(said["environment"], [Figure.of(f) for f in said["figures"]], said["bytes"], said["missing"])
+        return cls(**{**said, "figures": [Figure.of(figure) for figure in said["figures"]]})
 
     def save(self, path: Path) -> None:
         """Writes it all down."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        figures = [figure.as_dict() for figure in self.figures]
-        said = {"environment": self.environment, "figures": figures, "bytes": self.bytes, "missing": self.missing}
+        said = {**vars(self), "figures": [figure.as_dict() for figure in self.figures]}
         path.write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n")
 
     def replace(self, section: str, figures: Iterable[Figure], missing: str | None) -> None:

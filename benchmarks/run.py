@@ -67,12 +67,11 @@ def measure(name: str, quick: bool, progress: Progress, task: TaskID) -> tuple[l
     return found, None
 
 
-def peers_bytes() -> dict[str, object]:
-    """Bytes over the lower bound, Weft's and the peers', by the planners themselves."""
-    with TemporaryFile("w+") as errors:
-        command = [sys.executable, str(HERE / "bytes_over_bound.py")]
-        variables = {**os.environ, "PYTHONPATH": str(HERE.parent)}
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables, check=False)
+def asked(script: str) -> dict[str, object]:
+    """What a script says in its last line; nothing if it fails."""
+    variables = {**os.environ, "PYTHONPATH": str(HERE.parent), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, str(HERE / script)]
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
 
 
@@ -95,7 +94,10 @@ def main() -> int:
         for name in asked:
             task = progress.add_task(name, total=1 if name == "bytes" else None)
             if name == "bytes":
-                results.bytes = peers_bytes() or results.bytes
+                # They depend on no machine: a quick run keeps what is known.
+                if not (options.quick and results.bytes):
+                    results.bytes = asked("bytes_over_bound.py") or results.bytes
+                results.memory = asked("replication.py") or results.memory
                 progress.update(task, completed=1)
                 continue
             figures, missing = measure(name, options.quick, progress, task)

@@ -1,0 +1,134 @@
+"""Figures become tables and pictures that say what was measured, also where Weft is behind."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from weft.inspect.timing import Timing
+from weft.inspect.transitions import TRANSITIONS
+from weft.runtime import machine
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SETTING = {
+    "date": "2026-01-01 00:00 UTC",
+    "processor": "an abacus",
+    "cores": 2,
+    "memory_gib": 8,
+    "system": "Linux",
+    "python": "3.12.0",
+    "versions": {"torch": "2.13.0"},
+    "weft": "abcdef",
+    "load_before": 0.1,
+}
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch):
+    """The benchmarks import each other as scripts do; afterwards their names are free again."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    before = set(sys.modules)
+    yield
+    machine.reset()  # forgets which devices were taken to have a memory each
+    for name in set(sys.modules) - before:
+        origin = getattr(sys.modules[name], "__file__", None) or ""
+        if Path(origin).is_relative_to(BENCHMARKS):
+            del sys.modules[name]
+
+
+def timing(seconds: float) -> Timing:
+    return Timing(seconds, 0.9 * seconds, 1.1 * seconds, 7)
+
+
+def results():
+    from figure import LIMIT, SEPARATE, SEPARATE_LIMIT, WEFT, Figure
+    from results import Results
+
+    def times(ours: float, **others: float) -> dict[str, Timing]:
+        return {WEFT: timing(ours), **{name: timing(value) for name, value in others.items()}}
+
+    figures = [
+        Figure(
+            "transitions",
+            t.name,
+            {
+                **times(1e-5 * size),
+                SEPARATE: timing(2e-3),
+                LIMIT: timing(1e-3),
+                SEPARATE_LIMIT: timing(1e-3),
+                "JAX": timing(4e-3),
+            },
+            size << 20,
+        )
+        for size in (1, 16)
+        for t in TRANSITIONS
+    ]
+    figures += [Figure("ops", "x + y", {**times(9e-5, DTensor=3e-5), LIMIT: timing(1e-5)}, 1024)]
+    figures += [
+        Figure("planning", name, times(1e-4 * devices), devices=devices)
+        for devices in (8, 4096)
+        for name in ("a new movement", "a new one, sums pending")
+    ]
+    bound = {"Weft": {"mean": 1.0, "worst": 1.0, "cases": 31}, "XLA": {"mean": 1.4, "worst": 8.0, "cases": 31}}
+    return Results(SETTING, figures, bound, {"added_mib": 0.1}, {"graphs": "no compiler"})
+
+
+def test_results_come_back_as_they_were_written(tmp_path):
+    from results import Results
+
+    written = results()
+    written.save(tmp_path / "figures.json")
+    assert Results.read(tmp_path / "figures.json") == written
+
+
+def test_the_page_shows_every_figure_and_where_weft_is_behind():
+    from report import lines
+
+    page = "\n".join(lines(results()))
+    for transition in TRANSITIONS:
+        assert f"| {transition.name} | 16 MiB | 160.0 µs ±10% | 1.0 ms ±10% | 0.16 | JAX: 4.0 ms ±10% | 0.04 |" in page
+    assert "| x + y | 1 KiB | 90.0 µs ±10% | 10.0 µs ±10% | 9 | DTensor: 30.0 µs ±10% | 3 | a wrapper subclass" in page
+    assert "an abacus, 2 cores, 8 GiB, Linux, Python 3.12.0, torch 2.13.0, Weft at abcdef" in page
+    assert "This section did not come to its end: `no compiler`" in page
+
+
+def test_goals_are_said_to_be_missed_where_they_are():
+    from goals import outcomes
+
+    said = {outcome.goal: outcome for outcome in outcomes(results())}
+    assert said["transitions of 16 MiB and more: at most 1.5 × the limit"].met
+    assert not said["`x + y` on 1 KiB: at most 3 × eight plain adds and 10 µs"].met
+    assert not said["planning anew, 4,096 devices: at most 50 ms"].met
+    assert said["planning anew, 8 devices: at most 1 ms"].measured == "800.0 µs"
+
+
+def test_a_busy_machine_is_confessed():
+    from report import setting
+
+    busy = results()
+    assert "busy" not in setting(busy)
+    busy.environment = {**SETTING, "load_before": 7.5}
+    assert "only the ratios mean something" in setting(busy)
+
+
+def test_pictures_are_well_formed(tmp_path):
+    from pictures import DRAWINGS, draw
+
+    assert len(draw(results(), tmp_path)) == len(DRAWINGS)
+    for name in DRAWINGS:
+        ElementTree.parse(tmp_path / name)
+
+
+def test_transitions_and_collectives_run_without_peers(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    from figure import LIMIT, SEPARATE, SEPARATE_LIMIT, WEFT
+    from in_process import collective_figure, transition_figure
+    from peers import jax_movements
+
+    monkeypatch.setattr(jax_movements, "HAS_JAX", False)
+    everyone = {WEFT, SEPARATE, LIMIT, SEPARATE_LIMIT}
+    assert transition_figure(TRANSITIONS[0], 1 << 16, quick=True).times.keys() == everyone
+    assert collective_figure("reduce_scatter", 1 << 16, quick=True).times.keys() == everyone

@@ -20,7 +20,8 @@ def inputs(heads: int = 4, keys: int = 5) -> list[torch.Tensor]:
     return [numbers(2, 4, 3, 4), numbers(2, heads, keys, 4, seed=1), numbers(2, heads, keys, 4, seed=2)]
 
 
-KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+# On GPUs, the flash kernels take halves only, too coarse for comparing gradients here.
+KERNELS = [SDPBackend.MATH] if torch.cuda.is_available() else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -42,7 +42,9 @@ LISTS: dict[str, Callable[[list[torch.Tensor], list[torch.Tensor]], object]] = {
     "div": torch._foreach_div,
     "addcmul": lambda x, y: torch._foreach_addcmul(x, y, x, 0.5),
     "addcdiv": lambda x, y: torch._foreach_addcdiv(x, x, y, [1.0, 2.0, 3.0, 4.0]),
-    "addcdiv by a tensor": lambda x, y: torch._foreach_addcdiv(x, x, y, torch.tensor([1.0, 2.0, 3.0, 4.0], device="cpu")),
+    "addcdiv by a tensor": lambda x, y: torch._foreach_addcdiv(
+        x, x, y, torch.tensor([1.0, 2.0, 3.0, 4.0], device="cpu")
+    ),
     "lerp": lambda x, y: torch._foreach_lerp(x, y, 0.3),
     "sqrt": lambda _, y: torch._foreach_sqrt(y),
     "maximum": torch._foreach_maximum,

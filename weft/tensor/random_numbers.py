@@ -51,7 +51,8 @@ def _dropout(func: Op, args: Args, kwargs: Kwargs) -> object:
         return wrap((result,), x._layout, x.shape), wrap((mask,), x._layout, x.shape)
     if training is False or probability == 0:
         return x.clone(), aten.ones_like(x, dtype=torch.bool)
-    whole = torch.empty(x.shape, dtype=torch.float32, device=x.device).bernoulli_(1 - probability).bool()
+    # Which numbers a GPU's kernel draws depends on the shape and the dtype: the same kernel draws the same mask.
+    whole = func(torch.ones(x.shape, dtype=x.dtype, device=x.device), probability, True)[1]
     mask = from_plain(whole, x._layout.resolved)
     scale = 0.0 if probability == 1 else 1 / (1 - probability)
     return x * mask * scale, mask

@@ -43,6 +43,7 @@ _TORCH = {
     "tensor.policy": "reshard_policy",
     "rules.registry": "register_rule",
     "distributed": "on_main",
+    "inspect.trace": "trace",
     "graph.capture": "capture",
 }
 # What a notebook shows of plans and tensors comes from a layer below theirs, so it is attached from here.

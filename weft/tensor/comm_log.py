@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ class CommRecord:
     op: str
     implicit: bool
     call_site: CallSite
+    started: float = field(default_factory=time.time, compare=False)
+    """When it began, in seconds since 1970."""
 
 
 @dataclass(slots=True)
@@ -53,6 +56,8 @@ class CommLog:
     """
 
     records: list[CommRecord] = field(default_factory=list)
+    ends: list[tuple[int, float]] = field(default_factory=list)
+    """How many records there were, and the time, whenever a movement was done."""
 
     def counts(self) -> dict[str, int]:
         """How often each kind of communication happened."""
@@ -125,6 +130,13 @@ def comm_log() -> Iterator[CommLog]:
 def is_logging() -> bool:
     """Whether any log is open."""
     return bool(_open)
+
+
+def note_end() -> None:
+    """Tells the open logs that what they recorded last is done."""
+    now = time.time()
+    for log in _open:
+        log.ends.append((len(log.records), now))
 
 
 def log_plan(plan: Plan, op: str, *, implicit: bool) -> None:

@@ -59,7 +59,10 @@ def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: 
     if source is target:
         return wrap(tuple(map(lazy_clone, x._pieces)), target, shape, asked=asked, dtype=x.dtype)
     _note(x, target, op, implicit)
-    return wrap(run.move(x._pieces, source, target, shape, x.dtype, op), target, shape, asked=asked, dtype=x.dtype)
+    pieces = run.move(x._pieces, source, target, shape, x.dtype, op)
+    if comm_log.is_logging():
+        comm_log.note_end()
+    return wrap(pieces, target, shape, asked=asked, dtype=x.dtype)
 
 
 def note_move(x: Tensor, target: Layout, op: str) -> None:

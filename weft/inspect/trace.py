@@ -1,0 +1,92 @@
+"""`trace`: what moved and when, of all processes, as one file for Perfetto or chrome://tracing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..runtime.process_group import world
+from ..runtime.process_group.agreement import gathered
+from ..sharding.layout import Layout
+from ..tensor.comm_log import CommLog, CommRecord, comm_log
+
+__all__ = ["trace"]
+
+Event = dict[str, object]
+
+
+@contextmanager
+def trace(path: str | os.PathLike[str]) -> Iterator[CommLog]:
+    """Records every movement inside the block and writes one trace of all processes to `path`, from the first process.
+
+    >>> import json, tempfile, torch, weft
+    >>> x = weft.shard(torch.ones(8, 8), weft.make_mesh({"tp": 4}), weft.P("tp"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with weft.trace(f"{folder}/trace.json"):
+    ...         y = weft.all_gather(x)
+    ...     events = json.load(open(f"{folder}/trace.json"))["traceEvents"]
+    >>> [event["name"] for event in events if event["ph"] == "X"]
+    ['all_gather']
+    """
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"cannot write a trace to {str(path)!r}: there is no folder {str(file.parent)!r}, make it first")
+    with comm_log() as log:
+        yield log
+    # Not in a `finally`: after an error the other processes may no longer come, and nobody waits for them.
+    merged = [event for events in gathered(_events(log, world.current().process), "trace") for event in _listed(events)]
+    if world.current().process == 0:
+        file.write_text(json.dumps({"traceEvents": merged, "displayTimeUnit": "ms"}))
+
+
+def _listed(events: object) -> list[Event]:
+    assert isinstance(events, list)
+    return events
+
+
+def _events(log: CommLog, process: int) -> list[Event]:
+    """One event per step, and the name of the process; the steps of one movement share its time by their bytes."""
+    result: list[Event] = [{"ph": "M", "name": "process_name", "pid": process, "args": {"name": f"process {process}"}}]
+    ends = dict(log.ends)
+    group: list[CommRecord] = []
+    for count, record in enumerate(log.records, start=1):
+        group.append(record)
+        if count in ends or count == len(log.records):
+            result += _timed(group, ends.get(count, record.started), process)
+            group = []
+    return result
+
+
+def _timed(group: Sequence[CommRecord], end: float, process: int) -> Iterator[Event]:
+    at = group[0].started
+    seconds = max(0.0, end - at)
+    total = sum(record.total_bytes for record in group) or 1
+    for record in group:
+        share = seconds * record.total_bytes / total
+        yield {
+            "ph": "X",
+            "name": record.kind,
+            "cat": "implicit" if record.implicit else "explicit",
+            "pid": process,
+            "tid": 0,
+            "ts": at * 1e6,
+            "dur": share * 1e6,
+            "args": {
+                "op": record.op,
+                "from": _said(record.source),
+                "to": _said(record.target),
+                "shape": list(record.shape),
+                "axes": list(record.axes),
+                "bytes received per device": record.bytes_received,
+                "bytes received by all": record.total_bytes,
+                "called at": str(record.call_site),
+            },
+        }
+        at += share
+
+
+def _said(layout: Layout) -> str:
+    return f"{layout} on {layout.mesh}"

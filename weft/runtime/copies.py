@@ -10,13 +10,13 @@ from typing import final
 
 from ..planning import Exchange
 from ..planning.transfers import Transfer, receives
-from ..sharding.geometry import box_shape, within
+from ..sharding.geometry import Box, box_at, box_shape, within
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .holding import Holding, holding, slices
 from .machine import forget_with_residences
 
-__all__ = ["Copy", "Writing", "contributions", "exchanges", "writings"]
+__all__ = ["Copy", "Writing", "contributions", "exchanges", "permutations", "writings"]
 
 Slices = tuple[slice, ...]
 
@@ -108,6 +108,22 @@ def contributions(
     return tuple(found)
 
 
+@lru_cache(maxsize=4096)
+def permutations(
+    layout: Layout, shape: tuple[int, ...], route: tuple[Slot | None, ...]
+) -> tuple[tuple[int, Copy], ...]:
+    """In one memory, for each box that another shard goes to: the piece it is in, and the copy."""
+    here, mesh = holding(layout), layout.mesh
+    found: dict[tuple[int, Box], Copy] = {}
+    for slot in here.residence.owned:
+        source = route[slot]
+        at, where = here.piece_of[slot], box_at(layout, shape, mesh.coords(slot))
+        if source is not None and (at, where) not in found:
+            origin = slices(box_at(layout, shape, mesh.coords(source)))
+            found[at, where] = Copy(here.piece_of[source], origin, slices(where))
+    return tuple((at, copy) for (at, _), copy in found.items())
+
+
 def _moved(layout: Layout, slot: Slot, axes: Sequence[str], at: Sequence[int]) -> Slot:
     """The slot at other coordinates of some axes."""
     mesh = layout.mesh
@@ -115,5 +131,5 @@ def _moved(layout: Layout, slot: Slot, axes: Sequence[str], at: Sequence[int]) -
     return mesh.slot([fixed.get(axis, c) for axis, c in zip(mesh.axis_names, mesh.coords(slot), strict=True)])
 
 
-for _cached in (writings, exchanges, contributions):
+for _cached in (writings, exchanges, contributions, permutations):
     forget_with_residences(_cached.cache_clear)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from ..sharding.geometry import box_at
 from ..sharding.layout import Layout
 from . import in_process
-from .holding import Pieces, holding, slices
+from .copies import permutations
+from .holding import Pieces, holding
 from .process_group import execution
 from .process_group.moving import Route
 
@@ -49,25 +49,24 @@ def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, 
     if execution.spans(layout.mesh):
         return execution.permute(pieces, layout, tuple(shape), route, dtype)
     here = holding(layout)
-    shape = tuple(shape)
-    result: list[torch.Tensor | None] = [torch.zeros_like(piece) if here.unified else None for piece in pieces]
-    done: set[object] = set()
+    if here.unified:
+        return _permuted_whole(pieces, layout, tuple(shape), route)
+    result: dict[int, torch.Tensor] = {}
     for slot in here.residence.owned:
-        source = route[slot]
-        at = here.piece_of[slot]
-        if not here.unified:
-            if result[at] is None:
-                shard = (
-                    pieces[at].new_zeros(here.piece_shape(at, shape))
-                    if source is None
-                    else here.shard(pieces, shape, source)
-                )
-                result[at] = in_process.lazy_clone(shard.to(here.devices[at]))
-            continue
-        where = box_at(layout, shape, layout.mesh.coords(slot))
-        if source is not None and (at, where) not in done:
-            done.add((at, where))
-            piece = result[at]
-            assert piece is not None
-            piece[slices(where)].copy_(here.shard(pieces, shape, source))
-    return tuple(piece for piece in result if piece is not None)
+        source, at = route[slot], here.piece_of[slot]
+        if at not in result:
+            if source is None:
+                shard = pieces[at].new_zeros(here.piece_shape(at, shape))
+            else:
+                shard = here.shard(pieces, shape, source)
+            result[at] = in_process.lazy_clone(shard.to(here.devices[at]))
+    return tuple(result[at] for at in range(len(pieces)))
+
+
+def _permuted_whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route) -> Pieces:
+    """Whole values: a shard is a box of them, and those that nothing is sent to become zeros."""
+    fresh = torch.zeros_like if None in route else torch.empty_like
+    result = tuple(fresh(piece) for piece in pieces)
+    for at, each in permutations(layout, shape, route):
+        result[at][each.target].copy_(pieces[each.origin][each.source])
+    return result

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as nn
 
+import weft
 from weft.sharding.layout import Layout
 
 from .harness import GRID, LINE, check, laid, memory, moved_bytes, moves
@@ -89,6 +90,14 @@ def test_a_split_batch_moves_nothing(separate: bool) -> None:
         out = nn.layer_norm(x, (8,), w, w)
         assert out._layout is x._layout
         assert moves(lambda: out.sum().backward()).keys() <= {"all_reduce"}
+
+
+def test_batch_norm_by_the_name_that_it_has_on_gpus() -> None:
+    def norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        name = "cudnn_batch_norm" if isinstance(x, weft.Tensor) else "native_batch_norm"
+        return getattr(torch, name)(x, w, b, None, None, True, 0.1, 1e-5)[0]
+
+    check(norm, numbers(5, 4, 3), numbers(4), numbers(4), rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("separate", [False, True])

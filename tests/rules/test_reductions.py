@@ -16,6 +16,11 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def with_gradient(x: torch.Tensor) -> torch.Tensor:
+    """What torch differentiates `aminmax` of: nothing, before 2.12."""
+    return x if torch.__version__ >= "2.12" else x.detach()
+
+
 ALL = {
     "sum": torch.sum,
     "mean": torch.mean,
@@ -31,7 +36,7 @@ ALL = {
     "any": lambda x: (x > 1).any(),
     "all": lambda x: (x > -9).all(),
     "count": torch.count_nonzero,
-    "aminmax": torch.aminmax,
+    "aminmax": lambda x: torch.aminmax(with_gradient(x)),
     "nansum": torch.nansum,
     "nanmean": torch.nanmean,
     "median": torch.median,
@@ -67,7 +72,7 @@ ALONG = {
     "0-norm": lambda x, d, k: torch.linalg.vector_norm(x, 0, d, k),
     "largest": lambda x, d, k: torch.linalg.vector_norm(x, math.inf, d, k),
     "smallest": lambda x, d, k: torch.linalg.vector_norm(x, -math.inf, d, k),
-    "aminmax": lambda x, d, k: torch.aminmax(x, dim=d, keepdim=k),
+    "aminmax": lambda x, d, k: torch.aminmax(with_gradient(x), dim=d, keepdim=k),
     "median": lambda x, d, k: x.median(d, keepdim=k),
     "count": lambda x, d, k: torch.count_nonzero(x, d),
     "cumsum": lambda x, d, k: x.cumsum(d),

@@ -94,3 +94,21 @@ def _batch_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
         rest = flow - _per_channel(shift, x) / count - unit * (_per_channel(scale, x) / count)
         back = (rest * _per_channel(invstd if weight is None else invstd * weight, x)).to(x.dtype)
     return back, scale if mask[1] else None, shift if mask[2] else None
+
+
+@handler(aten.cudnn_batch_norm.default)
+def _cudnn_batch_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """What torch calls on GPUs: the same, and memory that cuDNN reserves for the way back, which stays empty."""
+    x = cast(Tensor, args[0])
+    assert not kwargs, func
+    out, mean, invstd = cast("tuple[torch.Tensor, ...]", _batch_norm(aten.native_batch_norm.default, args, kwargs))
+    reserve = from_plain(torch.empty(0, dtype=torch.uint8, device=x.device), Layout.replicated(x.mesh, 1))
+    return out, mean, invstd, reserve
+
+
+@handler(aten.cudnn_batch_norm_backward.default)
+def _cudnn_batch_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, grad, weight, mean, variance, own_mean, invstd, eps, _ = args
+    assert not kwargs, func
+    native = (grad, x, weight, mean, variance, own_mean, invstd, True, eps, [True, True, True])
+    return _batch_norm_backward(aten.native_batch_norm_backward.default, native, kwargs)

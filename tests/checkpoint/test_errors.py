@@ -152,6 +152,13 @@ def test_a_new_checkpoint_leaves_no_files_of_the_old(tmp_path: Path) -> None:
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".safetensors"]
 
 
+def test_others_may_read_what_they_may_read_around_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    weft.checkpoint.save({"x": torch.ones(3)}, tmp_path)
+    weft.checkpoint.save({"x": torch.ones(3)}, tmp_path / "x.safetensors")
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("*.safetensors")} == {0o644}
+
+
 def test_large_states_go_to_several_files(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(saving, "_FILE_BYTES", 100)
     state = {str(i): torch.full((15,), i) for i in range(5)}

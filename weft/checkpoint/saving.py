@@ -1,10 +1,11 @@
-"""`save`: every process writes the shards it is the first to hold; the index, written last, makes them a checkpoint."""
+"""`save`: the processes share the shards among them and write each once; the index, written last, makes them a checkpoint."""
 
 from __future__ import annotations
 
 import math
 import os
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 from ..runtime.holding import holding
 from ..runtime.machine import residence
 from ..runtime.process_group import world
-from ..sharding.geometry import Box, box_at, box_shape
+from ..sharding.geometry import Box, box_at, box_shape, holders
 from ..sharding.layout import Layout
 from ..tensor.movement import moved
 from ..tensor.tensor import Tensor
@@ -55,7 +56,7 @@ def save(state: State, path: str | os.PathLike[str]) -> None:
     where.mkdir(parents=True, exist_ok=True)
     token = _agreed_token()
     shards = _Shards(token)
-    saved = {name: shards.of(name, x) for name, x in settled.items()}
+    saved = {name: shards.of(name, x, _identity(tensors[name])) for name, x in settled.items()}
     _write_own(shards, where)
     _wait_for_all()
     if world.current().process == 0:
@@ -82,56 +83,68 @@ class _Shards:
         self.token = token
         self.own: dict[str, dict[str, torch.Tensor]] = {}
         """The files of this process, and what goes into each."""
-        self._fill: dict[int, tuple[int, int]] = {}
+        self._written: Counter[int] = Counter()
+        self._current: dict[int, tuple[int, int]] = {}
         """For each process, the number of its current file and the bytes in it."""
         self._known: dict[object, SavedTensor] = {}
 
-    def of(self, name: str, x: torch.Tensor) -> SavedTensor:
-        """Decides where a tensor goes; one that is tied to an earlier one is not saved again."""
-        same = _identity(x)
+    def of(self, name: str, x: torch.Tensor, same: object) -> SavedTensor:
+        """Decides where a tensor goes; one that is the same as an earlier one is not saved again."""
         if same not in self._known:
-            shards = tuple(self._place(name, x, *shard) for shard in _distinct(x))
+            shards = tuple(self._place(name, x, box, held) for box, held in _distinct(x))
             self._known[same] = SavedTensor(tuple(x.shape), x.dtype, shards)
         return self._known[same]
 
-    def _place(self, name: str, x: torch.Tensor, box: Box, process: int, shard: torch.Tensor | None) -> SavedShard:
-        number, filled = self._fill.get(process, (0, 0))
+    def _place(self, name: str, x: torch.Tensor, box: Box, held: dict[int, torch.Tensor | None]) -> SavedShard:
+        """The holder that writes least so far writes it."""
+        process = min(held, key=lambda process: (self._written[process], process))
         size = math.prod(box_shape(box)) * x.dtype.itemsize
+        self._written[process] += size
+        number, filled = self._current.get(process, (0, 0))
         if filled and filled + size > _FILE_BYTES:
             number, filled = number + 1, 0
-        self._fill[process] = number, filled + size
+        self._current[process] = number, filled + size
         file = f"tensors-{self.token}-{process:05d}-{number:05d}.safetensors"
         whole = box_shape(box) == tuple(x.shape)
         key = name if whole else f"{name}[{', '.join(f'{start}:{stop}' for start, stop in box)}]"
         if process == world.current().process:
+            shard = held[process]
             assert shard is not None
             self.own.setdefault(file, {})[key] = shard
         return SavedShard(file, key, box)
 
 
 def _identity(x: torch.Tensor) -> object:
-    """Equal for tensors that are one value in memory, such as tied parameters."""
+    """Equal for tensors that are one value, such as tied parameters, and in all processes for the same ones.
+
+    Memory tells more, but only of the tensors that this process has some of.
+    """
     pieces = x._pieces if isinstance(x, Tensor) else (x,)
+    if world.current().count > 1 or not x.numel() or not pieces:
+        return id(x)
     layout = x._layout if isinstance(x, Tensor) else None
-    if not pieces or not x.numel():
-        return object()
     return layout, *((p.untyped_storage()._cdata, p.storage_offset(), p.shape, p.stride()) for p in pieces)
 
 
-def _distinct(x: torch.Tensor) -> Iterator[tuple[Box, int, torch.Tensor | None]]:
-    """Each shard once: its box, the process that writes it, and what it is where this process has it."""
+def _distinct(x: torch.Tensor) -> Iterator[tuple[Box, dict[int, torch.Tensor | None]]]:
+    """Each shard once: its box, and the processes that hold it, with what it is where that is this process."""
     whole = tuple((0, size) for size in x.shape)
     if not isinstance(x, Tensor):
-        yield whole, 0, x
+        yield whole, {0: x}
         return
     layout, here = x._layout, holding(x._layout)
     owners, memories = residence(layout.mesh).owners, residence(layout.mesh).memories
     if len(set(memories)) == 1:  # stored whole, so saved whole
-        yield whole, owners[0], x._pieces[0] if x._pieces else None
+        yield whole, {owners[0]: x._pieces[0] if x._pieces else None}
         return
     for slot, box in _first_holders(layout, tuple(x.shape)):
-        if all(box_shape(box)) or not x.dim():
-            yield box, owners[slot], here.shard(x._pieces, x.shape, slot) if slot in here.piece_of else None
+        if all(box_shape(box)):
+            held: dict[int, torch.Tensor | None] = {}
+            for other in holders(layout, slot):
+                held.setdefault(
+                    owners[other], here.shard(x._pieces, x.shape, other) if other in here.piece_of else None
+                )
+            yield box, held
 
 
 def _first_holders(layout: Layout, shape: tuple[int, ...]) -> Iterator[tuple[int, Box]]:
@@ -158,20 +171,27 @@ def _write_own(shards: _Shards, where: Path) -> None:
 
 
 def _write(content: dict[str, torch.Tensor], path: Path) -> None:
-    host = {key: _own_host_copy(x) for key, x in content.items()}
+    host: dict[str, torch.Tensor] = {}
+    storages: set[int] = set()
+    for key, x in content.items():
+        host[key] = _own_host_copy(x, storages)
     try:
         save_file(host, path, metadata={"format": "pt"})
     except (SafetensorError, KeyError) as error:
         kinds = sorted({str(x.dtype) for x in host.values()})
         raise CheckpointError(f"cannot write {str(path)!r} with tensors of {', '.join(kinds)}: {error}") from error
+    path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors lets only the owner read
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
-def _own_host_copy(x: torch.Tensor) -> torch.Tensor:
-    """A shard in host memory, contiguous, with a storage that no other tensor shares."""
+def _own_host_copy(x: torch.Tensor, taken: set[int]) -> torch.Tensor:
+    """A shard in host memory, contiguous, with a storage of its own; `taken` are those of the shards before."""
     host = x.detach().cpu().contiguous()
-    return host if host.untyped_storage().nbytes() == host.numel() * host.itemsize else host.clone()
+    if host.untyped_storage().nbytes() != host.numel() * host.itemsize or host.untyped_storage()._cdata in taken:
+        host = host.clone()
+    taken.add(host.untyped_storage()._cdata)
+    return host
 
 
 def _save_file(state: State, tensors: dict[str, torch.Tensor], path: Path) -> None:
@@ -185,7 +205,7 @@ def _save_file(state: State, tensors: dict[str, torch.Tensor], path: Path) -> No
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
         try:
-            _write({name: x.clone() if _is_tied(name, x, whole) else x for name, x in whole.items()}, temporary)
+            _write(whole, temporary)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -196,11 +216,6 @@ def _is_flat(state: State) -> bool:
     return isinstance(state, dict) and all(
         isinstance(key, str) and isinstance(x, torch.Tensor) for key, x in state.items()
     )
-
-
-def _is_tied(name: str, x: torch.Tensor, tensors: dict[str, torch.Tensor]) -> bool:
-    storage = x.untyped_storage()._cdata
-    return any(other != name and y.untyped_storage()._cdata == storage for other, y in tensors.items())
 
 
 def _replace(path: Path, text: str) -> None:

@@ -29,7 +29,9 @@ def flattened(state: State) -> tuple[Node, dict[str, torch.Tensor]]:
 
 
 def _node(value: object, path: tuple[str, ...], tensors: dict[str, torch.Tensor]) -> Node:
-    if isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
+    if isinstance(value, torch.nn.Module):
+        value = value.state_dict(keep_vars=True)  # the parameters themselves, so that tied ones are seen to be one
+    elif isinstance(value, torch.optim.Optimizer):
         value = value.state_dict()
     if isinstance(value, torch.Tensor):
         name = ".".join(path) or "tensor"

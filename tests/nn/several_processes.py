@@ -1,0 +1,79 @@
+"""What each of several processes runs for `test_several_processes`."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+import torch
+from torch import nn
+
+import weft
+from weft import P
+
+
+def trained() -> tuple[nn.Module, nn.Module, torch.optim.Optimizer]:
+    """A plain model, and the same sharded over all processes, after three steps each."""
+    torch.manual_seed(0)
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    plain = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 8), nn.Linear(8, 8)).double()
+    plain[3].weight = plain[2].weight
+    model = weft.nn.shard_module(copy.deepcopy(plain), mesh, {"0.*": P("tp"), "2.weight": P(None, "tp")})
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.1) for m in (plain, model)]
+    for _ in range(3):
+        x = torch.randn(4, 6, dtype=torch.float64)
+        for m, optimizer, batch in zip((plain, model), optimizers, (x, weft.shard(x, mesh, P("dp"))), strict=True):
+            optimizer.zero_grad()
+            m(batch).square().mean().backward()
+            optimizer.step()
+    return plain, model, optimizers[1]
+
+
+def check_local_map() -> None:
+    """A softmax over a dim that lies in several processes, unevenly, and its gradient."""
+
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        e = (x - weft.all_reduce(x.amax(-1, keepdim=True), "max")).exp()
+        return e / weft.all_reduce(e.sum(-1, keepdim=True))
+
+    mesh = weft.make_mesh({"t": 4})
+    x, weights = torch.randn(2, 3, 10, dtype=torch.float64).unbind()
+    x.requires_grad_()
+    found = weft.local_map(softmax, P(None, "t"), P(None, "t"), mesh=mesh)(x)
+    torch.testing.assert_close(found.full_tensor(), x.softmax(-1))
+    (gradient,) = torch.autograd.grad((found * weights).sum(), x)
+    (expected,) = torch.autograd.grad((x.softmax(-1) * weights).sum(), x)
+    torch.testing.assert_close(gradient, expected)
+
+
+def check_meta() -> None:
+    """A module made on the meta device is the one of one device."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    torch.manual_seed(1)
+    made = weft.nn.shard_module(nn.Linear(6, 8, device="meta"), mesh, {"weight": P("tp", "dp")})
+    torch.manual_seed(1)
+    assert torch.equal(made.weight.full_tensor(), nn.Linear(6, 8).weight)
+
+
+def main(path: str) -> None:
+    """Trains, saves and loads in another layout."""
+    weft.distributed.init(devices_per_process=2)
+    plain, model, optimizer = trained()
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(other.full_tensor(), one, rtol=1e-9, atol=1e-12)
+    weft.checkpoint.save({"model": model, "optimizer": optimizer, "step": 3}, path)
+    line = weft.make_mesh({"x": 4})
+    again = weft.nn.shard_module(copy.deepcopy(plain), line, {"*.weight": P(None, "x")})
+    for parameter in again.parameters():
+        nn.init.zeros_(parameter)
+    resumed = torch.optim.AdamW(again.parameters(), lr=0.1)
+    weft.checkpoint.load(path, {"model": again, "optimizer": resumed, "step": None})
+    for one, other in zip(plain.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(other.full_tensor(), one, rtol=1e-9, atol=1e-12)
+    check_local_map()
+    check_meta()
+    weft.distributed.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

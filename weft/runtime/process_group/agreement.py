@@ -39,7 +39,8 @@ def gathered(value: object, op: str = "an agreement") -> list[object]:
 def _from_each(group: Group, mine: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     """What each process gives to all, one after another."""
     wire = torch.device("cpu" if world.current().backend("cpu") else "cuda")
-    outgoing = mine.to(wire).repeat(group.size)
-    incoming = torch.empty(sum(sizes), dtype=mine.dtype, device=wire)
-    swap(group, outgoing, incoming, [mine.numel()] * group.size, sizes)
-    return incoming.cpu()
+    arrived = torch.empty(sum(sizes), dtype=mine.dtype, device=wire)
+    incoming = list(arrived.split(sizes))
+    incoming[group.index].copy_(mine)
+    swap(group, [mine.to(wire)] * group.size, incoming, wire)
+    return arrived.cpu()

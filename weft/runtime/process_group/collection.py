@@ -171,7 +171,7 @@ def _spread(owners: Owners, boxes: list[tuple[Slot, Box]], processes: Processes,
             if to != here and _size(transfer.box) and occupancy(target, to).is_first(transfer.target_slot):
                 given = _whole(number[owner, transfer.box], transfer.box)
                 leaving.setdefault(to, []).append((_order(transfer), given))
-    return parcelled(copies, leaving, arriving, processes, here)
+    return parcelled(copies, leaving, arriving, processes)
 
 
 def _works(owners: Owners, slot: Slot, process: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import TracebackType
 
 import torch
@@ -18,7 +19,7 @@ from .check import check
 from .group import Processes, group_of, owners_of, wire_device
 from .moving import Route
 from .reducing import reduce_step
-from .wire import broadcast
+from .wire import swap
 
 __all__ = ["communicating", "is_elsewhere", "move", "permute", "spans", "whole"]
 
@@ -89,13 +90,27 @@ def whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], dtype: torch.d
     owners = owners_of(layout.mesh)
     if len(owners) == here.count:
         return pieces[0]
-    wire = wire_device(layout.mesh)
-    if pieces:
-        value = pieces[0].contiguous()
-    else:
-        value = torch.empty(shape, dtype=dtype, device=holding(layout).residence.device)
-    carried = value.to(wire).view(-1)
     everyone = tuple(range(here.count))
     with communicating(call_between("full_tensor", layout, layout, shape, dtype), everyone):
-        broadcast(group_of(everyone), carried, owners[0])
-    return value if value.device == wire else value.copy_(carried.view(shape))
+        return _given_to_all(pieces[0] if pieces else None, layout, shape, dtype, everyone)
+
+
+def _given_to_all(
+    value: torch.Tensor | None, layout: Layout, shape: tuple[int, ...], dtype: torch.dtype, everyone: Processes
+) -> torch.Tensor:
+    """The value in every process: each that has none gets it from one of the owners, who share the work."""
+    wire, group = wire_device(layout.mesh), group_of(everyone)
+    owners = owners_of(layout.mesh)
+    giver = {process: owners[process % len(owners)] for process in everyone if process not in owners}
+    here = world.current().process
+    nothing = torch.empty(0, dtype=dtype, device=wire)
+    outgoing, incoming = [nothing] * group.size, [nothing] * group.size
+    if value is not None:
+        flat = value.contiguous().view(-1).to(wire)
+        outgoing = [flat if giver.get(process) == here else nothing for process in everyone]
+        swap(group, outgoing, incoming, wire)
+        return value
+    arrived = torch.empty(math.prod(shape), dtype=dtype, device=wire)
+    incoming[giver[here]] = arrived
+    swap(group, outgoing, incoming, wire)
+    return arrived.view(shape).to(holding(layout).residence.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import cast, final
 
@@ -35,11 +36,17 @@ class Group:
         """The index of this process among them."""
         self._world = here
         self._backends: dict[str, c10d.ProcessGroup] = {}
+        self._number = 0
 
     @property
     def size(self) -> int:
         """How many processes there are."""
         return len(self.processes)
+
+    def next_number(self) -> int:
+        """The number of the next exchange, the same in all processes that have made the same calls."""
+        self._number = (self._number + 1) & 0x7FFFFFFF
+        return self._number
 
     def backend(self, device_type: str) -> c10d.ProcessGroup:
         """What carries tensors on this kind of torch device, made when it is first needed."""
@@ -64,10 +71,10 @@ class Group:
         """Whether waiting only lets the device wait, and this process goes on."""
         return self._world.backend(device_type) == "nccl"
 
-    def abandon(self) -> None:
+    def abandon(self, works: Iterable[object] = ()) -> None:
         """Gives up on what is under way. The backends would wait for it when they go, so they stay until the end."""
-        for backend in self._backends.values():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend))
+        for kept in (*self._backends.values(), *works):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 @lru_cache(maxsize=4096)

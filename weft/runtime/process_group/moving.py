@@ -98,7 +98,7 @@ def _parcels(step: Step, processes: Processes) -> Parcels:
             given = stored_part(source, shape, slot, transfer.box)
             if given.size and occupancy(source, to).same_shard(slot) is None:
                 leaving.setdefault(to, []).append((_order(transfer), given))
-    return parcelled(copies, leaving, arriving, processes, here)
+    return parcelled(copies, leaving, arriving, processes)
 
 
 forget_with_residences(_parcels.cache_clear)
@@ -186,7 +186,7 @@ def _permuted(layout: Layout, shape: tuple[int, ...], route: Route, processes: P
         elif owners[source] == here and near is None:
             given = stored_part(layout, shape, source, box_of(layout, shape, source))
             leaving.setdefault(owners[target], []).append((target, given))
-    return parcelled(copies, leaving, arriving, processes, here)
+    return parcelled(copies, leaving, arriving, processes)
 
 
 forget_with_residences(_permuted.cache_clear)

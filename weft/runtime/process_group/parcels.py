@@ -7,14 +7,14 @@ the elements themselves travels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from ...sharding.geometry import Box, box_shape
 from ..holding import slices
 
-__all__ = ["Leg", "Parcels", "Part", "Range", "parcelled", "part"]
+__all__ = ["Leg", "Pair", "Parcels", "Part", "Range", "leg_of", "parcelled", "part"]
 
 Range = tuple[int, int, int]
 """A stretch of one stored tensor, flat: which tensor, start and stop."""
@@ -40,6 +40,8 @@ class Leg:
 
     parts: tuple[Part, ...]
     size: int
+    stretch: Range | None
+    """The stretch of one tensor that holds all of them in order, if one does: then nothing has to be packed."""
 
 
 @final
@@ -52,20 +54,6 @@ class Parcels:
     sends: tuple[Leg, ...]
     """For each process of the group."""
     receives: tuple[Leg, ...]
-    sent: Range | None
-    """The stretch of one stored tensor that holds all that is sent, in order: it need not be packed."""
-    received: Range | None
-    """The stretch of one new tensor that holds all that is received, in order: it need not be unpacked."""
-
-    @property
-    def unpacked(self) -> int:
-        """How many of the two sides need no packing."""
-        return (self.sent is not None) + (self.received is not None)
-
-    @property
-    def travels(self) -> bool:
-        """Whether this process sends or receives anything."""
-        return any(leg.size for leg in (*self.sends, *self.receives))
 
 
 def part(piece: int, inner: Box, shape: Sequence[int]) -> Part:
@@ -98,43 +86,33 @@ Pair = tuple[object, Part]
 
 def parcelled(
     copies: Iterable[tuple[Part, Part]],
-    sends: dict[int, list[Pair]],
-    receives: dict[int, list[Pair]],
+    sends: Mapping[int, Sequence[Pair]],
+    receives: Mapping[int, Sequence[Pair]],
     processes: Sequence[int],
-    here: int,
 ) -> Parcels:
     """The parcels of this process, given what goes to and comes from each."""
-    copies = tuple(copies)
-    leaving = [_leg(sends.get(process, ())) for process in processes]
-    arriving = [_leg(receives.get(process, ())) for process in processes]
-    apart = Parcels(copies, tuple(leaving), tuple(arriving), _joined(leaving), _joined(arriving))
-    if not copies or len(processes) == 1:
-        return apart
-    # What stays may travel along where that saves packing or unpacking the rest.
-    index = processes.index(here)
-    leaving[index] = _leg((k, source) for k, (source, _) in enumerate(copies))
-    arriving[index] = _leg((k, target) for k, (_, target) in enumerate(copies))
-    along = Parcels((), tuple(leaving), tuple(arriving), _joined(leaving), _joined(arriving))
-    return along if along.unpacked > apart.unpacked else apart
+    leaving = tuple(leg_of(sends.get(process, ())) for process in processes)
+    arriving = tuple(leg_of(receives.get(process, ())) for process in processes)
+    return Parcels(tuple(copies), leaving, arriving)
 
 
-def _leg(pairs: Iterable[Pair]) -> Leg:
+def leg_of(pairs: Iterable[Pair]) -> Leg:
+    """The parts in the order that both ends know."""
     key: Callable[[Pair], object] = lambda pair: pair[0]  # noqa: E731 - a name for the line below
     parts = tuple(part for _, part in sorted(pairs, key=key))  # type: ignore[arg-type]
-    return Leg(parts, sum(part.size for part in parts))
+    return Leg(parts, sum(part.size for part in parts), _joined(parts))
 
 
-def _joined(legs: Sequence[Leg]) -> Range | None:
-    """The one stretch that the parts of all legs make up, if they do."""
+def _joined(parts: Sequence[Part]) -> Range | None:
+    """The one stretch that parts make up, if they do."""
     whole: Range | None = None
-    for leg in legs:
-        for each in leg.parts:
-            if each.stretch is None:
-                return None
-            if whole is None:
-                whole = each.stretch
-            elif whole[0] == each.stretch[0] and whole[2] == each.stretch[1]:
-                whole = (whole[0], whole[1], each.stretch[2])
-            else:
-                return None
+    for each in parts:
+        if each.stretch is None:
+            return None
+        if whole is None:
+            whole = each.stretch
+        elif whole[0] == each.stretch[0] and whole[2] == each.stretch[1]:
+            whole = (whole[0], whole[1], each.stretch[2])
+        else:
+            return None
     return whole

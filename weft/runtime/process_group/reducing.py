@@ -14,7 +14,7 @@ from ...planning import ReduceExchange
 from ...sharding.placements import ReduceOp
 from ..holding import Pieces
 from ..reduction import reduce_into, reduced
-from .collection import Arrival, Collection, Result, collection
+from .collection import Arrival, Bundle, Collection, Result, collection
 from .group import Group, wire_device
 from .moving import fill_neutral, new_pieces, processes_of, shared
 from .occupancy import slots_of
@@ -66,18 +66,27 @@ def _swapped(
     wire: torch.device,
 ) -> torch.Tensor:
     """What arrives from the others, after sending them what they reduce."""
-    sizes = [sum(bundle[0].size for bundle in bundles) for bundles in work.sends]
-    outgoing = torch.empty(sum(sizes), dtype=width, device=wire)
+    outgoing = [_given(bundles, sources, step, width, wire) for bundles in work.sends]
+    arrived = torch.empty(sum(work.receives), dtype=width, device=wire)
+    swap(group, outgoing, list(arrived.split(work.receives)), wire)
+    return arrived
+
+
+def _given(
+    bundles: Sequence[Bundle], sources: Sequence[torch.Tensor], step: Reducing, width: torch.dtype, wire: torch.device
+) -> torch.Tensor:
+    """What one process is given: bundles, each reduced, one after another; straight from its place if it is one part."""
+    if len(bundles) == 1 and len(bundles[0]) == 1:
+        part = bundles[0][0]
+        return sources[part.piece][part.where].to(device=wire, dtype=width).contiguous().view(-1)
+    outgoing = torch.empty(sum(bundle[0].size for bundle in bundles), dtype=width, device=wire)
     at = 0
-    for bundles in work.sends:
-        for bundle in bundles:
-            first = bundle[0]
-            into = outgoing[at : at + first.size].view(first.shape)
-            reduce_into(into, _summed(step.op), _read(sources, bundle, width, wire))
-            at += first.size
-    incoming = torch.empty(sum(work.receives), dtype=width, device=wire)
-    swap(group, outgoing, incoming, sizes, work.receives)
-    return incoming
+    for bundle in bundles:
+        first = bundle[0]
+        into = outgoing[at : at + first.size].view(first.shape)
+        reduce_into(into, _summed(step.op), _read(sources, bundle, width, wire))
+        at += first.size
+    return outgoing
 
 
 def _reduced(

@@ -6,9 +6,11 @@ Torch's errors say which connection failed; ours say which process, during what,
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import TypeVar, final
 
 from torch._C import _distributed_c10d as c10d
@@ -28,26 +30,63 @@ _log = logging.getLogger("weft")
 T = TypeVar("T")
 
 
-def finish(work: c10d.Work, group: Group, device_type: str) -> None:
-    """Waits until this process's part of a collective is done."""
-    if group.is_streamed(device_type):
-        in_time(work.wait, group.processes)
+def finish(works: Sequence[c10d.Work], group: Group, device_type: str) -> None:
+    """Waits until this process's part of an exchange is done."""
+    if not works:
         return
     patience = Patience(group.processes)
-    while True:
-        try:
-            work.wait(TURN)
-        except RuntimeError as error:
-            # A turn that ends is no failure; the backend itself watches over the timeout.
-            if work.is_completed():
-                group.abandon()
-                raise patience.lost(error) from None
+    if group.is_streamed(device_type):
+        for work in works:
+            in_time(work.wait, group.processes)
+        return
+    done = _waiter.wait_for(works)
+    try:
+        while not done.wait(TURN.total_seconds()):
             patience.take_turn()
-        except BaseException:
-            group.abandon()
-            raise
-        else:
-            return
+    except BaseException:
+        group.abandon(works)
+        raise
+    if done.error is not None:
+        group.abandon(works)
+        raise patience.lost(done.error) from None
+
+
+class _Done(threading.Event):
+    """Whether messages have gone and come, or why not."""
+
+    error: RuntimeError | None = None
+
+
+@final
+class _Waiter:
+    """A thread that waits for messages, because a wait of the backend cannot be interrupted, and its thread can wait."""
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[tuple[Sequence[c10d.Work], _Done]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def wait_for(self, works: Sequence[c10d.Work]) -> _Done:
+        """Says when all of it is done."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="weft-wire", daemon=True)
+            self._thread.start()
+        done = _Done()
+        self._tasks.put((works, done))
+        return done
+
+    def _run(self) -> None:
+        while True:
+            works, done = self._tasks.get()
+            try:
+                for work in works:
+                    work.wait()
+            except RuntimeError as error:
+                done.error = error
+            done.set()
+            del works, done
+
+
+_waiter = _Waiter()
 
 
 def in_time(action: Callable[[], T], processes: Processes) -> T:

@@ -1,7 +1,8 @@
-"""The wire: parts of plain tensors are packed, exchanged among a group, and unpacked into plain tensors.
+"""The wire: parts of plain tensors go from process to process, straight from and into their place where they can.
 
-One uneven all-to-all carries every exchange. Gloo has it, it is by far its fastest collective, and it takes any
-sizes, zero included; what travels are bytes, so every dtype does.
+Every exchange is a set of messages, at most one between two processes in each direction. On Gloo that beats its own
+collectives (they pack, or pass everything round a ring), it takes any sizes, and messages of different calls never mix:
+each has the number of its call. What travels are bytes, so every dtype does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .group import Group
 from .parcels import Leg, Parcels, Range
 from .waiting import finish, in_time
 
-__all__ = ["broadcast", "exchange", "swap"]
+__all__ = ["exchange", "swap"]
 
 
 def exchange(
@@ -26,69 +27,63 @@ def exchange(
     wire: torch.device,
 ) -> None:
     """Carries out parcels: fills the targets with parts of the sources, here and in the other processes."""
-    if group is not None:
-        outgoing = _outgoing(parcels, sources, dtype, wire)
-        incoming = _incoming(parcels, targets, dtype, wire)
-        swap(group, outgoing, incoming, [leg.size for leg in parcels.sends], [leg.size for leg in parcels.receives])
-        if parcels.received is None:
-            _unpack(parcels.receives, incoming, targets)
-        elif incoming.device != targets[parcels.received[0]].device:
-            _stretch(targets, parcels.received).copy_(incoming)
+    if group is None:
+        _copy(parcels, sources, targets)
+        return
+    outgoing = [_outgoing(leg, sources, dtype, wire) for leg in parcels.sends]
+    incoming = [_incoming(leg, targets, dtype, wire) for leg in parcels.receives]
+    swap(group, outgoing, incoming, wire)
+    _copy(parcels, sources, targets)
+    for leg, arrived in zip(parcels.receives, incoming, strict=True):
+        _unpack(leg, arrived, targets, wire)
+
+
+def swap(group: Group, outgoing: Sequence[torch.Tensor], incoming: Sequence[torch.Tensor], wire: torch.device) -> None:
+    """Sends a flat tensor to each process of a group and receives one from each; none where there is no element."""
+    backend = in_time(lambda: group.backend(wire.type), group.processes)
+    number = group.next_number()
+    if group.is_streamed(wire.type):
+        empty = torch.empty(0, dtype=torch.uint8, device=wire)
+        sent = [empty if k == group.index else x.view(torch.uint8) for k, x in enumerate(outgoing)]
+        received = [empty if k == group.index else x.view(torch.uint8) for k, x in enumerate(incoming)]
+        finish([backend.alltoall(received, sent)], group, wire.type)
+        return
+    # Each begins with its right-hand neighbour, so that not all send to the first at once.
+    others = [*range(group.index + 1, group.size), *range(group.index)]
+    works = [backend.recv([incoming[k].view(torch.uint8)], k, number) for k in others if incoming[k].numel()]
+    works += [backend.send([outgoing[k].view(torch.uint8)], k, number) for k in others if outgoing[k].numel()]
+    finish(works, group, wire.type)
+
+
+def _copy(parcels: Parcels, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
     for source, target in parcels.copies:
         targets[target.piece][target.where].copy_(sources[source.piece][source.where])
 
 
-def swap(
-    group: Group, outgoing: torch.Tensor, incoming: torch.Tensor, sends: Sequence[int], receives: Sequence[int]
-) -> None:
-    """Sends stretches of one flat tensor to the processes of a group, and receives stretches of another."""
-    size = outgoing.dtype.itemsize
-    kind = outgoing.device.type
-    work = in_time(lambda: group.backend(kind), group.processes).alltoall_base(
-        incoming.view(torch.uint8),
-        outgoing.view(torch.uint8),
-        [count * size for count in receives],
-        [count * size for count in sends],
-    )
-    finish(work, group, kind)
-
-
-def broadcast(group: Group, value: torch.Tensor, root: int) -> None:
-    """Gives the elements of one process's flat tensor to all processes of a group."""
-    kind = value.device.type
-    backend = in_time(lambda: group.backend(kind), group.processes)
-    finish(backend.broadcast(value.view(torch.uint8), group.processes.index(root)), group, kind)
-
-
-def _outgoing(
-    parcels: Parcels, sources: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
-) -> torch.Tensor:
-    if parcels.sent is not None:
-        return _stretch(sources, parcels.sent).to(wire)
-    buffer = torch.empty(sum(leg.size for leg in parcels.sends), dtype=dtype, device=wire)
+def _outgoing(leg: Leg, sources: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device) -> torch.Tensor:
+    if leg.stretch is not None:
+        return _stretch(sources, leg.stretch).to(wire)
+    buffer = torch.empty(leg.size, dtype=dtype, device=wire)
     at = 0
-    for leg in parcels.sends:
-        for part in leg.parts:
-            buffer[at : at + part.size].view(part.shape).copy_(sources[part.piece][part.where])
-            at += part.size
+    for part in leg.parts:
+        buffer[at : at + part.size].view(part.shape).copy_(sources[part.piece][part.where])
+        at += part.size
     return buffer
 
 
-def _incoming(
-    parcels: Parcels, targets: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
-) -> torch.Tensor:
-    if parcels.received is not None:
-        stretch = _stretch(targets, parcels.received)
-        return stretch if stretch.device.type == wire.type else torch.empty_like(stretch, device=wire)
-    return torch.empty(sum(leg.size for leg in parcels.receives), dtype=dtype, device=wire)
+def _incoming(leg: Leg, targets: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device) -> torch.Tensor:
+    if leg.stretch is not None and targets[leg.stretch[0]].device.type == wire.type:
+        return _stretch(targets, leg.stretch)
+    return torch.empty(leg.size, dtype=dtype, device=wire)
 
 
-def _unpack(legs: Sequence[Leg], incoming: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:
+def _unpack(leg: Leg, arrived: torch.Tensor, targets: Sequence[torch.Tensor], wire: torch.device) -> None:
+    if leg.stretch is not None and targets[leg.stretch[0]].device.type == wire.type:
+        return
     at = 0
-    for leg in legs:
-        for part in leg.parts:
-            targets[part.piece][part.where].copy_(incoming[at : at + part.size].view(part.shape))
-            at += part.size
+    for part in leg.parts:
+        targets[part.piece][part.where].copy_(arrived[at : at + part.size].view(part.shape))
+        at += part.size
 
 
 def _stretch(tensors: Sequence[torch.Tensor], where: Range) -> torch.Tensor:

@@ -15,7 +15,7 @@ PROMISED = {
         shard reshard all_gather all_reduce reduce_scatter all_to_all ppermute distributed_broadcast
         to_device transfer_to cpu gpu accelerator
         tensor zeros ones full arange rand randn from_local
-        plan explain comm_log visualize reshard_policy local_map on_main
+        plan explain comm_log trace visualize reshard_policy local_map on_main
         DistributedTensorType TensorLayout
         sharding graph distributed nn checkpoint kernels ops
     """,

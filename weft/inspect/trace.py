@@ -22,18 +22,21 @@ Event = dict[str, object]
 def trace(path: str | os.PathLike[str]) -> Iterator[CommLog]:
     """Records every movement inside the block and writes one trace of all processes to `path`, from the first process.
 
-    >>> import json, tempfile, torch, weft
+    >>> import json, pathlib, tempfile, torch, weft
     >>> x = weft.shard(torch.ones(8, 8), weft.make_mesh({"tp": 4}), weft.P("tp"))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with weft.trace(f"{folder}/trace.json"):
+    ...     file = pathlib.Path(folder, "trace.json")
+    ...     with weft.trace(file):
     ...         y = weft.all_gather(x)
-    ...     events = json.load(open(f"{folder}/trace.json"))["traceEvents"]
+    ...     events = json.loads(file.read_text())["traceEvents"]
     >>> [event["name"] for event in events if event["ph"] == "X"]
     ['all_gather']
     """
     file = Path(path)
     if not file.parent.is_dir():
-        raise FileNotFoundError(f"cannot write a trace to {str(path)!r}: there is no folder {str(file.parent)!r}, make it first")
+        raise FileNotFoundError(
+            f"cannot write a trace to {str(path)!r}: there is no folder {str(file.parent)!r}, make it first"
+        )
     with comm_log() as log:
         yield log
     # Not in a `finally`: after an error the other processes may no longer come, and nobody waits for them.

@@ -15,7 +15,9 @@ def meshes(draw: st.DrawFn, most_axes: int = 3, most: int = 4) -> DeviceMesh:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, mesh: DeviceMesh, rank: int, pending: bool = False, kinds: tuple[ReduceOp, ...] = (ReduceOp.SUM,)) -> Layout:
+def layouts(
+    draw: st.DrawFn, mesh: DeviceMesh, rank: int, pending: bool = False, kinds: tuple[ReduceOp, ...] = (ReduceOp.SUM,)
+) -> Layout:
     splits: list[list[str]] = [[] for _ in range(rank)]
     waiting: dict[str, ReduceOp] = {}
     kind = draw(st.sampled_from(kinds))

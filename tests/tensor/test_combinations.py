@@ -28,7 +28,11 @@ KINDS = tuple(NUMPY)
 
 
 def values(shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.randint(1, 4, shape, generator=torch.Generator().manual_seed(math.prod(shape)), device="cpu").double().to(torch.get_default_device())
+    return (
+        torch.randint(1, 4, shape, generator=torch.Generator().manual_seed(math.prod(shape)), device="cpu")
+        .double()
+        .to(torch.get_default_device())
+    )
 
 
 @st.composite
@@ -40,10 +44,14 @@ def even_tensors(draw, pending: bool = False, most_axes: int = 2):
     layout = draw(layouts(mesh, rank, pending=pending, kinds=(kind,)))
     shape = tuple(draw(st.integers(0, 2)) * layout.split_count(d) for d in range(rank))
     if layout.pending:
-        contributions = [values(tuple(s // layout.split_count(d) for d, s in enumerate(shape))) + i for i in range(mesh.num_devices)]
+        contributions = [
+            values(tuple(s // layout.split_count(d) for d, s in enumerate(shape))) + i for i in range(mesh.num_devices)
+        ]
         for slot in range(mesh.num_devices):
             coords = mesh.coords(slot)
-            first = mesh.slot([0 if a in layout.replicated_axes else c for a, c in zip(mesh.axis_names, coords, strict=True)])
+            first = mesh.slot(
+                [0 if a in layout.replicated_axes else c for a, c in zip(mesh.axis_names, coords, strict=True)]
+            )
             contributions[slot] = contributions[first]
         return weft.from_local(contributions, named_mapping(layout))
     return weft.shard(values(shape), mesh, named_mapping(layout))
@@ -107,7 +115,13 @@ def test_tiled_all_to_all_is_the_exchange_of_parts(memory, x, data) -> None:
         with pytest.raises(ValueError, match="cannot tell its group"):
             weft.all_to_all(x, split, concat)
         return
-    axes = layout.splits[chosen] if chosen is not None else layout.splits[split_dims[0]] if split_dims else x.mesh.axis_names
+    axes = (
+        layout.splits[chosen]
+        if chosen is not None
+        else layout.splits[split_dims[0]]
+        if split_dims
+        else x.mesh.axis_names
+    )
     count = math.prod(x.mesh.axis_size(a) for a in axes)
     before = local_arrays(x)
     if before[0].shape[split] % count:

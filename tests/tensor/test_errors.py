@@ -27,19 +27,63 @@ CASES = {
         "all_reduce needs equal local shapes, but dim 0 (size 10) over mesh axis 'a' (size 4) gives 3, 3, 2, 2.\n"
         "  Reduce along another axis, or pad dim 0 to 12.",
     ),
-    "another kind is pending": (lambda: weft.all_reduce(summed(), "max"), ValueError, "asked for the max, but a sum is pending over mesh axis 'a'"),
-    "unknown kind": (lambda: weft.all_reduce(x(), "median"), ValueError, "unknown reduction 'median': use one of 'sum', 'mean' (or 'avg'), 'max', 'min', 'prod'"),
-    "unknown axis": (lambda: weft.all_reduce(x(), "sum", "tp"), ValueError, "unknown mesh axis 'tp': this mesh has 'a', 'b'"),
+    "another kind is pending": (
+        lambda: weft.all_reduce(summed(), "max"),
+        ValueError,
+        "asked for the max, but a sum is pending over mesh axis 'a'",
+    ),
+    "unknown kind": (
+        lambda: weft.all_reduce(x(), "median"),
+        ValueError,
+        "unknown reduction 'median': use one of 'sum', 'mean' (or 'avg'), 'max', 'min', 'prod'",
+    ),
+    "unknown axis": (
+        lambda: weft.all_reduce(x(), "sum", "tp"),
+        ValueError,
+        "unknown mesh axis 'tp': this mesh has 'a', 'b'",
+    ),
     "unknown axis in a spec": (lambda: x(spec=P("tp")), ValueError, "unknown mesh axis 'tp': this mesh has 'a', 'b'"),
-    "dim out of range": (lambda: weft.all_gather(x(), 2), ValueError, "all_gather: dim 2 is out of range for a tensor of shape (8, 4)"),
+    "dim out of range": (
+        lambda: weft.all_gather(x(), 2),
+        ValueError,
+        "all_gather: dim 2 is out of range for a tensor of shape (8, 4)",
+    ),
     "spec too long": (lambda: x(spec=P(None, None, "a")), ValueError, "has 3 entries, but the tensor has rank 2"),
-    "repeated destination": (lambda: weft.ppermute(x(spec=P(("a", "b"))), [(0, 1), (2, 1)]), ValueError, "destination 1 stands twice"),
-    "repeated source": (lambda: weft.ppermute(x(spec=P(("a", "b"))), [(0, 1), (0, 2)]), ValueError, "source 0 stands twice"),
-    "device outside the mesh": (lambda: weft.ppermute(x(), [(0, 8)]), ValueError, "destination 8 is outside the mesh: it has devices 0 to 7"),
-    "replicas that would differ": (lambda: weft.ppermute(x(), [(0, 2)]), ValueError, "devices 2 and 3 hold replicas of one shard"),
-    "device and sharding": (lambda: weft.to_device(x(), weft.CPU(), sharding=x().mapping), ValueError, "takes a device or a sharding, but got both"),
-    "not a tensor": (lambda: weft.all_reduce(object()), TypeError, "all_reduce must be a tensor, an array or numbers, but got object"),
-    "not a mesh": (lambda: weft.shard(torch.zeros(2), "mesh", P("a")), TypeError, "shard needs a DeviceMesh, but got 'mesh'"),
+    "repeated destination": (
+        lambda: weft.ppermute(x(spec=P(("a", "b"))), [(0, 1), (2, 1)]),
+        ValueError,
+        "destination 1 stands twice",
+    ),
+    "repeated source": (
+        lambda: weft.ppermute(x(spec=P(("a", "b"))), [(0, 1), (0, 2)]),
+        ValueError,
+        "source 0 stands twice",
+    ),
+    "device outside the mesh": (
+        lambda: weft.ppermute(x(), [(0, 8)]),
+        ValueError,
+        "destination 8 is outside the mesh: it has devices 0 to 7",
+    ),
+    "replicas that would differ": (
+        lambda: weft.ppermute(x(), [(0, 2)]),
+        ValueError,
+        "devices 2 and 3 hold replicas of one shard",
+    ),
+    "device and sharding": (
+        lambda: weft.to_device(x(), weft.CPU(), sharding=x().mapping),
+        ValueError,
+        "takes a device or a sharding, but got both",
+    ),
+    "not a tensor": (
+        lambda: weft.all_reduce(object()),
+        TypeError,
+        "all_reduce must be a tensor, an array or numbers, but got object",
+    ),
+    "not a mesh": (
+        lambda: weft.shard(torch.zeros(2), "mesh", P("a")),
+        TypeError,
+        "shard needs a DeviceMesh, but got 'mesh'",
+    ),
     "mean of integers": (
         lambda: weft.all_reduce(weft.shard(torch.arange(8), MESH, P("a")), "mean"),
         TypeError,
@@ -56,17 +100,27 @@ CASES = {
         "Accelerator(99) does not exist: this machine has",
     ),
     "a mesh of accelerators that do not exist": (
-        lambda: weft.shard(torch.zeros(2), make_mesh({"z": 2}, devices=[weft.Accelerator(98), weft.Accelerator(99)]), P("z")),
+        lambda: weft.shard(
+            torch.zeros(2), make_mesh({"z": 2}, devices=[weft.Accelerator(98), weft.Accelerator(99)]), P("z")
+        ),
         ValueError,
         "Accelerator(98) does not exist: this machine has",
     ),
-    "all_to_all that cannot be cut": (lambda: weft.all_to_all(x(8, 3), 1, 1), ValueError, "cannot cut dim 1 (size 3 on each device) into 4 equal parts"),
+    "all_to_all that cannot be cut": (
+        lambda: weft.all_to_all(x(8, 3), 1, 1),
+        ValueError,
+        "cannot cut dim 1 (size 3 on each device) into 4 equal parts",
+    ),
     "replicated axis that splits": (
         lambda: weft.shard(torch.zeros(8), MESH, P("a"), {"a"}),
         ValueError,
         "mesh axis 'a' is in replicated_axes, but splits dim 0",
     ),
-    "too few shards": (lambda: weft.from_local([torch.zeros(2)], x().mapping), ValueError, "needs one shard per device of this process, 8 on the mesh a=4 × b=2, but got 1"),
+    "too few shards": (
+        lambda: weft.from_local([torch.zeros(2)], x().mapping),
+        ValueError,
+        "needs one shard per device of this process, 8 on the mesh a=4 × b=2, but got 1",
+    ),
     "shards of several dtypes": (
         lambda: weft.from_local([torch.zeros(2)] * 7 + [torch.zeros(2).double()], weft.NamedMapping(MESH, P("a"))),
         TypeError,
@@ -78,14 +132,22 @@ CASES = {
         "the shard of device 7 has shape (3,), but a tensor of shape (8,)",
     ),
     "creation on a device": (lambda: weft.zeros(3, device="cpu"), TypeError, "takes its devices from mapping="),
-    "a mapping that is none": (lambda: weft.zeros(3, mapping=P("a")), TypeError, "mapping= takes a mapping, but got P('a')"),
+    "a mapping that is none": (
+        lambda: weft.zeros(3, mapping=P("a")),
+        TypeError,
+        "mapping= takes a mapping, but got P('a')",
+    ),
     "made directly": (lambda: weft.Tensor([1.0]), TypeError, "weft.Tensor is not made directly: use weft.tensor"),
     "kinds that do not mix": (
         lambda: weft.shard(summed(), MESH, weft.NamedMapping(MESH, P(), unreduced={"a": weft.ReduceOp.MAX})),
         ValueError,
         "max",
     ),
-    "DLPack of many shards": (lambda: torch.from_dlpack(x()), BufferError, "DLPack hands over one array, but this tensor lies on 8 devices"),
+    "DLPack of many shards": (
+        lambda: torch.from_dlpack(x()),
+        BufferError,
+        "DLPack hands over one array, but this tensor lies on 8 devices",
+    ),
 }
 
 

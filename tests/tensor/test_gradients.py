@@ -34,7 +34,9 @@ MOVES = {
     "to sharding": lambda x: weft.to_device(x, sharding=weft.NamedMapping(MESH, P("b"))),
     "cpu": lambda x: weft.cpu(on(x, "a")),
     "redistribute": lambda x: on(x, "a").redistribute(weft.NamedMapping(MESH, P(None, "b"))),
-    "other mesh": lambda x: weft.shard(on(x, "a", "b"), DeviceMesh([weft.CPU(i) for i in (5, 6, 7)], (3,), ("z",)), P("z")),
+    "other mesh": lambda x: weft.shard(
+        on(x, "a", "b"), DeviceMesh([weft.CPU(i) for i in (5, 6, 7)], (3,), ("z",)), P("z")
+    ),
     "full_tensor": lambda x: on(x, "a", "b").full_tensor(),
     "all_reduce pending": lambda x: weft.all_reduce(pending(x)),
     "reduce_scatter pending": lambda x: weft.reduce_scatter(pending(x), 0),
@@ -46,10 +48,22 @@ COMBINATIONS = {
     "all_to_all untiled": lambda x: weft.all_to_all(on(x.reshape(4, 2, 2), "a"), 1, 0, tiled=False),
     "all_to_all replicated": lambda x: weft.all_to_all(on(x), 1, 0),
     "ppermute": lambda x: weft.ppermute(on(x, "a", "b"), [(0, 1), (1, 2), (3, 0)]),
-    **{f"all_reduce {kind}": functools.partial(lambda x, k: weft.all_reduce(on(x, "a", "b"), k, "a"), k=kind) for kind in KINDS},
-    **{f"all_reduce all {kind}": functools.partial(lambda x, k: weft.all_reduce(on(x, ("b", "a")), k), k=kind) for kind in KINDS},
-    **{f"all_reduce replicas {kind}": functools.partial(lambda x, k: weft.all_reduce(on(x, "a"), k, "b"), k=kind) for kind in KINDS},
-    **{f"reduce_scatter {kind}": functools.partial(lambda x, k: weft.reduce_scatter(on(x, "a"), 0, k), k=kind) for kind in KINDS},
+    **{
+        f"all_reduce {kind}": functools.partial(lambda x, k: weft.all_reduce(on(x, "a", "b"), k, "a"), k=kind)
+        for kind in KINDS
+    },
+    **{
+        f"all_reduce all {kind}": functools.partial(lambda x, k: weft.all_reduce(on(x, ("b", "a")), k), k=kind)
+        for kind in KINDS
+    },
+    **{
+        f"all_reduce replicas {kind}": functools.partial(lambda x, k: weft.all_reduce(on(x, "a"), k, "b"), k=kind)
+        for kind in KINDS
+    },
+    **{
+        f"reduce_scatter {kind}": functools.partial(lambda x, k: weft.reduce_scatter(on(x, "a"), 0, k), k=kind)
+        for kind in KINDS
+    },
 }
 
 
@@ -99,7 +113,8 @@ def test_products_are_right_with_zeros(memory) -> None:
 
 
 FUNCTIONS = {name: MOVES[name] for name in ("shard", "all_gather", "broadcast", "to_device", "all_reduce pending")} | {
-    name: COMBINATIONS[name] for name in ("all_to_all", "ppermute", "all_reduce sum", "all_reduce max", "all_reduce prod", "reduce_scatter mean")
+    name: COMBINATIONS[name]
+    for name in ("all_to_all", "ppermute", "all_reduce sum", "all_reduce max", "all_reduce prod", "reduce_scatter mean")
 }
 
 

@@ -67,7 +67,14 @@ def test_scalar_reads_reduce_first(memory) -> None:
 
 def test_a_scalar_or_bias_is_added_once(memory) -> None:
     x = summed(torch.tensor([1.0, 2.0]))
-    for y in (x + 1, 1 + x, x + torch.ones(2), torch.ones(2) + x, x - (-1), x + weft.ones(2, mapping=weft.NamedMapping(MESH, P("dp")))):
+    for y in (
+        x + 1,
+        1 + x,
+        x + torch.ones(2),
+        torch.ones(2) + x,
+        x - (-1),
+        x + weft.ones(2, mapping=weft.NamedMapping(MESH, P("dp"))),
+    ):
         assert y.tolist() == [2.0, 3.0]
     assert (x * 2).tolist() == [2.0, 4.0]
     assert (1 - x).tolist() == [0.0, -1.0]
@@ -121,7 +128,13 @@ def test_copies_and_pickles(memory) -> None:
 
 def test_in_place_changes_only_what_it_should(memory) -> None:
     x = weft.shard(torch.zeros(4, 4), MESH, P("dp", None))
-    others = [weft.shard(x, MESH, P()), weft.shard(x, MESH, P("dp", None)), weft.all_gather(x), x.clone(), x.full_tensor()]
+    others = [
+        weft.shard(x, MESH, P()),
+        weft.shard(x, MESH, P("dp", None)),
+        weft.all_gather(x),
+        x.clone(),
+        x.full_tensor(),
+    ]
     alias, view = x.detach(), x[:2]
     x.add_(1)
     assert all(other.sum().item() == 0 for other in others)
@@ -182,7 +195,10 @@ def test_an_unknown_op_is_right_and_reported(memory) -> None:
 
 def test_the_policy_warns_with_file_and_line(memory) -> None:
     x = weft.shard(torch.ones(4, 4), MESH, P("dp"))
-    with weft.reshard_policy("warn"), pytest.warns(UserWarning, match=r"test_tensor\.py:\d+ moves a tensor of shape \(4, 4\)"):
+    with (
+        weft.reshard_policy("warn"),
+        pytest.warns(UserWarning, match=r"test_tensor\.py:\d+ moves a tensor of shape \(4, 4\)"),
+    ):
         x.softmax(0)
     with pytest.raises(ValueError, match="unknown reshard policy 'loud'"):
         weft.reshard_policy("loud")

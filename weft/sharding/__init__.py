@@ -46,6 +46,7 @@ def __getattr__(name: str) -> object:
     globals()[name] = value
     return value
 
+
 __all__ = [
     "ConversionError",
     "DeviceMapping",

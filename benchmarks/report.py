@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from contest import Timing
 from figure import LIMIT, SEPARATE, SEPARATE_LIMIT, WEFT, Figure
-from goals import outcomes
+from goals import LARGE, TRAINED, outcomes
 from reasons import reason
 from results import Results
 
@@ -41,10 +42,20 @@ PICTURES = {
     "transitions": ("time_over_size.svg", "Time over size for four transitions"),
     "planning": ("planning.svg", "Planning time over the number of devices"),
 }
+ONE_LINE = "In one memory most movements copy nothing; *separate memories* shows devices that share none."
 HONESTLY = """In one memory, which is what CPU devices of one process have, Weft stores a tensor whole and a layout is a label: most
 movements copy nothing at all, and their time is that of the call, whatever the size. That is what a user gets, and it is
 no miracle of copying. The columns *separate memories* show what Weft does where devices do not share memory, as GPUs do
 not: there every device's shard is written, as JAX always does on host devices, and the limit is that of writing them."""
+
+
+SUMMARY = {
+    "transitions": ("S0→S1", "S0→R", "P→S0", "(dp, tp)→(tp, dp)"),
+    "ops": ("x + y",),
+    "training": ("GPT-2",),
+    "processes": ("S(0) -> S(1)", TRAINED),
+}
+"""The figures of the README: for each section, how their names begin."""
 
 
 def write(results: Results, page: Path, readme: Path) -> None:
@@ -55,9 +66,22 @@ def write(results: Results, page: Path, readme: Path) -> None:
     if begin in text and end in text:
         before, _, rest = text.partition(begin)
         after = rest.partition(end)[2]
-        readme.write_text(
-            before + begin + "\n".join([*goals_table(results), "", setting(results)]) + "\n" + end + after
-        )
+        readme.write_text(before + begin + "\n".join(summary(results)) + "\n" + end + after)
+
+
+def summary(results: Results) -> list[str]:
+    """A few figures and a picture."""
+    chosen = [
+        figure
+        for section, names in SUMMARY.items()
+        for figure in results.of(section)
+        if figure.name.startswith(names) and (section != "transitions" or figure.nbytes == LARGE)
+    ]
+    columns = {
+        heading: make for heading, make in COLUMNS.items() if heading not in ("devices", "limit", "its limit", WHY)
+    }
+    picture = "![Time over size for four transitions](docs/benchmarks/time_over_size.svg)"
+    return [*table(chosen, columns), "", setting(results), ONE_LINE, "", picture]
 
 
 def lines(results: Results) -> list[str]:
@@ -132,29 +156,6 @@ def bytes_lines(results: Results) -> list[str]:
     return [*rows, ""]
 
 
-def table(figures: list[Figure]) -> list[str]:
-    """A section's rows; columns that would be empty are left out."""
-    columns = {
-        "": lambda f: f.name,
-        "devices": lambda f: f"{f.devices:,}" if f.section == "planning" else "",
-        "size": lambda f: amount(f.nbytes),
-        "Weft": lambda f: cell(f.times.get(WEFT)),
-        "limit": lambda f: cell(f.times.get(LIMIT)),
-        "Weft / limit": lambda f: times(f.ratio(WEFT, LIMIT)),
-        "best peer": peer,
-        "Weft / peer": lambda f: times(f.ratio(WEFT, f.best_peer)),
-        "separate memories": lambda f: cell(f.times.get(SEPARATE)),
-        "its limit": lambda f: cell(f.times.get(SEPARATE_LIMIT)),
-        "/ limit": lambda f: times(f.ratio(SEPARATE, SEPARATE_LIMIT)),
-        "/ peer": lambda f: times(f.ratio(SEPARATE, f.best_peer)),
-        "where behind, why": reason,
-    }
-    cells = {heading: [make(figure) for figure in figures] for heading, make in columns.items()}
-    shown = {heading: column for heading, column in cells.items() if any(column)}
-    rows = [f"| {' | '.join(shown)} |", f"|{'---|' * len(shown)}"]
-    return rows + [f"| {' | '.join(row)} |" for row in zip(*shown.values(), strict=True)]
-
-
 def cell(timing: Timing | None) -> str:
     """A median with its spread."""
     if timing is None:
@@ -171,3 +172,29 @@ def times(ratio: float | None) -> str:
 def peer(figure: Figure) -> str:
     """The quickest peer and its time."""
     return "" if figure.best_peer is None else f"{figure.best_peer}: {cell(figure.times[figure.best_peer])}"
+
+
+WHY = "where behind, why"
+COLUMNS: dict[str, Callable[[Figure], str]] = {
+    "": lambda f: f.name,
+    "devices": lambda f: f"{f.devices:,}" if f.section == "planning" else "",
+    "size": lambda f: amount(f.nbytes),
+    "Weft": lambda f: cell(f.times.get(WEFT)),
+    "limit": lambda f: cell(f.times.get(LIMIT)),
+    "Weft / limit": lambda f: times(f.ratio(WEFT, LIMIT)),
+    "best peer": peer,
+    "Weft / peer": lambda f: times(f.ratio(WEFT, f.best_peer)),
+    "separate memories": lambda f: cell(f.times.get(SEPARATE)),
+    "its limit": lambda f: cell(f.times.get(SEPARATE_LIMIT)),
+    "/ limit": lambda f: times(f.ratio(SEPARATE, SEPARATE_LIMIT)),
+    "/ peer": lambda f: times(f.ratio(SEPARATE, f.best_peer)),
+    WHY: reason,
+}
+
+
+def table(figures: list[Figure], columns: Mapping[str, Callable[[Figure], str]] = COLUMNS) -> list[str]:
+    """A section's rows; columns that would be empty are left out."""
+    cells = {heading: [make(figure) for figure in figures] for heading, make in columns.items()}
+    shown = {heading: column for heading, column in cells.items() if any(column)}
+    rows = [f"| {' | '.join(shown)} |", f"|{'---|' * len(shown)}"]
+    return rows + [f"| {' | '.join(row)} |" for row in zip(*shown.values(), strict=True)]

@@ -43,8 +43,8 @@ def _local_sizes(
 
 _NONLINEAR = {
     1: "adaptive_max_pool1d",
-    2: "max_pool2d_with_indices adaptive_max_pool2d fractional_max_pool2d",
-    3: "max_pool3d_with_indices adaptive_max_pool3d fractional_max_pool3d",
+    2: "max_pool2d_with_indices adaptive_max_pool2d",
+    3: "max_pool3d_with_indices adaptive_max_pool3d",
 }
 _LINEAR = {
     1: "avg_pool1d adaptive_avg_pool1d upsample_nearest1d _upsample_nearest_exact1d upsample_linear1d",

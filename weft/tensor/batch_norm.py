@@ -112,3 +112,28 @@ def _cudnn_batch_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
     assert not kwargs, func
     native = (grad, x, weight, mean, variance, own_mean, invstd, True, eps, [True, True, True])
     return _batch_norm_backward(aten.native_batch_norm_backward.default, native, kwargs)
+
+
+@handler(aten._native_batch_norm_legit.default)
+def _legit(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """The same op, which says that it writes to the running statistics."""
+    return _batch_norm(aten.native_batch_norm.default, args, kwargs)
+
+
+@handler(aten._native_batch_norm_legit.no_stats)
+def _without_running(func: Op, args: Args, kwargs: Kwargs) -> object:
+    return _batch_norm(aten.native_batch_norm.default, (*args[:3], None, None, *args[3:]), kwargs)
+
+
+@handler(aten._batch_norm_with_update.default, aten._batch_norm_no_update.default)
+def _with_reserve(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """The same op with memory that some kernels reserve for the way back, which stays empty."""
+    x, training = cast(Tensor, args[0]), func is aten._batch_norm_with_update.default
+    native = (*args[:5], training, *args[5:])
+    reserve = from_plain(torch.empty(0, dtype=torch.uint8, device=x.device), Layout.replicated(x.mesh, 1))
+    return (*cast("tuple[torch.Tensor, ...]", _batch_norm(aten.native_batch_norm.default, native, kwargs)), reserve)
+
+
+@handler(aten.batch_norm_backward.default)
+def _backward_with_reserve(func: Op, args: Args, kwargs: Kwargs) -> object:
+    return _batch_norm_backward(aten.native_batch_norm_backward.default, args[:10], kwargs)

@@ -28,7 +28,7 @@ from .movement import from_plain, moved, note_move, to_plain
 from .op_kind import kind_of
 from .plain_gradient import keep_gradient_plain
 from .schedule import Schedule
-from .single_run import needs_single_run, run_once
+from .single_run import needs_single_run, run_once, writes_beside
 from .tensor import Tensor
 from .viewing import viewed
 from .writing import own_pieces, store, write_out, written_tensors
@@ -218,7 +218,7 @@ def prepare(
     if factors is None:
         replicated = tuple(Layout.replicated(mesh, x.dim()) for x in tensors)
         outputs: tuple[Layout, ...] | None = None
-        if written is not None and isinstance(tensors[written], Tensor):
+        if written is not None and isinstance(tensors[written], Tensor) and not writes_beside(func):
             outputs = (replicated[written],)
         choice: Choice | None = None
     else:
@@ -232,7 +232,7 @@ def prepare(
     unified = holding(replicated[0]).unified if replicated else True
     pending = any(layout.pending for layout in (*replicated, *(outputs or ())))
     whole = unified and not pending
-    once = factors is None and needs_single_run(func, mesh)
+    once = factors is None and (needs_single_run(func, mesh) or writes_beside(func))
     return Prepared(replicated, outputs, mesh, whole, rule if factors is not None else None, written, once)
 
 

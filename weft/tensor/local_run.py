@@ -37,8 +37,15 @@ def swapped(value: object, replacements: Iterator[object]) -> object:
 def _called(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[object]) -> object:
     """Calls an op with each tensor of its arguments replaced."""
     replacements = iter(tensors)
-    if not kwargs:
-        return func(*cast(Args, swapped(args, replacements)))
+    try:
+        if not kwargs:
+            return func(*cast(Args, swapped(args, replacements)))
+        return func(*cast(Args, swapped(args, replacements)), **cast(Kwargs, swapped(kwargs, replacements)))
+    except RuntimeError as error:
+        # A kernel with threads that asks for memory it may write to, when it only reads, cannot take lazy copies.
+        if "COW.cpp" not in str(error) or func._schema.is_mutable:
+            raise
+    replacements = iter([x.clone() if isinstance(x, torch.Tensor) else x for x in tensors])
     return func(*cast(Args, swapped(args, replacements)), **cast(Kwargs, swapped(kwargs, replacements)))
 
 

@@ -18,10 +18,11 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .local_run import swapped, written_argument
 from .movement import from_plain, to_plain
+from .op_kind import kind_of
 from .tensor import Tensor
-from .writing import store
+from .writing import store, written_tensors
 
-__all__ = ["is_random", "leaves_out", "needs_single_run", "run_once"]
+__all__ = ["is_random", "leaves_out", "needs_single_run", "run_once", "writes_beside"]
 
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
@@ -60,12 +61,29 @@ def needs_single_run(func: torch._ops.OpOverload, mesh: DeviceMesh) -> bool:
     return leaves_out(mesh) and not _is_foreseen(func)
 
 
+@lru_cache(maxsize=8192)
+def writes_beside(func: torch._ops.OpOverload) -> bool:
+    """Whether an op writes to arguments that it does not return.
+
+    >>> writes_beside(torch.ops.aten.rrelu_with_noise.default), writes_beside(torch.ops.aten.add_.Tensor)
+    (True, False)
+    """
+    returned = sum(1 for output in func._schema.returns if output.alias_info is not None and output.alias_info.is_write)
+    return len(kind_of(func).written) > returned
+
+
 def run_once(
     func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor], mesh: DeviceMesh
 ) -> object:
     """Runs an op on whole values, the same in every process; tensors that it gives are replicated."""
-    plain = iter([to_plain(x).clone() if isinstance(x, Tensor) else x for x in tensors])
+    values = [to_plain(x).clone() if isinstance(x, Tensor) else x for x in tensors]
+    plain = iter(values)
     result = func(*cast(Args, swapped(args, plain)), **cast(Kwargs, swapped(kwargs, plain)))
+    if writes_beside(func):
+        written = list(written_tensors(func, args, kwargs))
+        for x, value in zip(tensors, values, strict=True):
+            if any(x is each for each in written):
+                store(cast(Tensor, x), value, str(func))
     if not isinstance(result, (tuple, list)):
         return _given(func, 0, result, args, kwargs, mesh)
     return type(result)([_given(func, k, value, args, kwargs, mesh) for k, value in enumerate(result)])

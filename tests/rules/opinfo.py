@@ -1,0 +1,150 @@
+"""PyTorch's own samples of its ops, run on split tensors and compared with plain torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from weft.sharding.layout import Layout
+from weft.sharding.mesh import make_mesh
+from weft.tensor.tensor import Tensor
+
+from .harness import assert_sound, laid
+
+MESH = make_mesh({"x": 4})
+
+NOT_COMPARED = {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"}
+"""Ops whose results are whatever the memory holds: their shapes are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one sample: "pass", "wrong" (another value), "error" (it raised), or "none" (nothing to compare)."""
+
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One sample of one op, forward and backward."""
+
+    op: str
+    forward: Outcome
+    backward: Outcome
+
+
+def op_infos() -> list[object]:
+    """The ops of PyTorch's database that take float32 tensors and run on a CPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+
+    return [op for op in op_db if torch.float32 in op.supported_dtypes("cpu")]
+
+
+def name_of(op: object) -> str:
+    """The name of an op, with its variant."""
+    variant = op.variant_test_name  # type: ignore[attr-defined]
+    return f"{op.name}.{variant}" if variant else op.name  # type: ignore[attr-defined]
+
+
+def first_split(x: torch.Tensor) -> Tensor:
+    """A plain tensor with its first dim split over four devices; a tensor without dims, or sparse, as it is."""
+    return laid(x, Layout(MESH, [("x",), *[()] * (x.dim() - 1)] if x.dim() else []))
+
+
+def tried(op: object, most: int) -> Iterator[Tried]:
+    """The outcomes of the first samples of an op."""
+    torch.manual_seed(0)
+    samples = op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd)  # type: ignore[attr-defined]
+    for sample in islice(samples, most):
+        yield _tried(op, sample)
+
+
+def _tried(op: object, sample: object) -> Tried:
+    name = name_of(op)
+    given = (sample.input, sample.args, sample.kwargs)  # type: ignore[attr-defined]
+    try:
+        plain, plain_leaves = _run(op, tree_map(_fresh, given))
+    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
+        return Tried(name, Outcome("none", f"plain torch: {error}"), Outcome("none"))
+    split, leaves = None, []
+    try:
+        split, leaves = _run(op, tree_map(_fresh_split, given))
+        forward = _compared(split, plain, shapes_only=name in NOT_COMPARED)
+    except Exception as error:  # noqa: BLE001 - whatever an op raises is its outcome
+        forward = Outcome("error", f"{type(error).__name__}: {error}")
+    if not plain_leaves or forward.kind != "pass":
+        return Tried(name, forward, Outcome("none"))
+    return Tried(name, forward, _backward(split, plain, leaves, plain_leaves))
+
+
+def _fresh(x: object) -> object:
+    if not isinstance(x, torch.Tensor):
+        return x
+    return x.detach().clone().requires_grad_(x.requires_grad)
+
+
+def _fresh_split(x: object) -> object:
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+        return x
+    return first_split(x.detach().resolve_conj().resolve_neg()).requires_grad_(x.requires_grad)
+
+
+def _run(op: Callable[..., object], given: tuple[object, tuple[object, ...], dict[str, object]]):  # type: ignore[no-untyped-def]
+    first, args, kwargs = given
+    leaves = [x for x in tree_flatten(given)[0] if isinstance(x, torch.Tensor) and x.requires_grad]
+    torch.manual_seed(1)
+    # Some ops write to their input, which a leaf does not allow.
+    first = first.clone() if isinstance(first, torch.Tensor) and first.requires_grad else first
+    result = op(first, *args, **kwargs)
+    return tree_flatten(result)[0], leaves
+
+
+def _compared(actual: list[object], expected: list[object], *, shapes_only: bool = False) -> Outcome:
+    if len(actual) != len(expected):
+        return Outcome("wrong", f"{len(actual)} results, not {len(expected)}")
+    for a, b in zip(actual, expected, strict=True):
+        if not isinstance(b, torch.Tensor):
+            if a != b and not (isinstance(b, float) and b != b):
+                return Outcome("wrong", f"{a!r}, not {b!r}")
+            continue
+        assert isinstance(a, torch.Tensor)
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return Outcome("wrong", f"{a.dtype} {tuple(a.shape)}, not {b.dtype} {tuple(b.shape)}")
+        if isinstance(a, Tensor):
+            assert_sound(a)
+            a = a.detach().full_tensor()
+        try:
+            if not shapes_only:
+                torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-4, atol=1e-4, equal_nan=True)
+        except AssertionError as error:
+            return Outcome("wrong", " ".join(str(error).split()))
+    return Outcome("pass")
+
+
+def _backward(
+    split: list[object], plain: list[object], leaves: list[torch.Tensor], plain_leaves: list[torch.Tensor]
+) -> Outcome:
+    roots = [b for b in plain if isinstance(b, torch.Tensor) and b.requires_grad]
+    ours = [a for a, b in zip(split, plain, strict=True) if isinstance(b, torch.Tensor) and b.requires_grad]
+    if not roots:
+        return Outcome("none")
+    generator = torch.Generator().manual_seed(2)
+    cotangents = [torch.randn(b.shape, dtype=b.dtype, generator=generator) for b in roots]
+    try:
+        expected = torch.autograd.grad(roots, plain_leaves, cotangents, allow_unused=True)
+    except RuntimeError as error:
+        return Outcome("none", f"plain torch: {error}")
+    try:
+        given = [first_split(c) if isinstance(a, Tensor) else c for a, c in zip(ours, cotangents, strict=True)]
+        actual = torch.autograd.grad(ours, leaves, given, allow_unused=True)  # type: ignore[arg-type]
+        return _compared(list(actual), list(expected))
+    except Exception as error:  # noqa: BLE001 - whatever an op raises is its outcome
+        return Outcome("error", f"{type(error).__name__}: {error}")

@@ -154,7 +154,10 @@ def overhead(results: Results) -> str | None:
         return None
     names = list(dict.fromkeys(who for f in figures for who in f.times if not who.startswith("JAX")))
     paint = colours(names)
-    rows = {f.name: {who: f.times[who].median for who in names if who in f.times} for f in figures}
+    words = {**{name: name for name in names}, LIMIT: "eight plain ops"}
+    rows = {f.name: {words[who]: f.times[who].median for who in names if who in f.times} for f in figures}
+    paint = {words[name]: paint[name] for name in names}
+    names = [words[name] for name in names]
     chart = bars(Frame(120, 90, 620, 90 * len(rows)), rows, duration, paint)
     return picture(
         880, 110 + 90 * len(rows), "A single op on 1 KiB over eight shards", [legend(40, 62, names, paint), chart]

@@ -82,7 +82,7 @@ WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 @pytest.mark.parametrize("name", WRITES)
 def test_writes_are_torchs(name: str) -> None:
-    check(_after(WRITES[name]), X, Y, limit=8)
+    check(_after(WRITES[name]), X, Y, limit=8, meshes=[GRID])
 
 
 @pytest.fixture(params=[False, True], ids=["unified", "separate"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from .harness import check
+from .harness import GRID, check
 
 G = torch.Generator().manual_seed(4)
 X = torch.randn(5, 4, dtype=torch.float64, generator=G)
@@ -49,7 +49,7 @@ LOOKUPS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_lookups_by_index(name: str) -> None:
-    check(LOOKUPS[name], X, I, limit=8)
+    check(LOOKUPS[name], X, I, limit=8, meshes=[GRID])
 
 
 PLACED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] = {
@@ -91,4 +91,4 @@ MASKED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 @pytest.mark.parametrize("name", MASKED)
 def test_masks(name: str) -> None:
-    check(MASKED[name], X, X > 0.2, limit=8)
+    check(MASKED[name], X, X > 0.2, limit=8, meshes=[GRID])

@@ -11,7 +11,7 @@ from ..sharding.geometry import Box
 from ..sharding.placements import ReduceOp
 from .factors import Factors, parse
 
-__all__ = ["Call", "Rule", "register_rule", "rule_for", "rules", "tensors_in"]
+__all__ = ["Call", "Rule", "register_rule", "rule_for", "rules"]
 
 Arg = object
 

@@ -131,7 +131,8 @@ def _all_to_all(held: _Held, split_axis: int, concat_axis: int, tiled: bool = Tr
     if tiled and split != concat:
         return _lowered(all_to_all(held.split(concat, held.axes), split + 1, concat + 1), 1)
     # The index of the part and the index of the device change places; what was the device's then goes to `concat`.
-    x = held.lifted(held.axes).unflatten(split + 2, (count, size // count)).transpose(1, split + 2)
+    x: torch.Tensor = held.lifted(held.axes)
+    x = x.unflatten(split + 2, (count, size // count)).transpose(1, split + 2)
     x = x.flatten(split + 2, split + 3) if tiled else x.squeeze(split + 3).movedim(split + 2, concat + 2)
     target = NamedMapping(held.mesh, [held.others(held.axes), held.axes])
     return _lowered(redistribute(x, target, op="all_to_all"), 2)

@@ -70,9 +70,9 @@ def _asked(
     everywhere: dict[int, tuple[int, ...]] = {}
     found: set[torch.dtype] = set()
     for each in gathered({"shapes": list(shapes.items()), "dtypes": names}, "from_local"):
-        told = cast("dict[str, list[list[int]] | list[str]]", each)
-        everywhere |= {cast(int, slot): tuple(cast("list[int]", sizes)) for slot, sizes in told["shapes"]}
-        found |= {getattr(torch, cast(str, name)) for name in told["dtypes"]}
+        told = cast("dict[str, list[tuple[int, list[int]]]]", each)
+        everywhere |= {slot: tuple(sizes) for slot, sizes in told["shapes"]}
+        found |= {getattr(torch, str(name)) for name in told["dtypes"]}
     return everywhere, found
 
 

@@ -1,6 +1,6 @@
 """The demonstration: a small GPT learns this project's own pages, on eight devices in one process.
 
-    make demo          or: python examples/demo.py --steps 80 --out demo.svg
+    make demo          or: python examples/demo.py --steps 120 --out demo.svg
 
 The mesh is 2 × 4: "dp" splits the batch, "tp" splits heads, hidden units and, between them, the sequence. Beside it the
 same model learns on one device in plain torch; the losses are compared in every step. What moves is logged and held
@@ -193,10 +193,11 @@ def drawn(run: Run) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Trains, shows and draws."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--out", type=Path, default=Path("demo.svg"))
     options = parser.parse_args(arguments)
     console = Console()
+    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     run = watched(options.steps, console)
     if not console.is_terminal:
         console.print(table(run))

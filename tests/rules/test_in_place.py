@@ -277,3 +277,20 @@ def test_inference_mode_writes_through_views() -> None:
             torch.testing.assert_close(x.full_tensor(), expected)
             torch.testing.assert_close(flat.full_tensor(), expected.view(20))
             torch.testing.assert_close(rows.full_tensor(), expected[1:3])
+
+
+@pytest.mark.usefixtures("separate")
+def test_the_gradient_of_a_write_through_a_view_moves_no_whole_tensor() -> None:
+    x = weft.shard(torch.zeros(64, 64, dtype=torch.float64), GRID, P("a", "b")).requires_grad_()
+    y = x * 1
+    y[8:40].mul_(2)
+    y[:, 3].mul_(3)
+    with weft.comm_log() as log:
+        y.sum().backward()
+    expected = torch.ones(64, 64, dtype=torch.float64)
+    expected[8:40] *= 2
+    expected[:, 3] *= 3
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad.full_tensor(), expected)
+    assert log.total_bytes < 64 * 64 * 8 * 2
+    assert "all_gather" not in log.counts()

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from .harness import check
+import weft
+
+from .harness import GRID, check, laid, layouts, memory
 
 X = torch.randn(5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
 
@@ -35,3 +37,19 @@ ORDERS: dict[str, Callable[[torch.Tensor], object]] = {
 @pytest.mark.parametrize("name", ORDERS)
 def test_orders_of_any_layout(name: str) -> None:
     check(ORDERS[name], X, limit=8)
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["unified", "separate"])
+def test_the_largest_of_a_split_dim_move_only_what_devices_offer(separate: bool) -> None:
+    x = torch.randn(3, 41, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+    for layout in layouts(GRID, 2):
+        with memory(separate):
+            ours = laid(x, layout)
+            with weft.comm_log() as log:
+                values, indices = ours.topk(2, 1, False)
+            torch.testing.assert_close(values.full_tensor(), x.topk(2, 1, False).values)
+            torch.testing.assert_close(x.gather(1, indices.full_tensor()), x.topk(2, 1, False).values)
+            parts = layout.split_count(1)
+            rows = 3 if not layout.splits[0] else 2
+            if parts > 1 and not layout.pending:
+                assert log.bytes_received <= 2 * 8 * rows * 2 * (parts - 1)

@@ -26,6 +26,8 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     reshaping,
     shifting,
     slicing,
+    sorting,
+    striding,
     text,
 )
 from .creation import tensor as _make

@@ -39,14 +39,18 @@ class Shown:
 
 
 class _Copies:
-    any = False
+    live = 0
     writes = 0
     pending_writes = 0
 
 
 def have_copies() -> bool:
-    """Whether any view was ever a copy; never so in one memory."""
-    return _Copies.any
+    """Whether any view is a copy; hardly ever so in one memory."""
+    return _Copies.live > 0
+
+
+def _gone() -> None:
+    _Copies.live -= 1
 
 
 def remember(
@@ -58,7 +62,8 @@ def remember(
     weakly: bool = False,
 ) -> Tensor:
     """Notes that `view` is a copy of what it shows of `base`; weakly: as long as somebody else holds the base."""
-    _Copies.any = True
+    _Copies.live += 1
+    weakref.finalize(view, _gone)
     view._shown = Shown(weakref.ref(base) if weakly else base, read, write, _stamp(base))
     return view
 

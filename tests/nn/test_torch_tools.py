@@ -131,3 +131,44 @@ def test_functional_calls() -> None:
         results.append(torch.func.grad(loss)(values))
     for name, expected in results[0].items():
         torch.testing.assert_close(whole(results[1][name]), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["finite", "not finite"])
+def test_loss_scaling(broken: bool) -> None:
+    modules = pair()
+    scales = []
+    for module in modules:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        module.zero_grad()
+        scaler.scale(module(torch.ones(6, 5, dtype=torch.float64)).square().sum()).backward()
+        if broken:
+            with torch.no_grad():
+                module[2].weight.grad[3, 6] = float("inf")
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    assert scales == [4.0, 4.0] if broken else [8.0, 8.0]
+    if not broken:
+        assert_alike(*modules)
+
+
+def test_lower_precision() -> None:
+    plain, sharded = pair()
+    x = torch.randn(6, 5, dtype=torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected, found = plain.float()(x.float()), sharded.float()(weft.shard(x.float(), MESH, P("dp")))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.full_tensor(), expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("wrap", ["weight_norm", "spectral_norm", "orthogonal"])
+def test_parametrizations(wrap: str) -> None:
+    torch.manual_seed(0)
+    plain = getattr(nn.utils.parametrizations, wrap)(nn.Linear(5, 7).double())
+    sharded = weft.nn.shard_module(copy.deepcopy(plain), MESH, {"*.original*": P("tp")})
+    x = torch.randn(6, 5, dtype=torch.float64)
+    for module in (plain, sharded):
+        module(x).square().sum().backward()
+    assert_alike(plain, sharded)

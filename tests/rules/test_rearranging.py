@@ -129,3 +129,24 @@ def test_a_slice_that_moves_is_reported(separate: bool) -> None:
     assert "takes elements of a tensor of shape (8, 4) in (a, –) to (a, –) on a=2 × b=2" in str(error.value)
     assert "32 bytes received per device (exchange)" in str(error.value)
     assert "To move nothing: split a dim that the op leaves as it is" in str(error.value)
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["unified", "separate"])
+@pytest.mark.parametrize("by", ["replicated", "batch", "sequence"])
+def test_the_gradient_of_a_split_table_is_added_up_where_its_rows_lie(separate: bool, by: str) -> None:
+    indices = torch.randint(0, 101, (4, 6), generator=torch.Generator().manual_seed(9))
+    cotangent = torch.randn(4, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(10))
+    table = torch.randn(101, 8, dtype=torch.float64)
+    plain = table.clone().requires_grad_()
+    functional.embedding(indices, plain, padding_idx=3).backward(cotangent)
+    with memory(separate):
+        spec = {"replicated": P(None, None), "batch": P("a", None), "sequence": P(None, "b")}[by]
+        ours = weft.shard(table, GRID, P("b", None)).requires_grad_()
+        found = functional.embedding(weft.shard(indices, GRID, spec), ours, padding_idx=3)
+        given = weft.shard(cotangent, GRID, P(*spec, None))
+        with weft.comm_log() as log:
+            (grad,) = torch.autograd.grad(found, ours, given)
+        torch.testing.assert_close(grad.full_tensor(), plain.grad)  # type: ignore[attr-defined]
+        lookups, rows = 4 * 6 * 8 * 8, 101 * 8 * 8
+        limit = {"replicated": 0, "batch": rows, "sequence": lookups}[by]
+        assert log.bytes_received <= limit, str(log)

@@ -169,6 +169,23 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
     return result
 
 
+def run_in(
+    func: torch._ops.OpOverload,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    inputs: tuple[Layout, ...],
+    outputs: tuple[Layout, ...],
+    rule: Rule,
+) -> object:
+    """Runs an op that only reads, in layouts that a handler has chosen."""
+    mesh = outputs[0].mesh
+    whole = holding(outputs[0]).unified and not any(layout.pending for layout in (*inputs, *outputs))
+    prepared = Prepared(inputs, outputs, mesh, whole, rule, None)
+    tensors = [_usable(x) for x in tensors_in(args, kwargs)]
+    laid = [_brought(x, need, func, whole) for x, need in zip(tensors, inputs, strict=True)]
+    return _run_prepared(func, args, kwargs, tensors, laid, prepared)
+
+
 def _key(
     func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], tensors: Sequence[torch.Tensor]
 ) -> tuple[object, ...]:

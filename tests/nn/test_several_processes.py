@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import weft
-from tests.nn.several_processes import trained
 from tests.multiprocess.launching import Processes
+from tests.nn.several_processes import trained
 
 PROGRAM = Path(__file__).with_name("several_processes.py")
 

@@ -76,6 +76,11 @@ def local_map(
                 "that torch keeps them from: use backward() or torch.autograd, or say the function in ops on whole tensors"
             )
         lanes = [Lane(mesh, slot, group) for slot in residence(mesh).owned]
+        if not lanes:
+            raise RuntimeError(
+                f"local_map runs the function on the devices of the mesh {mesh}, but this process has none of them: "
+                "call it in the processes that have, or on a mesh of all devices"
+            )
         given = _given(args, inputs, len(lanes))
         results = _run(lanes, [functools.partial(fn, *values, **kwargs) for values in given])
         return cast(Result, _joined(results, outputs, lanes, check))

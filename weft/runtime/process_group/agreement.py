@@ -42,5 +42,5 @@ def _from_each(group: Group, mine: torch.Tensor, sizes: list[int]) -> torch.Tens
     arrived = torch.empty(sum(sizes), dtype=mine.dtype, device=wire)
     incoming = list(arrived.split(sizes))
     incoming[group.index].copy_(mine)
-    swap(group, [mine.to(wire)] * group.size, incoming, wire)
+    swap(group, [mine.to(wire)] * group.size, incoming, wire, None)
     return arrived.cpu()

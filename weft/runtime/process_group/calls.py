@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import final
 
 import torch
@@ -45,7 +46,8 @@ class Call:
         return (self.op, self.what) == (other.op, other.what)
 
 
-def call_between(op: str, source: Layout, target: Layout, shape: Sequence[int], dtype: torch.dtype) -> Call:
+@lru_cache(maxsize=8192)
+def call_between(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Call:
     """The call that moves a tensor from a layout to another."""
     name = str(dtype).removeprefix("torch.")
     sizes = ", ".join(map(str, shape))
@@ -77,7 +79,7 @@ def set_call_site(site: Callable[[], str]) -> None:
 def started(call: Call) -> Call:
     """Notes that this process begins a call."""
     global _current  # noqa: PLW0603 - what this process does is one thing
-    _current = call = replace(call, site=_site())
+    _current = call = Call(call.op, call.what, _site())
     return call
 
 

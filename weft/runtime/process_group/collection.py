@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import final
 
 import torch
@@ -15,7 +14,7 @@ from ...sharding.geometry import Box, box_shape
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ..holding import holding
-from ..machine import forget_with_residences, residence
+from ..machine import residence
 from . import world
 from .group import Processes
 from .moving import stored_part
@@ -49,6 +48,8 @@ class Result:
     shape: tuple[int, ...]
     device: torch.device
     parts: tuple[Bundle | Arrival, ...]
+    into: Part | None
+    """The stretch of a new piece that the result is, where it is one."""
 
 
 @final
@@ -74,7 +75,6 @@ class _Contribution:
     parts: list[Part]
 
 
-@lru_cache(maxsize=8192)
 def collection(owners: Owners, processes: Processes) -> Collection:
     """How this process brings contributions together. What it holds anywhere does not travel to it."""
     here = world.current().process
@@ -97,6 +97,7 @@ def collection(owners: Owners, processes: Processes) -> Collection:
             box_shape(where),
             devices[slot],
             tuple(tuple(each.parts) if each.process == here else arrivals[each.process, each.key] for each in all_),
+            _part_of(owners, owners.step.target, slot, where) if owners.flat else None,
         )
         for slot, where, all_ in boxes
     )
@@ -106,9 +107,6 @@ def collection(owners: Owners, processes: Processes) -> Collection:
         tuple(sum(size for (by, _), size in sizes.items() if by == process) for process in processes),
         _spread(owners, [(slot, where) for slot, where, _ in boxes], processes, here) if owners.spreads else None,
     )
-
-
-forget_with_residences(collection.cache_clear)
 
 
 def _leaving(owners: Owners, here: int) -> dict[int, dict[_Key, list[Part]]]:
@@ -161,6 +159,8 @@ def _spread(owners: Owners, boxes: list[tuple[Slot, Box]], processes: Processes,
             by = process_of[transfer.source_slot]
             if not into.size:
                 continue
+            if by == here and owners.flat and transfer.source_slot == slot:
+                continue  # it is reduced there
             if by == here:
                 copies.append((_whole(number[transfer.source_slot, transfer.box], transfer.box), into))
             else:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
+from typing import Protocol
 
 import torch
 
@@ -12,13 +15,13 @@ from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from .. import in_process
 from ..holding import Pieces, holding
-from ..machine import residence
+from ..machine import forget_with_residences, residence
 from . import calls, moving, watch, world
 from .calls import Call, call_between
 from .check import check
 from .group import Processes, group_of, owners_of, wire_device
-from .moving import Route
-from .reducing import reduce_step
+from .moving import FillStage, MoveStage, Route
+from .reducing import ReduceStage
 from .wire import swap
 
 __all__ = ["communicating", "is_elsewhere", "move", "permute", "spans", "whole"]
@@ -39,8 +42,8 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...],
     if is_elsewhere(source.mesh, target.mesh):
         return ()
     with communicating(call_between(op, source, target, shape, dtype), owners_of(source.mesh, target.mesh)):
-        for step in plan_layouts(source, target, shape, dtype.itemsize).steps:
-            pieces = _carried_out(pieces, step, dtype)
+        for stage in _stages(source, target, shape, dtype.itemsize):
+            pieces = stage.run(pieces, dtype)
     return pieces
 
 
@@ -60,16 +63,44 @@ class communicating:  # noqa: N801 - read as a word: `with communicating(call, p
         calls.finished()
 
 
-def _carried_out(pieces: Pieces, step: Step, dtype: torch.dtype) -> Pieces:
-    if is_elsewhere(step.source.mesh, step.target.mesh):
-        return ()
-    if not spans(step.source.mesh, step.target.mesh):
-        return in_process.move(pieces, step.source, step.target, step.shape)
+class Stage(Protocol):
+    """What this process does in a step."""
+
+    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
+        """The pieces after the step."""
+
+
+@lru_cache(maxsize=8192)
+def _stages(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> tuple[Stage, ...]:
+    """What this process does in a plan, worked out once."""
+    steps = plan_layouts(source, target, shape, itemsize).steps
+    return tuple(_stage(step, is_last=step is steps[-1]) for step in steps)
+
+
+forget_with_residences(_stages.cache_clear)
+
+
+def _stage(step: Step, *, is_last: bool) -> Stage:
+    if is_elsewhere(step.source.mesh, step.target.mesh) or not spans(step.source.mesh, step.target.mesh):
+        return _WithinAProcess(step)
     if isinstance(step, FillPartial):
-        return moving.fill(pieces, step, dtype)
+        return FillStage(step)
     if isinstance(step, (AllReduce, ReduceScatter, ReduceExchange)):
-        return reduce_step(pieces, step, dtype)
-    return moving.move_step(pieces, step, dtype)
+        return ReduceStage(step)
+    return MoveStage(step, is_last=is_last)
+
+
+@dataclass(frozen=True, slots=True)
+class _WithinAProcess:
+    """A step on devices of one process, which is this one or has nothing to do with it."""
+
+    step: Step
+
+    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:  # noqa: ARG002 - as every stage
+        step = self.step
+        if is_elsewhere(step.source.mesh, step.target.mesh):
+            return ()
+        return in_process.move(pieces, step.source, step.target, step.shape)
 
 
 def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:
@@ -105,12 +136,13 @@ def _given_to_all(
     here = world.current().process
     nothing = torch.empty(0, dtype=dtype, device=wire)
     outgoing, incoming = [nothing] * group.size, [nothing] * group.size
+    limit = math.prod(shape) * dtype.itemsize
     if value is not None:
         flat = value.contiguous().view(-1).to(wire)
         outgoing = [flat if giver.get(process) == here else nothing for process in everyone]
-        swap(group, outgoing, incoming, wire)
+        swap(group, outgoing, incoming, wire, limit)
         return value
     arrived = torch.empty(math.prod(shape), dtype=dtype, device=wire)
     incoming[giver[here]] = arrived
-    swap(group, outgoing, incoming, wire)
+    swap(group, outgoing, incoming, wire, limit)
     return arrived.view(shape).to(holding(layout).residence.device)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
+from typing import final
 
 import torch
 
-from ...planning import Exchange, FillPartial, Permute, ReduceExchange, Step
+from ...planning import Exchange, FillPartial, LocalSlice, Permute, Step
 from ...planning.transfers import Transfer, receives, sends
 from ...sharding.geometry import Box, box_shape, within
 from ...sharding.geometry import box as box_of
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
-from ..holding import Pieces, holding, slices
+from ...sharding.placements import ReduceOp
+from ..holding import Pieces, holding
+from ..in_process import lazy_clone
 from ..machine import forget_with_residences, residence
 from ..reduction import neutral
 from . import world
@@ -22,7 +26,7 @@ from .occupancy import occupancy, slots_of
 from .parcels import Pair, Parcels, Part, parcelled, part
 from .wire import exchange
 
-__all__ = ["Route", "fill", "move_step", "permute", "processes_of"]
+__all__ = ["FillStage", "MoveStage", "Room", "Route", "permute", "processes_of", "stored_part"]
 
 Route = tuple[int | None, ...]
 """For each slot, the slot whose shard it gets, or None for zeros."""
@@ -35,25 +39,79 @@ def processes_of(step: Step) -> Processes:
     return owners_of(step.source.mesh, step.target.mesh)
 
 
-def move_step(pieces: Pieces, step: Step, dtype: torch.dtype) -> Pieces:
-    """Carries out this process's part of a step that moves boxes."""
-    processes = processes_of(step)
-    targets = new_pieces(step.target, step.shape, dtype)
-    if isinstance(step, Exchange):
-        fill_neutral(targets, step, dtype)
-    wire = wire_device(step.source.mesh, step.target.mesh)
-    exchange(_parcels(step, processes), pieces, targets, dtype, shared(processes), wire)
-    if isinstance(step, Exchange) and step.scale != 1:
-        for target in targets:
-            target.mul_(step.scale)
-    return targets
+@final
+class Room:
+    """Memory for what this process stores of a layout, as often as it is needed."""
+
+    def __init__(self, layout: Layout, shape: tuple[int, ...], fill: ReduceOp | None = None) -> None:
+        there = holding(layout)
+        self._kinds = [(there.piece_shape(piece, shape), there.devices[piece]) for piece in range(there.count)]
+        self._fill = fill
+
+    def new(self, dtype: torch.dtype) -> Pieces:
+        """Fresh pieces: neutral elements of the reduction that begins to be pending, else anything."""
+        pieces = tuple(torch.empty(shape, dtype=dtype, device=device) for shape, device in self._kinds)
+        if self._fill is not None:
+            for piece in pieces:
+                piece.fill_(neutral(self._fill, dtype))
+        return pieces
 
 
-def fill_neutral(pieces: Pieces, step: Exchange | ReduceExchange, dtype: torch.dtype) -> None:
-    """Writes the neutral element everywhere, where a reduction begins to be pending."""
-    if step.neutral is not None:
-        for piece in pieces:
-            piece.fill_(neutral(step.neutral, dtype))
+@final
+class MoveStage:
+    """What this process does in a step that moves boxes."""
+
+    def __init__(self, step: Step, *, is_last: bool) -> None:
+        begins = step if isinstance(step, Exchange) else None
+        self._processes = processes_of(step)
+        self._wire = wire_device(step.source.mesh, step.target.mesh)
+        self._parcels = parcels_of(step, self._processes)
+        self._room = Room(step.target, step.shape, None if begins is None else begins.neutral)
+        self._scale = 1 if begins is None else begins.scale
+        self._limit = math.prod(step.shape) * step.itemsize
+        self._views = None
+        if isinstance(step, LocalSlice) and not is_last:
+            self._views = _views(self._parcels, holding(step.target).count)
+        self._kept = _kept(step, self._parcels) if self._scale == 1 else None
+        if self._kept is not None:
+            self._parcels = replace(self._parcels, copies=())
+
+    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
+        """The pieces after the step."""
+        if self._views is not None:
+            return tuple(pieces[part.piece][part.where] for part in self._views)
+        group = shared(self._processes)
+        if self._kept is not None:
+            exchange(self._parcels, pieces, (), dtype, group, self._wire, self._limit)
+            return tuple(lazy_clone(pieces[origin]) for origin in self._kept)
+        targets = self._room.new(dtype)
+        exchange(self._parcels, pieces, targets, dtype, group, self._wire, self._limit)
+        if self._scale != 1:
+            for target in targets:
+                target.mul_(self._scale)
+        return targets
+
+
+def _views(parcels: Parcels, count: int) -> list[Part] | None:
+    """For each new piece the part of a stored one that it is, if each is one part."""
+    found = {target.piece: source for source, target in parcels.copies}
+    return [found[piece] for piece in range(count)] if len(found) == len(parcels.copies) == count else None
+
+
+def _kept(step: Step, parcels: Parcels) -> list[int] | None:
+    """For each new piece the stored one that it is, if nothing arrives and each is whole already."""
+    here, there = holding(step.source), holding(step.target)
+    if any(leg.size for leg in parcels.receives) or not parcels.copies:
+        return None
+    found = {target.piece: source.piece for source, target in parcels.copies}
+    if len(found) != len(parcels.copies) or len(found) != there.count:
+        return None
+    same = all(
+        here.piece_shape(source, step.shape) == there.piece_shape(target, step.shape)
+        and here.devices[source] == there.devices[target]
+        for target, source in found.items()
+    )
+    return [found[piece] for piece in range(there.count)] if same else None
 
 
 def shared(processes: Processes) -> Group | None:
@@ -61,17 +119,7 @@ def shared(processes: Processes) -> Group | None:
     return group_of(processes) if len(processes) > 1 else None
 
 
-def new_pieces(layout: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Pieces:
-    """Memory for what this process stores of a layout."""
-    there = holding(layout)
-    return tuple(
-        torch.empty(there.piece_shape(piece, shape), dtype=dtype, device=there.devices[piece])
-        for piece in range(there.count)
-    )
-
-
-@lru_cache(maxsize=8192)
-def _parcels(step: Step, processes: Processes) -> Parcels:
+def parcels_of(step: Step, processes: Processes) -> Parcels:
     """Who copies, sends and receives what. A box that a process holds anywhere does not travel to it."""
     source, target, shape = step.source, step.target, step.shape
     here = world.current().process
@@ -99,9 +147,6 @@ def _parcels(step: Step, processes: Processes) -> Parcels:
             if given.size and occupancy(source, to).same_shard(slot) is None:
                 leaving.setdefault(to, []).append((_order(transfer), given))
     return parcelled(copies, leaving, arriving, processes)
-
-
-forget_with_residences(_parcels.cache_clear)
 
 
 def stored_part(layout: Layout, shape: tuple[int, ...], slot: Slot, where: Box) -> Part:
@@ -132,23 +177,30 @@ def _sends(step: Step, slot: Slot) -> tuple[Transfer, ...]:
     return sends(step.source, step.target, step.shape, slot)
 
 
-def fill(pieces: Pieces, step: FillPartial, dtype: torch.dtype) -> Pieces:
-    """Makes contributions of what this process stores; nothing travels."""
-    here, there = holding(step.source), holding(step.target)
-    result = []
-    for slot in there.slots:
-        piece = there.piece_of[slot]
-        out = torch.full(
-            there.piece_shape(piece, step.shape), neutral(step.op, dtype), dtype=dtype, device=there.devices[piece]
-        )
-        origin = here.piece_of[slot]
-        held, where = here.box(origin, step.shape), there.box(piece, step.shape)
-        common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, where, strict=True))
-        if step.keeps(slot) and all(start < stop for start, stop in common):
-            kept = pieces[origin][slices(within(common, held))]
-            out[slices(within(common, where))].copy_(kept if step.scale == 1 else kept * step.scale)
-        result.append(out)
-    return tuple(result)
+@final
+class FillStage:
+    """What this process does in a step that makes contributions of what is stored; nothing travels."""
+
+    def __init__(self, step: FillPartial) -> None:
+        self._step = step
+        self._room = Room(step.target, step.shape, step.op)
+        here, there = holding(step.source), holding(step.target)
+        self._parts: list[tuple[Part, Part]] = []
+        for slot in there.slots:
+            held = here.box(here.piece_of[slot], step.shape)
+            where = there.box(there.piece_of[slot], step.shape)
+            common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, where, strict=True))
+            if step.keeps(slot) and all(start < stop for start, stop in common):
+                source = stored_part(step.source, step.shape, slot, common)
+                self._parts.append((source, stored_part(step.target, step.shape, slot, common)))
+
+    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
+        """The pieces after the step."""
+        targets = self._room.new(dtype)
+        for source, target in self._parts:
+            kept = pieces[source.piece][source.where]
+            targets[target.piece][target.where].copy_(kept if self._step.scale == 1 else kept * self._step.scale)
+        return targets
 
 
 def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:
@@ -160,7 +212,8 @@ def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route
     )
     processes = owners_of(layout.mesh)
     parcels = _permuted(layout, shape, route, processes)
-    exchange(parcels, pieces, targets, dtype, shared(processes), wire_device(layout.mesh))
+    limit = math.prod(shape) * dtype.itemsize
+    exchange(parcels, pieces, targets, dtype, shared(processes), wire_device(layout.mesh), limit)
     return targets
 
 

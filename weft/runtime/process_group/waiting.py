@@ -5,6 +5,7 @@ Torch's errors say which connection failed; ours say which process, during what,
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -21,7 +22,7 @@ from .calls import Call
 from .group import Group, Processes
 from .watch import Sign, Vigil
 
-__all__ = ["Patience", "finish", "in_time"]
+__all__ = ["TURN", "Patience", "different_calls", "fingerprint", "finish", "finish_turns", "in_time", "stream"]
 
 TURN = timedelta(seconds=0.5)
 LONG = 30.0
@@ -30,15 +31,35 @@ _log = logging.getLogger("weft")
 T = TypeVar("T")
 
 
-def finish(works: Sequence[c10d.Work], group: Group, device_type: str) -> None:
-    """Waits until this process's part of an exchange is done."""
+def stream(work: c10d.Work, group: Group) -> None:
+    """Lets the device wait for an exchange; this process goes on."""
+    in_time(work.wait, group.processes)
+
+
+def finish_turns(work: c10d.Work, group: Group) -> None:
+    """Waits for a collective that can be waited for in turns."""
+    patience = Patience(group.processes)
+    while True:
+        try:
+            work.wait(TURN)
+        except RuntimeError as error:
+            # A turn that ends is no failure; the backend itself watches over the timeout.
+            if work.is_completed():
+                group.abandon([work])
+                raise patience.lost(error) from None
+            patience.take_turn()
+        except BaseException:
+            group.abandon([work])
+            raise
+        else:
+            return
+
+
+def finish(works: Sequence[c10d.Work], group: Group) -> None:
+    """Waits for messages."""
     if not works:
         return
     patience = Patience(group.processes)
-    if group.is_streamed(device_type):
-        for work in works:
-            in_time(work.wait, group.processes)
-        return
     done = _waiter.wait_for(works)
     try:
         while not done.wait(TURN.total_seconds()):
@@ -165,3 +186,22 @@ class Patience:
         elif not elsewhere:
             lines.append(f"  If it is only slow, wait longer than {limit:g} s: weft.distributed.init(timeout=...).")
         return lines, bool(elsewhere and not blamed)
+
+
+def fingerprint(number: int) -> int:
+    """What tells the call under way from others, in a few bytes; the same in every process."""
+    call = calls.current() or Call("a collective", "something")
+    said = f"{number} {call.op} {call.what}".encode()
+    return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little", signed=True)
+
+
+def different_calls(group: Group, prints: Sequence[int], mine: int) -> WeftError:
+    """The error for processes that are in different calls, shown from their signs."""
+    call = calls.current() or Call("a collective", "something")
+    watch.note_giving_up(call)
+    others = [process for process, seen in zip(group.processes, prints, strict=True) if seen != mine]
+    said = "\n".join(f"  {sign}" for sign in Vigil(others).signs())
+    return MismatchError(
+        f"processes make different calls:\n  process {world.current().process}: {call}\n{said}\n"
+        "  Every process has to make the same calls in the same order; WEFT_CHECK=1 checks each of them."
+    )

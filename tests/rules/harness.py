@@ -68,8 +68,11 @@ def combinations(
     return [tuple(some[k] if k < len(some) else chooser.choice(some) for some in shuffled) for k in range(count)]
 
 
-def laid(x: torch.Tensor, layout: Layout, seed: int = 0) -> Tensor:
-    """A plain tensor in a layout; where it is pending, every device contributes something."""
+def laid(x: torch.Tensor, layout: Layout, seed: int = 0, *, exact: bool = False) -> Tensor:
+    """A plain tensor in a layout; where it is pending, every device contributes something.
+
+    `exact`: the contributions are multiples of the value, whose sum is the value to the last bit.
+    """
     x = x.detach()
     if not layout.pending:
         plain = (x.clone(),) if holding(layout).unified else scatter(x, layout)
@@ -85,11 +88,23 @@ def laid(x: torch.Tensor, layout: Layout, seed: int = 0) -> Tensor:
         parts[at] = noise
         rest = rest - noise
     parts[places[0]] = rest
+    if exact:
+        whole, nothing = torch.isfinite(x), torch.zeros_like(x)
+        parts = {
+            at: torch.where(whole, x * factor, x if at is places[0] else nothing)
+            for at, factor in zip(places, _factors(len(places)), strict=True)
+        }
     pieces = []
     for piece in range(here.count):
         part = parts[tuple(here.coords[piece][i] for i in index)]
         pieces.append(part[tuple(slice(*side) for side in here.box(piece, x.shape))].clone())
     return wrap(tuple(pieces), layout, x.shape, dtype=x.dtype)
+
+
+def _factors(count: int) -> list[int]:
+    """Numbers that add up to 1, in order and without rounding when they multiply the same value."""
+    first = [2, -2, 1] if count % 2 else [2, -1]
+    return [*first, *[-1, 1] * ((count - len(first)) // 2)]
 
 
 def assert_sound(x: Tensor) -> None:

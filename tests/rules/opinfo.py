@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import make_mesh
+from weft.sharding.placements import ReduceOp
 from weft.tensor.tensor import Tensor
 
 from .harness import assert_sound, laid
@@ -54,20 +55,35 @@ def name_of(op: object) -> str:
     return f"{op.name}.{variant}" if variant else op.name  # type: ignore[attr-defined]
 
 
-def first_split(x: torch.Tensor) -> Tensor:
-    """A plain tensor with its first dim split over four devices; a tensor without dims, or sparse, as it is."""
-    return laid(x, Layout(MESH, [("x",), *[()] * (x.dim() - 1)] if x.dim() else []))
+def _first(x: torch.Tensor) -> Layout:
+    return Layout(MESH, [("x",), *[()] * (x.dim() - 1)] if x.dim() else [])
 
 
-def tried(op: object, most: int) -> Iterator[Tried]:
-    """The outcomes of the first samples of an op."""
+def _last(x: torch.Tensor) -> Layout:
+    return Layout(MESH, [*[()] * (x.dim() - 1), ("x",)] if x.dim() else [])
+
+
+def _pending(x: torch.Tensor) -> Layout:
+    return Layout(MESH, [()] * x.dim(), {} if x.dtype is torch.bool else {"x": ReduceOp.SUM})
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], Layout]] = {
+    "first dim split": _first,
+    "last dim split": _last,
+    "pending sum": _pending,
+}
+"""How the tensors of a sample lie on four devices; tensors without dims are replicated, or pending."""
+
+
+def tried(op: object, most: int | None, layout: str = "first dim split") -> Iterator[Tried]:
+    """The outcomes of the first samples of an op, its tensors in one of the `LAYOUTS`."""
     torch.manual_seed(0)
     samples = op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd)  # type: ignore[attr-defined]
     for sample in islice(samples, most):
-        yield _tried(op, sample)
+        yield _tried(op, sample, LAYOUTS[layout])
 
 
-def _tried(op: object, sample: object) -> Tried:
+def _tried(op: object, sample: object, layout: Callable[[torch.Tensor], Layout]) -> Tried:
     name = name_of(op)
     given = (sample.input, sample.args, sample.kwargs)  # type: ignore[attr-defined]
     try:
@@ -76,7 +92,7 @@ def _tried(op: object, sample: object) -> Tried:
         return Tried(name, Outcome("none", f"plain torch: {error}"), Outcome("none"))
     split, leaves = None, []
     try:
-        split, leaves = _run(op, tree_map(_fresh_split, given))
+        split, leaves = _run(op, tree_map(lambda x: _fresh_split(x, layout), given))
         forward = _compared(split, plain, shapes_only=name in NOT_COMPARED)
     except Exception as error:  # noqa: BLE001 - whatever an op raises is its outcome
         forward = Outcome("error", f"{type(error).__name__}: {error}")
@@ -91,10 +107,10 @@ def _fresh(x: object) -> object:
     return x.detach().clone().requires_grad_(x.requires_grad)
 
 
-def _fresh_split(x: object) -> object:
+def _fresh_split(x: object, layout: Callable[[torch.Tensor], Layout]) -> object:
     if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
         return x
-    return first_split(x.detach().resolve_conj().resolve_neg()).requires_grad_(x.requires_grad)
+    return laid(x.detach().resolve_conj().resolve_neg(), layout(x), exact=True).requires_grad_(x.requires_grad)
 
 
 def _run(op: Callable[..., object], given: tuple[object, tuple[object, ...], dict[str, object]]):  # type: ignore[no-untyped-def]
@@ -143,7 +159,7 @@ def _backward(
     except RuntimeError as error:
         return Outcome("none", f"plain torch: {error}")
     try:
-        given = [first_split(c) if isinstance(a, Tensor) else c for a, c in zip(ours, cotangents, strict=True)]
+        given = [laid(c, _first(c)) if isinstance(a, Tensor) else c for a, c in zip(ours, cotangents, strict=True)]
         actual = torch.autograd.grad(ours, leaves, given, allow_unused=True)  # type: ignore[arg-type]
         return _compared(list(actual), list(expected))
     except Exception as error:  # noqa: BLE001 - whatever an op raises is its outcome

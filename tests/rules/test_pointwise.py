@@ -154,7 +154,7 @@ LINEAR = {
     "picked": lambda x, w: torch.where(w > 0, x, w),
     "interpolated": lambda x, w: torch.lerp(x, w, 0.5),
     "product added": lambda x, w: torch.addcmul(w, x, w),
-    "converted": lambda x, w: x.float().double(),
+    "converted": lambda x, w: x.to(torch.complex128).real,
 }
 
 

@@ -90,12 +90,13 @@ def _filled(call: Call) -> Linear:
 
 
 def _copied(call: Call) -> Linear:
-    """A copy keeps every reduction; a conversion keeps sums where it is linear."""
+    """A copy keeps every reduction; a conversion keeps sums where it loses no digits of a contribution."""
     before, after = call.tensors[0].dtype, call.arg("dtype")
     if after is None or after is before:
         return COPY
     assert isinstance(after, torch.dtype)
-    return FIRST if _is_smooth(before) and _is_smooth(after) and before.is_complex <= after.is_complex else NOT
+    widens = _is_smooth(before) and _is_smooth(after) and torch.promote_types(before, after) is after
+    return FIRST if widens else NOT
 
 
 def _is_smooth(dtype: torch.dtype) -> bool:

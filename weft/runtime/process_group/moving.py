@@ -34,6 +34,8 @@ Route = tuple[int | None, ...]
 
 def processes_of(step: Step) -> Processes:
     """The processes that carry out a step together with this one."""
+    if isinstance(step, LocalSlice):
+        return (world.current().process,)
     if step.source.mesh == step.target.mesh:
         return component(step.source.mesh, step.axes)
     return owners_of(step.source.mesh, step.target.mesh)

@@ -62,8 +62,23 @@ def transitions(quick: bool) -> Iterator[int | Figure]:
     yield len(TRANSITIONS) * len(SIZES)
     for nbytes in SIZES:
         for transition in TRANSITIONS:
+            if needed(transition, nbytes) > available():
+                yield Figure("transitions", transition.name, {}, nbytes)
+                continue
             yield transition_figure(transition, nbytes, quick)
             gc.collect()
+
+
+def needed(transition: Transition, nbytes: int) -> int:
+    """Bytes of memory that all contenders hold at once: what each starts from, and a whole result on every device."""
+    return nbytes * (4 * transition.contributions(transition.mesh(DEVICES)) + 3 * len(DEVICES))
+
+
+def available() -> int:
+    """Bytes of memory that may be taken without taking them from others."""
+    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 1 << 40
 
 
 def transition_figure(transition: Transition, nbytes: int, quick: bool) -> Figure:

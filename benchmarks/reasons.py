@@ -23,6 +23,8 @@ TOLD: dict[str, dict[str, str]] = {
 
 def reason(figure: Figure) -> str:
     """Where Weft takes longer than a peer, or more than half as long again as the limit; empty elsewhere."""
+    if not figure.times:
+        return "left out: too little memory was free"
     over_limit, over_peer = figure.ratio(WEFT, LIMIT), figure.ratio(WEFT, figure.best_peer)
     apart_limit, apart_peer = figure.ratio(SEPARATE, SEPARATE_LIMIT), figure.ratio(SEPARATE, figure.best_peer)
     said = []

@@ -412,6 +412,48 @@ def compute_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
         yield f"{name} plain", plain
 
 
+REARRANGED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "slice": lambda x: x[1:4],
+    "step": lambda x: x[::2, 1:],
+    "select": lambda x: x[3],
+    "flip": lambda x: x.flip(0, 1),
+    "roll": lambda x: x.roll((1, 2), (0, 1)),
+    "pad": lambda x: torch.nn.functional.pad(x, (1, 2, 0, 3)),
+    "cat": lambda x: torch.cat([x, x[:2], x * 2]),
+    "view": lambda x: x.view(10, 3),
+    "flat": lambda x: x.view(30)[4:20],
+    "lookup": lambda x: x[torch.tensor([4, 0, 2])],
+    "tril": lambda x: x.tril(1),
+}
+
+
+@program
+def rearrangements(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    for layout in layouts_of(mesh):
+        x = held(layout, (5, 6), torch.float64)
+        for name, op in REARRANGED.items():
+            yield f"{layout} {name}", op(x)
+        y = x.clone()
+        y[1:3] = 7.0
+        y[4].add_(1)
+        y.view(30)[5:9].mul_(2)
+        yield f"{layout} written to", y
+        z = x.clone().requires_grad_()
+        (z[1:4].sum() + (z.view(30)[3:9] * numbers(6, dtype=torch.float64)).sum()).backward()
+        yield f"{layout} gradient", z.grad
+
+
+@program
+def rearrangements_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
+    for label, mesh in _meshes(devices).items():
+        x = weft.shard(numbers(5, 6, dtype=torch.float64), mesh, P("a", None))
+        for name, op in REARRANGED.items():
+            yield f"{label} {name}", op(x)
+        torch._foreach_mul_([x], 2.0)
+        yield f"{label} lists", torch._foreach_add([x], [x])[0]
+
+
 @program
 def gradients_of_movements(devices: Sequence[Device]) -> Iterator[Yielded]:
     mesh = mesh_of(devices)

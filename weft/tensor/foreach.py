@@ -51,6 +51,7 @@ class _Entry:
     laid: tuple[torch.Tensor | None, ...]
     layout: Layout | None
     shape: tuple[int, ...]
+    dtype: torch.dtype | None
 
     @property
     def count(self) -> int:
@@ -83,7 +84,8 @@ def _elementwise(func: Op, args: Args, kwargs: Kwargs) -> object:
         flat = {i: [_evenly(x, i in written) for x in pieces] for i, pieces in flat.items()}
     here = [flat[i] if i in flat else _repeated(value, counts, i, func) for i, value in enumerate(args)]
     options = {name: to_plain(v) if isinstance(v, Tensor) else v for name, v in kwargs.items()}
-    result = func(*here, **options)
+    # A process that has no device of any mesh has nothing to compute on.
+    result = func(*here, **options) if any(counts) else []
     if written:
         _stored(entries, [j for j, i in enumerate(lists) if i in written], str(func))
         return args[0] if func._schema.returns else None
@@ -110,11 +112,11 @@ def _entry(given: list[torch.Tensor | None], writes: bool, op: str) -> _Entry:
         if sharded is None or writes:
             plain = tuple(to_plain(x) if isinstance(x, Tensor) else x for x in given)
             shape = () if leader is None else tuple(leader.shape)
-            return _Entry(tuple(given), plain, None, shape)
+            return _Entry(tuple(given), plain, None, shape, None)
         leader = sharded
     layout = leader._layout.resolved
     laid = tuple(None if x is None else _laid(x, layout, tuple(leader.shape), op) for x in given)
-    return _Entry(tuple(given), laid, layout, tuple(leader.shape))
+    return _Entry(tuple(given), laid, layout, tuple(leader.shape), leader.dtype)
 
 
 def _laid(x: torch.Tensor, layout: Layout, shape: tuple[int, ...], op: str) -> torch.Tensor:
@@ -166,7 +168,7 @@ def _regrouped(values: list[torch.Tensor], entries: Sequence[_Entry]) -> list[to
         if entry.layout is None:
             result.append(pieces[0])
         else:
-            result.append(wrap(pieces, entry.layout, entry.shape, dtype=pieces[0].dtype if pieces else None))
+            result.append(wrap(pieces, entry.layout, entry.shape, dtype=entry.dtype))
     return result
 
 

@@ -14,6 +14,7 @@ from ..planning.rearrangement import Part, Rearrangement, Run, Side
 from ..rules.views import reshape_groups
 from ..runtime.holding import holding
 from ..runtime.machine import forget_with_residences
+from ..runtime.process_group import execution
 from ..runtime.rearranging import rearrange
 from ..sharding.geometry import box_at, box_shape
 from ..sharding.layout import Layout
@@ -164,6 +165,9 @@ def _as_view(func: Op, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
     def put_back(base: Tensor, view: Tensor) -> None:
         store(base, aten.reshape.default(view, old), "reshape")
 
-    # An unsafe view mostly is of a tensor that nobody else has; it need not stay for its sake.
+    # An unsafe view mostly is of a tensor that nobody else has; it need not stay for its sake. When it goes, processes
+    # may not agree on, and what they do then must not depend on that.
     weakly = func is aten._unsafe_view.default
+    if weakly and execution.spans(x.mesh):
+        return y
     return remember(y, x, lambda base: aten.reshape.default(base, list(shape)), put_back, weakly=weakly)

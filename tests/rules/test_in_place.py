@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -294,3 +296,23 @@ def test_the_gradient_of_a_write_through_a_view_moves_no_whole_tensor() -> None:
     torch.testing.assert_close(x.grad.full_tensor(), expected)
     assert log.total_bytes < 64 * 64 * 8 * 2
     assert "all_gather" not in log.counts()
+
+
+@pytest.mark.usefixtures("separate")
+def test_whatever_reads_a_view_reads_it_as_it_is_now() -> None:
+    x = weft.shard(X, GRID, P("a", None))
+    y = x[1:5]
+    x.fill_(3.0)
+    assert copy.deepcopy(y).sum().item() == 48
+    x.fill_(4.0)
+    assert y.local_shards[0].unique().tolist() == [4.0]
+    x.fill_(5.0)
+    assert weft.ppermute(y, [(0, 2), (1, 3), (2, 0), (3, 1)]).sum().item() == 80
+    x.fill_(6.0)
+    assert pickle.loads(pickle.dumps(y)).sum().item() == 96
+    x.fill_(7.0)
+    assert y.tolist() == [[7.0] * 4] * 4
+    x.fill_(8.0)
+    assert "8." in repr(y)
+    x.fill_(9.0)
+    assert weft.shard(y, GRID, P(None, "b")).sum().item() == 144

@@ -135,14 +135,14 @@ def _distinct(x: torch.Tensor) -> Iterator[tuple[Box, dict[int, torch.Tensor | N
     layout, here = x._layout, holding(x._layout)
     owners, memories = residence(layout.mesh).owners, residence(layout.mesh).memories
     if len(set(memories)) == 1:  # stored whole, so saved whole
-        yield whole, {owners[0]: x._pieces[0] if x._pieces else None}
+        yield whole, {owners[0]: x._current()[0] if x._pieces else None}
         return
     for slot, box in _first_holders(layout, tuple(x.shape)):
         if all(box_shape(box)):
             held: dict[int, torch.Tensor | None] = {}
             for other in holders(layout, slot):
                 held.setdefault(
-                    owners[other], here.shard(x._pieces, x.shape, other) if other in here.piece_of else None
+                    owners[other], here.shard(x._current(), x.shape, other) if other in here.piece_of else None
                 )
             yield box, held
 

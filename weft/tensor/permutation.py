@@ -39,7 +39,7 @@ class _Permute(torch.autograd.Function):
         assert isinstance(x, Tensor)
         layout, shape = x._layout, tuple(x.shape)
         _log(layout, shape, x.dtype.itemsize, pairs)
-        pieces = run.permute(x._pieces, layout, shape, _route(layout, shape, pairs), x.dtype)
+        pieces = run.permute(x._current(), layout, shape, _route(layout, shape, pairs), x.dtype)
         return wrap(pieces, layout, shape, asked=x._asked, dtype=x.dtype)
 
     @staticmethod

@@ -106,9 +106,13 @@ class Tensor(torch.Tensor):
         >>> weft.shard(torch.arange(3), weft.make_mesh({"dp": 2}), weft.P("dp")).local_shards
         [tensor([0, 1]), tensor([2])]
         """
+        return holding(self._layout).shards(self._current(), self.shape)
+
+    def _current(self) -> Pieces:
+        """The pieces, read again where this is a view whose base was written to."""
         if self._shown is not None:
             Tensor._refresh((self,))
-        return holding(self._layout).shards(self._pieces, self.shape)
+        return self._pieces
 
     @property
     def is_distributed(self) -> bool:  # type: ignore[override]
@@ -228,7 +232,7 @@ class Tensor(torch.Tensor):
                 f"DLPack hands over one array, but this tensor lies on {self.mesh.num_devices} devices ({self.mesh}): "
                 "use x.full_tensor() for the whole, or x.local_shards[i] for one shard"
             )
-        return self._pieces[0]
+        return self._current()[0]
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return Tensor._text(self)
@@ -244,7 +248,7 @@ class Tensor(torch.Tensor):
         if not self.is_leaf:
             raise RuntimeError("only leaf tensors can be deep-copied: detach() this one first")
         copied = wrap(
-            tuple(piece.clone() for piece in self._pieces),
+            tuple(piece.clone() for piece in self._current()),
             self._layout,
             self.shape,
             asked=self._asked,
@@ -258,7 +262,7 @@ class Tensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         state = {name: value for name, value in self.__dict__.items() if name not in _OWN_STATE}
-        pieces = tuple(piece.clone() for piece in self._pieces)
+        pieces = tuple(piece.clone() for piece in self._current())
         return _rebuilt, (
             pieces,
             self._layout,
@@ -272,7 +276,7 @@ class Tensor(torch.Tensor):
     def __tensor_flatten__(self) -> tuple[list[str], tuple[Layout, DeviceMapping | None]]:
         announce()
         # Layouts are worked out for sizes that are known: another size is compiled anew.
-        for x in (self, *self._pieces):
+        for x in (self, *self._current()):
             x._dynamo_static_indices = set(range(x.dim()))  # type: ignore[attr-defined]
         return [f"_piece{i}" for i in range(len(self._pieces))], (self._layout, self._asked)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn import functional
 
-from .harness import check
+from .harness import GRID, LINE, check, laid, layouts, memory
 
 X = torch.randn(5, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
@@ -85,3 +88,30 @@ SCATTERS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scatters_into_any_layout(name: str) -> None:
     check(SCATTERS[name], X, X.roll(1, 0) * 2)
+
+
+@given(st.data())
+def test_any_index_of_any_layout(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=3), label="shape"))
+    mesh = data.draw(st.sampled_from([LINE, GRID]), label="mesh")
+    layout = data.draw(st.sampled_from(layouts(mesh, len(shape))), label="layout")
+    steps = st.tuples(st.none() | st.integers(-8, 8), st.none() | st.integers(-8, 8), st.none() | st.integers(1, 4))
+    index: list[slice | int | None] = []
+    for size in shape:
+        part = steps.map(lambda step: slice(*step))
+        index.append(data.draw(part | st.integers(-size, size - 1) if size else part, label="index"))
+    x = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
+    where = tuple(index)
+    with memory(data.draw(st.booleans(), label="separate")):
+        ours = laid(x, layout).requires_grad_()
+        taken = ours[where]
+        assert taken.full_tensor().equal(x[where])  # type: ignore[attr-defined]
+        (taken * 3).sum().backward()
+        expected = torch.zeros_like(x)
+        expected[where] = 3
+        assert ours.grad.full_tensor().equal(expected)  # type: ignore[union-attr]
+        with torch.no_grad():
+            ours[where] = -1.0
+            changed = x.clone()
+            changed[where] = -1
+        assert ours.detach().full_tensor().equal(changed)

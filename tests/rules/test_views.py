@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from .harness import check
+from .harness import GRID, LINE, check, laid, layouts, memory
 
 X = torch.randn(4, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
@@ -72,3 +74,33 @@ def test_views_of_a_scalar() -> None:
         lambda x: (x.view(1), x.reshape(1, 1), x.expand(3), x.squeeze(), x.unsqueeze(0)),
         torch.tensor(2.0, dtype=torch.float64),
     )
+
+
+def _shapes(size: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """The shapes of so many elements, ones included."""
+    divisors = [d for d in range(1, size + 1) if size % d == 0]
+
+    def more(first: int) -> st.SearchStrategy[tuple[int, ...]]:
+        if first == size:
+            return st.just((size,))
+        return _shapes(size // first).map(lambda rest: (first, *rest)) if first > 1 else st.just((1, size))
+
+    return st.sampled_from(divisors).flatmap(more)
+
+
+@given(st.data())
+def test_any_reshape_of_any_layout(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 40), label="size")
+    before, after = data.draw(_shapes(size), label="before"), data.draw(_shapes(size), label="after")
+    mesh = data.draw(st.sampled_from([LINE, GRID]), label="mesh")
+    layout = data.draw(st.sampled_from(layouts(mesh, len(before))), label="layout")
+    x = torch.arange(size, dtype=torch.float64).reshape(before)
+    with memory(data.draw(st.booleans(), label="separate")):
+        ours = laid(x, layout)
+        view = ours.view(after)
+        assert view.full_tensor().equal(x.view(after))
+        assert view.view(before).full_tensor().equal(x)
+        view.mul_(2)
+        assert ours.full_tensor().equal(x * 2)
+        ours.add_(1)
+        assert view.full_tensor().equal((x * 2 + 1).view(after))

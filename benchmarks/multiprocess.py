@@ -6,6 +6,7 @@
 Every case is timed in turns, one repetition of each after the other, and the best of each counts: other work on the
 machine only ever adds time. A repetition takes as long as its slowest process.
 """
+# ruff: noqa: B008, E402 - defaults bind what a timed call works on; what is imported lies beside this folder
 
 from __future__ import annotations
 
@@ -273,7 +274,10 @@ def work(out: str, repetitions: int, only: str) -> None:
     line, torch_line = weft.make_mesh({"a": n}), init_device_mesh("cpu", (n,))
     cases = collectives(line, torch_line)
     if n == 4:
-        square, torch_square = weft.make_mesh({"a": 2, "b": 2}), init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+        square, torch_square = (
+            weft.make_mesh({"a": 2, "b": 2}),
+            init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b")),
+        )
         cases += [*transitions(square, torch_square), training(square, torch_square)]
     table = []
     for case in cases:

@@ -20,6 +20,8 @@ class Results:
     """Who receives how many times the fewest bytes, over many transitions."""
     memory: dict = field(default_factory=dict)
     """What replicating a large tensor adds to the process."""
+    taken: dict[str, str] = field(default_factory=dict)
+    """For each section when, at which commit and on how busy a machine it was measured: `--only` keeps older ones."""
     missing: dict[str, str] = field(default_factory=dict)
     """Sections that did not come to their end, and why."""
 

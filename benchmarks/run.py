@@ -100,6 +100,8 @@ def main() -> int:
                 results.memory = asked("replication.py") or results.memory
                 progress.update(task, completed=1)
                 continue
+            at = environment()
+            results.taken[name] = f"{at['date']} at {at['weft']}, load {at['load_before']:g}"
             figures, missing = measure(name, options.quick, progress, task)
             results.replace(name, figures, missing)
             results.save(FIGURES)  # after each section, so that nothing is lost

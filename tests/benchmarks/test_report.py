@@ -73,7 +73,7 @@ def results():
         for name in ("a new movement", "a new one, sums pending")
     ]
     bound = {"Weft": {"mean": 1.0, "worst": 1.0, "cases": 31}, "XLA": {"mean": 1.4, "worst": 8.0, "cases": 31}}
-    return Results(SETTING, figures, bound, {"added_mib": 0.1}, {"graphs": "no compiler"})
+    return Results(SETTING, figures, bound, {"added_mib": 0.1}, {}, {"graphs": "no compiler"})
 
 
 def test_results_come_back_as_they_were_written(tmp_path):

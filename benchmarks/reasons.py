@@ -14,10 +14,10 @@ TOLD: dict[str, dict[str, str]] = {
         "": "an op is dispatched in Python, once for all shards; DTensor's dispatch of known ops is compiled code",
     },
     "training": {
-        "GPT-2": "what is pending over tp is computed as four matmuls on thinner matrices, then summed",
+        "GPT-2": "not yet examined",
         "the demonstration": "hundreds of ops on a few KiB: the cost of each call in Python is all there is",
     },
-    "processes": {"": "what is sent is packed and unpacked in Python"},
+    "processes": {"": "not yet examined"},
 }
 
 
@@ -36,7 +36,7 @@ def reason(figure: Figure) -> str:
     return "; ".join(filter(None, said))
 
 
-LARGE_PIECES = "results are allocated anew, and strided pieces are copied one by one"
+LARGE_PIECES = "not yet examined"
 
 
 def _told(figure: Figure) -> str:

@@ -7,6 +7,8 @@ import sys
 __all__ = ["announce"]
 
 _announced = False
+_CALLED = ("weft.sharding", "weft.planning", "weft.rules", "weft.runtime", "weft.tensor")
+"""Not `weft.graph`: what it generates is made to be compiled."""
 
 
 def announce() -> None:
@@ -15,4 +17,5 @@ def announce() -> None:
     dynamo = sys.modules.get("torch._dynamo")
     if not _announced and dynamo is not None and hasattr(dynamo, "trace_rules"):
         _announced = True
-        dynamo.trace_rules.add("weft")
+        for package in _CALLED:
+            dynamo.trace_rules.add(package)

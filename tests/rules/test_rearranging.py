@@ -150,3 +150,20 @@ def test_the_gradient_of_a_split_table_is_added_up_where_its_rows_lie(separate: 
         lookups, rows = 4 * 6 * 8 * 8, 101 * 8 * 8
         limit = {"replicated": 0, "batch": rows, "sequence": lookups}[by]
         assert log.bytes_received <= limit, str(log)
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["unified", "separate"])
+def test_a_fused_projection_becomes_heads_in_one_exchange(separate: bool) -> None:
+    with memory(separate):
+        x = weft.shard(torch.arange(1, 1 + 4 * 48).reshape(4, 48), GRID, P("a", "b"))
+        with weft.comm_log() as log:
+            y = x.view(4, 3, 4, 4)
+            q, k, v = (each.transpose(0, 1) for each in y.unbind(1))
+            flat = q.transpose(0, 1).reshape(4, 16)
+        assert [each._layout.splits for each in (y, q, k, v, flat)] == [  # type: ignore[attr-defined]
+            (("a",), (), ("b",), ()),
+            *[(("b",), ("a",), ())] * 3,
+            (("a",), ("b",)),
+        ]
+        assert log.counts() == {"exchange": 1}
+        assert log.total_bytes == sum(_least(x, y))  # type: ignore[arg-type]

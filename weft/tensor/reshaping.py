@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 
-from ..planning import move_cost
-from ..planning.rearrangement import Part, Rearrangement, Run, Side
-from ..rules.views import reshape_groups
 from ..runtime.holding import holding
 from ..runtime.machine import forget_with_residences
 from ..runtime.process_group import execution
 from ..runtime.rearranging import rearrange
 from ..sharding.geometry import box_at, box_shape
-from ..sharding.layout import Layout
 from .aliasing import remember, remember_alias
 from .dispatch import handler, layouts_for, run_by_rule
 from .movement import moved, note_move
 from .rearranging import note_rearrangement
+from .reshape_way import Way, find_way
 from .tensor import Tensor, wrap
 from .viewing import shown, view_geometry
 from .writing import store
@@ -32,16 +28,7 @@ Args = tuple[object, ...]
 Kwargs = dict[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """How a reshape goes: the input in a layout, exchanged in the flattened form of runs of dims."""
-
-    before: Layout
-    after: Layout
-    plan: Rearrangement
-
-
-_ways: dict[object, _Way | None] = {}
+_ways: dict[object, Way | None] = {}
 forget_with_residences(_ways.clear)
 
 
@@ -82,50 +69,15 @@ def _full_shape(x: Tensor, size: list[int]) -> tuple[int, ...]:
     return tuple(size)
 
 
-def _way(func: Op, x: Tensor, shape: tuple[int, ...]) -> _Way | None:
-    """The exchange, or None where the rule moves nothing, or less."""
-    layout, old = x._layout, tuple(x.shape)
+def _way(func: Op, x: Tensor, shape: tuple[int, ...]) -> Way | None:
+    """The exchange, or None where the rule moves nothing, or no more."""
     need = layouts_for(func, (x, list(shape)), {})[0]
-    if need is layout or not x.numel():
+    if need is x._layout or not x.numel():
         return None
-    before: list[tuple[str, ...]] = []
-    after: list[tuple[str, ...]] = []
-    flat: list[tuple[str, ...]] = []
-    sizes: list[int] = []
-    units: list[tuple[int, int]] = []
-    start = 0
-    for first, second in reshape_groups(old, shape):
-        axes = tuple(axis for axes in layout.splits[start : start + len(first)] for axis in axes)
-        start += len(first)
-        count = math.prod(layout.mesh.axis_size(axis) for axis in axes)
-        lead, unit = _lead(first)
-        new_lead, new_unit = _lead(second)
-        if axes and (not first or not second or second[new_lead] < count):
-            return None
-        before += [axes if i == lead else () for i in range(len(first))]
-        after += [axes if i == new_lead else () for i in range(len(second))]
-        flat.append(axes)
-        sizes.append(math.prod(first))
-        units.append((unit, new_unit))
-    through = Layout(layout.mesh, before, layout.pending)
-    if move_cost(layout, through, old, x.dtype.itemsize) > move_cost(layout, need, old, x.dtype.itemsize):
-        return None
-    between = Layout(layout.mesh, flat, layout.pending)
-    plan = Rearrangement(
-        (Side(between, tuple(sizes), tuple(unit for unit, _ in units)),),
-        Side(between, tuple(sizes), tuple(unit for _, unit in units)),
-        (Part(0, tuple(map(Run, sizes))),),
-    )
-    return _Way(through, Layout(layout.mesh, after, layout.pending), plan)
+    return find_way(x._layout, tuple(x.shape), shape, x.dtype.itemsize, need)
 
 
-def _lead(run: Sequence[int]) -> tuple[int, int]:
-    """The first dim of a run with more than one index, and how many elements each index of it has."""
-    lead = next((i for i, size in enumerate(run) if size != 1), 0)
-    return lead, math.prod(run[lead + 1 :])
-
-
-def _exchanged(x: Tensor, shape: tuple[int, ...], way: _Way) -> Tensor:
+def _exchanged(x: Tensor, shape: tuple[int, ...], way: Way) -> Tensor:
     if holding(x._layout).unified:
         if x._layout is not way.before:
             note_move(x, way.before, "reshape")

@@ -22,7 +22,7 @@ from .aliasing import (
     write_through,
 )
 from .chooser import Choice, Input, choose, stop_over
-from .direct import NOT_REPEATED, remember_call, repeated, signature_of
+from .direct import NOT_REPEATED, is_known, remember_call, remember_other, remember_shard_call, repeated, signature_of
 from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, swapped
 from .movement import from_plain, moved, note_move, to_plain
 from .op_kind import kind_of
@@ -95,8 +95,14 @@ def dispatch(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict
     result = repeated(func, args, kwargs, signature)
     if result is NOT_REPEATED:
         result = _run(func, args, kwargs)
+        if is_known(signature):
+            return result
         if _is_direct(func, args, kwargs, result):
             remember_call(signature, result, writes=bool(kind_of(func).written))
+        elif _runs_on_one_shard(func, args, kwargs, result):
+            remember_shard_call(signature, result, kind_of(func), args)
+        elif not any(type(x) is Tensor and x._shown is not None for x in args):
+            remember_other(signature)
     return result
 
 
@@ -116,6 +122,30 @@ def _is_direct(
     if any(type(x) is not Tensor or x._shown is not None for x in tensors):
         return False
     return all(x._layout is need for x, need in zip(tensors, prepared.inputs, strict=True))
+
+
+def _runs_on_one_shard(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], result: object
+) -> bool:
+    """Whether a call took its arguments as they lie, and ran as it is on the one shard of each that is stored here."""
+    kind = kind_of(func)
+    if func in handlers or kind.outs or kind.viewed not in (None, 0):
+        return False
+    if kind.written and not (kind.written == (0,) and result is args[0]):
+        return False
+    tensors = cast("list[Tensor]", tensors_in(args, kwargs))
+    prepared = _prepared.get(_key(func, args, kwargs, tensors))
+    if prepared is None or prepared.whole or prepared.once or prepared.schedule is None:
+        return False
+    rule, places = prepared.rule, prepared.schedule.places
+    if rule is None or any(each is not None for each in (rule.local, rule.local_args, rule.local_op, rule.of_nothing)):
+        return False
+    if any(type(x) is not Tensor or len(x._pieces) != 1 or x._shown is not None for x in tensors):
+        return False
+    if not kind.is_pure and (tensors[0]._layout.pending or tensors[0]._resolved is not None):
+        return False
+    once = len(places) == 1 and all(read == (0, None) for read in places[0].reads)
+    return once and all(x._layout is need for x, need in zip(tensors, prepared.inputs, strict=True))
 
 
 def _run(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:

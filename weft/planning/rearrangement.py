@@ -195,9 +195,15 @@ def _slice(start: int, step: int, low: int, high: int, base: int) -> slice:
 
 @lru_cache(maxsize=4096)
 def rearranged_bytes(plan: Rearrangement, itemsize: int) -> Bytes:
-    """What devices receive from others."""
-    received = [
-        sum(copy.elements for copy in plan.copies(slot) if copy.source_slot != slot) * itemsize
-        for slot in range(plan.target.layout.mesh.num_devices)
-    ]
-    return Bytes(max(received), sum(received))
+    """What devices receive from others; along axes that split nothing, all receive alike."""
+    mesh = plan.target.layout.mesh
+    sides = (*plan.sources, plan.target)
+    split = [any(axis in side.layout.dim_of for side in sides) for axis in mesh.axis_names]
+    ranges = [range(size) if cut else range(1) for size, cut in zip(mesh.mesh_shape, split, strict=True)]
+    alike = math.prod(size for size, cut in zip(mesh.mesh_shape, split, strict=True) if not cut)
+    received = []
+    for coords in product(*ranges):
+        slot = mesh.slot(coords)
+        others = (copy.elements for copy in plan.copies(slot) if copy.source_slot != slot)
+        received.append(sum(others) * itemsize)
+    return Bytes(max(received), sum(received) * alike)

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import make_mesh
 from weft.sharding.placements import ReduceOp
+from weft.tensor.comm_log import comm_log
 from weft.tensor.tensor import Tensor
 
 from .harness import assert_sound, laid
@@ -21,6 +22,15 @@ MESH = make_mesh({"x": 4})
 
 NOT_COMPARED = {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"}
 """Ops whose results are whatever the memory holds: their shapes are compared."""
+
+
+REASONS = {
+    "sparse.sampled_addmm": "computes with sparse tensors, which have no layout",
+    "sparse.mm.reduce": "computes with sparse tensors, which have no layout",
+    "to_sparse": "gives a sparse tensor, which has no layout",
+    "tensor_split": "with indices in a tensor: torch reads their memory itself; give them as numbers",
+}
+"""Ops that raise on sharded tensors, and why; none gives another value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +48,17 @@ class Tried:
     op: str
     forward: Outcome
     backward: Outcome
+    moves: bool = False
+    """Whether the op moved data on its way forward."""
 
 
 def op_infos() -> list[object]:
-    """The ops of PyTorch's database that take float32 tensors and run on a CPU."""
+    """The ops of PyTorch's database that take float32 tensors and run on a CPU (compiled jiterator ops do not)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
 
-    return [op for op in op_db if torch.float32 in op.supported_dtypes("cpu")]
+    return [op for op in op_db if torch.float32 in op.supported_dtypes("cpu") and "jiterator" not in op.name]
 
 
 def name_of(op: object) -> str:
@@ -77,7 +89,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], Layout]] = {
 
 def tried(op: object, most: int | None, layout: str = "first dim split") -> Iterator[Tried]:
     """The outcomes of the first samples of an op, its tensors in one of the `LAYOUTS`."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     samples = op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd)  # type: ignore[attr-defined]
     for sample in islice(samples, most):
         yield _tried(op, sample, LAYOUTS[layout])
@@ -91,14 +103,17 @@ def _tried(op: object, sample: object, layout: Callable[[torch.Tensor], Layout])
     except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
         return Tried(name, Outcome("none", f"plain torch: {error}"), Outcome("none"))
     split, leaves = None, []
+    moves = False
     try:
-        split, leaves = _run(op, tree_map(lambda x: _fresh_split(x, layout), given))
+        with comm_log() as log:
+            split, leaves = _run(op, tree_map(lambda x: _fresh_split(x, layout), given))
+        moves = log.total_bytes > 0
         forward = _compared(split, plain, shapes_only=name in NOT_COMPARED)
     except Exception as error:  # noqa: BLE001 - whatever an op raises is its outcome
         forward = Outcome("error", f"{type(error).__name__}: {error}")
     if not plain_leaves or forward.kind != "pass":
-        return Tried(name, forward, Outcome("none"))
-    return Tried(name, forward, _backward(split, plain, leaves, plain_leaves))
+        return Tried(name, forward, Outcome("none"), moves)
+    return Tried(name, forward, _backward(split, plain, leaves, plain_leaves), moves)
 
 
 def _fresh(x: object) -> object:
@@ -116,7 +131,7 @@ def _fresh_split(x: object, layout: Callable[[torch.Tensor], Layout]) -> object:
 def _run(op: Callable[..., object], given: tuple[object, tuple[object, ...], dict[str, object]]):  # type: ignore[no-untyped-def]
     first, args, kwargs = given
     leaves = [x for x in tree_flatten(given)[0] if isinstance(x, torch.Tensor) and x.requires_grad]
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     # Some ops write to their input, which a leaf does not allow.
     first = first.clone() if isinstance(first, torch.Tensor) and first.requires_grad else first
     result = op(first, *args, **kwargs)

@@ -53,7 +53,7 @@ def scan(linear: bool = False) -> Rule:
         outputs = (dims,) * len(call.func._schema.returns)
         return Factors((dims,), outputs, sizes, whole, linear=0 if linear and spec.dtype is not torch.bool else "no")
 
-    return Rule(factors)
+    return Rule(factors, of_nothing=ReduceOp.SUM)
 
 
 _MAX, _MIN, _PROD = frozenset({ReduceOp.MAX}), frozenset({ReduceOp.MIN}), frozenset({ReduceOp.PROD})

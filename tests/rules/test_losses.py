@@ -8,7 +8,7 @@ import torch.nn.functional as nn
 
 from weft.sharding.layout import Layout
 
-from .harness import LINE, check, laid, memory, moves
+from .harness import GRID, LINE, check, laid, memory, moves
 
 REDUCTIONS = ["none", "mean", "sum"]
 
@@ -97,3 +97,55 @@ def test_a_split_batch_moves_two_scalars(separate: bool) -> None:
         assert moves(lambda: nn.cross_entropy(x, target).item()) == {"all_reduce": 2}
         loss = nn.cross_entropy(x, target)
         assert moves(loss.backward).get("all_gather", 0) == 0
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_split_classes_are_not_gathered(reduction: str, weighted: bool, separate: bool) -> None:
+    """Of many classes split over devices, only what each reduces moves; the gradient stays where the scores are."""
+    x, target = numbers(4, 300000), torch.tensor([0, 299999, -100, 1234])
+    weight = numbers(300000, seed=1).square() if weighted else None
+    plain = x.clone().requires_grad_()
+    expected = nn.cross_entropy(plain, target, weight, reduction=reduction)
+    with memory(separate):
+        for layout in (Layout(LINE, [(), ("x",)]), Layout(GRID, [("a",), ("b",)]), Layout(GRID, [(), ("b", "a")])):
+            given = laid(x, layout).requires_grad_()
+            classes = None if weight is None else laid(weight, Layout(layout.mesh, [layout.splits[1]]))
+            labels = laid(target, Layout(layout.mesh, [layout.splits[0]]))
+            moved = {}
+
+            def step(given=given, labels=labels, classes=classes) -> torch.Tensor:
+                loss = nn.cross_entropy(given, labels, classes, reduction=reduction)
+                loss.sum().backward()
+                return loss
+
+            if not weighted:
+                moved = moves(step)
+                given.grad = None
+            loss = step()
+            assert "all_gather" not in moved
+            torch.testing.assert_close(loss.detach().full_tensor(), expected.detach())
+            torch.testing.assert_close(
+                given.grad.full_tensor(), torch.autograd.grad(expected.sum(), plain, retain_graph=True)[0]
+            )
+            assert given.grad._layout is layout
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax])
+def test_softmax_along_a_long_split_dim_is_not_gathered(function: object, separate: bool) -> None:
+    x = numbers(4, 300000)
+    plain = x.clone().requires_grad_()
+    expected = function(plain, 1)
+    expected.backward(numbers(4, 300000, seed=1))
+    with memory(separate):
+        for layout in (Layout(LINE, [(), ("x",)]), Layout(GRID, [("a",), ("b",)])):
+            given = laid(x, layout).requires_grad_()
+            out = function(given, 1)
+            assert set(moves(lambda given=given: function(given, 1))) == {"all_reduce"}
+            assert out._layout is layout
+            torch.testing.assert_close(out.detach().full_tensor(), expected.detach())
+            grad = laid(numbers(4, 300000, seed=1), layout)
+            assert set(moves(lambda out=out, grad=grad: out.backward(grad))) == {"all_reduce"}
+            torch.testing.assert_close(given.grad.full_tensor(), plain.grad)

@@ -12,6 +12,7 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     attention,
     batch_norm,
     becoming,
+    classes,
     conjugation,
     creation_like,
     dispatch,

@@ -8,7 +8,9 @@ import torch
 
 from ..rules.losses import ELEMENTWISE, NONE, SUM
 from .arguments import argument
+from .classes import nll_loss_of_split_classes, nll_loss_of_split_classes_backward, stays_split
 from .dispatch import handler, run_by_rule
+from .tensor import Tensor
 
 aten = torch.ops.aten
 
@@ -61,19 +63,29 @@ def _averaged_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 @handler(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def _nll_loss(func: Op, args: Args, kwargs: Kwargs) -> object:
-    if _reduction(func, args, kwargs) != _MEAN:
+    x, target, weight, reduction, ignored = cast("tuple[Tensor, torch.Tensor, Optional, int, int]", args)
+    if x.dim() > 1 and stays_split(x, 1):
+        each, share = nll_loss_of_split_classes(func, args, x, target, weight, ignored)
+        if reduction == NONE:
+            return each, torch.zeros_like(share.sum())
+        total, share = each.sum(), share.sum()
+    elif reduction == _MEAN:
+        total, share = cast("tuple[torch.Tensor, torch.Tensor]", run_by_rule(func, (*args[:3], SUM, ignored), kwargs))
+    else:
         return run_by_rule(func, args, kwargs)
-    total, weight = cast(
-        "tuple[torch.Tensor, torch.Tensor]", run_by_rule(func, *_with_reduction(func, args, kwargs, SUM))
-    )
-    return total / weight, weight
+    return total / share if reduction == _MEAN else total, share
 
 
 @handler(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def _nll_loss_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
-    if _reduction(func, args, kwargs) == _MEAN:
-        grad, weight = cast(torch.Tensor, args[0]), cast(torch.Tensor, args[-1])
-        args, kwargs = _with_reduction(func, (grad / weight, *args[1:]), kwargs, SUM)
+    grad, x, target, weight, reduction, ignored, share = cast(
+        "tuple[torch.Tensor, torch.Tensor, torch.Tensor, Optional, int, int, torch.Tensor]", args
+    )
+    if reduction == _MEAN:
+        grad, reduction = grad / share, SUM
+    args = (grad, x, target, weight, reduction, ignored, share)
+    if isinstance(x, Tensor) and x.dim() > 1 and stays_split(x, 1):
+        return nll_loss_of_split_classes_backward(func, args, grad, x, target, weight, ignored)
     return run_by_rule(func, args, kwargs)
 
 

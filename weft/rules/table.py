@@ -3,6 +3,7 @@
 from . import (
     attention,
     convolution,
+    diagonals,
     indexing,
     joining,
     losses,
@@ -20,6 +21,7 @@ from . import (
 __all__ = [
     "attention",
     "convolution",
+    "diagonals",
     "indexing",
     "joining",
     "losses",

@@ -20,7 +20,7 @@ from . import calls, moving, watch, world
 from .calls import Call, call_between
 from .check import check
 from .group import Processes, group_of, owners_of, wire_device
-from .moving import FillStage, MoveStage, Route
+from .moving import BroadcastStage, FillStage, MoveStage, Route
 from .reducing import ReduceStage
 from .wire import swap
 
@@ -87,6 +87,8 @@ def _stage(step: Step, *, is_last: bool) -> Stage:
         return FillStage(step)
     if isinstance(step, (AllReduce, ReduceScatter, ReduceExchange)):
         return ReduceStage(step)
+    if BroadcastStage.fits(step):
+        return BroadcastStage(step)
     return MoveStage(step, is_last=is_last)
 
 

@@ -48,6 +48,10 @@ class Group:
         self._number = (self._number + 1) & 0x7FFFFFFF
         return self._number
 
+    def known_backend(self, device_type: str) -> c10d.ProcessGroup | None:
+        """What carries tensors on this kind of torch device, if it has been made."""
+        return self._backends.get(device_type)
+
     def backend(self, device_type: str) -> c10d.ProcessGroup:
         """What carries tensors on this kind of torch device, made when it is first needed."""
         known = self._backends.get(device_type)

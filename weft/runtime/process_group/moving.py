@@ -24,9 +24,9 @@ from . import world
 from .group import Group, Processes, component, group_of, owners_of, wire_device
 from .occupancy import occupancy, slots_of
 from .parcels import Pair, Parcels, Part, parcelled, part
-from .wire import exchange
+from .wire import ROOM, broadcast, exchange
 
-__all__ = ["FillStage", "MoveStage", "Room", "Route", "permute", "processes_of", "stored_part"]
+__all__ = ["BroadcastStage", "FillStage", "MoveStage", "Room", "Route", "permute", "processes_of", "stored_part"]
 
 Route = tuple[int | None, ...]
 """For each slot, the slot whose shard it gets, or None for zeros."""
@@ -180,6 +180,34 @@ def _sends(step: Step, slot: Slot) -> tuple[Transfer, ...]:
 
 
 @final
+class BroadcastStage:
+    """What this process does when one process gives its whole tensor to others."""
+
+    def __init__(self, step: Step) -> None:
+        self._processes = processes_of(step)
+        (self._root,) = owners_of(step.source.mesh)
+        self._wire = wire_device(step.source.mesh, step.target.mesh)
+        self._step = step
+
+    @classmethod
+    def fits(cls, step: Step) -> bool:
+        """Whether a step is that, and large enough for the processes to pass it on."""
+        whole = step.source.is_replicated and step.target.is_replicated
+        large = math.prod(step.shape) * step.itemsize > ROOM
+        return whole and large and len(owners_of(step.source.mesh)) == 1
+
+    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
+        """The pieces after the step."""
+        there = holding(self._step.target)
+        flat = torch.empty(math.prod(self._step.shape), dtype=dtype, device=self._wire)
+        if pieces:
+            flat = pieces[0].to(self._wire).resolve_conj().resolve_neg().contiguous().view(-1)
+        broadcast(group_of(self._processes), flat, self._root)
+        value = pieces[0] if pieces else flat.view(self._step.shape)
+        return tuple(lazy_clone(value.to(device)) for device in there.devices)
+
+
+@final
 class FillStage:
     """What this process does in a step that makes contributions of what is stored; nothing travels."""
 
@@ -207,11 +235,10 @@ class FillStage:
 
 def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:
     """Whole shards change places; slots that get none get zeros."""
-    there = holding(layout)
-    targets = tuple(
-        torch.zeros(there.piece_shape(piece, shape), dtype=dtype, device=there.devices[piece])
-        for piece in range(there.count)
-    )
+    targets = Room(layout, shape).new(dtype)
+    for slot, target in zip(holding(layout).slots, targets, strict=True):
+        if route[slot] is None:
+            target.zero_()
     processes = owners_of(layout.mesh)
     parcels = _permuted(layout, shape, route, processes)
     limit = math.prod(shape) * dtype.itemsize

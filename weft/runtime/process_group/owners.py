@@ -141,4 +141,6 @@ def owners_of_step(step: Reducing) -> Owners:
     replicas = any(sizes[axis] > 1 for axis in step.source.replicated_axes)
     count = math.prod(sizes[axis] for axis in step.source.split_axes)
     small = math.prod(step.shape) * step.itemsize <= SMALL * count
-    return EachItsShard(step) if replicas or small else EachAStretch(step)
+    # Two devices receive as much of each other's shard as of two stretches, but wait once.
+    once = replicas or small or step.contributions == 2
+    return EachItsShard(step) if once else EachAStretch(step)

@@ -38,11 +38,13 @@ def stream(work: c10d.Work, group: Group) -> None:
 
 def finish_turns(work: c10d.Work, group: Group) -> None:
     """Waits for a collective that can be waited for in turns."""
-    patience = Patience(group.processes)
+    start = time.monotonic()
+    patience: Patience | None = None
     while True:
         try:
             work.wait(TURN)
         except RuntimeError as error:
+            patience = patience or Patience(group.processes, start)
             # A turn that ends is no failure; the backend itself watches over the timeout.
             if work.is_completed():
                 group.abandon([work])
@@ -59,23 +61,34 @@ def finish(works: Sequence[c10d.Work], group: Group) -> None:
     """Waits for messages."""
     if not works:
         return
-    patience = Patience(group.processes)
-    done = _waiter.wait_for(works)
+    start = time.monotonic()
+    task = _waiter.wait_for(works)
+    patience: Patience | None = None
     try:
-        while not done.wait(TURN.total_seconds()):
+        while not task.done.acquire(timeout=TURN.total_seconds()):
+            if patience is None:
+                patience = Patience(group.processes, start)
             patience.take_turn()
     except BaseException:
         group.abandon(works)
         raise
-    if done.error is not None:
+    if task.error is not None:
         group.abandon(works)
-        raise patience.lost(done.error) from None
+        raise (patience or Patience(group.processes, start)).lost(task.error) from None
 
 
-class _Done(threading.Event):
-    """Whether messages have gone and come, or why not."""
+class _Task:
+    """Messages to wait for; the lock is free when they have gone and come, or will not."""
 
-    error: RuntimeError | None = None
+    __slots__ = ("done", "error", "works")
+
+    def __init__(self, works: Sequence[c10d.Work]) -> None:
+        self.works, self.error = works, None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+    works: Sequence[c10d.Work]
+    error: RuntimeError | None
 
 
 @final
@@ -83,28 +96,28 @@ class _Waiter:
     """A thread that waits for messages, because a wait of the backend cannot be interrupted, and its thread can wait."""
 
     def __init__(self) -> None:
-        self._tasks: SimpleQueue[tuple[Sequence[c10d.Work], _Done]] = SimpleQueue()
+        self._tasks: SimpleQueue[_Task] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def wait_for(self, works: Sequence[c10d.Work]) -> _Done:
+    def wait_for(self, works: Sequence[c10d.Work]) -> _Task:
         """Says when all of it is done."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="weft-wire", daemon=True)
             self._thread.start()
-        done = _Done()
-        self._tasks.put((works, done))
-        return done
+        task = _Task(works)
+        self._tasks.put(task)
+        return task
 
     def _run(self) -> None:
         while True:
-            works, done = self._tasks.get()
+            task = self._tasks.get()
             try:
-                for work in works:
+                for work in task.works:
                     work.wait()
             except RuntimeError as error:
-                done.error = error
-            done.set()
-            del works, done
+                task.error = error
+            task.done.release()
+            del task
 
 
 _waiter = _Waiter()
@@ -125,10 +138,10 @@ def in_time(action: Callable[[], T], processes: Processes) -> T:
 class Patience:
     """How long this process has waited for others, and what they did in the meantime."""
 
-    def __init__(self, processes: Processes) -> None:
+    def __init__(self, processes: Processes, start: float | None = None) -> None:
         self._here = world.current()
         self._others = [process for process in processes if process != self._here.process]
-        self._start = time.monotonic()
+        self._start = time.monotonic() if start is None else start
         self._vigil: Vigil | None = None
         self._warned = False
 

@@ -16,7 +16,7 @@ from .group import Group
 from .parcels import Leg, Parcels, Range
 from .waiting import different_calls, fingerprint, finish, finish_turns, in_time, stream
 
-__all__ = ["exchange", "swap"]
+__all__ = ["broadcast", "exchange", "swap"]
 
 
 def exchange(
@@ -54,7 +54,7 @@ def swap(
 
     No message has more bytes than `limit`, which all processes know alike.
     """
-    backend = in_time(lambda: group.backend(wire.type), group.processes)
+    backend = _backend(group, wire.type)
     number = group.next_number()
     if group.is_streamed(wire.type):
         empty = torch.empty(0, dtype=torch.uint8, device=wire)
@@ -62,7 +62,7 @@ def swap(
         received = [empty if k == group.index else x.view(torch.uint8) for k, x in enumerate(incoming)]
         stream(backend.alltoall(received, sent), group)
         return
-    if limit is not None and limit <= ROOM:
+    if limit is not None and limit <= envelope_size(group.size) - HEAD:
         _swap_small(backend, group, outgoing, incoming, number)
         return
     # Each begins with its right-hand neighbour, so that not all send to the first at once.
@@ -72,10 +72,29 @@ def swap(
     finish(works, group)
 
 
-ENVELOPE = 4096
-"""Bytes of a small message: all have the same, so that messages of different calls can be told apart."""
+def _backend(group: Group, kind: str) -> c10d.ProcessGroup:
+    known = group.known_backend(kind)
+    return in_time(lambda: group.backend(kind), group.processes) if known is None else known
+
+
+def broadcast(group: Group, flat: torch.Tensor, root: int) -> None:
+    """Gives the elements of one process's flat tensor to all others of a group."""
+    backend = _backend(group, flat.device.type)
+    work = backend.broadcast(flat.view(torch.uint8), group.processes.index(root))
+    if group.is_streamed(flat.device.type):
+        stream(work, group)
+    else:
+        finish_turns(work, group)
+
+
 HEAD = 8
-ROOM = ENVELOPE - HEAD
+ROOM = 4096 - HEAD
+"""Bytes that always fit into a small message."""
+
+
+def envelope_size(processes: int) -> int:
+    """Bytes of a small message: all of a group have the same, so that those of different calls can be told apart."""
+    return 32768 if processes <= 16 else HEAD + ROOM
 
 
 def _swap_small(
@@ -86,8 +105,8 @@ def _swap_small(
     number: int,
 ) -> None:
     """Small messages go in one all-to-all, which has the least latency; each says which call it belongs to."""
-    leaving = torch.empty(group.size, ENVELOPE, dtype=torch.uint8)
-    arriving = torch.empty(group.size, ENVELOPE, dtype=torch.uint8)
+    leaving = torch.empty(group.size, envelope_size(group.size), dtype=torch.uint8)
+    arriving = torch.empty_like(leaving)
     head = torch.tensor([fingerprint(number)])
     leaving[:, :HEAD] = head.view(torch.uint8)
     for envelope, x in zip(leaving, outgoing, strict=True):

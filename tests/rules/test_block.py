@@ -30,7 +30,7 @@ WEIGHTS: dict[str, tuple[tuple[int, ...], tuple[str | None, ...]]] = {
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) / 4
+    return torch.randn(shape, dtype=torch.float32, generator=torch.Generator().manual_seed(seed)) / 4
 
 
 def block(x: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -59,8 +59,8 @@ def test_one_all_reduce_per_half(separate: bool) -> None:
         out = block(given, weights)
         assert out._layout == Layout(MESH, [("dp",), (), ()], {"tp": ReduceOp.SUM})
         assert moves(lambda: out + 1) == {"all_reduce": 1}
-        torch.testing.assert_close(out.detach().full_tensor(), expected.detach())
+        torch.testing.assert_close(out.detach().full_tensor(), expected.detach(), rtol=1e-4, atol=1e-4)
         out.square().mean().backward()
         for name, w in weights.items():
             assert w.grad._layout is w._layout
-            torch.testing.assert_close(w.grad.full_tensor(), plain[name].grad)
+            torch.testing.assert_close(w.grad.full_tensor(), plain[name].grad, rtol=1e-4, atol=1e-4)

@@ -10,7 +10,7 @@ import torch
 from ..sharding.placements import ReduceOp
 from .arguments import arranged, broadcast_into
 from .factors import Dims, Factors
-from .registry import Call, Rule, Spec, rules
+from .registry import Call, Region, Rule, Spec, rules
 
 aten = torch.ops.aten
 
@@ -37,14 +37,24 @@ class _Heads:
     def mask(self, spec: Spec | None) -> Dims:
         return () if spec is None else broadcast_into(spec.shape, self.scores, self.score_sizes)
 
-    def named(self, mask: Spec | None) -> dict[str, Dims]:
+    def named(self, call: Call) -> dict[str, Dims]:
+        """The dims of the tensors that a kernel or its gradient takes, by name."""
         one: dict[str, Dims] = {"query": self.query, "key": self.key, "value": self.value}
         one |= dict.fromkeys(("out", "grad_out", "grad_out_"), self.out)
-        one |= dict.fromkeys(("attn_mask", "attn_bias"), self.mask(mask))
-        return one | {"logsumexp": self.rows} | dict.fromkeys(_CONSTANTS, ())
+        one |= dict.fromkeys(("attn_mask", "attn_bias"), self.mask(_mask(call)))
+        for name in ("philox_seed", "philox_offset", "cum_seq_q", "cum_seq_k"):
+            spec = call.arg(name)
+            one[name] = ((),) * spec.ndim if isinstance(spec, Spec) else ()
+        rows = call.arg("logsumexp")
+        return one | ({"logsumexp": self.normalizers(rows)} if isinstance(rows, Spec) else {})
 
+    def normalizers(self, rows: Spec) -> Dims:
+        """One number per query, or where a kernel rounds their count up, some more."""
+        per_query = self.rows if self.is_exact(rows) else self.rows[:2]
+        return (*per_query, *((),) * (rows.ndim - len(per_query)))
 
-_CONSTANTS = ("philox_seed", "philox_offset", "cum_seq_q", "cum_seq_k")
+    def is_exact(self, rows: Spec) -> bool:
+        return rows.shape[2] == self.sizes["q"]
 
 
 def _mask(call: Call) -> Spec | None:
@@ -52,20 +62,21 @@ def _mask(call: Call) -> Spec | None:
     return given if isinstance(given, Spec) and given.ndim else None
 
 
-def _forward(rows: bool, constants: Sequence[int], nothing: Sequence[int], count: int) -> Rule:
-    """An attention kernel: its result, its rows' normalizers, numbers that are the same everywhere, and no tensors.
+def _forward(rows: int | None, constants: Sequence[int], nothing: Sequence[int], count: int) -> Rule:
+    """An attention kernel: its result, the queries' normalizers, numbers that are the same everywhere, and no tensors.
 
-    `rows`: whether the normalizers have one entry per query; some kernels round their number up.
+    `rows`: how many dims the normalizers have; None: (batch, heads, queries), and queries may be split.
     """
 
     def factors(call: Call) -> Factors | None:
         heads = _Heads(call)
         if cast(float, call.arg("dropout_p")) > 0 or call.arg("return_debug_mask"):
             return None
-        outputs: list[Dims | None] = [heads.out, heads.rows if rows else (*heads.rows[:2], ())]
+        per_query = heads.rows if rows is None else (*heads.rows[:2], *((),) * (rows - 2))
+        outputs: list[Dims | None] = [heads.out, per_query]
         outputs += [None if k in nothing else () for k in range(2, count)]
-        whole = heads.whole if rows else heads.whole | {"q"}
-        inputs = arranged(call, heads.named(_mask(call)))
+        whole = heads.whole if rows is None else heads.whole | {"q"}
+        inputs = arranged(call, heads.named(call))
         repeated = frozenset((k, name) for k in constants for name in heads.sizes)
         return Factors(inputs, tuple(outputs), heads.sizes, frozenset(whole), repeated=repeated)
 
@@ -81,34 +92,39 @@ def _backward(mask_gradient: bool = False) -> Rule:
         if cast(float, call.arg("dropout_p")) > 0:
             return None
         outputs: tuple[Dims | None, ...] = (heads.query, heads.key, heads.value)
-        partial = {1, 2}
-        whole = set(heads.whole)
         if mask_gradient:
             wanted = cast("Sequence[bool]", call.arg("grad_input_mask"))[3]
             outputs += (heads.mask(mask) if wanted and mask is not None else None,)
-            partial.add(3)
-        if (
-            not isinstance(call.arg("logsumexp"), Spec)
-            or cast(Spec, call.arg("logsumexp")).shape[2] != heads.sizes["q"]
-        ):
-            whole.add("q")
-        named = heads.named(mask)
-        if "q" in whole:
-            named["logsumexp"] = (*heads.rows[:2], *((),) * (cast(Spec, call.arg("logsumexp")).ndim - 2))
-        return Factors(
-            arranged(call, named), outputs, heads.sizes, frozenset(whole), linear=0, partial_outputs=frozenset(partial)
-        )
+        whole = heads.whole if heads.is_exact(cast(Spec, call.arg("logsumexp"))) else heads.whole | {"q"}
+        inputs = arranged(call, heads.named(call))
+        partial = frozenset(range(1, len(outputs)))
+        return Factors(inputs, outputs, heads.sizes, frozenset(whole), linear=0, partial_outputs=partial)
 
-    return Rule(factors, of_nothing=ReduceOp.SUM)
+    return Rule(factors, local=_efficient_backward_here) if mask_gradient else Rule(factors, of_nothing=ReduceOp.SUM)
+
+
+def _efficient_backward_here(
+    func: torch._ops.OpOverload,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    inputs: Sequence[Region],
+    outputs: Sequence[Region],
+) -> object:
+    """The kernel reads its own result as it wrote it: the features of all heads of a query side by side."""
+    out = cast(torch.Tensor, args[5]).transpose(1, 2).contiguous().transpose(1, 2)
+    if out.numel():
+        return func(*args[:5], out, *args[6:], **kwargs)
+    wanted = cast("Sequence[bool]", args[10])
+    return tuple(out.new_zeros(region.shape) if w else None for region, w in zip(outputs, wanted, strict=True))
 
 
 rules |= {
-    aten._scaled_dot_product_flash_attention_for_cpu.default: _forward(True, (), (), 2),
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _forward(None, (), (), 2),
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _backward(),
-    aten._scaled_dot_product_efficient_attention.default: _forward(False, (2, 3), (), 4),
+    aten._scaled_dot_product_efficient_attention.default: _forward(3, (2, 3), (), 4),
     aten._scaled_dot_product_efficient_attention_backward.default: _backward(mask_gradient=True),
-    aten._scaled_dot_product_flash_attention.default: _forward(True, (6, 7, 8), (2, 3, 4, 5), 9),
+    aten._scaled_dot_product_flash_attention.default: _forward(None, (6, 7, 8), (2, 3, 4, 5), 9),
     aten._scaled_dot_product_flash_attention_backward.default: _backward(),
-    aten._scaled_dot_product_cudnn_attention.default: _forward(False, (6, 7), (2, 3, 4, 5, 8), 9),
+    aten._scaled_dot_product_cudnn_attention.default: _forward(4, (6, 7), (2, 3, 4, 5, 8), 9),
     aten._scaled_dot_product_cudnn_attention_backward.default: _backward(),
 }

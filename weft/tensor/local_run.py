@@ -72,9 +72,14 @@ def run_whole(
             wrapped.append(value)
             continue
         same = written_argument(func, i, args, kwargs)
-        layout = Layout.replicated(mesh, value.dim()) if outputs is None else outputs[i]
+        layout = _of_rank(None if outputs is None else outputs[i], value.dim(), mesh)
         wrapped.append(same if same is not None else wrap((value,), layout, value.shape))
     return type(result)(wrapped)
+
+
+def _of_rank(layout: Layout | None, rank: int, mesh: DeviceMesh) -> Layout:
+    """A layout, or the replicated one for results that a rule knows nothing of, such as the state of a generator."""
+    return layout if layout is not None and layout.rank == rank else Layout.replicated(mesh, rank)
 
 
 @lru_cache(maxsize=8192)
@@ -113,6 +118,11 @@ def schedule_for(
 ) -> Schedule:
     """Where an op runs."""
     specs = _whole_results(func, args, kwargs, tensors)
+    if outputs is not None:
+        outputs = tuple(
+            layout if spec is None else _of_rank(layout, spec.ndim, mesh)
+            for layout, spec in zip(outputs, specs, strict=True)
+        )
     return scheduled(inputs, [tuple(x.shape) for x in tensors], outputs, specs, mesh)
 
 
@@ -183,7 +193,7 @@ def run_everywhere(
                     made[k].setdefault(piece, value)
                 else:
                     _fill(made[k], piece, part, value, schedule.specs[k])
-            elif value is not None:
+            elif value is not None and len(values) == 1:
                 return result
     return _gathered(func, args, kwargs, schedule, made, result)
 
@@ -259,7 +269,7 @@ def _gathered(
     wrapped: list[object] = []
     for k, (layout, spec) in enumerate(zip(schedule.outputs, schedule.specs, strict=True)):
         if spec is None:
-            wrapped.append(None)
+            wrapped.append(result[k] if isinstance(result, (tuple, list)) else None)
             continue
         same = written_argument(func, k, args, kwargs)
         if same is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 
 import torch
@@ -52,6 +53,7 @@ class Tried:
     """Whether the op moved data on its way forward."""
 
 
+@cache
 def op_infos() -> list[object]:
     """The ops of PyTorch's database that take float32 tensors and run on a CPU (compiled jiterator ops do not)."""
     with warnings.catch_warnings():
@@ -90,7 +92,8 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], Layout]] = {
 def tried(op: object, most: int | None, layout: str = "first dim split") -> Iterator[Tried]:
     """The outcomes of the first samples of an op, its tensors in one of the `LAYOUTS`."""
     torch.default_generator.manual_seed(0)
-    samples = op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd)  # type: ignore[attr-defined]
+    # `op.sample_inputs` does the same, but searches the whole stack for a test of PyTorch's at every call.
+    samples = op.sample_inputs_func(op, "cpu", torch.float32, op.supports_autograd)  # type: ignore[attr-defined]
     for sample in islice(samples, most):
         yield _tried(op, sample, LAYOUTS[layout])
 

@@ -8,6 +8,7 @@ import torch
 import weft
 from examples.models import gpt2, llama
 from weft import P
+from weft.runtime.machine import use_separate_memory
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
 BLOCKS = {
@@ -49,11 +50,20 @@ def test_tensor_parallel_takes_two_all_reduces_each_way(name: str) -> None:
     assert moved(backward) == {"all_reduce": 2}
 
 
+@pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("name", BLOCKS)
-def test_an_unchanged_block_takes_two_all_reduces_too(name: str) -> None:
-    with weft.comm_log() as log:
-        weft.shard(block(name)(stream(P("dp"))), MESH, P("dp"))
-    assert log.counts() == {"all_reduce": 2}
+def test_an_unchanged_block_takes_two_all_reduces_each_way_too(name: str, separate: bool) -> None:
+    use_separate_memory(separate)
+    try:
+        module, weights = block(name), stream(P("dp")).detach()
+        with weft.comm_log() as forward:
+            y = weft.shard(module(stream(P("dp"))), MESH, P("dp"))
+        assert forward.counts() == {"all_reduce": 2}
+        with weft.comm_log() as backward:
+            (y * weights).sum().backward()
+        assert moved(backward) == {"all_reduce": 2}
+    finally:
+        use_separate_memory(False)
 
 
 @pytest.mark.parametrize("name", BLOCKS)

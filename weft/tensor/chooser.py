@@ -17,6 +17,8 @@ __all__ = ["Choice", "Input", "choose", "stop_over"]
 _OPERATIONS_PER_SECOND = 1e12
 """What one device computes, for the price of computing the same on several: coarse, but the same everywhere."""
 _MOST_CANDIDATES = 6
+_FOR_ONE_OP = 2.0
+"""How much dearer it is to bring an input for one op alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +230,9 @@ def _price(
             middle = stop_over(given.layout, need)
             if middle is not None:
                 seconds += move_cost(given.layout, middle, given.shape, given.itemsize)
-            seconds += move_cost(middle or given.layout, need, given.shape, given.itemsize)
+            bring = move_cost(middle or given.layout, need, given.shape, given.itemsize)
+            # A sum that is resolved serves the ops after this one too; what is gathered to keep it pending does not.
+            seconds += _FOR_ONE_OP * bring if proposal.pending and not given.layout.pending else bring
     for dims, layout in zip(factors.outputs, choice.outputs, strict=True):
         if dims is not None and layout.pending:
             shape = tuple(math.prod(factors.sizes.get(f, 1) for f in dim) for dim in dims)

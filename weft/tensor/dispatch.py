@@ -18,7 +18,6 @@ from .aliasing import (
     have_copies,
     is_current,
     refresh,
-    remember_resolved,
     write_through,
 )
 from .chooser import Choice, Input, choose, stop_over
@@ -27,6 +26,7 @@ from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, 
 from .movement import from_plain, moved, note_move, to_plain
 from .op_kind import kind_of
 from .plain_gradient import keep_gradient_plain
+from .resolving import resolve
 from .schedule import Schedule
 from .single_run import needs_single_run, run_once, writes_beside
 from .tensor import Tensor
@@ -364,11 +364,10 @@ def _brought(
     if in_place and whole and not x._layout.pending and x._layout.mesh is need.mesh:
         note_move(x, need, str(func))
         return x
-    middle = stop_over(x._layout, need)
-    result = moved(x if middle is None else moved(x, middle, str(func), implicit=True), need, str(func), implicit=True)
     if x._layout.pending and need is x._layout.resolved and not in_place:
-        remember_resolved(x, result)
-    return result
+        return resolve(x, str(func))
+    middle = stop_over(x._layout, need)
+    return moved(x if middle is None else moved(x, middle, str(func), implicit=True), need, str(func), implicit=True)
 
 
 def _run_plain(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:

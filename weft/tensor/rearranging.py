@@ -12,8 +12,8 @@ from ..runtime.rearranging import rearrange
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from . import comm_log, policy
-from .aliasing import is_current, remember_resolved
 from .movement import from_plain, moved
+from .resolving import resolve
 from .tensor import Tensor, wrap
 
 __all__ = ["alike", "note_rearrangement", "rearranged", "resolved"]
@@ -70,12 +70,7 @@ def note_rearrangement(plan: Rearrangement, itemsize: int, op: str) -> None:
 
 def resolved(x: Tensor, op: str, keeps: frozenset[ReduceOp] = frozenset()) -> Tensor:
     """A tensor with nothing pending but reductions of the kinds that an op keeps."""
-    if all(kind in keeps for _, kind in x._layout.pending):
-        return x
-    if x._resolved is None or not is_current(x):
-        remember_resolved(x, moved(x, x._layout.resolved, op, implicit=True))
-    assert x._resolved is not None
-    return x._resolved
+    return x if all(kind in keeps for _, kind in x._layout.pending) else resolve(x, op)
 
 
 def alike(tensors: Sequence[torch.Tensor], op: str, keeps: frozenset[ReduceOp] = frozenset(ReduceOp)) -> list[Tensor]:

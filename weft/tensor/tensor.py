@@ -20,6 +20,7 @@ from .compiling import announce
 
 if TYPE_CHECKING:
     from .aliasing import Shown
+    from .resolving import Turned
 
 __all__ = ["Tensor", "become", "wrap"]
 
@@ -49,6 +50,8 @@ class Tensor(torch.Tensor):
     """How many writes to pending tensors there had been when `_resolved` was made."""
     _shown: Shown | None = None
     """What this tensor shows of another, where it is a view whose elements had to move."""
+    _turned: Turned | None = None
+    """The pending tensor that this one is a view of, where it has all elements of it."""
 
     _run: ClassVar[Dispatcher]
     _align: ClassVar[Callable[[torch.Tensor | None, Layout], torch.Tensor | None]]
@@ -355,16 +358,17 @@ def wrap_whole(whole: torch.Tensor, layout: Layout) -> Tensor:
 def become(x: Tensor, value: Tensor) -> None:
     """Makes a tensor what another one is: the same object for whoever holds it, with the other's shape and memory."""
     torch.Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
-    x._layout, x._pieces, x._asked, x._resolved, x._shown = (
+    x._layout, x._pieces, x._asked, x._resolved, x._shown, x._turned = (
         value._layout,
         value._pieces,
         value._asked,
         None,
         value._shown,
+        None,
     )
 
 
-_OWN_STATE = ("_layout", "_pieces", "_asked", "_resolved", "_resolved_at", "_aligned", "_shown")
+_OWN_STATE = ("_layout", "_pieces", "_asked", "_resolved", "_resolved_at", "_aligned", "_shown", "_turned")
 
 
 def _carry_state(source: Tensor, target: Tensor) -> None:

@@ -11,6 +11,7 @@ import torch
 from ..runtime.holding import holding
 from .aliasing import is_current, remember, remember_alias
 from .movement import to_plain
+from .resolving import note_turned
 from .tensor import Tensor, wrap
 from .writing import store
 
@@ -26,7 +27,7 @@ def viewed(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: obje
     """The results of a view op; where they are no alias of the first argument's memory, they remember what they show."""
     x = cast(Tensor, args[0])
     unified = holding(x._layout).unified
-    if is_alias and unified and x._shown is None and x._resolved is None:
+    if is_alias and unified and x._shown is None and x._resolved is None and not x._layout.pending:
         return result
     outs = cast("list[Tensor]", list(result) if isinstance(result, (list, tuple)) else [result])
     if not unified:
@@ -34,6 +35,7 @@ def viewed(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: obje
     for i, y in enumerate(outs):
         if is_alias:
             remember_alias(y, x)
+            note_turned(func, y, x, partial(_read, func, args[1:], kwargs, i))
         else:
             remember(y, x, partial(_read, func, args[1:], kwargs, i), partial(_write, func, args[1:], kwargs, i))
     if is_alias and x._resolved is not None and is_current(x):

@@ -21,21 +21,27 @@ def raw(x: torch.Tensor) -> str:
 
 def written(value: object) -> Record:
     if isinstance(value, weft.Tensor):
-        shards = dict(zip(map(str, own_slots(value.mesh)), map(raw, value.local_shards), strict=True))
+        # In one memory, other contributions may make up the same pending value; they are compared by what they reduce to.
+        pending = bool(value._layout.pending)
+        parts = {"the value": raw(value.detach().full_tensor())} if pending else _shards(value)
         return {
             "kind": "tensor",
             "layout": str(value._layout),
             "mesh": str(value.mesh),
             "shape": list(value.shape),
             "dtype": str(value.dtype).removeprefix("torch."),
-            "shards": shards,
-            "pending": bool(value._layout.pending),
-            "full": raw(value.detach().full_tensor()),
+            "parts": parts,
         }
     if isinstance(value, torch.Tensor):
         name = str(value.dtype).removeprefix("torch.")
-        return {"kind": "plain", "shape": list(value.shape), "dtype": name, "full": raw(value)}
+        return {"kind": "plain", "shape": list(value.shape), "dtype": name, "parts": {"the value": raw(value)}}
     return {"kind": "value", "value": value}
+
+
+def _shards(x: weft.Tensor) -> dict[str, str]:
+    return {
+        f"the shard of slot {slot}": raw(shard) for slot, shard in zip(own_slots(x.mesh), x.local_shards, strict=True)
+    }
 
 
 def run_program(name: str, devices: Sequence[Device]) -> dict[str, Record]:
@@ -57,7 +63,7 @@ def differences(label: str, found: Record, expected: Record, *, rounded: bool) -
     """What is different from what is expected, in words."""
     wrong = [
         f"{label}: {key} is {found.get(key)!r}, not {expected.get(key)!r}"
-        for key in ("kind", "layout", "mesh", "shape", "dtype", "pending")
+        for key in ("kind", "layout", "mesh", "shape", "dtype")
         if found.get(key) != expected.get(key)
     ]
     if wrong:
@@ -67,12 +73,11 @@ def differences(label: str, found: Record, expected: Record, *, rounded: bool) -
         close = rounded and isinstance(one, float) and abs(one - float(str(other))) <= 1e-4 * (1 + abs(one))
         same = one == (list(other) if isinstance(other, tuple) else other)
         return [] if close or same else [f"{label}: is {one!r}, not {other!r}"]
-    pairs = {"the value": (found["full"], expected["full"])}
-    # In one memory, other contributions may make up the same pending value; they are compared by what they reduce to.
-    if found["kind"] == "tensor" and not found["pending"]:
-        theirs = expected["shards"]
-        pairs |= {f"the shard of slot {slot}": (text, theirs[slot]) for slot, text in found["shards"].items()}  # type: ignore[attr-defined, index]
-    for what, (one, other) in pairs.items():
+    ours, theirs = found["parts"], expected["parts"]
+    assert isinstance(ours, dict)
+    assert isinstance(theirs, dict)
+    for what, one in ours.items():
+        other = theirs[what]
         if one == other:
             continue
         a, b = numbers_of(found, str(one)), numbers_of(expected, str(other))

@@ -35,17 +35,20 @@ def work(names: Sequence[str], out: Path, backend: str | None, devices_per_proce
     weft.distributed.init(backend=backend, timeout=timeout, devices_per_process=devices_per_process)
     count = weft.distributed.process_count() * devices_per_process
     devices = weft.devices()[:count]
-    found: Found = {}
     for name in names:
         start = time.perf_counter()
+        found: dict[str, Record] | str
         try:
-            found[name] = run_program(name, devices)
+            found = run_program(name, devices)
         except Exception:  # noqa: BLE001 - whatever it is, it is written down
             # Where all processes fail alike, the programs that follow still run.
-            found[name] = traceback.format_exc()
-        finally:
-            print(f"{name}: {time.perf_counter() - start:.2f} s", file=sys.stderr)
-        (out / f"{weft.distributed.process_index()}.json").write_text(json.dumps(found))
+            found = traceback.format_exc()
+        print(f"{name}: {time.perf_counter() - start:.2f} s", file=sys.stderr)
+        _file(out, weft.distributed.process_index(), name).write_text(json.dumps(found))
+
+
+def _file(folder: Path, process: int, program: str) -> Path:
+    return folder / f"{process} {program}.json"
 
 
 def run(
@@ -53,8 +56,8 @@ def run(
     processes: int,
     devices_per_process: int = 1,
     backend: str | None = "gloo",
-    timeout: float = 30,
-    patience: float = 240,
+    timeout: float = 120,
+    patience: float = 600,
 ) -> list[Found]:
     """What the programs yield in each process."""
     with tempfile.TemporaryDirectory() as folder:
@@ -69,12 +72,12 @@ def run(
         ]
         command += ["--backend", backend] if backend else []
         extra = {"NCCL_SOCKET_IFNAME": "lo"} if backend and "nccl" in backend else {}
-        with Processes([*command, *names], processes, extra) as started:
+        with Processes([*command, *names], processes, extra, fresh=backend != "gloo") as started:
             ended = started.wait(patience)
         found: list[Found] = []
         for process, how in enumerate(ended):
-            file = Path(folder) / f"{process}.json"
-            found.append(json.loads(file.read_text()) if file.exists() else {})
+            files = {name: _file(Path(folder), process, name) for name in names}
+            found.append({name: json.loads(file.read_text()) for name, file in files.items() if file.exists()})
             missing = [name for name in names if name not in found[-1]]
             if missing:
                 found[-1][missing[0]] = f"it ended with {how.status}:\n{how.out[-2000:]}\n{how.err[-6000:]}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import timedelta
 from functools import lru_cache
 
 from torch._C import _distributed_c10d as c10d
@@ -36,7 +35,9 @@ world.on_change(_forget)
 
 @lru_cache(maxsize=1)
 def _store() -> c10d.Store:
-    return c10d.PrefixStore("weft/check", watch.cloned(world.store()))
+    store = c10d.PrefixStore("check", watch.cloned(world.store()))
+    store.set_timeout(min(TURN, world.current().timeout))
+    return store
 
 
 def is_always_on() -> bool:
@@ -57,27 +58,25 @@ def check(call: Call, processes: Processes) -> None:
     members = "_".join(map(str, processes))
     _store().set(f"{members}/{count}/{here.process}", json.dumps(call.to_json()))
     others = [process for process in processes if process != here.process]
-    _await([f"{members}/{count}/{process}" for process in others], processes, here.timeout)
-    for process in others:
-        theirs = Call.from_json(json.loads(_store().get(f"{members}/{count}/{process}")))
+    notes = _awaited([f"{members}/{count}/{process}" for process in others], processes)
+    for process, note in zip(others, notes, strict=True):
+        theirs = Call.from_json(json.loads(note))
         if theirs is not None and not theirs.is_like(call):
             raise _mismatch(call, here.process, theirs, process)
     if count > 2:  # all have told of the last call, so all have read about the one before it
         _store().delete_key(f"{members}/{count - 2}/{here.process}")
 
 
-def _await(keys: list[str], processes: Processes, timeout: timedelta) -> None:
-    """Waits for notes, in turns that a signal can interrupt."""
+def _awaited(keys: list[str], processes: Processes) -> list[bytes]:
+    """The notes under these keys, once they are there; waits in turns that a signal can interrupt."""
     patience = Patience(processes)
     while True:
         try:
-            _store().wait(keys, min(TURN, timeout))
+            return _store().multi_get(keys)
         except RuntimeError as error:
             if patience.is_over or "timeout" not in str(error).lower():
                 raise patience.lost() from None
             patience.take_turn()
-        else:
-            return
 
 
 def _mismatch(call: Call, here: int, other: Call, process: int) -> MismatchError:

@@ -62,7 +62,7 @@ class Group:
     def _made(self, device_type: str) -> c10d.ProcessGroup:
         name = self._world.backend(device_type)
         members = "_".join(map(str, self.processes))
-        store = c10d.PrefixStore(f"weft/{name}/{members}", world.store())
+        store = c10d.PrefixStore(f"{name}/{members}", world.store())
         # The backends have a group's methods, whatever torch's type stubs say.
         if name == "gloo":
             gloo = c10d.ProcessGroupGloo(store, self.index, self.size, self._world.timeout)

@@ -25,6 +25,7 @@ from .watch import Sign, Vigil
 __all__ = ["TURN", "Patience", "different_calls", "fingerprint", "finish", "finish_turns", "in_time", "stream"]
 
 TURN = timedelta(seconds=0.5)
+NO_LIMIT = timedelta(0)
 LONG = 30.0
 """Seconds after which a process says that it waits."""
 _log = logging.getLogger("weft")
@@ -41,15 +42,18 @@ def finish_turns(work: c10d.Work, group: Group) -> None:
     start = time.monotonic()
     patience: Patience | None = None
     while True:
+        # A turn may end just before the work does, so what is completed is asked once more, and says how it ended.
+        is_completed = work.is_completed()
         try:
-            work.wait(TURN)
+            work.wait(NO_LIMIT if is_completed else TURN)
         except RuntimeError as error:
             patience = patience or Patience(group.processes, start)
-            # A turn that ends is no failure; the backend itself watches over the timeout.
-            if work.is_completed():
+            if is_completed:
                 group.abandon([work])
                 raise patience.lost(error) from None
-            patience.take_turn()
+            # A turn that ends is no failure; the backend itself watches over the timeout.
+            if not work.is_completed():
+                patience.take_turn()
         except BaseException:
             group.abandon([work])
             raise

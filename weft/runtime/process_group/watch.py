@@ -73,7 +73,7 @@ class Watch:
 
     def __init__(self, here: world.World) -> None:
         self._here = here
-        self._store = c10d.PrefixStore("weft/signs", cloned(world.store()))
+        self._store = c10d.PrefixStore("signs", cloned(world.store()))
         self._ended = threading.Event()
         self._beats = 0
         self._is_cut_off = False

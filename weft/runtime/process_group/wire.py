@@ -2,7 +2,7 @@
 
 Every exchange is a set of messages, at most one between two processes in each direction. On Gloo that beats its own
 collectives (they pack, or pass everything round a ring), it takes any sizes, and messages of different calls never mix:
-each has the number of its call. What travels are bytes, so every dtype does.
+each has the fingerprint of its call. What travels are bytes, so every dtype does.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def swap(
         return
     # Each begins with its right-hand neighbour, so that not all send to the first at once.
     others = [*range(group.index + 1, group.size), *range(group.index)]
-    works = [backend.recv([incoming[k].view(torch.uint8)], k, number) for k in others if incoming[k].numel()]
-    works += [backend.send([outgoing[k].view(torch.uint8)], k, number) for k in others if outgoing[k].numel()]
+    tag = fingerprint(number) & 0x7FFFFFFF
+    works = [backend.recv([incoming[k].view(torch.uint8)], k, tag) for k in others if incoming[k].numel()]
+    works += [backend.send([outgoing[k].view(torch.uint8)], k, tag) for k in others if outgoing[k].numel()]
     finish(works, group)
 
 

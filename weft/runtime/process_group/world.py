@@ -8,14 +8,16 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from typing import final
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
 from ...errors import WeftError
+from .seeds import share_random_state
 
 __all__ = ["DEFAULT_TIMEOUT", "World", "current", "is_launched", "join", "leave", "on_change", "on_leave"]
 
@@ -42,6 +44,8 @@ class World:
     timeout: timedelta = DEFAULT_TIMEOUT
     made_here: bool = False
     """Whether Weft initialised torch.distributed, and so ends it."""
+    number: int = 0
+    """How often this process had joined before, which is the same in all."""
 
     def backend(self, device_type: str) -> str | None:
         """The backend for tensors on this kind of torch device, if any."""
@@ -69,6 +73,7 @@ class Leaving:
 
 
 ALONE = World()
+_joins = count()
 _world: World | None = None
 _listeners: list[Callable[[World], None]] = []
 _before_leaving: list[Callable[[Leaving], None]] = []
@@ -90,7 +95,8 @@ def is_launched() -> bool:
     >>> is_launched()
     False
     """
-    if not all(name in os.environ for name in LAUNCHER_VARIABLES):
+    # Asked by every movement of a process that is alone, so the usual answer comes first.
+    if "WORLD_SIZE" not in os.environ or not all(name in os.environ for name in LAUNCHER_VARIABLES):
         return False
     return _number("WORLD_SIZE") > 1
 
@@ -109,7 +115,7 @@ def join(
 ) -> World:
     """Joins the processes that a launcher started, or those of a torch.distributed that is initialised already."""
     span = _timeout(timeout)
-    count = _devices_per_process(devices_per_process)
+    each = _devices_per_process(devices_per_process)
     if _world is not None:
         return _rejoined(_world, backend, timeout, devices_per_process)
     made_here = False
@@ -117,12 +123,15 @@ def join(
         if not is_launched():
             return ALONE
         if torch.cuda.is_available():
-            torch.cuda.set_device(_local_process() * count % torch.cuda.device_count())
+            torch.cuda.set_device(_local_process() * each % torch.cuda.device_count())
         dist.init_process_group(_chosen(backend), timeout=span)
         made_here = True
     if dist.get_world_size() == 1:
         return ALONE
-    return _entered(World(dist.get_rank(), dist.get_world_size(), count, _local_process(), _served(), span, made_here))
+    here, number = dist.get_rank(), next(_joins)
+    share_random_state(_store_of(number), here, span)
+    served = _served()
+    return _entered(World(here, dist.get_world_size(), each, _local_process(), served, span, made_here, number))
 
 
 def leave() -> None:
@@ -147,9 +156,14 @@ def leave() -> None:
 
 def store() -> Store:
     """Where the processes of this program leave each other notes."""
+    return _store_of(current().number)
+
+
+def _store_of(number: int) -> Store:
+    """The notes of one joining: torch's store may outlive it, and old notes would be taken for new ones."""
     found = distributed_c10d._get_default_store()
     assert found is not None
-    return found
+    return PrefixStore(f"weft/{number}", found)
 
 
 def joined() -> World | None:

@@ -1,0 +1,66 @@
+"""Waiting in turns: only what really failed counts as lost."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import cast
+
+import pytest
+from torch._C import _distributed_c10d as c10d
+
+from weft.errors import WeftError
+from weft.runtime.process_group.group import Group
+from weft.runtime.process_group.waiting import finish_turns
+from weft.runtime.process_group.world import World
+
+
+class Work:
+    """Completes in the moment between the end of a turn and the look at whether it has completed."""
+
+    def __init__(self, error: str | None = None) -> None:
+        self._error, self._turns, self._done = error, 0, False
+
+    def wait(self, limit: timedelta) -> bool:
+        self._turns += 1
+        assert self._turns < 4, "nobody noticed that it is done"
+        if not self._done:
+            self._done = True
+            raise RuntimeError("Operation timed out!")
+        if self._error is not None:
+            raise RuntimeError(self._error)
+        return True
+
+    def is_completed(self) -> bool:
+        return self._done
+
+
+class Vigil:
+    """Nobody to look after."""
+
+    def __init__(self, _: object) -> None:
+        pass
+
+    def look(self) -> None:
+        pass
+
+    def signs(self) -> list[object]:
+        return []
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.runtime.process_group.waiting.Vigil", Vigil)
+
+
+def finished(work: Work) -> None:
+    finish_turns(cast(c10d.Work, work), Group((0,), World()))
+
+
+def test_work_that_completes_when_a_turn_ends_is_done() -> None:
+    finished(Work())
+
+
+def test_work_that_fails_when_a_turn_ends_is_lost() -> None:
+    with pytest.raises(WeftError, match="lost contact") as caught:
+        finished(Work("connection reset"))
+    assert "connection reset" in caught.value.__notes__[0]

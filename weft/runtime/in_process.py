@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
@@ -16,6 +17,7 @@ from .accelerator import brought, copy, settle
 from .copies import Writing, contributions, exchanges, writings
 from .holding import Pieces, holding, nbytes, slices
 from .host_memory import relieve_pressure
+from .machine import forget_with_residences
 from .reduction import neutral, reduce_into
 
 __all__ = ["fill_pending", "lazy_clone", "move", "placed", "scatter"]
@@ -104,16 +106,25 @@ def _move_whole(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[
 
 def _reduced_whole(pieces: Pieces, source: Layout, kept: Layout, shape: Sequence[int]) -> Pieces:
     """Whole contributions, reduced over the axes that are pending in `source` and no longer in `kept`."""
-    here, there = holding(source), holding(kept)
-    dropped = [axis for axis in source.pending_axes if axis not in kept.pending_axes]
-    groups: dict[int, list[torch.Tensor]] = {}
-    for piece, slot in zip(pieces, here.slots, strict=True):
-        groups.setdefault(there.piece_of[slot], []).append(piece)
+    op, divisor, groups = _whole_groups(source, kept)
     first = pieces[0]
     relieve_pressure(len(groups) * nbytes(shape, first.dtype))
-    op, divisor = _how(source, dropped)
-    outs = [torch.empty(tuple(shape), dtype=first.dtype, device=first.device) for _ in groups]
-    return tuple(reduce_into(out, op, groups[k], divisor) for k, out in enumerate(outs))
+    outs = [torch.empty(shape, dtype=first.dtype, device=first.device) for _ in groups]
+    return tuple([reduce_into(out, op, [pieces[i] for i in of], divisor) for out, of in zip(outs, groups, strict=True)])
+
+
+@lru_cache(maxsize=4096)
+def _whole_groups(source: Layout, kept: Layout) -> tuple[ReduceOp, int, tuple[tuple[int, ...], ...]]:
+    """How whole contributions are combined, and which of them make each piece."""
+    here, there = holding(source), holding(kept)
+    groups: dict[int, list[int]] = {}
+    for piece, slot in enumerate(here.slots):
+        groups.setdefault(there.piece_of[slot], []).append(piece)
+    op, divisor = _how(source, [axis for axis in source.pending_axes if axis not in kept.pending_axes])
+    return op, divisor, tuple(tuple(groups[k]) for k in range(len(groups)))
+
+
+forget_with_residences(_whole_groups.cache_clear)
 
 
 def _how(source: Layout, axes: Sequence[str]) -> tuple[ReduceOp, int]:

@@ -46,8 +46,8 @@ class Layout:
         pending: Mapping[str, ReduceOp] | Iterable[tuple[str, ReduceOp]] = (),
     ) -> Layout:
         frozen_splits = tuple(map(tuple, splits))
-        items = pending.items() if isinstance(pending, Mapping) else pending
-        frozen_pending = tuple(sorted(items, key=lambda item: mesh.axis_index(item[0])))
+        items = tuple(pending.items() if isinstance(pending, Mapping) else pending)
+        frozen_pending = tuple(sorted(items, key=lambda item: mesh.axis_index(item[0]))) if items else ()
         key = (mesh, frozen_splits, frozen_pending)
         known = _interned.get(key)
         if known is not None:
@@ -113,8 +113,11 @@ class Layout:
 
     def with_split(self, dim: int, axes: Iterable[str]) -> Layout:
         """The same layout with one dim split by other axes."""
+        names = tuple(axes)
+        if names == self.splits[dim]:
+            return self
         splits = list(self.splits)
-        splits[dim] = tuple(axes)
+        splits[dim] = names
         return Layout(self.mesh, splits, self.pending)
 
     def with_dim(self, dim: int, axes: Iterable[str] = ()) -> Layout:

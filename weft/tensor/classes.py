@@ -58,7 +58,7 @@ def _in_one_memory(*tensors: torch.Tensor) -> bool:
     return all(isinstance(x, Tensor) and holding(x._layout).unified and not x._layout.pending for x in tensors)
 
 
-@handler(aten._softmax.default, aten._log_softmax.default)
+@handler(aten._softmax.default, aten._log_softmax.default, may_be_direct=True)
 def _softmax(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, widens = cast(Tensor, args[0]), bool(args[2])
     dim = cast(int, args[1]) % max(1, x.dim())
@@ -75,7 +75,7 @@ def _softmax(func: Op, args: Args, kwargs: Kwargs) -> object:
     return result if widens else result.to(x.dtype)
 
 
-@handler(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
+@handler(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default, may_be_direct=True)
 def _softmax_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
     grad, output = cast("tuple[torch.Tensor, Tensor]", args[:2])
     dim = cast(int, args[2]) % max(1, output.dim())

@@ -7,6 +7,7 @@ import torch
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 from .op_kind import OpKind
+from .recipe import Recipe
 from .tensor import Tensor, wrap_whole
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "is_known",
     "remember_call",
     "remember_other",
+    "remember_recipe",
     "remember_shard_call",
     "repeated",
     "signature_of",
@@ -32,6 +34,8 @@ _on_shards: dict[Signature, tuple[Given, ...]] = {}
 """Calls that only read, on tensors of which this process stores one shard each, with what they give."""
 _views_of_shards: dict[tuple[Signature, tuple[int, ...], int], tuple[Given, ...]] = {}
 """The same for views, which also depend on the strides and the offset of what they are views of."""
+_recipes: dict[Signature, Recipe] = {}
+"""Calls that only read, and run at several places."""
 _others: set[Signature] = set()
 """Calls that have to be looked at every time."""
 _MOST = 1 << 16
@@ -44,6 +48,7 @@ def _forget() -> None:
     _writes.clear()
     _on_shards.clear()
     _views_of_shards.clear()
+    _recipes.clear()
     _others.clear()
 
 
@@ -56,7 +61,7 @@ def signature_of(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: 
     for x in args:
         kind = type(x)
         if kind is Tensor:
-            signature += (x._layout, x.shape)  # type: ignore[attr-defined]
+            signature += (x._layout, x.shape, x.dtype)  # type: ignore[attr-defined]
         elif kind is float:
             signature.append(float)
         elif kind is list:
@@ -79,11 +84,26 @@ def repeated(
     func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], signature: Signature | None
 ) -> object:
     """What a call gives that was made before with such arguments, or `NOT_REPEATED`."""
+    try:
+        return _repeated(func, args, kwargs, signature)
+    except RuntimeError as error:
+        # Some kernels cannot take lazy copies, which the long way knows to copy for them.
+        if "COW.cpp" not in str(error) or func._schema.is_mutable:
+            raise
+    return NOT_REPEATED
+
+
+def _repeated(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], signature: Signature | None
+) -> object:
     layout = _results.get(signature)  # type: ignore[arg-type]
     if layout is None:
         given = _on_shards.get(signature)  # type: ignore[arg-type]
         if given is not None:
             return _of_shards(func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs), given)
+        recipe = _recipes.get(signature)  # type: ignore[arg-type]
+        if recipe is not None:
+            return recipe(args, kwargs) if recipe.takes(args) else NOT_REPEATED
         if signature not in _writes:
             return _viewed(func, args, kwargs, signature) if _views_of_shards else NOT_REPEATED
         func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs)
@@ -121,6 +141,13 @@ def remember_shard_call(signature: Signature, result: object, kind: OpKind, args
         x = args[0]
         assert isinstance(x, Tensor)
         _views_of_shards[signature, x.stride(), int(x.storage_offset())] = given
+
+
+def remember_recipe(signature: Signature, recipe: Recipe) -> None:
+    """Notes a call that took its arguments as they lie and ran at several places."""
+    if len(_recipes) >= _MOST:
+        _recipes.clear()
+    _recipes[signature] = recipe
 
 
 def _viewed(

@@ -21,11 +21,21 @@ from .aliasing import (
     write_through,
 )
 from .chooser import Choice, Input, choose, stop_over
-from .direct import NOT_REPEATED, is_known, remember_call, remember_other, remember_shard_call, repeated, signature_of
-from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, swapped
+from .direct import (
+    NOT_REPEATED,
+    is_known,
+    remember_call,
+    remember_other,
+    remember_recipe,
+    remember_shard_call,
+    repeated,
+    signature_of,
+)
+from .local_run import expects_contiguous, run_everywhere, run_replicated, run_whole, schedule_for, swapped
 from .movement import from_plain, moved, note_move, to_plain
 from .op_kind import kind_of
 from .plain_gradient import keep_gradient_plain
+from .recipe import Recipe, recipe_for
 from .resolving import resolve
 from .schedule import Schedule
 from .single_run import needs_single_run, run_once, writes_beside
@@ -101,6 +111,8 @@ def dispatch(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict
             remember_call(signature, result, writes=bool(kind_of(func).written))
         elif _runs_on_one_shard(func, args, kwargs, result):
             remember_shard_call(signature, result, kind_of(func), args)
+        elif (recipe := _recipe(func, args, kwargs)) is not None:
+            remember_recipe(signature, recipe)
         elif not any(type(x) is Tensor and x._shown is not None for x in args):
             remember_other(signature)
     return result
@@ -146,6 +158,23 @@ def _runs_on_one_shard(
         return False
     once = len(places) == 1 and all(read == (0, None) for read in places[0].reads)
     return once and all(x._layout is need for x, need in zip(tensors, prepared.inputs, strict=True))
+
+
+def _recipe(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> Recipe | None:
+    """How to repeat a call that only read, and took its arguments as they lie."""
+    if (func in handlers and func not in _may_be_direct) or not kind_of(func).is_pure:
+        return None
+    tensors = cast("list[Tensor]", tensors_in(args, kwargs))
+    prepared = _prepared.get(_key(func, args, kwargs, tensors))
+    if prepared is None or prepared.once or prepared.schedule is None or prepared.rule is None:
+        return None
+    if prepared.rule.local is not None or prepared.rule.local_args is not None:
+        return None
+    if any(type(x) is not Tensor or x._shown is not None for x in tensors):
+        return None
+    if any(x._layout is not need for x, need in zip(tensors, prepared.inputs, strict=True)):
+        return None
+    return recipe_for(prepared.rule.local_op or func, args, prepared.schedule, expects_contiguous(func))
 
 
 def _run(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:

@@ -17,7 +17,7 @@ from ..sharding.placements import ReduceOp
 from .schedule import Place, Schedule, scheduled
 from .tensor import Tensor, wrap
 
-__all__ = ["run_everywhere", "run_replicated", "run_whole", "schedule_for", "swapped"]
+__all__ = ["expects_contiguous", "run_everywhere", "run_replicated", "run_whole", "schedule_for", "swapped"]
 
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
@@ -171,7 +171,7 @@ def run_everywhere(
             x._pieces[piece] if part is None else x._pieces[piece][part]
             for x, (piece, part) in zip(laid, place.reads, strict=True)
         ]
-        if _expects_contiguous(func):
+        if expects_contiguous(func):
             local = [t.contiguous() for t in local]
         here_args, here_kwargs = args, kwargs
         if rule is not None and rule.local_args is not None:
@@ -199,7 +199,7 @@ def run_everywhere(
 
 
 @lru_cache(maxsize=4096)
-def _expects_contiguous(func: torch._ops.OpOverload) -> bool:
+def expects_contiguous(func: torch._ops.OpOverload) -> bool:
     """Whether an op's kernel may ignore strides: some take what their forward kernel has made to be contiguous."""
     name = func._schema.name.removeprefix("aten::")
     return name.startswith("native_") or name.endswith("_backward")

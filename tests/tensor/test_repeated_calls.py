@@ -1,0 +1,77 @@
+"""A call that is repeated, with other values, gives what a first call gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import weft
+from weft import P
+from weft.sharding import ReduceOp
+from weft.sharding.layout import Layout
+from weft.sharding.mapping import named_mapping
+
+Op = Callable[[torch.Tensor], object]
+
+OPS: dict[str, Op] = {
+    "sum": lambda x: x.sum(),
+    "sum of a dim": lambda x: x.sum(0),
+    "sum of two dims": lambda x: x.sum((0, 1), keepdim=True),
+    "scaled": lambda x: x * 2.5,
+    "scaled otherwise": lambda x: x * -1.5,
+    "squared": lambda x: x * x,
+    "softmax": lambda x: x.softmax(-1),
+    "softmax of rows": lambda x: x.softmax(0),
+    "largest": lambda x: x.max(1),
+    "product": lambda x: x @ x.t(),
+    "normed": lambda x: torch.nn.functional.layer_norm(x, (x.shape[-1],)),
+    "indices": lambda x: x.argsort(1),
+}
+
+MESH = weft.make_mesh({"a": 2, "b": 2})
+LAYOUTS = {
+    "rows": Layout(MESH, (("a", "b"), ())),
+    "columns": Layout(MESH, ((), ("b",))),
+    "both": Layout(MESH, (("b",), ("a",))),
+    "whole": Layout(MESH, ((), ())),
+    "pending": Layout(MESH, (("a",), ()), {"b": ReduceOp.SUM}),
+}
+
+
+def numbers(seed: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 4).to(dtype)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", OPS)
+def test_the_same_call_with_other_values(name: str, layout: str) -> None:
+    op = OPS[name]
+    for shape, dtype in (((4, 8), torch.float32), ((4, 8), torch.float64), ((3, 5), torch.float32)):
+        for seed in range(3):
+            plain = numbers(seed, shape, dtype)
+            expected = op(plain)
+            given = weft.shard(plain, MESH, named_mapping(LAYOUTS[layout]))
+            for result in (op(given), op(given)):
+                pairs = zip(result, expected, strict=True) if isinstance(result, tuple) else [(result, expected)]
+                for value, wanted in pairs:
+                    assert value.dtype is wanted.dtype
+                    torch.testing.assert_close(value.full_tensor(), wanted)
+
+
+def test_what_has_been_resolved_is_not_computed_with_pending_again() -> None:
+    x = weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS["pending"]))
+    assert (x * 2).mapping.layout(2).pending
+    assert (x * 2).mapping.layout(2).pending
+    torch.exp(x)  # has to resolve it
+    with weft.comm_log() as log:
+        torch.exp(x * 2)
+    assert not log.total_bytes
+
+
+def test_a_write_in_between_is_seen() -> None:
+    x = weft.shard(torch.ones(4, 4), MESH, P("a", None))
+    assert [x.sum().item() for _ in range(2)] == [16, 16]
+    x.mul_(3)
+    assert x.sum().item() == 48

@@ -493,6 +493,44 @@ def gradients_of_ops(devices: Sequence[Device]) -> Iterator[Yielded]:
     yield "of a plain tensor", plain.grad
 
 
+@program
+def asked_for_and_used_later(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh, n = line_of(devices), len(devices)
+    x = weft.shard(numbers(2 * n, 3 * n), mesh, P("a", None))
+    pending = held(Layout(mesh, ((), ()), {"a": ReduceOp.SUM}), (61, 67))
+    on_last = weft.to_device(numbers(40, 50), devices[-1])
+    ops: dict[str, Callable[[], torch.Tensor]] = {
+        "shard": lambda: weft.shard(x, mesh, P(None, "a"), async_op=True),
+        "redistribute": lambda: x.redistribute(NamedMapping(mesh, P(None, "a")), async_op=True),
+        "all_gather": lambda: weft.all_gather(x, async_op=True),
+        "all_reduce": lambda: weft.all_reduce(pending, async_op=True),
+        "all_reduce split": lambda: weft.all_reduce(x, async_op=True),
+        "reduce_scatter": lambda: weft.reduce_scatter(pending, 0, async_op=True),
+        "all_to_all": lambda: weft.all_to_all(x, 1, 0, async_op=True),
+        "all_to_all not tiled": lambda: weft.all_to_all(x[:, :n].contiguous(), 1, 0, tiled=False, async_op=True),
+        "ppermute": lambda: weft.ppermute(x, [(i, (i + 1) % n) for i in range(n)], async_op=True),
+        "broadcast": lambda: weft.distributed_broadcast(on_last, mesh, async_op=True),
+        "to_device": lambda: weft.to_device(x, devices[-1], async_op=True),
+        "a plain tensor": lambda: weft.shard(numbers(6, 5), mesh, P("a", None), async_op=True),
+    }
+    begun = {name: op() for name, op in ops.items()}
+    yield "at once, meanwhile", x.sum()
+    for name, y in reversed(begun.items()):  # used in another order than asked for
+        yield name, y + 1
+    again = {name: op() for name, op in ops.items()}
+    x.zero_()  # what was asked for is what it was then
+    pending.zero_()
+    for name, y in again.items():
+        assert isinstance(y, weft.Tensor)
+        yield f"{name} again", y.wait()
+    for _ in range(3):
+        weft.all_gather(x, async_op=True)  # nobody ever uses it
+    x = weft.shard(numbers(2 * n, 4 * n), mesh, P("a", None)).requires_grad_()
+    y, z = weft.all_gather(x, async_op=True), weft.all_to_all(x, 1, 0, async_op=True)
+    (y * numbers(2 * n, 4 * n, seed=1) + z).sum().backward()
+    yield "gradient", x.grad
+
+
 @rounded
 def training(devices: Sequence[Device]) -> Iterator[Yielded]:
     mesh = mesh_of(devices)

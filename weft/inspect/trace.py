@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..runtime.process_group import world
 from ..runtime.process_group.agreement import gathered
+from ..runtime.process_group.issuing import settle
 from ..sharding.layout import Layout
 from ..tensor.comm_log import CommLog, CommRecord, comm_log
 
@@ -39,6 +40,7 @@ def trace(path: str | os.PathLike[str]) -> Iterator[CommLog]:
         )
     with comm_log() as log:
         yield log
+    settle()  # what is still on its way belongs to the trace, too
     # Not in a `finally`: after an error the other processes may no longer come, and nobody waits for them.
     merged = [event for events in gathered(_events(log, world.current().process), "trace") for event in _listed(events)]
     if world.current().process == 0:

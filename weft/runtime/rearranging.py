@@ -13,6 +13,7 @@ from ..sharding.mesh import Slot
 from .holding import Pieces, holding
 from .machine import forget_with_residences, residence
 from .process_group import execution, world
+from .process_group.calls import call_between
 from .process_group.group import Processes, owners_of, wire_device
 from .process_group.moving import shared
 from .process_group.occupancy import occupancy
@@ -30,8 +31,9 @@ def rearrange(
     *,
     fill: float | None = None,
     into: Pieces | None = None,
+    op: str = "a rearrangement",
 ) -> Pieces:
-    """The pieces of the result.
+    """The pieces of the result; `op` is what the user called, for errors.
 
     Where no part lands stands what `into` has there, or `fill`; with neither, the parts cover everything.
     """
@@ -42,7 +44,10 @@ def rearrange(
     if execution.spans(mesh):
         processes = owners_of(mesh)
         stored = [piece for pieces in sources for piece in pieces]
-        exchange(_parcels(plan, processes), stored, targets, dtype, shared(processes), wire_device(mesh))
+        source, target = plan.sources[0], plan.target
+        call = call_between(f"{op} to {list(target.shape)}", source.layout, target.layout, tuple(source.shape), dtype)
+        with execution.communicating(call, processes):
+            exchange(_parcels(plan, processes), stored, targets, dtype, shared(processes), wire_device(mesh))
     else:
         _copy(sources, plan, targets)
     return tuple(piece.flip(plan.flips) for piece in targets) if plan.flips else targets

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from ..sharding.layout import Layout
+from ..sharding.mesh import DeviceMesh
 from . import in_process
 from .copies import permutations
 from .holding import Pieces, holding
-from .process_group import execution
+from .process_group import execution, world
+from .process_group.group import wire_device
+from .process_group.issuing import Arriving, issue
 from .process_group.moving import Route
 
-__all__ = ["Route", "move", "permute", "scatter", "spread", "whole"]
+__all__ = ["Arriving", "Route", "begin", "move", "permute", "scatter", "spread", "whole"]
 
 
 def move(
@@ -28,6 +31,17 @@ def move(
 
 
 def whole(pieces: Pieces, layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMesh) -> Arriving | Pieces:
+    """Begins what would otherwise be waited for; what needs no other process is done at once.
+
+    What is sent is what the pieces hold now, even if they are written to before it has gone.
+    """
+    if not execution.spans(*meshes) or execution.is_elsewhere(*meshes):
+        return action(pieces)
+    kept = tuple(map(in_process.lazy_clone, pieces))
+    return issue(lambda: action(kept), kept, wire_device(*meshes))
+
+
     """A value of which every device has the whole, in every process: those without a device of the mesh included."""
     return execution.whole(pieces, layout, tuple(shape), dtype)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -137,6 +137,17 @@ def note_end() -> None:
     now = time.time()
     for log in _open:
         log.ends.append((len(log.records), now))
+
+
+def ending() -> Callable[[], None]:
+    """What tells the logs that are open now, later, that what they have recorded by now is done."""
+    counts = [(log, len(log.records)) for log in _open]
+
+    def end() -> None:
+        for log, count in counts:
+            log.ends.append((count, time.time()))
+
+    return end
 
 
 def log_plan(plan: Plan, op: str, *, implicit: bool) -> None:

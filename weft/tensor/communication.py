@@ -25,6 +25,7 @@ from ..sharding.mesh import DeviceMesh, current_mesh, make_mesh
 from ..sharding.named import DimSpec, P, SpecEntry
 from ..sharding.placements import ReduceOp
 from . import comm_log
+from .asynchrony import issuing
 from .conversion import TensorLike, as_tensor, map_tensors
 from .lane import meeting
 from .movement import is_recorded, layout_of, move
@@ -53,12 +54,33 @@ Spec = DeviceMapping | Iterable[SpecEntry | DimSpec] | str | None
 
 @overload
 def shard(
-    x: torch.Tensor, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None = None
+    x: torch.Tensor,
+    mesh: DeviceMesh,
+    dim_specs: Spec,
+    replicated_axes: Iterable[str] | None = None,
+    *,
+    async_op: bool = False,
 ) -> torch.Tensor: ...
 @overload
-def shard(x: object, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None = None) -> object: ...
-def shard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None = None) -> object:
+def shard(
+    x: object,
+    mesh: DeviceMesh,
+    dim_specs: Spec,
+    replicated_axes: Iterable[str] | None = None,
+    *,
+    async_op: bool = False,
+) -> object: ...
+def shard(
+    x: TensorLike,
+    mesh: DeviceMesh,
+    dim_specs: Spec,
+    replicated_axes: Iterable[str] | None = None,
+    *,
+    async_op: bool = False,
+) -> object:
     """The same value, laid out over `mesh` as `dim_specs` says; `x` may be a pytree, or be laid out in any way already.
+
+    `async_op=True`, here and in the other ops: the result is on its way, and whoever uses it waits.
 
     >>> import torch, weft
     >>> mesh = weft.make_mesh({"dp": 2, "tp": 4})
@@ -76,9 +98,10 @@ def shard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Ite
         mapping = dim_specs
     else:
         mapping = _mapping(mesh, dim_specs, replicated_axes)
-    if isinstance(x, torch.Tensor):
-        return redistribute(x, mapping, op="shard")
-    return map_tensors(lambda leaf: redistribute(leaf, mapping, op="shard"), x, "shard")
+    with issuing(async_op):
+        if isinstance(x, torch.Tensor):
+            return redistribute(x, mapping, op="shard")
+        return map_tensors(lambda leaf: redistribute(leaf, mapping, op="shard"), x, "shard")
 
 
 _named = functools.lru_cache(maxsize=4096)(NamedMapping)
@@ -123,7 +146,7 @@ def reshard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: I
 
 @meeting
 def all_gather(
-    sharded_tensor: TensorLike, axis: int | None = None, *, physical_axis: int | None = None
+    sharded_tensor: TensorLike, axis: int | None = None, *, physical_axis: int | None = None, async_op: bool = False
 ) -> torch.Tensor:
     """The same value with tensor dim `axis` (None: every split dim) whole on every device.
 
@@ -141,12 +164,17 @@ def all_gather(
     target = layout
     for dim in dims:
         target = target.with_split(dim, ())
-    return move(x, target, op="all_gather")
+    with issuing(async_op):
+        return move(x, target, op="all_gather")
 
 
 @meeting
 def all_reduce(
-    sharded_tensor: TensorLike, reduce_op: str | ReduceOp = "sum", reduce_axes: str | Iterable[str] | None = None
+    sharded_tensor: TensorLike,
+    reduce_op: str | ReduceOp = "sum",
+    reduce_axes: str | Iterable[str] | None = None,
+    *,
+    async_op: bool = False,
 ) -> torch.Tensor:
     """Every device of a group gets the reduction of what the group's devices hold.
 
@@ -160,7 +188,8 @@ def all_reduce(
     x, layout = _laid_out(sharded_tensor, "all_reduce")
     kind = _kind(reduce_op, x.dtype, "all_reduce")
     axes = _axes(layout, reduce_axes, layout.pending_axes or layout.split_axes or layout.mesh.axis_names)
-    return _combine_and_move(x, layout, kind, axes, _reduced(layout, axes), "all_reduce")
+    with issuing(async_op):
+        return _combine_and_move(x, layout, kind, axes, _reduced(layout, axes), "all_reduce")
 
 
 @meeting
@@ -169,6 +198,8 @@ def reduce_scatter(
     axis: int,
     reduce_op: str | ReduceOp = "sum",
     reduce_axes: str | Iterable[str] | None = None,
+    *,
+    async_op: bool = False,
 ) -> torch.Tensor:
     """`all_reduce`, with tensor dim `axis` of the result split among the group.
 
@@ -189,11 +220,14 @@ def reduce_scatter(
         )
     reduced = _reduced(layout, axes)
     target = reduced.with_split(dim, (*reduced.splits[dim], *axes))
-    return _combine_and_move(x, layout, kind, axes, target, "reduce_scatter")
+    with issuing(async_op):
+        return _combine_and_move(x, layout, kind, axes, target, "reduce_scatter")
 
 
 @meeting
-def all_to_all(sharded_tensor: TensorLike, split_axis: int, concat_axis: int, tiled: bool = True) -> torch.Tensor:
+def all_to_all(
+    sharded_tensor: TensorLike, split_axis: int, concat_axis: int, tiled: bool = True, *, async_op: bool = False
+) -> torch.Tensor:
     """The distributed transpose: device j gets part j along `split_axis` of what each device holds, put together along `concat_axis`.
 
     The group are the devices along the axes that split `concat_axis`, else `split_axis`, else any dim. `tiled=False`:
@@ -211,16 +245,18 @@ def all_to_all(sharded_tensor: TensorLike, split_axis: int, concat_axis: int, ti
     count = math.prod(layout.mesh.axis_size(a) for a in axes)
     if tiled and dim == concat != split:
         target = layout.with_split(concat, ()).with_split(split, (*layout.splits[split], *axes))
-        return move(x, target, op="all_to_all")
+        with issuing(async_op):
+            return move(x, target, op="all_to_all")
     _check_equal_parts(x, layout, range(x.dim()), "all_to_all")
     _check_parts(x, layout, split, dim, count, tiled)
-    if tiled:
-        return _exchanged(x, layout, split, concat, dim, axes)
-    return _transposed(x, layout, split, concat, dim, axes)
+    with issuing(async_op):
+        return (_exchanged if tiled else _transposed)(x, layout, split, concat, dim, axes)
 
 
 @meeting
-def ppermute(sharded_tensor: TensorLike, permutation: Iterable[tuple[int, int]]) -> torch.Tensor:
+def ppermute(
+    sharded_tensor: TensorLike, permutation: Iterable[tuple[int, int]], *, async_op: bool = False
+) -> torch.Tensor:
     """Device `dst` gets what device `src` holds, for each (src, dst); devices that are no destination get zeros.
 
     >>> import torch, weft
@@ -229,10 +265,11 @@ def ppermute(sharded_tensor: TensorLike, permutation: Iterable[tuple[int, int]])
     tensor([0, 0, 1, 2])
     """
     x, _ = _laid_out(sharded_tensor, "ppermute")
-    return permute(x, permutation)
+    with issuing(async_op):
+        return permute(x, permutation)
 
 
-def distributed_broadcast(x: TensorLike, mesh: DeviceMesh | None = None) -> torch.Tensor:
+def distributed_broadcast(x: TensorLike, mesh: DeviceMesh | None = None, *, async_op: bool = False) -> torch.Tensor:
     """The same value, the whole of it, on every device of the mesh (None: the tensor's, else the current one, else all devices).
 
     >>> import torch, weft
@@ -243,11 +280,16 @@ def distributed_broadcast(x: TensorLike, mesh: DeviceMesh | None = None) -> torc
     layout = layout_of(x)
     if mesh is None:
         mesh = layout.mesh if layout is not None else current_mesh() or make_mesh({"d": len(list_devices())})
-    return redistribute(x, NamedMapping(mesh, ()), op="distributed_broadcast")
+    with issuing(async_op):
+        return redistribute(x, NamedMapping(mesh, ()), op="distributed_broadcast")
 
 
 def to_device(
-    x: TensorLike, device: Device | torch.device | str | None = None, *, sharding: DeviceMapping | None = None
+    x: TensorLike,
+    device: Device | torch.device | str | None = None,
+    *,
+    sharding: DeviceMapping | None = None,
+    async_op: bool = False,
 ) -> torch.Tensor:
     """The same value on one device, or laid out as `sharding` says; with neither, `x` if it is on a device, else on the default one.
 
@@ -261,14 +303,16 @@ def to_device(
         )
     x = as_tensor(x, "to_device")
     if sharding is not None:
-        return redistribute(x, sharding, op="to_device")
+        with issuing(async_op):
+            return redistribute(x, sharding, op="to_device")
     if device is None:
         if layout_of(x) is not None:
             return x
         device = list_devices()[0]
     where = _device(device)
     torch_device(where)
-    return redistribute(x, NamedMapping(DeviceMesh.single(where), ()), op="to_device")
+    with issuing(async_op):
+        return redistribute(x, NamedMapping(DeviceMesh.single(where), ()), op="to_device")
 
 
 transfer_to = to_device

@@ -134,6 +134,11 @@ def meeting(op: Op) -> Op:
         x = as_tensor(sharded_tensor, op.__name__)
         if layout_of(x) is not None:
             return op(x, *args, **kwargs)
+        if kwargs.pop("async_op", False):
+            raise TypeError(
+                f"{op.__name__} inside local_map takes no async_op=True: what it gives there is a plain tensor, which cannot "
+                "be on its way. Communicate outside of local_map, or leave async_op out"
+            )
         return lane.ask(op.__name__, x, args, kwargs)
 
     return cast(Op, call)

@@ -15,6 +15,7 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from . import comm_log, policy
 from .aliasing import refresh
+from .asynchrony import begun, is_issuing
 from .tensor import Tensor, wrap
 
 __all__ = ["from_plain", "is_recorded", "is_transformed", "layout_of", "move", "moved", "note_move", "to_plain"]
@@ -59,10 +60,13 @@ def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: 
     if source is target:
         return wrap(tuple(map(lazy_clone, x._pieces)), target, shape, asked=asked, dtype=x.dtype)
     _note(x, target, op, implicit)
-    pieces = run.move(x._pieces, source, target, shape, x.dtype, op)
+    dtype = x.dtype
+    if is_issuing():
+        return begun(x, target, asked, lambda pieces: run.move(pieces, source, target, shape, dtype, op))
+    pieces = run.move(x._pieces, source, target, shape, dtype, op)
     if comm_log.is_logging():
         comm_log.note_end()
-    return wrap(pieces, target, shape, asked=asked, dtype=x.dtype)
+    return wrap(pieces, target, shape, asked=asked, dtype=dtype)
 
 
 def note_move(x: Tensor, target: Layout, op: str) -> None:

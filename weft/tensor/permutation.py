@@ -14,6 +14,7 @@ from ..runtime.run import Route
 from ..sharding.geometry import Box, box, box_shape
 from ..sharding.layout import Layout
 from . import comm_log
+from .asynchrony import begun, is_issuing
 from .movement import is_recorded, layout_of, move
 from .tensor import Tensor, wrap
 
@@ -39,8 +40,11 @@ class _Permute(torch.autograd.Function):
         assert isinstance(x, Tensor)
         layout, shape = x._layout, tuple(x.shape)
         _log(layout, shape, x.dtype.itemsize, pairs)
-        pieces = run.permute(x._current(), layout, shape, _route(layout, shape, pairs), x.dtype)
-        return wrap(pieces, layout, shape, asked=x._asked, dtype=x.dtype)
+        route, dtype = _route(layout, shape, pairs), x.dtype
+        pieces = x._current()
+        if is_issuing():
+            return begun(x, layout, x._asked, lambda pieces: run.permute(pieces, layout, shape, route, dtype))
+        return wrap(run.permute(pieces, layout, shape, route, dtype), layout, shape, asked=x._asked, dtype=dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

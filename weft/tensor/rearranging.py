@@ -49,7 +49,7 @@ def rearranged(
         pieces = tuple(whole(*(x._pieces[k] for x in given)) for k in range(holding(target).count))
     else:
         begun = None if into is None else tuple(piece.clone() for piece in into._pieces)
-        pieces = rearrange([x._pieces for x in sources], plan, first.dtype, fill=fill, into=begun)
+        pieces = rearrange([x._pieces for x in sources], plan, first.dtype, fill=fill, into=begun, op=op)
     return wrap(pieces, target, tuple(shape), dtype=first.dtype)
 
 

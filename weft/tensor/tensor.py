@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
@@ -19,6 +20,7 @@ from ..sharding.placements import Placement
 from .compiling import announce
 
 if TYPE_CHECKING:
+    from ..runtime.run import Arriving
     from .aliasing import Shown
     from .resolving import Turned
 
@@ -48,6 +50,8 @@ class Tensor(torch.Tensor):
     """Whether a hook already brings this leaf's gradient to its layout."""
     _resolved_at: int = 0
     """How many writes to pending tensors there had been when `_resolved` was made."""
+    _arriving: Arriving | None = None
+    """The pieces on their way, where an op was called with `async_op=True`: `_pieces` is not there until it is used."""
     _shown: Shown | None = None
     """What this tensor shows of another, where it is a view whose elements had to move."""
     _turned: Turned | None = None
@@ -56,6 +60,7 @@ class Tensor(torch.Tensor):
     _run: ClassVar[Dispatcher]
     _align: ClassVar[Callable[[torch.Tensor | None, Layout], torch.Tensor | None]]
     _move: ClassVar[Callable[..., torch.Tensor]]
+    _issuing: ClassVar[Callable[[bool], AbstractContextManager[None]]]
     _refresh: ClassVar[Callable[[Iterable[torch.Tensor]], None]]
     _text: ClassVar[Callable[[Tensor], str]]
 
@@ -111,6 +116,27 @@ class Tensor(torch.Tensor):
         """
         return holding(self._layout).shards(self._current(), self.shape)
 
+    def wait(self) -> Self:
+        """Waits for what an op with `async_op=True` has begun, and gives this tensor; any use of its elements does that too.
+
+        >>> import torch, weft
+        >>> x = weft.shard(torch.arange(3), weft.make_mesh({"dp": 2}), weft.P("dp"))
+        >>> y = weft.all_gather(x, async_op=True)
+        >>> y.wait() is y
+        True
+        """
+        _ = self._pieces
+        return self
+
+    def done(self) -> bool:
+        """Whether all of this tensor is there, so that nothing has to wait for it.
+
+        >>> import torch, weft
+        >>> weft.shard(torch.arange(3), weft.make_mesh({"dp": 2}), weft.P("dp")).done()
+        True
+        """
+        return self._arriving is None or self._arriving.done()
+
     def _current(self) -> Pieces:
         """The pieces, read again where this is a view whose base was written to."""
         if self._shown is not None:
@@ -158,9 +184,15 @@ class Tensor(torch.Tensor):
         return Tensor._move(self, None, op="full_tensor")
 
     def redistribute(
-        self, mapping: DeviceMapping | None = None, *, placements: Sequence[Placement] | None = None
+        self,
+        mapping: DeviceMapping | None = None,
+        *,
+        placements: Sequence[Placement] | None = None,
+        async_op: bool = False,
     ) -> Tensor:
         """The same value in the layout that a mapping, or placements on this tensor's mesh, say; differentiable.
+
+        `async_op=True`: the result is on its way, and whoever uses it waits.
 
         >>> import torch, weft
         >>> x = weft.shard(torch.ones(4, 2), weft.make_mesh({"dp": 2}), weft.P("dp"))
@@ -174,7 +206,8 @@ class Tensor(torch.Tensor):
             mapping = PlacementMapping(self.mesh, placements)
         if not isinstance(mapping, DeviceMapping):
             raise TypeError(f"redistribute needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...))")
-        return cast(Tensor, Tensor._move(self, mapping.layout(self.dim()), asked=mapping, op="redistribute"))
+        with Tensor._issuing(async_op):
+            return cast(Tensor, Tensor._move(self, mapping.layout(self.dim()), asked=mapping, op="redistribute"))
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """As in torch; also takes a mapping, or a Weft device."""
@@ -306,6 +339,9 @@ class Tensor(torch.Tensor):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_piece") and name[6:].isdecimal():
             return self._pieces[int(name[6:])]
+        if name == "_pieces" and self._arriving is not None:
+            self._pieces, self._arriving = self._arriving.wait(), None
+            return self._pieces
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
@@ -340,6 +376,16 @@ def wrap(
     return tensor
 
 
+def wrap_arriving(
+    arriving: Arriving, layout: Layout, shape: Sequence[int], dtype: torch.dtype, asked: DeviceMapping | None
+) -> Tensor:
+    """The tensor of this shape whose pieces are on their way."""
+    tensor = wrap((), layout, shape, asked=asked, dtype=dtype)
+    del tensor._pieces
+    tensor._arriving = arriving
+    return tensor
+
+
 def wrap_whole(whole: torch.Tensor, layout: Layout) -> Tensor:
     """The tensor that a whole value in one memory is: `wrap` for the path that every small op takes."""
     tensor = torch.Tensor._make_wrapper_subclass(
@@ -368,7 +414,7 @@ def become(x: Tensor, value: Tensor) -> None:
     )
 
 
-_OWN_STATE = ("_layout", "_pieces", "_asked", "_resolved", "_resolved_at", "_aligned", "_shown", "_turned")
+_OWN_STATE = ("_layout", "_pieces", "_asked", "_resolved", "_resolved_at", "_aligned", "_arriving", "_shown", "_turned")
 
 
 def _carry_state(source: Tensor, target: Tensor) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
@@ -12,7 +14,7 @@ import torch
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 
-__all__ = ["Call", "call_between", "current", "finished", "last", "set_call_site", "started"]
+__all__ = ["Call", "at", "call_between", "current", "finished", "last", "set_call_site", "site", "started"]
 
 
 @final
@@ -76,10 +78,28 @@ def set_call_site(site: Callable[[], str]) -> None:
     _site = site
 
 
+_elsewhere = threading.local()
+
+
+def site() -> str:
+    """Where in the user's program this thread is, or what it works for was called."""
+    return getattr(_elsewhere, "site", None) or _site()
+
+
+@contextmanager
+def at(site: str) -> Iterator[None]:
+    """Says that this thread works for a call that was made elsewhere."""
+    _elsewhere.site = site
+    try:
+        yield
+    finally:
+        _elsewhere.site = None
+
+
 def started(call: Call) -> Call:
     """Notes that this process begins a call."""
     global _current  # noqa: PLW0603 - what this process does is one thing
-    _current = call = Call(call.op, call.what, _site())
+    _current = call = Call(call.op, call.what, site())
     return call
 
 

@@ -20,6 +20,7 @@ from . import calls, moving, watch, world
 from .calls import Call, call_between
 from .check import check
 from .group import Processes, group_of, owners_of, wire_device
+from .issuing import settle
 from .moving import BroadcastStage, FillStage, MoveStage, Route
 from .reducing import ReduceStage
 from .wire import swap
@@ -54,6 +55,7 @@ class communicating:  # noqa: N801 - read as a word: `with communicating(call, p
         self._call, self._processes = call, processes
 
     def __enter__(self) -> None:
+        settle()
         watch.begin()
         check(calls.started(self._call), self._processes)
 

@@ -145,7 +145,7 @@ def leave() -> None:
     said = None if error is None or isinstance(error, WeftError) else f"{type(error).__name__}: {error}"
     # torchrun keeps the store in a process of its own; else the first process has it.
     keeps = world.process == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
-    for tell in _before_leaving:
+    for tell in reversed(_before_leaving):  # what was built last leaves first
         tell(Leaving(said, keeps))
     _world = None
     for listener in _listeners:

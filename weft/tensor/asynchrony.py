@@ -1,0 +1,55 @@
+"""`async_op=True`: a tensor that is on its way. Whoever uses its elements waits for them; nobody else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+
+from ..runtime import run
+from ..runtime.holding import Pieces
+from ..sharding.layout import Layout
+from ..sharding.mapping import DeviceMapping
+from . import comm_log
+from .tensor import Tensor, wrap, wrap_arriving
+
+__all__ = ["begun", "is_issuing", "issuing"]
+
+_is_issuing = ContextVar("issuing", default=False)
+is_issuing = _is_issuing.get
+"""Whether what moves now is begun and not waited for."""
+
+
+class _Issuing(AbstractContextManager[None]):
+    def __enter__(self) -> None:
+        _is_issuing.set(True)
+
+    def __exit__(self, *_: object) -> None:
+        _is_issuing.set(False)
+
+
+_ISSUING, _WAITING = _Issuing(), nullcontext()
+
+
+def issuing(async_op: bool) -> AbstractContextManager[None]:
+    """With True: inside, what moves is begun and not waited for."""
+    return _ISSUING if async_op else _WAITING
+
+
+def begun(x: Tensor, target: Layout, asked: DeviceMapping | None, action: Callable[[Pieces], Pieces]) -> Tensor:
+    """The tensor that `action` on the pieces of `x` makes, in another layout; on its way, if other processes take part."""
+    shape, dtype = tuple(x.shape), x.dtype
+    end = comm_log.ending()
+
+    def done(pieces: Pieces) -> Pieces:
+        result = action(pieces)
+        end()
+        return result
+
+    arriving = run.begin(done, x._pieces, x._layout.mesh, target.mesh)
+    if isinstance(arriving, tuple):
+        return wrap(arriving, target, shape, asked=asked, dtype=dtype)
+    return wrap_arriving(arriving, target, shape, dtype, asked)
+
+
+Tensor._issuing = staticmethod(issuing)

@@ -56,7 +56,13 @@ POOLS = {
     "trilinear": (lambda x: nn.interpolate(x, scale_factor=2, mode="trilinear"), (2, 2, 2, 2, 2)),
     "pixel shuffle": (lambda x: nn.pixel_shuffle(x, 2), (2, 4, 3, 2)),
     "unfold": (lambda x: nn.unfold(x, 2), (2, 3, 4, 4)),
+    "unfold of one": (lambda x: nn.unfold(x, 2), (4, 3, 3)),
+    "fold": (lambda x: nn.fold(x, (3, 3), 2), (2, 16, 4)),
     "local response": (lambda x: nn.local_response_norm(x, 3), (2, 4, 5)),
+    "grid sample 3d": (
+        lambda x: nn.grid_sample(x, torch.zeros(2, 2, 3, 3, 3).double() + 0.3, align_corners=False),
+        (2, 3, 2, 2, 2),
+    ),
     "grid sample": (
         lambda x: nn.grid_sample(x, torch.zeros(2, 3, 3, 2).double() + 0.3, align_corners=False),
         (2, 3, 4, 4),
@@ -68,6 +74,21 @@ POOLS = {
 def test_pools(name: str) -> None:
     function, shape = POOLS[name]
     check(function, numbers(*shape), pending=name not in ("max 1d", "adaptive max"))
+
+
+def test_samples_at_points() -> None:
+    check(lambda x, grid: nn.grid_sample(x, grid, align_corners=False), numbers(2, 3, 4, 4), numbers(2, 3, 2, 2) / 2)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_windows_of_split_channels_move_nothing(separate: bool) -> None:
+    with memory(separate):
+        x = laid(numbers(4, 4, 5, 5), Layout(GRID, [("a",), ("b",), (), ()]))
+        columns = nn.unfold(x, 2)
+        assert moved_bytes(lambda: nn.fold(nn.unfold(x, 2), (5, 5), 2)) == 0
+        assert columns._layout.splits == (("a",), ("b",), ())
+        points = laid(numbers(4, 3, 3, 2), Layout(GRID, [("a",), (), (), ()]))
+        assert moved_bytes(lambda: nn.grid_sample(x, points, align_corners=False)) == 0
 
 
 @pytest.mark.parametrize("separate", [False, True])

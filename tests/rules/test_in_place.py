@@ -214,6 +214,24 @@ def test_out_keeps_its_layout(name: str) -> None:
 
 
 @pytest.mark.usefixtures("separate")
+def test_out_of_a_batch_of_matrices_times_a_vector() -> None:
+    """Torch computes it in another shape of `out`, and then writes `out` to itself in that shape."""
+    x, v = weft.shard(X.view(5, 2, 2), GRID, P("a")), weft.shard(Y[0, :2], GRID, P("b"))
+    for out in (weft.shard(torch.zeros(5, 2, dtype=torch.float64), GRID, P("b")), weft.shard(X[:0], GRID, P())):
+        assert torch.matmul(x, v, out=out) is out
+        torch.testing.assert_close(out.full_tensor(), X.view(5, 2, 2) @ Y[0, :2])
+
+
+@pytest.mark.usefixtures("separate")
+def test_out_that_torch_does_not_write_to() -> None:
+    """Torch's own, for tensors of any subclass: no op ever sees this `out`. The page on op coverage says so."""
+    out = weft.shard(torch.full((5,), 7), GRID, P("a"))
+    torch.linalg.matrix_rank(weft.shard(X.view(5, 2, 2), GRID, P("a")), out=out)
+    assert out.tolist() == [7] * 5
+    assert torch.linalg.matrix_rank(weft.shard(X.view(5, 2, 2), GRID, P("a"))).tolist() == [2] * 5
+
+
+@pytest.mark.usefixtures("separate")
 def test_out_is_resized_and_checked_as_in_torch() -> None:
     x = weft.shard(X, GRID, P("a", "b"))
     out = weft.shard(torch.empty(0, 4, dtype=torch.float64), GRID, P("b", None))

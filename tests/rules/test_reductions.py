@@ -9,7 +9,7 @@ import torch
 
 from weft.sharding.layout import Layout
 
-from .harness import LINE, check, laid, memory, moved_bytes, moves
+from .harness import GRID, LINE, check, laid, memory, moved_bytes, moves
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -60,6 +60,7 @@ ALONG = {
     "amax": lambda x, d, k: x.amax(d, keepdim=k),
     "amin": lambda x, d, k: x.amin(d, keepdim=k),
     "argmax": lambda x, d, k: x.argmax(d, keepdim=k),
+    "argmin": lambda x, d, k: x.argmin(d, keepdim=k),
     "var": lambda x, d, k: x.var(d, keepdim=k),
     "std_mean": lambda x, d, k: torch.std_mean(x, d, keepdim=k),
     "var_mean": lambda x, d, k: torch.var_mean(x, d, keepdim=k, correction=0),
@@ -135,6 +136,46 @@ def test_nothing_is_gathered(separate: bool) -> None:
 
 def _several(value: object) -> tuple[torch.Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_extremes_of_a_split_dim_move_what_devices_offer(separate: bool) -> None:
+    x = torch.randint(0, 40, (4, 300), generator=torch.Generator().manual_seed(0)).double()
+    x[2, 150] = math.nan
+    functions = (
+        lambda x: x.max(1),
+        lambda x: x.min(1, keepdim=True),
+        lambda x: x.argmax(-1),
+        lambda x: x.argmin(1, keepdim=True),
+        lambda x: x[:2].argmax(),
+        lambda x: x[:2].argmin(keepdim=True),
+    )
+    with memory(separate):
+        for layout in (Layout(LINE, [(), ("x",)]), Layout(GRID, [("a",), ("b",)]), Layout(GRID, [(), ("b", "a")])):
+            given = laid(x, layout)
+            for function in functions:
+                for ours, theirs in zip(_several(function(given)), _several(function(x)), strict=True):
+                    torch.testing.assert_close(ours.full_tensor(), theirs, equal_nan=True)
+            assert moved_bytes(lambda given=given: given.argmax(1)) <= 4 * 4 * 4 * 16
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_running_sums_along_a_split_dim_move_totals(separate: bool) -> None:
+    x = numbers(3, 301) / 9
+    with memory(separate):
+        for layout in (Layout(LINE, [(), ("x",)]), Layout(GRID, [("a",), ("b",)]), Layout(GRID, [(), ("b", "a")])):
+            given = laid(x, layout)
+            for function in (
+                lambda x: x.cumsum(1),
+                lambda x: x.exp().cumprod(1),
+                lambda x: x.logcumsumexp(1),
+                lambda x: (x > 0).cumsum(1),
+                lambda x: x.cumsum(1, dtype=torch.float32),
+            ):
+                result = function(given)
+                assert result._layout is layout
+                torch.testing.assert_close(result.full_tensor(), function(x))
+            assert moved_bytes(lambda given=given: given.cumsum(1)) <= 3 * 4 * 8 * 4
 
 
 @pytest.mark.parametrize("separate", [False, True])

@@ -8,7 +8,7 @@ from typing import cast
 from .factors import Dims
 from .registry import Call, Spec
 
-__all__ = ["arranged", "broadcast_into", "dim_set", "one_each", "position"]
+__all__ = ["arranged", "broadcast_into", "dim_set", "one_each", "position", "tensor_names"]
 
 
 def tensor_names(call: Call) -> Iterator[str]:

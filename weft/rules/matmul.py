@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import torch
 
-from .arguments import broadcast_into
+from ..sharding.placements import ReduceOp
+from .arguments import broadcast_into, one_each
 from .factors import Factors, parse
 from .registry import Call, Rule, row, rules
 
@@ -40,7 +44,23 @@ def _linear(call: Call) -> Factors:
     return Factors(inputs, ((*lead, *out),), sizes, linear="each", added=frozenset({2} if bias else ()))
 
 
+def _trilinear(call: Call) -> Factors:
+    """A product of three tensors, each with some dims of size 1 put in, summed over some dims."""
+    new = [cast("Sequence[int]", call.arg(f"expand{k}")) for k in (1, 2, 3)]
+    rank = call.tensors[0].ndim + len(new[0])
+    dims = [[f"d{i}" for i in range(rank) if i not in expanded] for expanded in new]
+    sizes = {
+        name: size
+        for names, spec in zip(dims, call.tensors, strict=True)
+        for name, size in zip(names, spec.shape, strict=True)
+    }
+    summed = cast("Sequence[int]", call.arg("sumdim"))
+    output = one_each(f"d{i}" for i in range(rank) if i not in summed)
+    return Factors(tuple(map(one_each, dims)), (output,), sizes, linear="each")
+
+
 rules |= {
+    aten._trilinear.default: Rule(_trilinear, of_nothing=ReduceOp.SUM),
     aten.mm.default: row("m k, k n -> m n", linear="each"),
     aten.bmm.default: row("b m k, b k n -> b m n", linear="each"),
     aten.mv.default: row("m k, k -> m", linear="each"),

@@ -2,10 +2,12 @@
 
 from . import (
     attention,
+    bags,
     convolution,
     diagonals,
     indexing,
     joining,
+    linear_algebra,
     losses,
     matmul,
     normalization,
@@ -16,14 +18,17 @@ from . import (
     slicing,
     sorting,
     views,
+    windows,
 )
 
 __all__ = [
     "attention",
+    "bags",
     "convolution",
     "diagonals",
     "indexing",
     "joining",
+    "linear_algebra",
     "losses",
     "matmul",
     "normalization",
@@ -34,4 +39,5 @@ __all__ = [
     "slicing",
     "sorting",
     "views",
+    "windows",
 ]

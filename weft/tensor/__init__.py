@@ -27,6 +27,7 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     random_numbers,
     reductions,
     reshaping,
+    scanning,
     shifting,
     slicing,
     sorting,

@@ -49,11 +49,16 @@ def _like(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 @handler(*_NEW)
 def _new(func: Op, args: Args, kwargs: Kwargs) -> object:
-    """As large as the other: laid out like it. Else every device has all of it."""
+    """Dims as large as the other's, among as many: split as they are there. Every device has all of the others."""
     x, size = cast(Tensor, args[0]), tuple(cast("Sequence[int]", args[1]))
     if _elsewhere(x, kwargs):
         return func(_shaped((), x), *args[1:], **kwargs)
-    layout = x._layout.resolved if size == tuple(x.shape) else Layout.replicated(x.mesh, len(size))
+    layout = x._layout.resolved
+    if size != tuple(x.shape):
+        same = len(size) == x.dim()
+        layout = Layout(
+            x.mesh, [x._layout.splits[d] if same and size[d] == x.shape[d] else () for d in range(len(size))]
+        )
     here = holding(layout)
     pieces = []
     for i in range(here.count):

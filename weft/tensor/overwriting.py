@@ -22,10 +22,19 @@ Kwargs = dict[str, object]
 
 def overwrite(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = False) -> Tensor:
     """Writes a value, broadcast to its shape, to a tensor; its layout stays."""
+    if _is_itself(x, value):
+        return x
     store(x, value if value.shape == x.shape else value.expand(x.shape), op, non_blocking=non_blocking)
     if x._layout.pending:
         forget_resolved()
     return x
+
+
+def _is_itself(x: Tensor, value: torch.Tensor) -> bool:
+    """Whether a value is the tensor in another shape, which torch may write back: `matmul(out=)` does."""
+    if value.shape == x.shape or value.numel() != x.numel() or not value._is_view():
+        return False
+    return value._base is (x._base if x._is_view() else x)
 
 
 @handler(aten.copy_.default)

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 
 from ..planning.rearrangement import Part, Run
-from .arguments import as_dims
+from .arguments import argument, as_dims
 from .dispatch import handler, run_by_rule
 from .rearranging import rearranged
 from .tensor import Tensor
@@ -36,6 +36,18 @@ def _flip(func: Op, args: Args, kwargs: Kwargs) -> object:
         lambda piece: aten.flip.default(piece, dims),
         flips=dims,
     )
+
+
+@handler(aten.rot90.default)
+def _rot90(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """A turn by a quarter is a flip and an exchange of dims, by a half two flips."""
+    x, turns = cast(Tensor, args[0]), cast(int, argument(func, args, kwargs, "k")) % 4
+    first, second = as_dims(argument(func, args, kwargs, "dims"), x.dim())
+    if not turns or not (x._layout.splits[first] or x._layout.splits[second]):
+        return run_by_rule(func, args, kwargs)
+    if turns == 2:
+        return aten.flip.default(x, [first, second])
+    return aten.transpose.int(aten.flip.default(x, [second if turns == 1 else first]), first, second)
 
 
 @handler(aten.roll.default)

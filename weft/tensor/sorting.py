@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -19,48 +20,94 @@ aten = torch.ops.aten
 Op = torch._ops.OpOverload
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
+Best = tuple[torch.Tensor, torch.Tensor]
+"""Values and where they stand along a dim, which is kept."""
+Pick = Callable[[torch.Tensor], Best]
 
 
 @handler(aten.topk.default)
 def _topk(func: Op, args: Args, kwargs: Kwargs) -> object:
-    x = cast(Tensor, args[0])
+    x, k = cast("tuple[Tensor, int]", args[:2])
     dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
-    k = cast(int, args[1])
+    order = [argument(func, args, kwargs, name) for name in ("largest", "sorted")]
+    best = _by_offers(x, dim, k, lambda value: func(value, k, dim, *order), str(func))
+    return run_by_rule(func, args, kwargs) if best is None else best
+
+
+@handler(aten.max.dim, aten.min.dim, may_be_direct=True)
+def _extreme(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(Tensor, args[0])
+    dim = as_dim(args[1], x.dim())
+    best = _by_offers(x, dim, 1, lambda value: func(value, dim, True), str(func))
+    if best is None:
+        return run_by_rule(func, args, kwargs)
+    return best if argument(func, args, kwargs, "keepdim") else tuple(aten.squeeze.dim(each, dim) for each in best)
+
+
+_EXTREMES = {aten.argmax.default: aten.max.dim, aten.argmin.default: aten.min.dim}
+
+
+@handler(*_EXTREMES, may_be_direct=True)
+def _place_of_extreme(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, along = cast(Tensor, args[0]), argument(func, args, kwargs, "dim")
+    if not x.numel() or not x._layout.split_axes:
+        return run_by_rule(func, args, kwargs)
+    extreme, keepdim = _EXTREMES[func], bool(argument(func, args, kwargs, "keepdim"))
+    if along is None:
+        place = _place_in_all(extreme, x)
+        return aten.reshape.default(place, [1] * x.dim()) if keepdim else place
+    dim = as_dim(along, x.dim())
+    best = _by_offers(x, dim, 1, lambda value: extreme(value, dim, True), str(func))
+    if best is None:
+        return run_by_rule(func, args, kwargs)
+    return best[1] if keepdim else aten.squeeze.dim(best[1], dim)
+
+
+def _place_in_all(extreme: Op, x: torch.Tensor) -> torch.Tensor:
+    """The index of the first extreme in row-major order: where it stands in its row, and where the row stands."""
+    values, places = cast(Best, extreme(x, -1, False))
+    if x.dim() == 1:
+        return places
+    row = _place_in_all(extreme, values)
+    return row * x.shape[-1] + cast(torch.Tensor, aten.take.default(places, row))
+
+
+def _by_offers(x: Tensor, dim: int, k: int, pick: Pick, op: str) -> Best | None:
+    """The best of a split dim from what each device offers, or None where gathering moves no more than that."""
     layout = x._layout.resolved
     if not x.dim() or not layout.splits[dim] or k < 1:
-        return run_by_rule(func, args, kwargs)
+        return None
     offers = k * layout.split_count(dim)
     if k > x.shape[dim] // layout.split_count(dim) or offers >= x.shape[dim]:
-        return run_by_rule(func, args, kwargs)
-    x = resolved(x, str(func))
+        return None
+    x = resolved(x, op)
     target = layout.with_split(dim, ())
     if holding(layout).unified:
         shape = [offers if d == dim else size for d, size in enumerate(x.shape)]
         for dtype in (x.dtype, torch.int64):
-            note_move(_without_memory(shape, layout, dtype), target, str(func))
-        values, indices = func(x._pieces[0], *args[1:], **kwargs)
-        return tuple(wrap((each,), target, each.shape) for each in (values, indices))
-    order = [argument(func, args, kwargs, name) for name in ("largest", "sorted")]
-    offered = _offered(func, x, dim, k, order)
-    values, indices = (moved(each, target, str(func), implicit=True) for each in offered)
-    largest, at = func(values, k, dim, *order)
-    return largest, aten.gather.default(indices, dim, at)
+            note_move(_without_memory(shape, layout, dtype), target, op)
+        values, places = pick(x._pieces[0])
+        return wrap((values,), target, values.shape), wrap((places,), target, places.shape)
+    offered = _offered(x, dim, offers, pick)
+    values, places = (moved(each, target, op, implicit=True) for each in offered)
+    best, at = pick(values)
+    return best, aten.gather.default(places, dim, at)
 
 
 def _without_memory(shape: list[int], layout: Layout, dtype: torch.dtype) -> Tensor:
     return wrap((torch.empty(shape, dtype=dtype, device="meta"),), layout, shape)
 
 
-def _offered(func: Op, x: Tensor, dim: int, k: int, order: list[object]) -> tuple[Tensor, Tensor]:
-    """The k largest of each shard, and where they stand in the whole."""
+def _offered(x: Tensor, dim: int, offers: int, pick: Pick) -> tuple[Tensor, Tensor]:
+    """The best of each shard, and where they stand in the whole."""
     layout, here = x._layout, holding(x._layout)
-    values, indices = [], []
+    values, places = [], []
     for piece, coords in zip(x._pieces, here.coords, strict=True):
-        largest, at = func(piece, k, dim, *order)
-        values.append(largest)
-        indices.append(at + box_at(layout, x.shape, coords)[dim][0])
-    shape = [k * layout.split_count(dim) if d == dim else size for d, size in enumerate(x.shape)]
+        best, at = pick(piece)
+        values.append(best)
+        places.append(at + box_at(layout, x.shape, coords)[dim][0])
+    shape = [offers if d == dim else size for d, size in enumerate(x.shape)]
     return (
         wrap(tuple(values), layout, shape, dtype=x.dtype),
-        wrap(tuple(indices), layout, shape, dtype=torch.int64),
+        wrap(tuple(places), layout, shape, dtype=torch.int64),
     )

@@ -1,0 +1,76 @@
+"""Linear algebra of many matrices in every layout: a split batch moves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as nn
+
+from weft.sharding.layout import Layout
+
+from .harness import GRID, check, laid, memory, moved_bytes
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def _positive(x: torch.Tensor) -> torch.Tensor:
+    return x @ x.mT + 4 * torch.eye(3, dtype=x.dtype)
+
+
+MATRICES: dict[str, Callable[[torch.Tensor], object]] = {
+    "singular values": torch.linalg.svdvals,
+    "svd": lambda x: torch.linalg.svd(x)[1],
+    "eigenvalues": lambda x: torch.linalg.eigvalsh(x + x.mT),
+    "inverse": lambda x: torch.linalg.inv(_positive(x)),
+    "cholesky": lambda x: torch.linalg.cholesky(_positive(x)),
+    "qr": lambda x: torch.linalg.qr(x)[1],
+    "determinant": torch.linalg.det,
+    "log determinant": lambda x: torch.linalg.slogdet(x)[1],
+    "lu": lambda x: torch.linalg.lu(_positive(x))[1:],
+    "lu_factor": lambda x: torch.linalg.lu_factor(_positive(x))[0],
+    "matrix_exp": torch.linalg.matrix_exp,
+    "matrix_power": lambda x: torch.linalg.matrix_power(x, 3),
+    "pinv": torch.linalg.pinv,
+    "solve": lambda x: torch.linalg.solve(_positive(x), x),
+    "solve vectors": lambda x: torch.linalg.solve(_positive(x), x[..., 0]),
+    "solve many alike": lambda x: torch.linalg.solve(_positive(x), x[0]),
+    "solve_triangular": lambda x: torch.linalg.solve_triangular(_positive(x), x, upper=True),
+}
+BATCH = numbers(5, 3, 3)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_many_matrices(name: str) -> None:
+    check(MATRICES[name], BATCH, limit=4, rtol=1e-8, atol=1e-8)
+
+
+PAIRS: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...]]] = {
+    "cdist": (torch.cdist, ((2, 4, 3), (2, 5, 3))),
+    "cdist of one norm": (lambda x, y: torch.cdist(x, y, p=1), ((4, 3), (5, 3))),
+    "cdist, broadcast": (torch.cdist, ((2, 4, 3), (5, 3))),
+    "bilinear": (nn.bilinear, ((4, 3), (4, 2), (5, 3, 2))),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs(name: str) -> None:
+    function, shapes = PAIRS[name]
+    check(function, *(numbers(*shape, seed=i) for i, shape in enumerate(shapes)))
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_split_batch_moves_no_matrix(separate: bool) -> None:
+    with memory(separate):
+        x = laid(numbers(8, 3, 3), Layout(GRID, [("a",), (), ()]))
+        for name in MATRICES.keys() - {"solve many alike", "pinv"}:  # which take matrices apart
+            # Whether an inverse exists is asked of all, one number for each.
+            assert moved_bytes(lambda name=name: MATRICES[name](x)) <= 8 * 4 * 2, name
+        points, others = (
+            laid(numbers(8, 3), Layout(GRID, [("a",), ()])),
+            laid(numbers(6, 3), Layout(GRID, [("b",), ()])),
+        )
+        assert moved_bytes(lambda: torch.cdist(points, others)) == 0

@@ -23,14 +23,14 @@ def move(
     pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int], dtype: torch.dtype, op: str = "a movement"
 ) -> Pieces:
     """The pieces of the same tensor in another layout; `op` is what the user called, for errors."""
-    if execution.spans(source.mesh, target.mesh):
-        return execution.move(pieces, source, target, tuple(shape), dtype, op)
-    if execution.is_elsewhere(source.mesh, target.mesh):
-        return ()
+    if world.current().count > 1:
+        if execution.spans(source.mesh, target.mesh):
+            return execution.move(pieces, source, target, tuple(shape), dtype, op)
+        if execution.is_elsewhere(source.mesh, target.mesh):
+            return ()
     return in_process.move(pieces, source, target, shape)
 
 
-def whole(pieces: Pieces, layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMesh) -> Arriving | Pieces:
     """Begins what would otherwise be waited for; what needs no other process is done at once.
 
@@ -42,6 +42,7 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
     return issue(lambda: action(kept), kept, wire_device(*meshes))
 
 
+def whole(pieces: Pieces, layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A value of which every device has the whole, in every process: those without a device of the mesh included."""
     return execution.whole(pieces, layout, tuple(shape), dtype)
 

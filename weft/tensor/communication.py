@@ -386,14 +386,15 @@ def _axes(layout: Layout, named: str | Iterable[str] | None, default: Sequence[s
     return tuple(axis for axis in layout.mesh.axis_names if axis in names)
 
 
-def _reduced(layout: Layout, axes: Sequence[str]) -> Layout:
+@functools.lru_cache(maxsize=4096)
+def _reduced(layout: Layout, axes: tuple[str, ...]) -> Layout:
     """The layout with these axes replicated."""
     splits = [tuple(a for a in names if a not in axes) for names in layout.splits]
     return Layout(layout.mesh, splits, [(axis, op) for axis, op in layout.pending if axis not in axes])
 
 
 def _combine_and_move(
-    x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequence[str], target: Layout, op: str
+    x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: tuple[str, ...], target: Layout, op: str
 ) -> torch.Tensor:
     """What each device of a group holds, reduced over the group, in the layout asked for."""
     if type(x) is Tensor and not layout.pending and holding(layout).unified and not is_recorded(x):
@@ -415,9 +416,11 @@ def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequen
                 f"{op} was asked for the {kind}, but a {waiting} is pending over mesh axis {axis!r}: reduce that first with reduce_op='{waiting}'"
             )
     split = [axis for axis in axes if axis in layout.dim_of]
-    _check_equal_parts(x, layout, sorted({layout.dim_of[axis] for axis in split}), op)
-    for dim in sorted({layout.dim_of[axis] for axis in split}, reverse=True):
-        x = _combined(x, layout, dim, [a for a in layout.splits[dim] if a in split], kind)
+    if split:
+        dims = sorted({layout.dim_of[axis] for axis in split})
+        _check_equal_parts(x, layout, dims, op)
+        for dim in reversed(dims):
+            x = _combined(x, layout, dim, [a for a in layout.splits[dim] if a in split], kind)
     again = math.prod(layout.mesh.axis_size(a) for a in axes if a in layout.replicated_axes)
     if again > 1:
         x = _repeated(x, again, kind)

@@ -58,14 +58,20 @@ def layouts(mesh: DeviceMesh, rank: int, pending: bool = True) -> tuple[Layout, 
 def combinations(
     mesh: DeviceMesh, tensors: Sequence[torch.Tensor], limit: int, pending: bool
 ) -> list[tuple[Layout, ...]]:
-    """Every combination of the inputs' layouts, or `limit` of them; on one axis, each layout of each input occurs."""
+    """Every combination of the inputs' layouts, or `limit` of them, the replicated one first.
+
+    On one axis, each layout of each input occurs.
+    """
     options = [layouts(mesh, x.dim(), pending and x.dtype is not torch.bool) for x in tensors]
     if math.prod(map(len, options)) <= limit:
         return list(product(*options))
     chooser = random.Random(f"{mesh} {[tuple(x.shape) for x in tensors]} {limit}")
     shuffled = [chooser.sample(some, len(some)) for some in options]
     count = max(limit, *map(len, options)) if len(mesh.axis_names) == 1 else limit
-    return [tuple(some[k] if k < len(some) else chooser.choice(some) for some in shuffled) for k in range(count)]
+    chosen = [tuple(some[k] if k < len(some) else chooser.choice(some) for some in shuffled) for k in range(count)]
+    if len(mesh.axis_names) > 1:
+        chosen[0] = tuple(Layout.replicated(mesh, x.dim()) for x in tensors)
+    return chosen
 
 
 def laid(x: torch.Tensor, layout: Layout, seed: int = 0, *, exact: bool = False) -> Tensor:

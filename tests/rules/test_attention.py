@@ -9,7 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.sharding.layout import Layout
 
-from .harness import GRID, LINE, check, laid, memory, moved_bytes
+from .case import Case
+from .harness import GRID, LINE, laid, memory, moved_bytes
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -24,28 +25,28 @@ def inputs(heads: int = 4, keys: int = 5) -> list[torch.Tensor]:
 KERNELS = [SDPBackend.MATH] if torch.cuda.is_available() else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention(kernel: SDPBackend, causal: bool) -> None:
-    with sdpa_kernel(kernel):
-        check(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, is_causal=causal), *inputs())
+def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return nn.scaled_dot_product_attention(q, k, v, attn_mask=mask.detach(), scale=0.3)
+
+
+MODULE = torch.nn.MultiheadAttention(8, 4, batch_first=True, dtype=torch.float64)
+CASES = {
+    "attention": Case(nn.scaled_dot_product_attention, tuple(inputs())),
+    "causal": Case(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, is_causal=True), tuple(inputs())),
+    "a mask": Case(masked, (*inputs(), numbers(3, 5, seed=3))),
+    "a mask for each sample": Case(masked, (*inputs(), numbers(2, 1, 3, 5, seed=3))),
+    "shared keys": Case(
+        lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, enable_gqa=True), tuple(inputs(heads=2))
+    ),
+    "multihead attention": Case(lambda x: MODULE(x, x, x)[0], (numbers(2, 3, 8),)),
+}
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("shape", [(3, 5), (2, 1, 3, 5)])
-def test_masks(kernel: SDPBackend, shape: tuple[int, ...]) -> None:
-    mask = numbers(*shape, seed=3)
+@pytest.mark.parametrize("name", CASES)
+def test_attention(name: str, kernel: SDPBackend) -> None:
     with sdpa_kernel(kernel):
-        check(
-            lambda q, k, v, m: nn.scaled_dot_product_attention(q, k, v, attn_mask=m.detach(), scale=0.3),
-            *inputs(),
-            mask,
-            limit=6,
-        )
-
-
-def test_shared_keys() -> None:
-    check(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, enable_gqa=True), *inputs(heads=2))
+        CASES[name].check()
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -79,8 +80,3 @@ def test_dropout_is_that_of_one_device(separate: bool) -> None:
         layout = Layout(GRID, [("a",), ("b",), (), ()])
         actual = nn.scaled_dot_product_attention(*(laid(x, layout) for x in (q, k, v)), dropout_p=0.5)
         torch.testing.assert_close(actual.full_tensor(), expected)
-
-
-def test_multihead_attention() -> None:
-    module = torch.nn.MultiheadAttention(8, 4, batch_first=True, dtype=torch.float64)
-    check(lambda x: module(x, x, x)[0], numbers(2, 3, 8))

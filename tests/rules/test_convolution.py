@@ -9,6 +9,7 @@ import torch.nn.functional as nn
 from weft.sharding.layout import Layout
 from weft.sharding.placements import ReduceOp
 
+from .case import Case
 from .harness import GRID, LINE, check, laid, memory, moved_bytes
 
 
@@ -20,6 +21,7 @@ CONVOLUTIONS = {
     "1d": (nn.conv1d, (5, 4, 6), (6, 4, 3), (6,)),
     "2d": (lambda x, w, b: nn.conv2d(x, w, b, stride=2, padding=1), (2, 4, 5, 5), (3, 4, 3, 3), (3,)),
     "3d": (nn.conv3d, (2, 2, 3, 3, 3), (4, 2, 2, 2, 2), (4,)),
+    "without bias": (lambda x, w: nn.conv1d(x, w, padding="same"), (2, 4, 6), (5, 4, 3)),
     "one sample": (nn.conv1d, (4, 6), (6, 4, 3), (6,)),
     "groups": (lambda x, w, b: nn.conv1d(x, w, b, groups=2), (2, 4, 6), (6, 2, 3), (6,)),
     "depthwise": (lambda x, w, b: nn.conv2d(x, w, b, groups=4), (2, 4, 4, 4), (4, 1, 3, 3), (4,)),
@@ -28,14 +30,15 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+CASES = {
+    name: Case(function, tuple(numbers(*shape, seed=i) for i, shape in enumerate(shapes)))
+    for name, (function, *shapes) in CONVOLUTIONS.items()
+}
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_convolution(name: str) -> None:
-    function, *shapes = CONVOLUTIONS[name]
-    check(function, *(numbers(*shape, seed=i) for i, shape in enumerate(shapes)))
-
-
-def test_convolution_without_bias() -> None:
-    check(lambda x, w: nn.conv1d(x, w, padding="same"), numbers(2, 4, 6), numbers(5, 4, 3))
+    CASES[name].check()
 
 
 POOLS = {
@@ -70,10 +73,15 @@ POOLS = {
 }
 
 
-@pytest.mark.parametrize("name", POOLS)
+OVER_SPACE = {
+    name: Case(function, (numbers(*shape),), pending=name not in ("max 1d", "adaptive max"))
+    for name, (function, shape) in POOLS.items()
+}
+
+
+@pytest.mark.parametrize("name", OVER_SPACE)
 def test_pools(name: str) -> None:
-    function, shape = POOLS[name]
-    check(function, numbers(*shape), pending=name not in ("max 1d", "adaptive max"))
+    OVER_SPACE[name].check()
 
 
 def test_samples_at_points() -> None:

@@ -11,6 +11,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 import weft
 from weft.sharding.layout import Layout
 
+from .case import Case
 from .harness import GRID, LINE, laid, layouts, memory
 
 G = torch.Generator().manual_seed(7)
@@ -65,22 +66,27 @@ if hasattr(torch, "_foreach_mm"):  # since torch 2.12
     LISTS["mm"] = lambda x, y: torch._foreach_mm([x[0]], [y[0].T])
 
 
-@pytest.mark.usefixtures("separate")
-@pytest.mark.parametrize("name", LISTS)
+def _of_lists(function: Callable[[list[torch.Tensor], list[torch.Tensor]], object]) -> Case:
+    """A function of two lists, which it may write to, as one of tensors: what it gives, and the first list."""
+
+    def whole(*tensors: torch.Tensor) -> object:
+        copies = [x.clone() for x in tensors]
+        half = len(copies) // 2
+        given = function(copies[:half], copies[half:])
+        assert [x._layout for x in copies if isinstance(x, weft.Tensor)] == [
+            x._layout for x in tensors if isinstance(x, weft.Tensor)
+        ]
+        return [list(given) if isinstance(given, (list, tuple)) else [], copies[:half]]
+
+    return Case(whole, (*VALUES, *OTHERS), grad=False, limit=4)
+
+
+OF_LISTS = {name: _of_lists(function) for name, function in LISTS.items()}
+
+
+@pytest.mark.parametrize("name", OF_LISTS)
 def test_lists_of_tensors(name: str) -> None:
-    expected = [x.clone() for x in VALUES]
-    wanted = LISTS[name](expected, OTHERS)
-    for seed in (0, 1, 2, 5, 6):
-        theirs = _layouts(seed)
-        x = [laid(v, layout, seed) for v, layout in zip(VALUES, theirs, strict=True)]
-        y = [laid(v, layout, seed) for v, layout in zip(OTHERS, _layouts(seed + 2), strict=True)]
-        given = LISTS[name](x, y)
-        for ours, right in zip(x, expected, strict=True):
-            torch.testing.assert_close(ours.full_tensor(), right)
-        assert [t._layout for t in x] == theirs
-        if isinstance(wanted, (list, tuple)):
-            for ours, right in zip(given, wanted, strict=True):  # type: ignore[arg-type, call-overload]
-                torch.testing.assert_close(ours.full_tensor(), right)
+    OF_LISTS[name].check()
 
 
 def test_lists_may_mix_plain_and_sharded_tensors(separate: bool) -> None:
@@ -115,6 +121,27 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 if not torch.cuda.is_available():  # torch has this one for CPUs alone
     OPTIMIZERS["Adagrad fused"] = lambda p: torch.optim.Adagrad(p, 0.1, fused=True)
+
+
+def _of_optimizer(make: Optimizer) -> Case:
+    """One step of an optimizer: a parameter and its gradient to the parameter after it."""
+
+    def stepped(p: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        p = p.clone().requires_grad_()
+        p.grad = grad.clone()
+        loss = (p.detach() ** 2).sum()
+        make([p]).step(lambda: loss)
+        return p.detach()
+
+    return Case(stepped, (VALUES[0], OTHERS[0]), grad=False, limit=4)
+
+
+OF_OPTIMIZERS = {name: _of_optimizer(make) for name, make in OPTIMIZERS.items()}
+
+
+@pytest.mark.parametrize("name", OF_OPTIMIZERS)
+def test_a_step_from_any_layout(name: str) -> None:
+    OF_OPTIMIZERS[name].check()
 
 
 def _trained(optimizer: Optimizer, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:

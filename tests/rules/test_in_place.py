@@ -13,7 +13,8 @@ import weft
 from weft import P
 from weft.sharding.layout import Layout
 
-from .harness import GRID, LINE, check, laid, layouts, memory
+from .case import Case
+from .harness import GRID, LINE, laid, layouts, memory
 
 G = torch.Generator().manual_seed(6)
 X = torch.randn(5, 4, dtype=torch.float64, generator=G)
@@ -82,9 +83,12 @@ WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRITES)
+CASES = {name: Case(_after(write), (X, Y), limit=8, meshes=[GRID]) for name, write in WRITES.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_writes_are_torchs(name: str) -> None:
-    check(_after(WRITES[name]), X, Y, limit=8, meshes=[GRID])
+    CASES[name].check()
 
 
 @pytest.fixture(params=[False, True], ids=["unified", "separate"])
@@ -199,6 +203,17 @@ OUTS: dict[str, Callable[..., object]] = {
     "where": lambda x, out: torch.where(x > 0, x, -x, out=out),
     "clamp": lambda x, out: torch.clamp(x, 0, 1, out=out),
 }
+
+
+WITH_OUT = {
+    name: Case(lambda x, y, function=function: function(x, y.clone()), (X, Y), grad=False)
+    for name, function in OUTS.items()
+}
+
+
+@pytest.mark.parametrize("name", WITH_OUT)
+def test_out_of_any_layouts(name: str) -> None:
+    WITH_OUT[name].check()
 
 
 @pytest.mark.usefixtures("separate")

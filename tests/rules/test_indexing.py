@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from .harness import GRID, check
+from .case import Case
+from .harness import GRID
 
 G = torch.Generator().manual_seed(4)
 X = torch.randn(5, 4, dtype=torch.float64, generator=G)
@@ -50,9 +51,12 @@ LOOKUPS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", LOOKUPS)
+BY_INDEX = {name: Case(function, (X, I), limit=8, meshes=[GRID]) for name, function in LOOKUPS.items()}
+
+
+@pytest.mark.parametrize("name", BY_INDEX)
 def test_lookups_by_index(name: str) -> None:
-    check(LOOKUPS[name], X, I, limit=8, meshes=[GRID])
+    BY_INDEX[name].check()
 
 
 PLACED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] = {
@@ -71,9 +75,12 @@ PLACED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] 
 }
 
 
-@pytest.mark.parametrize("name", PLACED)
+BY_PLACE = {name: Case(function, (X, Y, J), limit=8) for name, function in PLACED.items()}
+
+
+@pytest.mark.parametrize("name", BY_PLACE)
 def test_gathers_and_scatters(name: str) -> None:
-    check(PLACED[name], X, Y, J, limit=8)
+    BY_PLACE[name].check()
 
 
 MASKED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
@@ -92,6 +99,9 @@ MASKED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", MASKED)
+BY_MASK = {name: Case(function, (X, X > 0.2), limit=8, meshes=[GRID]) for name, function in MASKED.items()}
+
+
+@pytest.mark.parametrize("name", BY_MASK)
 def test_masks(name: str) -> None:
-    check(MASKED[name], X, X > 0.2, limit=8, meshes=[GRID])
+    BY_MASK[name].check()

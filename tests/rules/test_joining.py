@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from .harness import check
+from .case import Case
 
 G = torch.Generator().manual_seed(3)
 X = torch.randn(5, 4, dtype=torch.float64, generator=G)
@@ -33,6 +33,9 @@ JOINS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", JOINS)
+CASES = {name: Case(function, (X, Y), limit=12) for name, function in JOINS.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_joins_of_any_layouts(name: str) -> None:
-    check(JOINS[name], X, Y, limit=12)
+    CASES[name].check()

@@ -10,7 +10,8 @@ import torch.nn.functional as nn
 
 from weft.sharding.layout import Layout
 
-from .harness import GRID, check, laid, memory, moved_bytes
+from .case import Case
+from .harness import GRID, laid, memory, moved_bytes
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -43,9 +44,12 @@ MATRICES: dict[str, Callable[[torch.Tensor], object]] = {
 BATCH = numbers(5, 3, 3)
 
 
-@pytest.mark.parametrize("name", MATRICES)
+BATCHES = {name: Case(function, (BATCH,), limit=4, rtol=1e-8, atol=1e-8) for name, function in MATRICES.items()}
+
+
+@pytest.mark.parametrize("name", BATCHES)
 def test_many_matrices(name: str) -> None:
-    check(MATRICES[name], BATCH, limit=4, rtol=1e-8, atol=1e-8)
+    BATCHES[name].check()
 
 
 PAIRS: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...]]] = {
@@ -56,10 +60,15 @@ PAIRS: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PAIRS)
+SETS = {
+    name: Case(function, tuple(numbers(*shape, seed=i) for i, shape in enumerate(shapes)))
+    for name, (function, shapes) in PAIRS.items()
+}
+
+
+@pytest.mark.parametrize("name", SETS)
 def test_pairs(name: str) -> None:
-    function, shapes = PAIRS[name]
-    check(function, *(numbers(*shape, seed=i) for i, shape in enumerate(shapes)))
+    SETS[name].check()
 
 
 @pytest.mark.parametrize("separate", [False, True])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as nn
 
 from weft.sharding.layout import Layout
 
-from .harness import GRID, LINE, check, laid, memory, moves
+from .case import Case
+from .harness import GRID, LINE, laid, memory, moves
 
 REDUCTIONS = ["none", "mean", "sum"]
 
@@ -39,54 +42,68 @@ ELEMENTWISE = {
 }
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_elementwise(name: str, reduction: str) -> None:
-    check(lambda x, y: ELEMENTWISE[name](x, y, reduction=reduction), numbers(5, 4), numbers(5, 4, seed=1))
-
-
-def test_bce_with_weights() -> None:
-    check(
-        lambda x, y, w, p: nn.binary_cross_entropy_with_logits(x, y.sigmoid(), w.detach(), pos_weight=p.detach()),
-        *(numbers(5, 4), numbers(5, 4, seed=1), numbers(4, seed=2).square(), numbers(4, seed=3).square()),
-        limit=5,
+PAIRS = {
+    f"{name}, {reduction}": Case(
+        lambda x, y, loss=loss, reduction=reduction: loss(x, y, reduction=reduction),
+        (numbers(5, 4), numbers(5, 4, seed=1)),
     )
+    for name, loss in ELEMENTWISE.items()
+    for reduction in REDUCTIONS
+}
+PAIRS["bce of logits, weighted"] = Case(
+    lambda x, y, w, p: nn.binary_cross_entropy_with_logits(x, y.sigmoid(), w.detach(), pos_weight=p.detach()),
+    (numbers(5, 4), numbers(5, 4, seed=1), numbers(4, seed=2).square(), numbers(4, seed=3).square()),
+    limit=5,
+)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_elementwise(name: str) -> None:
+    PAIRS[name].check()
 
 
 TARGETS = torch.tensor([0, 3, -100, 2, 1])
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_cross_entropy(reduction: str) -> None:
-    check(lambda x, t: nn.cross_entropy(x, t, reduction=reduction), numbers(5, 4), TARGETS)
-    check(
-        lambda x, t, w: nn.cross_entropy(x, t, w.detach().square(), reduction=reduction),
-        numbers(5, 4),
-        TARGETS,
-        numbers(4),
+Loss = Callable[..., torch.Tensor]
+PICKED: dict[str, tuple[Loss, tuple[torch.Tensor, ...]]] = {
+    "cross_entropy": (nn.cross_entropy, (numbers(5, 4), TARGETS)),
+    "cross_entropy, weighted": (
+        lambda x, t, w, reduction: nn.cross_entropy(x, t, w.detach().square(), reduction=reduction),
+        (numbers(5, 4), TARGETS, numbers(4)),
+    ),
+    "cross_entropy, smoothed": (
+        lambda x, t, reduction: nn.cross_entropy(x, t, reduction=reduction, label_smoothing=0.1),
+        (numbers(5, 4), TARGETS),
+    ),
+    "cross_entropy of shares": (
+        lambda x, t, reduction: nn.cross_entropy(x, t.softmax(1), reduction=reduction),
+        (numbers(5, 4), numbers(5, 4, seed=1)),
+    ),
+    "cross_entropy of sequences": (nn.cross_entropy, (numbers(2, 4, 5), TARGETS.repeat(2, 1))),
+    "cross_entropy of images": (nn.cross_entropy, (numbers(2, 4, 1, 5), TARGETS.repeat(2, 1, 1))),
+    "cross_entropy of one sample": (nn.cross_entropy, (numbers(4), torch.tensor(2))),
+    "multi margin": (
+        lambda x, reduction: nn.multi_margin_loss(x, TARGETS.clamp(min=0), reduction=reduction),
+        (numbers(5, 4),),
+    ),
+    "triplet margin": (
+        lambda x, y, reduction: nn.triplet_margin_loss(x, y, x * y, reduction=reduction),
+        (numbers(5, 4), numbers(5, 4, seed=1)),
+    ),
+}
+CLASSES = {
+    f"{name}, {reduction}": Case(
+        lambda *given, loss=loss, reduction=reduction: loss(*given, reduction=reduction), tensors
     )
-    check(
-        lambda x, t: nn.cross_entropy(x, t, reduction=reduction, label_smoothing=0.1), numbers(5, 4), TARGETS, limit=6
-    )
-    check(lambda x, t: nn.cross_entropy(x, t.softmax(1), reduction=reduction), numbers(5, 4), numbers(5, 4, seed=1))
+    for name, (loss, tensors) in PICKED.items()
+    for reduction in REDUCTIONS
+}
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_cross_entropy_of_images_and_of_one_sample(reduction: str) -> None:
-    check(lambda x, t: nn.cross_entropy(x, t, reduction=reduction), numbers(2, 4, 5), TARGETS.repeat(2, 1))
-    check(lambda x, t: nn.cross_entropy(x, t, reduction=reduction), numbers(2, 4, 1, 5), TARGETS.repeat(2, 1, 1))
-    check(lambda x, t: nn.cross_entropy(x, t, reduction=reduction), numbers(4), torch.tensor(2))
-
-
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_margins(reduction: str) -> None:
-    check(lambda x: nn.multi_margin_loss(x, TARGETS.clamp(min=0), reduction=reduction), numbers(5, 4))
-    check(
-        lambda x, y: nn.triplet_margin_loss(x, y, x * y, reduction=reduction),
-        numbers(5, 4),
-        numbers(5, 4, seed=1),
-        limit=6,
-    )
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_and_margins(name: str) -> None:
+    CLASSES[name].check()
 
 
 @pytest.mark.parametrize("separate", [False, True])

@@ -10,6 +10,7 @@ from weft.sharding.layout import Layout
 from weft.sharding.mesh import make_mesh
 from weft.sharding.placements import ReduceOp
 
+from .case import Case
 from .harness import check, laid, memory, moved_bytes, moves
 
 
@@ -36,10 +37,15 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+TWO = {
+    name: Case(function, (numbers(*first), numbers(*second, seed=1)))
+    for name, (function, first, second) in PRODUCTS.items()
+}
+
+
+@pytest.mark.parametrize("name", TWO)
 def test_products(name: str) -> None:
-    function, first, second = PRODUCTS[name]
-    check(function, numbers(*first), numbers(*second, seed=1))
+    TWO[name].check()
 
 
 ADDED = {
@@ -53,13 +59,20 @@ ADDED = {
     "baddbmm, broadcast": (torch.baddbmm, (1, 4), (2, 3, 5), (2, 5, 4)),
     "addbmm": (torch.addbmm, (3, 4), (2, 3, 5), (2, 5, 4)),
     "linear": (lambda b, x, w: nn.linear(x, w, b), (4,), (2, 3, 5), (4, 5)),
+    "einsum of three": (lambda a, b, c: torch.einsum("ij,jk,kl->il", a, b, c), (4, 5), (5, 3), (3, 2)),
+    "multi_dot": (lambda a, b, c: torch.linalg.multi_dot([a, b, c]), (4, 5), (5, 3), (3, 2)),
 }
 
 
-@pytest.mark.parametrize("name", ADDED)
-def test_products_added_to_something(name: str) -> None:
-    function, *shapes = ADDED[name]
-    check(function, *(numbers(*shape, seed=i) for i, shape in enumerate(shapes)))
+THREE = {
+    name: Case(function, tuple(numbers(*shape, seed=i) for i, shape in enumerate(shapes)))
+    for name, (function, *shapes) in ADDED.items()
+}
+
+
+@pytest.mark.parametrize("name", THREE)
+def test_products_of_three(name: str) -> None:
+    THREE[name].check()
 
 
 def test_inference_mode() -> None:

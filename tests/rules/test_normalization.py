@@ -9,6 +9,7 @@ import torch.nn.functional as nn
 import weft
 from weft.sharding.layout import Layout
 
+from .case import Case
 from .harness import GRID, LINE, check, laid, memory, moved_bytes, moves
 
 
@@ -16,45 +17,48 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("dim", [0, 1, 2])
-def test_softmax(dim: int) -> None:
-    check(lambda x: x.softmax(dim), numbers(2, 5, 4))
-    check(lambda x: x.log_softmax(dim), numbers(2, 5, 4))
-    check(lambda x: nn.softmin(x, dim), numbers(2, 5, 4))
+def batch_norm(x: torch.Tensor, w: torch.Tensor | None = None, b: torch.Tensor | None = None) -> torch.Tensor:
+    return nn.batch_norm(x, None, None, w, b, training=True)
 
 
-def test_layer_norm() -> None:
-    check(lambda x: nn.layer_norm(x, (4,)), numbers(2, 5, 4))
-    check(lambda x, w: nn.layer_norm(x, (4,), w), numbers(2, 5, 4), numbers(4))
-    check(lambda x, w, b: nn.layer_norm(x, (4,), w, b), numbers(2, 5, 4), numbers(4), numbers(4))
-    check(lambda x, w, b: nn.layer_norm(x, (3, 4), w, b), numbers(2, 3, 4), numbers(3, 4), numbers(3, 4))
+NORMS = {
+    "softmax, first dim": (lambda x: x.softmax(0), (2, 5, 4)),
+    "softmax": (lambda x: x.softmax(1), (2, 5, 4)),
+    "softmax, last dim": (lambda x: x.softmax(2), (2, 5, 4)),
+    "log_softmax, first dim": (lambda x: x.log_softmax(0), (2, 5, 4)),
+    "log_softmax": (lambda x: x.log_softmax(1), (2, 5, 4)),
+    "log_softmax, last dim": (lambda x: x.log_softmax(2), (2, 5, 4)),
+    "softmin": (lambda x: nn.softmin(x, 1), (2, 5, 4)),
+    "layer_norm, no scale": (lambda x: nn.layer_norm(x, (4,)), (2, 5, 4)),
+    "layer_norm, no shift": (lambda x, w: nn.layer_norm(x, (4,), w), (2, 5, 4), (4,)),
+    "layer_norm": (lambda x, w, b: nn.layer_norm(x, (4,), w, b), (2, 5, 4), (4,), (4,)),
+    "layer_norm over two dims": (lambda x, w, b: nn.layer_norm(x, (3, 4), w, b), (2, 3, 4), (3, 4), (3, 4)),
+    "rms_norm": (lambda x, w: nn.rms_norm(x, (4,), w), (2, 5, 4), (4,)),
+    "group_norm, no scale": (lambda x: nn.group_norm(x, 2), (5, 4, 3)),
+    "group_norm": (lambda x, w, b: nn.group_norm(x, 2, w, b), (2, 4, 3), (4,), (4,)),
+    "group_norm of images": (lambda x, w, b: nn.group_norm(x, 4, w, b), (2, 8, 2, 2), (8,), (8,)),
+    "instance_norm": (nn.instance_norm, (2, 4, 5)),
+    "batch_norm of rows, no scale": (batch_norm, (5, 4)),
+    "batch_norm of rows": (batch_norm, (5, 4), (4,), (4,)),
+    "batch_norm, no scale": (batch_norm, (4, 4, 3)),
+    "batch_norm": (batch_norm, (4, 4, 3), (4,), (4,)),
+    "batch_norm of images": (batch_norm, (2, 3, 2, 2), (3,), (3,)),
+}
+CASES = {
+    name: Case(function, tuple(numbers(*shape, seed=i) for i, shape in enumerate(shapes)))
+    for name, (function, *shapes) in NORMS.items()
+}
+CASES["batch_norm, fixed statistics"] = Case(
+    lambda x, m, v, w, b: nn.batch_norm(x, m.detach(), v.detach(), w, b, training=False),
+    (numbers(5, 4, 3), numbers(4), numbers(4).square() + 1, numbers(4), numbers(4)),
+    pending=False,
+    limit=5,
+)
 
 
-def test_rms_norm() -> None:
-    check(lambda x, w: nn.rms_norm(x, (4,), w), numbers(2, 5, 4), numbers(4))
-
-
-def test_group_norm() -> None:
-    check(lambda x: nn.group_norm(x, 2), numbers(5, 4, 3))
-    check(lambda x, w, b: nn.group_norm(x, 2, w, b), numbers(2, 4, 3), numbers(4), numbers(4))
-    check(lambda x, w, b: nn.group_norm(x, 4, w, b), numbers(2, 8, 2, 2), numbers(8), numbers(8))
-
-
-@pytest.mark.parametrize("shape", [(5, 4), (4, 4, 3), (2, 3, 2, 2)])
-def test_batch_norm_with_its_own_statistics(shape: tuple[int, ...]) -> None:
-    scale = numbers(shape[1], seed=1)
-    check(lambda x: nn.batch_norm(x, None, None, training=True), numbers(*shape))
-    check(lambda x, w, b: nn.batch_norm(x, None, None, w, b, training=True), numbers(*shape), scale, scale)
-
-
-def test_batch_norm_with_fixed_statistics() -> None:
-    mean, variance = numbers(4), numbers(4).square() + 1
-    check(
-        lambda x, m, v, w, b: nn.batch_norm(x, m.detach(), v.detach(), w, b, training=False),
-        *(numbers(5, 4, 3), mean, variance, numbers(4), numbers(4)),
-        pending=False,
-        limit=5,
-    )
+@pytest.mark.parametrize("name", CASES)
+def test_norms(name: str) -> None:
+    CASES[name].check()
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -73,10 +77,6 @@ def test_batch_norm_keeps_running_statistics(separate: bool) -> None:
             module(laid(x, layout))
             torch.testing.assert_close(module.running_mean.full_tensor(), plain.running_mean)
             torch.testing.assert_close(module.running_var.full_tensor(), plain.running_var)
-
-
-def test_instance_norm() -> None:
-    check(nn.instance_norm, numbers(2, 4, 5))
 
 
 @pytest.mark.parametrize("separate", [False, True])

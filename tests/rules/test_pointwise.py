@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as nn
@@ -9,9 +11,10 @@ import torch.nn.functional as nn
 from weft.sharding.layout import Layout
 from weft.sharding.placements import ReduceOp
 
+from .case import Case
 from .harness import GRID, LINE, check, laid, layouts, memory, moved_bytes
 
-EVEN, UNEVEN = (4, 6), (5, 7)
+SHAPE = (6, 7)  # the first dim splits evenly, the second does not
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -61,14 +64,13 @@ UNARY = {
 }
 
 
-@pytest.mark.parametrize("name", UNARY)
+ONE = {name: Case(function, (numbers(*SHAPE),), atol=1e-8) for name, function in UNARY.items()}
+ONE["to float"] = replace(ONE["to float"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ONE)
 def test_unary(name: str) -> None:
-    check(
-        UNARY[name],
-        numbers(*UNEVEN),
-        rtol=1e-5 if name == "to float" else 1e-9,
-        atol=1e-6 if name == "to float" else 1e-8,
-    )
+    ONE[name].check()
 
 
 BINARY = {
@@ -92,16 +94,22 @@ BINARY = {
 }
 
 
-@pytest.mark.parametrize("name", BINARY)
-@pytest.mark.parametrize(("first", "second"), [(UNEVEN, UNEVEN), (UNEVEN, (7,)), ((3, 1, 7), (5, 1))])
-def test_binary(name: str, first: tuple[int, ...], second: tuple[int, ...]) -> None:
-    check(
-        BINARY[name],
-        numbers(*first),
-        numbers(*second, seed=1),
+SHAPES = {"": (SHAPE, SHAPE), ", a row": (SHAPE, (7,)), ", broadcast": ((3, 1, 7), (5, 1))}
+TWO = {
+    name + kind: Case(
+        function,
+        (numbers(*first), numbers(*second, seed=1)),
         limit=5,
         pending=name not in ("floor_divide", "compared"),
     )
+    for name, function in BINARY.items()
+    for kind, (first, second) in SHAPES.items()
+}
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_binary(name: str) -> None:
+    TWO[name].check()
 
 
 def test_three_tensors() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from .harness import GRID, LINE, check, laid, layouts, memory
+from .case import Case
+from .harness import GRID, LINE, laid, layouts, memory
 
 X = torch.randn(5, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
@@ -70,9 +71,12 @@ SLICES: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", SLICES)
+CASES = {name: Case(function, (X,), limit=12) for name, function in SLICES.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_slices_of_any_layout(name: str) -> None:
-    check(SLICES[name], X, limit=12)
+    CASES[name].check()
 
 
 SCATTERS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
@@ -85,9 +89,12 @@ SCATTERS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", SCATTERS)
+INTO = {name: Case(function, (X, X.roll(1, 0) * 2)) for name, function in SCATTERS.items()}
+
+
+@pytest.mark.parametrize("name", INTO)
 def test_scatters_into_any_layout(name: str) -> None:
-    check(SCATTERS[name], X, X.roll(1, 0) * 2)
+    INTO[name].check()
 
 
 @given(st.data())

@@ -9,7 +9,8 @@ import torch
 
 import weft
 
-from .harness import GRID, check, laid, layouts, memory
+from .case import Case
+from .harness import GRID, laid, layouts, memory
 
 X = torch.randn(5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
 
@@ -34,9 +35,12 @@ ORDERS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", ORDERS)
+CASES = {name: Case(function, (X,), limit=8) for name, function in ORDERS.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_orders_of_any_layout(name: str) -> None:
-    check(ORDERS[name], X, limit=8)
+    CASES[name].check()
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["unified", "separate"])

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from .case import Case
 from .harness import GRID, LINE, check, laid, layouts, memory
 
 X = torch.randn(4, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -55,9 +56,12 @@ VIEWS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", VIEWS)
+CASES = {name: Case(function, (X,), limit=12) for name, function in VIEWS.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_views_of_any_layout(name: str) -> None:
-    check(VIEWS[name], X, limit=12)
+    CASES[name].check()
 
 
 @pytest.mark.parametrize(

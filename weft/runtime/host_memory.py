@@ -2,7 +2,8 @@
 
 Torch takes CPU memory from the C library. By default glibc gives every large block back to the system when it is
 freed, and the next result of that size faults in fresh pages, which costs several times the copy itself. Here glibc is
-told to keep freed memory, up to a bound (`WEFT_HOST_POOL` bytes; 0 turns this off).
+told to keep freed memory, up to a bound (`WEFT_HOST_POOL` bytes; 0 turns this off). It does not always find what it
+keeps again, so the results of movements and reductions come from kept blocks (`room`), within the same bound.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import ctypes
 import os
 import sys
 from pathlib import Path
+
+from .room import rooms
 
 __all__ = ["empty_cache", "keep_freed_memory", "pool_size", "relieve_pressure"]
 
@@ -59,6 +62,7 @@ def keep_freed_memory() -> bool:
     libc = _libc()
     if libc is None or (size := pool_size()) == 0:
         return False
+    rooms.bound = _bound()
     return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, size))
 
 
@@ -67,6 +71,7 @@ def empty_cache() -> None:
 
     >>> empty_cache()
     """
+    rooms.forget()
     libc = _libc()
     if libc is not None:
         libc.malloc_trim(0)

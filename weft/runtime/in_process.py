@@ -19,6 +19,7 @@ from .holding import Pieces, holding, nbytes, slices
 from .host_memory import relieve_pressure
 from .machine import forget_with_residences
 from .reduction import neutral, reduce_into
+from .room import room
 
 __all__ = ["fill_pending", "lazy_clone", "move", "placed", "scatter"]
 
@@ -109,7 +110,7 @@ def _reduced_whole(pieces: Pieces, source: Layout, kept: Layout, shape: Sequence
     op, divisor, groups = _whole_groups(source, kept)
     first = pieces[0]
     relieve_pressure(len(groups) * nbytes(shape, first.dtype))
-    outs = [torch.empty(shape, dtype=first.dtype, device=first.device) for _ in groups]
+    outs = [room(shape, first.dtype, first.device) for _ in groups]
     return tuple([reduce_into(out, op, [pieces[i] for i in of], divisor) for out, of in zip(outs, groups, strict=True)])
 
 
@@ -158,16 +159,16 @@ def _run_step(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, 
     dropped = tuple(axis for axis in source.pending_axes if axis not in target.pending_axes)
     if not dropped:
         return tuple(
-            _written(torch.empty(writing.shape, dtype=dtype, device=device), writing, pieces)
+            _written(room(writing.shape, dtype, device), writing, pieces)
             for writing, device in zip(writings(source, target, shape), there.devices, strict=True)
         )
     op, divisor = _how(source, dropped)
     result: list[torch.Tensor] = []
     for each, device in zip(contributions(source, target, shape, dropped), there.devices, strict=True):
         if isinstance(each, int):  # a replica of what has just been reduced
-            result.append(copy(torch.empty(result[each].shape, dtype=dtype, device=device), result[each]))
+            result.append(copy(room(result[each].shape, dtype, device), result[each]))
             continue
-        out = torch.empty(each[0].shape, dtype=dtype, device=device)
+        out = room(each[0].shape, dtype, device)
         result.append(reduce_into(out, op, [_contributed(writing, pieces, device) for writing in each], divisor))
     return tuple(result)
 
@@ -184,7 +185,7 @@ def _contributed(writing: Writing, pieces: Pieces, device: torch.device) -> torc
     if len(writing.copies) == 1:
         (only,) = writing.copies
         return brought(pieces[only.origin][only.source], device)
-    return _written(torch.empty(writing.shape, dtype=pieces[0].dtype, device=device), writing, pieces)
+    return _written(room(writing.shape, pieces[0].dtype, device), writing, pieces)
 
 
 def _all_reduced(pieces: Pieces, step: AllReduce) -> Pieces | None:
@@ -199,10 +200,7 @@ def _all_reduced(pieces: Pieces, step: AllReduce) -> Pieces | None:
         coords = mesh.coords(slot)
         groups.setdefault(tuple(c for i, c in enumerate(coords) if i not in reduced), []).append(slot)
     shapes = [there.piece_shape(piece, step.shape) for piece in range(there.count)]
-    outs = [
-        torch.empty(shape, dtype=pieces[0].dtype, device=device)
-        for shape, device in zip(shapes, there.devices, strict=True)
-    ]
+    outs = [room(shape, pieces[0].dtype, device) for shape, device in zip(shapes, there.devices, strict=True)]
     for slots in groups.values():
         parts = [pieces[here.piece_of[slot]] for slot in slots]
         targets = [outs[there.piece_of[slot]] for slot in slots]
@@ -231,7 +229,7 @@ def _reduced_by_owners(pieces: Pieces, step: ReduceExchange) -> Pieces:
     def owned(slot: int, box: Box) -> torch.Tensor:
         if (slot, box) not in reduced:
             device = here.residence.torch_devices[slot]
-            out = torch.empty(box_shape(box), dtype=pieces[0].dtype, device=device)
+            out = room(box_shape(box), pieces[0].dtype, device)
             parts = []
             for transfer in step.owners.collects(slot):
                 if transfer.box == box:
@@ -257,7 +255,7 @@ def _blank(
 ) -> torch.Tensor:
     """Room for a result: neutral elements where a reduction begins to be pending, else anything."""
     if step.neutral is None:
-        return torch.empty(shape, dtype=dtype, device=device)
+        return room(shape, dtype, device)
     return torch.full(shape, neutral(step.neutral, dtype), dtype=dtype, device=device)
 
 

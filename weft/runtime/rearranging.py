@@ -20,6 +20,7 @@ from .process_group.occupancy import occupancy
 from .process_group.parcels import Pair, Parcels, parcelled
 from .process_group.parcels import Part as Stored
 from .process_group.wire import exchange
+from .room import room
 
 __all__ = ["rearrange"]
 
@@ -59,7 +60,7 @@ def _new(plan: Rearrangement, dtype: torch.dtype, fill: float | None) -> Pieces:
     for coords, device in zip(there.coords, there.devices, strict=True):
         shape = [stop - start for start, stop in plan.target.box(coords)]
         if fill is None:
-            result.append(torch.empty(shape, dtype=dtype, device=device))
+            result.append(room(shape, dtype, device))
         else:
             result.append(torch.full(shape, fill, dtype=dtype, device=device))
     return tuple(result)

@@ -15,6 +15,7 @@ from .process_group import execution, world
 from .process_group.group import wire_device
 from .process_group.issuing import Arriving, issue
 from .process_group.moving import Route
+from .room import room
 
 __all__ = ["Arriving", "Route", "begin", "move", "permute", "scatter", "spread", "whole"]
 
@@ -80,8 +81,7 @@ def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, 
 
 def _permuted_whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route) -> Pieces:
     """Whole values: a shard is a box of them, and those that nothing is sent to become zeros."""
-    fresh = torch.zeros_like if None in route else torch.empty_like
-    result = tuple(fresh(piece) for piece in pieces)
+    result = tuple(torch.zeros_like(p) if None in route else room(p.shape, p.dtype, p.device) for p in pieces)
     for at, each in permutations(layout, shape, route):
         result[at][each.target].copy_(pieces[each.origin][each.source])
     return result

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import shutil
 
 import pytest
 import torch
 from torch import nn
 
 import weft
+from examples.models import gpt2, llama
 from weft import P
 from weft.runtime.machine import use_separate_memory
 
@@ -36,6 +38,52 @@ def test_a_compiled_model_trains_alike(layout: str) -> None:
     for one, other in zip(plain.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(other.full_tensor(), one, rtol=1e-9, atol=1e-12)
         assert other.grad.mapping.layout(other.dim()) is other.mapping.layout(other.dim())
+
+
+MODELS = {
+    "gpt2": (lambda: gpt2.GPT2(11, 6, 8, 2, 1), gpt2.LAYOUTS["tp"]),
+    "llama": (lambda: llama.Llama(11, 6, 8, 2, 2, 12, 1), llama.LAYOUTS["tp"]),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_transformer_is_one_graph(name: str) -> None:
+    make, patterns = MODELS[name]
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    plain = make().double()
+    model = weft.nn.shard_module(copy.deepcopy(plain), MESH, patterns)
+    tokens = torch.randint(0, 11, (4, 6))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)(weft.shard(tokens, MESH, P("dp")))
+    expected = plain(tokens)
+    torch.testing.assert_close(compiled.full_tensor(), expected, rtol=1e-9, atol=1e-12)
+    for result in (compiled, expected):
+        result.square().mean().backward()
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(other.grad.full_tensor(), one.grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or torch.cuda.is_available()), reason="inductor compiles C++ on CPUs")
+def test_inductor_compiles_forward_and_backward() -> None:
+    torch._dynamo.reset()
+    x, w = torch.randn(4, 6), torch.randn(6, 6)
+    ours = weft.shard(x, MESH, P("dp")), weft.shard(w, MESH, P("tp", None)).requires_grad_()
+    loss = torch.compile(lambda x, w: (x @ w).relu().sum(), fullgraph=True)(*ours)
+    loss.backward()
+    plain = w.clone().requires_grad_()
+    expected = (x @ plain).relu().sum()
+    expected.backward()
+    torch.testing.assert_close(loss.full_tensor(), expected)
+    torch.testing.assert_close(ours[1].grad.full_tensor(), plain.grad)
+
+
+def test_what_is_kept_of_a_compilation_depends_on_the_layout() -> None:
+    x = torch.randn(4, 6)
+    hashes = [
+        weft.shard(x, MESH, spec)._stable_hash_for_caching() for spec in (P("dp"), P("tp"), P(None, "dp"), P("dp"))
+    ]
+    assert len(set(hashes)) == 3
+    assert hashes[0] == hashes[3]
 
 
 COMMUNICATION = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
@@ -325,6 +326,12 @@ class Tensor(torch.Tensor):
     ) -> Tensor:
         pieces = tuple(inner[f"_piece{i}"] for i in range(len(inner)))
         return wrap(pieces, meta[0], outer_size, asked=meta[1], strides=outer_stride)
+
+    def _stable_hash_for_caching(self) -> str:
+        """For torch.compile: what code that is kept from one run to the next depends on."""
+        pieces = [(tuple(p.shape), p.stride(), p.dtype, p.device) for p in self._pieces]
+        facts = (self._layout, self._asked, tuple(self.shape), self.stride(), self.dtype, self.requires_grad, pieces)
+        return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
     def __coerce_tangent_metadata__(self) -> Tensor:
         """For torch.compile: the layout in which the gradient of this output is expected. Gradients are not pending."""

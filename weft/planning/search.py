@@ -189,14 +189,15 @@ class Search:
         return Layout(source.mesh, splits, target.pending)
 
     def _roomiest(self, source: Layout, splits: Sequence[tuple[str, ...]], axis: str) -> int:
-        """The dim that an axis cuts best: evenly, before what is reduced is cut, and into large pieces."""
+        """The dim that an axis cuts best: evenly, before what is reduced is cut, and into pieces that lie in one stretch."""
         sizes = axis_sizes(source.mesh)
         replicated = axis in source.replicated_axes
 
         def room(dim: int) -> tuple[bool, bool, int]:
             local = self.shape[dim] // math.prod(sizes[a] for a in splits[dim])
             after_reduced = replicated and any(a in source.pending_axes for a in splits[dim])
-            return local > 0 and local % sizes[axis] == 0, not after_reduced, local
+            evenly = local > 0 and local % sizes[axis] == 0
+            return evenly, not after_reduced, -dim if evenly else local
 
         return max(range(len(splits)), key=room)
 

@@ -40,7 +40,7 @@ def _from_each(group: Group, mine: torch.Tensor, sizes: list[int]) -> torch.Tens
     """What each process gives to all, one after another."""
     wire = torch.device("cpu" if world.current().backend("cpu") else "cuda")
     arrived = torch.empty(sum(sizes), dtype=mine.dtype, device=wire)
-    incoming = list(arrived.split(sizes))
-    incoming[group.index].copy_(mine)
-    swap(group, [mine.to(wire)] * group.size, incoming, wire, None)
+    incoming = dict(enumerate(arrived.split(sizes)))
+    incoming.pop(group.index).copy_(mine)
+    swap(group, dict.fromkeys(incoming, mine.to(wire)), incoming, wire)
     return arrived.cpu()

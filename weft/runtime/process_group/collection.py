@@ -58,10 +58,12 @@ class Collection:
     """How this process brings contributions together, and passes results on."""
 
     results: tuple[Result, ...]
-    sends: tuple[tuple[Bundle, ...], ...]
-    """For each process of the group."""
-    receives: tuple[int, ...]
-    """For each process of the group, how many elements it sends."""
+    sends: tuple[tuple[int, tuple[Bundle, ...]], ...]
+    """To which process of the group."""
+    receives: tuple[tuple[int, Arrival], ...]
+    """From which process of the group; what one sends arrives in one stretch."""
+    arriving: int
+    """How many elements arrive."""
     spread: Parcels | None
     """From results to new pieces; None where the results are the new pieces."""
 
@@ -103,10 +105,24 @@ def collection(owners: Owners, processes: Processes) -> Collection:
     )
     return Collection(
         results,
-        tuple(tuple(tuple(parts) for _, parts in sorted(leaving.get(process, {}).items())) for process in processes),
-        tuple(sum(size for (by, _), size in sizes.items() if by == process) for process in processes),
+        tuple(
+            (index, tuple(tuple(parts) for _, parts in sorted(leaving[process].items())))
+            for index, process in enumerate(processes)
+            if process in leaving
+        ),
+        _stretches(arrivals, processes),
+        at,
         _spread(owners, [(slot, where) for slot, where, _ in boxes], processes, here) if owners.spreads else None,
     )
+
+
+def _stretches(arrivals: dict[tuple[int, _Key], Arrival], processes: Processes) -> tuple[tuple[int, Arrival], ...]:
+    """Where in what arrives each process's part lies."""
+    found: dict[int, Arrival] = {}
+    for (process, _), each in arrivals.items():  # process by process, one after another
+        start = found[process].start if process in found else each.start
+        found[process] = Arrival(start, each.stop)
+    return tuple((processes.index(process), each) for process, each in found.items() if each.stop > each.start)
 
 
 def _leaving(owners: Owners, here: int) -> dict[int, dict[_Key, list[Part]]]:

@@ -40,10 +40,11 @@ def is_elsewhere(*meshes: DeviceMesh) -> bool:
 
 def move(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str) -> Pieces:
     """The pieces of the same tensor in another layout. The meshes span several processes."""
-    if is_elsewhere(source.mesh, target.mesh):
+    journey = _journey(op, source, target, shape, dtype)
+    if journey is None:
         return ()
-    with communicating(call_between(op, source, target, shape, dtype), owners_of(source.mesh, target.mesh)):
-        for stage in _stages(source, target, shape, dtype.itemsize):
+    with communicating(journey.call, journey.processes):
+        for stage in journey.stages:
             pieces = stage.run(pieces, dtype)
     return pieces
 
@@ -70,6 +71,27 @@ class Stage(Protocol):
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Journey:
+    """What this process does in a movement, and with whom."""
+
+    call: Call
+    processes: Processes
+    stages: tuple[Stage, ...]
+
+
+@lru_cache(maxsize=8192)
+def _journey(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> _Journey | None:
+    """What this process does in a movement, looked up; None if it has nothing to do with it."""
+    if is_elsewhere(source.mesh, target.mesh):
+        return None
+    call = call_between(op, source, target, shape, dtype)
+    return _Journey(call, owners_of(source.mesh, target.mesh), _stages(source, target, shape, dtype.itemsize))
+
+
+forget_with_residences(_journey.cache_clear)
 
 
 @lru_cache(maxsize=8192)
@@ -138,15 +160,11 @@ def _given_to_all(
     owners = owners_of(layout.mesh)
     giver = {process: owners[process % len(owners)] for process in everyone if process not in owners}
     here = world.current().process
-    nothing = torch.empty(0, dtype=dtype, device=wire)
-    outgoing, incoming = [nothing] * group.size, [nothing] * group.size
     limit = math.prod(shape) * dtype.itemsize
     if value is not None:
         flat = value.contiguous().view(-1).to(wire)
-        outgoing = [flat if giver.get(process) == here else nothing for process in everyone]
-        swap(group, outgoing, incoming, wire, limit)
+        swap(group, {process: flat for process, by in giver.items() if by == here and limit}, {}, wire, limit)
         return value
     arrived = torch.empty(math.prod(shape), dtype=dtype, device=wire)
-    incoming[giver[here]] = arrived
-    swap(group, outgoing, incoming, wire, limit)
+    swap(group, {}, {giver[here]: arrived} if limit else {}, wire, limit)
     return arrived.view(shape).to(holding(layout).residence.device)

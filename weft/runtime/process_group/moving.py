@@ -103,7 +103,7 @@ def _views(parcels: Parcels, count: int) -> list[Part] | None:
 def _kept(step: Step, parcels: Parcels) -> list[int] | None:
     """For each new piece the stored one that it is, if nothing arrives and each is whole already."""
     here, there = holding(step.source), holding(step.target)
-    if any(leg.size for leg in parcels.receives) or not parcels.copies:
+    if parcels.receives or not parcels.copies:
         return None
     found = {target.piece: source.piece for source, target in parcels.copies}
     if len(found) != len(parcels.copies) or len(found) != there.count:

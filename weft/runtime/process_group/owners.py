@@ -14,6 +14,7 @@ from ...planning import AllReduce, ReduceExchange, ReduceScatter
 from ...planning.transfers import Transfer
 from ...sharding.geometry import Box, box, box_shape, piece
 from ...sharding.mesh import Slot
+from ..machine import forget_with_residences, residence
 
 __all__ = ["Owners", "Reducing", "owners_of_step"]
 
@@ -21,6 +22,8 @@ Reducing = AllReduce | ReduceScatter | ReduceExchange
 
 SMALL = 4096
 """Bytes of a shard up to which every device reduces all of it, instead of waiting a second time for the others' parts."""
+SMALL_PAIR = 256 << 10
+"""The same for two devices, which receive as much of each other's shard as of two parts, but reduce twice as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +140,15 @@ def owners_of_step(step: Reducing) -> Owners:
         return Planned(step)
     if isinstance(step, ReduceScatter):
         return EachItsShard(step)
-    sizes = step.source.mesh.shape
-    replicas = any(sizes[axis] > 1 for axis in step.source.replicated_axes)
+    mesh = step.source.mesh
+    sizes = mesh.shape
+    # What a process reduces before it sends it depends on which devices it has; replicas must come out alike.
+    crowded = len(set(residence(mesh).owners)) < mesh.num_devices
+    replicas = crowded and any(sizes[axis] > 1 for axis in step.source.replicated_axes)
     count = math.prod(sizes[axis] for axis in step.source.split_axes)
-    small = math.prod(step.shape) * step.itemsize <= SMALL * count
-    # Two devices receive as much of each other's shard as of two stretches, but wait once.
-    once = replicas or small or step.contributions == 2
-    return EachItsShard(step) if once else EachAStretch(step)
+    limit = SMALL_PAIR if step.contributions == 2 else SMALL
+    small = math.prod(step.shape) * step.itemsize <= limit * count
+    return EachItsShard(step) if replicas or small else EachAStretch(step)
+
+
+forget_with_residences(owners_of_step.cache_clear)

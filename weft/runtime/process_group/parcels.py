@@ -13,8 +13,9 @@ from typing import final
 
 from ...sharding.geometry import Box, box_shape
 from ..holding import slices
+from . import world
 
-__all__ = ["Leg", "Pair", "Parcels", "Part", "Range", "leg_of", "parcelled", "part"]
+__all__ = ["Join", "Leg", "Pair", "Parcels", "Part", "Range", "leg_of", "parcelled", "part"]
 
 Range = tuple[int, int, int]
 """A stretch of one stored tensor, flat: which tensor, start and stop."""
@@ -46,14 +47,33 @@ class Leg:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Join:
+    """A new tensor whose parts lie beside each other along one dim: from this process, or (its index) from another."""
+
+    piece: int
+    dim: int
+    shape: tuple[int, ...]
+    parts: tuple[Part | int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Parcels:
     """One process's part of an exchange among a group."""
 
     copies: tuple[tuple[Part, Part], ...]
     """From a stored tensor to a new one, within this process."""
-    sends: tuple[Leg, ...]
-    """For each process of the group."""
-    receives: tuple[Leg, ...]
+    sends: tuple[tuple[int, Leg], ...]
+    """To which process of the group, beginning with the right-hand neighbour: not all send to the first at once."""
+    receives: tuple[tuple[int, Leg], ...]
+    joins: tuple[Join, ...]
+    """New tensors that are put together in one go, from copies and receives that are not unpacked by themselves."""
+
+    @property
+    def joined(self) -> frozenset[int]:
+        """From which processes comes what is joined."""
+        return frozenset(each for join in self.joins for each in join.parts if isinstance(each, int))
 
 
 def part(piece: int, inner: Box, shape: Sequence[int]) -> Part:
@@ -91,9 +111,63 @@ def parcelled(
     processes: Sequence[int],
 ) -> Parcels:
     """The parcels of this process, given what goes to and comes from each."""
-    leaving = tuple(leg_of(sends.get(process, ())) for process in processes)
-    arriving = tuple(leg_of(receives.get(process, ())) for process in processes)
-    return Parcels(tuple(copies), leaving, arriving)
+    kept, arriving = tuple(copies), _legs(receives, processes)
+    joins = tuple(join for join in map(_join, *_by_piece(kept, arriving)) if join is not None)
+    joined = {join.piece for join in joins}
+    kept = tuple((source, target) for source, target in kept if target.piece not in joined)
+    return Parcels(kept, _legs(sends, processes), arriving, joins)
+
+
+_Beside = list[tuple[Part, Part | int]]
+"""What a new tensor is made of: each part of it, and where that comes from."""
+
+
+def _by_piece(
+    copies: Sequence[tuple[Part, Part]], arriving: Sequence[tuple[int, Leg]]
+) -> tuple[list[int], list[_Beside]]:
+    """New tensors whose parts come from several processes, one from each."""
+    found: dict[int, _Beside] = {}
+    several = set()
+    for index, leg in arriving:
+        for into in leg.parts:
+            found.setdefault(into.piece, []).append((into, index))
+            if len(leg.parts) > 1 or leg.stretch is not None:
+                several.add(into.piece)  # it arrives in its place, or with others
+    for source, into in copies:
+        if into.piece in found:
+            found[into.piece].append((into, source))
+    kept = {piece: parts for piece, parts in found.items() if piece not in several}
+    return list(kept), list(kept.values())
+
+
+def _join(piece: int, parts: _Beside) -> Join | None:
+    """How a new tensor is put together, if its parts lie beside each other along one dim."""
+    first = parts[0][0]
+    ends: list[tuple[int, int]] = []
+    for dim, size in enumerate(first.shape):
+        starts = {(into.where[dim].start, into.where[dim].stop, into.where[dim].step) for into, _ in parts}
+        ends.append((len(starts), dim))
+        if len(starts) == 1 and starts != {(0, size, None)}:
+            return None
+    split = [dim for count, dim in ends if count > 1]
+    if len(split) != 1:
+        return None
+    dim, at = split[0], 0
+    parts = sorted(parts, key=lambda each: int(each[0].where[dim].start))
+    for into, _ in parts:
+        if (into.where[dim].start, into.where[dim].step) != (at, None):
+            return None
+        at += into.shape[dim]
+    shape = (*first.shape[:dim], at, *first.shape[dim + 1 :])
+    return Join(piece, dim, shape, tuple(origin for _, origin in parts), tuple(into.shape for into, _ in parts))
+
+
+def _legs(pairs: Mapping[int, Sequence[Pair]], processes: Sequence[int]) -> tuple[tuple[int, Leg], ...]:
+    here = world.current().process
+    start = processes.index(here) + 1 if here in processes else 0
+    order = [*range(start, len(processes)), *range(start)]
+    legs = [(index, leg_of(pairs.get(processes[index], ()))) for index in order]
+    return tuple((index, leg) for index, leg in legs if leg.size)
 
 
 def leg_of(pairs: Iterable[Pair]) -> Leg:

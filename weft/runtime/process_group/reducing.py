@@ -55,9 +55,10 @@ class ReduceStage:
         width = self._width(dtype)
         arrived = torch.empty(0, dtype=width)
         if group is not None:
-            outgoing = [self._given(bundles, sources, width) for bundles in work.sends]
-            arrived = torch.empty(sum(work.receives), dtype=width, device=self._wire)
-            swap(group, outgoing, list(arrived.split(work.receives)), self._wire, self._limit)
+            outgoing = {index: self._given(bundles, sources, width) for index, bundles in work.sends}
+            arrived = torch.empty(work.arriving, dtype=width, device=self._wire)
+            incoming = {index: arrived[each.start : each.stop] for index, each in work.receives}
+            swap(group, outgoing, incoming, self._wire, self._limit)
         if work.spread is None:
             return tuple(self._reduced(result, None, sources, arrived, dtype, width) for result in work.results)
         targets = self._room.new(dtype)

@@ -61,14 +61,16 @@ def finish_turns(work: c10d.Work, group: Group) -> None:
             return
 
 
-def finish(works: Sequence[c10d.Work], group: Group) -> None:
-    """Waits for messages."""
+def finish(works: Sequence[c10d.Work], group: Group, meanwhile: Callable[[], None]) -> None:
+    """Waits for messages, and does something in the meantime."""
     if not works:
+        meanwhile()
         return
     start = time.monotonic()
     task = _waiter.wait_for(works)
     patience: Patience | None = None
     try:
+        meanwhile()
         while not task.done.acquire(timeout=TURN.total_seconds()):
             if patience is None:
                 patience = Patience(group.processes, start)

@@ -7,13 +7,13 @@ each has the fingerprint of its call. What travels are bytes, so every dtype doe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch._C import _distributed_c10d as c10d
 
 from .group import Group
-from .parcels import Leg, Parcels, Range
+from .parcels import Leg, Parcels
 from .waiting import different_calls, fingerprint, finish, finish_turns, in_time, stream
 
 __all__ = ["broadcast", "exchange", "swap"]
@@ -35,42 +35,41 @@ def exchange(
     if group is None:
         _copy(parcels, sources, targets)
         return
-    outgoing = [_outgoing(leg, sources, dtype, wire) for leg in parcels.sends]
-    incoming = [_incoming(leg, targets, dtype, wire) for leg in parcels.receives]
-    swap(group, outgoing, incoming, wire, limit)
-    _copy(parcels, sources, targets)
-    for leg, arrived in zip(parcels.receives, incoming, strict=True):
-        _unpack(leg, arrived, targets, wire)
+    outgoing = _outgoing(parcels, sources, dtype, wire)
+    incoming = _incoming(parcels, targets, dtype, wire)
+    swap(group, outgoing, incoming, wire, limit, meanwhile=lambda: _copy(parcels, sources, targets))
+    _unpack(parcels, incoming, sources, targets, wire)
 
 
 def swap(
     group: Group,
-    outgoing: Sequence[torch.Tensor],
-    incoming: Sequence[torch.Tensor],
+    outgoing: Mapping[int, torch.Tensor],
+    incoming: Mapping[int, torch.Tensor],
     wire: torch.device,
     limit: int | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
-    """Sends a flat tensor to each process of a group and receives one from each; none where there is no element.
+    """Sends flat tensors to processes of a group and receives others from them: at most one each, none without elements.
 
-    No message has more bytes than `limit`, which all processes know alike.
+    No message has more bytes than `limit`, which all processes know alike. `meanwhile` is what to do while they travel.
     """
     backend = _backend(group, wire.type)
     number = group.next_number()
     if group.is_streamed(wire.type):
         empty = torch.empty(0, dtype=torch.uint8, device=wire)
-        sent = [empty if k == group.index else x.view(torch.uint8) for k, x in enumerate(outgoing)]
-        received = [empty if k == group.index else x.view(torch.uint8) for k, x in enumerate(incoming)]
+        sent = [outgoing.get(k, empty).view(torch.uint8) for k in range(group.size)]
+        received = [incoming.get(k, empty).view(torch.uint8) for k in range(group.size)]
         stream(backend.alltoall(received, sent), group)
+        meanwhile()
         return
     if limit is not None and limit <= envelope_size(group.size) - HEAD:
         _swap_small(backend, group, outgoing, incoming, number)
+        meanwhile()
         return
-    # Each begins with its right-hand neighbour, so that not all send to the first at once.
-    others = [*range(group.index + 1, group.size), *range(group.index)]
     tag = fingerprint(number) & 0x7FFFFFFF
-    works = [backend.recv([incoming[k].view(torch.uint8)], k, tag) for k in others if incoming[k].numel()]
-    works += [backend.send([outgoing[k].view(torch.uint8)], k, tag) for k in others if outgoing[k].numel()]
-    finish(works, group)
+    works = [backend.recv([x.view(torch.uint8)], k, tag) for k, x in incoming.items()]
+    works += [backend.send([x.view(torch.uint8)], k, tag) for k, x in outgoing.items()]
+    finish(works, group, meanwhile)
 
 
 def _backend(group: Group, kind: str) -> c10d.ProcessGroup:
@@ -101,8 +100,8 @@ def envelope_size(processes: int) -> int:
 def _swap_small(
     backend: c10d.ProcessGroup,
     group: Group,
-    outgoing: Sequence[torch.Tensor],
-    incoming: Sequence[torch.Tensor],
+    outgoing: Mapping[int, torch.Tensor],
+    incoming: Mapping[int, torch.Tensor],
     number: int,
 ) -> None:
     """Small messages go in one all-to-all, which has the least latency; each says which call it belongs to."""
@@ -110,18 +109,16 @@ def _swap_small(
     arriving = torch.empty_like(leaving)
     head = torch.tensor([fingerprint(number)])
     leaving[:, :HEAD] = head.view(torch.uint8)
-    for envelope, x in zip(leaving, outgoing, strict=True):
-        if x.numel():
-            inside = x.view(torch.uint8)
-            envelope[HEAD : HEAD + inside.numel()] = inside
+    for k, x in outgoing.items():
+        inside = x.view(torch.uint8)
+        leaving[k, HEAD : HEAD + inside.numel()] = inside
     finish_turns(backend.alltoall_base(arriving, leaving, [], []), group)
     heads = arriving[:, :HEAD].contiguous().view(torch.int64).flatten()
     if not bool((heads == head).all()):
         raise different_calls(group, heads.tolist(), int(head))
-    for k, (envelope, x) in enumerate(zip(arriving, incoming, strict=True)):
-        if k != group.index and x.numel():
-            inside = x.view(torch.uint8)
-            inside.copy_(envelope[HEAD : HEAD + inside.numel()])
+    for k, x in incoming.items():
+        inside = x.view(torch.uint8)
+        inside.copy_(arriving[k, HEAD : HEAD + inside.numel()])
 
 
 def _copy(parcels: Parcels, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
@@ -129,9 +126,27 @@ def _copy(parcels: Parcels, sources: Sequence[torch.Tensor], targets: Sequence[t
         targets[target.piece][target.where].copy_(sources[source.piece][source.where])
 
 
-def _outgoing(leg: Leg, sources: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device) -> torch.Tensor:
-    if leg.stretch is not None:
-        return _stretch(sources, leg.stretch).to(wire)
+def _outgoing(
+    parcels: Parcels, sources: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
+) -> dict[int, torch.Tensor]:
+    """What goes to each process: a stretch of a source, straight from its place, or else parts one after another."""
+    flat: dict[int, torch.Tensor] = {}
+    found: dict[int, torch.Tensor] = {}
+    for index, leg in parcels.sends:
+        if leg.stretch is None:
+            found[index] = _packed(leg, sources, dtype, wire)
+            continue
+        piece, start, stop = leg.stretch
+        if piece not in flat:
+            flat[piece] = _flat(sources[piece])
+        found[index] = flat[piece][start:stop].to(wire)
+    return found
+
+
+def _packed(leg: Leg, sources: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device) -> torch.Tensor:
+    if len(leg.parts) == 1:
+        part = leg.parts[0]
+        return _flat(sources[part.piece][part.where]).to(wire)
     buffer = torch.empty(leg.size, dtype=dtype, device=wire)
     at = 0
     for part in leg.parts:
@@ -140,24 +155,52 @@ def _outgoing(leg: Leg, sources: Sequence[torch.Tensor], dtype: torch.dtype, wir
     return buffer
 
 
-def _incoming(leg: Leg, targets: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device) -> torch.Tensor:
-    if leg.stretch is not None and targets[leg.stretch[0]].device.type == wire.type:
-        return _stretch(targets, leg.stretch)
-    return torch.empty(leg.size, dtype=dtype, device=wire)
+def _is_in_place(leg: Leg, targets: Sequence[torch.Tensor], wire: torch.device) -> bool:
+    """Whether what comes from a process is received where it belongs."""
+    return leg.stretch is not None and targets[leg.stretch[0]].device.type == wire.type
 
 
-def _unpack(leg: Leg, arrived: torch.Tensor, targets: Sequence[torch.Tensor], wire: torch.device) -> None:
-    if leg.stretch is not None and targets[leg.stretch[0]].device.type == wire.type:
-        return
-    at = 0
-    for part in leg.parts:
-        targets[part.piece][part.where].copy_(arrived[at : at + part.size].view(part.shape))
-        at += part.size
+def _incoming(
+    parcels: Parcels, targets: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
+) -> dict[int, torch.Tensor]:
+    """Where what comes from each process is received: in its place, or else in memory for the time being."""
+    found: dict[int, torch.Tensor] = {}
+    for index, leg in parcels.receives:
+        if leg.stretch is not None and _is_in_place(leg, targets, wire):
+            piece, start, stop = leg.stretch
+            found[index] = targets[piece].view(-1)[start:stop]
+        else:
+            found[index] = torch.empty(leg.size, dtype=dtype, device=wire)
+    return found
 
 
-def _stretch(tensors: Sequence[torch.Tensor], where: Range) -> torch.Tensor:
-    piece, start, stop = where
-    tensor = tensors[piece]
+def _unpack(
+    parcels: Parcels,
+    incoming: Mapping[int, torch.Tensor],
+    sources: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
+    wire: torch.device,
+) -> None:
+    """Brings what has arrived to its place."""
+    joined = parcels.joined if parcels.joins else ()
+    for index, leg in parcels.receives:
+        if index in joined or _is_in_place(leg, targets, wire):
+            continue
+        at = 0
+        for part in leg.parts:
+            targets[part.piece][part.where].copy_(incoming[index][at : at + part.size].view(part.shape))
+            at += part.size
+    for join in parcels.joins:
+        target = targets[join.piece]
+        parts = [
+            incoming[each].view(shape).to(target.device) if isinstance(each, int) else sources[each.piece][each.where]
+            for each, shape in zip(join.parts, join.shapes, strict=True)
+        ]
+        into = target if join.shape == target.shape else target[tuple(slice(size) for size in join.shape)]
+        torch.cat(parts, join.dim, out=into)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         tensor = tensor.resolve_conj()
-    return tensor.resolve_neg().contiguous().view(-1)[start:stop]
+    return tensor.resolve_neg().contiguous().view(-1)

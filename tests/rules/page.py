@@ -130,15 +130,22 @@ def _cell(case: Case, shape: tuple[int, ...], dim: int | None) -> str:
     given = [laid(x, _layout(x, shape, dim)) for x in case.tensors]
     leaves = [x.requires_grad_() for x in given if case.grad and x.is_floating_point()]
     with comm_log() as log:
-        results = [x for x in flat(case.function(*given)) if isinstance(x, Tensor)]
+        results = _there(case.function(*given))
     forward = _named(log) or ("Σ" if any(x._layout.pending for x in results) and dim is not None else "·")
     roots = [x for x in results if x.requires_grad]
     if not leaves or not roots or dim is None:
         return forward
     cotangents = [laid(torch.ones(x.shape, dtype=x.dtype), x._layout.resolved) for x in roots]
     with comm_log() as log:
-        torch.autograd.grad(roots, leaves, cotangents, allow_unused=True)
+        _there(torch.autograd.grad(roots, leaves, cotangents, allow_unused=True))
     return f"{forward} / {_named(log) or '·'}"
+
+
+def _there(value: object) -> list[Tensor]:
+    """The tensors of a result, once all of their elements are where they belong."""
+    found = [x for x in flat(value) if isinstance(x, Tensor)]
+    assert all(x.local_shards for x in found)
+    return found
 
 
 def _layout(x: torch.Tensor, shape: tuple[int, ...], dim: int | None) -> Layout:

@@ -17,6 +17,7 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     creation_like,
     dispatch,
     embedding,
+    folding,
     foreach,
     indexing,
     joining,

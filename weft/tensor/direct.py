@@ -6,6 +6,7 @@ import torch
 
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
+from .folded import Folded
 from .op_kind import OpKind
 from .recipe import Recipe
 from .tensor import Tensor, wrap_whole
@@ -68,7 +69,7 @@ def signature_of(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: 
             if x and type(x[0]) is not int:  # type: ignore[index]
                 return None
             signature.append(tuple(x))  # type: ignore[arg-type]
-        elif kind is torch.Tensor:
+        elif kind is torch.Tensor or kind is Folded:
             return None
         else:
             signature += (kind, x)

@@ -237,11 +237,13 @@ def run_in(
     rule: Rule,
 ) -> object:
     """Runs an op that only reads, in layouts that a handler has chosen."""
-    mesh = outputs[0].mesh
-    whole = holding(outputs[0]).unified and not any(layout.pending for layout in (*inputs, *outputs))
-    prepared = Prepared(inputs, outputs, mesh, whole, rule, None)
     tensors = [_usable(x) for x in tensors_in(args, kwargs)]
-    laid = [_brought(x, need, func, whole) for x, need in zip(tensors, inputs, strict=True)]
+    key = (*_key(func, args, kwargs, tensors), inputs, outputs)
+    prepared = _prepared.get(key)
+    if prepared is None:
+        whole = holding(outputs[0]).unified and not any(layout.pending for layout in (*inputs, *outputs))
+        prepared = _prepared[key] = Prepared(inputs, outputs, outputs[0].mesh, whole, rule, None)
+    laid = [_brought(x, need, func, prepared.whole) for x, need in zip(tensors, inputs, strict=True)]
     return _run_prepared(func, args, kwargs, tensors, laid, prepared)
 
 

@@ -18,7 +18,7 @@ from ..rules.views import reshape_groups
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 
-__all__ = ["Way", "find_way"]
+__all__ = ["Way", "find_way", "merged_from"]
 
 Shape = tuple[int, ...]
 Axes = tuple[str, ...]
@@ -52,6 +52,18 @@ class _Crossing:
     sources: tuple[_Dim, ...]
     targets: tuple[_Dim, ...]
     parts: tuple[tuple[Run, ...], ...]
+
+
+def merged_from(old: Shape, new: Shape) -> tuple[int, ...] | None:
+    """From how many dims larger than 1 each new one is merged, or None where a reshape does more than merge dims.
+
+    >>> merged_from((4, 6, 1, 5), (24, 5)), merged_from((4, 6), (3, 8))
+    ((2, 1), None)
+    """
+    if 0 in old:
+        return None
+    groups = reshape_groups([size for size in old if size > 1], new)
+    return tuple(len(first) for first, _ in groups) if all(len(second) == 1 for _, second in groups) else None
 
 
 def find_way(layout: Layout, old: Shape, new: Shape, itemsize: int, need: Layout) -> Way | None:

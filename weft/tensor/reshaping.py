@@ -8,16 +8,17 @@ from typing import cast
 
 import torch
 
-from ..runtime.holding import holding
+from ..runtime.holding import Pieces, holding
 from ..runtime.machine import forget_with_residences
 from ..runtime.process_group import execution
 from ..runtime.rearranging import rearrange
 from ..sharding.geometry import box_at, box_shape
 from .aliasing import remember, remember_alias
 from .dispatch import handler, layouts_for, run_by_rule
+from .folded import Folded, fold
 from .movement import moved, note_move
 from .rearranging import note_rearrangement
-from .reshape_way import Way, find_way
+from .reshape_way import Way, find_way, merged_from
 from .tensor import Tensor, wrap
 from .viewing import shown, view_geometry
 from .writing import store
@@ -54,8 +55,23 @@ def _reshape(func: Op, args: Args, kwargs: Kwargs) -> object:
         if holding(x._layout).unified:
             return run_by_rule(func, args[:2], kwargs)
         return _by_rule(func, x, shape)
-    y = _exchanged(x, shape, way)
-    return _as_view(func, x, y, shape)
+    groups = merged_from(tuple(x.shape), shape)
+    ones = [d for d, n in enumerate(x.shape) if n == 1]
+    if groups is not None and not x.is_inference() and not any(x._layout.splits[d] for d in ones):
+        return _folded(func, x, shape, way, groups, ones)
+    return _as_view(func, x, _exchanged(x, shape, way), shape)
+
+
+def _folded(func: Op, x: Tensor, shape: tuple[int, ...], way: Way, groups: tuple[int, ...], ones: list[int]) -> Tensor:
+    """A reshape that merges dims: its elements are exchanged when something other than a product needs them."""
+    (strides, offset), *_ = view_geometry(aten.reshape.default, (list(shape),), {}, x)
+
+    def exchange() -> Pieces:
+        return _exchanged(x, shape, way)._pieces
+
+    base = cast(Tensor, aten.squeeze.dims(x, ones)) if ones else x
+    y = fold(base, groups, way.after, shape, exchange, strides, int(x.storage_offset()) + offset)
+    return _showing(func, x, y, shape)
 
 
 def _full_shape(x: Tensor, size: list[int]) -> tuple[int, ...]:
@@ -111,10 +127,18 @@ def _by_rule(func: Op, x: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _as_view(func: Op, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
     if holding(x._layout).unified:
         return remember_alias(y, x)
-    y = shown(x, y, view_geometry(aten.view.default, (list(shape),), {}, x)[0])
+    return _showing(func, x, shown(x, y, view_geometry(aten.view.default, (list(shape),), {}, x)[0]), shape)
+
+
+def _showing(func: Op, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A reshaped tensor that shows what the other holds, also after one of them is written to."""
+    if holding(x._layout).unified:
+        return remember_alias(y, x)
     old = list(x.shape)
 
     def put_back(base: Tensor, view: Tensor) -> None:
+        if isinstance(view, Folded):
+            view.forget_fold()
         store(base, aten.reshape.default(view, old), "reshape")
 
     # An unsafe view mostly is of a tensor that nobody else has; it need not stay for its sake. When it goes, processes

@@ -1,0 +1,115 @@
+"""Products whose dims torch merges: a split sequence or split heads stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch.nn import functional
+
+import weft
+from weft import P
+from weft.tensor.folded import Folded
+
+from .harness import GRID, memory, moved_bytes
+
+
+@pytest.fixture(params=[False, True], ids=["unified", "separate"])
+def separate(request: pytest.FixtureRequest) -> Iterator[bool]:
+    with memory(request.param):
+        yield request.param
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+HEADS = P("a", "b")
+SEQUENCE = P("a", "b")
+PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[tuple[int, ...], P]]]] = {
+    "scores": (lambda q, k: q @ k.mT, [((4, 4, 6, 8), HEADS), ((4, 4, 6, 8), HEADS)]),
+    "attention": (
+        lambda q, k, v: (q @ k.transpose(-2, -1) / 3).softmax(-1) @ v,
+        [((4, 4, 6, 8), HEADS)] * 3,
+    ),
+    "einsum of scores": (
+        lambda q, k: torch.einsum("bhqd,bhkd->bhqk", q, k),
+        [((4, 4, 6, 8), HEADS), ((4, 4, 5, 8), HEADS)],
+    ),
+    "linear": (functional.linear, [((4, 6, 8), SEQUENCE), ((10, 8), P())]),
+    "linear and bias": (functional.linear, [((4, 6, 8), SEQUENCE), ((10, 8), P()), ((10,), P())]),
+    "linear to one": (functional.linear, [((4, 6, 8), SEQUENCE), ((1, 8), P()), ((1,), P())]),
+    "linear of split features": (functional.linear, [((4, 6, 8), P(None, "a")), ((10, 8), P("b"))]),
+    "perceptron": (
+        lambda x, up, down: functional.linear(functional.gelu(functional.linear(x, up)), down),
+        [((4, 6, 8), SEQUENCE), ((16, 8), P()), ((8, 16), P())],
+    ),
+    "batches of batches": (torch.matmul, [((3, 4, 5, 6), P(None, "a")), ((3, 4, 6, 2), P(None, "a"))]),
+    "one for many": (torch.matmul, [((3, 4, 5, 6), P(None, "a")), ((6, 2), P())]),
+}
+
+
+@pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_what_torch_merges_does_not_move(name: str) -> None:
+    function, given = PRODUCTS[name]
+    plain = [numbers(*shape, seed=i).requires_grad_() for i, (shape, _) in enumerate(given)]
+    ours = [weft.shard(x.detach(), GRID, spec).requires_grad_() for x, (_, spec) in zip(plain, given, strict=True)]
+    expected = function(*plain)
+    assert moved_bytes(lambda: function(*ours)) == 0
+    result = function(*ours)
+    torch.testing.assert_close(result.full_tensor(), expected)
+    cotangent = numbers(*expected.shape, seed=9)
+    expected.backward(cotangent)
+    weights = sum(w.numel() for w, (_, spec) in zip(plain, given, strict=True) if not any(spec)) + 200
+    moved = moved_bytes(lambda: result.backward(weft.shard(cotangent, GRID, result.mapping)))
+    assert moved <= 2 * 8 * 4 * weights
+    for x, y in zip(ours, plain, strict=True):
+        torch.testing.assert_close(x.grad.full_tensor(), y.grad)
+        assert x.grad._layout is x._layout
+
+
+@pytest.mark.usefixtures("separate")
+def test_a_folded_tensor_is_a_view_all_the_same() -> None:
+    x, w = numbers(4, 6, 8), numbers(8, 3, seed=1)
+    ours, weight = weft.shard(x, GRID, SEQUENCE), weft.shard(w, GRID, P())
+    rows = ours.view(24, 8)
+    assert isinstance(rows, Folded)
+    torch.testing.assert_close((rows @ weight).full_tensor(), x.view(24, 8) @ w)
+    ours.mul_(2)
+    torch.testing.assert_close((rows @ weight).full_tensor(), (2 * x).view(24, 8) @ w)
+    torch.testing.assert_close(rows.full_tensor(), (2 * x).view(24, 8))
+    rows.add_(1)
+    torch.testing.assert_close(ours.full_tensor(), 2 * x + 1)
+    torch.testing.assert_close((rows.t() @ rows).full_tensor(), (2 * x + 1).view(24, 8).t() @ (2 * x + 1).view(24, 8))
+    rows[3] = 5.0
+    expected = 2 * x + 1
+    expected.view(24, 8)[3] = 5
+    torch.testing.assert_close((ours @ weight).full_tensor(), expected @ w)
+    torch.testing.assert_close((rows @ weight).full_tensor(), expected.view(24, 8) @ w)
+
+
+@pytest.mark.usefixtures("separate")
+def test_what_is_no_product_makes_the_exchange() -> None:
+    x = weft.shard(numbers(4, 6, 8), GRID, SEQUENCE)
+    rows = x.view(24, 8)
+    with weft.comm_log() as log:
+        torch.testing.assert_close(rows.exp().full_tensor(), numbers(4, 6, 8).exp().view(24, 8))
+    assert {record.op for record in log if record.implicit} == {"reshape"}
+    assert moved_bytes(lambda: rows + 1) == 0
+    assert rows.view(4, 6, 8)._layout is x._layout
+    assert rows.sum(0)._layout.pending_axes == ("a", "b")
+
+
+@pytest.mark.usefixtures("separate")
+def test_a_split_sequence_stays_split_through_a_block() -> None:
+    layer = torch.nn.TransformerEncoderLayer(
+        8, 2, 16, batch_first=True, norm_first=True, dropout=0.0, dtype=torch.float64
+    )
+    x = numbers(4, 6, 8)
+    expected = x + layer._ff_block(layer.norm2(x))
+    weft.nn.shard_module(layer, GRID, {})
+    given = weft.shard(x, GRID, SEQUENCE)
+    assert moved_bytes(lambda: given + layer._ff_block(layer.norm2(given))) == 0
+    torch.testing.assert_close((given + layer._ff_block(layer.norm2(given))).full_tensor(), expected)

@@ -1,0 +1,87 @@
+"""`Folded`: a reshape that merges dims, a later one of which is split, and whose elements stay where they are for now.
+
+torch says products of many dims by products of few: a linear map of (batch, sequence, features) merges the first two dims,
+attention scores merge batch and heads. A merged dim cannot be split as its later part was, so its elements would have to be
+exchanged, only to be put back after the product. A folded tensor remembers what it was merged from, and products use that;
+whatever else needs its elements makes the exchange then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..runtime.holding import Pieces
+from ..sharding.layout import Layout
+from .tensor import Tensor
+
+__all__ = ["Folded", "fold", "folded_ops"]
+
+Exchange = Callable[[], Pieces]
+FoldedOp = Callable[[torch._ops.OpOverload, tuple[object, ...], dict[str, object]], object]
+
+folded_ops: dict[torch._ops.OpOverload, FoldedOp] = {}
+"""What ops do with folded tensors; NotImplemented where they need the elements where the layout says."""
+
+
+class _Pending:
+    """Pieces that are made when they are first asked for."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.wait = exchange
+
+    def done(self) -> bool:
+        return True
+
+
+class Folded(Tensor):
+    """A tensor whose dims are merged from those of another, where its elements still lie."""
+
+    _unfolded: Tensor
+    _groups: tuple[int, ...]
+    """For each dim, how many dims it was merged from."""
+    _written: int
+    """How often the other had been written to."""
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        op = folded_ops.get(func)
+        result = NotImplemented if op is None else op(func, args, kwargs or {})
+        return Tensor._run(func, args, kwargs or {}) if result is NotImplemented else result
+
+    def forget_fold(self) -> None:
+        """From now on this tensor is what its pieces are: they were written to."""
+        self._written = -1
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether it still is what the other tensor holds: neither was written to since."""
+        if self._unfolded.is_inference() or self._unfolded._version != self._written:
+            return False
+        return self._is_view() or self._version == 0
+
+
+def fold(
+    x: Tensor,
+    groups: tuple[int, ...],
+    layout: Layout,
+    shape: Sequence[int],
+    exchange: Exchange,
+    strides: Sequence[int],
+    offset: int,
+) -> Folded:
+    """The folded tensor of `x`; the exchange brings its elements to its layout."""
+    tensor = torch.Tensor._make_wrapper_subclass(
+        Folded, shape, strides=strides, storage_offset=offset, dtype=x.dtype, device=x.device, requires_grad=False
+    )
+    assert isinstance(tensor, Folded)
+    tensor._layout, tensor._unfolded, tensor._groups, tensor._written = layout, x, groups, x._version
+    tensor._arriving = _Pending(exchange)
+    return tensor

@@ -9,6 +9,7 @@ Importing torch takes seconds, and these tests start dozens of processes. Asked 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import os
 import runpy
@@ -27,6 +28,8 @@ import weft
 import weft.tensor
 from tests.multiprocess import programs, record  # noqa: F401 - imported for those to come
 
+CLONE_NEWNET = 0x40000000
+
 
 def run(command: list[str], environment: dict[str, str], out: str, err: str) -> int:
     """What a child does: as a fresh interpreter would."""
@@ -35,8 +38,11 @@ def run(command: list[str], environment: dict[str, str], out: str, err: str) -> 
     for file, name in ((sys.stdout, out), (sys.stderr, err)):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), file.fileno())
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+    if "NETWORK" in environment:
+        _enter_network(environment["NETWORK"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = command
+    sys.path[0] = str(Path(command[0]).parent)
     status = 0
     try:
         runpy.run_path(command[0], run_name="__main__")
@@ -50,6 +56,13 @@ def run(command: list[str], environment: dict[str, str], out: str, err: str) -> 
     sys.stdout.flush()
     sys.stderr.flush()
     return status
+
+
+def _enter_network(name: str) -> None:
+    """What `ip netns exec` does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(os.open(f"/run/netns/{name}", os.O_RDONLY), CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {name!r}")
 
 
 def main() -> None:

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from functools import lru_cache
+from typing import final
 
 from torch._C import _distributed_c10d as c10d
 
 from ...errors import MismatchError
 from . import watch, world
 from .calls import Call
+from .clerk import Question
 from .group import Processes
-from .waiting import TURN, Patience
+from .waiting import TURN, Patience, in_time
 
 __all__ = ["check"]
+
+FIRST_PAUSE, LAST_PAUSE = 0.0002, 0.02
+"""Seconds between questions to the store: the others mostly come at once, or only much later."""
 
 _seen: set[tuple[Processes, str, str]] = set()
 _counts: dict[Processes, int] = {}
@@ -35,9 +41,7 @@ world.on_change(_forget)
 
 @lru_cache(maxsize=1)
 def _store() -> c10d.Store:
-    store = c10d.PrefixStore("check", watch.cloned(world.store()))
-    store.set_timeout(min(TURN, world.current().timeout))
-    return store
+    return c10d.PrefixStore("check", watch.cloned(world.store()))
 
 
 def is_always_on() -> bool:
@@ -55,28 +59,55 @@ def check(call: Call, processes: Processes) -> None:
     _seen.add(key)
     count = _counts[processes] = _counts.get(processes, 0) + 1
     here = world.current()
-    members = "_".join(map(str, processes))
-    _store().set(f"{members}/{count}/{here.process}", json.dumps(call.to_json()))
-    others = [process for process in processes if process != here.process]
-    notes = _awaited([f"{members}/{count}/{process}" for process in others], processes)
-    for process, note in zip(others, notes, strict=True):
+    exchange = _Exchange(processes, count, here.process, json.dumps(call.to_json()))
+    for process, note in exchange.notes().items():
         theirs = Call.from_json(json.loads(note))
         if theirs is not None and not theirs.is_like(call):
             raise _mismatch(call, here.process, theirs, process)
-    if count > 2:  # all have told of the last call, so all have read about the one before it
-        _store().delete_key(f"{members}/{count - 2}/{here.process}")
 
 
-def _awaited(keys: list[str], processes: Processes) -> list[bytes]:
-    """The notes under these keys, once they are there; waits in turns that a signal can interrupt."""
-    patience = Patience(processes)
-    while True:
+@final
+class _Exchange:
+    """Notes that processes leave each other about one call."""
+
+    def __init__(self, processes: Processes, count: int, here: int, mine: str) -> None:
+        self._processes, self._count, self._here, self._mine = processes, count, here, mine
+        self._members = "_".join(map(str, processes))
+        self._store = _store()
+        self._is_over = False
+
+    def notes(self) -> dict[int, bytes]:
+        """What the others say, once they all have; waits in turns that a signal can interrupt."""
+        patience = Patience(self._processes)
+        question = Question(self._ask)
         try:
-            return _store().multi_get(keys)
-        except RuntimeError as error:
-            if patience.is_over or "timeout" not in str(error).lower():
-                raise patience.lost() from None
-            patience.take_turn()
+            while not question.wait(TURN.total_seconds()):
+                if patience.is_over:
+                    raise patience.lost()
+                patience.take_turn()
+        finally:
+            self._is_over = True
+        return in_time(question.answer, self._processes)
+
+    def _ask(self) -> dict[int, bytes]:
+        """Asks again and again: a wait of the store would say aloud each time that it waits."""
+        store, count = self._store, self._count
+        store.set(self._key(count, self._here), self._mine)
+        others = [process for process in self._processes if process != self._here]
+        keys = [self._key(count, process) for process in others]
+        pause = FIRST_PAUSE
+        while not store.check(keys):
+            if self._is_over:
+                return {}
+            time.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE)
+        notes = store.multi_get(keys)
+        if count > 2:  # all have told of the last call, so all have read about the one before it
+            store.delete_key(self._key(count - 2, self._here))
+        return dict(zip(others, notes, strict=True))
+
+    def _key(self, count: int, process: int) -> str:
+        return f"{self._members}/{count}/{process}"
 
 
 def _mismatch(call: Call, here: int, other: Call, process: int) -> MismatchError:

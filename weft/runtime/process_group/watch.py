@@ -7,16 +7,19 @@ of different hosts are never compared.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import final
 
 from torch._C import _distributed_c10d as c10d
 
+from ...errors import TimeoutError  # noqa: A004 - the one of this package
 from . import calls, world
 from .calls import Call
+from .clerk import REPLY, asked
 
 __all__ = ["Sign", "Vigil", "begin", "cloned", "note_failure", "note_giving_up", "stop"]
 
@@ -77,6 +80,7 @@ class Watch:
         self._ended = threading.Event()
         self._beats = 0
         self._is_cut_off = False
+        self._reply = min(REPLY, here.timeout)
         self.beat = min(BEAT, here.timeout.total_seconds() / 5)
         """Seconds between signs of life."""
         self.failure: str | None = None
@@ -88,7 +92,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._ended.wait(self.beat):
-            self.try_note()
+            self._leave(self.note)
 
     def note(self) -> None:
         """Leaves a sign of life."""
@@ -107,23 +111,32 @@ class Watch:
 
     def notes(self, processes: Iterable[int]) -> dict[int, dict[str, object]]:
         """The last notes of some processes; an empty one where there is none."""
-        found: dict[int, dict[str, object]] = {}
-        for process in processes:
-            note: object = {}
-            try:
-                if not self._is_cut_off and self._store.check([str(process)]):
-                    note = json.loads(self._store.get(str(process)))
-            except RuntimeError:
-                self._is_cut_off = True
-            found[process] = note if isinstance(note, dict) else {}
-        return found
+        wanted = list(processes)
+        try:
+            return (
+                {process: {} for process in wanted}
+                if self._is_cut_off
+                else asked(lambda: self._read(wanted), self._reply)
+            )
+        except RuntimeError:
+            self._is_cut_off = True
+            return {process: {} for process in wanted}
+
+    def _read(self, processes: list[int]) -> dict[int, dict[str, object]]:
+        known = [process for process in processes if self._store.check([str(process)])]
+        notes = [json.loads(note) for note in self._store.multi_get([str(process) for process in known])]
+        found: dict[int, dict[str, object]] = {process: {} for process in processes}
+        return found | {process: note for process, note in zip(known, notes, strict=True) if isinstance(note, dict)}
 
     def try_note(self) -> None:
         """Leaves a sign of life, as long as there is somewhere to leave it."""
+        self._leave(lambda: asked(self.note, self._reply))
+
+    def _leave(self, note: Callable[[], None]) -> None:
         if self._is_cut_off:
             return
         try:
-            self.note()
+            note()
         except RuntimeError:
             self._is_cut_off = True
 
@@ -243,4 +256,16 @@ def _sign(process: int, note: dict[str, object], *, alive: bool) -> Sign:
 def cloned(store: c10d.Store) -> c10d.Store:
     """A connection of its own, where the store can have one: one that waits in a thread would block the others."""
     clone = getattr(store, "clone", None)
-    return store if clone is None else clone()
+    if clone is None:
+        return store
+    try:
+        found: c10d.Store = clone()
+    except RuntimeError as error:
+        where = f"{os.environ.get('MASTER_ADDR', 'an unknown host')}:{os.environ.get('MASTER_PORT', '?')}"
+        lost = TimeoutError(
+            f"process {world.current().process} cannot reach the store at {where}, through which processes find each other: "
+            "its host or the network is down, or the process that keeps it has ended."
+        )
+        lost.add_note(f"The store says: {str(error).strip().splitlines()[0]}")
+        raise lost from None
+    return found

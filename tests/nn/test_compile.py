@@ -64,6 +64,7 @@ def test_a_transformer_is_one_graph(name: str) -> None:
 
 
 @pytest.mark.skipif(not (shutil.which("g++") or torch.cuda.is_available()), reason="inductor compiles C++ on CPUs")
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
 def test_inductor_compiles_forward_and_backward() -> None:
     torch._dynamo.reset()
     x, w = torch.randn(4, 6), torch.randn(6, 6)

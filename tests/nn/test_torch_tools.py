@@ -157,7 +157,7 @@ def test_loss_scaling(broken: bool) -> None:
 def test_lower_precision() -> None:
     plain, sharded = pair()
     x = torch.randn(6, 5, dtype=torch.float64)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
         expected, found = plain.float()(x.float()), sharded.float()(weft.shard(x.float(), MESH, P("dp")))
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.full_tensor(), expected, rtol=0.02, atol=0.02)

@@ -81,4 +81,4 @@ def room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torc
     nbytes = math.prod(shape) * dtype.itemsize
     if not LEAST <= nbytes <= rooms.bound or device.type != "cpu" or torch._C._len_torch_dispatch_stack():
         return torch.empty(tuple(shape), dtype=dtype, device=device)
-    return torch.empty(0, dtype=dtype).set_(rooms.block(nbytes), 0, tuple(shape))  # type: ignore[call-overload, no-any-return]
+    return torch.empty(0, dtype=dtype, device=device).set_(rooms.block(nbytes), 0, tuple(shape))  # type: ignore[call-overload, no-any-return]

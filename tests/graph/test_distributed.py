@@ -172,9 +172,10 @@ def test_a_captured_function_gives_what_the_function_gives(data: st.DataObject) 
     model = wg.compile(wg.capture(mlp, x, w, v))
     want, got = mlp(x, w, v), model(x, w, v)
     assert got._layout is want._layout
-    assert torch.equal(got.full_tensor(), want.full_tensor())
+    # A graph adds up what each device contributes; tensors in one memory are computed whole, which rounds otherwise.
+    torch.testing.assert_close(got.full_tensor(), want.full_tensor())
     again = weft.shard(torch.randn(shapes[0]), SQUARE, layouts[0])
-    assert torch.equal(model(again, w, v).full_tensor(), mlp(again, w, v).full_tensor())
+    torch.testing.assert_close(model(again, w, v).full_tensor(), mlp(again, w, v).full_tensor())
 
 
 def communication(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

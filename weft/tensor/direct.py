@@ -1,6 +1,10 @@
-"""Repeated calls in one memory: what an op gives, found by one look-up, where its arguments already lie right."""
+"""Repeated calls: what an op gives, found by one look-up, where its arguments already lie right."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -10,6 +14,8 @@ from .folded import Folded
 from .op_kind import OpKind
 from .recipe import Recipe
 from .tensor import Tensor, wrap_whole
+from .total_run import TotalCall
+from .viewing import noted
 
 __all__ = [
     "NOT_REPEATED",
@@ -23,42 +29,29 @@ __all__ = [
     "signature_of",
 ]
 
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
 Signature = tuple[object, ...]
 Given = tuple[Layout, tuple[int, ...], tuple[int, ...], int]
 """The layout, shape, strides and offset of a whole result."""
+Way = Callable[[Op, Args, Kwargs], object]
+"""What to do when a call comes again; it may still give `NOT_REPEATED`."""
 
-_results: dict[Signature, Layout | tuple[Layout, ...]] = {}
-"""Calls that only read or give views, with the layouts of what they give."""
-_writes: set[Signature] = set()
-"""Calls that write to their first argument."""
-_on_shards: dict[Signature, tuple[Given, ...]] = {}
-"""Calls that only read, on tensors of which this process stores one shard each, with what they give."""
-_views_of_shards: dict[tuple[Signature, tuple[int, ...], int], tuple[Given, ...]] = {}
-"""The same for views, which also depend on the strides and the offset of what they are views of."""
-_recipes: dict[Signature, Recipe] = {}
-"""Calls that only read, and run at several places."""
-_others: set[Signature] = set()
-"""Calls that have to be looked at every time."""
-_MOST = 1 << 16
+W = TypeVar("W", bound=Way)
+
 NOT_REPEATED = object()
-"""What `repeated` gives for a call that was not made before."""
+"""What `repeated` gives for a call that has to be looked at."""
+
+_ways: dict[Signature, Way] = {}
+_MOST = 1 << 16
+forget_with_residences(_ways.clear)
 
 
-def _forget() -> None:
-    _results.clear()
-    _writes.clear()
-    _on_shards.clear()
-    _views_of_shards.clear()
-    _recipes.clear()
-    _others.clear()
-
-
-forget_with_residences(_forget)
-
-
-def signature_of(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> Signature | None:
+def signature_of(func: Op, args: Args, kwargs: Kwargs) -> Signature | None:
     """All that the layouts of the results depend on, or None for calls with lists of tensors or plain tensors."""
-    signature: list[object] = [func]
+    # Ops live as long as the process, and the hash of a number is quicker than theirs.
+    signature: list[object] = [id(func)]
     for x in args:
         kind = type(x)
         if kind is Tensor:
@@ -81,12 +74,13 @@ def signature_of(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: 
     return tuple(signature)
 
 
-def repeated(
-    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], signature: Signature | None
-) -> object:
+def repeated(func: Op, args: Args, kwargs: Kwargs, signature: Signature) -> object:
     """What a call gives that was made before with such arguments, or `NOT_REPEATED`."""
+    way = _ways.get(signature)
+    if way is None:
+        return NOT_REPEATED
     try:
-        return _repeated(func, args, kwargs, signature)
+        return way(func, args, kwargs)
     except RuntimeError as error:
         # Some kernels cannot take lazy copies, which the long way knows to copy for them.
         if "COW.cpp" not in str(error) or func._schema.is_mutable:
@@ -94,83 +88,104 @@ def repeated(
     return NOT_REPEATED
 
 
-def _repeated(
-    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], signature: Signature | None
-) -> object:
-    layout = _results.get(signature)  # type: ignore[arg-type]
-    if layout is None:
-        given = _on_shards.get(signature)  # type: ignore[arg-type]
-        if given is not None:
-            return _of_shards(func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs), given)
-        recipe = _recipes.get(signature)  # type: ignore[arg-type]
-        if recipe is not None:
-            return recipe(args, kwargs) if recipe.takes(args) else NOT_REPEATED
-        if signature not in _writes:
-            return _viewed(func, args, kwargs, signature) if _views_of_shards else NOT_REPEATED
-        func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs)
-        return args[0]
-    result = func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs)
-    if type(layout) is Layout:
-        return wrap_whole(result, layout)
-    return type(result)([wrap_whole(value, each) for value, each in zip(result, layout, strict=True)])
+def is_known(signature: Signature) -> bool:
+    """Whether there is nothing more to learn about such calls."""
+    way = _ways.get(signature)
+    return way is not None and type(way) is not _ViewsOfShards
 
 
 def remember_call(signature: Signature, result: object, *, writes: bool) -> None:
     """Notes a call that took its arguments as they lie, in one memory."""
-    if len(_results) + len(_writes) >= _MOST:
-        _forget()
     if writes:
-        _writes.add(signature)
+        _remember(signature, _write)
     elif type(result) is Tensor:
-        _results[signature] = result._layout
+        _remember(signature, partial(_whole, result._layout))
     elif isinstance(result, (list, tuple)) and all(type(value) is Tensor for value in result):
-        _results[signature] = tuple(value._layout for value in result)
+        _remember(signature, partial(_wholes, [value._layout for value in result]))
 
 
-def remember_shard_call(signature: Signature, result: object, kind: OpKind, args: tuple[object, ...]) -> None:
+def remember_shard_call(signature: Signature, result: object, kind: OpKind, args: Args) -> None:
     """Notes a call that took its arguments as they lie and ran once, on the one shard of each that is stored here."""
     values = result if isinstance(result, (list, tuple)) else (result,)
     if not all(type(value) is Tensor for value in values):
         return
-    if kind.written:
-        _writes.add(signature)
-        return
     given = tuple((x._layout, tuple(x.shape), x.stride(), int(x.storage_offset())) for x in values)
-    if kind.is_pure:
-        _on_shards[signature] = given
+    if kind.written:
+        _remember(signature, _write)
+    elif kind.is_pure:
+        _remember(signature, partial(_on_shards, given))
     else:
         x = args[0]
         assert isinstance(x, Tensor)
-        _views_of_shards[signature, x.stride(), int(x.storage_offset())] = given
+        way = _ways.get(signature)
+        if not isinstance(way, _ViewsOfShards):
+            way = _remember(signature, _ViewsOfShards())
+        way.given[x.stride(), int(x.storage_offset())] = given
 
 
-def remember_recipe(signature: Signature, recipe: Recipe) -> None:
-    """Notes a call that took its arguments as they lie and ran at several places."""
-    if len(_recipes) >= _MOST:
-        _recipes.clear()
-    _recipes[signature] = recipe
-
-
-def _viewed(
-    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], signature: object
-) -> object:
-    x = args[0] if args else None
-    if type(x) is not Tensor or x._shown is not None or x._resolved is not None:
-        return NOT_REPEATED
-    given = _views_of_shards.get((signature, x.stride(), x.storage_offset()))  # type: ignore[arg-type]
-    return NOT_REPEATED if given is None else _of_shards(func(x._pieces[0], *args[1:], **kwargs), given)
-
-
-def is_known(signature: Signature) -> bool:
-    """Whether a call has been looked at, and has to be every time."""
-    return signature in _others
+def remember_recipe(signature: Signature, total: TotalCall | None, recipe: Recipe | None) -> None:
+    """Notes a call that took its arguments as they lie and ran at several places, or once for all of them."""
+    _remember(signature, partial(_by_recipe, total, recipe))
 
 
 def remember_other(signature: Signature) -> None:
     """Notes a call that has to be looked at every time."""
-    if len(_others) >= _MOST:
-        _others.clear()
-    _others.add(signature)
+    _remember(signature, _other)
+
+
+def _remember(signature: Signature, way: W) -> W:
+    if len(_ways) >= _MOST:
+        _ways.clear()
+    _ways[signature] = way
+    return way
+
+
+def _whole(layout: Layout, func: Op, args: Args, kwargs: Kwargs) -> object:
+    """In one memory, a call that only reads or gives a view."""
+    return wrap_whole(func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs), layout)
+
+
+def _wholes(layouts: list[Layout], func: Op, args: Args, kwargs: Kwargs) -> object:
+    result = func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs)
+    return type(result)([wrap_whole(value, layout) for value, layout in zip(result, layouts, strict=True)])
+
+
+def _write(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """A call that writes to its first argument."""
+    func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs)
+    return args[0]
+
+
+def _on_shards(given: tuple[Given, ...], func: Op, args: Args, kwargs: Kwargs) -> object:
+    """A call that only reads, on tensors of which this process stores one shard each."""
+    return _of_shards(func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs), given)
+
+
+class _ViewsOfShards:
+    """The same for views, which also depend on the strides and the offset of what they are views of."""
+
+    def __init__(self) -> None:
+        self.given: dict[tuple[tuple[int, ...], int], tuple[Given, ...]] = {}
+
+    def __call__(self, func: Op, args: Args, kwargs: Kwargs) -> object:
+        x = args[0]
+        if type(x) is not Tensor or x._shown is not None or x._resolved is not None:
+            return NOT_REPEATED
+        given = self.given.get((x.stride(), int(x.storage_offset())))
+        return NOT_REPEATED if given is None else _of_shards(func(x._pieces[0], *args[1:], **kwargs), given)
+
+
+def _by_recipe(total: TotalCall | None, recipe: Recipe | None, func: Op, args: Args, kwargs: Kwargs) -> object:
+    """A call that runs at several places; in one memory once, where what is pending is known whole."""
+    if total is not None:
+        result = total.repeat(args, kwargs)
+        if result is not None:
+            return noted(func, args, kwargs, result) if total.is_view else result
+    return NOT_REPEATED if recipe is None or not recipe.takes(args) else recipe(args, kwargs)
+
+
+def _other(func: Op, args: Args, kwargs: Kwargs) -> object:
+    return NOT_REPEATED
 
 
 def _of_shards(result: object, given: tuple[Given, ...]) -> object:

@@ -40,6 +40,7 @@ from .resolving import resolve
 from .schedule import Schedule
 from .single_run import needs_single_run, run_once, writes_beside
 from .tensor import Tensor
+from .total_run import TotalCall, total_call
 from .viewing import viewed
 from .writing import own_pieces, store, write_out, written_tensors
 
@@ -84,6 +85,8 @@ class Prepared:
     """Whether every process runs the op on whole values."""
     schedule: Schedule | None = None
     """Where it runs when it does not run whole; worked out at the first call."""
+    total: TotalCall | None = None
+    """How it runs once on whole values all the same, and leaves a reduction pending; worked out with `schedule`."""
 
 
 _prepared: dict[tuple[object, ...], Prepared] = {}
@@ -111,8 +114,8 @@ def dispatch(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict
             remember_call(signature, result, writes=bool(kind_of(func).written))
         elif _runs_on_one_shard(func, args, kwargs, result):
             remember_shard_call(signature, result, kind_of(func), args)
-        elif (recipe := _recipe(func, args, kwargs)) is not None:
-            remember_recipe(signature, recipe)
+        elif (kept := _recipe(func, args, kwargs)) is not None:
+            remember_recipe(signature, *kept)
         elif not any(type(x) is Tensor and x._shown is not None for x in args):
             remember_other(signature)
     return result
@@ -160,21 +163,24 @@ def _runs_on_one_shard(
     return once and all(x._layout is need for x, need in zip(tensors, prepared.inputs, strict=True))
 
 
-def _recipe(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> Recipe | None:
-    """How to repeat a call that only read, and took its arguments as they lie."""
-    if (func in handlers and func not in _may_be_direct) or not kind_of(func).is_pure:
+def _recipe(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[TotalCall | None, Recipe | None] | None:
+    """How to repeat a call that took its arguments as they lie and did not write to them: on whole values, and anyway."""
+    if func in handlers and func not in _may_be_direct:
         return None
     tensors = cast("list[Tensor]", tensors_in(args, kwargs))
     prepared = _prepared.get(_key(func, args, kwargs, tensors))
     if prepared is None or prepared.once or prepared.schedule is None or prepared.rule is None:
         return None
-    if prepared.rule.local is not None or prepared.rule.local_args is not None:
-        return None
     if any(type(x) is not Tensor or x._shown is not None for x in tensors):
         return None
     if any(x._layout is not need for x, need in zip(tensors, prepared.inputs, strict=True)):
         return None
-    return recipe_for(prepared.rule.local_op or func, args, prepared.schedule, expects_contiguous(func))
+    recipe = None
+    if kind_of(func).is_pure and prepared.rule.local is None and prepared.rule.local_args is None:
+        recipe = recipe_for(prepared.rule.local_op or func, args, prepared.schedule, expects_contiguous(func))
+    return None if prepared.total is None and recipe is None else (prepared.total, recipe)
 
 
 def _run(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -272,6 +278,11 @@ def _run_prepared(
         return run_replicated(func, args, kwargs, cast("list[Tensor]", laid), prepared.mesh)
     if prepared.schedule is None:
         prepared.schedule = schedule_for(func, args, kwargs, tensors, prepared.inputs, prepared.outputs, prepared.mesh)
+        prepared.total = total_call(func, tensors, prepared.schedule, prepared.rule)
+    if prepared.total is not None:
+        result = prepared.total(args, kwargs, cast("list[Tensor]", laid))
+        if result is not None:
+            return result
     return run_everywhere(func, args, kwargs, cast("list[Tensor]", laid), prepared.schedule, prepared.rule)
 
 

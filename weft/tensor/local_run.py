@@ -17,7 +17,7 @@ from ..sharding.placements import ReduceOp
 from .schedule import Place, Schedule, scheduled
 from .tensor import Tensor, wrap
 
-__all__ = ["expects_contiguous", "run_everywhere", "run_replicated", "run_whole", "schedule_for", "swapped"]
+__all__ = ["called", "expects_contiguous", "run_everywhere", "run_replicated", "run_whole", "schedule_for", "swapped"]
 
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
@@ -34,7 +34,7 @@ def swapped(value: object, replacements: Iterator[object]) -> object:
     return value
 
 
-def _called(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[object]) -> object:
+def called(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[object]) -> object:
     """Calls an op with each tensor of its arguments replaced."""
     replacements = iter(tensors)
     try:
@@ -58,7 +58,7 @@ def run_whole(
     mesh: DeviceMesh,
 ) -> object:
     """Runs an op once, on whole values: one memory, nothing pending."""
-    result = _called(func, args, kwargs, [x._pieces[0] if isinstance(x, Tensor) else x for x in laid])
+    result = called(func, args, kwargs, [x._pieces[0] if isinstance(x, Tensor) else x for x in laid])
     if isinstance(result, torch.Tensor):
         same = written_argument(func, 0, args, kwargs)
         if same is not None:
@@ -139,7 +139,7 @@ def _whole_results(
         kwargs = {
             name: torch.device("meta") if isinstance(value, torch.device) else value for name, value in kwargs.items()
         }
-        result = _called(func, args, kwargs, metas)
+        result = called(func, args, kwargs, metas)
         values = result if isinstance(result, (tuple, list)) else (result,)
         specs = tuple(
             Spec(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None for value in values
@@ -184,7 +184,7 @@ def run_everywhere(
         elif rule is not None and rule.of_nothing is not None and not all(t.numel() for t in local):
             result = _neutral(func, rule.of_nothing, local, place, schedule)
         else:
-            result = _called(op, here_args, here_kwargs, local)
+            result = called(op, here_args, here_kwargs, local)
         values = result if isinstance(result, (tuple, list)) else (result,)
         for k, (piece, value) in enumerate(zip(place.makes, values, strict=True)):
             if isinstance(value, torch.Tensor):
@@ -232,7 +232,7 @@ def run_replicated(
     func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, laid: Sequence[Tensor], mesh: DeviceMesh
 ) -> object:
     """Runs an op that has no rule on the replica in each memory; what it gives is replicated too."""
-    results = [_called(func, args, kwargs, pieces) for pieces in zip(*(x._pieces for x in laid), strict=True)]
+    results = [called(func, args, kwargs, pieces) for pieces in zip(*(x._pieces for x in laid), strict=True)]
     first = results[0]
     if isinstance(first, torch.Tensor):
         same = written_argument(func, 0, args, kwargs)

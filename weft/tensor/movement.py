@@ -16,7 +16,8 @@ from ..sharding.mapping import DeviceMapping
 from . import comm_log, policy
 from .aliasing import refresh
 from .asynchrony import begun, is_issuing
-from .tensor import Tensor, wrap
+from .tensor import Tensor, wrap, wrap_total
+from .total import Contributions, Origin, known_total
 
 __all__ = ["from_plain", "is_recorded", "is_transformed", "layout_of", "move", "moved", "note_move", "to_plain"]
 
@@ -39,6 +40,8 @@ def from_plain(x: torch.Tensor, layout: Layout, asked: DeviceMapping | None = No
     shape = tuple(x.shape)
     if here.unified:
         whole = lazy_clone(placed(x.detach(), here.residence.device))
+        if layout.pending and not whole.is_meta and not torch._C._len_torch_dispatch_stack():
+            return _spread(whole, layout, asked)
         pieces = (whole,) if not layout.pending else run.spread(whole, layout)
     else:
         pieces = run.scatter(x.detach(), layout)
@@ -61,12 +64,50 @@ def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: 
         return wrap(tuple(map(lazy_clone, x._pieces)), target, shape, asked=asked, dtype=x.dtype)
     _note(x, target, op, implicit)
     dtype = x.dtype
+    if x._total is not None or (target.pending and not source.pending):
+        relabeled = _relabeled(x, target, asked)
+        if relabeled is not None:
+            if comm_log.is_logging():
+                comm_log.note_end()
+            return relabeled
     if is_issuing():
         return begun(x, target, asked, lambda pieces: run.move(pieces, source, target, shape, dtype, op))
     pieces = run.move(x._pieces, source, target, shape, dtype, op)
     if comm_log.is_logging():
         comm_log.note_end()
     return wrap(pieces, target, shape, asked=asked, dtype=dtype)
+
+
+def _relabeled(x: Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor | None:
+    """The same whole value in one memory, with other reductions pending; None where that is not all there is to do."""
+    source = x._layout
+    here, there = holding(source), holding(target)
+    if not (here.unified and there.unified) or here.residence.memories[0] != there.residence.memories[0]:
+        return None
+    total = known_total(x) if source.pending else lazy_clone(x._pieces[0])
+    if total is None or torch._C._len_torch_dispatch_stack():
+        return None
+    if not target.pending:
+        return wrap((lazy_clone(total),), target, x.shape, asked=asked, dtype=x.dtype)
+    if not source.pending:
+        return _spread(total, target, asked)
+    if source.mesh is not target.mesh or not set(target.pending) <= set(source.pending):
+        return None
+    shape, dtype = tuple(x.shape), x.dtype
+
+    def less() -> Tensor:
+        return wrap(run.move(x._pieces, source, target, shape, dtype), target, shape, dtype=dtype)
+
+    return wrap_total(total, target, Contributions(Origin(less, (x,), False), 0, total, target), [False], asked)
+
+
+def _spread(total: torch.Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor:
+    """A value in one memory as a pending tensor: some device contributes it, others what changes nothing."""
+
+    def spread() -> Tensor:
+        return wrap(run.spread(total, target), target, total.shape)
+
+    return wrap_total(total, target, Contributions(Origin(spread, (), False), 0, total, target), [False], asked)
 
 
 def note_move(x: Tensor, target: Layout, op: str) -> None:

@@ -62,7 +62,7 @@ class Recipe:
 
     def takes(self, args: tuple[object, ...]) -> bool:
         """Whether this is the way: what has been resolved for an earlier op is not computed with pending."""
-        return all(args[at]._resolved is None and args[at]._turned is None for at in self.waiting)  # type: ignore[attr-defined]
+        return all(args[at]._resolved is None for at in self.waiting)  # type: ignore[attr-defined]
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Runs it on other arguments of the same kind."""

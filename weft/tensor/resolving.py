@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ..runtime.holding import Pieces
 from .aliasing import is_current, remember_resolved
 from .movement import moved
 from .tensor import Tensor
@@ -27,14 +26,19 @@ class Turned:
     """Which pending tensor another is a view of, while that has the memory it had, and the view."""
 
     base: Tensor
-    pieces: Pieces
+    memory: object
     again: Callable[[Tensor], Tensor]
 
 
 def note_turned(func: torch._ops.OpOverload, view: Tensor, base: Tensor, again: Callable[[Tensor], Tensor]) -> None:
     """Notes that a tensor is a view of all elements of a pending one."""
     if base._layout.pending and func in _TURNS:
-        view._turned = Turned(base, base._pieces, again)
+        view._turned = Turned(base, _memory(base), again)
+
+
+def _memory(x: Tensor) -> object:
+    """An object that a tensor keeps as long as it keeps its memory."""
+    return x._pieces if x._total is None else x._total
 
 
 def resolve(x: Tensor, op: str) -> Tensor:
@@ -42,7 +46,7 @@ def resolve(x: Tensor, op: str) -> Tensor:
     if x._resolved is not None and is_current(x):
         return x._resolved
     result = None
-    if x._turned is not None and x._turned.base._pieces is x._turned.pieces:
+    if x._turned is not None and _memory(x._turned.base) is x._turned.memory:
         result = x._turned.again(resolve(x._turned.base, op))
     if result is None or result._layout is not x._layout.resolved:
         result = moved(x, x._layout.resolved, op, implicit=True)

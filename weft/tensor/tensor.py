@@ -19,11 +19,13 @@ from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, na
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
 from .compiling import announce
+from .total import Total
 
 if TYPE_CHECKING:
     from ..runtime.run import Arriving
     from .aliasing import Shown
     from .resolving import Turned
+    from .total import Contributions
 
 __all__ = ["Tensor", "become", "wrap"]
 
@@ -51,8 +53,11 @@ class Tensor(torch.Tensor):
     """Whether a hook already brings this leaf's gradient to its layout."""
     _resolved_at: int = 0
     """How many writes to pending tensors there had been when `_resolved` was made."""
-    _arriving: Arriving | None = None
-    """The pieces on their way, where an op was called with `async_op=True`: `_pieces` is not there until it is used."""
+    _arriving: Arriving | Contributions | None = None
+    """The pieces to come, after an op with `async_op=True` or from an op that left a reduction pending: `_pieces` is not
+    there until it is used."""
+    _total: Total | None = None
+    """In one memory: the whole value of this pending tensor, where an op has computed it."""
     _shown: Shown | None = None
     """What this tensor shows of another, where it is a view whose elements had to move."""
     _turned: Turned | None = None
@@ -408,20 +413,56 @@ def wrap_whole(whole: torch.Tensor, layout: Layout) -> Tensor:
     return tensor
 
 
+def wrap_total(
+    value: torch.Tensor,
+    layout: Layout,
+    contributions: Contributions,
+    written: list[bool],
+    asked: DeviceMapping | None = None,
+) -> Tensor:
+    """The pending tensor in one memory whose whole value is known; tensors that share memory share `written`."""
+    tensor = torch.Tensor._make_wrapper_subclass(
+        Tensor,
+        value.shape,
+        strides=value.stride(),
+        storage_offset=value.storage_offset(),
+        dtype=value.dtype,
+        device=value.device,
+    )
+    tensor._layout = layout
+    tensor._total = Total(value, written)
+    tensor._arriving = contributions
+    if asked is not None:
+        tensor._asked = asked
+    return tensor
+
+
 def become(x: Tensor, value: Tensor) -> None:
     """Makes a tensor what another one is: the same object for whoever holds it, with the other's shape and memory."""
     torch.Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
-    x._layout, x._pieces, x._asked, x._resolved, x._shown, x._turned = (
+    x._layout, x._pieces, x._asked, x._resolved, x._shown, x._turned, x._total = (
         value._layout,
         value._pieces,
         value._asked,
         None,
         value._shown,
         None,
+        None,
     )
 
 
-_OWN_STATE = ("_layout", "_pieces", "_asked", "_resolved", "_resolved_at", "_aligned", "_arriving", "_shown", "_turned")
+_OWN_STATE = (
+    "_layout",
+    "_pieces",
+    "_asked",
+    "_resolved",
+    "_resolved_at",
+    "_aligned",
+    "_arriving",
+    "_shown",
+    "_turned",
+    "_total",
+)
 
 
 def _carry_state(source: Tensor, target: Tensor) -> None:

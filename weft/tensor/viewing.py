@@ -15,7 +15,7 @@ from .resolving import note_turned
 from .tensor import Tensor, wrap
 from .writing import store
 
-__all__ = ["Geometry", "shown", "viewed"]
+__all__ = ["Geometry", "noted", "shown", "viewed"]
 
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
@@ -41,6 +41,13 @@ def viewed(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: obje
     if is_alias and x._resolved is not None and is_current(x):
         _share_resolved(func, args, kwargs, outs)
     return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
+
+
+def noted(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object) -> object:
+    """The views of a pending tensor in one memory, which remember what they are views of."""
+    for i, y in enumerate(result if isinstance(result, (list, tuple)) else (result,)):
+        note_turned(func, y, cast(Tensor, args[0]), partial(_read, func, args[1:], kwargs, i))
+    return result
 
 
 def shown(x: Tensor, y: Tensor, geometry: Geometry) -> Tensor:

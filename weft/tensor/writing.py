@@ -14,6 +14,7 @@ from ..sharding.layout import Layout
 from .movement import from_plain, moved, to_plain
 from .op_kind import kind_of
 from .tensor import Tensor, become
+from .total import written
 
 __all__ = ["own_pieces", "store", "write_out", "written_tensors"]
 
@@ -37,6 +38,7 @@ def written_tensors(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> 
 
 def own_pieces(x: Tensor) -> None:
     """Gives each contribution memory of its own, before a write: neutral ones may be one expanded element."""
+    written(x)
     pieces = x._pieces
     if len(pieces) == 1 or not x._layout.pending:
         return

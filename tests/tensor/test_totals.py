@@ -1,0 +1,149 @@
+"""What is pending in one memory is known whole; contributions are there for whoever looks at them."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+import weakref
+
+import pytest
+import torch
+
+import weft
+from weft import P
+from weft.sharding import ReduceOp
+from weft.sharding.layout import Layout
+from weft.sharding.mapping import named_mapping
+
+MESH = weft.make_mesh({"a": 2, "b": 2})
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    return weft.shard(x, MESH, P(("a", "b"), None))
+
+
+def summed(x: weft.Tensor) -> torch.Tensor:
+    """The sum of the contributions of a tensor that is pending over both axes."""
+    return torch.stack(x.local_shards).sum(0)
+
+
+def test_every_device_contributes_what_it_holds() -> None:
+    plain = numbers(8, 3)
+    y = rows(plain).sum(0)
+    for shard, part in zip(y.local_shards, plain.chunk(4), strict=True):
+        torch.testing.assert_close(shard, part.sum(0))
+
+
+def test_contributions_of_products_and_their_views() -> None:
+    x, w = numbers(4, 8), numbers(8, 6, seed=1)
+    y = weft.shard(x, MESH, P("a", "b")) @ weft.shard(w, MESH, P("b", None))
+    z = (y * 3).t().reshape(3, 2, 4)[:, 1]
+    expected = ((x @ w) * 3).t().reshape(3, 2, 4)[:, 1]
+    torch.testing.assert_close(z.full_tensor(), expected)
+    first, second = x[:, :4] @ w[:4], x[:, 4:] @ w[4:]
+    whole = weft.all_gather(z)
+    for k, part in enumerate((first, second)):
+        shard = whole.local_shards[k]
+        torch.testing.assert_close(shard, (part * 3).t().reshape(3, 2, 4)[:, 1])
+
+
+@pytest.mark.parametrize("look_first", [False, True])
+def test_writes_are_seen_through_views_both_ways(look_first: bool) -> None:
+    plain = numbers(8, 4)
+    y, wanted = rows(plain).sum(0), plain.sum(0)
+    view, shown = y.view(2, 2).t(), wanted.view(2, 2).t()
+    if look_first:
+        _ = y.local_shards
+    y.mul_(2)
+    wanted.mul_(2)
+    torch.testing.assert_close(view.full_tensor(), shown)
+    view[0].add_(rows(plain).sum())
+    shown[0].add_(plain.sum())
+    torch.testing.assert_close(y.full_tensor(), wanted)
+    torch.testing.assert_close(view.full_tensor(), shown)
+    torch.testing.assert_close((y + y).full_tensor(), wanted + wanted)
+
+
+def test_a_later_write_to_what_was_read_changes_nothing() -> None:
+    plain = numbers(8, 4)
+    x = rows(plain)
+    y = x.sum(0)
+    product = y * 3
+    x.zero_()
+    torch.testing.assert_close(summed(y), plain.sum(0))
+    torch.testing.assert_close(y.full_tensor(), plain.sum(0))
+    y.zero_()
+    torch.testing.assert_close(summed(product), plain.sum(0) * 3)
+
+
+def test_one_of_two_axes_is_resolved() -> None:
+    plain = numbers(8, 4)
+    y = rows(plain).sum(0)
+    z = weft.all_reduce(y, reduce_axes="b")
+    assert z.mapping.layout(1) == Layout(MESH, [()], {"a": ReduceOp.SUM})
+    for k, shard in enumerate(z.local_shards):
+        torch.testing.assert_close(shard, plain[4 * (k // 2) : 4 * (k // 2) + 4].sum(0))
+    torch.testing.assert_close(z.full_tensor(), plain.sum(0))
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean", "max", "min", "prod"])
+def test_a_whole_value_becomes_pending(kind: str) -> None:
+    plain = numbers(4)
+    y = weft.shard(plain, MESH, named_mapping(Layout(MESH, [()], {"a": ReduceOp.of(kind)})))
+    torch.testing.assert_close(weft.all_reduce(y, kind).full_tensor(), plain)
+    mine = torch.stack([y.local_shards[0], y.local_shards[2]])
+    combined = {
+        "sum": mine.sum(0),
+        "mean": mine.mean(0),
+        "max": mine.amax(0),
+        "min": mine.amin(0),
+        "prod": mine.prod(0),
+    }
+    torch.testing.assert_close(combined[kind], plain)
+
+
+def test_copies_carry_contributions() -> None:
+    plain = numbers(8, 4)
+    y = rows(plain).sum(0)
+    buffer = io.BytesIO()
+    torch.save(y, buffer)
+    buffer.seek(0)
+    for other in (copy.deepcopy(y), pickle.loads(pickle.dumps(y)), torch.load(buffer, weights_only=False), y.clone()):
+        assert other.mapping.layout(1).pending
+        torch.testing.assert_close(summed(other), plain.sum(0))
+
+
+def test_inference_mode() -> None:
+    plain = numbers(8, 4)
+    with torch.inference_mode():
+        x = rows(plain)
+        y = x.sum(0)
+        x.zero_()
+        torch.testing.assert_close(summed(y), plain.sum(0))
+        torch.testing.assert_close(y.full_tensor(), plain.sum(0))
+
+
+def test_a_small_result_does_not_keep_large_inputs() -> None:
+    x = rows(torch.ones(1 << 10, 1 << 9))
+    kept = weakref.ref(x)
+    y = x.sum()
+    del x
+    gc.collect()
+    assert kept() is None
+    assert y.item() == 1 << 19
+
+
+def test_gradients_of_what_is_pending() -> None:
+    plain = numbers(8, 4).requires_grad_()
+    x = rows(plain.detach()).requires_grad_()
+    for given in (plain, x):
+        y = given.sum(0)
+        ((y * 2) ** 2).sum().backward()
+    torch.testing.assert_close(x.grad.full_tensor(), plain.grad)
+    assert x.grad.mapping.layout(2) == x.mapping.layout(2)

@@ -1,0 +1,104 @@
+"""Running an op that leaves a reduction pending, in one memory: once, on whole values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import torch
+
+from ..rules.registry import Rule
+from ..runtime.holding import holding
+from .local_run import called, run_everywhere
+from .op_kind import OpKind, kind_of
+from .schedule import Schedule
+from .tensor import Tensor, wrap, wrap_total
+from .total import Contributions, Origin, known_total
+
+__all__ = ["TotalCall", "total_call"]
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+_SMALL = 1 << 20
+_MOST_KEPT = 8
+"""A pending tensor keeps what it was computed from. That is at most so many times as large as itself, or small."""
+
+
+def total_call(
+    func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor], schedule: Schedule, rule: Rule | None
+) -> TotalCall | None:
+    """How an op runs on whole values and leaves a reduction pending, where it can."""
+    kind = kind_of(func)
+    if not _may_be_total(kind, tensors, schedule):
+        return None
+    return TotalCall(func, schedule, rule, kind.viewed is not None)
+
+
+def _may_be_total(kind: OpKind, tensors: Sequence[torch.Tensor], schedule: Schedule) -> bool:
+    layouts = schedule.outputs
+    if kind.written or kind.outs or kind.viewed not in (None, 0) or not layouts:
+        return False
+    if not any(layout.pending for layout in layouts) or not all(holding(layout).unified for layout in layouts):
+        return False
+    if kind.viewed is not None:
+        return all(layout.pending for layout in layouts)
+    made = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in schedule.specs if spec is not None)
+    kept = sum(x.numel() * x.itemsize for x in tensors)
+    return kept <= _SMALL or kept <= _MOST_KEPT * made
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TotalCall:
+    """What is known of such calls of an op."""
+
+    func: torch._ops.OpOverload
+    schedule: Schedule
+    rule: Rule | None
+    is_view: bool
+
+    def __call__(self, args: Args, kwargs: Kwargs, laid: Sequence[Tensor]) -> object:
+        """The results, those that are pending with their totals; None where the total of an input is not known."""
+        if torch._C._len_torch_dispatch_stack():
+            return None  # a compiler looks on: it is to see what each device does
+        wholes = [known_total(x) if x._layout.pending else x._pieces[0] for x in laid]
+        if any(whole is None for whole in wholes):
+            return None
+        return self._finished(called(self.func, args, kwargs, wholes), args, kwargs, laid)
+
+    def repeat(self, args: Args, kwargs: Kwargs) -> object:
+        """The same for arguments that lie as they did before, all of them by position; None also where one is resolved."""
+        here, laid = list(args), []
+        for i, x in enumerate(args):
+            if type(x) is Tensor:
+                whole = known_total(x) if x._layout.pending else x._pieces[0]
+                if whole is None or x._resolved is not None or x._shown is not None:
+                    return None
+                here[i] = whole
+                laid.append(x)
+        if torch._C._len_torch_dispatch_stack():
+            return None
+        return self._finished(self.func(*here, **kwargs), args, kwargs, laid)
+
+    def _finished(self, result: object, args: Args, kwargs: Kwargs, laid: Sequence[Tensor]) -> object:
+        everywhere = partial(run_everywhere, self.func, args, kwargs, laid, self.schedule, self.rule)
+        origin = Origin(everywhere, laid, self.is_view)
+        shared = laid[0]._total.written if self.is_view and laid[0]._total is not None else [False]
+        if isinstance(result, torch.Tensor):
+            return self._labeled(result, 0, origin, shared)
+        assert isinstance(result, (tuple, list))
+        labeled = [
+            self._labeled(value, k, origin, shared) if isinstance(value, torch.Tensor) else value
+            for k, value in enumerate(result)
+        ]
+        return type(result)(labeled)
+
+    def _labeled(self, value: torch.Tensor, k: int, origin: Origin, shared: list[bool]) -> Tensor:
+        layout = self.schedule.outputs[k]
+        if not layout.pending:
+            return wrap((value,), layout, value.shape)
+        return wrap_total(value, layout, Contributions(origin, k, value, layout), shared)

@@ -8,6 +8,7 @@ import torch.nn.functional as nn
 
 import weft
 from weft.sharding.layout import Layout
+from weft.tensor.dispatch import dispatch
 
 from .case import Case
 from .harness import GRID, LINE, check, laid, memory, moved_bytes, moves
@@ -90,6 +91,58 @@ def test_a_split_batch_moves_nothing(separate: bool) -> None:
         out = nn.layer_norm(x, (8,), w, w)
         assert out._layout is x._layout
         assert moves(lambda: out.sum().backward()).keys() <= {"all_reduce"}
+
+
+class FusedNorm(torch.autograd.Function):
+    """What torch calls on GPUs; on CPUs it says it by other ops before Weft sees it."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        out, scale = dispatch(torch.ops.aten._fused_rms_norm.default, (x, [4096], w, 1e-5), {})
+        ctx.save_for_backward(x, w, scale)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, w, scale = ctx.saved_tensors
+        args = (grad, x, [4096], scale, w, [True, True])
+        return dispatch(torch.ops.aten._fused_rms_norm_backward.default, args, {})
+
+
+def fused_rms_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return FusedNorm.apply(x, w) + b
+
+
+OVER_FEATURES = {
+    "layer_norm": lambda x, w, b: nn.layer_norm(x, (4096,), w, b),
+    "layer_norm, no scale": lambda x, w, b: nn.layer_norm(x, (4096,)) * w + b,
+    "rms_norm of GPUs": fused_rms_norm,
+}
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("name", OVER_FEATURES)
+def test_split_features_are_not_gathered(name: str, separate: bool) -> None:
+    function = OVER_FEATURES[name]
+    plain = [numbers(*shape, seed=i).requires_grad_() for i, shape in enumerate([(16, 8, 4096), (4096,), (4096,)])]
+    reference = (lambda x, w, b: nn.rms_norm(x, (4096,), w, 1e-5) + b) if function is fused_rms_norm else function
+    cotangent = numbers(16, 8, 4096, seed=3)
+    expected = reference(*plain)
+    expected.backward(cotangent)
+    with memory(separate):
+        for layout in (Layout(LINE, [(), (), ("x",)]), Layout(GRID, [("a",), (), ("b",)])):
+            last = Layout(layout.mesh, [layout.splits[2]])
+            given = [laid(x, where).requires_grad_() for x, where in zip(plain, (layout, last, last), strict=True)]
+            with weft.comm_log() as log:
+                out = function(*given)
+                out.backward(laid(cotangent, layout))
+            assert out._layout is layout
+            assert "all_gather" not in log.counts()
+            assert max(record.bytes_received for record in log) <= 4096 * 8, str(log)
+            torch.testing.assert_close(out.detach().full_tensor(), expected.detach())
+            for x, right in zip(given, plain, strict=True):
+                assert x.grad._layout is x._layout
+                torch.testing.assert_close(x.grad.full_tensor(), right.grad)
 
 
 def test_batch_norm_by_the_name_that_it_has_on_gpus() -> None:

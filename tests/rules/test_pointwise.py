@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as nn
 
+import weft
 from weft.sharding.layout import Layout
 from weft.sharding.placements import ReduceOp
 
@@ -173,6 +174,33 @@ def test_pending_sums_pass_through_linear_ops(name: str, separate: bool) -> None
         x, w = laid(numbers(4, 6), PENDING), laid(numbers(4, 6, seed=1), Layout.replicated(LINE, 2))
         assert moved_bytes(lambda: LINEAR[name](x, w)) == 0
         assert LINEAR[name](x, w)._layout is PENDING
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_pending_sum_is_resolved_before_it_is_expanded_and_once_for_all_its_views(separate: bool) -> None:
+    x, w = numbers(4, 1), numbers(4, 600, seed=1)
+    with memory(separate):
+        pending = laid(x, Layout(LINE, [(), ()], {"x": ReduceOp.SUM}))
+        split = laid(w, Layout(LINE, [(), ("x",)]))
+        wide = pending.expand(4, 600)
+        with weft.comm_log() as log:
+            torch.testing.assert_close((wide * split).full_tensor(), x * w)
+            torch.testing.assert_close(pending.t().exp().full_tensor(), x.t().exp())
+        assert [record.total_bytes for record in log if record.implicit and record.total_bytes] == [4 * 8 * 4]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_write_to_a_pending_sum_resolves_it_once(separate: bool) -> None:
+    x = numbers(4, 6)
+    with memory(separate):
+        pending = laid(x, PENDING)
+        with weft.comm_log() as log:
+            pending.add_(1.0)
+            torch.testing.assert_close(pending.exp().full_tensor(), (x + 1).exp())
+            assert pending._layout is PENDING
+            pending.mul_(2.0)
+            torch.testing.assert_close((pending + 1).full_tensor(), (x + 1) * 2 + 1)
+        assert log.counts().get("all_reduce") == 2
 
 
 @pytest.mark.parametrize("separate", [False, True])

@@ -21,6 +21,7 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     foreach,
     indexing,
     joining,
+    layer_norm,
     loss_scaling,
     losses,
     overwriting,

@@ -18,6 +18,7 @@ from .aliasing import (
     have_copies,
     is_current,
     refresh,
+    remember_resolved,
     write_through,
 )
 from .chooser import Choice, Input, choose, stop_over
@@ -36,7 +37,7 @@ from .movement import from_plain, moved, note_move, to_plain
 from .op_kind import kind_of
 from .plain_gradient import keep_gradient_plain
 from .recipe import Recipe, recipe_for
-from .resolving import resolve
+from .resolving import is_expanded, resolve
 from .schedule import Schedule
 from .single_run import needs_single_run, run_once, writes_beside
 from .tensor import Tensor
@@ -231,6 +232,8 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
         store(x, changed, str(func))
     if x._layout.pending:
         forget_resolved()
+        if changed._layout is x._layout.resolved:
+            remember_resolved(x, changed)
     return result
 
 
@@ -406,8 +409,10 @@ def _brought(
     if in_place and whole and not x._layout.pending and x._layout.mesh is need.mesh:
         note_move(x, need, str(func))
         return x
-    if x._layout.pending and need is x._layout.resolved and not in_place:
-        return resolve(x, str(func))
+    if x._layout.pending and not in_place and not need.pending:
+        if need is x._layout.resolved:
+            return resolve(x, str(func))
+        x = resolve(x, str(func)) if is_expanded(x) else x
     middle = stop_over(x._layout, need)
     return moved(x if middle is None else moved(x, middle, str(func), implicit=True), need, str(func), implicit=True)
 

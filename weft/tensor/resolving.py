@@ -11,12 +11,19 @@ from .aliasing import is_current, remember_resolved
 from .movement import moved
 from .tensor import Tensor
 
-__all__ = ["Turned", "note_turned", "resolve"]
+__all__ = ["Turned", "is_expanded", "note_turned", "resolve"]
 
 aten = torch.ops.aten
 
 _TURNS = frozenset(
-    {aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default, aten.view.default}
+    {
+        aten.t.default,
+        aten.transpose.int,
+        aten.permute.default,
+        aten.unsqueeze.default,
+        aten.view.default,
+        aten.expand.default,
+    }
 )
 """Views of all elements: what is resolved of one is resolved of the other."""
 
@@ -39,6 +46,11 @@ def note_turned(func: torch._ops.OpOverload, view: Tensor, base: Tensor, again: 
 def _memory(x: Tensor) -> object:
     """An object that a tensor keeps as long as it keeps its memory."""
     return x._pieces if x._total is None else x._total
+
+
+def is_expanded(x: Tensor) -> bool:
+    """Whether a pending tensor is an expanded view of a smaller one, which is resolved in its stead."""
+    return x._turned is not None and x._turned.base.numel() < x.numel()
 
 
 def resolve(x: Tensor, op: str) -> Tensor:

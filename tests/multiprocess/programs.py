@@ -472,7 +472,8 @@ def gradients_of_ops(devices: Sequence[Device]) -> Iterator[Yielded]:
     def gradient(label: str, op: Callable[[torch.Tensor], torch.Tensor], spec: P = P("a", None)) -> Yielded:
         x = weft.shard(numbers(2 * n, 4 * n, dtype=torch.float64), mesh, spec).requires_grad_()
         y = op(x)
-        (y * numbers(*y.shape, seed=2, dtype=torch.float64)).sum().backward()
+        weights = numbers(*y.shape, seed=2, dtype=torch.float64)
+        (y * (weights if isinstance(y, weft.Tensor) else weights.to(y.device))).sum().backward()
         return label, x.grad
 
     yield gradient("all_gather", weft.all_gather)

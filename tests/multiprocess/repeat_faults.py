@@ -53,7 +53,11 @@ def run(how: str, what: str, rows: int, timeout: float) -> Outcome:
         ended = started.wait(timeout * 10 + 60, but=but)
     right = [each for each in survivors if is_right(how, ended[each])]
     seconds = tuple(float(ended[each].out.split("after ", 1)[1].split()[0]) for each in right if how != "slow")
-    wrong = [f"process {each}: {ended[each]}" for each in survivors if each not in right]
+    wrong = [
+        f"process {each} ended with {ended[each].status}: {ended[each].out} {ended[each].err[-1500:]}"
+        for each in (survivors if len(right) == len(survivors) else range(COUNT))
+        if each not in right
+    ]
     hung = sum(ended[each].status is None for each in survivors)
     return Outcome(f"{how} {what} {rows}", len(survivors), len(right), hung, seconds, "\n".join(wrong))
 

@@ -123,10 +123,15 @@ def main() -> int:
         work(names, asked.out, asked.backend, asked.devices_per_process, asked.timeout)
         return 0
     found = run(names, asked.processes, asked.devices_per_process, asked.backend, asked.timeout, patience=600)
-    kind = weft.Accelerator if asked.backend is None or "nccl" in asked.backend else weft.CPU
+    count = asked.processes * asked.devices_per_process
+    kind: type[Device] = weft.CPU
+    if asked.backend is not None and "nccl" in asked.backend:
+        # One process compares with as many devices on the one GPU: the same names, the same random numbers.
+        kind = weft.Accelerator
+        os.environ["WEFT_VIRTUAL_ACCELERATORS"] = str(count)
     failures = 0
     for name in names:
-        devices = [weft.CPU(i) for i in range(asked.processes * asked.devices_per_process)]
+        devices = [kind(i) for i in range(count)]
         try:
             said = wrong(name, found, expected_of(name, devices))
         except Exception:  # noqa: BLE001 - whatever it is, it is shown

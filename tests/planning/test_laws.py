@@ -180,7 +180,8 @@ def test_plans_are_not_remembered_without_end(monkeypatch):
 
 
 def test_a_memory_limit_finds_a_plan_without_a_middle():
-    source, target = laid(MESH, "", "", pending="a"), laid(MESH, "", "")
+    mesh = make_mesh({"a": 4, "b": 2})
+    source, target = laid(mesh, "", "", pending="a"), laid(mesh, "", "")
     free: Plan = plan_layouts(source, target, (64, 64), 4)
     tight = plan_layouts(source, target, (64, 64), 4, memory_limit=free.peak_memory - 1)
     assert tight.peak_memory < free.peak_memory

@@ -145,7 +145,8 @@ class Search:
         """Pending reductions are resolved or kept; none begins."""
         if live_pending(source) == live_pending(target):
             return self._moved(source, target)
-        if AllReduce.group(Transition(source, target, self.shape)) is not None and self._one_all_reduce(source):
+        axes = AllReduce.group(Transition(source, target, self.shape))
+        if axes is not None and self._one_all_reduce(source, axes):
             return self.one(source, target)
         middle = self._scattered(source, target)
         if middle is None or not self.shape:
@@ -160,11 +161,11 @@ class Search:
         reduced = Layout(source.mesh, source.splits, target.pending)
         return (*self.one(source, reduced), *self.one(reduced, target))
 
-    def _one_all_reduce(self, source: Layout) -> bool:
-        """Whether no replicas repeat each other's work in one all-reduce, or there is too little of it to share."""
+    def _one_all_reduce(self, source: Layout, axes: Sequence[str]) -> bool:
+        """Whether no replicas repeat each other's work in one all-reduce, or sharing it would not save a byte."""
         sizes = axis_sizes(source.mesh)
         replicas = any(sizes[axis] > 1 for axis in source.replicated_axes)
-        return not replicas or math.prod(self.shape) == 1
+        return not replicas or math.prod(self.shape) == 1 or math.prod(sizes[axis] for axis in axes) == 2
 
     def _scattered(self, source: Layout, target: Layout) -> Layout | None:
         """The layout in which every element is reduced once, where the source holds it and the target wants it."""

@@ -39,8 +39,11 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
     """
     if not execution.spans(*meshes) or execution.is_elsewhere(*meshes):
         return action(pieces)
-    kept = tuple(map(in_process.lazy_clone, pieces))
-    return issue(lambda: action(kept), kept, wire_device(*meshes))
+    wire = wire_device(*meshes)
+    # A lazy copy that is written to on a stream of its own would not wait for the others.
+    copy = torch.clone if wire.type == "cuda" else in_process.lazy_clone
+    kept = tuple(copy(piece) for piece in pieces)
+    return issue(lambda: action(kept), kept, wire)
 
 
 def whole(pieces: Pieces, layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

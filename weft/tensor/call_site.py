@@ -36,4 +36,4 @@ def call_site() -> CallSite:
     return CallSite(frame.f_code.co_filename, frame.f_lineno)
 
 
-calls.set_call_site(lambda: str(call_site()))
+calls.set_call_site(call_site)

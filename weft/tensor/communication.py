@@ -160,10 +160,7 @@ def all_gather(
         if axis is not None and axis != physical_axis:
             raise ValueError(f"all_gather got axis={axis} and physical_axis={physical_axis}: give one of them")
         axis = physical_axis
-    dims = range(x.dim()) if axis is None else (_dim(axis, x, "all_gather"),)
-    target = layout
-    for dim in dims:
-        target = target.with_split(dim, ())
+    target = _gathered(layout, None if axis is None else _dim(axis, x, "all_gather"))
     with issuing(async_op):
         return move(x, target, op="all_gather")
 
@@ -241,12 +238,12 @@ def all_to_all(
     x, layout = _laid_out(sharded_tensor, "all_to_all")
     split = _dim(split_axis, x, "all_to_all split_axis")
     concat = _dim(concat_axis, x, "all_to_all concat_axis")
-    dim, axes = _exchange_group(layout, split, concat)
-    count = math.prod(layout.mesh.axis_size(a) for a in axes)
-    if tiled and dim == concat != split:
-        target = layout.with_split(concat, ()).with_split(split, (*layout.splits[split], *axes))
+    target = _turned(layout, split, concat) if tiled else None
+    if target is not None:
         with issuing(async_op):
             return move(x, target, op="all_to_all")
+    dim, axes = _exchange_group(layout, split, concat)
+    count = math.prod(layout.mesh.axis_size(a) for a in axes)
     _check_equal_parts(x, layout, range(x.dim()), "all_to_all")
     _check_parts(x, layout, split, dim, count, tiled)
     with issuing(async_op):
@@ -387,6 +384,14 @@ def _axes(layout: Layout, named: str | Iterable[str] | None, default: Sequence[s
 
 
 @functools.lru_cache(maxsize=4096)
+def _gathered(layout: Layout, dim: int | None) -> Layout:
+    """The layout with a dim (None: every dim) whole."""
+    for each in range(len(layout.splits)) if dim is None else (dim,):
+        layout = layout.with_split(each, ())
+    return layout
+
+
+@functools.lru_cache(maxsize=4096)
 def _reduced(layout: Layout, axes: tuple[str, ...]) -> Layout:
     """The layout with these axes replicated."""
     splits = [tuple(a for a in names if a not in axes) for names in layout.splits]
@@ -469,6 +474,15 @@ def _repeated(x: torch.Tensor, count: int, kind: ReduceOp) -> torch.Tensor:
     if kind is ReduceOp.PROD and x.dtype is not torch.bool:
         return x**count
     return x
+
+
+@functools.lru_cache(maxsize=4096)
+def _turned(layout: Layout, split: int, concat: int) -> Layout | None:
+    """The layout after a tiled exchange that keeps the value: what split `concat` splits `split`. None if it is another."""
+    axes = layout.splits[concat]
+    if split == concat or not axes:
+        return None
+    return layout.with_split(concat, ()).with_split(split, (*layout.splits[split], *axes))
 
 
 def _exchange_group(layout: Layout, split: int, concat: int) -> tuple[int | None, tuple[str, ...]]:

@@ -14,7 +14,18 @@ import torch
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 
-__all__ = ["Call", "at", "call_between", "current", "finished", "last", "set_call_site", "site", "started"]
+__all__ = [
+    "Call",
+    "at",
+    "call_between",
+    "current",
+    "current_words",
+    "finished",
+    "last",
+    "set_call_site",
+    "site",
+    "started",
+]
 
 
 @final
@@ -67,13 +78,14 @@ def _named(mesh: DeviceMesh) -> str:
     return f"{mesh} ({', '.join(map(str, devices))})"
 
 
-_site: Callable[[], str] = lambda: "an unknown line"  # noqa: E731 - until the layer that knows replaces it
-_current: Call | None = None
-_last: Call | None = None
+_site: Callable[[], object] = lambda: "an unknown line"  # noqa: E731 - until the layer that knows replaces it
+_current: tuple[Call, object] | None = None
+"""What this process does, and where it was called: put into words only when they are needed."""
+_last: tuple[Call, object] | None = None
 
 
-def set_call_site(site: Callable[[], str]) -> None:
-    """Lets the layer that knows the user's code say where a call comes from."""
+def set_call_site(site: Callable[[], object]) -> None:
+    """Lets the layer that knows the user's code say where a call comes from; what it gives says so as a text."""
     global _site  # noqa: PLW0603 - the one place that replaces it
     _site = site
 
@@ -81,13 +93,13 @@ def set_call_site(site: Callable[[], str]) -> None:
 _elsewhere = threading.local()
 
 
-def site() -> str:
+def site() -> object:
     """Where in the user's program this thread is, or what it works for was called."""
     return getattr(_elsewhere, "site", None) or _site()
 
 
 @contextmanager
-def at(site: str) -> Iterator[None]:
+def at(site: object) -> Iterator[None]:
     """Says that this thread works for a call that was made elsewhere."""
     _elsewhere.site = site
     try:
@@ -96,11 +108,10 @@ def at(site: str) -> Iterator[None]:
         _elsewhere.site = None
 
 
-def started(call: Call) -> Call:
+def started(call: Call) -> None:
     """Notes that this process begins a call."""
     global _current  # noqa: PLW0603 - what this process does is one thing
-    _current = call = Call(call.op, call.what, site())
-    return call
+    _current = call, site()
 
 
 def finished() -> None:
@@ -111,9 +122,20 @@ def finished() -> None:
 
 def current() -> Call | None:
     """What this process communicates now, if it does."""
-    return _current
+    return _said(_current)
+
+
+def current_words() -> tuple[str, str]:
+    """The op and what it moves, of the call under way."""
+    if _current is None:
+        return "a collective", "something"
+    return _current[0].op, _current[0].what
 
 
 def last() -> Call | None:
     """What this process communicated last."""
-    return _last
+    return _said(_last)
+
+
+def _said(noted: tuple[Call, object] | None) -> Call | None:
+    return None if noted is None else Call(noted[0].op, noted[0].what, str(noted[1]))

@@ -15,7 +15,7 @@ from typing import final
 from torch._C import _distributed_c10d as c10d
 
 from ...errors import MismatchError
-from . import watch, world
+from . import calls, watch, world
 from .calls import Call
 from .clerk import Question
 from .group import Processes
@@ -57,6 +57,7 @@ def check(call: Call, processes: Processes) -> None:
     if key in _seen and not is_always_on():
         return
     _seen.add(key)
+    call = calls.current() or call  # with where it was made
     count = _counts[processes] = _counts.get(processes, 0) + 1
     here = world.current()
     exchange = _Exchange(processes, count, here.process, json.dumps(call.to_json()))

@@ -58,7 +58,8 @@ class communicating:  # noqa: N801 - read as a word: `with communicating(call, p
     def __enter__(self) -> None:
         settle()
         watch.begin()
-        check(calls.started(self._call), self._processes)
+        calls.started(self._call)
+        check(self._call, self._processes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

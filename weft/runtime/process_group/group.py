@@ -35,6 +35,7 @@ class Group:
         self.index = processes.index(here.process)
         """The index of this process among them."""
         self._world = here
+        self._streamed = {kind for kind, name in here.backends if name == "nccl"}
         self._backends: dict[str, c10d.ProcessGroup] = {}
         self._number = 0
 
@@ -73,7 +74,12 @@ class Group:
 
     def is_streamed(self, device_type: str) -> bool:
         """Whether waiting only lets the device wait, and this process goes on."""
-        return self._world.backend(device_type) == "nccl"
+        return device_type in self._streamed
+
+    def close(self) -> None:
+        """Ends what carries tensors between accelerators, which would complain at the end of the program."""
+        for kind in self._streamed & self._backends.keys():
+            self._backends.pop(kind).shutdown()
 
     def abandon(self, works: Iterable[object] = ()) -> None:
         """Gives up on what is under way. The backends would wait for it when they go, so they stay until the end."""
@@ -81,13 +87,25 @@ class Group:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
-@lru_cache(maxsize=4096)
+_groups: dict[Processes, Group] = {}
+
+
 def group_of(processes: Processes) -> Group:
     """The group of these processes, made when it is first needed and used from then on."""
-    return Group(processes, world.current())
+    group = _groups.get(processes)
+    if group is None:
+        group = _groups[processes] = Group(processes, world.current())
+    return group
 
 
-world.on_change(lambda _: group_of.cache_clear())
+def _left(last: world.Leaving) -> None:
+    if not last.failed:
+        for group in _groups.values():
+            group.close()
+
+
+world.on_leave(_left)
+world.on_change(lambda _: _groups.clear())
 
 
 @lru_cache(maxsize=4096)

@@ -52,7 +52,7 @@ class _Task:
 
     def __init__(self, action: Callable[[], Pieces]) -> None:
         self._action: Callable[[], Pieces] | None = action
-        self._site = calls.site()
+        self._site = str(calls.site())
         self._is_inference = torch.is_inference_mode_enabled()
         self._pieces: Pieces = ()
         self.error: BaseException | None = None
@@ -125,7 +125,7 @@ _issuer = _Issuer()
 
 def _leaving(last: world.Leaving) -> None:
     """What was asked for and never used is still carried out: the others count on it."""
-    if last.error is not None:
+    if last.failed:
         return
     try:
         settle()
@@ -141,19 +141,23 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+_read: list[tuple[torch.cuda.Event, tuple[torch.Tensor, ...]]] = []
+
+
 @final
 class _Streamed:
     """What a stream of its own does for one call; this process has gone on already."""
 
     def __init__(self, action: Callable[[], Pieces], sources: Sequence[torch.Tensor], wire: torch.device) -> None:
+        # The side stream begins after all that was asked for before, so what it frees is no longer in use elsewhere.
         side = _side_stream(wire)
         side.wait_stream(torch.cuda.current_stream(wire))
         with torch.cuda.stream(side):
             self._pieces = action()
-        for source in sources:
-            if source.is_cuda:
-                source.record_stream(side)
         self._event = side.record_event()
+        # What it reads stays until it has been read: the allocator does not know of streams that read lazy copies.
+        _read[:] = [(event, kept) for event, kept in _read if not event.query()]
+        _read.append((self._event, tuple(sources)))
 
     def done(self) -> bool:
         """Whether the device has come to the end of it."""
@@ -161,9 +165,6 @@ class _Streamed:
 
     def wait(self) -> Pieces:
         """Lets the current stream wait."""
-        for piece in self._pieces:
-            if piece.is_cuda:
-                current = torch.cuda.current_stream(piece.device)
-                current.wait_event(self._event)
-                piece.record_stream(current)
+        for device in {piece.device for piece in self._pieces if piece.is_cuda}:
+            torch.cuda.current_stream(device).wait_event(self._event)
         return self._pieces

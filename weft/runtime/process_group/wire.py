@@ -139,7 +139,8 @@ def _outgoing(
         piece, start, stop = leg.stretch
         if piece not in flat:
             flat[piece] = _flat(sources[piece])
-        found[index] = flat[piece][start:stop].to(wire)
+        given = flat[piece][start:stop]
+        found[index] = given if given.device.type == wire.type else given.to(wire)
     return found
 
 

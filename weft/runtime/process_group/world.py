@@ -67,7 +67,9 @@ class Leaving:
     """How a process leaves the others."""
 
     error: str | None
-    """The error that ends its program, if one does."""
+    """The error that ends its program, if one does and is news to the others."""
+    failed: bool
+    """Whether any error ends its program."""
     keeps_store: bool
     """Whether the others' store is in this process."""
 
@@ -146,7 +148,7 @@ def leave() -> None:
     # torchrun keeps the store in a process of its own; else the first process has it.
     keeps = world.process == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
     for tell in reversed(_before_leaving):  # what was built last leaves first
-        tell(Leaving(said, keeps))
+        tell(Leaving(said, error is not None, keeps))
     _world = None
     for listener in _listeners:
         listener(ALONE)

@@ -33,7 +33,7 @@ JOINS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 }
 
 
-CASES = {name: Case(function, (X, Y), limit=12) for name, function in JOINS.items()}
+CASES = {name: Case(function, (X, Y), limit=8) for name, function in JOINS.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

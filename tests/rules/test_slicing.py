@@ -71,7 +71,7 @@ SLICES: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-CASES = {name: Case(function, (X,), limit=12) for name, function in SLICES.items()}
+CASES = {name: Case(function, (X,), limit=8) for name, function in SLICES.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -56,7 +56,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-CASES = {name: Case(function, (X,), limit=12) for name, function in VIEWS.items()}
+CASES = {name: Case(function, (X,), limit=8) for name, function in VIEWS.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -88,6 +90,32 @@ def test_a_folded_tensor_is_a_view_all_the_same() -> None:
     expected.view(24, 8)[3] = 5
     torch.testing.assert_close((ours @ weight).full_tensor(), expected @ w)
     torch.testing.assert_close((rows @ weight).full_tensor(), expected.view(24, 8) @ w)
+
+
+@pytest.mark.usefixtures("separate")
+def test_a_folded_tensor_can_become_another_and_be_copied() -> None:
+    x, w = weft.shard(numbers(4, 6, 8), GRID, SEQUENCE), weft.shard(numbers(8, 3, seed=1), GRID, P())
+    rows = x.view(24, 8)
+    assert isinstance(rows, Folded)
+    for copied in (copy.deepcopy(rows), pickle.loads(pickle.dumps(rows))):
+        assert type(copied) is weft.Tensor
+        torch.testing.assert_close((copied @ w).full_tensor(), (rows @ w).full_tensor())
+    rows.data = weft.shard(numbers(24, 8, seed=2), GRID, P("a"))
+    torch.testing.assert_close((rows @ w).full_tensor(), numbers(24, 8, seed=2) @ numbers(8, 3, seed=1))
+    torch.testing.assert_close((x @ w).full_tensor(), numbers(4, 6, 8) @ numbers(8, 3, seed=1))
+
+
+@pytest.mark.usefixtures("separate")
+def test_a_folded_view_of_a_view_shows_what_is_written_to_the_first() -> None:
+    whole = weft.shard(numbers(6, 6, 8), GRID, SEQUENCE)
+    w = numbers(8, 3, seed=1)
+    rows = whole[1:5].view(24, 8)
+    whole.mul_(3)
+    expected = (numbers(6, 6, 8) * 3)[1:5].view(24, 8)
+    torch.testing.assert_close((rows @ weft.shard(w, GRID, P())).full_tensor(), expected @ w)
+    with torch.no_grad():
+        whole.detach().add_(1)
+    torch.testing.assert_close((rows @ weft.shard(w, GRID, P())).full_tensor(), (expected + 1) @ w)
 
 
 @pytest.mark.usefixtures("separate")

@@ -25,11 +25,16 @@ folded_ops: dict[torch._ops.OpOverload, FoldedOp] = {}
 """What ops do with folded tensors; NotImplemented where they need the elements where the layout says."""
 
 
-class _Pending:
+class _Later:
     """Pieces that are made when they are first asked for."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self.wait = exchange
+        self.exchange = exchange
+        self.made: Pieces | None = None
+
+    def wait(self) -> Pieces:
+        self.made = self.exchange()
+        return self.made
 
     def done(self) -> bool:
         return True
@@ -43,6 +48,8 @@ class Folded(Tensor):
     """For each dim, how many dims it was merged from."""
     _written: int
     """How often the other had been written to."""
+    _later: _Later
+    """What its own pieces are made by."""
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -53,8 +60,13 @@ class Folded(Tensor):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         op = folded_ops.get(func)
-        result = NotImplemented if op is None else op(func, args, kwargs or {})
-        return Tensor._run(func, args, kwargs or {}) if result is NotImplemented else result
+        if op is not None:
+            Tensor._refresh([x for x in args if isinstance(x, Tensor)])
+            Tensor._refresh([x._unfolded for x in args if isinstance(x, Folded)])
+            result = op(func, args, kwargs or {})
+            if result is not NotImplemented:
+                return result
+        return Tensor._run(func, args, kwargs or {})
 
     def forget_fold(self) -> None:
         """From now on this tensor is what its pieces are: they were written to."""
@@ -62,8 +74,11 @@ class Folded(Tensor):
 
     @property
     def is_folded(self) -> bool:
-        """Whether it still is what the other tensor holds: neither was written to since."""
+        """Whether it still is what the other tensor holds: neither was written to, nor made another, since."""
         if self._unfolded.is_inference() or self._unfolded._version != self._written:
+            return False
+        pieces = self.__dict__.get("_pieces")
+        if pieces is not None and pieces is not self._later.made:
             return False
         return self._is_view() or self._version == 0
 
@@ -83,5 +98,5 @@ def fold(
     )
     assert isinstance(tensor, Folded)
     tensor._layout, tensor._unfolded, tensor._groups, tensor._written = layout, x, groups, x._version
-    tensor._arriving = _Pending(exchange)
+    tensor._later = tensor._arriving = _Later(exchange)
     return tensor

@@ -48,6 +48,8 @@ def _product(func: Op, args: Args, kwargs: Kwargs) -> object:
     left, right, out = _PRODUCTS[func]
     given = cast("tuple[torch.Tensor, torch.Tensor]", factors)
     parts = _parts(given, (left, right))
+    if not any(isinstance(x, Folded) and x.is_folded for x in given):
+        return NotImplemented
     if parts is None or (added is not None and len(parts["n"]) > 1):
         return NotImplemented
     spread = [_spread(x, dims, parts) for x, dims in zip(given, (left, right), strict=True)]

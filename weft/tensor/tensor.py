@@ -462,6 +462,11 @@ _OWN_STATE = (
     "_shown",
     "_turned",
     "_total",
+    # of folded tensors
+    "_unfolded",
+    "_groups",
+    "_written",
+    "_later",
 )
 
 

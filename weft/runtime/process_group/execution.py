@@ -16,12 +16,12 @@ from ...sharding.mesh import DeviceMesh
 from .. import in_process
 from ..holding import Pieces, holding
 from ..machine import forget_with_residences, residence
-from . import calls, moving, watch, world
+from . import calls, watch, world
 from .calls import Call, call_between
 from .check import check
 from .group import Processes, group_of, owners_of, wire_device
 from .issuing import settle
-from .moving import BroadcastStage, FillStage, MoveStage, Route
+from .moving import BroadcastStage, FillStage, MoveStage, PermuteStage, Route
 from .reducing import ReduceStage
 from .wire import swap
 
@@ -40,7 +40,10 @@ def is_elsewhere(*meshes: DeviceMesh) -> bool:
 
 def move(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str) -> Pieces:
     """The pieces of the same tensor in another layout. The meshes span several processes."""
-    journey = _journey(op, source, target, shape, dtype)
+    return _travelled(pieces, _journey(op, source, target, shape, dtype), dtype)
+
+
+def _travelled(pieces: Pieces, journey: _Journey | None, dtype: torch.dtype) -> Pieces:
     if journey is None:
         return ()
     with communicating(journey.call, journey.processes):
@@ -132,11 +135,18 @@ class _WithinAProcess:
 
 def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:
     """The pieces after shards have changed places."""
+    return _travelled(pieces, _permutation(layout, shape, route, dtype), dtype)
+
+
+@lru_cache(maxsize=1024)
+def _permutation(layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> _Journey | None:
     if is_elsewhere(layout.mesh):
-        return ()
+        return None
     call = call_between(f"ppermute by {route}", layout, layout, shape, dtype)
-    with communicating(call, owners_of(layout.mesh)):
-        return moving.permute(pieces, layout, shape, route, dtype)
+    return _Journey(call, owners_of(layout.mesh), (PermuteStage(layout, shape, route, dtype.itemsize),))
+
+
+forget_with_residences(_permutation.cache_clear)
 
 
 def whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

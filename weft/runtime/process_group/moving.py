@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import lru_cache
 from typing import final
 
 import torch
@@ -18,7 +17,7 @@ from ...sharding.mesh import Slot
 from ...sharding.placements import ReduceOp
 from ..holding import Pieces, holding
 from ..in_process import lazy_clone
-from ..machine import forget_with_residences, residence
+from ..machine import residence
 from ..reduction import neutral
 from . import world
 from .group import Group, Processes, component, group_of, owners_of, wire_device
@@ -26,7 +25,7 @@ from .occupancy import occupancy, slots_of
 from .parcels import Pair, Parcels, Part, parcelled, part
 from .wire import ROOM, broadcast, exchange
 
-__all__ = ["BroadcastStage", "FillStage", "MoveStage", "Room", "Route", "permute", "processes_of", "stored_part"]
+__all__ = ["BroadcastStage", "FillStage", "MoveStage", "PermuteStage", "Room", "Route", "processes_of", "stored_part"]
 
 Route = tuple[int | None, ...]
 """For each slot, the slot whose shard it gets, or None for zeros."""
@@ -233,20 +232,27 @@ class FillStage:
         return targets
 
 
-def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:
-    """Whole shards change places; slots that get none get zeros."""
-    targets = Room(layout, shape).new(dtype)
-    for slot, target in zip(holding(layout).slots, targets, strict=True):
-        if route[slot] is None:
-            target.zero_()
-    processes = owners_of(layout.mesh)
-    parcels = _permuted(layout, shape, route, processes)
-    limit = math.prod(shape) * dtype.itemsize
-    exchange(parcels, pieces, targets, dtype, shared(processes), wire_device(layout.mesh), limit)
-    return targets
+@final
+class PermuteStage:
+    """What this process does when whole shards change places; slots that get none get zeros."""
+
+    def __init__(self, layout: Layout, shape: tuple[int, ...], route: Route, itemsize: int) -> None:
+        self._processes = owners_of(layout.mesh)
+        self._wire = wire_device(layout.mesh)
+        self._parcels = _permuted(layout, shape, route, self._processes)
+        self._room = Room(layout, shape)
+        self._empty = [piece for piece, slot in enumerate(holding(layout).slots) if route[slot] is None]
+        self._limit = math.prod(shape) * itemsize
+
+    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
+        """The pieces after the shards have changed places."""
+        targets = self._room.new(dtype)
+        for piece in self._empty:
+            targets[piece].zero_()
+        exchange(self._parcels, pieces, targets, dtype, shared(self._processes), self._wire, self._limit)
+        return targets
 
 
-@lru_cache(maxsize=1024)
 def _permuted(layout: Layout, shape: tuple[int, ...], route: Route, processes: Processes) -> Parcels:
     here = world.current().process
     owners = residence(layout.mesh).owners
@@ -269,6 +275,3 @@ def _permuted(layout: Layout, shape: tuple[int, ...], route: Route, processes: P
             given = stored_part(layout, shape, source, box_of(layout, shape, source))
             leaving.setdefault(owners[target], []).append((target, given))
     return parcelled(copies, leaving, arriving, processes)
-
-
-forget_with_residences(_permuted.cache_clear)

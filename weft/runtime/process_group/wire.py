@@ -202,6 +202,8 @@ def _unpack(
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+        return tensor.view(-1)
     if tensor.is_complex():
         tensor = tensor.resolve_conj()
     return tensor.resolve_neg().contiguous().view(-1)

@@ -24,6 +24,12 @@ def grid(mesh: DeviceMesh) -> Mesh:
     return Mesh(np.array(jax.devices()[: mesh.num_devices]).reshape(mesh.mesh_shape), mesh.axis_names)
 
 
+def computed(shape: tuple[int, int], sharding: NamedSharding) -> jax.Array:
+    """An array that a program has computed: one made of NumPy's memory keeps that, and replicas of it copy nothing."""
+    made = jax.device_put(np.zeros(shape, np.float32), sharding)
+    return jax.jit(lambda a: a + 1, out_shardings=sharding)(made).block_until_ready()
+
+
 def transition(case: Transition, mesh: DeviceMesh, shape: tuple[int, int]) -> Calls:
     """By `device_put` and by a jitted identity; JAX has no pending sums outside of a jitted program."""
     if not HAS_JAX:
@@ -35,7 +41,7 @@ def transition(case: Transition, mesh: DeviceMesh, shape: tuple[int, int]) -> Ca
         stacked = jax.device_put(parts, NamedSharding(there, PartitionSpec(case.pending, *case.source)))
         reduce = jax.jit(lambda a: a.sum(0), out_shardings=into)
         return {"JAX jit": lambda: reduce(stacked).block_until_ready()}
-    x = jax.device_put(np.ones(shape, np.float32), NamedSharding(there, PartitionSpec(*case.source)))
+    x = computed(shape, NamedSharding(there, PartitionSpec(*case.source)))
     jitted = jax.jit(lambda a: a, out_shardings=into)
     return {
         "JAX device_put": lambda: jax.device_put(x, into).block_until_ready(),
@@ -49,7 +55,7 @@ def collective(name: str, mesh: DeviceMesh, shape: tuple[int, int]) -> Calls:
         return {}
     there, count = grid(mesh), mesh.num_devices
     rows, columns, whole = PartitionSpec("d"), PartitionSpec(None, "d"), PartitionSpec()
-    x = jax.device_put(np.ones(shape, np.float32), NamedSharding(there, rows))
+    x = computed(shape, NamedSharding(there, rows))
     if name in ("distributed_broadcast", "to_device"):
         gathered = name == "distributed_broadcast"
         into = NamedSharding(there, whole) if gathered else SingleDeviceSharding(jax.devices()[0])

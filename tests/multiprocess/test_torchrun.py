@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,15 +22,24 @@ LOSSES = "step 0: loss 2.360044599\nstep 1: loss 2.307599908\nstep 2: loss 2.448
 """What one process prints, too."""
 
 
-def torchrun(*command: str, mark: str, **extra: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def torchrun(*command: str, mark: str, **extra: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs a program under torchrun; leaving the block ends what is left of it."""
+    mark = f"{mark} {os.getpid()}"
+    with subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MARK": mark, **extra},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
+    ) as run:
+        try:
+            yield run
+        finally:
+            for process in marked(mark):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
 
 
 def marked(mark: str) -> list[int]:
@@ -45,18 +56,20 @@ def marked(mark: str) -> list[int]:
 
 
 def gone(mark: str) -> bool:
-    until = time.monotonic() + 10
+    """Whether nothing of a run is left, after some patience."""
+    mark = f"{mark} {os.getpid()}"
+    until = time.monotonic() + 60
     while marked(mark) and time.monotonic() < until:
         time.sleep(0.1)
     return marked(mark) == []
 
 
 def test_an_example_runs_unchanged() -> None:
-    run = torchrun(str(EXAMPLE), mark="example", WEFT_DEVICES_PER_PROCESS="4")
-    out, err = run.communicate(timeout=200)
-    assert run.returncode == 0, err
-    assert out == f"{LOSSES}2 processes, 8 devices\n"
-    assert gone("example")
+    with torchrun(str(EXAMPLE), mark="example", WEFT_DEVICES_PER_PROCESS="4") as run:
+        out, err = run.communicate(timeout=200)
+        assert run.returncode == 0, err
+        assert out == f"{LOSSES}2 processes, 8 devices\n"
+        assert gone("example")
 
 
 def test_an_error_in_one_process_ends_the_run(tmp_path: Path) -> None:
@@ -69,11 +82,11 @@ def test_an_error_in_one_process_ends_the_run(tmp_path: Path) -> None:
         "    raise ValueError('there is no data')\n"
         "x.sum().item()\n"
     )
-    run = torchrun(str(program), mark="error")
-    out, err = run.communicate(timeout=200)
-    assert run.returncode == 1, out
-    assert "ValueError: there is no data" in err
-    assert gone("error")
+    with torchrun(str(program), mark="error") as run:
+        out, err = run.communicate(timeout=200)
+        assert run.returncode == 1, out
+        assert "ValueError: there is no data" in err
+        assert gone("error")
 
 
 def test_control_c_ends_the_run(tmp_path: Path) -> None:
@@ -81,14 +94,16 @@ def test_control_c_ends_the_run(tmp_path: Path) -> None:
     program.write_text(
         "import time, torch, weft\n"
         "x = weft.shard(torch.ones(4), weft.make_mesh({'a': 2}), weft.P('a'))\n"
-        "print('ready', flush=True)\n"
+        "x.sum().item()\n"  # all have joined, which cannot be interrupted
+        "if weft.on_main():\n"
+        "    print('ready', flush=True)\n"
         "while True:\n"
         "    x.sum().item()\n"
     )
-    run = torchrun(str(program), mark="interrupt")
-    assert run.stdout is not None
-    assert run.stdout.readline() == "ready\n"
-    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
-    run.communicate(timeout=60)
-    assert run.returncode != 0
-    assert gone("interrupt")
+    with torchrun(str(program), mark="interrupt") as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        run.communicate(timeout=120)
+        assert run.returncode != 0
+        assert gone("interrupt")

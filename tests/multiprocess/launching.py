@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -103,7 +105,7 @@ class Child:
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         self._status: int | None = None
         self._popen: subprocess.Popen[bytes] | None = None
-        if fresh:
+        if fresh or torch.cuda.is_available():  # what a driver has set up does not survive a fork
             with self._out.open("wb") as out, self._err.open("wb") as err:
                 command = [sys.executable, *command]
                 self._popen = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)

@@ -2,10 +2,12 @@
 
 import copy
 import pickle
+import sys
 
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import weft
 from weft import P
@@ -213,3 +215,15 @@ def test_mesh_context_is_the_default(memory) -> None:
     with weft.mesh_context(MESH):
         assert weft.zeros(3).mesh == MESH
         assert weft.distributed_broadcast(torch.ones(2)).mesh == MESH
+
+
+def test_a_mode_on_the_way_is_not_where_an_op_was_called() -> None:
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            return func(*args, **(kwargs or {}))
+
+    x = weft.shard(torch.ones(8), weft.make_mesh({"a": 2}), weft.P("a"))
+    with weft.comm_log() as log, Mode():
+        torch.flip(x, [0])
+        line = sys._getframe().f_lineno - 1
+    assert {str(record.call_site) for record in log} == {f"{__file__}:{line}"}

@@ -14,6 +14,8 @@ __all__ = ["CallSite", "call_site"]
 
 _INSIDE = tuple(str(Path(path).parent) + "/" for path in (Path(__file__).parent, torch.__file__))
 
+_HOOKS = ("__torch_function__", "__torch_dispatch__")
+
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
@@ -27,10 +29,10 @@ class CallSite:
 
 
 def call_site() -> CallSite:
-    """The innermost line outside Weft and torch."""
+    """The innermost line outside Weft and torch, and outside what torch calls on the way of every op."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(_INSIDE) or frame.f_code.co_filename.startswith("<")
+        frame.f_code.co_filename.startswith((*_INSIDE, "<")) or frame.f_code.co_name in _HOOKS
     ):
         frame = frame.f_back
     return CallSite(frame.f_code.co_filename, frame.f_lineno)

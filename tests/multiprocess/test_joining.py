@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.multiprocess.launching import Processes
+from tests.multiprocess.launching import ROOT, Processes
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(300)]
 
 PROGRAM = str(Path(__file__).with_name("joining.py"))
+KINDS = ("all_gather", "all_to_all")
 
 
 @pytest.mark.parametrize("how", ["by itself", "never", "twice", "own group"])
@@ -30,3 +33,34 @@ def test_an_error_in_one_process_ends_all_and_is_told_to_the_others() -> None:
     assert (first.status, second.status) == (1, 1)
     assert "AssertionError: something is wrong here" in second.err
     assert "process 1 has failed: AssertionError: something is wrong here" in first.err
+
+
+def test_a_trace_holds_the_steps_of_all_processes(tmp_path: Path) -> None:
+    program, file = tmp_path / "program.py", tmp_path / "trace.json"
+    program.write_text(
+        "import sys, torch, weft\n"
+        "x = weft.shard(torch.ones(8, 8), weft.make_mesh({'a': 2}), weft.P('a', None))\n"
+        "with weft.trace(sys.argv[1]) as log:\n"
+        "    weft.all_gather(x)\n"
+        "    weft.shard(x, x.mesh, weft.P(None, 'a'), async_op=True)\n"
+        "print(log.counts(), log.total_bytes)\n"
+    )
+    with Processes([str(program), str(file)], 2) as started:
+        first, second = started.wait(120)
+    assert (first.status, second.status) == (0, 0), first.err + second.err
+    assert first.out == second.out == "{'all_gather': 1, 'all_to_all': 1} 384\n"
+    steps = [event for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert [(step["pid"], step["name"]) for step in steps] == [(i, kind) for i in (0, 1) for kind in KINDS]
+    for step in steps:
+        assert step["dur"] > 0
+        assert step["args"]["from"] == "(a, –) on a=2"
+        assert step["args"]["bytes received by all"] in (256, 128)
+
+
+UNPICKLES = re.compile(r"import pickle|\bpickle\.|torch\.load\(|_object_list\(|(gather|scatter|broadcast|recv)_object")
+
+
+def test_nothing_that_arrives_is_unpickled() -> None:
+    found = [str(file) for file in (ROOT / "weft").rglob("*.py") if UNPICKLES.search(file.read_text())]
+    assert found == []
+    assert UNPICKLES.search("dist.broadcast_object_list(words)")

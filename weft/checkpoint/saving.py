@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from ..runtime.holding import holding
 from ..runtime.machine import residence
 from ..runtime.process_group import world
+from ..runtime.process_group.agreement import gathered
 from ..sharding.geometry import Box, box_at, box_shape, holders
 from ..sharding.layout import Layout
 from ..tensor.movement import moved
@@ -239,12 +240,8 @@ def _remove_others(where: Path, index: Index) -> None:
 
 def _agreed_token() -> str:
     """A word that no earlier save has used; the first process chooses it."""
-    words = [uuid.uuid4().hex[:8]]
-    if world.current().count > 1:
-        torch.distributed.broadcast_object_list(words, src=0)
-    return words[0]
+    return str(gathered(uuid.uuid4().hex[:8], "save")[0])
 
 
 def _wait_for_all() -> None:
-    if world.current().count > 1:
-        torch.distributed.barrier()
+    gathered(None, "save")

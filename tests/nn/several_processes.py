@@ -52,7 +52,7 @@ def check_meta() -> None:
     torch.manual_seed(1)
     made = weft.nn.shard_module(nn.Linear(6, 8, device="meta"), mesh, {"weight": P("tp", "dp")})
     torch.manual_seed(1)
-    assert torch.equal(made.weight.full_tensor(), nn.Linear(6, 8).weight)
+    assert torch.equal(made.weight.full_tensor().cpu(), nn.Linear(6, 8).weight)
 
 
 def main(path: str) -> None:
@@ -60,7 +60,7 @@ def main(path: str) -> None:
     weft.distributed.init(devices_per_process=2)
     plain, model, optimizer = trained()
     for one, other in zip(plain.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(other.full_tensor(), one, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(other.full_tensor().cpu(), one, rtol=1e-9, atol=1e-12)
     weft.checkpoint.save({"model": model, "optimizer": optimizer, "step": 3}, path)
     line = weft.make_mesh({"x": 4})
     again = weft.nn.shard_module(copy.deepcopy(plain), line, {"*.weight": P(None, "x")})
@@ -69,7 +69,7 @@ def main(path: str) -> None:
     resumed = torch.optim.AdamW(again.parameters(), lr=0.1)
     weft.checkpoint.load(path, {"model": again, "optimizer": resumed, "step": None})
     for one, other in zip(plain.parameters(), again.parameters(), strict=True):
-        torch.testing.assert_close(other.full_tensor(), one, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(other.full_tensor().cpu(), one, rtol=1e-9, atol=1e-12)
     check_local_map()
     check_meta()
     weft.distributed.shutdown()

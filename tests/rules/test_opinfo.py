@@ -10,12 +10,16 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from .harness import memory
 from .opinfo import REASONS, Tried, name_of, op_infos, tried
 
-# The database takes seconds to load: one worker does it.
-pytestmark = [pytest.mark.xdist_group("opinfo"), pytest.mark.usefixtures("quiet")]
+pytestmark = [
+    pytest.mark.xdist_group("opinfo"),  # the database takes seconds to load: one worker does it
+    pytest.mark.usefixtures("quiet"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the samples are made in host memory"),
+]
 
 
 @pytest.fixture

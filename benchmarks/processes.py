@@ -25,7 +25,7 @@ SIZE = 16 << 20
 
 def transitions(quick: bool) -> Iterator[int | Figure]:
     """All cases."""
-    turns = 5 if quick else 15
+    turns = 5 if quick else 40
     with TemporaryDirectory() as folder:
         written = Path(folder) / "figures.json"
         command = [sys.executable, str(SCRIPT), "--repetitions", str(turns), "--json", str(written)]
@@ -33,5 +33,6 @@ def transitions(quick: bool) -> Iterator[int | Figure]:
         rows = json.loads(written.read_text())
     yield len(rows)
     for row in rows:
-        times = {NAMES[who]: Timing(best, best, best, turns) for who, best in row["seconds"].items()}
+        bests = {NAMES[who]: way["best"] for who, way in row["ways"].items()}
+        times = {who: Timing(best, best, best, turns) for who, best in bests.items()}
         yield Figure("processes", row["case"], times, 0 if "training" in row["case"] else SIZE, devices=4)

@@ -86,12 +86,12 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(stderr=True)
     results = Results.read(FIGURES)
-    asked = [] if options.draw else options.only or [*SECTIONS, "bytes"]
-    if asked:
+    wanted = [] if options.draw else options.only or [*SECTIONS, "bytes"]
+    if wanted:
         results.environment = {**environment(), "quick": options.quick}
     columns = (TextColumn("{task.description:44.44}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        for name in asked:
+        for name in wanted:
             task = progress.add_task(name, total=1 if name == "bytes" else None)
             if name == "bytes":
                 # They depend on no machine: a quick run keeps what is known.
@@ -105,7 +105,7 @@ def main() -> int:
             figures, missing = measure(name, options.quick, progress, task)
             results.replace(name, figures, missing)
             results.save(FIGURES)  # after each section, so that nothing is lost
-    if asked:
+    if wanted:
         results.environment["load_after"] = round(os.getloadavg()[0], 2)
     results.save(FIGURES)
     write(results, DOCS / "benchmarks.md", HERE.parent / "README.md")
@@ -113,7 +113,7 @@ def main() -> int:
     console.print(f"{FIGURES}\n{DOCS / 'benchmarks.md'}\n" + "\n".join(map(str, drawn)))
     for name, why in results.missing.items():
         console.print(f"[red]{name}[/red] is incomplete: {why}")
-    return int(any(name in results.missing for name in asked))
+    return int(any(name in results.missing for name in wanted))
 
 
 if __name__ == "__main__":

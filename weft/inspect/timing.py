@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -52,7 +53,8 @@ def contest(
     warm: int = 2,
     repeat: int = 1,
 ) -> dict[str, Timing]:
-    """Times all contenders in turns, so that a busy machine slows them alike.
+    """Times all contenders in turns, so that a busy machine slows them alike; each turn in another order, so that what one
+    leaves to be done after its call (memory to free, threads to settle) is not always the same other's to pay.
 
     `seconds` is what a contender may take on average; the turns lie between `least` and `most`, after `warm` uncounted.
     `repeat` calls make up a turn: more than one for calls so short that the turns of the others would chill their caches.
@@ -70,8 +72,8 @@ def contest(
     for turn in range(most):
         if turn >= least and time.perf_counter() > end:
             break
-        for name, who in field.items():
-            times[name].append(_seconds(who, repeat))
+        for name in random.Random(turn).sample(sorted(field), len(field)):
+            times[name].append(_seconds(field[name], repeat))
     return {name: Timing.of(values) for name, values in times.items()}
 
 

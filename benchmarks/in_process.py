@@ -60,9 +60,10 @@ def apart(make: Callable[[], Callable[[], object]]) -> Callable[[], object]:
 
 
 def transitions(quick: bool) -> Iterator[int | Figure]:
-    """Twelve transitions at four sizes."""
-    yield len(TRANSITIONS) * len(SIZES)
-    for nbytes in SIZES:
+    """Twelve transitions at four sizes, or the two smaller ones."""
+    sizes = SIZES[:2] if quick else SIZES
+    yield len(TRANSITIONS) * len(sizes)
+    for nbytes in sizes:
         for transition in TRANSITIONS:
             if needed(transition, nbytes) > available():
                 yield Figure("transitions", transition.name, {}, nbytes)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from .tensor import Tensor
+from .total import own_pieces
 
 __all__ = [
     "Shown",
@@ -104,6 +105,7 @@ def _refresh(x: Tensor, shown: Shown) -> None:
         return
     stamp = _stamp(base)
     if stamp != shown.stamp:
+        own_pieces(x)
         for piece, now in zip(x._pieces, shown.read(base)._pieces, strict=True):
             piece.copy_(now)
         shown.stamp = stamp

@@ -14,6 +14,7 @@ from .folded import Folded
 from .op_kind import OpKind
 from .recipe import Recipe
 from .tensor import Tensor, wrap_whole
+from .total import note_write
 from .total_run import TotalCall
 from .viewing import noted
 
@@ -152,6 +153,7 @@ def _wholes(layouts: list[Layout], func: Op, args: Args, kwargs: Kwargs) -> obje
 
 def _write(func: Op, args: Args, kwargs: Kwargs) -> object:
     """A call that writes to its first argument."""
+    note_write()
     func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs)
     return args[0]
 

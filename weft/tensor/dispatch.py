@@ -41,9 +41,10 @@ from .resolving import is_expanded, resolve
 from .schedule import Schedule
 from .single_run import needs_single_run, run_once, writes_beside
 from .tensor import Tensor
+from .total import known_total, note_write, own_pieces, part_pieces
 from .total_run import TotalCall, total_call
 from .viewing import viewed
-from .writing import own_pieces, store, write_out, written_tensors
+from .writing import store, write_out, written_tensors
 
 __all__ = ["dispatch", "handler", "handlers"]
 
@@ -185,10 +186,12 @@ def _recipe(
 
 
 def _run(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    kind = kind_of(func)
+    if kind.written or kind.outs:
+        note_write()
     special = handlers.get(func)
     if special is not None:
         return special(func, args, kwargs)
-    kind = kind_of(func)
     if kind.outs:
         return write_out(func, args, kwargs)
     if kind.composite and rule_for(func) is None:
@@ -221,6 +224,8 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
         for i, (x, need) in enumerate(zip(tensors, prepared.inputs, strict=True))
     ]
     if kind.viewed is not None:
+        if isinstance(laid[0], Tensor) and laid[0]._layout.pending and known_total(laid[0]) is None:
+            part_pieces(laid[0])
         result = _run_prepared(func, args, kwargs, tensors, laid, prepared)
         return viewed(func, args, kwargs, result, is_alias=laid[0] is tensors[0])
     if prepared.written is None:

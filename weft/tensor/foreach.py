@@ -17,7 +17,8 @@ from .dispatch import handler
 from .movement import from_plain, moved, to_plain
 from .op_kind import kind_of
 from .tensor import Tensor, wrap
-from .writing import own_pieces, store
+from .total import own_pieces
+from .writing import store
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload

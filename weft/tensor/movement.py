@@ -98,7 +98,8 @@ def _relabeled(x: Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor
     def less() -> Tensor:
         return wrap(run.move(x._pieces, source, target, shape, dtype), target, shape, dtype=dtype)
 
-    return wrap_total(total, target, Contributions(Origin(less, (x,), False), 0, total, target), [False], asked)
+    total = lazy_clone(total)
+    return wrap_total(total, target, Contributions(Origin(less), 0, total, target), [False], asked)
 
 
 def _spread(total: torch.Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor:
@@ -107,7 +108,7 @@ def _spread(total: torch.Tensor, target: Layout, asked: DeviceMapping | None) ->
     def spread() -> Tensor:
         return wrap(run.spread(total, target), target, total.shape)
 
-    return wrap_total(total, target, Contributions(Origin(spread, (), False), 0, total, target), [False], asked)
+    return wrap_total(total, target, Contributions(Origin(spread), 0, total, target), [False], asked)
 
 
 def note_move(x: Tensor, target: Layout, op: str) -> None:

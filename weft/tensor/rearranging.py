@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..planning.rearrangement import Part, Rearrangement, Side, rearranged_bytes
-from ..runtime.holding import Pieces, holding
+from ..runtime.holding import holding
 from ..runtime.rearranging import rearrange
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from . import comm_log, policy
 from .movement import from_plain, moved
 from .resolving import resolve
-from .tensor import Tensor, wrap
+from .tensor import Tensor, wrap, wrap_total
+from .total import Contributions, Origin, known_total, part_pieces
 
-__all__ = ["alike", "note_rearrangement", "rearranged", "resolved"]
+__all__ = ["alike", "here", "note_rearrangement", "rearranged", "resolved"]
 
 
 def rearranged(
@@ -30,27 +31,44 @@ def rearranged(
     flips: Sequence[int] = (),
     fill: float | None = None,
     into: Tensor | None = None,
+    is_view: bool = False,
 ) -> Tensor:
     """The result of parts of the sources, and of `fill` or `into` where no part lands.
 
-    `whole` is the op on plain tensors, (into,) then sources: in one memory it runs once per contribution. All layouts are
-    on one mesh and pending alike.
+    `whole` is the op on plain tensors, (into,) then sources: in one memory it runs instead. All layouts are on one mesh and
+    pending alike. `is_view`: in one memory, what the op gives is a view of the one source.
     """
     given = [*([] if into is None else [into]), *sources]
     first = given[0]
     unified = holding(target).unified
-    pieces: Pieces
     if not unified or comm_log.is_logging() or policy.watches():
         plan = Rearrangement(
             tuple(Side.of(x._layout, x.shape) for x in sources), Side.of(target, shape), tuple(parts), tuple(flips)
         )
         note_rearrangement(plan, first.dtype.itemsize, op)
     if unified:
-        pieces = tuple(whole(*(x._pieces[k] for x in given)) for k in range(holding(target).count))
-    else:
-        begun = None if into is None else tuple(piece.clone() for piece in into._pieces)
-        pieces = rearrange([x._pieces for x in sources], plan, first.dtype, fill=fill, into=begun, op=op)
+        return here(given, target, whole, is_view=is_view)
+    begun = None if into is None else tuple(piece.clone() for piece in into._pieces)
+    pieces = rearrange([x._pieces for x in sources], plan, first.dtype, fill=fill, into=begun, op=op)
     return wrap(pieces, target, tuple(shape), dtype=first.dtype)
+
+
+def here(given: Sequence[Tensor], target: Layout, whole: Callable[..., torch.Tensor], *, is_view: bool) -> Tensor:
+    """What an op gives in one memory: of whole values, or of each contribution where the value is not known whole."""
+
+    def each() -> Tensor:
+        pieces = tuple(whole(*(x._pieces[k] for x in given)) for k in range(holding(target).count))
+        return wrap(pieces, target, pieces[0].shape)
+
+    totals = [known_total(x) for x in given]
+    if any(total is None for total in totals):
+        if is_view and target.pending:
+            part_pieces(given[0])
+        return each()
+    value = whole(*totals)
+    first = given[0]._total
+    written = first.written if is_view and first is not None else [False]
+    return wrap_total(value, target, Contributions(Origin(each, is_view), 0, value, target), written)
 
 
 def note_rearrangement(plan: Rearrangement, itemsize: int, op: str) -> None:

@@ -17,7 +17,7 @@ from .aliasing import remember, remember_alias
 from .dispatch import handler, layouts_for, run_by_rule
 from .folded import Folded, fold
 from .movement import moved, note_move
-from .rearranging import note_rearrangement
+from .rearranging import here, note_rearrangement
 from .reshape_way import Way, find_way, merged_from
 from .tensor import Tensor, wrap
 from .viewing import shown, view_geometry
@@ -67,7 +67,9 @@ def _folded(func: Op, x: Tensor, shape: tuple[int, ...], way: Way, groups: tuple
     (strides, offset), *_ = view_geometry(aten.reshape.default, (list(shape),), {}, x)
 
     def exchange() -> Pieces:
-        return _exchanged(x, shape, way)._pieces
+        made = _exchanged(x, shape, way)
+        y._total = made._total
+        return made._pieces
 
     base = cast(Tensor, aten.squeeze.dims(x, ones)) if ones else x
     y = fold(base, groups, way.after, shape, exchange, strides, int(x.storage_offset()) + offset)
@@ -98,7 +100,7 @@ def _exchanged(x: Tensor, shape: tuple[int, ...], way: Way) -> Tensor:
         if x._layout is not way.before:
             note_move(x, way.before, "reshape")
         note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
-        return wrap(tuple(piece.reshape(shape) for piece in x._pieces), way.after, shape)
+        return here([x], way.after, lambda piece: piece.reshape(shape), is_view=True)
     there = x if x._layout is way.before else moved(x, way.before, "reshape", implicit=True)
     note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
     flat = [

@@ -60,6 +60,7 @@ def sliced(x: Tensor, dim: int, first: int, step: int, count: int) -> Tensor:
         [Part(0, _runs(shape, dim, Run(count, source=first, source_step=step)))],
         str(aten.slice.Tensor),
         lambda piece: aten.slice.Tensor(piece, *rest),
+        is_view=True,
     )
     if holding(x._layout).unified:
         return remember_alias(y, x)
@@ -113,6 +114,7 @@ def _selected(x: Tensor, dim: int, index: int) -> Tensor:
         [Part(0, _runs(shape, dim, Run(1, source=index)))],
         str(aten.select.int),
         lambda piece: aten.slice.Tensor(piece, dim, index, index + 1),
+        is_view=True,
     )
     y = cast(Tensor, aten.squeeze.dim(y, dim))
     if unified:

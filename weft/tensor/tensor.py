@@ -19,7 +19,7 @@ from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, na
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
 from .compiling import announce
-from .total import Total
+from .total import Total, note_write
 
 if TYPE_CHECKING:
     from ..runtime.run import Arriving
@@ -439,6 +439,7 @@ def wrap_total(
 
 def become(x: Tensor, value: Tensor) -> None:
     """Makes a tensor what another one is: the same object for whoever holds it, with the other's shape and memory."""
+    note_write()
     torch.Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
     x._layout, x._pieces, x._asked, x._resolved, x._shown, x._turned, x._total = (
         value._layout,

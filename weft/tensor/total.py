@@ -13,16 +13,22 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from ..runtime.holding import Pieces
-from ..runtime.in_process import fill_pending
+from ..runtime.in_process import fill_pending, lazy_clone
 from ..sharding.layout import Layout
 
 if TYPE_CHECKING:
     from .tensor import Tensor
 
-__all__ = ["Origin", "Total", "known_total", "written"]
+__all__ = ["Contributions", "Origin", "Total", "known_total", "note_write", "own_pieces", "part_pieces"]
 
-Mark = tuple["Tensor", object, int]
-"""An input, the memory it had, and a number that changes when that is written to."""
+
+class _Writes:
+    count = 0
+
+
+def note_write() -> None:
+    """Before any write to a tensor's memory: what was computed from it before cannot be computed again."""
+    _Writes.count += 1
 
 
 @final
@@ -38,40 +44,68 @@ class Total:
 
 def known_total(x: Tensor) -> torch.Tensor | None:
     """The whole value of a pending tensor, if it is known and the tensor was not written to since."""
+    if x._total is None:
+        _ = x._pieces  # a folded tensor knows it only now
     total = x._total
     return None if total is None or total.written[0] else total.value
 
 
-def written(x: Tensor) -> None:
-    """Before a write to a tensor: from now on its contributions, and those of its views, say what its value is."""
-    total = x._total
-    if total is not None and not total.written[0]:
-        _ = x._pieces
-        total.written[0] = True
+def own_pieces(x: Tensor) -> None:
+    """Before a write: from now on its contributions, and those of its views, say what the value of a tensor is."""
+    _ = x._pieces
+    if x._total is not None:
+        x._total.written[0] = True
+    part_pieces(x)
+
+
+def part_pieces(x: Tensor) -> None:
+    """Gives each contribution memory of its own, before a write or a view: neutral ones may be one expanded element."""
+    pieces = x._pieces
+    if len(pieces) > 1 and x._layout.pending and not _are_parted(pieces):
+        x._pieces = tuple(_copied(piece, x) for piece in pieces)
+
+
+def _are_parted(pieces: Pieces) -> bool:
+    """Whether no element of any piece is one of another, or twice in its own."""
+    filled = [piece for piece in pieces if piece.numel()]
+    places = {(piece.untyped_storage()._cdata, piece.storage_offset()) for piece in filled}
+    return len(places) == len(filled) and not any(map(_is_expanded, filled))
+
+
+def _is_expanded(x: torch.Tensor) -> bool:
+    return any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True))
+
+
+def _copied(piece: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """A copy of a piece; one of the shape of the whole has its strides, so that views of both are alike."""
+    if piece.shape != whole.shape or _is_expanded(whole):
+        return piece.clone(memory_format=torch.contiguous_format)
+    return torch.empty_strided(piece.shape, whole.stride(), dtype=piece.dtype, device=piece.device).copy_(piece)
 
 
 @final
 class Origin:
     """Where contributions come from: the op that left them pending, and what it read."""
 
-    __slots__ = ("_compute", "_marks", "_results")
+    __slots__ = ("_compute", "_is_view", "_results", "_writes")
 
-    def __init__(self, compute: Callable[[], object], inputs: Sequence[Tensor], is_view: bool) -> None:
-        self._compute = compute
-        self._marks: list[Mark] | None = None if is_view else [_mark(x) for x in inputs]
+    def __init__(self, compute: Callable[[], object], is_view: bool = False) -> None:
+        self._compute, self._is_view = compute, is_view
+        self._writes = _Writes.count
         self._results: Sequence[Tensor] | None = None
 
     def contributions(self, k: int, total: torch.Tensor, layout: Layout) -> Pieces:
         """The pieces of the k-th result."""
-        # A view is one of whatever its base has now; other ops are computed again only from what they have read.
-        if self._marks is not None and not all(map(_is_unchanged, self._marks)):
-            return fill_pending(total, layout)
+        # A view is one of whatever its base has now. Other ops are computed again only from what they have read: not after
+        # a write to any tensor, since versions do not tell of all writes to what tensors share (`x.data`).
+        if not self._is_view and self._results is None and self._writes != _Writes.count:
+            return _owned(fill_pending(lazy_clone(total), layout), total)
         with torch.inference_mode(total.is_inference()), torch.no_grad():
             if self._results is None:
                 result = self._compute()
                 self._results = list(result) if isinstance(result, (tuple, list)) else [result]  # type: ignore[list-item]
             pieces = self._results[k]._pieces
-            return pieces if self._marks is None else tuple(_like(total, piece) for piece in pieces)
+            return pieces if self._is_view else _owned(pieces, total)
 
 
 @final
@@ -92,24 +126,10 @@ class Contributions:
         return self._origin.contributions(self._k, self._total, self._layout)
 
 
-def _mark(x: Tensor) -> Mark:
-    total = x._total
-    if total is not None and not total.written[0]:
-        return x, total, 0
-    memory = x._pieces[0]
-    return x, memory, -1 if memory.is_inference() else memory._version
-
-
-def _is_unchanged(mark: Mark) -> bool:
-    x, memory, version = mark
-    if isinstance(memory, Total):
-        return x._total is memory and not memory.written[0]
-    assert isinstance(memory, torch.Tensor)
-    return version >= 0 and x._pieces[0] is memory and memory._version == version
-
-
-def _like(total: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
-    """A contribution with the strides of the total: views of the one are views of the other."""
-    if piece.stride() == total.stride() or 0 in total.stride():
-        return piece
-    return torch.empty_strided(total.shape, total.stride(), dtype=piece.dtype, device=piece.device).copy_(piece)
+def _owned(pieces: Pieces, total: torch.Tensor) -> Pieces:
+    """Contributions with memory of their own and the strides of the total."""
+    if _is_expanded(total):
+        return pieces  # nobody can write to it
+    if _are_parted(pieces) and all(piece.stride() == total.stride() for piece in pieces):
+        return pieces
+    return tuple(_copied(piece, total) for piece in pieces)

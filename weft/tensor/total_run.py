@@ -86,7 +86,7 @@ class TotalCall:
 
     def _finished(self, result: object, args: Args, kwargs: Kwargs, laid: Sequence[Tensor]) -> object:
         everywhere = partial(run_everywhere, self.func, args, kwargs, laid, self.schedule, self.rule)
-        origin = Origin(everywhere, laid, self.is_view)
+        origin = Origin(everywhere, self.is_view)
         shared = laid[0]._total.written if self.is_view and laid[0]._total is not None else [False]
         if isinstance(result, torch.Tensor):
             return self._labeled(result, 0, origin, shared)

@@ -17,6 +17,7 @@ from .writing import store
 
 __all__ = ["Geometry", "noted", "shown", "viewed"]
 
+aten = torch.ops.aten
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
 Geometry = tuple[tuple[int, ...], int]
@@ -84,8 +85,13 @@ def view_geometry(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, x: Te
 
 
 def _read(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: Tensor) -> Tensor:
-    result = Tensor._run(func, (base, *rest), kwargs)
+    result = _again(func, base, rest, kwargs)
     return cast(Tensor, result[i] if isinstance(result, (list, tuple)) else result)
+
+
+def _again(func: torch._ops.OpOverload, x: Tensor, rest: Args, kwargs: Kwargs) -> object:
+    """The values of a view, of a tensor that may have other strides than the one it was a view of."""
+    return Tensor._run(aten.reshape.default if func is aten.view.default else func, (x, *rest), kwargs)
 
 
 def _write(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: Tensor, y: Tensor) -> None:
@@ -101,7 +107,8 @@ def _write(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base
 def _share_resolved(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, outs: list[Tensor]) -> None:
     """A view of a pending tensor that was resolved already is resolved too."""
     x = cast(Tensor, args[0])
-    result = Tensor._run(func, (x._resolved, *args[1:]), kwargs)
+    assert x._resolved is not None
+    result = _again(func, x._resolved, args[1:], kwargs)
     for y, resolved in zip(outs, result if isinstance(result, (list, tuple)) else [result], strict=True):
         if y._layout.pending:
             y._resolved, y._resolved_at = cast(Tensor, resolved), x._resolved_at

@@ -14,9 +14,9 @@ from ..sharding.layout import Layout
 from .movement import from_plain, moved, to_plain
 from .op_kind import kind_of
 from .tensor import Tensor, become
-from .total import written
+from .total import own_pieces
 
-__all__ = ["own_pieces", "store", "write_out", "written_tensors"]
+__all__ = ["store", "write_out", "written_tensors"]
 
 aten = torch.ops.aten
 Args = tuple[object, ...]
@@ -34,17 +34,6 @@ def written_tensors(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> 
         for x in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(x, Tensor):
                 yield x
-
-
-def own_pieces(x: Tensor) -> None:
-    """Gives each contribution memory of its own, before a write: neutral ones may be one expanded element."""
-    written(x)
-    pieces = x._pieces
-    if len(pieces) == 1 or not x._layout.pending:
-        return
-    filled = [piece for piece in pieces if piece.numel()]
-    if len({piece.data_ptr() for piece in filled}) < len(filled) or any(0 in piece.stride() for piece in filled):
-        x._pieces = tuple(piece.clone(memory_format=torch.contiguous_format) for piece in pieces)
 
 
 def store(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = False) -> None:

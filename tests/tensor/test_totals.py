@@ -139,6 +139,17 @@ def test_a_small_result_does_not_keep_large_inputs() -> None:
     assert y.item() == 1 << 19
 
 
+def test_a_small_result_of_something_large_and_pending() -> None:
+    x = numbers(8, 1 << 9)
+    y = weft.shard(x, MESH, P(None, ("a", "b"))) @ weft.shard(x.t(), MESH, P(("a", "b"), None))
+    large = y.repeat(1 << 7, 1 << 7)
+    wanted = (x @ x.t()).repeat(1 << 7, 1 << 7).sum(0)
+    assert large.mapping.layout(2).pending
+    small = large.sum(0)
+    torch.testing.assert_close(summed(small), wanted)
+    torch.testing.assert_close(small.full_tensor(), wanted)
+
+
 def test_gradients_of_what_is_pending() -> None:
     plain = numbers(8, 4).requires_grad_()
     x = rows(plain.detach()).requires_grad_()

@@ -89,7 +89,7 @@ class Origin:
 
     __slots__ = ("_compute", "_is_view", "_results", "_writes")
 
-    def __init__(self, compute: Callable[[], object], is_view: bool = False) -> None:
+    def __init__(self, compute: Callable[[], object] | None, is_view: bool = False) -> None:
         self._compute, self._is_view = compute, is_view
         self._writes = _Writes.count
         self._results: Sequence[Tensor] | None = None
@@ -98,11 +98,13 @@ class Origin:
         """The pieces of the k-th result."""
         # A view is one of whatever its base has now. Other ops are computed again only from what they have read: not after
         # a write to any tensor, since versions do not tell of all writes to what tensors share (`x.data`).
-        if not self._is_view and self._results is None and self._writes != _Writes.count:
+        compute = self._compute
+        if self._results is None and (compute is None or (not self._is_view and self._writes != _Writes.count)):
             return _owned(fill_pending(lazy_clone(total), layout), total)
         with torch.inference_mode(total.is_inference()), torch.no_grad():
             if self._results is None:
-                result = self._compute()
+                assert compute is not None
+                result = compute()
                 self._results = list(result) if isinstance(result, (tuple, list)) else [result]  # type: ignore[list-item]
             pieces = self._results[k]._pieces
             return pieces if self._is_view else _owned(pieces, total)

@@ -25,7 +25,7 @@ Kwargs = dict[str, object]
 
 _SMALL = 1 << 20
 _MOST_KEPT = 8
-"""A pending tensor keeps what it was computed from. That is at most so many times as large as itself, or small."""
+"""A pending tensor keeps what it was computed from if that is at most so many times as large as itself, or small."""
 
 
 def total_call(
@@ -33,19 +33,26 @@ def total_call(
 ) -> TotalCall | None:
     """How an op runs on whole values and leaves a reduction pending, where it can."""
     kind = kind_of(func)
-    if not _may_be_total(kind, tensors, schedule):
+    if not _may_be_total(kind, schedule):
         return None
-    return TotalCall(func, schedule, rule, kind.viewed is not None)
+    keeps = kind.viewed is not None or _may_keep(tensors, schedule)
+    # Without the inputs there are no contributions later; now they cost what reading the inputs does, but those that are
+    # pending may have to be computed for it.
+    if not keeps and not any(isinstance(x, Tensor) and x._layout.pending for x in tensors):
+        return None
+    return TotalCall(func, schedule, rule, kind.viewed is not None, keeps)
 
 
-def _may_be_total(kind: OpKind, tensors: Sequence[torch.Tensor], schedule: Schedule) -> bool:
+def _may_be_total(kind: OpKind, schedule: Schedule) -> bool:
     layouts = schedule.outputs
     if kind.written or kind.outs or kind.viewed not in (None, 0) or not layouts:
         return False
     if not any(layout.pending for layout in layouts) or not all(holding(layout).unified for layout in layouts):
         return False
-    if kind.viewed is not None:
-        return all(layout.pending for layout in layouts)
+    return kind.viewed is None or all(layout.pending for layout in layouts)
+
+
+def _may_keep(tensors: Sequence[torch.Tensor], schedule: Schedule) -> bool:
     made = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in schedule.specs if spec is not None)
     kept = sum(x.numel() * x.itemsize for x in tensors)
     return kept <= _SMALL or kept <= _MOST_KEPT * made
@@ -60,6 +67,8 @@ class TotalCall:
     schedule: Schedule
     rule: Rule | None
     is_view: bool
+    keeps: bool
+    """Whether the results keep what they were computed from."""
 
     def __call__(self, args: Args, kwargs: Kwargs, laid: Sequence[Tensor]) -> object:
         """The results, those that are pending with their totals; None where the total of an input is not known."""
@@ -85,7 +94,9 @@ class TotalCall:
         return self._finished(self.func(*here, **kwargs), args, kwargs, laid)
 
     def _finished(self, result: object, args: Args, kwargs: Kwargs, laid: Sequence[Tensor]) -> object:
-        everywhere = partial(run_everywhere, self.func, args, kwargs, laid, self.schedule, self.rule)
+        everywhere = None
+        if self.keeps:
+            everywhere = partial(run_everywhere, self.func, args, kwargs, laid, self.schedule, self.rule)
         origin = Origin(everywhere, self.is_view)
         shared = laid[0]._total.written if self.is_view and laid[0]._total is not None else [False]
         if isinstance(result, torch.Tensor):

@@ -9,6 +9,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 import weft
+from weft.planning import plan_layouts
 from weft.sharding.layout import Layout
 
 from .case import Case
@@ -185,6 +186,46 @@ def test_norms_of_all_gradients(order: float) -> None:
     for seed in (0, 1, 2, 5, 6):
         ours = [laid(v, layout) for v, layout in zip(VALUES, _layouts(seed), strict=True)]
         torch.testing.assert_close(get_total_norm(ours, order).full_tensor(), right)  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize("order", [0.5, 1.0, 2.0, float("inf")])
+def test_clipping_reduces_once_for_all_gradients(order: float) -> None:
+    splits = [(("a",), ()), (("b",),), (), (("a",), (), ("b",))]
+    plain = [torch.zeros(shape, dtype=torch.float64).requires_grad_() for shape in (*SHAPES, (1,))]
+    ours = [
+        laid(x, Layout(GRID, each)).requires_grad_() for x, each in zip(plain, [*splits, (("b", "a"),)], strict=True)
+    ]
+    for x, p, value in zip(plain, ours, [*VALUES, torch.ones(1).double()], strict=True):
+        x.grad, p.grad = value.clone(), laid(value, p._layout)
+    with weft.comm_log() as log:
+        norm = clip_grad_norm_(ours, 0.5, order)
+    torch.testing.assert_close(norm.full_tensor(), clip_grad_norm_(plain, 0.5, order))  # type: ignore[attr-defined]
+    for x, p in zip(plain, ours, strict=True):
+        torch.testing.assert_close(p.grad.full_tensor(), x.grad)  # type: ignore[union-attr]
+        assert p.grad._layout is p._layout  # type: ignore[union-attr]
+    # Of powers, those of the gradients that are split are reduced; sums and maxima stay pending until all are stacked.
+    shape = (4,) if order in (0.5, 2.0) else (5,)
+    assert [record.shape for record in log] == [shape], str(log)
+    assert log.total_bytes == plan_layouts(log[0].source, log[0].target, shape, 8).bytes_received.total
+
+
+@pytest.mark.usefixtures("separate")
+def test_norms_keep_their_dtype_and_mesh() -> None:
+    rows = Layout(LINE, [("x",), ()])
+    tensors = [laid(VALUES[0].to(dtype), rows) for dtype in (torch.float32, torch.bfloat16, torch.complex64)]
+    tensors += [
+        laid(VALUES[0], Layout(GRID, [("a",), ()])),
+        VALUES[0],
+        laid(VALUES[1] > 9, rows.without_dim(1)).double(),
+    ]
+    for dtype in (None, torch.float64):
+        given = tensors if dtype is None else [x for x in tensors if not x.is_complex()]
+        for x, norm in zip(given, torch._foreach_norm(given, 2, dtype=dtype), strict=True):
+            whole = x.full_tensor() if isinstance(x, weft.Tensor) else x
+            right = torch.linalg.vector_norm(whole, 2, dtype=dtype)
+            assert isinstance(norm, weft.Tensor) == isinstance(x, weft.Tensor)
+            torch.testing.assert_close(norm.full_tensor() if isinstance(norm, weft.Tensor) else norm, right)
 
 
 @pytest.mark.usefixtures("separate")

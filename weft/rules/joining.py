@@ -1,4 +1,4 @@
-"""Joining along a dim: that dim is whole, the others may be split alike; pending sums pass where all are pending."""
+"""Joining along a dim: that dim is whole, the others may be split alike; what is pending stays so where all are."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import cast
 
 import torch
 
+from ..sharding.placements import ReduceOp
 from .arguments import one_each
 from .factors import Factors
 from .registry import Call, Rule, rules
 
 aten = torch.ops.aten
+
+_ALL_KINDS = frozenset(ReduceOp)
 
 
 def _cat(call: Call) -> Factors | None:
@@ -22,7 +25,8 @@ def _cat(call: Call) -> Factors | None:
     sizes = dict(zip(names, call.tensors[0].shape, strict=True))
     sizes[names[dim]] = sum(spec.shape[dim] for spec in call.tensors)
     dims = one_each(names)
-    return Factors((dims,) * len(call.tensors), (dims,), sizes, frozenset({names[dim]}), linear="all")
+    whole = frozenset({names[dim]})
+    return Factors((dims,) * len(call.tensors), (dims,), sizes, whole, linear="all", keeps=_ALL_KINDS)
 
 
 def _stack(call: Call) -> Factors:
@@ -31,9 +35,8 @@ def _stack(call: Call) -> Factors:
     names = [f"d{i}" for i in range(rank)]
     sizes = dict(zip(names, call.tensors[0].shape, strict=True)) | {"stacked": len(call.tensors)}
     joined = [*names[:dim], "stacked", *names[dim:]]
-    return Factors(
-        (one_each(names),) * len(call.tensors), (one_each(joined),), sizes, frozenset({"stacked"}), linear="all"
-    )
+    inputs, whole = (one_each(names),) * len(call.tensors), frozenset({"stacked"})
+    return Factors(inputs, (one_each(joined),), sizes, whole, linear="all", keeps=_ALL_KINDS)
 
 
 rules |= {aten.cat.default: Rule(_cat), aten.stack.default: Rule(_stack)}

@@ -19,6 +19,7 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     embedding,
     folding,
     foreach,
+    foreach_norm,
     indexing,
     joining,
     layer_norm,

@@ -173,17 +173,12 @@ def _regrouped(values: list[torch.Tensor], entries: Sequence[_Entry]) -> list[to
     return result
 
 
-def _norm(x: torch.Tensor, order: float = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
-    return cast(torch.Tensor, aten.linalg_vector_norm.default(x, order, None, False, dtype=dtype))
-
-
 def _powsum(x: torch.Tensor, order: float = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
     powers = aten.pow.Tensor_Scalar(aten.abs.default(x), order)
     return cast(torch.Tensor, aten.sum.default(powers, dtype=dtype))
 
 
 _EACH: dict[str, Callable[..., torch.Tensor]] = {
-    "_foreach_norm": _norm,
     "_foreach_powsum": _powsum,
     "_foreach_max": aten.max.default,
 }

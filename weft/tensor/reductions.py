@@ -16,7 +16,7 @@ from ..rules.arguments import dim_set
 from .dispatch import handler, run_by_rule
 from .tensor import Tensor
 
-__all__ = ["is_cut", "moments", "wide"]
+__all__ = ["is_cut", "is_norm", "moments", "norm_of", "norm_terms", "wide"]
 
 aten = torch.ops.aten
 
@@ -102,6 +102,30 @@ def _variance(func: Op, args: Args, kwargs: Kwargs) -> object:
     return (first, _without(mean, dims, keepdim, x.dtype)) if name.endswith("mean") else first
 
 
+def norm_terms(x: torch.Tensor, order: float, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
+    """What a norm is made of: a sum or an extreme along dims, pending where they are split."""
+    size = x.abs()
+    if order in (math.inf, -math.inf):
+        return cast(torch.Tensor, (aten.amax if order > 0 else aten.amin)(size, dims, keepdim))
+    if order == 0:
+        size = size != 0
+    elif order != 1:
+        size = size * size if order == 2 else size**order
+    return cast(torch.Tensor, aten.sum.dim_IntList(size, dims, keepdim))
+
+
+def is_norm(order: float) -> bool:
+    """Whether what a norm of this order is made of is the norm itself."""
+    return order in (math.inf, -math.inf, 0, 1)
+
+
+def norm_of(terms: torch.Tensor, order: float) -> torch.Tensor:
+    """The norm, from what it is made of."""
+    if is_norm(order):
+        return terms
+    return terms.sqrt() if order == 2 else terms ** (1 / order)
+
+
 @handler(
     aten.linalg_vector_norm.default,
     aten.norm.Scalar,
@@ -117,17 +141,7 @@ def _norm(func: Op, args: Args, kwargs: Kwargs) -> object:
     order = 2.0 if given is None else float(cast(float, given))
     dtype = cast("torch.dtype | None", _given(func, args, kwargs, "dtype"))
     real = (dtype or x.dtype).to_real() if (dtype or x.dtype).is_complex else dtype or x.dtype
-    size = wide(x, dtype).abs()
-    if order in (math.inf, -math.inf):
-        result = aten.amax(size, dims, keepdim) if order > 0 else aten.amin(size, dims, keepdim)
-    elif order == 0:
-        result = aten.sum.dim_IntList(size != 0, dims, keepdim)
-    elif order == 1:
-        result = aten.sum.dim_IntList(size, dims, keepdim)
-    elif order == 2:
-        result = aten.sum.dim_IntList(size * size, dims, keepdim).sqrt()
-    else:
-        result = aten.sum.dim_IntList(size**order, dims, keepdim) ** (1 / order)
+    result = norm_of(norm_terms(wide(x, dtype), order, dims, keepdim), order)
     return result if result.dtype is real else result.to(real)
 
 

@@ -6,7 +6,6 @@ from typing import cast
 
 import torch
 
-from .aliasing import forget_resolved
 from .dispatch import handler
 from .movement import to_plain
 from .tensor import Tensor
@@ -25,8 +24,6 @@ def overwrite(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = F
     if _is_itself(x, value):
         return x
     store(x, value if value.shape == x.shape else value.expand(x.shape), op, non_blocking=non_blocking)
-    if x._layout.pending:
-        forget_resolved()
     return x
 
 

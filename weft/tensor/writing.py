@@ -11,6 +11,7 @@ import torch
 
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
+from .aliasing import forget_resolved
 from .movement import from_plain, moved, to_plain
 from .op_kind import kind_of
 from .tensor import Tensor, become
@@ -55,6 +56,8 @@ def store(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = False
         value = from_plain(value, x._layout)
     for piece, new in zip(x._pieces, value._pieces, strict=True):
         piece.copy_(new, non_blocking=non_blocking)
+    if x._layout.pending:
+        forget_resolved()
 
 
 def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:

@@ -98,6 +98,9 @@ forget_with_residences(_prepared.clear)
 
 def dispatch(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Runs one torch op on sharded tensors."""
+    if torch.is_inference_mode_enabled() and _gives_usual_view(func, args):
+        with torch.inference_mode(False), torch.no_grad():
+            return dispatch(func, args, kwargs)
     if have_copies():
         refresh(tensors_in(args, kwargs))
         result = _run(func, args, kwargs)
@@ -121,6 +124,13 @@ def dispatch(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict
         elif not any(type(x) is Tensor and x._shown is not None for x in args):
             remember_other(signature)
     return result
+
+
+def _gives_usual_view(func: torch._ops.OpOverload, args: tuple[object, ...]) -> bool:
+    """Whether a call gives views that are no inference tensors, also in inference mode: views are what their base is."""
+    viewed = kind_of(func).viewed
+    base = None if viewed is None or viewed >= len(args) else args[viewed]
+    return isinstance(base, Tensor) and not base.is_inference()
 
 
 def _is_direct(

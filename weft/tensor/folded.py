@@ -60,7 +60,7 @@ class Folded(Tensor):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         op = folded_ops.get(func)
-        if op is not None:
+        if op is not None and not torch.is_inference_mode_enabled():
             Tensor._refresh([x for x in args if isinstance(x, Tensor)])
             Tensor._refresh([x._unfolded for x in args if isinstance(x, Folded)])
             result = op(func, args, kwargs or {})

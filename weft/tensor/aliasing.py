@@ -20,10 +20,13 @@ __all__ = [
     "Shown",
     "forget_resolved",
     "have_copies",
+    "is_copy",
     "is_current",
+    "note_unseen_write",
     "refresh",
     "remember",
     "remember_alias",
+    "remember_data",
     "remember_resolved",
     "write_through",
 ]
@@ -37,17 +40,30 @@ class Shown:
     read: Callable[[Tensor], Tensor] | None
     write: Callable[[Tensor, Tensor], None] | None
     stamp: int
+    is_data: bool = False
+    """Whether it is `base.data`: torch does not count its writes as those of the base."""
 
 
 class _Copies:
     live = 0
     writes = 0
+    unseen_writes = 0
     pending_writes = 0
 
 
 def have_copies() -> bool:
     """Whether any view is a copy; hardly ever so in one memory."""
     return _Copies.live > 0
+
+
+def is_copy(x: Tensor) -> bool:
+    """Whether a tensor is a view that is a copy, or one of such a view."""
+    while (shown := x._shown) is not None:
+        base = _base(x, shown)
+        if shown.write is not None or base is None:
+            return base is not None
+        x = base
+    return False
 
 
 def _gone() -> None:
@@ -76,9 +92,21 @@ def remember_alias(view: Tensor, base: Tensor) -> Tensor:
     return view
 
 
+def remember_data(data: Tensor, base: Tensor) -> Tensor:
+    """Notes that `data` is a tensor's `.data`: views of the tensor that are copies show writes to it too."""
+    if data is not base:
+        data._shown = Shown(base, None, None, 0, is_data=True)
+    return data
+
+
+def note_unseen_write() -> None:
+    """After a write that torch has not counted, or not yet: views that are copies are read again."""
+    _Copies.unseen_writes += 1
+
+
 def _stamp(x: Tensor) -> int:
     """A number that changes when a tensor, or anything that shares its memory, is written to."""
-    return _Copies.writes if x.is_inference() else x._version
+    return _Copies.writes if x.is_inference() else x._version + (_Copies.unseen_writes << 32)
 
 
 def refresh(tensors: Iterable[torch.Tensor]) -> None:
@@ -118,6 +146,8 @@ def write_through(x: Tensor) -> None:
     base = None if shown is None else _base(x, shown)
     if shown is None or base is None:
         return
+    if shown.is_data:
+        note_unseen_write()
     if shown.write is not None:
         # The ops that write back read `x`, which is newer than its base now.
         shown.stamp = _stamp(base)
@@ -141,3 +171,4 @@ def forget_resolved() -> None:
 
 
 Tensor._refresh = staticmethod(refresh)
+Tensor._remember_data = staticmethod(remember_data)

@@ -68,6 +68,7 @@ class Tensor(torch.Tensor):
     _move: ClassVar[Callable[..., torch.Tensor]]
     _issuing: ClassVar[Callable[[bool], AbstractContextManager[None]]]
     _refresh: ClassVar[Callable[[Iterable[torch.Tensor]], None]]
+    _remember_data: ClassVar[Callable[[Tensor, Tensor], Tensor]]
     _text: ClassVar[Callable[[Tensor], str]]
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
@@ -171,7 +172,10 @@ class Tensor(torch.Tensor):
             value = Tensor._move(value.detach(), self._layout.resolved, op="data")
         become(self, cast(Tensor, value))
 
-    data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined]
+    def _get_data(self) -> torch.Tensor:
+        return Tensor._remember_data(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
+
+    data = property(_get_data, _set_data)
 
     def _watch(self) -> None:
         """Brings the gradient of a leaf to the leaf's layout when it arrives."""

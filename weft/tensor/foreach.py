@@ -13,6 +13,7 @@ import torch
 
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
+from .aliasing import is_copy, note_unseen_write, refresh
 from .dispatch import handler
 from .movement import from_plain, moved, to_plain
 from .op_kind import kind_of
@@ -71,6 +72,11 @@ def _elementwise(func: Op, args: Args, kwargs: Kwargs) -> object:
     columns = [list(cast("Sequence[torch.Tensor]", args[i])) for i in lists]
     places = max(map(len, columns), default=0)
     written = kind_of(func).written
+    changing = [x for j, i in enumerate(lists) if i in written for x in columns[j]]
+    if places > 1 and any(map(_is_written_elsewhere, changing)):
+        _one_by_one(func, args, kwargs, places)
+        refresh(changing)
+        return args[0] if func._schema.returns else None
     entries = [
         _entry([column[k] if column else None for column in columns], bool(written), str(func)) for k in range(places)
     ]
@@ -91,6 +97,28 @@ def _elementwise(func: Op, args: Args, kwargs: Kwargs) -> object:
         _stored(entries, [j for j, i in enumerate(lists) if i in written], str(func))
         return args[0] if func._schema.returns else None
     return _regrouped(cast("list[torch.Tensor]", result), entries)
+
+
+def _is_written_elsewhere(x: torch.Tensor) -> bool:
+    """Whether a tensor is computed on in other memory than its own, so that others of its list do not see it at once."""
+    return isinstance(x, Tensor) and (bool(x._layout.pending) or is_copy(x))
+
+
+def _one_by_one(func: Op, args: Args, kwargs: Kwargs, places: int) -> None:
+    """The op on each place of the lists alone: what is written at one is read at the next, as torch does."""
+    kinds = [str(argument.type) for argument in func._schema.arguments]
+    for k in range(places):
+        # Lists that are empty stay so; scalars in a plain tensor stand for one place each.
+        here = [
+            list(value[k : k + 1])
+            if isinstance(value, (list, tuple)) and kind.startswith("List")
+            else value[k : k + 1]
+            if isinstance(value, torch.Tensor) and value.dim() == 1
+            else value
+            for value, kind in zip(args, kinds, strict=False)
+        ]
+        func(*here, **kwargs)
+        note_unseen_write()
 
 
 def _evenly(x: torch.Tensor, is_written: bool) -> torch.Tensor:

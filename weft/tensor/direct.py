@@ -10,9 +10,11 @@ import torch
 
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
+from .aliasing import is_current
 from .folded import Folded
 from .op_kind import OpKind
 from .recipe import Recipe
+from .resolving import resolve
 from .tensor import Tensor, wrap_whole
 from .total import note_write
 from .total_run import TotalCall
@@ -25,8 +27,10 @@ __all__ = [
     "remember_call",
     "remember_other",
     "remember_recipe",
+    "remember_resolving",
     "remember_shard_call",
     "repeated",
+    "run_resolved",
     "signature_of",
 ]
 
@@ -40,6 +44,8 @@ Way = Callable[[Op, Args, Kwargs], object]
 """What to do when a call comes again; it may still give `NOT_REPEATED`."""
 
 W = TypeVar("W", bound=Way)
+
+_NUMBERS = (int, bool)
 
 NOT_REPEATED = object()
 """What `repeated` gives for a call that has to be looked at."""
@@ -60,7 +66,7 @@ def signature_of(func: Op, args: Args, kwargs: Kwargs) -> Signature | None:
         elif kind is float:
             signature.append(float)
         elif kind is list:
-            if x and type(x[0]) is not int:  # type: ignore[index]
+            if x and type(x[0]) not in _NUMBERS:  # type: ignore[index]
                 return None
             signature.append(tuple(x))  # type: ignore[arg-type]
         elif kind is torch.Tensor or kind is Folded:
@@ -124,9 +130,17 @@ def remember_shard_call(signature: Signature, result: object, kind: OpKind, args
         way.given[x.stride(), int(x.storage_offset())] = given
 
 
-def remember_recipe(signature: Signature, total: TotalCall | None, recipe: Recipe | None) -> None:
+def remember_recipe(
+    signature: Signature, args: Args, kind: OpKind, total: TotalCall | None, recipe: Recipe | None
+) -> None:
     """Notes a call that took its arguments as they lie and ran at several places, or once for all of them."""
-    _remember(signature, partial(_by_recipe, total, recipe))
+    waiting = tuple(at for at, x in enumerate(args) if type(x) is Tensor and x._layout.pending)
+    _remember(signature, partial(_by_recipe, waiting, kind.is_pure, total, recipe))
+
+
+def remember_resolving(signature: Signature, positions: tuple[int, ...]) -> None:
+    """Notes a call that resolves some pending arguments, and then is as one with such arguments."""
+    _remember(signature, partial(run_resolved, positions))
 
 
 def remember_other(signature: Signature) -> None:
@@ -177,13 +191,40 @@ class _ViewsOfShards:
         return NOT_REPEATED if given is None else _of_shards(func(x._pieces[0], *args[1:], **kwargs), given)
 
 
-def _by_recipe(total: TotalCall | None, recipe: Recipe | None, func: Op, args: Args, kwargs: Kwargs) -> object:
+def _by_recipe(
+    waiting: tuple[int, ...],
+    is_pure: bool,
+    total: TotalCall | None,
+    recipe: Recipe | None,
+    func: Op,
+    args: Args,
+    kwargs: Kwargs,
+) -> object:
     """A call that runs at several places; in one memory once, where what is pending is known whole."""
+    for at in waiting:
+        if args[at]._resolved is not None:  # type: ignore[attr-defined]
+            return _with_resolved(func, args, kwargs) if is_pure else NOT_REPEATED
     if total is not None:
         result = total.repeat(args, kwargs)
         if result is not None:
             return noted(func, args, kwargs, result) if total.is_view else result
-    return NOT_REPEATED if recipe is None or not recipe.takes(args) else recipe(args, kwargs)
+    return NOT_REPEATED if recipe is None else recipe(args, kwargs)
+
+
+def _with_resolved(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """A call that takes what has been resolved for an earlier op."""
+    here = [x._resolved if type(x) is Tensor and x._resolved is not None and is_current(x) else x for x in args]
+    if all(new is old for new, old in zip(here, args, strict=True)):
+        return NOT_REPEATED
+    return Tensor._run(func, tuple(here), kwargs)
+
+
+def run_resolved(positions: tuple[int, ...], func: Op, args: Args, kwargs: Kwargs) -> object:
+    """A call of which some pending arguments are resolved first."""
+    here = list(args)
+    for at in positions:
+        here[at] = resolve(here[at], str(func))  # type: ignore[arg-type]
+    return Tensor._run(func, tuple(here), kwargs)
 
 
 def _other(func: Op, args: Args, kwargs: Kwargs) -> object:

@@ -28,8 +28,10 @@ from .direct import (
     remember_call,
     remember_other,
     remember_recipe,
+    remember_resolving,
     remember_shard_call,
     repeated,
+    run_resolved,
     signature_of,
 )
 from .local_run import expects_contiguous, run_everywhere, run_replicated, run_whole, schedule_for, swapped
@@ -120,8 +122,10 @@ def dispatch(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict
         elif _runs_on_one_shard(func, args, kwargs, result):
             remember_shard_call(signature, result, kind_of(func), args)
         elif (kept := _recipe(func, args, kwargs)) is not None:
-            remember_recipe(signature, *kept)
-        elif not any(type(x) is Tensor and x._shown is not None for x in args):
+            remember_recipe(signature, args, kind_of(func), *kept)
+        elif (positions := _resolved_first(func, args, kwargs)) is not None:
+            remember_resolving(signature, positions)
+        elif not any(type(x) is Tensor and (x._shown is not None or x._resolved is not None) for x in args):
             remember_other(signature)
     return result
 
@@ -187,18 +191,36 @@ def _recipe(
         return None
     if any(type(x) is not Tensor or x._shown is not None for x in tensors):
         return None
+    total, recipe = prepared.total, None
     if any(x._layout is not need for x, need in zip(tensors, prepared.inputs, strict=True)):
-        return None
-    recipe = None
+        return None if total is None or not kind_of(func).is_pure or not total.takes(tensors) else (total, None)
     if kind_of(func).is_pure and prepared.rule.local is None and prepared.rule.local_args is None:
         recipe = recipe_for(prepared.rule.local_op or func, args, prepared.schedule, expects_contiguous(func))
-    return None if prepared.total is None and recipe is None else (prepared.total, recipe)
+    return None if total is None and recipe is None else (total, recipe)
+
+
+def _resolved_first(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[int, ...] | None:
+    """The pending arguments, by position, of a call that resolves them and nothing else of them."""
+    waiting = [at for at, x in enumerate(args) if type(x) is Tensor and x._layout.pending]
+    if not waiting or not kind_of(func).is_pure or rule_for(func) is None:
+        return None
+    given = [at for at, x in enumerate(args) if isinstance(x, torch.Tensor)]
+    tensors = tensors_in(args, kwargs)
+    if len(given) < len(tensors) or (func in handlers and func not in _may_be_direct):
+        return None
+    needs = dict(zip(given, _prepared_for(func, args, kwargs, tensors).inputs, strict=True))
+    return tuple(at for at in waiting if needs[at] is cast(Tensor, args[at])._layout.resolved) or None
 
 
 def _run(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     kind = kind_of(func)
     if kind.written or kind.outs:
         note_write()
+    positions = _resolved_first(func, args, kwargs)
+    if positions is not None:
+        return run_resolved(positions, func, args, kwargs)
     special = handlers.get(func)
     if special is not None:
         return special(func, args, kwargs)
@@ -215,12 +237,7 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
     tensors = tensors_in(args, kwargs)
     if kind.is_pure:
         tensors = [_usable(x) for x in tensors]
-    key = _key(func, args, kwargs, tensors)
-    prepared = _prepared.get(key)
-    if prepared is None:
-        if len(_prepared) >= _MOST_PREPARED:
-            _prepared.clear()
-        prepared = _prepared[key] = prepare(func, args, kwargs, tensors)
+    prepared = _prepared_for(func, args, kwargs, tensors)
     if prepared.written is not None and not isinstance(tensors[prepared.written], Tensor):
         return _run_plain(func, args, kwargs)
     if prepared.once:
@@ -250,6 +267,18 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
         if changed._layout is x._layout.resolved:
             remember_resolved(x, changed)
     return result
+
+
+def _prepared_for(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object], tensors: Sequence[torch.Tensor]
+) -> Prepared:
+    key = _key(func, args, kwargs, tensors)
+    prepared = _prepared.get(key)
+    if prepared is None:
+        if len(_prepared) >= _MOST_PREPARED:
+            _prepared.clear()
+        prepared = _prepared[key] = prepare(func, args, kwargs, tensors)
+    return prepared
 
 
 def run_in(
@@ -296,7 +325,7 @@ def _run_prepared(
         return run_replicated(func, args, kwargs, cast("list[Tensor]", laid), prepared.mesh)
     if prepared.schedule is None:
         prepared.schedule = schedule_for(func, args, kwargs, tensors, prepared.inputs, prepared.outputs, prepared.mesh)
-        prepared.total = total_call(func, tensors, prepared.schedule, prepared.rule)
+        prepared.total = total_call(func, tensors, prepared.inputs, prepared.schedule, prepared.rule)
     if prepared.total is not None:
         result = prepared.total(args, kwargs, cast("list[Tensor]", laid))
         if result is not None:

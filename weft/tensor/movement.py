@@ -19,7 +19,17 @@ from .asynchrony import begun, is_issuing
 from .tensor import Tensor, wrap, wrap_total
 from .total import Contributions, Origin, known_total
 
-__all__ = ["from_plain", "is_recorded", "is_transformed", "layout_of", "move", "moved", "note_move", "to_plain"]
+__all__ = [
+    "from_plain",
+    "is_recorded",
+    "is_transformed",
+    "layout_of",
+    "move",
+    "moved",
+    "note_move",
+    "spread",
+    "to_plain",
+]
 
 
 def layout_of(x: torch.Tensor) -> Layout | None:
@@ -41,7 +51,7 @@ def from_plain(x: torch.Tensor, layout: Layout, asked: DeviceMapping | None = No
     if here.unified:
         whole = lazy_clone(placed(x.detach(), here.residence.device))
         if layout.pending and not whole.is_meta and not torch._C._len_torch_dispatch_stack():
-            return _spread(whole, layout, asked)
+            return spread(whole, layout, asked)
         pieces = (whole,) if not layout.pending else run.spread(whole, layout)
     else:
         pieces = run.scatter(x.detach(), layout)
@@ -90,7 +100,7 @@ def _relabeled(x: Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor
     if not target.pending:
         return wrap((lazy_clone(total),), target, x.shape, asked=asked, dtype=x.dtype)
     if not source.pending:
-        return _spread(total, target, asked)
+        return spread(total, target, asked)
     if source.mesh is not target.mesh or not set(target.pending) <= set(source.pending):
         return None
     shape, dtype = tuple(x.shape), x.dtype
@@ -102,13 +112,13 @@ def _relabeled(x: Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor
     return wrap_total(total, target, Contributions(Origin(less), 0, total, target), [False], asked)
 
 
-def _spread(total: torch.Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor:
+def spread(total: torch.Tensor, target: Layout, asked: DeviceMapping | None = None) -> Tensor:
     """A value in one memory as a pending tensor: some device contributes it, others what changes nothing."""
 
-    def spread() -> Tensor:
+    def each() -> Tensor:
         return wrap(run.spread(total, target), target, total.shape)
 
-    return wrap_total(total, target, Contributions(Origin(spread), 0, total, target), [False], asked)
+    return wrap_total(total, target, Contributions(Origin(each), 0, total, target), [False], asked)
 
 
 def note_move(x: Tensor, target: Layout, op: str) -> None:

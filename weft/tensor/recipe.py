@@ -55,14 +55,8 @@ class Recipe:
     op: Callable[..., object]
     readers: tuple[tuple[int, Reader], ...]
     """For the arguments that are tensors, by position."""
-    waiting: tuple[int, ...]
-    """Those of them that hold a pending reduction, by position."""
     count: int
     made: tuple[Made, ...]
-
-    def takes(self, args: tuple[object, ...]) -> bool:
-        """Whether this is the way: what has been resolved for an earlier op is not computed with pending."""
-        return all(args[at]._resolved is None for at in self.waiting)  # type: ignore[attr-defined]
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Runs it on other arguments of the same kind."""
@@ -96,8 +90,7 @@ def recipe_for(
     if contiguous:
         readers = [_contiguous(read) for read in readers]
     known = tuple(each for each in made if each is not None)
-    waiting = tuple(at for at in positions if args[at]._layout.pending)  # type: ignore[attr-defined]
-    return Recipe(op, tuple(zip(positions, readers, strict=True)), waiting, len(places), known)
+    return Recipe(op, tuple(zip(positions, readers, strict=True)), len(places), known)
 
 
 def _made(k: int, schedule: Schedule) -> Made | None:

@@ -12,7 +12,10 @@ import torch
 
 from ..rules.registry import Rule
 from ..runtime.holding import holding
+from ..runtime.in_process import lazy_clone
+from ..sharding.layout import Layout
 from .local_run import called, run_everywhere
+from .movement import spread
 from .op_kind import OpKind, kind_of
 from .schedule import Schedule
 from .tensor import Tensor, wrap, wrap_total
@@ -29,7 +32,11 @@ _MOST_KEPT = 8
 
 
 def total_call(
-    func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor], schedule: Schedule, rule: Rule | None
+    func: torch._ops.OpOverload,
+    tensors: Sequence[torch.Tensor],
+    inputs: tuple[Layout, ...],
+    schedule: Schedule,
+    rule: Rule | None,
 ) -> TotalCall | None:
     """How an op runs on whole values and leaves a reduction pending, where it can."""
     kind = kind_of(func)
@@ -40,7 +47,7 @@ def total_call(
     # pending may have to be computed for it.
     if not keeps and not any(isinstance(x, Tensor) and x._layout.pending for x in tensors):
         return None
-    return TotalCall(func, schedule, rule, kind.viewed is not None, keeps)
+    return TotalCall(func, inputs, schedule, rule, kind.viewed is not None, keeps)
 
 
 def _may_be_total(kind: OpKind, schedule: Schedule) -> bool:
@@ -64,6 +71,7 @@ class TotalCall:
     """What is known of such calls of an op."""
 
     func: torch._ops.OpOverload
+    inputs: tuple[Layout, ...]
     schedule: Schedule
     rule: Rule | None
     is_view: bool
@@ -80,12 +88,12 @@ class TotalCall:
         return self._finished(called(self.func, args, kwargs, wholes), args, kwargs, laid)
 
     def repeat(self, args: Args, kwargs: Kwargs) -> object:
-        """The same for arguments that lie as they did before, all of them by position; None also where one is resolved."""
+        """The same for arguments that lie as they did before, all of them by position."""
         here, laid = list(args), []
         for i, x in enumerate(args):
             if type(x) is Tensor:
                 whole = known_total(x) if x._layout.pending else x._pieces[0]
-                if whole is None or x._resolved is not None or x._shown is not None:
+                if whole is None or x._shown is not None:
                     return None
                 here[i] = whole
                 laid.append(x)
@@ -93,11 +101,22 @@ class TotalCall:
             return None
         return self._finished(self.func(*here, **kwargs), args, kwargs, laid)
 
+    def takes(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether it can take tensors as they lie: those that are not pending count as if they were."""
+        return all(
+            x._layout is need or (not x._layout.pending and need.resolved is x._layout)
+            for x, need in zip(tensors, self.inputs, strict=True)
+        )
+
+    def _everywhere(self, args: Args, kwargs: Kwargs, laid: Sequence[Tensor]) -> object:
+        there = [
+            x if x._layout is need else spread(lazy_clone(x._pieces[0]), need)
+            for x, need in zip(laid, self.inputs, strict=True)
+        ]
+        return run_everywhere(self.func, args, kwargs, there, self.schedule, self.rule)
+
     def _finished(self, result: object, args: Args, kwargs: Kwargs, laid: Sequence[Tensor]) -> object:
-        everywhere = None
-        if self.keeps:
-            everywhere = partial(run_everywhere, self.func, args, kwargs, laid, self.schedule, self.rule)
-        origin = Origin(everywhere, self.is_view)
+        origin = Origin(partial(self._everywhere, args, kwargs, laid) if self.keeps else None, self.is_view)
         shared = laid[0]._total.written if self.is_view and laid[0]._total is not None else [False]
         if isinstance(result, torch.Tensor):
             return self._labeled(result, 0, origin, shared)

@@ -60,6 +60,38 @@ def test_the_same_call_with_other_values(name: str, layout: str) -> None:
                     torch.testing.assert_close(value.full_tensor(), wanted)
 
 
+PAIRED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": lambda x, y: x + y,
+    "difference": lambda x, y: torch.sub(x, y, alpha=3),
+    "product": lambda x, y: x * y,
+    "chosen": lambda x, y: torch.where(x > y, x, y),
+    "matrix product": lambda x, y: torch.addmm(x, y, y),
+}
+
+
+@pytest.mark.parametrize("right", LAYOUTS)
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("name", PAIRED)
+def test_what_was_resolved_before_and_what_was_not(name: str, left: str, right: str) -> None:
+    op = PAIRED[name]
+    told: dict[tuple[bool, bool], set[str]] = {}
+    for turn in range(3):
+        for resolved in ((False, False), (True, False), (False, True), (True, True)):
+            plain = [numbers(turn + k, (4, 4), torch.float64) for k in range(2)]
+            given = [
+                weft.shard(x, MESH, named_mapping(LAYOUTS[at])) for x, at in zip(plain, (left, right), strict=True)
+            ]
+            for x, first in zip(given, resolved, strict=True):
+                if first:
+                    x.exp()
+            with weft.comm_log() as log:
+                result = op(*given)
+            torch.testing.assert_close(result.full_tensor(), op(*plain))
+            steps = [(step.kind, step.axes, step.total_bytes) for step in log]
+            told.setdefault(resolved, set()).add(f"{result.mapping.layout(2)} {steps}")
+    assert all(len(each) == 1 for each in told.values()), told
+
+
 def test_what_has_been_resolved_is_not_computed_with_pending_again() -> None:
     x = weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS["pending"]))
     assert (x * 2).mapping.layout(2).pending

@@ -454,6 +454,38 @@ def rearrangements_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
         yield f"{label} lists", torch._foreach_add([x], [x])[0]
 
 
+WINDOWED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "conv": lambda x, w: torch.nn.functional.conv2d(x, w, None, 1, 1),
+    "conv, strided": lambda x, w: torch.nn.functional.conv2d(x, w, None, (2, 1), 0, (1, 2)),
+    "max": lambda x, w: torch.nn.functional.max_pool2d(x * w.sum(), 3, 2, 1),
+    "mean": lambda x, w: torch.nn.functional.avg_pool2d(x * w.sum(), 3, 2, 1, divisor_override=1),
+}
+
+
+@program
+def halos(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    for spec in (P(None, None, "a", mesh.axis_names[-1] if len(mesh.axis_names) > 1 else None), P("a")):
+        for name, op in WINDOWED.items():
+            x = weft.shard(numbers(2, 3, 7, 9, dtype=torch.float64), mesh, spec).requires_grad_()
+            w = weft.shard(numbers(4, 3, 3, 3, dtype=torch.float64), mesh, P()).requires_grad_()
+            with weft.comm_log() as log:
+                y = op(x, w)
+                (y * numbers(*y.shape, seed=1, dtype=torch.float64)).sum().backward()
+            yield f"{spec} {name}", y.detach()
+            yield f"{spec} {name} of x", x.grad
+            yield f"{spec} {name} of w", w.grad
+            yield f"{spec} {name} moves", (log.counts(), log.bytes_received, log.total_bytes)
+
+
+@program
+def halos_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
+    for label, mesh in _meshes(devices).items():
+        x = weft.shard(numbers(2, 3, 7, 9, dtype=torch.float64), mesh, P(None, None, "a"))
+        for name, op in WINDOWED.items():
+            yield f"{label} {name}", op(x, numbers(4, 3, 3, 3, dtype=torch.float64))
+
+
 @program
 def gradients_of_movements(devices: Sequence[Device]) -> Iterator[Yielded]:
     mesh = mesh_of(devices)

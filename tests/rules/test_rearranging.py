@@ -168,3 +168,14 @@ def test_a_fused_projection_becomes_heads_in_one_exchange(separate: bool) -> Non
         ]
         assert log.counts() == {"exchange": 1}
         assert log.total_bytes == sum(_least(x, y))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["unified", "separate"])
+def test_meshes_that_are_equal_are_one(separate: bool) -> None:
+    with memory(separate):
+        first, second = (weft.shard(IDS, weft.make_mesh({"twin": 3}), spec) for spec in (P("twin"), P(None, "twin")))
+        assert first.mesh is not second.mesh
+        with weft.comm_log() as log:
+            y = torch.cat([first, second])
+        assert y._layout.splits[0] == ("twin",)  # type: ignore[attr-defined]
+        assert log.counts() == {"exchange": 1}

@@ -1,11 +1,12 @@
 """Convolutions: batch and output channels may be split, input channels leave a pending sum, groups are independent.
 
-The space that is convolved over is whole.
+The space that is convolved over is whole, but for dims of which devices read windows: these may be split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import cast
 
 import torch
@@ -14,24 +15,31 @@ from .arguments import arranged, one_each, position
 from .factors import Dims, Factors
 from .registry import Call, Region, Rule, Spec, rules
 
+__all__ = ["convolution", "convolution_backward", "convolution_backward_here", "convolution_here"]
+
 aten = torch.ops.aten
 
 
 class _Convolution:
-    """The factors of one convolution: g groups, each from i input channels to o output channels."""
+    """The factors of one convolution: g groups, each from i input channels to o output channels.
 
-    def __init__(self, call: Call) -> None:
+    `windowed`: the dims of space that may be split, counted from the first of space.
+    """
+
+    def __init__(self, call: Call, windowed: AbstractSet[int] = frozenset()) -> None:
         x, weight = cast(Spec, call.arg("input")).shape, cast(Spec, call.arg("weight")).shape
         groups = cast(int, call.arg("groups"))
         space = len(weight) - 2
         inner, outer = (weight[0] // groups, weight[1]) if call.arg("transposed") else (weight[1], weight[0] // groups)
         self.batched = len(x) == len(weight)
         self.sizes = {"g": groups, "i": inner, "o": outer} | ({"n": x[0]} if self.batched else {})
+        self.sizes |= {f"s{i}": x[i - space] for i in windowed}
         incoming, outgoing = _grouped(groups, "i"), _grouped(groups, "o")
         ahead = one_each(["n"] if self.batched else [])
+        places = one_each(f"s{i}" if i in windowed else None for i in range(space))
         around = one_each([None] * space)
-        self.input: Dims = (*ahead, incoming, *around)
-        self.output: Dims = (*ahead, outgoing, *around)
+        self.input: Dims = (*ahead, incoming, *places)
+        self.output: Dims = (*ahead, outgoing, *places)
         self.bias: Dims = (outgoing,)
         self.weight: Dims = (incoming, ("o",), *around) if call.arg("transposed") else (outgoing, ("i",), *around)
         # The channels inside a group are kept together: a part of each group is no convolution of its own.
@@ -42,16 +50,18 @@ def _grouped(groups: int, channels: str) -> tuple[str, ...]:
     return ("g", channels) if groups > 1 else (channels,)
 
 
-def _convolution(call: Call) -> Factors:
-    conv = _Convolution(call)
+def convolution(call: Call, windowed: AbstractSet[int] = frozenset()) -> Factors:
+    """The factors of a convolution, of which some dims of space are read in windows."""
+    conv = _Convolution(call, windowed)
     inputs = arranged(call, {"input": conv.input, "weight": conv.weight, "bias": conv.bias})
     bias = position(call, "bias")
     added = frozenset() if bias is None else frozenset({bias})
     return Factors(inputs, (conv.output,), conv.sizes, conv.whole, linear="each", added=added)
 
 
-def _convolution_backward(call: Call) -> Factors:
-    conv = _Convolution(call)
+def convolution_backward(call: Call, windowed: AbstractSet[int] = frozenset()) -> Factors:
+    """The factors of its gradients; those of weight and bias are sums over space."""
+    conv = _Convolution(call, windowed)
     named = {"grad_output": conv.output, "input": conv.input, "weight": conv.weight}
     mask = cast("Sequence[bool]", call.arg("output_mask"))
     grads = (conv.input, conv.weight, conv.bias)
@@ -63,7 +73,7 @@ def _convolution_backward(call: Call) -> Factors:
 Given = tuple[object, ...]
 
 
-def _forward_here(
+def convolution_here(
     func: torch._ops.OpOverload,
     args: Given,
     kwargs: dict[str, object],
@@ -88,7 +98,7 @@ def _groups_here(
     return (result if transposed else x)[1 - weight.dim()] // weight.shape[1]
 
 
-def _backward_here(
+def convolution_backward_here(
     func: torch._ops.OpOverload,
     args: Given,
     kwargs: dict[str, object],
@@ -108,6 +118,6 @@ def _backward_here(
 
 
 rules |= {
-    aten.convolution.default: Rule(_convolution, local=_forward_here),
-    aten.convolution_backward.default: Rule(_convolution_backward, local=_backward_here),
+    aten.convolution.default: Rule(convolution, local=convolution_here),
+    aten.convolution_backward.default: Rule(convolution_backward, local=convolution_backward_here),
 }

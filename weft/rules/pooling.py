@@ -1,8 +1,12 @@
-"""Pooling and resampling: batch and channels are independent, the space that is pooled over is whole."""
+"""Pooling and resampling: batch and channels are independent.
+
+The space that is pooled over is whole, but for dims of which devices read windows: these may be split.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import torch
 
@@ -11,6 +15,8 @@ from .arguments import one_each
 from .factors import Factors
 from .registry import Call, Rule, rules
 
+__all__ = ["pooling"]
+
 aten = torch.ops.aten
 
 
@@ -18,16 +24,24 @@ def _over_space(space: int, *, linear: bool) -> Rule:
     """The rule of an op on (…, space): the dims ahead of space are those of every tensor."""
 
     def factors(call: Call) -> Factors | None:
-        shape = call.tensors[0].shape
-        ahead = len(shape) - space
-        if any(spec.ndim != len(shape) for spec in call.tensors):
-            return None
-        dims = one_each([*(f"d{i}" for i in range(ahead)), *[None] * space])
-        sizes = {f"d{i}": shape[i] for i in range(ahead)}
-        outputs = (dims,) * len(call.func._schema.returns)
-        return Factors((dims,) * len(call.tensors), outputs, sizes, linear=0 if linear else "no")
+        return pooling(call, space, linear=linear)
 
     return Rule(factors, _local_sizes, of_nothing=ReduceOp.SUM)
+
+
+def pooling(
+    call: Call, space: int, windowed: AbstractSet[int] = frozenset(), *, linear: bool = False
+) -> Factors | None:
+    """The factors of an op on (…, space), of which some dims of space are read in windows."""
+    shape = call.tensors[0].shape
+    ahead = len(shape) - space
+    if any(spec.ndim != len(shape) for spec in call.tensors):
+        return None
+    free = [i for i in range(len(shape)) if i < ahead or i - ahead in windowed]
+    dims = one_each(f"d{i}" if i in free else None for i in range(len(shape)))
+    outputs = (dims,) * len(call.func._schema.returns)
+    sizes = {f"d{i}": shape[i] for i in free}
+    return Factors((dims,) * len(call.tensors), outputs, sizes, linear=0 if linear else "no")
 
 
 def _local_sizes(

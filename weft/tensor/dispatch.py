@@ -243,11 +243,11 @@ def run_by_rule(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: d
     if prepared.once:
         return run_once(func, args, kwargs, tensors, prepared.mesh)
     if kind.is_pure:
-        laid = [_brought(x, need, func, prepared.whole) for x, need in zip(tensors, prepared.inputs, strict=True)]
+        laid = [brought(x, need, func, prepared.whole) for x, need in zip(tensors, prepared.inputs, strict=True)]
         return _run_prepared(func, args, kwargs, tensors, laid, prepared)
     shared = prepared.written if kind.viewed is None else 0
     laid = [
-        _brought(x, need, func, prepared.whole, in_place=i == shared)
+        brought(x, need, func, prepared.whole, in_place=i == shared)
         for i, (x, need) in enumerate(zip(tensors, prepared.inputs, strict=True))
     ]
     if kind.viewed is not None:
@@ -296,7 +296,7 @@ def run_in(
     if prepared is None:
         whole = holding(outputs[0]).unified and not any(layout.pending for layout in (*inputs, *outputs))
         prepared = _prepared[key] = Prepared(inputs, outputs, outputs[0].mesh, whole, rule, None)
-    laid = [_brought(x, need, func, prepared.whole) for x, need in zip(tensors, inputs, strict=True)]
+    laid = [brought(x, need, func, prepared.whole) for x, need in zip(tensors, inputs, strict=True)]
     return _run_prepared(func, args, kwargs, tensors, laid, prepared)
 
 
@@ -434,7 +434,7 @@ def _written(
     return None
 
 
-def _brought(
+def brought(
     x: torch.Tensor, need: Layout, func: torch._ops.OpOverload, whole: bool, *, in_place: bool = False
 ) -> torch.Tensor:
     """A tensor in the layout an op needs it in; itself, where the op is to use its very memory and can.
@@ -450,7 +450,7 @@ def _brought(
         return x if x.device == device or x.dim() == 0 or x.is_meta else x.to(device)
     if x._layout is need:
         return x
-    if in_place and whole and not x._layout.pending and x._layout.mesh is need.mesh:
+    if in_place and whole and not x._layout.pending and x._layout.mesh == need.mesh:
         note_move(x, need, str(func))
         return x
     if x._layout.pending and not in_place and not need.pending:

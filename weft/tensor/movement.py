@@ -101,7 +101,7 @@ def _relabeled(x: Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor
         return wrap((lazy_clone(total),), target, x.shape, asked=asked, dtype=x.dtype)
     if not source.pending:
         return spread(total, target, asked)
-    if source.mesh is not target.mesh or not set(target.pending) <= set(source.pending):
+    if source.mesh != target.mesh or not set(target.pending) <= set(source.pending):
         return None
     shape, dtype = tuple(x.shape), x.dtype
 
@@ -129,7 +129,7 @@ def note_move(x: Tensor, target: Layout, op: str) -> None:
 
 def _note(x: Tensor, target: Layout, op: str, implicit: bool) -> None:
     source = x._layout
-    if comm_log.is_logging() or (implicit and policy.watches()) or source.pending or source.mesh is not target.mesh:
+    if comm_log.is_logging() or (implicit and policy.watches()) or source.pending or source.mesh != target.mesh:
         plan = plan_layouts(source, target, tuple(x.shape), x.dtype.itemsize)
         if implicit:
             policy.report(plan, op)

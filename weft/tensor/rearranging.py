@@ -95,13 +95,13 @@ def alike(tensors: Sequence[torch.Tensor], op: str, keeps: frozenset[ReduceOp] =
     """Tensors on one mesh and pending alike; what is plain, or lies elsewhere, comes in whole."""
     sharded = [x for x in tensors if isinstance(x, Tensor)]
     mesh = max((x._layout.mesh for x in sharded), key=lambda mesh: mesh.num_devices)
-    pendings = {x._layout.pending if isinstance(x, Tensor) and x._layout.mesh is mesh else () for x in tensors}
+    pendings = {x._layout.pending if isinstance(x, Tensor) and x._layout.mesh == mesh else () for x in tensors}
     kept = len(pendings) == 1 and all(kind in keeps for pending in pendings for _, kind in pending)
     result = []
     for x in tensors:
         if not isinstance(x, Tensor):
             result.append(from_plain(x, Layout.replicated(mesh, x.dim())))
-        elif x._layout.mesh is not mesh:
+        elif x._layout.mesh != mesh:
             result.append(moved(x, Layout.replicated(mesh, x.dim()), op, implicit=True))
         else:
             result.append(x if kept else resolved(x, op))

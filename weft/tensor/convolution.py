@@ -1,0 +1,157 @@
+"""Convolutions of split space: devices exchange the borders that the kernel reaches over, and nothing else moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+import torch
+
+from ..planning.windows import Reach
+from ..rules.convolution import convolution, convolution_backward, convolution_backward_here, convolution_here
+from ..rules.registry import Region
+from ..runtime.holding import holding
+from .dispatch import handler, run_by_rule
+from .tensor import Tensor, wrap
+from .windowing import Look, Reaches, Windowed, windowed
+
+__all__ = ["cropped", "hollow", "reached", "unpadded"]
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Regions = Sequence[Region]
+
+
+def _reaches(weight: torch.Tensor, stride: object, padding: object, dilation: object) -> list[Reach]:
+    kernel = weight.shape[2:]
+    return [
+        Reach(size, *(_entry(values, i) for values in (stride, padding, dilation))) for i, size in enumerate(kernel)
+    ]
+
+
+def _entry(values: object, dim: int) -> int:
+    """The entry of a dim; torch lets one stand for all."""
+    given = cast("Sequence[int]", values)
+    return int(given[dim if len(given) > 1 else 0])
+
+
+def unpadded(padding: object, reaches: Reaches, rank: int) -> list[int]:
+    """The padding of space, without that of dims of which devices read windows: these have it already."""
+    given = cast("Sequence[int]", padding)
+    first = rank - len(given)
+    return [0 if first + i in reaches else int(p) for i, p in enumerate(given)]
+
+
+def reached(reaches: Reaches, own: Region, results: Region) -> tuple[dict[int, int], list[int]]:
+    """Where what the results that a device's own part went into were made of begins, and its shape."""
+    first: dict[int, int] = {}
+    shape = list(own.shape)
+    for dim, reach in reaches.items():
+        start, stop = reach.reads(*reach.reached(*own.box[dim], results.whole[dim]))
+        first[dim], shape[dim] = start, stop - start
+    return first, shape
+
+
+def cropped(x: torch.Tensor, own: Region, first: dict[int, int]) -> torch.Tensor:
+    """A device's own part of what was computed from some index of each dim on; zeros where nothing was."""
+    sides: list[int] = []
+    for dim in reversed(range(x.dim())):
+        low, high = own.box[dim]
+        start = first.get(dim, low)
+        sides += [start - low, high - start - x.shape[dim]]
+    return cast(torch.Tensor, aten.constant_pad_nd.default(x, sides)) if any(sides) else x
+
+
+@handler(aten.convolution.default, may_be_direct=True)
+def _convolution(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, weight = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
+    stride, padding, dilation, transposed = args[3:7]
+    reaches = _reaches(weight, stride, padding, dilation)
+
+    looks = [] if transposed else [Look(0, _result(x, weight, reaches))]
+    found = windowed(func, args, convolution, reaches, looks)
+    if found is None or kwargs:
+        return run_by_rule(func, args, kwargs)
+    plan, args = found
+    if plan.unified:
+        return plan.labeled(args)
+    (look,) = plan.windows
+
+    def local(op: Op, here: Args, options: Kwargs, given: Regions, made: Regions) -> object:
+        here = (*here[:4], unpadded(here[4], plan.reaches, len(made[0].box)), *here[5:])
+        return convolution_here(op, here, options, given, made)
+
+    x = plan.exchanged(look, cast(Tensor, args[0]))
+    rest = [plan.brought(args, i) for i in range(1, len(plan.choice.inputs))]
+    return plan.everywhere(args, [x, *rest], local)
+
+
+def _result(x: torch.Tensor, weight: torch.Tensor, reaches: Sequence[Reach]) -> tuple[int, ...]:
+    """The shape of a convolution."""
+    space = len(reaches)
+    sizes = [
+        (size + 2 * reach.padding - reach.extent) // reach.stride + 1
+        for size, reach in zip(x.shape[-space:], reaches, strict=True)
+    ]
+    return (*x.shape[: -space - 1], weight.shape[0], *sizes)
+
+
+@handler(aten.convolution_backward.default, may_be_direct=True)
+def _convolution_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    grad, x, weight = cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor]", args[:3])
+    stride, padding, dilation, transposed = args[4:8]
+    reaches, mask = _reaches(weight, stride, padding, dilation), cast("Sequence[bool]", args[10])
+
+    looks = [Look(0, tuple(x.shape), back=True)] if mask[0] and not transposed else []
+    looks += [Look(1, tuple(grad.shape))] if any(mask[1:]) and not transposed else []
+    found = windowed(func, args, convolution_backward, reaches, looks)
+    if found is None or kwargs:
+        return run_by_rule(func, args, kwargs)
+    plan, args = found
+    if plan.unified:
+        return plan.labeled(args)
+    return _gradients(plan, args, mask)
+
+
+def _gradients(plan: Windowed, args: Args, mask: Sequence[bool]) -> tuple[object, ...]:
+    """That of the input from windows of the results that each part went into; those of the weight from each part."""
+    grad, weight = plan.brought(args, 0), plan.brought(args, 2)
+    result: list[object] = [None, None, None]
+    for look in plan.windows:
+        if look.back:
+            only = (*args[:10], [True, False, False])
+            laid = [plan.exchanged(look, grad), hollow(plan, args), weight]
+            made = plan.everywhere(only, laid, partial(_input_gradient, plan.reaches))
+        else:
+            only = (*args[:10], [False, *mask[1:]])
+            laid = [grad, plan.exchanged(look, cast(Tensor, args[1])), weight]
+            made = plan.everywhere(only, laid, partial(_weight_gradient, plan.reaches))
+        result = [new if old is None else old for old, new in zip(result, cast(Args, made), strict=True)]
+    return tuple(result)
+
+
+def hollow(plan: Windowed, args: Args) -> Tensor:
+    """The input where only its shape counts."""
+    x, layout = cast(Tensor, args[1]), plan.choice.inputs[1]
+    nothing = torch.empty(0, dtype=x.dtype, device=x.device)
+    return wrap((nothing,) * holding(layout).count, layout, x.shape, dtype=x.dtype)
+
+
+def _input_gradient(reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions) -> Args:
+    grad, _, weight = cast("tuple[torch.Tensor, ...]", args[:3])
+    first, shape = reached(reaches, made[0], given[0])
+    if not grad.numel() or not weight.numel() or 0 in shape:
+        return torch.zeros(made[0].shape, dtype=grad.dtype, device=grad.device), None, None
+    x = torch.empty(shape, dtype=grad.dtype, device=grad.device)
+    here = (grad, x, weight, *args[3:5], unpadded(args[5], reaches, grad.dim()), *args[6:])
+    back = cast("tuple[torch.Tensor, ...]", convolution_backward_here(func, here, kwargs, given, made))[0]
+    return cropped(back, made[0], first), None, None
+
+
+def _weight_gradient(reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions) -> Args:
+    grad = cast(torch.Tensor, args[0])
+    here = (*args[:5], unpadded(args[5], reaches, grad.dim()), *args[6:])
+    return convolution_backward_here(func, here, kwargs, given, made)

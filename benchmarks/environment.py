@@ -6,10 +6,12 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
-PACKAGES = ("torch", "jax", "jaxlib", "numpy", "max", "modular")
+PACKAGES = ("torch", "jax", "jaxlib", "numpy")
+MAX_ENVIRONMENT = Path(__file__).parents[1] / ".venv-max"
+"""MAX has an environment of its own, which `make bench` makes where MAX can be installed."""
 
 
 def environment() -> dict[str, object]:
@@ -21,7 +23,7 @@ def environment() -> dict[str, object]:
         "memory_gib": round(memory() / (1 << 30)),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := installed(name))},
+        "versions": {name: found for name in PACKAGES if (found := installed(name))} | max_version(),
         "weft": revision(),
         "load_before": round(os.getloadavg()[0], 2),
     }
@@ -48,6 +50,26 @@ def installed(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def max_version() -> dict[str, str]:
+    """The version of MAX, if it is installed."""
+    if not any(MAX_ENVIRONMENT.glob(".ready-*")):
+        return {}
+    folders = [str(folder) for folder in MAX_ENVIRONMENT.glob("lib/python*/site-packages")]
+    found = next(iter(distributions(name="max", path=folders)), None)
+    return {} if found is None else {"MAX": found.version}
+
+
+def about_max(quick: bool) -> str:
+    """Whether MAX takes part, in a line; if not, why."""
+    if quick:
+        return "MAX is left out of quick runs: its programs take minutes to compile."
+    if found := max_version():
+        return f"MAX {found['MAX']} takes part in the transitions and collectives; compiling them takes minutes the first time."
+    noted = MAX_ENVIRONMENT / "why-not"
+    said = [line for line in noted.read_text().splitlines() if "ERROR" in line] if noted.exists() else []
+    return f"MAX is left out: {said[-1] if said else 'it has not been installed (make bench does that)'}"
 
 
 def revision() -> str:

@@ -51,6 +51,12 @@ def best_peer(figure: Figure) -> str | None:
     return figure.best_peer
 
 
+def jax(figure: Figure) -> str | None:
+    """JAX's quickest way."""
+    ways = {name: timing for name, timing in figure.peers.items() if name.startswith("JAX")}
+    return min(ways, key=lambda name: ways[name].median, default=None)
+
+
 def small_add(results: Results) -> tuple[str, bool] | None:
     """Three times eight plain adds, and 10 µs."""
     figure = results.find("ops", "x + y")
@@ -78,7 +84,7 @@ def outcomes(results: Results) -> Iterator[Outcome]:
     graphs = {kind: results.find("graphs", f"50 small ops: graph, {kind}") for kind in ("eager backend", "inductor")}
     rows: list[tuple[str, tuple[str, bool] | None]] = [
         ("transitions of 64 MiB and more: at most 1.5 × the limit", worst(large, limit, 1.5)),
-        ("transitions of 64 MiB and more: at least 2 × as fast as JAX", worst(large, best_peer, 0.5)),
+        ("transitions of 64 MiB and more: at least 2 × as fast as JAX", worst(large, jax, 0.5)),
         ("replicating 1 GiB on 8 devices of one memory: adds less than 16 MiB", replicated(results)),
         ("`x + y` on 1 KiB: at most 3 × eight plain adds and 10 µs", small_add(results)),
         ("a known `shard`: at most 60 µs", at_most(results.find("ops", "shard, known"), 6e-5)),
@@ -88,7 +94,7 @@ def outcomes(results: Results) -> Iterator[Outcome]:
             at_most(results.find("ops", "all_reduce, pending"), 6e-5),
         ),
         ("a training step of a GPT-2 block: at most 1.3 × plain torch on one device", worst(block, limit, 1.3)),
-        ("a training step of a GPT-2 block: at least 1.5 × as fast as JAX", worst(block, best_peer, 1 / 1.5)),
+        ("a training step of a GPT-2 block: at least 1.5 × as fast as JAX", worst(block, jax, 1 / 1.5)),
         ("4 processes, S(0)→S(1): at least 3 × as fast as DTensor", worst(over[:1], best_peer, 1 / 3)),
         ("4 processes, collectives: at most 1.1 × the raw call", worst(raw, limit, 1.1)),
         ("4 processes, ten transitions: at least as fast as DTensor", worst(several, best_peer, 1.0)),

@@ -1,11 +1,11 @@
-"""Layout transitions and collectives on 8 CPU devices in one process: Weft, the physical limit, and JAX.
+"""Layout transitions and collectives on 8 CPU devices in one process: Weft, the physical limit, JAX and MAX.
 
     python benchmarks/section.py transitions        or: collectives
 
 The limit is the same reads and writes done by plain torch into memory that exists: `copy_` of the bytes that must be
 written, or for pending sums the chunked adds. Weft runs twice: in one memory (the default, in which most movements copy
 nothing), and with a separate memory for each device, as between GPUs, where each device's shard is written for real;
-that has a limit of its own. JAX always writes each device's shard.
+that has a limit of its own. JAX always writes each device's shard. MAX has a process of its own, and is timed there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 import torch
 from contest import contest
 from figure import LIMIT, SEPARATE, SEPARATE_LIMIT, WEFT, Figure
-from peers import jax_movements
+from peers import jax_movements, max_movements
 
 import weft
 from weft import CPU, P
@@ -74,7 +74,7 @@ def transitions(quick: bool) -> Iterator[int | Figure]:
 
 def needed(transition: Transition, nbytes: int) -> int:
     """Bytes of memory that all contenders hold at once: what each starts from, and a whole result on every device."""
-    return nbytes * (4 * transition.contributions(transition.mesh(DEVICES)) + 3 * len(DEVICES))
+    return nbytes * (5 * transition.contributions(transition.mesh(DEVICES)) + 3 * len(DEVICES))
 
 
 def available() -> int:
@@ -101,6 +101,7 @@ def transition_figure(transition: Transition, nbytes: int, quick: bool) -> Figur
         SEPARATE: apart(lambda: moving(APART)),
         **limits(source, target, parts),
         **jax_movements.transition(transition, mesh, tuple(parts[0].shape)),
+        **({} if quick else max_movements.transition(transition, mesh, tuple(parts[0].shape))),
     }
     return Figure("transitions", transition.name, contest(contenders, **pace(nbytes, quick)), parts[0].nbytes)
 
@@ -137,6 +138,7 @@ def collective_figure(name: str, nbytes: int, quick: bool) -> Figure:
         SEPARATE: apart(lambda: collecting(APART)),
         **collective_limits(name, whole),
         **jax_movements.collective(name, LINE, tuple(whole.shape)),
+        **({} if quick else max_movements.collective(name, LINE, tuple(whole.shape))),
     }
     return Figure("collectives", name, contest(contenders, **pace(nbytes, quick)), whole.nbytes)
 

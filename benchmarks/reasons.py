@@ -6,6 +6,9 @@ from figure import LIMIT, SEPARATE, SEPARATE_LIMIT, WEFT, Figure
 
 CALL = "a call's fixed cost in Python; the limit is one small copy"
 PIECES = "each of the many small copies is a call of torch"
+LARGE_PIECES = "boxes of rows are copied one after another by one thread pool; JAX's copies run side by side"
+SHARED = "every device's shard is written; the peer's devices share memory, and it writes less than that"
+SHARDS = "the op runs once for each of the eight shards, not once for all"
 TOLERANCE = 1.05
 """Ratios up to this count as equal: they change sides from run to run."""
 TOLD: dict[str, dict[str, str]] = {
@@ -16,6 +19,7 @@ TOLD: dict[str, dict[str, str]] = {
         "GPT-2": "the arithmetic is plain torch's; what is more is the dispatch of each op in Python",
         "the demonstration": "hundreds of ops on a few KiB: the dispatch of each in Python is all there is; DTensor, on one device, has nothing to reduce and dispatches known ops in compiled code",
     },
+    "graphs": {"": "the dispatch of each op in Python"},
     "processes": {"": "four processes on two cores: who is waited for decides"},
 }
 
@@ -30,12 +34,19 @@ def reason(figure: Figure) -> str:
     if (over_limit or 0) > (1.1 if figure.section == "processes" else 1.5) or (over_peer or 0) > TOLERANCE:
         said.append(_told(figure))
     if (apart_limit or 0) > 1.5 or (apart_peer or 0) > TOLERANCE:
-        small = 0 < figure.nbytes < 1 << 20
-        said.append(f"separate: {PIECES if small else LARGE_PIECES}")
+        said.append(f"separate: {_told_apart(figure)}")
     return "; ".join(filter(None, said))
 
 
-LARGE_PIECES = "boxes of rows are copied one after another by one thread pool; JAX's copies run side by side"
+def _told_apart(figure: Figure) -> str:
+    if figure.section not in ("transitions", "collectives"):
+        return SHARDS
+    if figure.nbytes < 1 << 20:
+        return PIECES
+    written = figure.times.get(SEPARATE_LIMIT)
+    best = figure.best_peer
+    shares = best is not None and (written is None or figure.times[best].median < 0.5 * written.median)
+    return SHARED if shares else LARGE_PIECES
 
 
 def _told(figure: Figure) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from environment import environment
+from environment import about_max, environment
 from figure import Figure
 from pictures import draw
 from report import write
@@ -89,6 +89,7 @@ def main() -> int:
     wanted = [] if options.draw else options.only or [*SECTIONS, "bytes"]
     if wanted:
         results.environment = {**environment(), "quick": options.quick}
+        console.print(about_max(options.quick))
     columns = (TextColumn("{task.description:44.44}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         for name in wanted:

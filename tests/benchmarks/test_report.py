@@ -135,3 +135,59 @@ def test_transitions_and_collectives_run_without_peers(monkeypatch):
     everyone = {WEFT, SEPARATE, LIMIT, SEPARATE_LIMIT}
     assert transition_figure(TRANSITIONS[0], 1 << 16, quick=True).times.keys() == everyone
     assert collective_figure("reduce_scatter", 1 << 16, quick=True).times.keys() == everyone
+
+
+def test_what_another_process_does_is_timed_there():
+    from contest import Elsewhere, contest
+
+    assert contest({"far": Elsewhere(lambda: 42.0)}, seconds=0.001, least=2, most=3)["far"].median == 42.0
+
+
+def test_max_is_asked_for_the_same_movement(monkeypatch):
+    from in_process import DEVICES
+    from peers import max_movements
+
+    asked = []
+
+    def answer(job):
+        asked.append(job)
+        return {"seconds": 0.5} if "run" in job else {"ready": True}
+
+    monkeypatch.setattr(max_movements, "max_version", lambda: {"MAX": "1.0"})
+    monkeypatch.setattr(max_movements, "answer", answer)
+    (case,) = (t for t in TRANSITIONS if t.pending == ("tp",))
+    (found,) = max_movements.transition(case, case.mesh(DEVICES), (64, 32)).values()
+    assert found.seconds() == 0.5
+    assert asked[0] == {
+        "axes": {"dp": 2, "tp": 4},
+        "source": (("dp",), ()),
+        "target": (("dp",), ("tp",)),
+        "pending": ("tp",),
+        "shape": (64, 32),
+    }
+
+
+@pytest.mark.parametrize(
+    "why", [({}, {"ready": True}), ({"MAX": "1.0"}, {"cannot": "it"})], ids=["not there", "cannot"]
+)
+def test_where_max_cannot_it_is_left_out(why, monkeypatch):
+    from in_process import DEVICES
+    from peers import max_movements
+
+    version, said = why
+    monkeypatch.setattr(max_movements, "max_version", lambda: version)
+    monkeypatch.setattr(max_movements, "answer", lambda _: said)
+    assert max_movements.transition(TRANSITIONS[0], TRANSITIONS[0].mesh(DEVICES), (64, 64)) == {}
+    assert max_movements.collective("ppermute", TRANSITIONS[0].mesh(DEVICES), (64, 64)) == {}
+
+
+def test_a_run_says_whether_max_takes_part(monkeypatch, tmp_path):
+    import environment
+
+    monkeypatch.setattr(environment, "MAX_ENVIRONMENT", tmp_path)
+    assert environment.about_max(quick=True) == "MAX is left out of quick runs: its programs take minutes to compile."
+    assert "it has not been installed" in environment.about_max(quick=False)
+    (tmp_path / "why-not").write_text("WARNING: old\nERROR: No matching distribution found for max==26.7.0\n")
+    assert environment.about_max(quick=False) == (
+        "MAX is left out: ERROR: No matching distribution found for max==26.7.0"
+    )

@@ -86,3 +86,8 @@ def test_planning_in_a_terminal_does_not_import_torch():
     code += "assert not any(name.split('.')[0] in ('torch', 'numpy') for name in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_package_is_the_command_too():
+    done = subprocess.run([sys.executable, "-m", "weft", *SWAP], capture_output=True, text=True, check=True)
+    assert done.stdout == run(*SWAP)

@@ -227,7 +227,14 @@ EXPLAINED = (
 
 @click.command("bench")
 @click.option("--devices", "number", type=click.IntRange(min=1), default=None, help="How many devices; all by default.")
-@click.option("--mib", type=click.FloatRange(min=0.001), multiple=True, default=(0.0625, 16.0), show_default=True)
+@click.option(
+    "--mib",
+    type=click.FloatRange(min=0.001),
+    multiple=True,
+    default=(0.0625, 16.0),
+    show_default=True,
+    help="A size of the tensor; say it again for more.",
+)
 @click.option("--seconds", type=click.FloatRange(min=0), default=0.1, show_default=True, help="For each contender.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def bench(number: int | None, mib: tuple[float, ...], seconds: float, as_json: bool) -> None:

@@ -1,0 +1,39 @@
+"""What the README and the tutorial say to run in one process also runs under torchrun, unchanged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import blocks_of
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = {
+    "README": (ROOT / "README.md", slice(1, None), "loss 81, after 40 steps 6"),
+    "tutorial": (ROOT / "docs" / "tutorial.md", slice(None), "P(None, 'tp') on tp=8"),
+}
+"""The page, which of its blocks make the program, and a line that every process prints."""
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_program_runs_in_two_processes(name: str, tmp_path: Path) -> None:
+    page, which, line = PROGRAMS[name]
+    program = tmp_path / "train.py"
+    program.write_text("\n".join(block.code for block in blocks_of(page.read_text())[which]))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WEFT_DEVICES_PER_PROCESS": "4"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines().count(line) == 2

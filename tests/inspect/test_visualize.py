@@ -67,7 +67,9 @@ def test_three_split_dims_are_drawn_as_several_grids():
     mesh = make_mesh({"a": 2, "b": 2, "c": 2})
     text = str(visualize(weft.shard(torch.ones(10, 3, 8), mesh, P("a", "b", "c"))))
     assert text.splitlines()[1].split() == ["[0:5,", ":,", ":]", "[5:10,", ":,", ":]"]
-    assert text.splitlines()[-1] == "each device holds at most 5 × 2 × 4 (160 B of 960 B)"
+    assert text.splitlines()[-1] == (
+        "dim 1 goes down, dim 2 across; each device holds at most 5 × 2 × 4 (160 B of 960 B)"
+    )
 
 
 def test_more_than_fits_is_dots():

@@ -70,13 +70,15 @@ class LayoutPicture:
     def _note(self) -> str:
         if self.shape is None:
             return ""
+        down, across = drawn_dims(self.layout) if self.layout.rank > 2 else (0, 0)
+        drawn = f"dim {down} goes down, dim {across} across; " if across else ""
         local = largest(self.layout, self.shape)
         sizes = " × ".join(map(str, local)) or "one element"
         most = "at most " if any(s % self.layout.split_count(d) for d, s in enumerate(self.shape)) else ""
         if self.itemsize is None:
-            return f"each device holds {most}{sizes}"
+            return f"{drawn}each device holds {most}{sizes}"
         held, whole = (bytes_text(prod(size) * self.itemsize) for size in (local, self.shape))
-        return f"each device holds {most}{sizes} ({held} of {whole})"
+        return f"{drawn}each device holds {most}{sizes} ({held} of {whole})"
 
     __repr__ = __str__
 

@@ -33,6 +33,9 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     >>> b
     tensor([0., 0., 0.])
     """
+    # A copy is not to have one element in two places, as expanded tensors and windows do: it may be written to.
+    if not x.is_contiguous() and _may_overlap(x):
+        return x.clone(memory_format=torch.contiguous_format)
     # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one.
     if 2 * x.numel() * x.itemsize < x.untyped_storage().nbytes():
         return x.clone()
@@ -41,6 +44,17 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     except RuntimeError:
         # Memory that torch did not allocate (NumPy's, DLPack's, shared memory) cannot be copy-on-write.
         return x.clone()
+
+
+def _may_overlap(x: torch.Tensor) -> bool:
+    """Whether two indices may name one element in memory."""
+    reach = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def placed(x: torch.Tensor, device: torch.device) -> torch.Tensor:

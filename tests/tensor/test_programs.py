@@ -1,0 +1,114 @@
+"""Random programs compute on sharded tensors what they compute on plain ones: views, writes, movements, gradients."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tensor.programs import Program, difference, make_program, shortened
+
+BATCH = 25
+
+
+def check(program: Program) -> None:
+    # The second time, calls are found in tables that the first time has filled.
+    if difference(program) or difference(program):
+        short = shortened(program)
+        raise AssertionError(f"{difference(short) or difference(program)}\n\n{short}")
+
+
+@pytest.mark.parametrize("batch", range(8))
+def test_random_programs(batch: int) -> None:
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        check(make_program(seed))
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_gradients_of_random_programs(batch: int) -> None:
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        check(make_program(seed, differentiable=True))
+
+
+SQUARE = {"a": 2, "b": 2}
+
+KNOWN = {
+    "out= of a pending tensor that was resolved": (
+        SQUARE,
+        "x = contributed(1, (3, 4), float64, ['', ''], {'a': 'SUM'}, 'own')",
+        "seen(x.exp())",
+        "torch.add(x, 1, out=x)",
+        "seen(x.exp())",
+    ),
+    "a list op on a pending tensor that was resolved": (
+        SQUARE,
+        "x = contributed(1, (3, 4), float64, ['', ''], {'a': 'SUM'}, 'own')",
+        "seen(x.exp())",
+        "torch._foreach_add_([x], 1)",
+        "seen(x.exp())",
+    ),
+    "a list op on two views of one pending tensor": (
+        SQUARE,
+        "x = contributed(1, (3, 4), float64, ['', ''], {'a': 'PROD'}, 'own')",
+        "torch._foreach_mul_([x.t(), x, x[1:]], 2)",
+        "seen(x)",
+    ),
+    "a list op on a tensor and a part of it": (
+        SQUARE,
+        "x = given(1, (5, 4), float64, ['a', 'b'])",
+        "y = x[1:4]",
+        "torch._foreach_mul_([y, x, y], [2.0, 3.0, 5.0])",
+        "seen(x)",
+        "seen(y)",
+    ),
+    "writes to x.data": (
+        SQUARE,
+        "x = given(1, (5, 4), float64, ['a', 'b'])",
+        "y, z = x[1:], x.data[:3]",
+        "x.data[2].mul_(2)",
+        "seen(y)",
+        "z.add_(1)",
+        "seen(y)",
+        "y.neg_()",
+        "seen(z)",
+        "seen(x)",
+    ),
+    "writes to what was made of one element in many places": (
+        SQUARE,
+        "x = given(1, (5, 4), float64, ['a', 'b'], None, 'expanded')",
+        "y = given(1, (5, 4), float64, ['', ''], {'a': 'SUM'}, 'windows')",
+        "z = moved(y.unfold(0, 2, 1), ['', '', ''])",
+        "x.add_(1)",
+        "y.mul_(y)",
+        "z.mul_(2)",
+        "seen(x)",
+        "seen(y)",
+        "seen(z)",
+    ),
+    "views in inference mode of what was made outside": (
+        SQUARE,
+        "x = given(1, (4, 4), float64, ['a', 'b'])",
+        "with torch.inference_mode(): y = x[1:].t().view(2, 2, 3)",
+        "x.add_(1)",
+        "seen(y)",
+        "y.mul_(2)",
+        "seen(x)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known(name: str) -> None:
+    sizes, *lines = KNOWN[name]
+    check(Program(dict(sizes), tuple(lines)))
+
+
+def test_a_difference_is_seen() -> None:
+    lines = (
+        "x = given(1, (3,), float64, ['a'])",
+        "y = given(2, (3,), float64, ['a'])",
+        "seen(id(x) == id(x.data))",
+        "seen(x)",
+    )
+    assert difference(Program(SQUARE, lines)) is None
+    wrong = Program(SQUARE, (*lines, "x = numbers(3, (3,), float64) if hasattr(x, 'mesh') else x", "seen(x)"))
+    assert "the 2. thing seen is" in str(difference(wrong))
+    assert shortened(wrong).lines == (lines[0], *wrong.lines[-2:])

@@ -476,6 +476,8 @@ def _line(m: Maker, text: str, *, named: bool) -> str:
     if "{y}" in text and m.rng.random() < 0.7:
         shape = m.of(x).shape
         y = m.pick(lambda other: other.shape == shape)
+    if "as_strided" in text and not (m.of(x)._base if m.of(x)._is_view() else m.of(x)).is_contiguous():
+        raise LookupError  # strides of what lies in several memories are those of a fresh tensor
     if "{d}" in text:
         text = text.replace("{d}", str(m.dim(m.of(x))))
     if not named:

@@ -9,8 +9,14 @@ from typing import cast
 
 import torch
 
+from ..runtime.holding import holding
+from ..sharding.layout import Layout
+from .aliasing import is_copy, remember
 from .dispatch import handler, run_by_rule
+from .movement import from_plain, to_plain
 from .tensor import Tensor
+from .viewing import shown
+from .writing import store
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -37,7 +43,9 @@ def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
     base = int(x.storage_offset())
     taken = _read(tuple(x.shape), x.stride(), size, stride, (base if given is None else cast(int, given)) - base)
     if taken is None:
-        return run_by_rule(func, args, kwargs)
+        if holding(x._layout).unified and not x._layout.pending and not is_copy(x):
+            return run_by_rule(func, args, kwargs)
+        return _of_whole(x, _Strided(size, stride, base if given is None else cast(int, given)))
     y: object = x
     for dim in reversed(range(x.dim())):
         start, step, count = taken.parts[dim]
@@ -50,6 +58,75 @@ def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
     for dim in taken.new:
         y = aten.unsqueeze.default(y, dim)
     return y if y is not x else aten.alias.default(x)
+
+
+@dataclass(frozen=True, slots=True)
+class _Strided:
+    """Where elements are taken from: the offset is that in the memory a tensor would have if it were whole."""
+
+    size: Sizes
+    stride: Sizes
+    offset: int
+
+    def of(self, base: Tensor, memory: torch.Tensor) -> torch.Tensor:
+        """The elements, of a memory that begins where `base` does."""
+        return memory.as_strided(self.size, self.stride, self.offset - int(base.storage_offset()))
+
+    def lies_in(self, base: Tensor) -> bool:
+        """Whether all of them are elements of a tensor."""
+        start = self.offset - int(base.storage_offset())
+        if 0 in self.size:
+            return True
+        if start < 0 or start + _reach(self.size, self.stride) >= 1 + _reach(tuple(base.shape), base.stride()):
+            return False
+        held = torch.zeros(1 + _reach(tuple(base.shape), base.stride()), dtype=torch.bool)
+        held[_places(base)] = True
+        return bool(self.of(base, held).all())
+
+    def read(self, base: Tensor) -> Tensor:
+        """The value of the view, whole on every device."""
+        taken = self.of(base, _memory(base))
+        y = from_plain(taken.contiguous(), Layout.replicated(base._layout.mesh, len(self.size)))
+        return shown(base, y, (self.stride, self.offset - int(base.storage_offset())))
+
+    def write(self, base: Tensor, view: Tensor) -> None:
+        """Writes the view back to the tensor."""
+        memory = _memory(base)
+        self.of(base, memory).copy_(to_plain(view))
+        store(base, memory[_places(base).to(memory.device)].reshape(base.shape), "as_strided")
+
+
+def _of_whole(x: Tensor, view: _Strided) -> Tensor:
+    """A view of elements wherever they lie; it may reach beyond `x`, into the tensor that this is a view of."""
+    base = x if view.lies_in(x) or not x._is_view() else cast(Tensor, x._base)
+    if not view.lies_in(base):
+        raise RuntimeError(
+            f"as_strided({list(view.size)}, {list(view.stride)}, {view.offset}) reaches memory outside of a tensor of shape "
+            f"{list(x.shape)} with strides {list(x.stride())} and offset {int(x.storage_offset())}, and what lies there is not "
+            "known where each device has memory of its own: take it of the tensor that this one is a view of"
+        )
+    return remember(view.read(base), base, view.read, view.write)
+
+
+def _reach(shape: Sizes, strides: Sizes) -> int:
+    """How far the last element is from the first."""
+    return sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else -1
+
+
+def _places(x: Tensor) -> torch.Tensor:
+    """For each element, its place in memory from where `x` begins."""
+    places = torch.zeros(1, dtype=torch.int64)
+    for size, stride in zip(x.shape, x.stride(), strict=True):
+        places = (places.unsqueeze(-1) + torch.arange(size) * stride).reshape(-1)
+    return places
+
+
+def _memory(x: Tensor) -> torch.Tensor:
+    """The memory of a tensor as it would be if it were whole; what is not of the tensor is zero."""
+    whole = to_plain(x)
+    memory = torch.zeros(1 + _reach(tuple(x.shape), x.stride()), dtype=x.dtype, device=whole.device)
+    memory[_places(x).to(whole.device)] = whole.reshape(-1)
+    return memory
 
 
 @lru_cache(maxsize=4096)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .tensor import Tensor
+from .tensor import Stand, Tensor, stand_of
 from .total import own_pieces
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
 class Shown:
     """What a view shows: its base, and how to read it from there and write it back; without these it is a true view."""
 
-    base: Tensor | weakref.ref[Tensor]
+    base: Stand | weakref.ref[Tensor]
     read: Callable[[Tensor], Tensor] | None
     write: Callable[[Tensor, Tensor], None] | None
     stamp: int
@@ -81,21 +81,21 @@ def remember(
     """Notes that `view` is a copy of what it shows of `base`; weakly: as long as somebody else holds the base."""
     _Copies.live += 1
     weakref.finalize(view, _gone)
-    view._shown = Shown(weakref.ref(base) if weakly else base, read, write, _stamp(base))
+    view._shown = Shown(weakref.ref(base) if weakly else stand_of(base), read, write, _stamp(base))
     return view
 
 
 def remember_alias(view: Tensor, base: Tensor) -> Tensor:
     """Notes that `view` is a true view of `base`, which itself is a copy of what it shows."""
     if base._shown is not None:
-        view._shown = Shown(base, None, None, 0)
+        view._shown = Shown(stand_of(base), None, None, 0)
     return view
 
 
 def remember_data(data: Tensor, base: Tensor) -> Tensor:
     """Notes that `data` is a tensor's `.data`: views of the tensor that are copies show writes to it too."""
     if data is not base:
-        data._shown = Shown(base, None, None, 0, is_data=True)
+        data._shown = Shown(stand_of(base), None, None, 0, is_data=True)
     return data
 
 
@@ -117,7 +117,7 @@ def refresh(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def _base(x: Tensor, shown: Shown) -> Tensor | None:
-    base = shown.base() if isinstance(shown.base, weakref.ref) else shown.base
+    base = shown.base.tensor if isinstance(shown.base, Stand) else shown.base()
     if base is None:
         x._shown = None
     return base
@@ -146,7 +146,7 @@ def write_through(x: Tensor) -> None:
     base = None if shown is None else _base(x, shown)
     if shown is None or base is None:
         return
-    if shown.is_data:
+    if shown.is_data or (isinstance(shown.base, Stand) and shown.base.has_become):
         note_unseen_write()
     if shown.write is not None:
         # The ops that write back read `x`, which is newer than its base now.

@@ -10,7 +10,7 @@ import torch
 
 from .dispatch import handler
 from .movement import moved
-from .tensor import Tensor, become, wrap
+from .tensor import Tensor, as_it_is, become
 from .writing import store
 
 aten = torch.ops.aten
@@ -34,17 +34,7 @@ _VIEWED = {
 def _view_in_place(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
     # The view is one of what the tensor was, which goes on without it.
-    before = wrap(
-        x._pieces,
-        x._layout,
-        x.shape,
-        asked=x._asked,
-        dtype=x.dtype,
-        strides=x.stride(),
-        offset=int(x.storage_offset()),
-    )
-    before._shown = x._shown
-    become(x, cast(Tensor, _VIEWED[func](before, *args[1:], **kwargs)))
+    become(x, cast(Tensor, _VIEWED[func](as_it_is(x), *args[1:], **kwargs)))
     return x
 
 

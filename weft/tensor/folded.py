@@ -14,7 +14,7 @@ import torch
 
 from ..runtime.holding import Pieces
 from ..sharding.layout import Layout
-from .tensor import Tensor
+from .tensor import Stand, Tensor, stand_of
 
 __all__ = ["Folded", "fold", "folded_ops"]
 
@@ -43,7 +43,8 @@ class _Later:
 class Folded(Tensor):
     """A tensor whose dims are merged from those of another, where its elements still lie."""
 
-    _unfolded: Tensor
+    _of: Stand
+    """The other, also where that has become something else since."""
     _groups: tuple[int, ...]
     """For each dim, how many dims it was merged from."""
     _written: int
@@ -73,9 +74,13 @@ class Folded(Tensor):
         self._written = -1
 
     @property
+    def _unfolded(self) -> Tensor:
+        return self._of.tensor
+
+    @property
     def is_folded(self) -> bool:
         """Whether it still is what the other tensor holds: neither was written to, nor made another, since."""
-        if self._unfolded.is_inference() or self._unfolded._version != self._written:
+        if self._of.has_become or self._unfolded.is_inference() or self._unfolded._version != self._written:
             return False
         pieces = self.__dict__.get("_pieces")
         if pieces is not None and pieces is not self._later.made:
@@ -97,6 +102,6 @@ def fold(
         Folded, shape, strides=strides, storage_offset=offset, dtype=x.dtype, device=x.device, requires_grad=False
     )
     assert isinstance(tensor, Folded)
-    tensor._layout, tensor._unfolded, tensor._groups, tensor._written = layout, x, groups, x._version
+    tensor._layout, tensor._of, tensor._groups, tensor._written = layout, stand_of(x), groups, x._version
     tensor._later = tensor._arriving = _Later(exchange)
     return tensor

@@ -19,7 +19,7 @@ from .folded import Folded, fold
 from .movement import moved, note_move
 from .rearranging import here, note_rearrangement
 from .reshape_way import Way, find_way, merged_from
-from .tensor import Tensor, wrap
+from .tensor import Tensor, stand_of, wrap
 from .viewing import shown, view_geometry
 from .writing import store
 
@@ -66,8 +66,10 @@ def _folded(func: Op, x: Tensor, shape: tuple[int, ...], way: Way, groups: tuple
     """A reshape that merges dims: its elements are exchanged when something other than a product needs them."""
     (strides, offset), *_ = view_geometry(aten.reshape.default, (list(shape),), {}, x)
 
+    stand = stand_of(x)
+
     def exchange() -> Pieces:
-        made = _exchanged(x, shape, way)
+        made = _exchanged(stand.tensor, shape, way)
         y._total = made._total
         return made._pieces
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
@@ -60,6 +61,8 @@ class Tensor(torch.Tensor):
     """In one memory: the whole value of this pending tensor, where an op has computed it."""
     _shown: Shown | None = None
     """What this tensor shows of another, where it is a view whose elements had to move."""
+    _stand: weakref.ref[Stand] | None = None
+    """What views of this tensor hold."""
     _turned: Turned | None = None
     """The pending tensor that this one is a view of, where it has all elements of it."""
 
@@ -441,17 +444,56 @@ def wrap_total(
     return tensor
 
 
+class Stand:
+    """What views show: a tensor, or what it was before it became another."""
+
+    __slots__ = ("__weakref__", "has_become", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.has_become = False
+
+
+def stand_of(x: Tensor) -> Stand:
+    """What views of a tensor are to hold, instead of the tensor itself."""
+    stand = None if x._stand is None else x._stand()
+    if stand is None:
+        stand = Stand(x)
+        x._stand = weakref.ref(stand)  # the stand holds the tensor, and is held by views only
+    return stand
+
+
+def as_it_is(x: Tensor) -> Tensor:
+    """Another tensor with the same memory, which stays what it is when `x` becomes another."""
+    copied = wrap(
+        x._pieces,
+        x._layout,
+        x.shape,
+        asked=x._asked,
+        dtype=x.dtype,
+        strides=x.stride(),
+        offset=int(x.storage_offset()),
+    )
+    copied._shown, copied._total = x._shown, x._total
+    return copied
+
+
 def become(x: Tensor, value: Tensor) -> None:
     """Makes a tensor what another one is: the same object for whoever holds it, with the other's shape and memory."""
     note_write()
+    stand = None if x._stand is None else x._stand()
+    if stand is not None:
+        stand.tensor, stand.has_become = as_it_is(x), True
+    pieces = value._pieces
     torch.Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
-    x._layout, x._pieces, x._asked, x._resolved, x._shown, x._turned, x._total = (
+    x._layout, x._pieces, x._asked, x._resolved, x._shown, x._turned, x._total, x._stand = (
         value._layout,
-        value._pieces,
+        pieces,
         value._asked,
         None,
         value._shown,
         None,
+        value._total,
         None,
     )
 
@@ -467,8 +509,9 @@ _OWN_STATE = (
     "_shown",
     "_turned",
     "_total",
+    "_stand",
     # of folded tensors
-    "_unfolded",
+    "_of",
     "_groups",
     "_written",
     "_later",

@@ -18,7 +18,7 @@ from .local_run import called, run_everywhere
 from .movement import spread
 from .op_kind import OpKind, kind_of
 from .schedule import Schedule
-from .tensor import Tensor, wrap, wrap_total
+from .tensor import Stand, Tensor, stand_of, wrap, wrap_total
 from .total import Contributions, Origin, known_total
 
 __all__ = ["TotalCall", "total_call"]
@@ -108,15 +108,16 @@ class TotalCall:
             for x, need in zip(tensors, self.inputs, strict=True)
         )
 
-    def _everywhere(self, args: Args, kwargs: Kwargs, laid: Sequence[Tensor]) -> object:
+    def _everywhere(self, args: Args, kwargs: Kwargs, laid: Sequence[Tensor] | Stand) -> object:
         there = [
             x if x._layout is need else spread(lazy_clone(x._pieces[0]), need)
-            for x, need in zip(laid, self.inputs, strict=True)
+            for x, need in zip([laid.tensor] if isinstance(laid, Stand) else laid, self.inputs, strict=True)
         ]
         return run_everywhere(self.func, args, kwargs, there, self.schedule, self.rule)
 
     def _finished(self, result: object, args: Args, kwargs: Kwargs, laid: Sequence[Tensor]) -> object:
-        origin = Origin(partial(self._everywhere, args, kwargs, laid) if self.keeps else None, self.is_view)
+        held = stand_of(laid[0]) if self.is_view else laid
+        origin = Origin(partial(self._everywhere, args, kwargs, held) if self.keeps else None, self.is_view)
         shared = laid[0]._total.written if self.is_view and laid[0]._total is not None else [False]
         if isinstance(result, torch.Tensor):
             return self._labeled(result, 0, origin, shared)

@@ -298,6 +298,10 @@ class Maker:
         self.names = self.words.words()
 
     @property
+    def leaves(self) -> set[str]:
+        return {line.partition(" = ")[0] for line in self.lines if " = leaf(" in line}
+
+    @property
     def tensors(self) -> dict[str, torch.Tensor]:
         return {k: v for k, v in self.names.items() if isinstance(v, torch.Tensor)}
 
@@ -356,9 +360,13 @@ class Maker:
         try:
             _run_line(line, self.names, self.words)
         except Exception:  # noqa: BLE001 - whatever plain torch refuses is no line
-            self._again()
             return False
-        if not all(map(_is_small, self.tensors.values())):
+        name = line.partition(" = ")[0]
+        made = self.names.get(name)
+        if name in self.names and not (isinstance(made, torch.Tensor) and _is_small(made)):
+            del self.names[name]
+            return False
+        if name not in self.names and not all(map(_is_small, self.tensors.values())):
             self._again()
             return False
         self.lines.append(line)
@@ -493,7 +501,7 @@ def _check_memory(m: Maker, one: str, other: str, text: str) -> None:
         raise LookupError
     if "{y}" not in text:
         return
-    if "out=" in text and x.dtype is not y.dtype:
+    if "out=" in text and (x.dtype is not y.dtype or x.dtype is torch.bool):
         raise LookupError
     if x.untyped_storage()._cdata == y.untyped_storage()._cdata and (x is not y or text not in _ALONE):
         raise LookupError
@@ -544,7 +552,8 @@ def move(m: Maker) -> str:
 def move_elsewhere(m: Maker) -> str:
     x = m.pick()
     sizes = m.rng.choice([{"a": 2}, {"z": 2, "a": 2}, {"a": 1}, {"b": 3}])
-    return f"{m.new()} = moved({x}, {m.layout(m.of(x).dim(), (), sizes=sizes)}, {sizes})"
+    kinds = () if m.of(x).dtype is torch.bool else ("SUM",)
+    return f"{m.new()} = moved({x}, {m.layout(m.of(x).dim(), kinds, sizes=sizes)}, {sizes})"
 
 
 @step(3)
@@ -596,8 +605,8 @@ def make_program(seed: int, length: int = 16, *, differentiable: bool = False) -
         if len(m.lines) >= length:
             break
     if differentiable:
-        leaves = [name for name, x in m.tensors.items() if x.requires_grad and x.is_leaf]
-        outs = [name for name, x in m.tensors.items() if x.requires_grad and not x.is_leaf]
+        leaves = [name for name, x in m.tensors.items() if x.requires_grad and name in m.leaves]
+        outs = [name for name, x in m.tensors.items() if x.requires_grad and name not in m.leaves]
         if outs:
             total = " + ".join(f"({name} * {k + 2}).sum()" for k, name in enumerate(outs[-4:]))
             m.add(f"({total}).backward()")

@@ -124,6 +124,21 @@ KNOWN = {
         "z.mul_(2)",
         "for v in (x, y, z, w): seen(v)",
     ),
+    "what is pending on another mesh over an axis of the same name": (
+        SQUARE,
+        "x = contributed(1, (3,), float64, [''], {'a': 'SUM'}, 'own')",
+        "y = moved(x, [''], {'a': 'SUM'}, {'a': 3})",
+        "seen(y)",
+        "looked_at(y)",
+        "seen(y + y)",
+    ),
+    "reshapes of nothing": (
+        SQUARE,
+        "x = given(1, (0, 4), float64, ['', 'a'])",
+        "seen(x.repeat_interleave(2, 0))",
+        "seen(x.view(3, 0, 4))",
+        "seen(x.reshape(2, 0))",
+    ),
     "views in inference mode of what was made outside": (
         SQUARE,
         "x = given(1, (4, 4), float64, ['a', 'b'])",

@@ -52,8 +52,9 @@ def reshape_dims(before: Sequence[int], after: Sequence[int]) -> tuple[Dims, Dim
 def reshape_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Runs of dims with equal products, as short as possible."""
     if 0 in before or 0 in after:
-        same = 0
-        while same < min(len(before), len(after)) and before[same] == after[same]:
+        same = len(before) if tuple(before) == tuple(after) else 0
+        # What stands beside the zero need not have equal products.
+        while same < min(len(before), len(after)) and before[same] == after[same] != 0:
             same += 1
         rest = [(list(before[same:]), list(after[same:]))] if same < max(len(before), len(after)) else []
         return [([size], [size]) for size in before[:same]] + rest

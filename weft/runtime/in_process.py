@@ -107,9 +107,9 @@ def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
 
 
 def _move_whole(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -> Pieces:
-    if source.pending and (source.pending != target.pending or source.mesh is not target.mesh):
+    if source.pending and (source.pending != target.pending or source.mesh != target.mesh):
         # Axes of two meshes are not one axis because they have one name.
-        left = [item for item in source.pending if item in target.pending and source.mesh is target.mesh]
+        left = [item for item in source.pending if item in target.pending and source.mesh == target.mesh]
         kept = source.with_pending(left if tuple(left) == target.pending else ())
         pieces = _reduced_whole(pieces, source, kept, shape)
         source = kept

@@ -7,8 +7,9 @@ from typing import cast
 import torch
 
 from ..runtime.holding import holding
-from .dispatch import handler, tensors_in
+from .handling import handler
 from .local_run import swapped
+from .preparing import tensors_in
 from .tensor import Tensor
 
 aten = torch.ops.aten

@@ -10,7 +10,8 @@ import torch
 
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .movement import from_plain
 from .reductions import is_cut, moments, wide
 from .tensor import Tensor

@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from .dispatch import handler
+from .handling import handler
 from .movement import moved
 from .tensor import Tensor, as_it_is, become
 from .writing import store

@@ -14,7 +14,8 @@ from ..runtime.holding import holding
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from . import comm_log, policy
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .movement import from_plain, note_move
 from .reductions import wide
 from .tensor import Tensor, wrap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .dispatch import handler
+from .handling import handler
 
 aten = torch.ops.aten
 

@@ -12,7 +12,8 @@ from ..planning.windows import Reach
 from ..rules.convolution import convolution, convolution_backward, convolution_backward_here, convolution_here
 from ..rules.registry import Region
 from ..runtime.holding import holding
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .tensor import Tensor, wrap
 from .windowing import Look, Reaches, Windowed, windowed
 

@@ -9,7 +9,7 @@ import torch
 
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
-from .dispatch import handler
+from .handling import handler
 from .movement import from_plain
 from .tensor import Tensor, wrap
 

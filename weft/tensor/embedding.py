@@ -13,7 +13,8 @@ from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
-from .dispatch import handler, run_by_rule, run_in
+from .dispatch import run_by_rule, run_in
+from .handling import handler
 from .tensor import Tensor
 
 aten = torch.ops.aten

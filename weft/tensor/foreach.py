@@ -14,7 +14,7 @@ import torch
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
 from .aliasing import is_copy, note_unseen_write, refresh
-from .dispatch import handler
+from .handling import handler
 from .movement import from_plain, moved, to_plain
 from .op_kind import kind_of
 from .tensor import Tensor, wrap

@@ -11,8 +11,8 @@ from torch.utils import _foreach_utils
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .arguments import argument
-from .dispatch import handler
 from .folded import Folded
+from .handling import handler
 from .movement import moved
 from .reductions import is_cut, is_norm, norm_of, norm_terms, wide
 from .resolving import resolve

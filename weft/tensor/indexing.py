@@ -7,7 +7,8 @@ from typing import cast
 
 import torch
 
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .tensor import Tensor
 
 aten = torch.ops.aten

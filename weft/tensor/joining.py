@@ -11,7 +11,8 @@ import torch
 
 from ..planning.rearrangement import Part, Run
 from .arguments import argument, as_dim
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .rearranging import alike, rearranged
 from .tensor import Tensor
 

@@ -10,7 +10,8 @@ import torch
 
 from ..planning import move_cost
 from ..sharding.placements import ReduceOp
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .reductions import moments, wide
 from .tensor import Tensor
 

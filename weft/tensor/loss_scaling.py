@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 
-from .dispatch import handler
+from .handling import handler
 from .movement import to_plain
 from .tensor import Tensor
 

@@ -9,7 +9,8 @@ import torch
 from ..rules.losses import ELEMENTWISE, NONE, SUM
 from .arguments import argument
 from .classes import nll_loss_of_split_classes, nll_loss_of_split_classes_backward, stays_split
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .tensor import Tensor
 
 aten = torch.ops.aten

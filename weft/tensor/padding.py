@@ -12,7 +12,8 @@ import torch
 from ..planning.rearrangement import Part, Run
 from ..sharding.placements import ReduceOp
 from .arguments import argument
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .rearranging import rearranged, resolved
 from .tensor import Tensor
 

@@ -15,7 +15,8 @@ from ..rules.pooling import pooling
 from ..rules.registry import Region
 from .arguments import argument
 from .convolution import cropped, hollow, reached, unpadded
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .reductions import wide
 from .tensor import Tensor
 from .windowing import Look, Reaches, windowed

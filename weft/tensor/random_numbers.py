@@ -7,7 +7,8 @@ from typing import cast
 import torch
 
 from ..runtime.holding import holding
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .movement import from_plain, moved
 from .overwriting import overwrite
 from .tensor import Tensor, wrap

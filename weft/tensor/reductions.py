@@ -13,7 +13,8 @@ from typing import cast
 import torch
 
 from ..rules.arguments import dim_set
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .tensor import Tensor
 
 __all__ = ["is_cut", "is_norm", "moments", "norm_of", "norm_terms", "wide"]

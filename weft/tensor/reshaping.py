@@ -14,9 +14,11 @@ from ..runtime.process_group import execution
 from ..runtime.rearranging import rearrange
 from ..sharding.geometry import box_at, box_shape
 from .aliasing import remember, remember_alias
-from .dispatch import handler, layouts_for, run_by_rule
+from .dispatch import run_by_rule
 from .folded import Folded, fold
+from .handling import handler
 from .movement import moved, note_move
+from .preparing import layouts_for
 from .rearranging import here, note_rearrangement
 from .reshape_way import Way, find_way, merged_from
 from .tensor import Tensor, stand_of, wrap

@@ -10,7 +10,8 @@ import torch
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
 from .arguments import argument, as_dim
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .movement import moved, note_move
 from .tensor import Tensor, wrap
 

@@ -10,7 +10,8 @@ import torch
 
 from ..planning.rearrangement import Part, Run
 from .arguments import argument, as_dims
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .rearranging import rearranged
 from .tensor import Tensor
 

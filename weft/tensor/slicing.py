@@ -13,7 +13,8 @@ from ..runtime.holding import holding
 from ..sharding.placements import ReduceOp
 from .aliasing import remember, remember_alias
 from .arguments import argument, as_dim
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .rearranging import alike, rearranged, resolved
 from .tensor import Tensor
 from .viewing import shown, view_geometry

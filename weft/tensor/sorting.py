@@ -11,7 +11,8 @@ from ..runtime.holding import holding
 from ..sharding.geometry import box_at
 from ..sharding.layout import Layout
 from .arguments import argument, as_dim
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .movement import moved, note_move
 from .rearranging import resolved
 from .tensor import Tensor, wrap

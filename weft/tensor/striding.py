@@ -12,7 +12,8 @@ import torch
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
 from .aliasing import is_copy, remember
-from .dispatch import handler, run_by_rule
+from .dispatch import run_by_rule
+from .handling import handler
 from .movement import from_plain, to_plain
 from .tensor import Tensor
 from .viewing import shown

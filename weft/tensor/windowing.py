@@ -21,9 +21,10 @@ from ..runtime.rearranging import rearrange
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .chooser import Choice, Input, choose
-from .dispatch import brought, run_in, tensors_in
+from .dispatch import brought, run_in
 from .local_run import run_everywhere, schedule_for, swapped
 from .movement import moved
+from .preparing import tensors_in
 from .rearranging import note_rearrangement, resolved
 from .schedule import Schedule
 from .tensor import Tensor, wrap

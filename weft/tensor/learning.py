@@ -1,0 +1,115 @@
+"""Learning: what is remembered of a call, so that the next one like it is found by one look-up."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+
+from ..rules.registry import rule_for
+from .direct import (
+    Signature,
+    is_known,
+    remember_call,
+    remember_other,
+    remember_recipe,
+    remember_resolving,
+    remember_shard_call,
+)
+from .handling import handlers, may_run_by_rule
+from .local_run import expects_contiguous
+from .op_kind import kind_of
+from .preparing import known, prepared_for, tensors_in
+from .recipe import Recipe, recipe_for
+from .tensor import Tensor
+from .total_run import TotalCall
+
+__all__ = ["learn", "resolved_first"]
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+
+def learn(signature: Signature, func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object) -> None:
+    """Remembers how a call was made that gave this result."""
+    if is_known(signature):
+        return
+    if _is_direct(func, args, kwargs, result):
+        remember_call(signature, result, writes=bool(kind_of(func).written))
+    elif _runs_on_one_shard(func, args, kwargs, result):
+        remember_shard_call(signature, result, kind_of(func), args)
+    elif (kept := _recipe(func, args, kwargs)) is not None:
+        remember_recipe(signature, args, kind_of(func), *kept)
+    elif (positions := resolved_first(func, args, kwargs)) is not None:
+        remember_resolving(signature, positions)
+    elif not any(type(x) is Tensor and (x._shown is not None or x._resolved is not None) for x in args):
+        remember_other(signature)
+
+
+def _is_direct(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object) -> bool:
+    """Whether a call took its arguments as they lie, in one memory, and read them, viewed or wrote to the first."""
+    kind = kind_of(func)
+    if not may_run_by_rule(func) or kind.outs:
+        return False
+    if kind.written and not (kind.written == (0,) and result is args[0]):
+        return False
+    tensors = cast("list[Tensor]", tensors_in(args, kwargs))
+    prepared = known(func, args, kwargs, tensors)
+    if prepared is None or not prepared.whole or prepared.once or prepared.outputs is None:
+        return False
+    if any(type(x) is not Tensor or x._shown is not None for x in tensors):
+        return False
+    return all(x._layout is need for x, need in zip(tensors, prepared.inputs, strict=True))
+
+
+def _runs_on_one_shard(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object) -> bool:
+    """Whether a call took its arguments as they lie, and ran as it is on the one shard of each that is stored here."""
+    kind = kind_of(func)
+    if func in handlers or kind.outs or kind.viewed not in (None, 0):
+        return False
+    if kind.written and not (kind.written == (0,) and result is args[0]):
+        return False
+    tensors = cast("list[Tensor]", tensors_in(args, kwargs))
+    prepared = known(func, args, kwargs, tensors)
+    if prepared is None or prepared.whole or prepared.once or prepared.schedule is None:
+        return False
+    rule, places = prepared.rule, prepared.schedule.places
+    if rule is None or any(each is not None for each in (rule.local, rule.local_args, rule.local_op, rule.of_nothing)):
+        return False
+    if any(type(x) is not Tensor or len(x._pieces) != 1 or x._shown is not None for x in tensors):
+        return False
+    if not kind.is_pure and (tensors[0]._layout.pending or tensors[0]._resolved is not None):
+        return False
+    once = len(places) == 1 and all(read == (0, None) for read in places[0].reads)
+    return once and all(x._layout is need for x, need in zip(tensors, prepared.inputs, strict=True))
+
+
+def _recipe(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> tuple[TotalCall | None, Recipe | None] | None:
+    """How to repeat a call that took its arguments as they lie and did not write to them: on whole values, and anyway."""
+    if not may_run_by_rule(func):
+        return None
+    tensors = cast("list[Tensor]", tensors_in(args, kwargs))
+    prepared = known(func, args, kwargs, tensors)
+    if prepared is None or prepared.once or prepared.schedule is None or prepared.rule is None:
+        return None
+    if any(type(x) is not Tensor or x._shown is not None for x in tensors):
+        return None
+    total, recipe = prepared.total, None
+    if any(x._layout is not need for x, need in zip(tensors, prepared.inputs, strict=True)):
+        return None if total is None or not kind_of(func).is_pure or not total.takes(tensors) else (total, None)
+    if kind_of(func).is_pure and prepared.rule.local is None and prepared.rule.local_args is None:
+        recipe = recipe_for(prepared.rule.local_op or func, args, prepared.schedule, expects_contiguous(func))
+    return None if total is None and recipe is None else (total, recipe)
+
+
+def resolved_first(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> tuple[int, ...] | None:
+    """The pending arguments, by position, of a call that resolves them and nothing else of them."""
+    waiting = [at for at, x in enumerate(args) if type(x) is Tensor and x._layout.pending]
+    if not waiting or not kind_of(func).is_pure or rule_for(func) is None:
+        return None
+    given = [at for at, x in enumerate(args) if isinstance(x, torch.Tensor)]
+    tensors = tensors_in(args, kwargs)
+    if len(given) < len(tensors) or not may_run_by_rule(func):
+        return None
+    needs = dict(zip(given, prepared_for(func, args, kwargs, tensors).inputs, strict=True))
+    return tuple(at for at in waiting if needs[at] is cast(Tensor, args[at])._layout.resolved) or None

@@ -157,7 +157,7 @@ def communication() -> tuple[Row, ...]:
             {"x": REQUIRED, "mesh": REQUIRED, "dim_specs": REQUIRED, "replicated_axes": None},
             ROUND_TRIP,
             f"{TENSOR}test_conversion",
-            differs="`**kwargs` are not taken: the documents name none, and a misspelt one should be told.",
+            differs="`**kwargs` is one by name, `async_op`: the documents name none, and a misspelt one should be told.",
             dim_specs="`P(...)`, a mapping or one axis name do as well as `DimSpec`s; dims left out at the end are whole.",
         ),
         says(RESULT, "`x` may be a pytree of tensors", "weft.shard", f"{TENSOR}test_conversion"),

@@ -181,3 +181,6 @@ def test_kinds_that_commute_resolve_together_and_others_one_by_one(memory) -> No
     assert summed.item() == 1010
     with pytest.raises(weft.PlanError, match="all_reduce"):
         mixed.item()
+    crossed = weft.from_local([torch.tensor(v) for v in (3.0, 1.0, 1.0, 3.0)], mixed.mapping)
+    assert weft.all_reduce(weft.all_reduce(crossed, "sum", "a"), "max").item() == 4
+    assert weft.all_reduce(weft.all_reduce(crossed, "max", "b"), "sum").item() == 6

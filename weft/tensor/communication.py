@@ -415,8 +415,10 @@ def _combine_and_move(
 
 def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequence[str], op: str) -> torch.Tensor:
     """What is left to reduce over `axes`, as a tensor that holds it pending."""
+    # Axes that hold just this reduction are only resolved; others would combine what is not a value yet.
+    only_resolved = all((axis, kind) in layout.pending for axis in axes)
     for axis, waiting in layout.pending:
-        if waiting is not kind and (axis in axes or len(axes) > 0):
+        if waiting is not kind and not only_resolved:
             raise ValueError(
                 f"{op} was asked for the {kind}, but a {waiting} is pending over mesh axis {axis!r}: reduce that first with reduce_op='{waiting}'"
             )

@@ -487,6 +487,21 @@ def halos_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
 
 
 @program
+def orders(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    x = torch.randperm(60, generator=torch.Generator().manual_seed(1)).reshape(4, 15).double()
+    for spec in (P(None, mesh.axis_names), P("a", mesh.axis_names[-1] if len(devices) == 4 else None)):
+        ours = weft.shard(x, mesh, spec).requires_grad_()
+        with weft.comm_log() as log:
+            found = (*ours.sort(1), *ours.topk(2, 1), *ours.kthvalue(13, 1), *ours.median(1), *ours.topk(9, 1))
+        for k, each in enumerate(found):
+            yield f"{spec} {k}", each.detach()
+        (found[0] * numbers(4, 15, dtype=torch.float64)).sum().backward()
+        yield f"{spec} gradient", ours.grad
+        yield f"{spec} moves", (log.counts(), log.bytes_received, log.total_bytes)
+
+
+@program
 def gradients_of_movements(devices: Sequence[Device]) -> Iterator[Yielded]:
     mesh = mesh_of(devices)
     layouts = [layout for layout in layouts_of(mesh) if not layout.pending]

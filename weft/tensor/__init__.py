@@ -9,6 +9,7 @@ from types import ModuleType
 from ..rules import table  # noqa: F401 - fills the table of rules
 from ..runtime.host_memory import keep_freed_memory
 from . import (  # noqa: F401 - Tensor's ops and its print
+    aside,
     attention,
     batch_norm,
     becoming,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import torch
 
+from ..planning import plan_layouts
 from ..runtime.holding import holding
 from ..sharding.geometry import box_at
 from ..sharding.layout import Layout
 from .arguments import argument, as_dim
+from .aside import set_aside, whole_rows
 from .dispatch import run_by_rule
 from .handling import handler
 from .movement import moved, note_move
@@ -26,13 +29,48 @@ Best = tuple[torch.Tensor, torch.Tensor]
 Pick = Callable[[torch.Tensor], Best]
 
 
-@handler(aten.topk.default)
+@handler(aten.topk.default, may_be_direct=True)
 def _topk(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, k = cast("tuple[Tensor, int]", args[:2])
     dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
     order = [argument(func, args, kwargs, name) for name in ("largest", "sorted")]
-    best = _by_offers(x, dim, k, lambda value: func(value, k, dim, *order), str(func))
-    return run_by_rule(func, args, kwargs) if best is None else best
+    if _offers_least(x, dim, k):
+        best = _by_offers(x, dim, k, lambda value: func(value, k, dim, *order), str(func))
+        if best is not None:
+            return best
+    return run_by_rule(func, (set_aside(x, [dim] if x.dim() else [], str(func)), *args[1:]), kwargs)
+
+
+@handler(aten.kthvalue.default, may_be_direct=True)
+def _kthvalue(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """One of the smallest is one of the smallest that devices offer, one of the largest one of the largest."""
+    x, k = cast("tuple[Tensor, int]", args[:2])
+    dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
+    count = x.shape[dim] if x.dim() else 1
+    largest = count - k + 1 < k
+    offered = count - k + 1 if largest else k
+    if 1 <= k <= count and _offers_least(x, dim, offered):
+
+        def place(value: torch.Tensor) -> Best:
+            return cast(Best, func(value, value.shape[dim] - offered + 1 if largest else k, dim, True))
+
+        offer = partial(torch.topk, k=offered, dim=dim, largest=largest)
+        best = _by_offers(x, dim, offered, place, str(func), offer)
+        if best is not None:
+            return best if argument(func, args, kwargs, "keepdim") else tuple(aten.squeeze.dim(y, dim) for y in best)
+    return run_by_rule(func, (set_aside(x, [dim] if x.dim() else [], str(func)), *args[1:]), kwargs)
+
+
+def _offers_least(x: Tensor, dim: int, k: int) -> bool:
+    """Whether it takes fewer bytes to gather the best of each device than to bring whole rows to devices."""
+    layout = x._layout.resolved
+    if not x.dim() or not layout.splits[dim]:
+        return False
+    shape = tuple(k * layout.split_count(dim) if d == dim else size for d, size in enumerate(x.shape))
+    sizes = (x.dtype.itemsize, torch.int64.itemsize)
+    target = layout.with_split(dim, ())
+    offers = sum(plan_layouts(layout, target, shape, size).bytes_received.max for size in sizes)
+    return offers <= whole_rows(layout, tuple(x.shape), x.dtype.itemsize, (dim,))[1]
 
 
 @handler(aten.max.dim, aten.min.dim, may_be_direct=True)
@@ -73,8 +111,11 @@ def _place_in_all(extreme: Op, x: torch.Tensor) -> torch.Tensor:
     return row * x.shape[-1] + cast(torch.Tensor, aten.take.default(places, row))
 
 
-def _by_offers(x: Tensor, dim: int, k: int, pick: Pick, op: str) -> Best | None:
-    """The best of a split dim from what each device offers, or None where gathering moves no more than that."""
+def _by_offers(x: Tensor, dim: int, k: int, pick: Pick, op: str, offer: Pick | None = None) -> Best | None:
+    """The best of a split dim from what each device offers, or None where gathering moves no more than that.
+
+    `offer` gives the k best of a part, where `pick` gives less.
+    """
     layout = x._layout.resolved
     if not x.dim() or not layout.splits[dim] or k < 1:
         return None
@@ -89,7 +130,7 @@ def _by_offers(x: Tensor, dim: int, k: int, pick: Pick, op: str) -> Best | None:
             note_move(_without_memory(shape, layout, dtype), target, op)
         values, places = pick(x._pieces[0])
         return wrap((values,), target, values.shape), wrap((places,), target, places.shape)
-    offered = _offered(x, dim, offers, pick)
+    offered = _offered(x, dim, offers, offer or pick)
     values, places = (moved(each, target, op, implicit=True) for each in offered)
     best, at = pick(values)
     return best, aten.gather.default(places, dim, at)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
+from torch.autograd.graph import increment_version
 
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
@@ -95,8 +96,17 @@ def _elementwise(func: Op, args: Args, kwargs: Kwargs) -> object:
     result = func(*here, **options) if any(counts) else []
     if written:
         _stored(entries, [j for j, i in enumerate(lists) if i in written], str(func))
+        _counted(func, changing)
         return args[0] if func._schema.returns else None
     return _regrouped(cast("list[torch.Tensor]", result), entries)
+
+
+def _counted(func: Op, written: Sequence[torch.Tensor]) -> None:
+    """Counts writes to the tensors of a list, which autograd does not do for ops that we run: it leaves that to kernels."""
+    if func._schema.name.removeprefix("aten::").startswith("_fused"):
+        note_unseen_write()  # torch's own fused steps do not count theirs
+    else:
+        increment_version([x for x in written if isinstance(x, Tensor) and not x.is_inference()])
 
 
 def _is_written_elsewhere(x: torch.Tensor) -> bool:
@@ -118,7 +128,6 @@ def _one_by_one(func: Op, args: Args, kwargs: Kwargs, places: int) -> None:
             for value, kind in zip(args, kinds, strict=False)
         ]
         func(*here, **kwargs)
-        note_unseen_write()
 
 
 def _evenly(x: torch.Tensor, is_written: bool) -> torch.Tensor:

@@ -96,7 +96,8 @@ class PlainWords:
         return found
 
     def given(self, seed, shape, dtype, splits, pending=None, how=""):  # type: ignore[no-untyped-def]
-        return _whole(seed, shape, dtype, how).clone(memory_format=torch.preserve_format)
+        whole = _whole(seed, shape, dtype, how)
+        return whole.clone() if how in ("expanded", "windows") else whole
 
     def contributed(self, seed, shape, dtype, splits, pending, how):  # type: ignore[no-untyped-def]
         (kind,) = set(pending.values())
@@ -360,6 +361,8 @@ class Maker:
         try:
             _run_line(line, self.names, self.words)
         except Exception:  # noqa: BLE001 - whatever plain torch refuses is no line
+            if not line.startswith("v") or " = " not in line:
+                self._again()  # it may have done a part of it
             return False
         name = line.partition(" = ")[0]
         made = self.names.get(name)
@@ -431,7 +434,7 @@ _VIEWS = [
     "{x}.detach()", "{x}.data", "{x}.view(-1)", "{x}.t()", "{x}[1:]", "{x}[::2]", "{x}[0]", "{x}[-1]", "{x}[..., 0]", "{x}[:, 1:]", "{x}[None]",
     "{x}.unsqueeze(-1)", "{x}.squeeze()", "{x}.view(2, -1)", "{x}.view(-1, 2)", "{x}.real", "{x}.imag", "{x}.conj()", "{x}.diagonal()",
     "{x}[...]", "{x}.view_as({x})", "{x}.T", "torch.view_as_real({x})", "{x}.mT", "{x}.expand(3, *{x}.shape)", "{x}[:2, :2]", "{x}.view(1, -1)",
-    "{x}.as_strided((2,), (1,))", "{x}.as_strided((2, 2), (1, 2))", "{x}.as_strided((3,), (2,), 1)", "{x}.flatten().view(-1)", "torch.ops.aten.alias({x})",
+    "{x}.as_strided((2,), (1,))", "{x}.as_strided((2, 2), (1, 2))", "{x}.as_strided((3,), (2,), 1)", "torch.ops.aten.alias({x})",
     "{x}.view({x}.shape[0], -1)", "{x}.view(-1, {x}.shape[-1])", "{x}.view(-1, {x}.shape[-1])",
 ]  # fmt: skip
 _DIMS = [
@@ -443,7 +446,7 @@ _DIMS = [
 _DIM_VIEWS = [
     "{x}.unbind({d})[0]", "{x}.unbind({d})[-1]", "{x}.chunk(2, {d})[-1]", "{x}.split(2, {d})[0]", "{x}.unfold({d}, 2, 1)", "{x}.narrow({d}, 0, 1)",
     "{x}.movedim({d}, 0)", "{x}.transpose({d}, 0)", "{x}.select({d}, 0)", "{x}.unsqueeze({d})", "{x}.tensor_split(3, {d})[1]", "{x}.narrow({d}, 1, 2)",
-    "{x}.squeeze({d})", "{x}.unflatten({d}, (2, -1))", "{x}.unflatten({d}, (-1, 2))", "{x}.flatten({d}, -1)", "{x}.diagonal(0, {d}, 0)",
+    "{x}.squeeze({d})", "{x}.unflatten({d}, (2, -1))", "{x}.unflatten({d}, (-1, 2))", "{x}.diagonal(0, {d}, 0)",
 ]  # fmt: skip
 _WRITES = [
     "{x}.add_(3)", "{x}.mul_(2)", "{x}.zero_()", "{x}.fill_(2)", "{x}.neg_()", "{x}.clamp_(-1, 1)", "{x}[0].mul_(3)", "{x}[0].fill_(2)", "{x}[0] = 1",
@@ -458,7 +461,7 @@ _WRITES = [
 ]  # fmt: skip
 _LOOKS = [
     "looked_at({x})", "seen({x})", "seen({x}.sum())", "seen({x}.exp().sum())", "{x}.exp()", "seen(({x} * 2).clamp(-3, 3))", "seen({x}.tolist())", "{x}.softmax(0)",
-    "seen(torch.as_tensor({x}.shape))", "seen({x}.double().norm())", "seen({x}[0])", "seen({x} * {x})", "seen({x}.flatten())",
+    "seen(torch.as_tensor({x}.shape))", "seen({x}.double().norm())", "seen({x}[0])", "seen({x} * {x})", "seen({x}.reshape(-1))",
 ]  # fmt: skip
 _PAIRS = [
     "{x} + {y}", "{x} - {y}", "{x} * {y}", "{x} @ {y}", "{x} @ {y}.t()", "{x}.t() @ {y}", "torch.maximum({x}, {y})", "torch.cat([{x}, {y}])", "{x}.add({y}, alpha=2)",
@@ -479,6 +482,8 @@ _PAIR_WRITES = [
 
 
 def _line(m: Maker, text: str, *, named: bool) -> str:
+    if m.differentiable and any(word in text for word in _LEFT_OPEN):
+        raise LookupError
     x = m.pick()
     y = m.pick()
     if "{y}" in text and m.rng.random() < 0.7:
@@ -492,6 +497,10 @@ def _line(m: Maker, text: str, *, named: bool) -> str:
         _check_memory(m, x, y, text)
     line = text.replace("{x}", x).replace("{y}", y)
     return f"{m.new()} = {line}" if named else line
+
+
+_LEFT_OPEN = ("topk", "sort", "max({d})", "t_()", "transpose_(", "squeeze_(")
+"""Which of equal values has the gradient, and what becomes of views of what is turned in place."""
 
 
 def _check_memory(m: Maker, one: str, other: str, text: str) -> None:
@@ -609,7 +618,10 @@ def make_program(seed: int, length: int = 16, *, differentiable: bool = False) -
         outs = [name for name, x in m.tensors.items() if x.requires_grad and name not in m.leaves]
         if outs:
             total = " + ".join(f"({name} * {k + 2}).sum()" for k, name in enumerate(outs[-4:]))
+            before = len(m.words.looked)
             m.add(f"({total}).backward()")
+            # Where it raises, gradients are as far as it came.
+            leaves = leaves if len(m.words.looked) == before else []
         for name in leaves:
             m.add(f"seen({name}.grad if {name}.grad is not None else 0)")
     for name in m.tensors:

@@ -1,10 +1,12 @@
-"""Programs compute on sharded tensors what they compute on plain ones: views, writes, movements, gradients."""
+"""Random programs compute on sharded tensors what they compute on plain ones: views, writes, movements, gradients."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.tensor.programs import Program, difference, shortened
+from tests.tensor.programs import Program, difference, make_program, shortened
+
+BATCH = 25
 
 
 def check(program: Program) -> None:
@@ -12,6 +14,18 @@ def check(program: Program) -> None:
     if difference(program) or difference(program):
         short = shortened(program)
         raise AssertionError(f"{difference(short) or difference(program)}\n\n{short}")
+
+
+@pytest.mark.parametrize("batch", range(8))
+def test_random_programs(batch: int) -> None:
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        check(make_program(seed))
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_gradients_of_random_programs(batch: int) -> None:
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        check(make_program(seed, differentiable=True))
 
 
 SQUARE = {"a": 2, "b": 2}
@@ -109,6 +123,20 @@ KNOWN = {
         "w[3:9].neg_()",
         "z.mul_(2)",
         "for v in (x, y, z, w): seen(v)",
+    ),
+    "list ops count as writes": (
+        SQUARE,
+        "x = given(1, (5, 4), float64, ['a', 'b'])",
+        "y = x[1:4]",
+        "torch._foreach_add_([x], 1)",
+        "seen(y)",
+        "w = leaf(given(2, (5, 4), float64, ['a', '']))",
+        "z = w * w",
+        "with torch.no_grad(): torch._foreach_mul_([w], 2)",
+        "z.sum().backward()",
+        "torch._fused_sgd_([x], [x.clone()], [], weight_decay=0.0, momentum=0.0, lr=0.5, dampening=0.0, nesterov=False, "
+        "maximize=False, is_first_step=False)",
+        "seen(y)",
     ),
     "what is pending on another mesh over an axis of the same name": (
         SQUARE,

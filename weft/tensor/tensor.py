@@ -318,7 +318,7 @@ class Tensor(torch.Tensor):
             tuple(self.shape),
             self._asked,
             self.dtype,
-            self.requires_grad and self.is_leaf,
+            self.requires_grad,
             state,
         )
 

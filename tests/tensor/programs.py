@@ -97,7 +97,9 @@ class PlainWords:
 
     def given(self, seed, shape, dtype, splits, pending=None, how=""):  # type: ignore[no-untyped-def]
         whole = _whole(seed, shape, dtype, how)
-        return whole.clone() if how in ("expanded", "windows") else whole
+        if how in ("expanded", "windows"):
+            return whole.clone()
+        return torch.empty_strided(whole.shape, whole.stride(), dtype=dtype).copy_(whole)
 
     def contributed(self, seed, shape, dtype, splits, pending, how):  # type: ignore[no-untyped-def]
         (kind,) = set(pending.values())

@@ -138,6 +138,15 @@ KNOWN = {
         "maximize=False, is_first_step=False)",
         "seen(y)",
     ),
+    "the gradient of a leaf that has become another": (
+        SQUARE,
+        "x = leaf(given(1, (5, 4), float64, ['a', 'b']))",
+        "x.data = given(2, (6,), float64, ['b'])",
+        "(x * x).sum().backward()",
+        "seen(x.grad)",
+        "y = pickle.loads(pickle.dumps(x * 2))",
+        "seen(y.requires_grad)",
+    ),
     "what is pending on another mesh over an axis of the same name": (
         SQUARE,
         "x = contributed(1, (3,), float64, [''], {'a': 'SUM'}, 'own')",

@@ -184,8 +184,13 @@ class Tensor(torch.Tensor):
         """Brings the gradient of a leaf to the leaf's layout when it arrives."""
         if not self._aligned and self.requires_grad and self.is_leaf:
             self._aligned = True
-            layout = self._layout.resolved
-            self.register_hook(lambda grad: Tensor._align(grad, layout))  # type: ignore[no-untyped-call]
+            layout, me = self._layout, weakref.ref(self)
+
+            def aligned(grad: torch.Tensor | None) -> torch.Tensor | None:
+                leaf = me()
+                return Tensor._align(grad, (layout if leaf is None else leaf._layout).resolved)
+
+            self.register_hook(aligned)  # type: ignore[no-untyped-call]
 
     def full_tensor(self) -> torch.Tensor:
         """The whole value as a plain torch tensor, in every process; differentiable.

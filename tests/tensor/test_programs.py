@@ -147,6 +147,14 @@ KNOWN = {
         "y = pickle.loads(pickle.dumps(x * 2))",
         "seen(y.requires_grad)",
     ),
+    "views of an expanded view of a pending tensor": (
+        SQUARE,
+        "x = contributed(1, (4,), float64, [''], {'a': 'SUM'}, 'own')",
+        "y = x.expand(3, 4)",
+        "z = y[1:]",
+        "x.add_(3)",
+        "for v in (x, y, z): seen(v)",
+    ),
     "what is pending on another mesh over an axis of the same name": (
         SQUARE,
         "x = contributed(1, (3,), float64, [''], {'a': 'SUM'}, 'own')",

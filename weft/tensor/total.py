@@ -61,15 +61,22 @@ def own_pieces(x: Tensor) -> None:
 def part_pieces(x: Tensor) -> None:
     """Gives each contribution memory of its own, before a write or a view: neutral ones may be one expanded element."""
     pieces = x._pieces
-    if len(pieces) > 1 and x._layout.pending and not _are_parted(pieces):
+    if len(pieces) > 1 and x._layout.pending and not _are_parted(pieces, x):
         x._pieces = tuple(_copied(piece, x) for piece in pieces)
 
 
-def _are_parted(pieces: Pieces) -> bool:
-    """Whether no element of any piece is one of another, or twice in its own."""
+def _are_parted(pieces: Pieces, whole: torch.Tensor) -> bool:
+    """Whether no element of any piece is one of another, or twice in its own where it is not in the whole."""
     filled = [piece for piece in pieces if piece.numel()]
     places = {(piece.untyped_storage()._cdata, piece.storage_offset()) for piece in filled}
-    return len(places) == len(filled) and not any(map(_is_expanded, filled))
+    if len(places) != len(filled):
+        return False
+    repeats = [step == 0 for step in whole.stride()]
+    return not any(
+        step == 0 and size > 1 and not repeated
+        for piece in filled
+        for step, size, repeated in zip(piece.stride(), piece.shape, repeats, strict=True)
+    )
 
 
 def _is_expanded(x: torch.Tensor) -> bool:
@@ -132,6 +139,6 @@ def _owned(pieces: Pieces, total: torch.Tensor) -> Pieces:
     """Contributions with memory of their own and the strides of the total."""
     if _is_expanded(total):
         return pieces  # nobody can write to it
-    if _are_parted(pieces) and all(piece.stride() == total.stride() for piece in pieces):
+    if _are_parted(pieces, total) and all(piece.stride() == total.stride() for piece in pieces):
         return pieces
     return tuple(_copied(piece, total) for piece in pieces)

@@ -83,6 +83,17 @@ KNOWN = {
         "seen(y)",
         "seen(z)",
     ),
+    "views that an op takes one of another": (
+        SQUARE,
+        "x = given(1, (1, 5), float64, ['a', ''], {'b': 'SUM'})",
+        "y = x.as_strided((2,), (1,))",
+        "x.t()[0].sub_(1)",
+        "seen(y)",
+        "x.t()[1].sub_(1)",
+        "seen(y)",
+        "y.mul_(2)",
+        "seen(x)",
+    ),
     "as_strided beyond a view": (
         SQUARE,
         "x = given(1, (5, 8), float64, ['', 'a'], {'b': 'SUM'})",

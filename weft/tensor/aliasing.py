@@ -26,7 +26,7 @@ __all__ = [
     "refresh",
     "remember",
     "remember_alias",
-    "remember_data",
+    "remember_apart",
     "remember_resolved",
     "write_through",
 ]
@@ -40,8 +40,10 @@ class Shown:
     read: Callable[[Tensor], Tensor] | None
     write: Callable[[Tensor, Tensor], None] | None
     stamp: int
-    is_data: bool = False
-    """Whether it is `base.data`: torch does not count its writes as those of the base."""
+    is_apart: bool = False
+    """Whether torch counts its writes for itself, not with those of the base, as for `base.data`."""
+    reads: int = 0
+    """How often it was read again."""
 
 
 class _Copies:
@@ -92,11 +94,11 @@ def remember_alias(view: Tensor, base: Tensor) -> Tensor:
     return view
 
 
-def remember_data(data: Tensor, base: Tensor) -> Tensor:
-    """Notes that `data` is a tensor's `.data`: views of the tensor that are copies show writes to it too."""
-    if data is not base:
-        data._shown = Shown(stand_of(base), None, None, 0, is_data=True)
-    return data
+def remember_apart(alias: Tensor, base: Tensor) -> Tensor:
+    """Notes that torch does not know `alias` as a view of `base`, as for `base.data`: copies show writes to both."""
+    if alias is not base and (alias._shown is None or alias._shown.read is None):
+        alias._shown = Shown(stand_of(base), None, None, 0, is_apart=True)
+    return alias
 
 
 def note_unseen_write() -> None:
@@ -106,7 +108,14 @@ def note_unseen_write() -> None:
 
 def _stamp(x: Tensor) -> int:
     """A number that changes when a tensor, or anything that shares its memory, is written to."""
-    return _Copies.writes if x.is_inference() else x._version + (_Copies.unseen_writes << 32)
+    stamp = _Copies.writes if x.is_inference() else x._version + (_Copies.unseen_writes << 32)
+    # Torch knows nothing of reading again what an op has taken views of on its way.
+    at: Tensor | None = x
+    while at is not None and (shown := at._shown) is not None:
+        stamp += shown.reads << 16
+        at = _base(at, shown)
+        stamp += at._version if at is not None and shown.is_apart and not at.is_inference() else 0
+    return stamp
 
 
 def refresh(tensors: Iterable[torch.Tensor]) -> None:
@@ -137,6 +146,7 @@ def _refresh(x: Tensor, shown: Shown) -> None:
         for piece, now in zip(x._pieces, shown.read(base)._pieces, strict=True):
             piece.copy_(now)
         shown.stamp = stamp
+        shown.reads += 1
 
 
 def write_through(x: Tensor) -> None:
@@ -146,7 +156,7 @@ def write_through(x: Tensor) -> None:
     base = None if shown is None else _base(x, shown)
     if shown is None or base is None:
         return
-    if shown.is_data or (isinstance(shown.base, Stand) and shown.base.has_become):
+    if shown.is_apart or (isinstance(shown.base, Stand) and shown.base.has_become):
         note_unseen_write()
     if shown.write is not None:
         # The ops that write back read `x`, which is newer than its base now.
@@ -171,4 +181,4 @@ def forget_resolved() -> None:
 
 
 Tensor._refresh = staticmethod(refresh)
-Tensor._remember_data = staticmethod(remember_data)
+Tensor._remember_apart = staticmethod(remember_apart)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
@@ -11,7 +11,7 @@ import torch
 
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
-from .aliasing import is_copy, remember
+from .aliasing import is_copy, remember, remember_apart
 from .dispatch import run_by_rule
 from .handling import handler
 from .movement import from_plain, to_plain
@@ -35,6 +35,19 @@ class _Taken:
     new: tuple[int, ...]
     """Where dims of size 1 are put in, in ascending order."""
 
+    def views(self, shape: Sizes) -> Iterator[tuple[Op, Args]]:
+        """The same as views of a tensor of this shape, one of another."""
+        for dim in reversed(range(len(shape))):
+            start, step, count = self.parts[dim]
+            if count is None:
+                yield aten.select.int, (dim, start)
+            elif (start, step, count) != (0, 1, shape[dim]):
+                yield aten.slice.Tensor, (dim, start, start + (count - 1) * step + 1, step)
+        if self.order != tuple(range(len(self.order))):
+            yield aten.permute.default, (list(self.order),)
+        for dim in self.new:
+            yield aten.unsqueeze.default, (dim,)
+
 
 @handler(aten.as_strided.default)
 def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
@@ -47,17 +60,11 @@ def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
         if holding(x._layout).unified and not x._layout.pending and not is_copy(x):
             return run_by_rule(func, args, kwargs)
         return _of_whole(x, _Strided(size, stride, base if given is None else cast(int, given)))
-    y: object = x
-    for dim in reversed(range(x.dim())):
-        start, step, count = taken.parts[dim]
-        if count is None:
-            y = aten.select.int(y, dim, start)
-        elif (start, step, count) != (0, 1, x.shape[dim]):
-            y = aten.slice.Tensor(y, dim, start, start + (count - 1) * step + 1, step)
-    if taken.order != tuple(range(len(taken.order))):
-        y = aten.permute.default(y, list(taken.order))
-    for dim in taken.new:
-        y = aten.unsqueeze.default(y, dim)
+    y, may_be_copy = x, not holding(x._layout).unified or bool(x._layout.pending) or x._shown is not None
+    for view, rest in taken.views(tuple(x.shape)):
+        z = cast(Tensor, view(y, *rest))
+        # Torch will know the last one as a view of `x`, but not those on the way.
+        y = remember_apart(z, y) if may_be_copy else z
     return y if y is not x else aten.alias.default(x)
 
 

@@ -71,7 +71,7 @@ class Tensor(torch.Tensor):
     _move: ClassVar[Callable[..., torch.Tensor]]
     _issuing: ClassVar[Callable[[bool], AbstractContextManager[None]]]
     _refresh: ClassVar[Callable[[Iterable[torch.Tensor]], None]]
-    _remember_data: ClassVar[Callable[[Tensor, Tensor], Tensor]]
+    _remember_apart: ClassVar[Callable[[Tensor, Tensor], Tensor]]
     _text: ClassVar[Callable[[Tensor], str]]
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
@@ -176,7 +176,7 @@ class Tensor(torch.Tensor):
         become(self, cast(Tensor, value))
 
     def _get_data(self) -> torch.Tensor:
-        return Tensor._remember_data(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
+        return Tensor._remember_apart(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
 
     data = property(_get_data, _set_data)
 

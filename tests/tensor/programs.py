@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import pickle
 import random
 import warnings
@@ -565,6 +566,8 @@ def move(m: Maker) -> str:
 def move_elsewhere(m: Maker) -> str:
     x = m.pick()
     sizes = m.rng.choice([{"a": 2}, {"z": 2, "a": 2}, {"a": 1}, {"b": 3}])
+    if math.prod(sizes.values()) > math.prod(m.sizes.values()):
+        raise LookupError
     kinds = () if m.of(x).dtype is torch.bool else ("SUM",)
     return f"{m.new()} = moved({x}, {m.layout(m.of(x).dim(), kinds, sizes=sizes)}, {sizes})"
 
@@ -601,10 +604,11 @@ def again(m: Maker) -> str:
     return f"{m.new()} = {m.rng.choice(lines).partition(' = ')[2]}"
 
 
-def make_program(seed: int, length: int = 16, *, differentiable: bool = False) -> Program:
-    """The program of a seed."""
+def make_program(seed: int, length: int = 16, *, differentiable: bool = False, devices: int | None = None) -> Program:
+    """The program of a seed; with `devices`, on a mesh of so many."""
     rng = random.Random(seed)
-    m = Maker(rng, rng.choice(SIZES), differentiable)
+    sizes = [each for each in SIZES if devices is None or math.prod(each.values()) == devices]
+    m = Maker(rng, rng.choice(sizes), differentiable)
     while len(m.tensors) < 3:
         m.add(STEPS["give" if rng.random() < 0.6 else "contribute"][0](m))
     steps = [row for row, _ in STEPS.values()]

@@ -57,8 +57,8 @@ def swap(
     number = group.next_number()
     if group.is_streamed(wire.type):
         empty = torch.empty(0, dtype=torch.uint8, device=wire)
-        sent = [outgoing.get(k, empty).view(torch.uint8) for k in range(group.size)]
-        received = [incoming.get(k, empty).view(torch.uint8) for k in range(group.size)]
+        sent = [_bytes(outgoing.get(k, empty)) for k in range(group.size)]
+        received = [_bytes(incoming.get(k, empty)) for k in range(group.size)]
         stream(backend.alltoall(received, sent), group)
         meanwhile()
         return
@@ -67,9 +67,14 @@ def swap(
         meanwhile()
         return
     tag = fingerprint(number) & 0x7FFFFFFF
-    works = [backend.recv([x.view(torch.uint8)], k, tag) for k, x in incoming.items()]
-    works += [backend.send([x.view(torch.uint8)], k, tag) for k, x in outgoing.items()]
+    works = [backend.recv([_bytes(x)], k, tag) for k, x in incoming.items()]
+    works += [backend.send([_bytes(x)], k, tag) for k, x in outgoing.items()]
     finish(works, group, meanwhile)
+
+
+def _bytes(flat: torch.Tensor) -> torch.Tensor:
+    """The bytes of a flat tensor; a single element may have any stride, which torch minds here."""
+    return (flat if flat.stride(0) == 1 else flat.as_strided(flat.shape, (1,))).view(torch.uint8)
 
 
 def _backend(group: Group, kind: str) -> c10d.ProcessGroup:
@@ -80,7 +85,7 @@ def _backend(group: Group, kind: str) -> c10d.ProcessGroup:
 def broadcast(group: Group, flat: torch.Tensor, root: int) -> None:
     """Gives the elements of one process's flat tensor to all others of a group."""
     backend = _backend(group, flat.device.type)
-    work = backend.broadcast(flat.view(torch.uint8), group.processes.index(root))
+    work = backend.broadcast(_bytes(flat), group.processes.index(root))
     if group.is_streamed(flat.device.type):
         stream(work, group)
     else:
@@ -110,14 +115,14 @@ def _swap_small(
     head = torch.tensor([fingerprint(number)])
     leaving[:, :HEAD] = head.view(torch.uint8)
     for k, x in outgoing.items():
-        inside = x.view(torch.uint8)
+        inside = _bytes(x)
         leaving[k, HEAD : HEAD + inside.numel()] = inside
     finish_turns(backend.alltoall_base(arriving, leaving, [], []), group)
     heads = arriving[:, :HEAD].contiguous().view(torch.int64).flatten()
     if not bool((heads == head).all()):
         raise different_calls(group, heads.tolist(), int(head))
     for k, x in incoming.items():
-        inside = x.view(torch.uint8)
+        inside = _bytes(x)
         inside.copy_(arriving[k, HEAD : HEAD + inside.numel()])
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
+import weft
 from tests.docs.pages import blocks_of, pages, run_page
 
 ROOT = Path(__file__).parents[2]
+NAME = re.compile(r"(?<![\w./-])weft(?:\.[A-Za-z_]\w*)+(?![\w/])")
 PAGES = {str(path.relative_to(ROOT)): path for path in pages(ROOT) if "_build" not in path.parts}
 
 
@@ -17,6 +20,33 @@ PAGES = {str(path.relative_to(ROOT)): path for path in pages(ROOT) if "_build" n
 def test_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_page(PAGES[page].read_text(), page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_names_on_the_page_exist(page: str) -> None:
+    named = {name for code in re.findall(r"`([^`\n]+)`", PAGES[page].read_text()) for name in NAME.findall(code)}
+    assert [name for name in sorted(named) if not exists(name)] == []
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name of Weft's leads to something."""
+    value: object = weft
+    path = "weft"
+    for part in name.split(".")[1:]:
+        path = f"{path}.{part}"
+        if not hasattr(value, part):
+            try:
+                importlib.import_module(path)
+            except ImportError:
+                return False
+        value = getattr(value, part, None)
+    return True
+
+
+def test_a_name_that_is_nowhere_would_be_seen() -> None:
+    assert exists("weft.nn.shard_module")
+    assert not exists("weft.nn.shard_modules")
+    assert not exists("weft.sharding.missing.thing")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -20,7 +20,17 @@ from tempfile import TemporaryDirectory
 
 from tests.docs.pages import FENCE
 
-__all__ = ["EXAMPLES", "NOTEBOOKS", "SOURCES", "executed", "made", "notebook_of_page", "notebook_of_script", "written"]
+__all__ = [
+    "EXAMPLES",
+    "NAMES",
+    "NOTEBOOKS",
+    "SOURCES",
+    "executed",
+    "made",
+    "notebook_of_page",
+    "notebook_of_script",
+    "written",
+]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

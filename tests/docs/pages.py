@@ -3,6 +3,7 @@
 - ```` ```python ```` blocks run in order; the blocks of a page share their names.
 - A ```` ```text ```` block right below one is its output, and must be what it prints.
 - ```` ```pycon ```` blocks are checked like doctests, with the same names.
+- ```` ```console ```` blocks run the `weft` commands in them, and must show what these print.
 - ```` ```python no-run: why ```` is left out, and has to say why.
 """
 
@@ -12,10 +13,15 @@ import contextlib
 import doctest
 import io
 import re
+import shlex
 import textwrap
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+from click.testing import CliRunner
+
+from weft.cli import main
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+)(?P<info>[^`\n]*)\n(?P<body>.*?)^ *(?P=fence) *$", re.M | re.S)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -40,9 +46,11 @@ def blocks_of(text: str) -> list[Block]:
         assert fence is not None
         info, line = fence["info"].strip(), text.count("\n", 0, fence.start("body")) + 1
         kind = info.split(" ")[0]
-        if kind not in {"python", "pycon", "py", "python3"} or NO_RUN.fullmatch(info):
+        if not kind:
+            raise ValueError(f"line {line - 1}: a block is not marked: use python, pycon, console or text")
+        if kind not in {"python", "pycon", "console", "py", "python3"} or NO_RUN.fullmatch(info):
             continue
-        if info not in {"python", "pycon"}:
+        if info not in {"python", "pycon", "console"}:
             raise ValueError(f"line {line - 1}: a block is marked {info!r}: use python, pycon or python no-run: <why>")
         shown = below is not None and below["info"].strip() == "text" and not text[fence.end() : below.start()].strip()
         output = textwrap.dedent(below["body"]) if below is not None and shown else None
@@ -56,6 +64,9 @@ def run_page(text: str, name: str) -> None:
     for block in blocks_of(text):
         if block.kind == "pycon":
             check_session(block, names, name)
+            continue
+        if block.kind == "console":
+            check_commands(block, name)
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -75,6 +86,20 @@ def check_session(block: Block, names: dict[str, object], name: str) -> None:
     result = doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=report.write, clear_globs=False)
     names.update(test.globs)
     assert result.failed == 0, report.getvalue()
+
+
+def check_commands(block: Block, name: str) -> None:
+    """Run the `weft` commands of a console, and compare what they print with what stands below them, if anything does."""
+    for command in re.split(r"^\$ ", block.code, flags=re.M)[1:]:
+        line, _, shown = command.partition("\n")
+        words = shlex.split(line, comments=True)
+        if words[0] != "weft":
+            continue
+        result = CliRunner().invoke(main, words[1:])
+        assert result.exit_code == 0, f"{name}:{block.line}: {line}\n{result.output}"
+        assert not shown.strip() or shown.rstrip() == result.output.rstrip(), (
+            f"{name}:{block.line}: the page shows\n{shown}\nbut the command prints\n{result.output}"
+        )
 
 
 def pages(root: Path) -> list[Path]:

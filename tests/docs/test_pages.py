@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,7 +72,8 @@ GOOD = {
     "shared names": fenced(("python", "x = 1"), ("python", "assert x == 1")),
     "output": fenced(("python", "print(1)"), ("text", "1")),
     "session": fenced(("python", "x = 1"), ("pycon", ">>> y = x + 1\n>>> y\n2"), ("python", "assert y == 2")),
-    "other languages": fenced(("console", "$ false"), ("text", "raise"), ("", "raise")),
+    "other languages": fenced(("console", "$ false"), ("text", "raise")),
+    "a command": fenced(("console", "$ weft plan --mesh d=2 --shape 4 --from d --to - --json  # quietly")),
     "left out with a reason": fenced(("python no-run: needs a cluster", "raise ValueError")),
     "in a list": "- so:\n\n  ```python\n  if True:\n      x = 1\n  ```\n",
 }
@@ -86,6 +89,13 @@ BAD = {
         "line 1: a block is marked 'python no-run'",
     ),
     "another spelling": (fenced(("py", "")), ValueError, "use python, pycon or python no-run: <why>"),
+    "not marked": (fenced(("", "x")), ValueError, "line 1: a block is not marked: use python, pycon, console or text"),
+    "a command that fails": (fenced(("console", "$ weft plan")), AssertionError, "Missing option"),
+    "wrong output of a command": (
+        fenced(("console", "$ weft plan --mesh d=2 --shape 4 --from d --to -\nnothing")),
+        AssertionError,
+        "but the command prints",
+    ),
     "in a list": ("- so:\n\n  ```python\n  assert False, 'in a list'\n  ```\n", AssertionError, "in a list"),
 }
 
@@ -100,6 +110,23 @@ def test_a_bad_page_fails(case: str) -> None:
     text, error, message = BAD[case]
     with pytest.raises(error, match=re.escape(message)):
         run_page(text, "page")
+
+
+FAKE = """
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+"""
+
+
+def test_dtensor_s_program_prints_what_ours_does() -> None:
+    text = PAGES["docs/coming-from-dtensor.md"].read_text()
+    theirs, ours = (re.search(rf"```{kind}\n(.*?)```", text, re.S) for kind in ("python no-run.*?", "python"))
+    command = [sys.executable, "-W", "ignore", "-c", FAKE + theirs[1]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shown = next(block.output for block in blocks_of(text) if block.code == ours[1])
+    assert done.stdout == shown
 
 
 def test_a_traceback_shows_the_line_of_the_page() -> None:

@@ -9,18 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.docs.notebooks import NAMES
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = {path.stem: path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != "__init__"}
-LISTED = {
-    "data_parallel_mlp",
-    "tensor_parallel_transformer",
-    "sequence_parallel",
-    "pipeline_parallel",
-    "expert_parallel",
-    "ring_attention",
-    "trainer_to_inference",
-    "demo",
-}
+LISTED = {*NAMES, "demo"}
 
 
 def test_the_examples_are_there() -> None:

@@ -102,22 +102,14 @@ class DLPackArray(Protocol):
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 
-@final
-class TensorValue(Value):
-    """A tensor of the graph: immutable, with a type, with torch's operators.
-
-    >>> from weft.graph import Graph
-    >>> with Graph("double", input_types=[TensorType("float32", ["batch", 4])]) as graph:
-    ...     x = graph.inputs[0]
-    ...     (x * 2)[:, 0]
-    TensorValue(select: f32[batch] on cpu:0)
-    """
+class TypedValue(Value):
+    """A value whose type is known: where it lies, its element type and its sizes."""
 
     __slots__ = ("type",)
 
-    type: TensorType
+    type: TensorType | BufferType
 
-    def __init__(self, graph: Graph, node: fx.Node, type: TensorType) -> None:  # noqa: A002 - as the attribute
+    def __init__(self, graph: Graph, node: fx.Node, type: TensorType | BufferType) -> None:  # noqa: A002 - as the attribute
         super().__init__(graph, node)
         self.type = type
 
@@ -133,13 +125,29 @@ class TensorValue(Value):
 
     @property
     def device(self) -> DeviceRef:
-        """Where the value will lie."""
+        """Where the value lies, or will lie."""
         return self.type.device
 
     @property
     def rank(self) -> int:
         """How many dims there are."""
         return self.type.rank
+
+
+@final
+class TensorValue(TypedValue):
+    """A tensor of the graph: immutable, with a type, with torch's operators.
+
+    >>> from weft.graph import Graph
+    >>> with Graph("double", input_types=[TensorType("float32", ["batch", 4])]) as graph:
+    ...     x = graph.inputs[0]
+    ...     (x * 2)[:, 0]
+    TensorValue(select: f32[batch] on cpu:0)
+    """
+
+    __slots__ = ()
+
+    type: TensorType
 
     @property
     def T(self) -> TensorValue:  # noqa: N802 - torch's name
@@ -294,7 +302,7 @@ TensorValue.__array_ufunc__ = None  # type: ignore[attr-defined]
 
 
 @final
-class BufferValue(Value):
+class BufferValue(TypedValue):
     """Memory that the graph reads and writes in place; `buffer[...]` reads all, `buffer[...] = x` writes all.
 
     >>> from weft.graph import Graph
@@ -303,33 +311,9 @@ class BufferValue(Value):
     TensorValue(buffer_load: f32[4] on cpu:0)
     """
 
-    __slots__ = ("type",)
+    __slots__ = ()
 
     type: BufferType
-
-    def __init__(self, graph: Graph, node: fx.Node, type: BufferType) -> None:  # noqa: A002 - as the attribute
-        super().__init__(graph, node)
-        self.type = type
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The element type."""
-        return self.type.dtype
-
-    @property
-    def shape(self) -> Shape:
-        """The sizes, as numbers, names or arithmetic on names."""
-        return self.type.shape
-
-    @property
-    def device(self) -> DeviceRef:
-        """Where the buffer lies."""
-        return self.type.device
-
-    @property
-    def rank(self) -> int:
-        """How many dims there are."""
-        return self.type.rank
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> TensorValue:
         whole = OPERATIONS["buffer_load"](self)

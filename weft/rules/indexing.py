@@ -49,6 +49,11 @@ def _index_select(call: Call) -> Factors | None:
 
 
 def _local_index_select(func: Op, args: Args, _: Kwargs, given: Sequence[Region], made: Sequence[Region]) -> object:
+    return _looked_up(func, args, given, made, along_dim=True)
+
+
+def _looked_up(func: Op, args: Args, given: Sequence[Region], made: Sequence[Region], *, along_dim: bool) -> object:
+    """What is here of what is asked for, and nothing of the rest; indices stand `along_dim`, or one at each place."""
     x, index = cast(torch.Tensor, args[0]), cast(torch.Tensor, args[2])
     dim = along(args[1], x.dim())
     if given[0].is_whole(dim):
@@ -56,7 +61,8 @@ def _local_index_select(func: Op, args: Args, _: Kwargs, given: Sequence[Region]
     if not x.shape[dim]:
         return x.new_zeros(made[0].shape)
     local, inside = _local_index(index, given[0], dim)
-    return _masked(func(x, dim, local), inside.view([-1 if d == dim else 1 for d in range(x.dim())]))
+    mask = inside.view([-1 if d == dim else 1 for d in range(x.dim())]) if along_dim else inside
+    return _masked(func(x, dim, local), mask)
 
 
 def _embedding(call: Call) -> Factors:
@@ -115,14 +121,7 @@ def _gather(call: Call) -> Factors | None:
 
 
 def _local_gather(func: Op, args: Args, _: Kwargs, given: Sequence[Region], made: Sequence[Region]) -> object:
-    x, index = cast(torch.Tensor, args[0]), cast(torch.Tensor, args[2])
-    dim = along(args[1], x.dim())
-    if given[0].is_whole(dim):
-        return func(*args)
-    if not x.shape[dim]:
-        return x.new_zeros(made[0].shape)
-    local, inside = _local_index(index, given[0], dim)
-    return _masked(func(x, dim, local), inside)
+    return _looked_up(func, args, given, made, along_dim=False)
 
 
 rules |= {

@@ -433,15 +433,8 @@ def wrap_total(
     asked: DeviceMapping | None = None,
 ) -> Tensor:
     """The pending tensor in one memory whose whole value is known; tensors that share memory share `written`."""
-    tensor = torch.Tensor._make_wrapper_subclass(
-        Tensor,
-        value.shape,
-        strides=value.stride(),
-        storage_offset=value.storage_offset(),
-        dtype=value.dtype,
-        device=value.device,
-    )
-    tensor._layout = layout
+    tensor = wrap_whole(value, layout)
+    del tensor._pieces  # its value is no contribution
     tensor._total = Total(value, written)
     tensor._arriving = contributions
     if asked is not None:

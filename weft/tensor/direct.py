@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,6 +13,7 @@ from ..sharding.layout import Layout
 from .aliasing import is_current
 from .folded import Folded
 from .op_kind import OpKind
+from .quick import Call, quick
 from .recipe import Recipe
 from .resolving import resolve
 from .tensor import Tensor, wrap_whole
@@ -101,26 +102,26 @@ def is_known(signature: Signature) -> bool:
     return way is not None and type(way) is not _ViewsOfShards
 
 
-def remember_call(signature: Signature, result: object, *, writes: bool) -> None:
+def remember_call(signature: Signature, func: Op, result: object, *, writes: bool) -> None:
     """Notes a call that took its arguments as they lie, in one memory."""
     if writes:
-        _remember(signature, _write)
+        _remember(signature, partial(_write, quick(func)))
     elif type(result) is Tensor:
-        _remember(signature, partial(_whole, result._layout))
+        _remember(signature, partial(_whole, result._layout, quick(func)))
     elif isinstance(result, (list, tuple)) and all(type(value) is Tensor for value in result):
-        _remember(signature, partial(_wholes, [value._layout for value in result]))
+        _remember(signature, partial(_wholes, [value._layout for value in result], quick(func)))
 
 
-def remember_shard_call(signature: Signature, result: object, kind: OpKind, args: Args) -> None:
+def remember_shard_call(signature: Signature, func: Op, result: object, kind: OpKind, args: Args) -> None:
     """Notes a call that took its arguments as they lie and ran once, on the one shard of each that is stored here."""
     values = result if isinstance(result, (list, tuple)) else (result,)
     if not all(type(value) is Tensor for value in values):
         return
     given = tuple((x._layout, tuple(x.shape), x.stride(), int(x.storage_offset())) for x in values)
     if kind.written:
-        _remember(signature, _write)
+        _remember(signature, partial(_write, quick(func)))
     elif kind.is_pure:
-        _remember(signature, partial(_on_shards, given))
+        _remember(signature, partial(_on_shards, given, quick(func)))
     else:
         x = args[0]
         assert isinstance(x, Tensor)
@@ -155,26 +156,26 @@ def _remember(signature: Signature, way: W) -> W:
     return way
 
 
-def _whole(layout: Layout, func: Op, args: Args, kwargs: Kwargs) -> object:
+def _whole(layout: Layout, call: Call, func: Op, args: Args, kwargs: Kwargs) -> object:
     """In one memory, a call that only reads or gives a view."""
-    return wrap_whole(func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs), layout)
+    return wrap_whole(call(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs), layout)  # type: ignore[arg-type]
 
 
-def _wholes(layouts: list[Layout], func: Op, args: Args, kwargs: Kwargs) -> object:
-    result = func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs)
+def _wholes(layouts: list[Layout], call: Call, func: Op, args: Args, kwargs: Kwargs) -> object:
+    result: Any = call(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs)
     return type(result)([wrap_whole(value, layout) for value, layout in zip(result, layouts, strict=True)])
 
 
-def _write(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _write(call: Call, func: Op, args: Args, kwargs: Kwargs) -> object:
     """A call that writes to its first argument."""
     note_write()
-    func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs)
+    call(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs)
     return args[0]
 
 
-def _on_shards(given: tuple[Given, ...], func: Op, args: Args, kwargs: Kwargs) -> object:
+def _on_shards(given: tuple[Given, ...], call: Call, func: Op, args: Args, kwargs: Kwargs) -> object:
     """A call that only reads, on tensors of which this process stores one shard each."""
-    return _of_shards(func(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs), given)
+    return _of_shards(call(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs), given)
 
 
 class _ViewsOfShards:

@@ -20,6 +20,7 @@ from .handling import handlers, may_run_by_rule
 from .local_run import expects_contiguous
 from .op_kind import kind_of
 from .preparing import known, prepared_for, tensors_in
+from .quick import quick
 from .recipe import Recipe, recipe_for
 from .tensor import Tensor
 from .total_run import TotalCall
@@ -35,9 +36,9 @@ def learn(signature: Signature, func: torch._ops.OpOverload, args: Args, kwargs:
     if is_known(signature):
         return
     if _is_direct(func, args, kwargs, result):
-        remember_call(signature, result, writes=bool(kind_of(func).written))
+        remember_call(signature, func, result, writes=bool(kind_of(func).written))
     elif _runs_on_one_shard(func, args, kwargs, result):
-        remember_shard_call(signature, result, kind_of(func), args)
+        remember_shard_call(signature, func, result, kind_of(func), args)
     elif (kept := _recipe(func, args, kwargs)) is not None:
         remember_recipe(signature, args, kind_of(func), *kept)
     elif (positions := resolved_first(func, args, kwargs)) is not None:
@@ -98,7 +99,7 @@ def _recipe(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> tuple[To
     if any(x._layout is not need for x, need in zip(tensors, prepared.inputs, strict=True)):
         return None if total is None or not kind_of(func).is_pure or not total.takes(tensors) else (total, None)
     if kind_of(func).is_pure and prepared.rule.local is None and prepared.rule.local_args is None:
-        recipe = recipe_for(prepared.rule.local_op or func, args, prepared.schedule, expects_contiguous(func))
+        recipe = recipe_for(prepared.rule.local_op or quick(func), args, prepared.schedule, expects_contiguous(func))
     return None if total is None and recipe is None else (total, recipe)
 
 

@@ -17,6 +17,7 @@ from ..sharding.layout import Layout
 from .local_run import called, run_everywhere
 from .movement import spread
 from .op_kind import OpKind, kind_of
+from .quick import Call, quick
 from .schedule import Schedule
 from .tensor import Stand, Tensor, stand_of, wrap, wrap_total
 from .total import Contributions, Origin, known_total
@@ -47,7 +48,7 @@ def total_call(
     # pending may have to be computed for it.
     if not keeps and not any(isinstance(x, Tensor) and x._layout.pending for x in tensors):
         return None
-    return TotalCall(func, inputs, schedule, rule, kind.viewed is not None, keeps)
+    return TotalCall(func, inputs, schedule, rule, quick(func), kind.viewed is not None, keeps)
 
 
 def _may_be_total(kind: OpKind, schedule: Schedule) -> bool:
@@ -74,6 +75,7 @@ class TotalCall:
     inputs: tuple[Layout, ...]
     schedule: Schedule
     rule: Rule | None
+    quick: Call
     is_view: bool
     keeps: bool
     """Whether the results keep what they were computed from."""
@@ -99,7 +101,7 @@ class TotalCall:
                 laid.append(x)
         if torch._C._len_torch_dispatch_stack():
             return None
-        return self._finished(self.func(*here, **kwargs), args, kwargs, laid)
+        return self._finished(self.quick(*here, **kwargs), args, kwargs, laid)
 
     def takes(self, tensors: Sequence[Tensor]) -> bool:
         """Whether it can take tensors as they lie: those that are not pending count as if they were."""

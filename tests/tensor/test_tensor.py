@@ -227,3 +227,10 @@ def test_a_mode_on_the_way_is_not_where_an_op_was_called() -> None:
         torch.flip(x, [0])
         line = sys._getframe().f_lineno - 1
     assert {str(record.call_site) for record in log} == {f"{__file__}:{line}"}
+
+
+def test_calls_in_a_cell_or_at_a_prompt_are_where_they_are() -> None:
+    code = "import torch, weft\nx = weft.shard(torch.ones(8), weft.make_mesh({'a': 4}), weft.P('a'))\n\ny = weft.all_gather(x)"
+    with weft.comm_log() as log:
+        exec(compile(code, "<cell 3>", "exec"), {})
+    assert [str(record.call_site) for record in log] == ["<cell 3>:4"]

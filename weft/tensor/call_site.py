@@ -14,6 +14,9 @@ __all__ = ["CallSite", "call_site"]
 
 _INSIDE = tuple(str(Path(path).parent) + "/" for path in (Path(__file__).parent, torch.__file__))
 
+_MADE = ("<frozen ", "<string>", "<eval_with_key>")
+"""Code that Python and torch write; what is typed into a prompt or a notebook has names like these too."""
+
 _HOOKS = ("__torch_function__", "__torch_dispatch__")
 
 
@@ -32,7 +35,7 @@ def call_site() -> CallSite:
     """The innermost line outside Weft and torch, and outside what torch calls on the way of every op."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith((*_INSIDE, "<")) or frame.f_code.co_name in _HOOKS
+        frame.f_code.co_filename.startswith((*_INSIDE, *_MADE)) or frame.f_code.co_name in _HOOKS
     ):
         frame = frame.f_back
     return CallSite(frame.f_code.co_filename, frame.f_lineno)

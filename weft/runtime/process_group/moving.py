@@ -19,6 +19,7 @@ from ..holding import Pieces, holding
 from ..in_process import lazy_clone
 from ..machine import residence
 from ..reduction import neutral
+from ..room import room
 from . import world
 from .group import Group, Processes, component, group_of, owners_of, wire_device
 from .occupancy import occupancy, slots_of
@@ -51,7 +52,7 @@ class Room:
 
     def new(self, dtype: torch.dtype) -> Pieces:
         """Fresh pieces: neutral elements of the reduction that begins to be pending, else anything."""
-        pieces = tuple(torch.empty(shape, dtype=dtype, device=device) for shape, device in self._kinds)
+        pieces = tuple(room(shape, dtype, device) for shape, device in self._kinds)
         if self._fill is not None:
             for piece in pieces:
                 piece.fill_(neutral(self._fill, dtype))
@@ -198,12 +199,17 @@ class BroadcastStage:
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the step."""
         there = holding(self._step.target)
-        flat = torch.empty(math.prod(self._step.shape), dtype=dtype, device=self._wire)
         if pieces:
             flat = pieces[0].to(self._wire).resolve_conj().resolve_neg().contiguous().view(-1)
+        else:
+            flat = room((math.prod(self._step.shape),), dtype, self._wire)
         broadcast(group_of(self._processes), flat, self._root)
-        value = pieces[0] if pieces else flat.view(self._step.shape)
-        return tuple(lazy_clone(value.to(device)) for device in there.devices)
+        if pieces:
+            return tuple(lazy_clone(pieces[0].to(device)) for device in there.devices)
+        first, *others = there.devices
+        # What has just arrived is nobody else's.
+        value = flat.view(self._step.shape).to(first)
+        return (value, *[lazy_clone(value.to(device)) for device in others])
 
 
 @final

@@ -16,6 +16,7 @@ from ...planning import ReduceExchange
 from ...sharding.placements import ReduceOp
 from ..holding import Pieces
 from ..reduction import reduce_into, reduced
+from ..room import room
 from .collection import Arrival, Bundle, Result, collection
 from .group import wire_device
 from .moving import Room, processes_of, shared
@@ -56,7 +57,7 @@ class ReduceStage:
         arrived = torch.empty(0, dtype=width)
         if group is not None:
             outgoing = {index: self._given(bundles, sources, width) for index, bundles in work.sends}
-            arrived = torch.empty(work.arriving, dtype=width, device=self._wire)
+            arrived = room((work.arriving,), width, self._wire)
             incoming = {index: arrived[each.start : each.stop] for index, each in work.receives}
             swap(group, outgoing, incoming, self._wire, self._limit)
         if work.spread is None:
@@ -80,7 +81,7 @@ class ReduceStage:
         """What one process is given: bundles, each reduced; straight from its place if it is one part."""
         if len(bundles) == 1 and len(bundles[0]) == 1:
             return _read(sources, bundles[0], width, self._wire)[0].contiguous().view(-1)
-        outgoing = torch.empty(sum(bundle[0].size for bundle in bundles), dtype=width, device=self._wire)
+        outgoing = room((sum(bundle[0].size for bundle in bundles),), width, self._wire)
         at = 0
         for bundle in bundles:
             first = bundle[0]
@@ -109,7 +110,7 @@ class ReduceStage:
             parts = bundles[0]
         else:
             parts = [each[0] if len(each) == 1 else reduced(_summed(self.op), each) for each in bundles]
-        out = torch.empty(result.shape, dtype=dtype, device=result.device) if into is None else into
+        out = room(result.shape, dtype, result.device) if into is None else into
         if self.op is ReduceOp.AVG and len(parts) != self.divisor:
             total = reduced(ReduceOp.SUM, [part.float() for part in parts] if dtype in _SHORT_FLOATS else parts)
             return out.copy_(total.div_(self.divisor))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from ..room import room
 from .group import Group
 from .parcels import Leg, Parcels
 from .waiting import different_calls, fingerprint, finish, finish_turns, in_time, stream
@@ -153,7 +154,7 @@ def _packed(leg: Leg, sources: Sequence[torch.Tensor], dtype: torch.dtype, wire:
     if len(leg.parts) == 1:
         part = leg.parts[0]
         return _flat(sources[part.piece][part.where]).to(wire)
-    buffer = torch.empty(leg.size, dtype=dtype, device=wire)
+    buffer = room((leg.size,), dtype, wire)
     at = 0
     for part in leg.parts:
         buffer[at : at + part.size].view(part.shape).copy_(sources[part.piece][part.where])
@@ -176,7 +177,7 @@ def _incoming(
             piece, start, stop = leg.stretch
             found[index] = targets[piece].view(-1)[start:stop]
         else:
-            found[index] = torch.empty(leg.size, dtype=dtype, device=wire)
+            found[index] = room((leg.size,), dtype, wire)
     return found
 
 

@@ -9,8 +9,10 @@ import pytest
 from torch._C import _distributed_c10d as c10d
 
 from weft.errors import WeftError
+from weft.runtime.process_group.calls import Call
 from weft.runtime.process_group.group import Group
 from weft.runtime.process_group.waiting import finish_turns
+from weft.runtime.process_group.watch import Sign
 from weft.runtime.process_group.world import World
 
 
@@ -64,3 +66,10 @@ def test_work_that_fails_when_a_turn_ends_is_lost() -> None:
     with pytest.raises(WeftError, match="lost contact") as caught:
         finished(Work("connection reset"))
     assert "connection reset" in caught.value.__notes__[0]
+
+
+def test_a_process_that_left_in_the_middle_of_a_call_is_shown_in_that_call() -> None:
+    """Not in the one before: a thread that communicates may still be in the call when the program ends."""
+    before, given_up = Call("all_gather", "x", "train.py:1"), Call("ppermute", "x", "train.py:2")
+    sign = Sign(1, alive=False, call=given_up, last=before, left=True, gave_up=given_up)
+    assert str(sign) == f"process 1 has lost contact with other processes, too, in {given_up}"

@@ -59,7 +59,7 @@ class Sign:
         before = "" if self.last is None else f" Its last call was {self.last}."
         if self.failure is not None:
             return f"{who} has failed: {self.failure}"
-        if self.gave_up is not None and self.call is None:
+        if self.gave_up is not None and (self.left or self.call is None):
             return f"{who} has lost contact with other processes, too, in {self.gave_up}"
         if self.left:
             return f"{who} has left: its program has ended, or called weft.distributed.shutdown.{before}"

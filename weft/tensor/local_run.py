@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import cast
 
@@ -16,37 +16,9 @@ from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
 from .schedule import Place, Schedule, scheduled
 from .tensor import Tensor, wrap
+from .whole_results import Args, Kwargs, called, swapped, whole_results
 
 __all__ = ["called", "expects_contiguous", "run_everywhere", "run_replicated", "run_whole", "schedule_for", "swapped"]
-
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-
-
-def swapped(value: object, replacements: Iterator[object]) -> object:
-    """The same arguments with each tensor replaced by the next replacement."""
-    if isinstance(value, (torch.Tensor, Spec)):
-        return next(replacements)
-    if isinstance(value, (list, tuple)):
-        return type(value)([swapped(item, replacements) for item in value])
-    if isinstance(value, dict):
-        return {name: swapped(item, replacements) for name, item in value.items()}
-    return value
-
-
-def called(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[object]) -> object:
-    """Calls an op with each tensor of its arguments replaced."""
-    replacements = iter(tensors)
-    try:
-        if not kwargs:
-            return func(*cast(Args, swapped(args, replacements)))
-        return func(*cast(Args, swapped(args, replacements)), **cast(Kwargs, swapped(kwargs, replacements)))
-    except RuntimeError as error:
-        # A kernel with threads that asks for memory it may write to, when it only reads, cannot take lazy copies.
-        if "COW.cpp" not in str(error) or func._schema.is_mutable:
-            raise
-    replacements = iter([x.clone() if isinstance(x, torch.Tensor) else x for x in tensors])
-    return func(*cast(Args, swapped(args, replacements)), **cast(Kwargs, swapped(kwargs, replacements)))
 
 
 def run_whole(
@@ -117,41 +89,13 @@ def schedule_for(
     mesh: DeviceMesh,
 ) -> Schedule:
     """Where an op runs."""
-    specs = _whole_results(func, args, kwargs, tensors)
+    specs = whole_results(func, args, kwargs, tensors)
     if outputs is not None:
         outputs = tuple(
             layout if spec is None else _of_rank(layout, spec.ndim, mesh)
             for layout, spec in zip(outputs, specs, strict=True)
         )
     return scheduled(inputs, [tuple(x.shape) for x in tensors], outputs, specs, mesh)
-
-
-def _whole_results(
-    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]
-) -> tuple[Spec | None, ...]:
-    """The whole results, found by running the op on tensors without memory; they do not depend on any layout."""
-    stand_ins = iter(["tensor"] * len(tensors))
-    seen = tuple((x.shape, x.stride(), x.dtype) for x in tensors)
-    key = (func, seen, repr(swapped(args, stand_ins)), repr(swapped(kwargs, stand_ins)))
-    specs = _results.get(key)
-    if specs is None:
-        metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in tensors]
-        kwargs = {
-            name: torch.device("meta") if isinstance(value, torch.device) else value for name, value in kwargs.items()
-        }
-        result = called(func, args, kwargs, metas)
-        values = result if isinstance(result, (tuple, list)) else (result,)
-        specs = tuple(
-            Spec(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None for value in values
-        )
-        while len(_results) >= _MOST_RESULTS:
-            _results.pop(next(iter(_results)), None)
-        _results[key] = specs
-    return specs
-
-
-_results: dict[tuple[object, ...], tuple[Spec | None, ...]] = {}
-_MOST_RESULTS = 1 << 14
 
 
 def run_everywhere(

@@ -1,0 +1,77 @@
+"""What an op gives for whole tensors is found without computing it, and for elementwise ops without torch's compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+import torch
+
+from weft.tensor.whole_results import whole_results
+
+aten = torch.ops.aten
+SHAPES = [((3, 4), (3, 4)), ((4,), (3, 4)), ((3, 1), (1, 4)), ((), (3, 4)), ((0, 4), (1, 4)), ((), ())]
+DTYPES = [torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool]
+
+
+def outcome(func: torch._ops.OpOverload, *args: object) -> object:
+    """What torch finds on tensors without memory, or the error that it raises."""
+    try:
+        result = func(*args)
+    except (RuntimeError, NotImplementedError) as error:
+        return type(error)
+    values = result if isinstance(result, tuple) else (result,)
+    return [(tuple(value.shape), value.dtype) for value in values]
+
+
+def found(func: torch._ops.OpOverload, *args: object) -> object:
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    try:
+        specs = whole_results(func, args, {}, tensors)
+    except (RuntimeError, NotImplementedError) as error:
+        return type(error)
+    return [(spec.shape, spec.dtype) for spec in specs if spec is not None]
+
+
+@pytest.mark.parametrize(
+    "func", [aten.add.Tensor, aten.div.Tensor, aten.lt.Tensor, aten.atan2.default, aten.add_.Tensor], ids=str
+)
+def test_elementwise_ops_of_two_tensors_give_what_torch_says(func: torch._ops.OpOverload) -> None:
+    for (first, second), one, other in product(SHAPES, DTYPES, DTYPES):
+        args = torch.empty(first, dtype=one, device="meta"), torch.empty(second, dtype=other, device="meta")
+        assert found(func, *args) == outcome(func, *args), (first, second, one, other)
+
+
+@pytest.mark.parametrize("func", [aten.relu.default, aten.gelu.default, aten.frexp.Tensor, aten.isnan.default], ids=str)
+def test_elementwise_ops_of_one_tensor_give_what_torch_says(func: torch._ops.OpOverload) -> None:
+    for shape, dtype in product([(3, 4), (), (0, 2)], [torch.float32, torch.float64]):
+        x = torch.empty(shape, dtype=dtype, device="meta")
+        assert found(func, x) == outcome(func, x)
+
+
+def test_shapes_that_do_not_meet_are_torchs_error() -> None:
+    for func, shapes in ((aten.add.Tensor, ((3, 2), (3, 4))), (aten.add_.Tensor, ((3, 1), (3, 4)))):
+        tensors = [torch.empty(shape) for shape in shapes]
+        with pytest.raises(RuntimeError, match=r"size|shape"):
+            whole_results(func, tuple(tensors), {}, tensors)
+
+
+PROGRAM = """
+import sys, torch, weft
+x = weft.shard(torch.ones(8, 4), weft.make_mesh({"a": 2}), weft.P("a", None))
+y = torch.relu(x * 2 + x).exp() > weft.all_gather(x)
+assert y.dtype is torch.bool and y.full_tensor().all()
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_elementwise_ops_in_separate_memories_leave_the_compiler_alone() -> None:
+    """Loading it takes seconds, at the first op."""
+    variables = {**os.environ, "WEFT_SEPARATE_MEMORY": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=variables, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert ended.returncode == 0, ended.stderr

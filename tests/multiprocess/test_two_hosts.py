@@ -1,4 +1,4 @@
-"""Two hosts: two network namespaces that see each other only through a cable of their own."""
+"""Two hosts: by the commands of the docs, on one address of this machine or in two network namespaces with a cable."""
 
 from __future__ import annotations
 
@@ -7,15 +7,64 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import torch.distributed.run
 
-from tests.multiprocess.launching import Child, environment
+from tests.multiprocess.launching import ROOT, Child, environment, free_port
 from tests.multiprocess.test_torchrun import EXAMPLE, LOSSES
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(300)]
+
+TORCHRUN = torch.distributed.run.__file__
+PAGE = ROOT / "docs" / "distributed.md"
+
+
+def documented() -> dict[str, list[str]]:
+    """The commands of both hosts, as the page says them: the same on both, or one for each."""
+    commands = [line[2:] for line in PAGE.read_text().splitlines() if line.startswith("$ torchrun --nnodes 2 ")]
+    same = [command for command in commands if "--rdzv-endpoint trainer0:29400" in command]
+    ranked = [command for command in commands if "--master-addr trainer0" in command]
+    return {"a rendezvous": same * 2, "ranks": ranked}
+
+
+def launched(command: str, here: str, first: str, port: int, folder: Path, extra: Mapping[str, str]) -> Child:
+    """A command of the page on the host that has the address `here`; the first one has the address `first`."""
+    folder.mkdir()
+    said = {"trainer0": first, "trainer0:29400": f"{first}:{port}", "29400": str(port), "train.py": str(EXAMPLE)}
+    torchrun, *words = command.split()
+    assert torchrun == "torchrun"
+    words[words.index("--nproc-per-node") + 1] = "1"  # what starts quickly
+    words = ["--local-addr", here, *[said.get(word, word) for word in words]]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **extra}
+    return Child([TORCHRUN, *words], variables, folder, "torchrun", fresh=False)
+
+
+def trained(one: Child, other: Child) -> None:
+    """Both have ended, with the losses of one process."""
+    try:
+        assert (one.wait(200), other.wait(200)) == (0, 0), one.err + other.err
+        assert sorted((one.out, other.out)) == ["", f"{LOSSES}2 processes, 2 devices\n"]
+    finally:
+        for each in (one, other):
+            each.send_signal(signal.SIGTERM)  # torchrun ends what it has started
+        for each in (one, other):
+            if each.wait(30) is None:
+                each.send_signal(signal.SIGKILL)
+                each.wait(10)
+
+
+@pytest.mark.parametrize("way", ["a rendezvous", "ranks"])
+def test_the_commands_of_the_page_join_two_launches_of_torchrun(way: str, tmp_path: Path) -> None:
+    port = free_port()
+    commands = documented()[way]
+    one, other = [
+        launched(each, "127.0.0.1", "127.0.0.1", port, tmp_path / str(k), {"GLOO_SOCKET_IFNAME": "lo"})
+        for k, each in enumerate(commands)
+    ]
+    trained(one, other)
 
 
 Hosts = dict[str, tuple[str, str]]
@@ -70,12 +119,22 @@ def started(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[[Path], list[Chil
         each.wait(10)
 
 
-def test_a_training_step_across_two_hosts(started: Callable[[Path], list[Child]]) -> None:
-    """The losses are those of one process."""
-    one, other = started(EXAMPLE)
-    assert (one.wait(200), other.wait(200)) == (0, 0), one.err + other.err
-    assert one.out == f"{LOSSES}2 processes, 2 devices\n"
-    assert other.out == ""
+def test_the_commands_of_the_page_join_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
+    """Their names lead elsewhere, so each says its address and the first that it is the first, as the page has it."""
+    first, _ = next(iter(hosts.values()))
+    assert "`--rdzv-conf is_host=1` on `trainer0`" in PAGE.read_text()
+    one, other = [
+        launched(
+            command.replace(" train.py", f" --rdzv-conf is_host={int(address == first)} train.py"),
+            address,
+            first,
+            29400,
+            tmp_path / name,
+            {"GLOO_SOCKET_IFNAME": cable, "NETWORK": name},
+        )
+        for command, (name, (address, cable)) in zip(documented()["a rendezvous"], hosts.items(), strict=True)
+    ]
+    trained(one, other)
 
 
 def test_a_cable_that_breaks_is_an_error_on_both_hosts(

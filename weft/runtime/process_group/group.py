@@ -13,6 +13,7 @@ from torch._C import _distributed_c10d as c10d
 from ...sharding.mesh import DeviceMesh
 from ..machine import residence
 from . import world
+from .envelopes import Envelopes
 
 __all__ = ["Group", "component", "group_of", "owners_of"]
 
@@ -38,6 +39,8 @@ class Group:
         self._streamed = {kind for kind, name in here.backends if name == "nccl"}
         self._backends: dict[str, c10d.ProcessGroup] = {}
         self._number = 0
+        self.envelopes: Envelopes | None = None
+        """Memory for small messages, unless it is in use or was never needed."""
 
     @property
     def size(self) -> int:

@@ -21,10 +21,11 @@ from ..machine import residence
 from ..reduction import neutral
 from ..room import room
 from . import world
+from .envelopes import ROOM
 from .group import Group, Processes, component, group_of, owners_of, wire_device
 from .occupancy import occupancy, slots_of
 from .parcels import Pair, Parcels, Part, parcelled, part
-from .wire import ROOM, broadcast, exchange
+from .wire import broadcast, exchange
 
 __all__ = ["BroadcastStage", "FillStage", "MoveStage", "PermuteStage", "Room", "Route", "processes_of", "stored_part"]
 

@@ -13,6 +13,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from ..room import room
+from .envelopes import HEAD, Envelopes, bytes_of, envelope_size
 from .group import Group
 from .parcels import Leg, Parcels
 from .waiting import different_calls, fingerprint, finish, finish_turns, in_time, stream
@@ -58,8 +59,8 @@ def swap(
     number = group.next_number()
     if group.is_streamed(wire.type):
         empty = torch.empty(0, dtype=torch.uint8, device=wire)
-        sent = [_bytes(outgoing.get(k, empty)) for k in range(group.size)]
-        received = [_bytes(incoming.get(k, empty)) for k in range(group.size)]
+        sent = [bytes_of(outgoing.get(k, empty)) for k in range(group.size)]
+        received = [bytes_of(incoming.get(k, empty)) for k in range(group.size)]
         stream(backend.alltoall(received, sent), group)
         meanwhile()
         return
@@ -68,14 +69,9 @@ def swap(
         meanwhile()
         return
     tag = fingerprint(number) & 0x7FFFFFFF
-    works = [backend.recv([_bytes(x)], k, tag) for k, x in incoming.items()]
-    works += [backend.send([_bytes(x)], k, tag) for k, x in outgoing.items()]
+    works = [backend.recv([bytes_of(x)], k, tag) for k, x in incoming.items()]
+    works += [backend.send([bytes_of(x)], k, tag) for k, x in outgoing.items()]
     finish(works, group, meanwhile)
-
-
-def _bytes(flat: torch.Tensor) -> torch.Tensor:
-    """The bytes of a flat tensor; a single element may have any stride, which torch minds here."""
-    return (flat if flat.stride(0) == 1 else flat.as_strided(flat.shape, (1,))).view(torch.uint8)
 
 
 def _backend(group: Group, kind: str) -> c10d.ProcessGroup:
@@ -86,21 +82,11 @@ def _backend(group: Group, kind: str) -> c10d.ProcessGroup:
 def broadcast(group: Group, flat: torch.Tensor, root: int) -> None:
     """Gives the elements of one process's flat tensor to all others of a group."""
     backend = _backend(group, flat.device.type)
-    work = backend.broadcast(_bytes(flat), group.processes.index(root))
+    work = backend.broadcast(bytes_of(flat), group.processes.index(root))
     if group.is_streamed(flat.device.type):
         stream(work, group)
     else:
         finish_turns(work, group)
-
-
-HEAD = 8
-ROOM = 4096 - HEAD
-"""Bytes that always fit into a small message."""
-
-
-def envelope_size(processes: int) -> int:
-    """Bytes of a small message: all of a group have the same, so that those of different calls can be told apart."""
-    return 32768 if processes <= 16 else HEAD + ROOM
 
 
 def _swap_small(
@@ -111,20 +97,16 @@ def _swap_small(
     number: int,
 ) -> None:
     """Small messages go in one all-to-all, which has the least latency; each says which call it belongs to."""
-    leaving = torch.empty(group.size, envelope_size(group.size), dtype=torch.uint8)
-    arriving = torch.empty_like(leaving)
-    head = torch.tensor([fingerprint(number)])
-    leaving[:, :HEAD] = head.view(torch.uint8)
-    for k, x in outgoing.items():
-        inside = _bytes(x)
-        leaving[k, HEAD : HEAD + inside.numel()] = inside
-    finish_turns(backend.alltoall_base(arriving, leaving, [], []), group)
-    heads = arriving[:, :HEAD].contiguous().view(torch.int64).flatten()
-    if not bool((heads == head).all()):
-        raise different_calls(group, heads.tolist(), int(head))
-    for k, x in incoming.items():
-        inside = _bytes(x)
-        inside.copy_(arriving[k, HEAD : HEAD + inside.numel()])
+    # Taken while in use: what fails may still be read or written to, and is not used again.
+    envelopes, group.envelopes = group.envelopes or Envelopes(group.size), None
+    mine = fingerprint(number)
+    envelopes.fill(mine, outgoing)
+    finish_turns(backend.alltoall_base(envelopes.arriving, envelopes.leaving, [], []), group)
+    calls = envelopes.calls()
+    if calls != [mine] * group.size:
+        raise different_calls(group, calls, mine)
+    envelopes.empty(incoming)
+    group.envelopes = envelopes
 
 
 def _copy(parcels: Parcels, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:

@@ -116,6 +116,8 @@ def fused_rms_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.T
 OVER_FEATURES = {
     "layer_norm": lambda x, w, b: nn.layer_norm(x, (4096,), w, b),
     "layer_norm, no scale": lambda x, w, b: nn.layer_norm(x, (4096,)) * w + b,
+    "rms_norm": lambda x, w, b: nn.rms_norm(x, (4096,), w, 1e-5) + b,
+    "rms_norm by hand": lambda x, w, b: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * w + b,
     "rms_norm of GPUs": fused_rms_norm,
 }
 

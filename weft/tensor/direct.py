@@ -15,7 +15,7 @@ from .folded import Folded
 from .op_kind import OpKind
 from .quick import Call, quick
 from .recipe import Recipe
-from .resolving import resolve
+from .resolving import is_expanded, resolve
 from .tensor import Tensor, wrap_whole
 from .total import note_write
 from .total_run import TotalCall
@@ -57,12 +57,14 @@ forget_with_residences(_ways.clear)
 
 
 def signature_of(func: Op, args: Args, kwargs: Kwargs) -> Signature | None:
-    """All that the layouts of the results depend on, or None for calls with lists of tensors or plain tensors."""
+    """All that the layouts of the results depend on; None for calls with lists of tensors, or plain or expanded ones."""
     # Ops live as long as the process, and the hash of a number is quicker than theirs.
     signature: list[object] = [id(func)]
     for x in args:
         kind = type(x)
         if kind is Tensor:
+            if x._turned is not None and is_expanded(x):  # type: ignore[attr-defined, arg-type]
+                return None
             signature += (x._layout, x.shape, x.dtype)  # type: ignore[attr-defined]
         elif kind is float:
             signature.append(float)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import cast
 
 import torch
@@ -32,7 +33,7 @@ from .movement import from_plain, moved, note_move, to_plain
 from .op_kind import kind_of
 from .plain_gradient import keep_gradient_plain
 from .preparing import Prepared, prepared_for, prepared_in, tensors_in
-from .resolving import is_expanded, resolve
+from .resolving import is_expanded, note_computed, resolve
 from .single_run import run_once
 from .tensor import Tensor
 from .total import known_total, note_write, own_pieces, part_pieces
@@ -59,12 +60,20 @@ def dispatch(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
         return result
     signature = signature_of(func, args, kwargs)
     if signature is None:
-        return _run(func, args, kwargs)
+        result = _run(func, args, kwargs)
+        if _is_elementwise(func):
+            note_computed(func, result, args, kwargs)
+        return result
     result = repeated(func, args, kwargs, signature)
     if result is NOT_REPEATED:
         result = _run(func, args, kwargs)
         learn(signature, func, args, kwargs, result)
     return result
+
+
+@lru_cache(maxsize=4096)
+def _is_elementwise(func: torch._ops.OpOverload) -> bool:
+    return torch.Tag.pointwise in func.tags or func is torch.ops.aten._to_copy.default
 
 
 def _gives_usual_view(func: torch._ops.OpOverload, args: Args) -> bool:

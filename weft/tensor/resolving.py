@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from .aliasing import is_current, remember_resolved
 from .movement import moved
 from .tensor import Tensor
+from .total import count_writes
 
-__all__ = ["Turned", "is_expanded", "note_turned", "resolve"]
+__all__ = ["Turned", "is_expanded", "note_computed", "note_turned", "resolve"]
 
 aten = torch.ops.aten
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
 
 _TURNS = frozenset(
     {
@@ -35,6 +39,13 @@ class Turned:
     base: Tensor
     memory: object
     again: Callable[[Tensor], Tensor]
+    writes: int | None = None
+    """Where it is no view, but was computed of one: how many writes there had been, after any of which it is another."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it still is what it was when this was noted."""
+        return _memory(self.base) is self.memory and self.writes in (None, count_writes())
 
 
 def note_turned(func: torch._ops.OpOverload, view: Tensor, base: Tensor, again: Callable[[Tensor], Tensor]) -> None:
@@ -48,9 +59,28 @@ def _memory(x: Tensor) -> object:
     return x._pieces if x._total is None else x._total
 
 
+def note_computed(func: torch._ops.OpOverload, result: object, args: Args, kwargs: Kwargs) -> None:
+    """Notes that a pending result was computed, element by element, of an expanded view of a smaller tensor."""
+    given = [at for at, x in enumerate(args) if isinstance(x, torch.Tensor)]
+    if len(given) != 1 or type(result) is not Tensor or not result._layout.pending:
+        return
+    x = args[given[0]]
+    if type(x) is not Tensor or not is_expanded(x) or x._layout is not result._layout or x.shape != result.shape:
+        return
+    turned = x._turned
+    assert turned is not None
+
+    def again(base: Tensor) -> Tensor:
+        here = list(args)
+        here[given[0]] = turned.again(base)
+        return cast(Tensor, Tensor._run(func, tuple(here), kwargs))
+
+    result._turned = Turned(turned.base, turned.memory, again, count_writes())
+
+
 def is_expanded(x: Tensor) -> bool:
-    """Whether a pending tensor is an expanded view of a smaller one, which is resolved in its stead."""
-    return x._turned is not None and x._turned.base.numel() < x.numel()
+    """Whether a pending tensor is an expanded view of a smaller one, or computed of one, which is resolved in its stead."""
+    return x._turned is not None and x._turned.base.numel() < x.numel() and x._turned.holds
 
 
 def resolve(x: Tensor, op: str) -> Tensor:
@@ -58,7 +88,7 @@ def resolve(x: Tensor, op: str) -> Tensor:
     if x._resolved is not None and is_current(x):
         return x._resolved
     result = None
-    if x._turned is not None and _memory(x._turned.base) is x._turned.memory:
+    if x._turned is not None and x._turned.holds:
         result = x._turned.again(resolve(x._turned.base, op))
     if result is None or result._layout is not x._layout.resolved:
         result = moved(x, x._layout.resolved, op, implicit=True)

@@ -19,7 +19,7 @@ from ..sharding.layout import Layout
 if TYPE_CHECKING:
     from .tensor import Tensor
 
-__all__ = ["Contributions", "Origin", "Total", "known_total", "note_write", "own_pieces", "part_pieces"]
+__all__ = ["Contributions", "Origin", "Total", "count_writes", "known_total", "note_write", "own_pieces", "part_pieces"]
 
 
 class _Writes:
@@ -29,6 +29,11 @@ class _Writes:
 def note_write() -> None:
     """Before any write to a tensor's memory: what was computed from it before cannot be computed again."""
     _Writes.count += 1
+
+
+def count_writes() -> int:
+    """How many writes to any tensor's memory there have been."""
+    return _Writes.count
 
 
 @final

@@ -161,3 +161,27 @@ def test_batch_norm_of_a_split_batch_reduces_statistics_only(separate: bool) -> 
         x = laid(numbers(64, 4, 5), Layout(LINE, [("x",), (), ()]))
         w = laid(numbers(4), Layout.replicated(LINE, 1))
         assert moves(lambda: nn.batch_norm(x, None, None, w, w, training=True)).keys() == {"all_reduce"}
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("write", ["nothing", "the result", "its data", "the view", "the base", "another"])
+def test_what_was_computed_of_an_expanded_tensor_is_what_it_was_then(write: str, separate: bool) -> None:
+    x, other = numbers(4, 1), numbers(4, 6, seed=1)
+    with memory(separate):
+        base = laid(x, Layout(LINE, [(), ()], {"x": weft.ReduceOp.SUM}))
+        view = base.expand(4, 6)
+        result, expected = -(view / 2) * 3, -(x.expand(4, 6) / 2) * 3
+        if write in ("the result", "its data"):
+            (result if write == "the result" else result.data).add_(1)
+            expected = expected + 1
+        elif write in ("the view", "the base"):
+            (base if write == "the base" else view[:, :1]).add_(1)
+        elif write == "another":
+            laid(other, Layout.replicated(LINE, 2)).add_(1)
+        split = laid(other, Layout(LINE, [(), ("x",)]))
+        with weft.comm_log() as log:
+            product = result * split
+        torch.testing.assert_close(product.full_tensor(), expected * other)
+        torch.testing.assert_close(result.full_tensor(), expected)
+        if write == "nothing":
+            assert [(record.kind, record.shape) for record in log] == [("all_reduce", (4, 1))]

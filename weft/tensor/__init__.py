@@ -22,11 +22,13 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     folding,
     foreach,
     foreach_norm,
+    gating,
     indexing,
     joining,
     layer_norm,
     loss_scaling,
     losses,
+    mirroring,
     overwriting,
     padding,
     pooling,
@@ -39,6 +41,7 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     sorting,
     striding,
     text,
+    unfolding,
 )
 from .creation import tensor as _make
 from .tensor import Tensor

@@ -184,11 +184,11 @@ class Tensor(torch.Tensor):
         """Brings the gradient of a leaf to the leaf's layout when it arrives."""
         if not self._aligned and self.requires_grad and self.is_leaf:
             self._aligned = True
-            layout, me = self._layout, weakref.ref(self)
+            # Not the tensor itself, which would live for ever, nor a weak reference, with which torch swaps no tensors.
+            state = self.__dict__
 
             def aligned(grad: torch.Tensor | None) -> torch.Tensor | None:
-                leaf = me()
-                return Tensor._align(grad, (layout if leaf is None else leaf._layout).resolved)
+                return Tensor._align(grad, state["_layout"].resolved)
 
             self.register_hook(aligned)  # type: ignore[no-untyped-call]
 

@@ -20,6 +20,12 @@ def test_the_examples_are_there() -> None:
     assert set(SCRIPTS) >= LISTED
 
 
+def test_the_page_lists_them() -> None:
+    page = (EXAMPLES.parent / "docs" / "examples.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (yes)? *\|$", page, re.M)
+    assert {name: bool(notebook) for name, notebook in rows} == {name: name in NAMES for name in SCRIPTS}
+
+
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "demo"])
 def test_the_example_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))  # as when it is started as a script

@@ -91,6 +91,14 @@ _LINES = {
         "y.neg_()",
         "for v in (x, y, z): seen(v)",
     ),
+    "views that are copies of a tensor that is written to and becomes another": (
+        "x = given(10, (4, 3, 1), float64, ['a', 'b', ''])",
+        "y = x.view(-1, 2)",
+        "z = y.unflatten(0, (-1, 2))",
+        "y.fill_(2)",
+        "y.unsqueeze_(0)",
+        "seen(z)",
+    ),
     "views that are copies of a tensor that becomes another": (
         "x = given(1, (5, 4), float64, ['a', 'b'])",
         "y, z, w = x[1:4], x[:, 1:3], x.view(20)",

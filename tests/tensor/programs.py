@@ -77,6 +77,20 @@ def _part(seed: int, shape: tuple[int, ...], dtype: torch.dtype, how: str, coord
     return numbers(seed + 31 * own, shape, dtype)
 
 
+def _overlaps(x: torch.Tensor) -> bool:
+    places = torch.zeros(x.shape, dtype=torch.int64)
+    for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
+        places += (torch.arange(size) * stride).view([-1 if d == dim else 1 for d in range(x.dim())])
+    return places.unique().numel() != x.numel()
+
+
+def _copied(x: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, where no two elements are one: in one memory, movements keep them."""
+    if _overlaps(x):
+        return x.clone()
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x)
+
+
 def _roughly(x: torch.Tensor) -> torch.Tensor:
     return x.detach().clone() if isinstance(x, torch.Tensor) else torch.as_tensor(x)
 
@@ -108,13 +122,13 @@ class PlainWords:
         return KINDS[kind](torch.stack([_part(seed, shape, dtype, how, coords) for coords in every]))
 
     def moved(self, x, splits, pending=None, sizes=None):  # type: ignore[no-untyped-def]
-        return x.clone()
+        return _copied(x)
 
     def gathered(self, x):  # type: ignore[no-untyped-def]
-        return x.clone()
+        return _copied(x)
 
     def resolved(self, x, axis):  # type: ignore[no-untyped-def]
-        return x.clone()
+        return _copied(x)
 
     def seen(self, x):  # type: ignore[no-untyped-def]
         self.looked.append(_roughly(x))
@@ -519,13 +533,6 @@ def _check_memory(m: Maker, one: str, other: str, text: str) -> None:
         raise LookupError
     if x.untyped_storage()._cdata == y.untyped_storage()._cdata and (x is not y or text not in _ALONE):
         raise LookupError
-
-
-def _overlaps(x: torch.Tensor) -> bool:
-    places = torch.zeros(x.shape, dtype=torch.int64)
-    for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
-        places += (torch.arange(size) * stride).view([-1 if d == dim else 1 for d in range(x.dim())])
-    return places.unique().numel() != x.numel()
 
 
 _ALONE = (

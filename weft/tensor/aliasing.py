@@ -181,4 +181,5 @@ def forget_resolved() -> None:
 
 
 Tensor._refresh = staticmethod(refresh)
+Tensor._note_unseen_write = staticmethod(note_unseen_write)
 Tensor._remember_apart = staticmethod(remember_apart)

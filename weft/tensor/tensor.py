@@ -71,6 +71,7 @@ class Tensor(torch.Tensor):
     _move: ClassVar[Callable[..., torch.Tensor]]
     _issuing: ClassVar[Callable[[bool], AbstractContextManager[None]]]
     _refresh: ClassVar[Callable[[Iterable[torch.Tensor]], None]]
+    _note_unseen_write: ClassVar[Callable[[], None]]
     _remember_apart: ClassVar[Callable[[Tensor, Tensor], Tensor]]
     _text: ClassVar[Callable[[Tensor], str]]
 
@@ -482,6 +483,7 @@ def become(x: Tensor, value: Tensor) -> None:
     stand = None if x._stand is None else x._stand()
     if stand is not None:
         stand.tensor, stand.has_become = as_it_is(x), True
+        Tensor._note_unseen_write()  # what it was is counted anew
     pieces = value._pieces
     torch.Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
     x._layout, x._pieces, x._asked, x._resolved, x._shown, x._turned, x._total, x._stand = (

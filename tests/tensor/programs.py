@@ -14,6 +14,7 @@ import pickle
 import random
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import torch
@@ -91,6 +92,15 @@ def _copied(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x)
 
 
+def _exported(x: torch.Tensor, how: str) -> torch.Tensor:
+    """A tensor in the memory of another, which nothing else holds any more."""
+    if how == "numpy":
+        return torch.from_numpy(x.numpy()[...])
+    if how == "dlpack":
+        return torch.from_dlpack(x)
+    return torch.empty(0, dtype=x.dtype).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+
+
 def _roughly(x: torch.Tensor) -> torch.Tensor:
     return x.detach().clone() if isinstance(x, torch.Tensor) else torch.as_tensor(x)
 
@@ -101,6 +111,8 @@ class PlainWords:
 
     sizes: dict[str, int]
     looked: list[object] = field(default_factory=list)
+    stack: ExitStack = field(default_factory=ExitStack)
+    """What is switched on by `settings`."""
 
     def words(self) -> dict[str, object]:
         """The names that lines may use."""
@@ -139,6 +151,9 @@ class PlainWords:
     def settings(self, name):  # type: ignore[no-untyped-def]
         pass
 
+    def exported(self, x, how):  # type: ignore[no-untyped-def]
+        return _exported(x.detach().clone(), how)
+
     def whole(self, x):  # type: ignore[no-untyped-def]
         return x.clone()
 
@@ -153,7 +168,7 @@ class PlainWords:
 
 
 WORDS = tuple(
-    name for name in vars(PlainWords) if not name.startswith("_") and name not in ("words", "sizes", "looked")
+    name for name in vars(PlainWords) if not name.startswith("_") and name not in ("words", "sizes", "looked", "stack")
 )
 
 
@@ -202,7 +217,14 @@ class WeftWords(PlainWords):
         _ = x.local_shards if isinstance(x, weft.Tensor) else x, str(x)
 
     def settings(self, name):  # type: ignore[no-untyped-def]
-        pass
+        self.stack.close()
+        if name == "log":
+            self.stack.enter_context(weft.comm_log())
+        elif name == "warn":
+            self.stack.enter_context(weft.reshard_policy("warn"))
+
+    def exported(self, x, how):  # type: ignore[no-untyped-def]
+        return _exported(x.detach().full_tensor() if isinstance(x, weft.Tensor) else x.detach().clone(), how)
 
     def whole(self, x):  # type: ignore[no-untyped-def]
         return x.full_tensor() if isinstance(x, weft.Tensor) else x.clone()
@@ -227,8 +249,9 @@ class Program:
     def run(self, words: PlainWords) -> list[object]:
         """What is seen, and the errors that lines raise."""
         names = words.words()
-        for line in self.lines:
-            _run_line(line, names, words)
+        with words.stack:
+            for line in self.lines:
+                _run_line(line, names, words)
         return words.looked
 
 
@@ -485,7 +508,8 @@ _PAIRS = [
     "torch.where({x} > 0, {x}, {y})", "torch.stack([{x}, {y}])", "{x}.to({y}.dtype) + {y}", "torch.outer({x}, {y})", "torch.addmm({x}, {x}, {y})", "{x} / ({y} + 9)",
     "torch.tensordot({x}, {y}, 1)", "torch.nn.functional.linear({x}, {y})", "torch.lerp({x}, {y}, 0.5)", "torch.einsum('ij,jk->ik', {x}, {y})", "{x} == {y}",
     "torch.einsum('...j,kj->...k', {x}, {y})", "{x}.type_as({y})", "{y}.expand_as({x}) + 1", "torch.vmap(lambda a, b: a * b)({x}, {y})", "torch.func.grad(lambda a: (a * {y}).sum())({x})",
-    "torch.broadcast_tensors({x}, {y})[0].clone()",
+    "torch.broadcast_tensors({x}, {y})[0].clone()", "torch.func.jvp(lambda a: a * a + 1, ({x},), ({y},))[1]", "torch.func.vjp(lambda a: a * a, {x})[1]({y})[0]",
+    "torch.vmap(lambda a: a * {y})({x})",
 ]  # fmt: skip
 _PAIR_WRITES = [
     "{x}.add_({y})", "{x}.copy_({y})", "{x}.mul_({y})", "{x}[0] = {y}", "{x}[...] = {y}", "{x}[:1].copy_({y})", "torch._foreach_add_([{x}], [{y}])",
@@ -512,10 +536,14 @@ def _line(m: Maker, text: str, *, named: bool) -> str:
         text = text.replace("{d}", str(m.dim(m.of(x))))
     if not named:
         _check_memory(m, x, y, text)
-        if "set_(" in text and any(f"{name} = whole(" in made for name in (x, y) for made in m.lines):
+        if "set_(" in text and any(made.startswith(_plain_lines(name)) for name in (x, y) for made in m.lines):
             raise LookupError  # a plain tensor cannot have the memory of a sharded one
     line = text.replace("{x}", x).replace("{y}", y)
     return f"{m.new()} = {line}" if named else line
+
+
+def _plain_lines(name: str) -> tuple[str, str]:
+    return f"{name} = whole(", f"{name} = exported("
 
 
 _LEFT_OPEN = ("topk", "sort", "max({d})", "t_()", "transpose_(", "squeeze_(")
@@ -591,6 +619,16 @@ def map_locally(m: Maker) -> str:
 
 
 @step(1)
+def export(m: Maker) -> str:
+    return f"{m.new()} = exported({m.pick()}, {m.rng.choice(['numpy', 'dlpack', 'storage'])!r})"
+
+
+@step(1)
+def switch(m: Maker) -> str:
+    return f"settings({m.rng.choice(['log', 'warn', 'silent'])!r})"
+
+
+@step(1)
 def without_gradient(m: Maker) -> str:
     return f"with torch.no_grad(): {_line(m, m.rng.choice(_WRITES), named=False)}"
 
@@ -605,7 +643,8 @@ def in_inference(m: Maker) -> str:
 @step(2)
 def again(m: Maker) -> str:
     """A line that stood before, on other values."""
-    lines = [line for line in m.lines if " = " in line and line.startswith("v") and "leaf" not in line]
+    one_use = ("leaf(", "moved(", "mapped(")  # a layout says how many dims there are
+    lines = [line for line in m.lines if line.startswith("v") and " = " in line and not any(x in line for x in one_use)]
     if not lines:
         raise LookupError
     return f"{m.new()} = {m.rng.choice(lines).partition(' = ')[2]}"
@@ -639,6 +678,8 @@ def make_program(seed: int, length: int = 16, *, differentiable: bool = False, d
             leaves = leaves if len(m.words.looked) == before else []
         for name in leaves:
             m.add(f"seen({name}.grad if {name}.grad is not None else 0)")
+            how = rng.choice(["foreach=True", "foreach=False", "fused=True"])
+            m.add(f"torch.optim.{rng.choice(['SGD', 'AdamW', 'Adam', 'Adagrad'])}([{name}], lr=0.5, {how}).step()")
     for name in m.tensors:
         m.add(f"seen({name})")
     return Program(m.sizes, tuple(m.lines))

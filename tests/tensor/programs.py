@@ -678,7 +678,8 @@ def make_program(seed: int, length: int = 16, *, differentiable: bool = False, d
             leaves = leaves if len(m.words.looked) == before else []
         for name in leaves:
             m.add(f"seen({name}.grad if {name}.grad is not None else 0)")
-            how = rng.choice(["foreach=True", "foreach=False", "fused=True"])
+            # Torch's fused steps on the host go through memory without looking at strides.
+            how = rng.choice(["foreach=True", "foreach=False", *["fused=True"] * m.of(name).is_contiguous()])
             m.add(f"torch.optim.{rng.choice(['SGD', 'AdamW', 'Adam', 'Adagrad'])}([{name}], lr=0.5, {how}).step()")
     for name in m.tensors:
         m.add(f"seen({name})")

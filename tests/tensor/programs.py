@@ -536,7 +536,9 @@ def _line(m: Maker, text: str, *, named: bool) -> str:
         text = text.replace("{d}", str(m.dim(m.of(x))))
     if not named:
         _check_memory(m, x, y, text)
-        if "set_(" in text and any(made.startswith(_plain_lines(name)) for name in (x, y) for made in m.lines):
+        if ("set_(" in text or "data_is(" in text) and any(
+            made.startswith(_plain_lines(name)) for name in (x, y) for made in m.lines
+        ):
             raise LookupError  # a plain tensor cannot have the memory of a sharded one
     line = text.replace("{x}", x).replace("{y}", y)
     return f"{m.new()} = {line}" if named else line

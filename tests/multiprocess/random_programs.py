@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import weft
 from tests.multiprocess.launching import Ended, Processes
 from tests.tensor.known_programs import KNOWN
-from tests.tensor.programs import difference, make_program
+from tests.tensor.program_making import make_program
+from tests.tensor.programs import difference
 
 
 def work(first: int, last: int, devices_per_process: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.tensor.known_programs import KNOWN, SQUARE
-from tests.tensor.programs import Program, difference, make_program, shortened
+from tests.tensor.program_making import make_program
+from tests.tensor.programs import Program, difference, shortened
 
 BATCH = 25
 

@@ -8,6 +8,9 @@ CALL = "a call's fixed cost in Python; the limit is one small copy"
 PIECES = "each of the many small copies is a call of torch"
 LARGE_PIECES = "boxes of rows are copied one after another by one thread pool; JAX's copies run side by side"
 SHARED = "every device's shard is written; the peer's devices share memory, and it writes less than that"
+ONE_PASS = (
+    "plain torch adds the contributions one by one, a chunk at a time; a compiled program adds all of them in one pass"
+)
 SHARDS = "the op runs once for each of the eight shards, not once for all"
 TOLERANCE = 1.05
 """Ratios up to this count as equal: they change sides from run to run."""
@@ -53,4 +56,8 @@ def _told(figure: Figure) -> str:
     for beginning, words in TOLD.get(figure.section, {}).items():
         if figure.name.startswith(beginning):
             return words
-    return CALL if 0 < figure.nbytes < 1 << 20 else ""
+    return CALL if 0 < figure.nbytes < 1 << 20 else ONE_PASS if _sums(figure) else ""
+
+
+def _sums(figure: Figure) -> bool:
+    return figure.name.startswith(("P→", "all_reduce", "reduce_scatter")) or " sum@" in figure.name

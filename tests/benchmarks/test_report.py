@@ -191,3 +191,29 @@ def test_a_run_says_whether_max_takes_part(monkeypatch, tmp_path):
     assert environment.about_max(quick=False) == (
         "MAX is left out: ERROR: No matching distribution found for max==26.7.0"
     )
+
+
+REASONS = {
+    "a small movement": ("transitions", "S0→S1", 1 << 16, {"Weft": 2.0, "limit": 1.0}, "a call's fixed cost"),
+    "a large sum": ("transitions", "P→R", 1 << 26, {"Weft": 2.0, "MAX compiled": 1.0}, "adds all of them in one pass"),
+    "shards that a peer shares": (
+        "transitions",
+        "S0→R",
+        1 << 26,
+        {"Weft": 0.1, "Weft, separate memories": 8.0, "limit, separate memories": 7.0, "JAX device_put": 1.0},
+        "separate: every device's shard is written",
+    ),
+    "an op": ("ops", "x + y", 1 << 10, {"Weft": 2.0, "DTensor": 1.0}, "an op is dispatched in Python"),
+    "nothing": ("transitions", "S0→S1", 1 << 26, {"Weft": 1.0, "limit": 1.0, "JAX jit": 2.0}, ""),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_what_is_behind_says_why(name):
+    from figure import Figure
+    from reasons import reason
+
+    section, what, size, times, words = REASONS[name]
+    said = reason(Figure(section, what, {who: timing(seconds) for who, seconds in times.items()}, size))
+    assert said.startswith(words) if not words or words.startswith("separate") else words in said
+    assert bool(said) == bool(words)

@@ -25,7 +25,8 @@ PROGRAMS = {
 def test_the_program_runs_in_two_processes(name: str, tmp_path: Path) -> None:
     page, which, line = PROGRAMS[name]
     program = tmp_path / "train.py"
-    program.write_text("\n".join(block.code for block in blocks_of(page.read_text())[which]))
+    blocks = [block.code for block in blocks_of(page.read_text()) if block.kind == "python"]
+    program.write_text("\n".join(blocks[which]))
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WEFT_DEVICES_PER_PROCESS": "4"},

@@ -489,6 +489,28 @@ def halos_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
             yield f"{label} {name}", op(x, numbers(4, 3, 3, 3, dtype=torch.float64))
 
 
+EDGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "reflect": lambda x: torch.nn.functional.pad(x, (2, 3), mode="reflect"),
+    "replicate": lambda x: torch.nn.functional.pad(x, (2, 1), mode="replicate"),
+    "unfold": lambda x: x.unfold(1, 3, 2),
+    "halves": lambda x: torch.nn.functional.glu(x * 0, 1),
+}
+
+
+@program
+def edges(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    for spec in (P(None, mesh.axis_names), P("a", mesh.axis_names[-1] if len(devices) == 4 else None)):
+        for name, op in EDGES.items():
+            x = weft.shard(numbers(4, 10, dtype=torch.float64), mesh, spec).requires_grad_()
+            with weft.comm_log() as log:
+                y = op(x)
+                (y * numbers(*y.shape, seed=1, dtype=torch.float64)).sum().backward()
+            yield f"{spec} {name}", y.detach()
+            yield f"{spec} {name} gradient", x.grad
+            yield f"{spec} {name} moves", (log.counts(), log.bytes_received, log.total_bytes)
+
+
 @program
 def orders(devices: Sequence[Device]) -> Iterator[Yielded]:
     mesh = mesh_of(devices)

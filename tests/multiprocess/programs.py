@@ -460,6 +460,7 @@ def rearrangements_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
 WINDOWED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "conv": lambda x, w: torch.nn.functional.conv2d(x, w, None, 1, 1),
     "conv, strided": lambda x, w: torch.nn.functional.conv2d(x, w, None, (2, 1), 0, (1, 2)),
+    "conv, transposed": lambda x, w: torch.nn.functional.conv_transpose2d(x, w[:3], None, 2, 1, 1),
     "max": lambda x, w: torch.nn.functional.max_pool2d(x * w.sum(), 3, 2, 1),
     "mean": lambda x, w: torch.nn.functional.avg_pool2d(x * w.sum(), 3, 2, 1, divisor_override=1),
 }

@@ -123,6 +123,34 @@ def test_a_convolution_of_split_space_is_that_of_the_whole(window: Window, layou
     assert logs[0] == logs[1], "one memory tells what separate ones move"
 
 
+@settings(max_examples=40, deadline=None)
+@given(window=WINDOWS, layout=SPLITS, size=st.integers(1, 17), beyond=st.integers(0, 2))
+def test_a_transposed_convolution_of_split_space_is_that_of_the_whole(
+    window: Window, layout: Layout, size: int, beyond: int
+) -> None:
+    beyond = min(beyond, max(window.stride, window.dilation) - 1)
+    reach = (window.kernel - 1) * window.dilation + 1 + beyond
+    while (size - 1) * window.stride - 2 * window.padding + reach < 1:
+        size += 1
+    x, w, b = numbers(2, 3, size), numbers(3, 4, window.kernel, seed=1), numbers(4, seed=2)
+    options = {"padding": window.padding, "output_padding": beyond, "dilation": window.dilation}
+    whole = [Layout.replicated(layout.mesh, 3), Layout.replicated(layout.mesh, 1)]
+    logs = []
+    for separate in (False, True):
+        out, grads, forward, backward = grown(
+            partial(nn.conv_transpose1d, stride=window.stride, **options), [x, w, b], [layout, *whole], separate
+        )
+        logs.append([(r.kind, r.bytes_received, r.total_bytes) for r in (*forward, *backward)])
+        assert out._layout.splits[2] == grads[0]._layout.splits[2] == layout.splits[2]
+        assert {r.kind for r in forward} <= {"exchange"}
+        assert {r.kind for r in backward} <= {"exchange", "all_reduce"}
+        # Backward, a device reads of the gradient what its part of the input went to.
+        flow = Layout(layout.mesh, [layout.splits[0], (), layout.splits[2]])
+        received = [8 * n for n in halos(window, flow, out.shape, flow, (2, 4, size), [2])]
+        assert exchanged(backward) == ([(max(received), sum(received))] if any(received) else [])
+    assert logs[0] == logs[1], "one memory tells what separate ones move"
+
+
 POOLS: dict[str, Callable[[Window, bool], Function]] = {
     "max": lambda w, up: partial(
         nn.max_pool1d, kernel_size=w.kernel, stride=w.stride, padding=w.padding, dilation=w.dilation, ceil_mode=up
@@ -174,6 +202,7 @@ OF_IMAGES: dict[str, tuple[Function, Window]] = {
     "conv2d": (lambda x, w: nn.conv2d(x, w, None, 1, 1), Window(3, 1, 1, 1)),
     "conv2d, strided": (lambda x, w: nn.conv2d(x, w, None, 2, 1), Window(3, 2, 1, 1)),
     "conv2d, groups": (lambda x, w: nn.conv2d(x, w[:, :2], None, 1, 1, groups=2), Window(3, 1, 1, 1)),
+    "conv_transpose2d": (lambda x, w: nn.conv_transpose2d(x, w, None, 1, 1), Window(3, 1, 1, 1)),
     "max_pool2d": (lambda x, w: nn.max_pool2d(x, 3, 2, 1) * w.sum(), Window(3, 2, 1, 1)),
     "avg_pool2d": (lambda x, w: nn.avg_pool2d(x, 3, 2, 1, divisor_override=5) * w.sum(), Window(3, 2, 1, 1)),
 }

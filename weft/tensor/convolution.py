@@ -72,22 +72,46 @@ def _convolution(func: Op, args: Args, kwargs: Kwargs) -> object:
     stride, padding, dilation, transposed = args[3:7]
     reaches = _reaches(weight, stride, padding, dilation)
 
-    looks = [] if transposed else [Look(0, _result(x, weight, reaches))]
-    found = windowed(func, args, convolution, reaches, looks)
+    results = _spread(x, weight, reaches, args) if transposed else _result(x, weight, reaches)
+    found = windowed(func, args, convolution, reaches, [Look(0, results, back=bool(transposed))])
     if found is None or kwargs:
         return run_by_rule(func, args, kwargs)
     plan, args = found
     if plan.unified:
         return plan.labeled(args)
     (look,) = plan.windows
-
-    def local(op: Op, here: Args, options: Kwargs, given: Regions, made: Regions) -> object:
-        here = (*here[:4], unpadded(here[4], plan.reaches, len(made[0].box)), *here[5:])
-        return convolution_here(op, here, options, given, made)
-
-    x = plan.exchanged(look, cast(Tensor, args[0]))
+    x = plan.exchanged(look, plan.brought(args, 0) if transposed else cast(Tensor, args[0]))
     rest = [plan.brought(args, i) for i in range(1, len(plan.choice.inputs))]
-    return plan.everywhere(args, [x, *rest], local)
+    return plan.everywhere(args, [x, *rest], partial(_transposed if transposed else _convolved, plan.reaches))
+
+
+def _convolved(reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions) -> torch.Tensor:
+    here = (*args[:4], unpadded(args[4], reaches, len(made[0].box)), *args[5:])
+    return convolution_here(func, here, kwargs, given, made)
+
+
+def _transposed(reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions) -> torch.Tensor:
+    """What the inputs that reach into a device's own part give there; where none does, only the bias."""
+    x, weight, bias = cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]", args[:3])
+    rank = x.dim()
+    first, _ = reached(reaches, made[0], given[0])
+    if x.numel() and weight.numel():
+        sides = unpadded(args[4], reaches, rank), args[5], args[6], unpadded(args[7], reaches, rank)
+        out = convolution_here(func, (x, weight, None, args[3], *sides, args[8]), kwargs, given, made)
+        out = cropped(out, made[0], first)
+    else:
+        out = torch.zeros(made[0].shape, dtype=x.dtype, device=x.device)
+    return out if bias is None else out + bias.reshape([-1, *[1] * (weight.dim() - 2)])
+
+
+def _spread(x: torch.Tensor, weight: torch.Tensor, reaches: Sequence[Reach], args: Args) -> tuple[int, ...]:
+    """The shape of a transposed convolution."""
+    space, groups = len(reaches), cast(int, args[8])
+    sizes = [
+        (size - 1) * reach.stride - 2 * reach.padding + reach.extent + _entry(args[7], i)
+        for i, (size, reach) in enumerate(zip(x.shape[-space:], reaches, strict=True))
+    ]
+    return (*x.shape[: -space - 1], weight.shape[1] * groups, *sizes)
 
 
 def _result(x: torch.Tensor, weight: torch.Tensor, reaches: Sequence[Reach]) -> tuple[int, ...]:
@@ -105,8 +129,7 @@ def _convolution_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
     grad, x, weight = cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor]", args[:3])
     stride, padding, dilation, transposed = args[4:8]
     reaches, mask = _reaches(weight, stride, padding, dilation), cast("Sequence[bool]", args[10])
-
-    looks = [Look(0, tuple(x.shape), back=True)] if mask[0] and not transposed else []
+    looks = [Look(0, tuple(x.shape), back=not transposed)] if mask[0] or transposed else []
     looks += [Look(1, tuple(grad.shape))] if any(mask[1:]) and not transposed else []
     found = windowed(func, args, convolution_backward, reaches, looks)
     if found is None or kwargs:
@@ -114,7 +137,24 @@ def _convolution_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
     plan, args = found
     if plan.unified:
         return plan.labeled(args)
-    return _gradients(plan, args, mask)
+    return (_gradients_of_transposed if transposed else _gradients)(plan, args, mask)
+
+
+def _gradients_of_transposed(plan: Windowed, args: Args, mask: Sequence[bool]) -> tuple[object, ...]:
+    """Those of input and weight from windows of what each part of the input went to; that of the bias from all of it."""
+    (look,) = plan.windows
+    grad = cast(Tensor, args[0])
+    back: object = None
+    scale: object = None
+    if mask[0] or mask[1]:
+        laid = [plan.exchanged(look, grad), plan.brought(args, 1), plan.brought(args, 2)]
+        only = (*args[:10], [*mask[:2], False])
+        back, scale, _ = cast(Args, plan.everywhere(only, laid, partial(_weight_gradient, plan.reaches)))
+    if not mask[2]:
+        return back, scale, None
+    channel = grad.dim() - cast(torch.Tensor, args[2]).dim() + 1
+    others = [d for d in range(grad.dim()) if d != channel]
+    return back, scale, aten.sum.dim_IntList(plan.brought(args, 0), others)
 
 
 def _gradients(plan: Windowed, args: Args, mask: Sequence[bool]) -> tuple[object, ...]:
@@ -154,5 +194,6 @@ def _input_gradient(reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, give
 
 def _weight_gradient(reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions) -> Args:
     grad = cast(torch.Tensor, args[0])
-    here = (*args[:5], unpadded(args[5], reaches, grad.dim()), *args[6:])
+    padding, beyond = (unpadded(args[i], reaches, grad.dim()) for i in (5, 8))
+    here = (*args[:5], padding, *args[6:8], beyond, *args[9:])
     return convolution_backward_here(func, here, kwargs, given, made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -17,8 +18,13 @@ class DrawOnHost(TorchFunctionMode):
         kwargs = kwargs or {}
         generator = kwargs.get("generator")
         if func in _DRAWS and generator is not None and generator.device.type == "cpu" and "device" not in kwargs:
-            return func(*args, **kwargs, device="cpu").cuda()
+            return func(*args, **kwargs, device="cpu").to(torch.get_default_device())
         return func(*args, **kwargs)
+
+
+def on_host() -> AbstractContextManager[object]:
+    """Where plain tensors are made in host memory all the same: list ops on a GPU do not see what they themselves write."""
+    return torch.device("cpu") if torch.cuda.is_available() else nullcontext()
 
 
 def prefer_gpu() -> None:

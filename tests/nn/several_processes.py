@@ -16,12 +16,13 @@ def trained() -> tuple[nn.Module, nn.Module, torch.optim.Optimizer]:
     """A plain model, and the same sharded over all processes, after three steps each."""
     torch.manual_seed(0)
     mesh = weft.make_mesh({"dp": 2, "tp": 2})
-    plain = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 8), nn.Linear(8, 8)).double()
+    with torch.device("cpu"):
+        plain = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 8), nn.Linear(8, 8)).double()
     plain[3].weight = plain[2].weight
     model = weft.nn.shard_module(copy.deepcopy(plain), mesh, {"0.*": P("tp"), "2.weight": P(None, "tp")})
     optimizers = [torch.optim.AdamW(m.parameters(), lr=0.1) for m in (plain, model)]
     for _ in range(3):
-        x = torch.randn(4, 6, dtype=torch.float64)
+        x = torch.randn(4, 6, dtype=torch.float64, device="cpu")
         for m, optimizer, batch in zip((plain, model), optimizers, (x, weft.shard(x, mesh, P("dp"))), strict=True):
             optimizer.zero_grad()
             m(batch).square().mean().backward()

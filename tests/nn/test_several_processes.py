@@ -26,4 +26,4 @@ def test_two_processes_save_and_one_loads(tmp_path: Path) -> None:
     state = weft.checkpoint.load(tmp_path)
     assert state["step"] == 3
     for name, x in plain.state_dict().items():
-        torch.testing.assert_close(state["model"][name], x, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(state["model"][name].cpu(), x, rtol=1e-9, atol=1e-12)

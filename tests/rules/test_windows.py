@@ -307,7 +307,9 @@ def test_what_torch_refuses_is_refused(separate: bool) -> None:
         x = laid(numbers(2, 3, 12), Layout(LINE, [(), (), ("x",)]))
         with pytest.raises(RuntimeError, match="padding should be at most half of kernel size"):
             nn.max_pool1d(x, 3, 1, 2)
-        with pytest.raises(RuntimeError, match="Kernel size can't be greater than actual input size"):
+        with pytest.raises(
+            RuntimeError, match=r"Kernel size can't be greater than actual input size|Output size is too small"
+        ):
             nn.conv1d(x, numbers(4, 3, 13))
         with pytest.raises(RuntimeError, match=r"expected input|Invalid channel"):
             nn.conv1d(x, numbers(4, 2, 3))

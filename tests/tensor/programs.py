@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tests.on_gpu import on_host
 from tests.tensor.program_words import ROUGH, PlainWords, WeftWords
 
 __all__ = ["Program", "difference", "run_line", "shortened"]
@@ -64,7 +65,8 @@ def run_line(line: str, names: dict[str, object], words: PlainWords) -> None:
 
 def difference(program: Program) -> str | None:
     """Where sharded tensors do not do as plain ones do."""
-    expected = program.run(PlainWords(program.sizes))
+    with on_host():
+        expected = program.run(PlainWords(program.sizes))
     words = WeftWords(program.sizes)
     try:
         found = program.run(words)
@@ -84,7 +86,7 @@ def _unequal(found: object, expected: object) -> str | None:
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return f"is {found.dtype} of {tuple(found.shape)}, and should be {expected.dtype} of {tuple(expected.shape)}"
     rough = ROUGH.get(expected.dtype, 0)
-    if torch.allclose(found, expected, rtol=rough, atol=rough, equal_nan=True):
+    if torch.allclose(found.cpu(), expected, rtol=rough, atol=rough, equal_nan=True):
         return None
     return f"is\n{found}\nand should be\n{expected}"
 

@@ -142,6 +142,11 @@ _LINES = {
         "seen(x)",
         "seen(x.softmax(1))",
     ),
+    "a forward derivative, for which torch tries ops on tensors without memory": (
+        "x = given(1, (4, 1), float64, ['', 'a'])",
+        "y = torch.func.jvp(lambda z: z * z + 1, (x,), (x,))[1]",
+        "seen(y)",
+    ),
     "what is pending on another mesh over an axis of the same name": (
         "x = contributed(1, (3,), float64, [''], {'a': 'SUM'}, 'own')",
         "y = moved(x, [''], {'a': 'SUM'}, {'a': 3})",

@@ -21,7 +21,7 @@ from .machine import forget_with_residences
 from .reduction import neutral, reduce_into
 from .room import room
 
-__all__ = ["fill_pending", "lazy_clone", "move", "placed", "scatter"]
+__all__ = ["fill_pending", "lazy_clone", "move", "placed", "scatter", "without_memory"]
 
 
 def lazy_clone(x: torch.Tensor) -> torch.Tensor:
@@ -78,8 +78,7 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
         replicated = Layout.replicated(target.mesh, target.rank)
         return _move_whole(move(pieces, source, replicated, shape), replicated, target, shape)
     if pieces[0].is_meta:
-        shapes = [there.piece_shape(piece, shape) for piece in range(there.count)]
-        return tuple(torch.empty(size, dtype=pieces[0].dtype, device="meta") for size in shapes)
+        return without_memory(target, shape, pieces[0].dtype)
     for step in plan_layouts(source, target, tuple(shape), pieces[0].dtype.itemsize).steps:
         if isinstance(step, FillPartial):
             pieces = _spread(pieces, step)
@@ -93,6 +92,13 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
             together = _all_reduced(pieces, step) if isinstance(step, AllReduce) else None
             pieces = together or _run_step(pieces, step.source, step.target, tuple(shape))
     return pieces
+
+
+def without_memory(layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> Pieces:
+    """The pieces of a tensor on the meta device, which move nowhere."""
+    there = holding(layout)
+    shapes = [there.piece_shape(piece, shape) for piece in range(there.count)]
+    return tuple(torch.empty(size, dtype=dtype, device="meta") for size in shapes)
 
 
 def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:

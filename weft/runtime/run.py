@@ -25,6 +25,8 @@ def move(
 ) -> Pieces:
     """The pieces of the same tensor in another layout; `op` is what the user called, for errors."""
     if world.current().count > 1:
+        if pieces and pieces[0].is_meta:
+            return in_process.without_memory(target, shape, dtype)
         if execution.spans(source.mesh, target.mesh):
             return execution.move(pieces, source, target, tuple(shape), dtype, op)
         if execution.is_elsewhere(source.mesh, target.mesh):

@@ -483,7 +483,8 @@ def become(x: Tensor, value: Tensor) -> None:
     stand = None if x._stand is None else x._stand()
     if stand is not None:
         stand.tensor, stand.has_become = as_it_is(x), True
-        Tensor._note_unseen_write()  # what it was is counted anew
+    # What it was is counted anew. Said also where no view is left: when one goes, processes may not agree on.
+    Tensor._note_unseen_write()
     pieces = value._pieces
     torch.Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
     x._layout, x._pieces, x._asked, x._resolved, x._shown, x._turned, x._total, x._stand = (

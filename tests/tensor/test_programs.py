@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import weft
 from tests.tensor.known_programs import KNOWN, SQUARE
 from tests.tensor.program_making import make_program
+from tests.tensor.program_words import WeftWords
 from tests.tensor.programs import Program, difference, shortened
+from weft.tensor.aliasing import have_copies
 
 BATCH = 25
 
@@ -46,3 +50,20 @@ def test_a_difference_is_seen() -> None:
     wrong = Program(SQUARE, (*lines, "x = numbers(3, (3,), float64) if hasattr(x, 'mesh') else x", "seen(x)"))
     assert "the 2. thing seen is" in str(difference(wrong))
     assert shortened(wrong).lines == (lines[0], *wrong.lines[-2:])
+
+
+def test_what_moves_does_not_depend_on_other_views() -> None:
+    """Views that are copies go when they are collected, about which processes do not agree."""
+    words = WeftWords(SQUARE)
+
+    def logged() -> list[str]:
+        x = words.contributed(1, (4, 1), torch.float64, ["", ""], {"a": "SUM"}, "own")
+        with weft.comm_log() as log:
+            (x.expand(4, 6) * 2).exp()
+        return [f"{record.kind} {record.shape}" for record in log.records]
+
+    expected = logged()
+    kept = words.contributed(1, (4, 4), torch.float64, ["", ""], {"b": "SUM"}, "own").as_strided((3, 2), (2, 1), 1)
+    assert have_copies()
+    assert logged() == expected
+    assert kept.shape == (3, 2)

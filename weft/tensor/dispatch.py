@@ -55,6 +55,9 @@ def dispatch(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
     if have_copies():
         refresh(tensors_in(args, kwargs))
         result = _run(func, args, kwargs)
+        # What moves later must not depend on whether there are copies: when one goes, processes may not agree on.
+        if _is_elementwise(func):
+            note_computed(func, result, args, kwargs)
         for x in written_tensors(func, args, kwargs):
             write_through(x)
         return result

@@ -7,7 +7,7 @@ each has the fingerprint of its call. What travels are bytes, so every dtype doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch._C import _distributed_c10d as c10d
@@ -120,9 +120,10 @@ def _outgoing(
     """What goes to each process: a stretch of a source, straight from its place, or else parts one after another."""
     flat: dict[int, torch.Tensor] = {}
     found: dict[int, torch.Tensor] = {}
+    packed = _apart([leg for _, leg in parcels.sends if leg.stretch is None], dtype, wire)
     for index, leg in parcels.sends:
         if leg.stretch is None:
-            found[index] = _packed(leg, sources, dtype, wire)
+            found[index] = _pack(next(packed), leg, sources)
             continue
         piece, start, stop = leg.stretch
         if piece not in flat:
@@ -132,11 +133,12 @@ def _outgoing(
     return found
 
 
-def _packed(leg: Leg, sources: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device) -> torch.Tensor:
-    if len(leg.parts) == 1:
-        part = leg.parts[0]
-        return _flat(sources[part.piece][part.where]).to(wire)
-    buffer = room((leg.size,), dtype, wire)
+def _apart(legs: Sequence[Leg], dtype: torch.dtype, wire: torch.device) -> Iterator[torch.Tensor]:
+    """Memory for the time being for each leg, of one block: blocks are few that way, and found again."""
+    return iter(room((sum(leg.size for leg in legs),), dtype, wire).split([leg.size for leg in legs]) if legs else ())
+
+
+def _pack(buffer: torch.Tensor, leg: Leg, sources: Sequence[torch.Tensor]) -> torch.Tensor:
     at = 0
     for part in leg.parts:
         buffer[at : at + part.size].view(part.shape).copy_(sources[part.piece][part.where])
@@ -154,12 +156,13 @@ def _incoming(
 ) -> dict[int, torch.Tensor]:
     """Where what comes from each process is received: in its place, or else in memory for the time being."""
     found: dict[int, torch.Tensor] = {}
+    apart = _apart([leg for _, leg in parcels.receives if not _is_in_place(leg, targets, wire)], dtype, wire)
     for index, leg in parcels.receives:
         if leg.stretch is not None and _is_in_place(leg, targets, wire):
             piece, start, stop = leg.stretch
             found[index] = targets[piece].view(-1)[start:stop]
         else:
-            found[index] = room((leg.size,), dtype, wire)
+            found[index] = next(apart)
     return found
 
 

@@ -79,7 +79,8 @@ def _runs_on_one_shard(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, 
         return False
     if any(type(x) is not Tensor or len(x._pieces) != 1 or x._shown is not None for x in tensors):
         return False
-    if not kind.is_pure and (tensors[0]._layout.pending or tensors[0]._resolved is not None):
+    # What is pending may be resolved at other times, and is then taken so: recipes know of that.
+    if any(x._layout.pending or x._resolved is not None for x in tensors):
         return False
     once = len(places) == 1 and all(read == (0, None) for read in places[0].reads)
     return once and all(x._layout is need for x, need in zip(tensors, prepared.inputs, strict=True))

@@ -27,8 +27,10 @@ def test_the_program_runs_in_two_processes(name: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     blocks = [block.code for block in blocks_of(page.read_text()) if block.kind == "python"]
     program.write_text("\n".join(blocks[which]))
+    # Each process writes to a file of its own: in one pipe, lines may break into one another.
+    options = ["--standalone", "--nproc-per-node", "2", "--redirects", "3", "--log-dir", str(tmp_path / "logs")]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)],
+        [sys.executable, "-m", "torch.distributed.run", *options, str(program)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WEFT_DEVICES_PER_PROCESS": "4"},
         cwd=tmp_path,
         capture_output=True,
@@ -36,5 +38,7 @@ def test_the_program_runs_in_two_processes(name: str, tmp_path: Path) -> None:
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines().count(line) == 2
+    said = [path.read_text() for path in sorted(tmp_path.glob("logs/**/stdout.log"))]
+    errors = [path.read_text() for path in sorted(tmp_path.glob("logs/**/stderr.log"))]
+    assert done.returncode == 0, "\n".join((done.stderr, *errors))
+    assert [text.splitlines().count(line) for text in said] == [1, 1]

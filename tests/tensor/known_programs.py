@@ -31,6 +31,15 @@ _LINES = {
         "seen(x)",
         "seen(y)",
     ),
+    "writes to a tensor and to its conjugate": (
+        "x = given(1, (5, 4), complex128, ['a', 'b'])",
+        "y = x.conj()",
+        "x.mul_(1 + 2j)",
+        "seen(y)",
+        "y[1:].add_(1j)",
+        "seen(x)",
+        "seen(y)",
+    ),
     "writes to x.data": (
         "x = given(1, (5, 4), float64, ['a', 'b'])",
         "y, z = x[1:], x.data[:3]",

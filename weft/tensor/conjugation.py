@@ -1,19 +1,34 @@
-"""Conjugates and negatives are computed at once: torch's lazy marks are not seen by the ops that run on the pieces."""
+"""Conjugates and negatives are computed at once: torch's lazy marks are not seen by the ops that run on the pieces.
+
+They are views for torch all the same, so they are copies that remember what they show.
+"""
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
+from .aliasing import remember
 from .handling import handler
+from .tensor import Tensor
+from .writing import store
 
 aten = torch.ops.aten
+Op = torch._ops.OpOverload
+
+_COMPUTED = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
+"""Each is its own inverse: what is read of a tensor by it is written back by it."""
 
 
-@handler(aten._conj.default)
-def _conj(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-    return aten._conj_physical(*args)
+@handler(*_COMPUTED)
+def _at_once(func: Op, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    x = cast(Tensor, args[0])
 
+    def read(base: Tensor) -> Tensor:
+        return cast(Tensor, _COMPUTED[func](base))
 
-@handler(aten._neg_view.default)
-def _neg_view(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-    return aten.neg(*args)
+    def write(base: Tensor, view: Tensor) -> None:
+        store(base, read(view), str(func))
+
+    return remember(read(x), x, read, write)

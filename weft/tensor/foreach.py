@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -74,7 +75,7 @@ def _elementwise(func: Op, args: Args, kwargs: Kwargs) -> object:
     places = max(map(len, columns), default=0)
     written = kind_of(func).written
     changing = [x for j, i in enumerate(lists) if i in written for x in columns[j]]
-    if places > 1 and any(map(_is_written_elsewhere, changing)):
+    if places > 1 and (any(map(_is_written_elsewhere, changing)) or _race(changing)):
         _one_by_one(func, args, kwargs, places)
         refresh(changing)
         return args[0] if func._schema.returns else None
@@ -112,6 +113,20 @@ def _counted(func: Op, written: Sequence[torch.Tensor]) -> None:
 def _is_written_elsewhere(x: torch.Tensor) -> bool:
     """Whether a tensor is computed on in other memory than its own, so that others of its list do not see it at once."""
     return isinstance(x, Tensor) and (bool(x._layout.pending) or is_copy(x))
+
+
+def _race(written: Sequence[torch.Tensor]) -> bool:
+    """Whether some tensors of a list share elements on a GPU, whose kernels write to all of them at once."""
+    pieces = [piece for x in written if x.is_cuda for piece in (x._pieces if isinstance(x, Tensor) else (x,))]
+    spans = sorted(_span(piece) for piece in pieces if piece.numel())
+    return any(one[0] == other[0] and other[1] < one[2] for one, other in pairwise(spans))
+
+
+def _span(x: torch.Tensor) -> tuple[int, int, int]:
+    """The storage of a tensor, and from where to where in it the elements are."""
+    start = int(x.storage_offset())
+    reach = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+    return x.untyped_storage()._cdata, start, start + reach + 1
 
 
 def _one_by_one(func: Op, args: Args, kwargs: Kwargs, places: int) -> None:

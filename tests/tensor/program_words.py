@@ -55,7 +55,8 @@ def _whole(seed: int, shape: tuple[int, ...], dtype: torch.dtype, how: str) -> t
     if how == "part":
         return numbers(seed, tuple(size + 2 for size in shape), dtype)[(slice(1, -1),) * len(shape)]
     if how == "numpy":
-        return torch.from_numpy(numbers(seed, shape, dtype).numpy().copy())
+        made = numbers(seed, shape, dtype)
+        return torch.from_numpy(made.cpu().numpy().copy()).to(made.device)
     return numbers(seed, shape, dtype)
 
 
@@ -84,7 +85,7 @@ def _copied(x: torch.Tensor) -> torch.Tensor:
 def _exported(x: torch.Tensor, how: str) -> torch.Tensor:
     """A tensor in the memory of another, which nothing else holds any more."""
     if how == "numpy":
-        return torch.from_numpy(x.numpy()[...])
+        return torch.from_numpy(x.cpu().numpy()[...]).to(x.device)
     if how == "dlpack":
         return torch.from_dlpack(x)
     return torch.empty(0, dtype=x.dtype).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tests.on_gpu import on_host
 from tests.tensor.program_words import KINDS, PlainWords, overlaps
 from tests.tensor.programs import Program, run_line
 
@@ -358,36 +357,35 @@ def again(m: Maker) -> str:
 
 def make_program(seed: int, length: int = 16, *, differentiable: bool = False, devices: int | None = None) -> Program:
     """The program of a seed; with `devices`, on a mesh of so many."""
-    with on_host():
-        rng = random.Random(seed)
-        sizes = [each for each in SIZES if devices is None or math.prod(each.values()) == devices]
-        m = Maker(rng, rng.choice(sizes), differentiable)
-        while len(m.tensors) < 3:
-            m.add(STEPS["give" if rng.random() < 0.6 else "contribute"][0](m))
-        steps = [row for row, _ in STEPS.values()]
-        weights = [weight for _, weight in STEPS.values()]
-        for _ in range(length * 6):
-            (row,) = rng.choices(steps, weights)
-            try:
-                m.add(row(m))
-            except LookupError:
-                continue
-            if len(m.lines) >= length:
-                break
-        if differentiable:
-            leaves = [name for name, x in m.tensors.items() if x.requires_grad and name in m.leaves]
-            outs = [name for name, x in m.tensors.items() if x.requires_grad and name not in m.leaves]
-            if outs:
-                total = " + ".join(f"({name} * {k + 2}).sum()" for k, name in enumerate(outs[-4:]))
-                before = len(m.words.looked)
-                m.add(f"({total}).backward()")
-                # Where it raises, gradients are as far as it came.
-                leaves = leaves if len(m.words.looked) == before else []
-            for name in leaves:
-                m.add(f"seen({name}.grad if {name}.grad is not None else 0)")
-                # Torch's fused steps on the host go through memory without looking at strides.
-                how = rng.choice(["foreach=True", "foreach=False", *["fused=True"] * m.of(name).is_contiguous()])
-                m.add(f"torch.optim.{rng.choice(['SGD', 'AdamW', 'Adam', 'Adagrad'])}([{name}], lr=0.5, {how}).step()")
-        for name in m.tensors:
-            m.add(f"seen({name})")
-        return Program(m.sizes, tuple(m.lines))
+    rng = random.Random(seed)
+    sizes = [each for each in SIZES if devices is None or math.prod(each.values()) == devices]
+    m = Maker(rng, rng.choice(sizes), differentiable)
+    while len(m.tensors) < 3:
+        m.add(STEPS["give" if rng.random() < 0.6 else "contribute"][0](m))
+    steps = [row for row, _ in STEPS.values()]
+    weights = [weight for _, weight in STEPS.values()]
+    for _ in range(length * 6):
+        (row,) = rng.choices(steps, weights)
+        try:
+            m.add(row(m))
+        except LookupError:
+            continue
+        if len(m.lines) >= length:
+            break
+    if differentiable:
+        leaves = [name for name, x in m.tensors.items() if x.requires_grad and name in m.leaves]
+        outs = [name for name, x in m.tensors.items() if x.requires_grad and name not in m.leaves]
+        if outs:
+            total = " + ".join(f"({name} * {k + 2}).sum()" for k, name in enumerate(outs[-4:]))
+            before = len(m.words.looked)
+            m.add(f"({total}).backward()")
+            # Where it raises, gradients are as far as it came.
+            leaves = leaves if len(m.words.looked) == before else []
+        for name in leaves:
+            m.add(f"seen({name}.grad if {name}.grad is not None else 0)")
+            # Torch's fused steps on the host go through memory without looking at strides.
+            how = rng.choice(["foreach=True", "foreach=False", *["fused=True"] * m.of(name).is_contiguous()])
+            m.add(f"torch.optim.{rng.choice(['SGD', 'AdamW', 'Adam', 'Adagrad'])}([{name}], lr=0.5, {how}).step()")
+    for name in m.tensors:
+        m.add(f"seen({name})")
+    return Program(m.sizes, tuple(m.lines))

@@ -28,6 +28,7 @@ from weft.inspect.bench import COLLECTIVES, square
 from weft.inspect.limits import written_everywhere, written_once
 from weft.inspect.transitions import TRANSITIONS, Transition, line_of
 from weft.runtime import machine
+from weft.runtime.host_memory import empty_cache
 from weft.sharding.layout import Layout
 
 DEVICES = [CPU(i) for i in range(8)]
@@ -65,11 +66,12 @@ def transitions(quick: bool) -> Iterator[int | Figure]:
     yield len(TRANSITIONS) * len(sizes)
     for nbytes in sizes:
         for transition in TRANSITIONS:
+            gc.collect()
+            empty_cache()
             if needed(transition, nbytes) > available():
                 yield Figure("transitions", transition.name, {}, nbytes)
                 continue
             yield transition_figure(transition, nbytes, quick)
-            gc.collect()
 
 
 def needed(transition: Transition, nbytes: int) -> int:

@@ -136,6 +136,8 @@ def page(found: Tallies, most: int | None) -> str:
             "",
             "One call is torch's own to get wrong: `torch.linalg.matrix_rank(x, out=y)` leaves `y` as it was for tensors of any",
             "subclass, because torch then forgets `out` before any op sees it. Write `y.copy_(torch.linalg.matrix_rank(x))`.",
+            "And `plain.data = x`, a tensor of any such subclass as the memory of a plain one, crashes inside torch at the next op",
+            "on `plain`: nothing of Weft is asked. Write `plain.copy_(x)`, or `x.data = y` between sharded tensors.",
             "",
             "## Every op",
             "",

@@ -147,3 +147,12 @@ def test_short_numbers_and_pending_sums_are_gated(separate: bool) -> None:
             y = nn.glu(waiting)
         torch.testing.assert_close(y.full_tensor(), nn.glu(x))
         assert set(log.counts()) == {"all_reduce", "exchange"}
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_numbers_that_torch_does_not_gate(separate: bool) -> None:
+    with memory(separate):
+        for dtype in (torch.int64, torch.bool):
+            x = laid(torch.ones(3, 8, dtype=dtype), Layout(LINE, [(), ("x",)]))
+            with pytest.raises(RuntimeError, match="not implemented for"):
+                nn.glu(x, 1)

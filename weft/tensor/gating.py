@@ -21,7 +21,8 @@ Kwargs = dict[str, object]
 
 
 def _is_halved(x: torch.Tensor, dim: int) -> bool:
-    return isinstance(x, Tensor) and x.dim() > 0 and bool(x._layout.splits[dim]) and x.shape[dim] % 2 == 0
+    split = isinstance(x, Tensor) and x.dim() > 0 and bool(x._layout.splits[dim])
+    return split and x.shape[dim] % 2 == 0 and x.is_floating_point()  # torch refuses others
 
 
 def _halves(x: torch.Tensor, dim: int, op: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,7 +6,7 @@ from figure import LIMIT, SEPARATE, SEPARATE_LIMIT, WEFT, Figure
 
 CALL = "a call's fixed cost in Python; the limit is one small copy"
 PIECES = "each of the many small copies is a call of torch"
-LARGE_PIECES = "boxes of rows are copied one after another by one thread pool; JAX's copies run side by side"
+LARGE_PIECES = "boxes of rows are copied one after another by one thread pool; the peer's run side by side"
 SHARED = "every device's shard is written; the peer's devices share memory, and it writes less than that"
 ONE_PASS = (
     "plain torch adds the contributions one by one, a chunk at a time; a compiled program adds all of them in one pass"
@@ -23,7 +23,9 @@ TOLD: dict[str, dict[str, str]] = {
         "the demonstration": "hundreds of ops on a few KiB: the dispatch of each in Python is all there is; DTensor, on one device, has nothing to reduce and dispatches known ops in compiled code",
     },
     "graphs": {"": "the dispatch of each op in Python"},
-    "processes": {"": "a call is a third of a millisecond of Python in each of four processes, which share two cores"},
+    "processes": {
+        "": "a call is some tenths of a millisecond of Python in each of four processes, which share two cores"
+    },
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from torch.utils._pytree import tree_flatten, tree_map
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import make_mesh
 from weft.sharding.placements import ReduceOp
-from weft.tensor.comm_log import comm_log
+from weft.tensor.comm_log import CommLog, comm_log
 from weft.tensor.tensor import Tensor
 
 from .harness import assert_sound, laid
 
 MESH = make_mesh({"x": 4})
+GRID = make_mesh({"a": 2, "b": 2})
 
 NOT_COMPARED = {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"}
 """Ops whose results are whatever the memory holds: their shapes are compared."""
@@ -51,6 +53,8 @@ class Tried:
     backward: Outcome
     moves: bool = False
     """Whether the op moved data on its way forward."""
+    record: str = ""
+    """Where results and gradients lie, and what moved for them."""
 
 
 @cache
@@ -81,21 +85,47 @@ def _pending(x: torch.Tensor) -> Layout:
     return Layout(MESH, [()] * x.dim(), {} if x.dtype is torch.bool else {"x": ReduceOp.SUM})
 
 
+def _grid(x: torch.Tensor) -> Layout:
+    if x.dim() < 2:
+        return Layout(GRID, [("b", "a")] if x.dim() else [])
+    return Layout(GRID, [("a",), *[()] * (x.dim() - 2), ("b",)])
+
+
 LAYOUTS: dict[str, Callable[[torch.Tensor], Layout]] = {
     "first dim split": _first,
     "last dim split": _last,
     "pending sum": _pending,
+    "first and last split": _grid,
 }
 """How the tensors of a sample lie on four devices; tensors without dims are replicated, or pending."""
 
 
 def tried(op: object, most: int | None, layout: str = "first dim split") -> Iterator[Tried]:
     """The outcomes of the first samples of an op, its tensors in one of the `LAYOUTS`."""
-    torch.default_generator.manual_seed(0)
-    # `op.sample_inputs` does the same, but searches the whole stack for a test of PyTorch's at every call.
-    samples = op.sample_inputs_func(op, "cpu", torch.float32, op.supports_autograd)  # type: ignore[attr-defined]
-    for sample in islice(samples, most):
+    for sample in islice(_samples(op), most):
         yield _tried(op, sample, LAYOUTS[layout])
+
+
+def tried_largest(op: object, layout: str) -> Tried:
+    """The outcome of the sample with the most dims among the first of an op, which tells most of its layouts."""
+    dtype = torch.float64 if torch.float64 in op.supported_dtypes("cpu") else torch.float32  # type: ignore[attr-defined]
+    return _tried(op, max(islice(_samples(op, dtype), 10), key=_extent), LAYOUTS[layout])
+
+
+def _samples(op: object, dtype: torch.dtype = torch.float32) -> Iterator[object]:
+    torch.default_generator.manual_seed(0)
+    random.seed(0)  # meshgrid shuffles
+    # `op.sample_inputs` does the same, but searches the whole stack for a test of PyTorch's at every call.
+    return op.sample_inputs_func(op, "cpu", dtype, op.supports_autograd)  # type: ignore[attr-defined, no-any-return]
+
+
+def _extent(sample: object) -> tuple[bool, int, int]:
+    tensors = [x for x in tree_flatten((sample.input, sample.args))[0] if isinstance(x, torch.Tensor)]  # type: ignore[attr-defined]
+    return (
+        min((x.numel() > 0 for x in tensors), default=True),
+        max((x.dim() for x in tensors), default=0),
+        sum(x.numel() for x in tensors),
+    )
 
 
 def _tried(op: object, sample: object, layout: Callable[[torch.Tensor], Layout]) -> Tried:
@@ -106,17 +136,27 @@ def _tried(op: object, sample: object, layout: Callable[[torch.Tensor], Layout])
     except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
         return Tried(name, Outcome("none", f"plain torch: {error}"), Outcome("none"))
     split, leaves = None, []
-    moves = False
+    log = CommLog()
     try:
         with comm_log() as log:
             split, leaves = _run(op, tree_map(lambda x: _fresh_split(x, layout), given))
-        moves = log.total_bytes > 0
         forward = _compared(split, plain, shapes_only=name in NOT_COMPARED)
     except Exception as error:  # noqa: BLE001 - whatever an op raises is its outcome
         forward = Outcome("error", f"{type(error).__name__}: {error}")
+    moves, record = log.total_bytes > 0, _recorded(forward, split, log)
     if not plain_leaves or forward.kind != "pass":
-        return Tried(name, forward, Outcome("none"), moves)
-    return Tried(name, forward, _backward(split, plain, leaves, plain_leaves), moves)
+        return Tried(name, forward, Outcome("none"), moves, record)
+    backward, back = _backward(split, plain, leaves, plain_leaves, layout)
+    return Tried(name, forward, backward, moves, f"{record} | {back}")
+
+
+def _recorded(outcome: Outcome, values: list[object] | None, log: CommLog) -> str:
+    """Where values lie, and what moved for them."""
+    if outcome.kind != "pass":
+        return outcome.kind
+    places = [str(x._layout) if isinstance(x, Tensor) else type(x).__name__ for x in values or ()]
+    steps = [f"{step.kind} {','.join(step.axes)} {step.bytes_received}" for step in log]
+    return f"{', '.join(places) or '–'}; {', '.join(steps) or '–'}"
 
 
 def _fresh(x: object) -> object:
@@ -157,28 +197,38 @@ def _compared(actual: list[object], expected: list[object], *, shapes_only: bool
             a = a.detach().full_tensor()
         try:
             if not shapes_only:
-                torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-4, atol=1e-4, equal_nan=True)
+                close = 1e-8 if b.dtype in (torch.float64, torch.complex128) else 1e-4
+                torch.testing.assert_close(a.detach(), b.detach(), rtol=close, atol=close, equal_nan=True)
         except AssertionError as error:
             return Outcome("wrong", " ".join(str(error).split()))
     return Outcome("pass")
 
 
 def _backward(
-    split: list[object], plain: list[object], leaves: list[torch.Tensor], plain_leaves: list[torch.Tensor]
-) -> Outcome:
+    split: list[object],
+    plain: list[object],
+    leaves: list[torch.Tensor],
+    plain_leaves: list[torch.Tensor],
+    layout: Callable[[torch.Tensor], Layout],
+) -> tuple[Outcome, str]:
+    """What came of the gradients, and the record of it; cotangents lie as the tensors of the sample do."""
     roots = [b for b in plain if isinstance(b, torch.Tensor) and b.requires_grad]
     ours = [a for a, b in zip(split, plain, strict=True) if isinstance(b, torch.Tensor) and b.requires_grad]
     if not roots:
-        return Outcome("none")
+        return Outcome("none"), "none"
     generator = torch.Generator().manual_seed(2)
     cotangents = [torch.randn(b.shape, dtype=b.dtype, generator=generator) for b in roots]
     try:
         expected = torch.autograd.grad(roots, plain_leaves, cotangents, allow_unused=True)
     except RuntimeError as error:
-        return Outcome("none", f"plain torch: {error}")
+        return Outcome("none", f"plain torch: {error}"), "none"
     try:
-        given = [laid(c, _first(c)) if isinstance(a, Tensor) else c for a, c in zip(ours, cotangents, strict=True)]
-        actual = torch.autograd.grad(ours, leaves, given, allow_unused=True)  # type: ignore[arg-type]
-        return _compared(list(actual), list(expected))
+        given = [
+            laid(c, layout(c).resolved) if isinstance(a, Tensor) else c for a, c in zip(ours, cotangents, strict=True)
+        ]
+        with comm_log() as log:
+            actual = torch.autograd.grad(ours, leaves, given, allow_unused=True)  # type: ignore[arg-type]
+        outcome = _compared(list(actual), list(expected))
     except Exception as error:  # noqa: BLE001 - whatever an op raises is its outcome
-        return Outcome("error", f"{type(error).__name__}: {error}")
+        return Outcome("error", f"{type(error).__name__}: {error}"), "error"
+    return outcome, _recorded(outcome, list(actual), log)

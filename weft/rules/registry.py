@@ -22,6 +22,8 @@ class Spec:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    strides: tuple[int, ...] | None = None
+    """Of results, those that plain torch gives them; rules see none."""
 
     @property
     def ndim(self) -> int:

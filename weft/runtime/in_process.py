@@ -33,9 +33,9 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     >>> b
     tensor([0., 0., 0.])
     """
-    # A copy is not to have one element in two places, as expanded tensors and windows do: it may be written to.
-    if not x.is_contiguous() and _may_overlap(x):
-        return x.clone(memory_format=torch.contiguous_format)
+    # A copy has no gaps, and no element in two places, as slices, expanded tensors and windows do: it may be written to.
+    if x.storage_offset() or not (x.is_contiguous() or _is_dense(tuple(x.shape), x.stride())):
+        return x.clone()
     # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one.
     if 2 * x.numel() * x.itemsize < x.untyped_storage().nbytes():
         return x.clone()
@@ -46,15 +46,16 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
         return x.clone()
 
 
-def _may_overlap(x: torch.Tensor) -> bool:
-    """Whether two indices may name one element in memory."""
-    reach = 0
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+@lru_cache(maxsize=4096)
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether elements lie side by side, each in one place."""
+    reach = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1:
-            if stride <= reach:
-                return True
-            reach += stride * (size - 1)
-    return False
+            if stride != reach:
+                return False
+            reach *= size
+    return True
 
 
 def placed(x: torch.Tensor, device: torch.device) -> torch.Tensor:

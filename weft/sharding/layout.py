@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import final
 from weakref import WeakValueDictionary
@@ -125,6 +125,10 @@ class Layout:
         splits = list(self.splits)
         splits.insert(dim, tuple(axes))
         return Layout(self.mesh, splits, self.pending)
+
+    def permuted(self, order: Sequence[int]) -> Layout:
+        """The layout of the tensor with its dims in another order."""
+        return Layout(self.mesh, [self.splits[dim] for dim in order], self.pending)
 
     def without_dim(self, dim: int) -> Layout:
         """The layout of a tensor without dim `dim`."""

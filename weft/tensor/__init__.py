@@ -17,6 +17,7 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     conjugation,
     convolution,
     creation_like,
+    determinants,
     dispatch,
     embedding,
     folding,

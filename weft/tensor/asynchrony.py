@@ -11,6 +11,7 @@ from ..runtime.holding import Pieces
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from . import comm_log
+from .strides import Strides
 from .tensor import Tensor, wrap, wrap_arriving
 
 __all__ = ["begun", "is_issuing", "issuing"]
@@ -36,7 +37,9 @@ def issuing(async_op: bool) -> AbstractContextManager[None]:
     return _ISSUING if async_op else _WAITING
 
 
-def begun(x: Tensor, target: Layout, asked: DeviceMapping | None, action: Callable[[Pieces], Pieces]) -> Tensor:
+def begun(
+    x: Tensor, target: Layout, asked: DeviceMapping | None, strides: Strides, action: Callable[[Pieces], Pieces]
+) -> Tensor:
     """The tensor that `action` on the pieces of `x` makes, in another layout; on its way, if other processes take part."""
     shape, dtype = tuple(x.shape), x.dtype
     end = comm_log.ending()
@@ -48,8 +51,8 @@ def begun(x: Tensor, target: Layout, asked: DeviceMapping | None, action: Callab
 
     arriving = run.begin(done, x._pieces, x._layout.mesh, target.mesh)
     if isinstance(arriving, tuple):
-        return wrap(arriving, target, shape, asked=asked, dtype=dtype)
-    return wrap_arriving(arriving, target, shape, dtype, asked)
+        return wrap(arriving, target, shape, asked=asked, dtype=dtype, strides=strides)
+    return wrap_arriving(arriving, target, shape, dtype, strides, asked)
 
 
 Tensor._issuing = staticmethod(issuing)

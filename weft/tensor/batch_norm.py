@@ -14,6 +14,7 @@ from .dispatch import run_by_rule
 from .handling import handler
 from .movement import from_plain
 from .reductions import is_cut, moments, wide
+from .restriding import as_op_gives
 from .tensor import Tensor
 
 aten = torch.ops.aten
@@ -39,6 +40,10 @@ def _runs_whole(x: Tensor) -> bool:
 
 @handler(aten.native_batch_norm.default)
 def _batch_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
+    return as_op_gives(func, args, kwargs, _computed(func, args, kwargs), whole=True)
+
+
+def _computed(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
     weight, bias, mean, variance = cast("tuple[Optional, ...]", args[1:5])
     training, momentum, eps = cast("tuple[bool, float, float]", args[5:8])

@@ -10,6 +10,7 @@ import torch
 
 from .handling import handler
 from .movement import moved
+from .strides import dense_strides, order_of
 from .tensor import Tensor, as_it_is, become
 from .writing import store
 
@@ -67,7 +68,13 @@ def _resize(_func: Op, args: Args, _kwargs: Kwargs) -> object:
     shape = [int(s) for s in cast("Sequence[int]", args[1])]
     if list(x.shape) == shape:
         return x
-    flat = aten.reshape.default(x, [x.numel()])
+    if x.stride() != dense_strides(tuple(x.shape), x.stride()):
+        raise RuntimeError(
+            f"resize_ keeps what lies in memory, and this tensor of shape {list(x.shape)} with strides {list(x.stride())} is a "
+            "view with gaps: resize a copy, x.clone().resize_(...)"
+        )
+    order = order_of(tuple(x.shape), x.stride())
+    flat = aten.reshape.default(x if order is None else aten.permute.default(x, list(order)), [x.numel()])
     more = math.prod(shape) - x.numel()
     flat = aten.constant_pad_nd.default(flat, [0, more])
     y = cast(Tensor, aten.reshape.default(flat, shape))

@@ -101,4 +101,5 @@ def _random_like(func: Op, args: Args, kwargs: Kwargs) -> object:
     layout = x._layout.resolved
     if holding(layout).unified:
         return _filled(layout, x, func, args[1:], kwargs)
-    return from_plain(func(_shaped(x.shape, x), *args[1:], **_kept(kwargs)), layout)
+    like = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    return from_plain(func(like, *args[1:], **_kept(kwargs)), layout)

@@ -16,6 +16,7 @@ from .op_kind import OpKind
 from .quick import Call, quick
 from .recipe import Recipe
 from .resolving import is_expanded, resolve
+from .result_strides import ResultStrides, Strided
 from .tensor import Tensor, wrap_whole
 from .total import note_write
 from .total_run import TotalCall
@@ -114,17 +115,20 @@ def remember_call(signature: Signature, func: Op, result: object, *, writes: boo
         _remember(signature, partial(_wholes, [value._layout for value in result], quick(func)))
 
 
-def remember_shard_call(signature: Signature, func: Op, result: object, kind: OpKind, args: Args) -> None:
+def remember_shard_call(
+    signature: Signature, func: Op, result: object, kind: OpKind, args: Args, strides: ResultStrides
+) -> None:
     """Notes a call that took its arguments as they lie and ran once, on the one shard of each that is stored here."""
     values = result if isinstance(result, (list, tuple)) else (result,)
     if not all(type(value) is Tensor for value in values):
         return
-    given = tuple((x._layout, tuple(x.shape), x.stride(), int(x.storage_offset())) for x in values)
     if kind.written:
         _remember(signature, partial(_write, quick(func)))
     elif kind.is_pure:
-        _remember(signature, partial(_on_shards, given, quick(func)))
+        made = tuple((x._layout, tuple(x.shape)) for x in values)
+        _remember(signature, partial(_on_shards, made, strides, quick(func)))
     else:
+        given = tuple((x._layout, tuple(x.shape), x.stride(), int(x.storage_offset())) for x in values)
         x = args[0]
         assert isinstance(x, Tensor)
         way = _ways.get(signature)
@@ -175,9 +179,25 @@ def _write(call: Call, func: Op, args: Args, kwargs: Kwargs) -> object:
     return args[0]
 
 
-def _on_shards(given: tuple[Given, ...], call: Call, func: Op, args: Args, kwargs: Kwargs) -> object:
+def _on_shards(
+    made: tuple[tuple[Layout, tuple[int, ...]], ...],
+    strides: ResultStrides,
+    call: Call,
+    func: Op,
+    args: Args,
+    kwargs: Kwargs,
+) -> object:
     """A call that only reads, on tensors of which this process stores one shard each."""
-    return _of_shards(call(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs), given)
+    result: Any = call(*[x._pieces[0] if type(x) is Tensor else x for x in args], **kwargs)
+    strided = strides.of(func, args, kwargs, [x for x in args if type(x) is Tensor])
+    if isinstance(result, torch.Tensor):
+        return _whose_shard(result, made[0], strided[0])
+    return type(result)([_whose_shard(*each) for each in zip(result, made, strided, strict=True)])
+
+
+def _whose_shard(shard: torch.Tensor, made: tuple[Layout, tuple[int, ...]], strided: Strided | None) -> Tensor:
+    assert strided is not None
+    return _of_shard(strided.ordered((shard,))[0], (*made, strided.whole, 0))
 
 
 class _ViewsOfShards:

@@ -34,6 +34,7 @@ from .op_kind import kind_of
 from .plain_gradient import keep_gradient_plain
 from .preparing import Prepared, prepared_for, prepared_in, tensors_in
 from .resolving import is_expanded, note_computed, resolve
+from .restriding import as_op_gives
 from .single_run import run_once
 from .tensor import Tensor
 from .total import known_total, note_write, own_pieces, part_pieces
@@ -95,7 +96,8 @@ def _run(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
         return run_resolved(positions, func, args, kwargs)
     special = handlers.get(func)
     if special is not None:
-        return special(func, args, kwargs)
+        result = special(func, args, kwargs)
+        return as_op_gives(func, args, kwargs, result) if kind.is_pure else result
     if kind.outs:
         return write_out(func, args, kwargs)
     if kind.composite and rule_for(func) is None:
@@ -175,7 +177,9 @@ def _run_prepared(
         result = prepared.total(args, kwargs, cast("list[Tensor]", laid))
         if result is not None:
             return result
-    return run_everywhere(func, args, kwargs, cast("list[Tensor]", laid), prepared.schedule, prepared.rule)
+    return run_everywhere(
+        func, args, kwargs, cast("list[Tensor]", laid), prepared.schedule, prepared.rule, given=tensors
+    )
 
 
 def _usable(x: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,8 @@ from .aliasing import remember_alias
 from .chooser import Input, choose
 from .dispatch import run_in
 from .folded import Folded, FoldedOp, fold, folded_ops
+from .restriding import with_strides
+from .strides import row_major
 from .tensor import Tensor
 
 aten = torch.ops.aten
@@ -107,7 +109,9 @@ def _multiplied(given: list[torch.Tensor], dims: tuple[str, str, str], parts: di
     equation = f"{''.join(first)},{''.join(second)}->{''.join(out)}"
     rule = Rule(lambda _: factors)
     args = (equation, given)
-    return cast(torch.Tensor, run_in(aten.einsum.default, args, {}, choice.inputs, choice.outputs, rule))
+    product = run_in(aten.einsum.default, args, {}, choice.inputs, choice.outputs, rule)
+    # Products of few dims lie row by row, those of many as it comes.
+    return with_strides(cast(Tensor, product), row_major(cast(Tensor, product).shape))
 
 
 @_for_folded(aten.t.default, aten.transpose.int)

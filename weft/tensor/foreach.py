@@ -19,6 +19,7 @@ from .aliasing import is_copy, note_unseen_write, refresh
 from .handling import handler
 from .movement import from_plain, moved, to_plain
 from .op_kind import kind_of
+from .strides import elementwise_strides, in_order
 from .tensor import Tensor, wrap
 from .total import own_pieces
 from .writing import store
@@ -221,7 +222,9 @@ def _regrouped(values: list[torch.Tensor], entries: Sequence[_Entry]) -> list[to
         if entry.layout is None:
             result.append(pieces[0])
         else:
-            result.append(wrap(pieces, entry.layout, entry.shape, dtype=entry.dtype))
+            strides = elementwise_strides([x for x in entry.given if x is not None and x.dim()] or [pieces[0]])
+            pieces = tuple(in_order(piece, strides) for piece in pieces)
+            result.append(wrap(pieces, entry.layout, entry.shape, dtype=entry.dtype, strides=strides))
     return result
 
 

@@ -22,6 +22,7 @@ from .op_kind import kind_of
 from .preparing import known, prepared_for, tensors_in
 from .quick import quick
 from .recipe import Recipe, recipe_for
+from .result_strides import ResultStrides
 from .tensor import Tensor
 from .total_run import TotalCall
 
@@ -37,8 +38,8 @@ def learn(signature: Signature, func: torch._ops.OpOverload, args: Args, kwargs:
         return
     if _is_direct(func, args, kwargs, result):
         remember_call(signature, func, result, writes=bool(kind_of(func).written))
-    elif _runs_on_one_shard(func, args, kwargs, result):
-        remember_shard_call(signature, func, result, kind_of(func), args)
+    elif (strides := _on_one_shard(func, args, kwargs, result)) is not None:
+        remember_shard_call(signature, func, result, kind_of(func), args, strides)
     elif (kept := _recipe(func, args, kwargs)) is not None:
         remember_recipe(signature, args, kind_of(func), *kept)
     elif (positions := resolved_first(func, args, kwargs)) is not None:
@@ -63,27 +64,28 @@ def _is_direct(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: 
     return all(x._layout is need for x, need in zip(tensors, prepared.inputs, strict=True))
 
 
-def _runs_on_one_shard(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object) -> bool:
-    """Whether a call took its arguments as they lie, and ran as it is on the one shard of each that is stored here."""
+def _on_one_shard(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object) -> ResultStrides | None:
+    """The strides of the results, where a call took its arguments as they lie and ran as it is on one shard of each."""
     kind = kind_of(func)
     if func in handlers or kind.outs or kind.viewed not in (None, 0):
-        return False
+        return None
     if kind.written and not (kind.written == (0,) and result is args[0]):
-        return False
+        return None
     tensors = cast("list[Tensor]", tensors_in(args, kwargs))
     prepared = known(func, args, kwargs, tensors)
     if prepared is None or prepared.whole or prepared.once or prepared.schedule is None:
-        return False
+        return None
     rule, places = prepared.rule, prepared.schedule.places
     if rule is None or any(each is not None for each in (rule.local, rule.local_args, rule.local_op, rule.of_nothing)):
-        return False
+        return None
     if any(type(x) is not Tensor or len(x._pieces) != 1 or x._shown is not None for x in tensors):
-        return False
+        return None
     # What is pending may be resolved at other times, and is then taken so: recipes know of that.
     if any(x._layout.pending or x._resolved is not None for x in tensors):
-        return False
+        return None
     once = len(places) == 1 and all(read == (0, None) for read in places[0].reads)
-    return once and all(x._layout is need for x, need in zip(tensors, prepared.inputs, strict=True))
+    laid = once and all(x._layout is need for x, need in zip(tensors, prepared.inputs, strict=True))
+    return prepared.schedule.strides if laid else None
 
 
 def _recipe(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> tuple[TotalCall | None, Recipe | None] | None:
@@ -100,7 +102,8 @@ def _recipe(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> tuple[To
     if any(x._layout is not need for x, need in zip(tensors, prepared.inputs, strict=True)):
         return None if total is None or not kind_of(func).is_pure or not total.takes(tensors) else (total, None)
     if kind_of(func).is_pure and prepared.rule.local is None and prepared.rule.local_args is None:
-        recipe = recipe_for(prepared.rule.local_op or quick(func), args, prepared.schedule, expects_contiguous(func))
+        op = prepared.rule.local_op or quick(func)
+        recipe = recipe_for(func, op, args, prepared.schedule, expects_contiguous(func))
     return None if total is None and recipe is None else (total, recipe)
 
 

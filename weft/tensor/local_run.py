@@ -14,6 +14,8 @@ from ..runtime.reduction import neutral
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
+from .op_kind import kind_of
+from .result_strides import Strided
 from .schedule import Place, Schedule, scheduled
 from .tensor import Tensor, wrap
 from .whole_results import Args, Kwargs, called, swapped, whole_results
@@ -105,8 +107,9 @@ def run_everywhere(
     laid: Sequence[Tensor],
     schedule: Schedule,
     rule: Rule | None,
+    given: Sequence[torch.Tensor] | None = None,
 ) -> object:
-    """Runs an op at every place of its schedule."""
+    """Runs an op at every place of its schedule; `given`: the tensors of the call, where `laid` has other shapes."""
     made: list[dict[int, torch.Tensor]] = [{} for _ in schedule.outputs]
     result: object = None
     op = func if rule is None or rule.local_op is None else rule.local_op
@@ -139,7 +142,8 @@ def run_everywhere(
                     _fill(made[k], piece, part, value, schedule.specs[k])
             elif value is not None and len(values) == 1:
                 return result
-    return _gathered(func, args, kwargs, schedule, made, result)
+    strided = schedule.strides.of(func, args, kwargs, laid if given is None else given)
+    return _gathered(func, args, kwargs, schedule, made, result, strided)
 
 
 @lru_cache(maxsize=4096)
@@ -198,7 +202,8 @@ def run_replicated(
 
 
 def _replicated(pieces: Sequence[torch.Tensor], mesh: DeviceMesh) -> Tensor:
-    return wrap(tuple(pieces), Layout.replicated(mesh, pieces[0].dim()), pieces[0].shape)
+    first = pieces[0]
+    return wrap(tuple(pieces), Layout.replicated(mesh, first.dim()), first.shape, strides=first.stride())
 
 
 def _gathered(
@@ -208,11 +213,12 @@ def _gathered(
     schedule: Schedule,
     made: list[dict[int, torch.Tensor]],
     result: object,
+    strided: Sequence[Strided | None],
 ) -> object:
     """The outputs, put together from the pieces that the runs made."""
     wrapped: list[object] = []
-    for k, (layout, spec) in enumerate(zip(schedule.outputs, schedule.specs, strict=True)):
-        if spec is None:
+    for k, (layout, spec, strides) in enumerate(zip(schedule.outputs, schedule.specs, strided, strict=True)):
+        if spec is None or strides is None:
             wrapped.append(result[k] if isinstance(result, (tuple, list)) else None)
             continue
         same = written_argument(func, k, args, kwargs)
@@ -220,7 +226,9 @@ def _gathered(
             wrapped.append(same)
             continue
         pieces = tuple(made[k][i] for i in range(holding(layout).count))
-        wrapped.append(wrap(pieces, layout, spec.shape, dtype=spec.dtype))
+        if kind_of(func).viewed is None:
+            pieces = strides.ordered(pieces)
+        wrapped.append(wrap(pieces, layout, spec.shape, dtype=spec.dtype, strides=strides.whole))
     if isinstance(result, (tuple, list)) or (not schedule.places and len(wrapped) > 1):
         return type(result)(wrapped) if isinstance(result, (tuple, list)) else tuple(wrapped)
     return wrapped[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,13 +10,14 @@ from torch._C import _functorch as functorch
 
 from ..planning import plan_layouts
 from ..runtime import run
-from ..runtime.holding import holding
+from ..runtime.holding import Pieces, holding
 from ..runtime.in_process import lazy_clone, placed
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from . import comm_log, policy
 from .aliasing import refresh
 from .asynchrony import begun, is_issuing
+from .strides import Strides, dense_strides, order_of
 from .tensor import Tensor, wrap, wrap_total
 from .total import Contributions, Origin, known_total
 
@@ -53,15 +55,24 @@ def from_plain(x: torch.Tensor, layout: Layout, asked: DeviceMapping | None = No
         if layout.pending and not whole.is_meta and not torch._C._len_torch_dispatch_stack():
             return spread(whole, layout, asked)
         pieces = (whole,) if not layout.pending else run.spread(whole, layout)
-    else:
+        return wrap(pieces, layout, shape, asked=asked, dtype=x.dtype)
+    order = order_of(shape, x.stride())
+    if order is None:
         pieces = run.scatter(x.detach(), layout)
-    return wrap(pieces, layout, shape, asked=asked, dtype=x.dtype)
+    else:
+        pieces = _turned(run.scatter(x.detach().permute(order), layout.permuted(order)), _back(order))
+    return wrap(pieces, layout, shape, asked=asked, dtype=x.dtype, strides=dense_strides(shape, x.stride()))
 
 
 def to_plain(x: Tensor) -> torch.Tensor:
     """The whole value as a plain tensor, in every process. Not recorded by autograd."""
     whole = moved(x, Layout.replicated(x._layout.mesh, x.dim()), "full_tensor")
-    return run.whole(whole._pieces, whole._layout, tuple(x.shape), x.dtype)
+    shape = tuple(x.shape)
+    order = order_of(shape, x.stride())
+    if order is None:
+        return run.whole(whole._pieces, whole._layout, shape, x.dtype)
+    turned = _turned(whole._pieces, order), whole._layout.permuted(order), tuple(shape[dim] for dim in order)
+    return run.whole(*turned, x.dtype).permute(_back(order))
 
 
 def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: DeviceMapping | None = None) -> Tensor:
@@ -70,8 +81,9 @@ def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: 
         refresh((x,))
     source = x._layout
     shape = tuple(x.shape)
+    strides = dense_strides(shape, x.stride())
     if source is target:
-        return wrap(tuple(map(lazy_clone, x._pieces)), target, shape, asked=asked, dtype=x.dtype)
+        return wrap(tuple(map(lazy_clone, x._pieces)), target, shape, asked=asked, dtype=x.dtype, strides=strides)
     _note(x, target, op, implicit)
     dtype = x.dtype
     if x._total is not None or (target.pending and not source.pending):
@@ -81,11 +93,42 @@ def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: 
                 comm_log.note_end()
             return relabeled
     if is_issuing():
-        return begun(x, target, asked, lambda pieces: run.move(pieces, source, target, shape, dtype, op))
-    pieces = run.move(x._pieces, source, target, shape, dtype, op)
+        return begun(
+            x, target, asked, strides, lambda pieces: _carried(pieces, source, target, shape, strides, dtype, op)
+        )
+    pieces = _carried(x._pieces, source, target, shape, strides, dtype, op)
     if comm_log.is_logging():
         comm_log.note_end()
-    return wrap(pieces, target, shape, asked=asked, dtype=dtype)
+    return wrap(pieces, target, shape, asked=asked, dtype=dtype, strides=strides)
+
+
+def _carried(
+    pieces: Pieces,
+    source: Layout,
+    target: Layout,
+    shape: tuple[int, ...],
+    strides: Strides,
+    dtype: torch.dtype,
+    op: str,
+) -> Pieces:
+    """The pieces of the same tensor in another layout, their dims in the order that these strides say.
+
+    Runtimes write row by row: dims that stand in another order are renumbered on the way.
+    """
+    order = order_of(shape, strides)
+    if order is None:
+        return run.move(pieces, source, target, shape, dtype, op)
+    there = source.permuted(order), target.permuted(order), tuple(shape[dim] for dim in order)
+    return _turned(run.move(_turned(pieces, order), *there, dtype, op), _back(order))
+
+
+def _turned(pieces: Pieces, order: Sequence[int]) -> Pieces:
+    return tuple(piece.permute(*order) for piece in pieces)
+
+
+def _back(order: Sequence[int]) -> list[int]:
+    """The order that undoes another."""
+    return sorted(range(len(order)), key=lambda at: order[at])
 
 
 def _relabeled(x: Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor | None:
@@ -106,7 +149,10 @@ def _relabeled(x: Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor
     shape, dtype = tuple(x.shape), x.dtype
 
     def less() -> Tensor:
-        return wrap(run.move(x._pieces, source, target, shape, dtype), target, shape, dtype=dtype)
+        strides = dense_strides(shape, x.stride())
+        return wrap(
+            _carried(x._pieces, source, target, shape, strides, dtype, "a movement"), target, shape, dtype=dtype
+        )
 
     total = lazy_clone(total)
     return wrap_total(total, target, Contributions(Origin(less), 0, total, target), [False], asked)

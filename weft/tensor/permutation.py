@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from ..runtime import run
+from ..runtime.holding import Pieces
 from ..runtime.run import Route
 from ..sharding.geometry import Box, box, box_shape
 from ..sharding.layout import Layout
 from . import comm_log
 from .asynchrony import begun, is_issuing
 from .movement import is_recorded, layout_of, move
+from .strides import in_order, row_major
 from .tensor import Tensor, wrap
 
 __all__ = ["permute"]
@@ -42,9 +44,14 @@ class _Permute(torch.autograd.Function):
         _log(layout, shape, x.dtype.itemsize, pairs)
         route, dtype = _route(layout, shape, pairs), x.dtype
         pieces = x._current()
+        strides = row_major(shape)
+
+        def permuted(pieces: Pieces) -> Pieces:
+            return tuple(in_order(piece, strides) for piece in run.permute(pieces, layout, shape, route, dtype))
+
         if is_issuing():
-            return begun(x, layout, x._asked, lambda pieces: run.permute(pieces, layout, shape, route, dtype))
-        return wrap(run.permute(pieces, layout, shape, route, dtype), layout, shape, asked=x._asked, dtype=dtype)
+            return begun(x, layout, x._asked, strides, permuted)
+        return wrap(permuted(pieces), layout, shape, asked=x._asked, dtype=dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

@@ -39,7 +39,8 @@ def _draw(func: Op, args: Args, kwargs: Kwargs) -> object:
     if here.unified and not x._layout.pending:
         func(x._pieces[0], *args[1:], **kwargs)
         return x
-    whole = func(torch.empty(x.shape, dtype=x.dtype, device=x.device), *args[1:], **kwargs)
+    # Kernels draw in the order of memory.
+    whole = func(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device), *args[1:], **kwargs)
     return overwrite(x, whole, str(func))
 
 
@@ -53,7 +54,8 @@ def _dropout(func: Op, args: Args, kwargs: Kwargs) -> object:
     if training is False or probability == 0:
         return x.clone(), aten.ones_like(x, dtype=torch.bool)
     # Which numbers a GPU's kernel draws depends on the shape and the dtype: the same kernel draws the same mask.
-    whole = func(torch.ones(x.shape, dtype=x.dtype, device=x.device), probability, True)[1]
+    ones = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).fill_(1)
+    whole = func(ones, probability, True)[1]
     mask = from_plain(whole, x._layout.resolved)
     scale = 0.0 if probability == 1 else 1 / (1 - probability)
     return x * mask * scale, mask

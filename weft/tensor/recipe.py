@@ -11,8 +11,9 @@ import torch
 
 from ..runtime.holding import Pieces, holding
 from ..sharding.layout import Layout
+from .result_strides import ResultStrides, Strided
 from .schedule import Place, Read, Schedule
-from .tensor import Tensor, row_major
+from .tensor import Tensor
 
 __all__ = ["Recipe", "recipe_for"]
 
@@ -27,23 +28,17 @@ class Made:
 
     layout: Layout
     shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
-    """None: those of the piece, which is the whole."""
     runs: tuple[int, ...]
 
-    def put_together(self, values: Sequence[torch.Tensor]) -> Tensor:
+    def put_together(self, values: Sequence[torch.Tensor], strided: Strided | None) -> Tensor:
         """The tensor of what the runs gave."""
+        assert strided is not None
         first = values[self.runs[0]]
         tensor = torch.Tensor._make_wrapper_subclass(
-            Tensor,
-            self.shape,
-            strides=first.stride() if self.strides is None else self.strides,
-            storage_offset=first.storage_offset() if self.strides is None else 0,
-            dtype=first.dtype,
-            device=first.device,
+            Tensor, self.shape, strides=strided.whole, dtype=first.dtype, device=first.device
         )
         tensor._layout = self.layout
-        tensor._pieces = tuple([values[run] for run in self.runs])
+        tensor._pieces = strided.ordered(tuple([values[run] for run in self.runs]))
         return tensor
 
 
@@ -52,11 +47,14 @@ class Made:
 class Recipe:
     """A call that only reads, takes its arguments as they lie, and does the same with every device's part of them."""
 
+    func: torch._ops.OpOverload
     op: Callable[..., object]
+    """What runs on each part."""
     readers: tuple[tuple[int, Reader], ...]
     """For the arguments that are tensors, by position."""
     count: int
     made: tuple[Made, ...]
+    strides: ResultStrides
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Runs it on other arguments of the same kind."""
@@ -67,14 +65,19 @@ class Recipe:
             for at, column in columns:
                 here[at] = column[run]
             results.append(self.op(*here, **kwargs))
+        strided = self.strides.of(self.func, args, kwargs, [args[at] for at, _ in self.readers])  # type: ignore[misc]
         if isinstance(results[0], torch.Tensor):
-            return self.made[0].put_together(results)
-        outputs = zip(*results, strict=True)
-        return type(results[0])([made.put_together(of) for made, of in zip(self.made, outputs, strict=True)])
+            return self.made[0].put_together(results, strided[0])
+        outputs = zip(self.made, zip(*results, strict=True), strided, strict=True)
+        return type(results[0])([made.put_together(of, strides) for made, of, strides in outputs])
 
 
 def recipe_for(
-    op: Callable[..., object], args: tuple[object, ...], schedule: Schedule, contiguous: bool
+    func: torch._ops.OpOverload,
+    op: Callable[..., object],
+    args: tuple[object, ...],
+    schedule: Schedule,
+    contiguous: bool,
 ) -> Recipe | None:
     """The recipe of a call, or None where a run makes only a part of a piece, or has nothing to read."""
     places = schedule.places
@@ -90,7 +93,7 @@ def recipe_for(
     if contiguous:
         readers = [_contiguous(read) for read in readers]
     known = tuple(each for each in made if each is not None)
-    return Recipe(op, tuple(zip(positions, readers, strict=True)), len(places), known)
+    return Recipe(func, op, tuple(zip(positions, readers, strict=True)), len(places), known, schedule.strides)
 
 
 def _made(k: int, schedule: Schedule) -> Made | None:
@@ -99,7 +102,7 @@ def _made(k: int, schedule: Schedule) -> Made | None:
         return None
     there = holding(layout)
     runs = [_first(schedule.places, k, piece) for piece in range(there.count)]
-    return Made(layout, spec.shape, None if there.unified else row_major(spec.shape), tuple(runs))
+    return Made(layout, spec.shape, tuple(runs))
 
 
 def _first(places: Sequence[Place], k: int, piece: int) -> int:

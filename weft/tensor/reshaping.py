@@ -21,6 +21,7 @@ from .movement import moved, note_move
 from .preparing import layouts_for
 from .rearranging import here, note_rearrangement
 from .reshape_way import Way, find_way, merged_from
+from .strides import in_order
 from .tensor import Tensor, stand_of, wrap
 from .viewing import shown, view_geometry
 from .writing import store
@@ -68,12 +69,12 @@ def _folded(func: Op, x: Tensor, shape: tuple[int, ...], way: Way, groups: tuple
     """A reshape that merges dims: its elements are exchanged when something other than a product needs them."""
     (strides, offset), *_ = view_geometry(aten.reshape.default, (list(shape),), {}, x)
 
-    stand = stand_of(x)
+    stand, unified = stand_of(x), holding(x._layout).unified
 
     def exchange() -> Pieces:
         made = _exchanged(stand.tensor, shape, way)
         y._total = made._total
-        return made._pieces
+        return made._pieces if unified else tuple(in_order(piece, strides) for piece in made._pieces)
 
     base = cast(Tensor, aten.squeeze.dims(x, ones)) if ones else x
     y = fold(base, groups, way.after, shape, exchange, strides, int(x.storage_offset()) + offset)

@@ -11,6 +11,7 @@ from ..runtime.holding import holding, slices
 from ..sharding.geometry import box_at
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
+from .result_strides import ResultStrides
 
 __all__ = ["Place", "Read", "Schedule", "scheduled"]
 
@@ -40,6 +41,8 @@ class Schedule:
     outputs: tuple[Layout, ...]
     specs: tuple[Spec | None, ...]
     """The whole outputs; None where the op gives none."""
+    strides: ResultStrides
+    """Those of the outputs, for inputs of any."""
 
 
 def scheduled(
@@ -83,7 +86,7 @@ def scheduled(
         )
         key = (tuple((piece, str(part)) for piece, part in reads), makes)
         places.setdefault(key, Place(reads, makes, tuple(region.shape for region in made), given, made, parts))
-    return Schedule(tuple(places.values()), outputs, tuple(specs))
+    return Schedule(tuple(places.values()), outputs, tuple(specs), ResultStrides(outputs))
 
 
 def _narrowed(layout: Layout, axes: set[str]) -> Layout:

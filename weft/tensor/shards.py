@@ -19,6 +19,7 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from ..sharding.placements import ReduceOp
 from .movement import move
+from .strides import in_order, row_major
 from .tensor import Tensor, wrap
 
 __all__ = ["assembled", "shards_of"]
@@ -83,7 +84,7 @@ class _Assembled(torch.autograd.Function):
         owned = here.residence.owned
         if not here.unified:
             pieces = tuple(
-                lazy_clone(shards[owned.index(slot)].detach().to(device))
+                lazy_clone(in_order(shards[owned.index(slot)].detach().to(device), row_major(shape)))
                 for slot, device in zip(here.slots, here.devices, strict=True)
             )
         else:

@@ -22,7 +22,7 @@ from .op_kind import kind_of
 from .tensor import Tensor
 from .writing import store, written_tensors
 
-__all__ = ["is_random", "leaves_out", "needs_single_run", "run_once", "writes_beside"]
+__all__ = ["is_foreseen", "is_random", "leaves_out", "needs_single_run", "run_once", "writes_beside"]
 
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
@@ -39,13 +39,21 @@ def is_random(func: torch._ops.OpOverload) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def _is_foreseen(func: torch._ops.OpOverload) -> bool:
-    """Whether the shapes and dtypes of its inputs tell what an op gives."""
+def is_foreseen(func: torch._ops.OpOverload) -> bool:
+    """Whether the shapes and dtypes of its inputs tell what an op gives.
+
+    >>> is_foreseen(torch.ops.aten.mm.default), is_foreseen(torch.ops.aten.nonzero.default)
+    (True, False)
+    """
     if torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
         return False
-    if any("Tensor" not in str(output.type) for output in func._schema.returns):
-        return False
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta"))
+    return all("Tensor" in str(output.type) for output in func._schema.returns)
+
+
+@lru_cache(maxsize=8192)
+def _is_told(func: torch._ops.OpOverload) -> bool:
+    """Whether torch tells what an op gives without computing it."""
+    return is_foreseen(func) and bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta"))
 
 
 def leaves_out(mesh: DeviceMesh) -> bool:
@@ -58,7 +66,7 @@ def needs_single_run(func: torch._ops.OpOverload, mesh: DeviceMesh) -> bool:
     """Whether an op without a rule has to be run by every process on whole values."""
     if is_random(func):
         return len(set(residence(mesh).memories)) > 1 or leaves_out(mesh)
-    return leaves_out(mesh) and not _is_foreseen(func)
+    return leaves_out(mesh) and not _is_told(func)
 
 
 @lru_cache(maxsize=8192)

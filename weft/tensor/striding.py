@@ -68,6 +68,11 @@ def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
     return y if y is not x else aten.alias.default(x)
 
 
+@handler(aten.as_strided_copy.default)
+def _as_strided_copy(_: Op, args: Args, kwargs: Kwargs) -> object:
+    return aten.clone.default(aten.as_strided.default(*args, **kwargs), memory_format=torch.contiguous_format)
+
+
 @dataclass(frozen=True, slots=True)
 class _Strided:
     """Where elements are taken from: the offset is that in the memory a tensor would have if it were whole."""

@@ -20,6 +20,7 @@ from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, na
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
 from .compiling import announce
+from .strides import dense_strides, row_major
 from .total import Total, note_write
 
 if TYPE_CHECKING:
@@ -308,6 +309,7 @@ class Tensor(torch.Tensor):
             self.shape,
             asked=self._asked,
             dtype=self.dtype,
+            strides=dense_strides(tuple(self.shape), self.stride()),
         )
         memo[id(self)] = copied
         _carry_state(self, copied)
@@ -402,10 +404,15 @@ def wrap(
 
 
 def wrap_arriving(
-    arriving: Arriving, layout: Layout, shape: Sequence[int], dtype: torch.dtype, asked: DeviceMapping | None
+    arriving: Arriving,
+    layout: Layout,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    strides: Sequence[int],
+    asked: DeviceMapping | None,
 ) -> Tensor:
     """The tensor of this shape whose pieces are on their way."""
-    tensor = wrap((), layout, shape, asked=asked, dtype=dtype)
+    tensor = wrap((), layout, shape, asked=asked, dtype=dtype, strides=strides)
     del tensor._pieces
     tensor._arriving = arriving
     return tensor
@@ -544,12 +551,3 @@ def _rebuilt(
 
 def _weft_device(device: torch.device) -> Device:
     return CPU(device.index or 0) if device.type == "cpu" else Accelerator(device.index or 0)
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor of this shape."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))

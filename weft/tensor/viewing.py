@@ -8,10 +8,11 @@ from typing import cast
 
 import torch
 
-from ..runtime.holding import holding
+from ..runtime.holding import Pieces, holding
 from .aliasing import is_current, remember, remember_alias
 from .movement import to_plain
 from .resolving import note_turned
+from .strides import in_order
 from .tensor import Tensor, wrap
 from .writing import store
 
@@ -32,7 +33,7 @@ def viewed(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: obje
         return result
     outs = cast("list[Tensor]", list(result) if isinstance(result, (list, tuple)) else [result])
     if not unified:
-        outs = _with_strides(func, args, kwargs, outs)
+        outs = _with_strides(func, args, kwargs, outs, is_alias)
     for i, y in enumerate(outs):
         if is_alias:
             remember_alias(y, x)
@@ -52,17 +53,22 @@ def noted(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: objec
 
 
 def shown(x: Tensor, y: Tensor, geometry: Geometry) -> Tensor:
-    """A tensor as a view of another: with the strides and the offset that it has there."""
-    return wrap(
-        y._pieces, y._layout, y.shape, dtype=y.dtype, strides=geometry[0], offset=int(x.storage_offset()) + geometry[1]
-    )
+    """A copy of what a view shows of another tensor, as that view: with the strides and the offset that it has there."""
+    return _at(x, y, tuple(in_order(piece, geometry[0]) for piece in y._pieces), geometry)
 
 
-def _with_strides(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, outs: list[Tensor]) -> list[Tensor]:
+def _at(x: Tensor, y: Tensor, pieces: Pieces, geometry: Geometry) -> Tensor:
+    strides, offset = geometry
+    return wrap(pieces, y._layout, y.shape, dtype=y.dtype, strides=strides, offset=int(x.storage_offset()) + offset)
+
+
+def _with_strides(
+    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, outs: list[Tensor], is_alias: bool
+) -> list[Tensor]:
     """In separate memories, a view has the strides that it would have if the tensor were whole: autograd uses them."""
     x = cast(Tensor, args[0])
-    geometries = view_geometry(func, args[1:], kwargs, x)
-    return [shown(x, y, geometry) for y, geometry in zip(outs, geometries, strict=True)]
+    places = zip(outs, view_geometry(func, args[1:], kwargs, x), strict=True)
+    return [_at(x, y, y._pieces, geometry) if is_alias else shown(x, y, geometry) for y, geometry in places]
 
 
 _geometries: dict[object, list[Geometry]] = {}

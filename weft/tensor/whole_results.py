@@ -9,6 +9,8 @@ import torch
 
 from ..rules.pointwise import broadcast_dims
 from ..rules.registry import Spec
+from .kernel_strides import as_laid_by_kernel, is_elementwise
+from .strides import elementwise_strides
 
 __all__ = ["Args", "Kwargs", "called", "swapped", "whole_results"]
 
@@ -46,19 +48,22 @@ def whole_results(
     func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]
 ) -> tuple[Spec | None, ...]:
     """The whole results, found by running the op on tensors without memory; they do not depend on any layout."""
+    on_host = all(x.device.type == "cpu" for x in tensors)
     stand_ins = iter(["tensor"] * len(tensors))
     seen = tuple((x.shape, x.stride(), x.dtype) for x in tensors)
-    key = (func, seen, repr(swapped(args, stand_ins)), repr(swapped(kwargs, stand_ins)))
+    key = (func, on_host, seen, repr(swapped(args, stand_ins)), repr(swapped(kwargs, stand_ins)))
     specs = _results.get(key)
     if specs is None:
+        metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in tensors]
         specs = _results_of_one_element(func, args, kwargs, tensors)
         if specs is None:
-            metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in tensors]
             kwargs = {
                 name: torch.device("meta") if isinstance(value, torch.device) else value
                 for name, value in kwargs.items()
             }
             specs = _specs(called(func, args, kwargs, metas))
+        if on_host:
+            specs = tuple(as_laid_by_kernel(func, metas, specs))
         while len(_results) >= _MOST_RESULTS:
             _results.pop(next(iter(_results)), None)
         _results[key] = specs
@@ -73,9 +78,9 @@ def _results_of_one_element(
     Torch finds the results of many such ops on tensors without memory in Python, for which it loads its compiler: that
     takes seconds, at the first op of a program. None: this op or this call has to be asked in that way.
     """
-    if torch.Tag.pointwise not in func.tags or torch.Tag.nondeterministic_seeded in func.tags:
+    if not is_elementwise(func) or torch.Tag.nondeterministic_seeded in func.tags:
         return None
-    if any(isinstance(value, torch.device) for value in kwargs.values()):
+    if any(isinstance(value, (torch.device, torch.memory_format)) for value in kwargs.values()):
         return None
     inputs, output, sizes = broadcast_dims(tuple(tuple(x.shape) for x in tensors))
     known = {
@@ -92,12 +97,16 @@ def _results_of_one_element(
         )
     except RuntimeError:  # a dtype that no kernel of the host takes, or a mistake
         return None
-    return tuple(None if spec is None else Spec(shape, spec.dtype) for spec in found)
+    strides = elementwise_strides(tensors)
+    return tuple(None if spec is None else Spec(shape, spec.dtype, strides) for spec in found)
 
 
 def _specs(result: object) -> tuple[Spec | None, ...]:
     values = result if isinstance(result, (tuple, list)) else (result,)
-    return tuple(Spec(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None for value in values)
+    return tuple(
+        Spec(tuple(value.shape), value.dtype, value.stride()) if isinstance(value, torch.Tensor) else None
+        for value in values
+    )
 
 
 _results: dict[tuple[object, ...], tuple[Spec | None, ...]] = {}

@@ -90,7 +90,8 @@ class Windowed:
             inputs, outputs = self.choice.inputs, self.choice.outputs
             schedule = schedule_for(self.func, args, {}, tensors_in(args, {}), inputs, outputs, self.mesh)
             self.schedules[key] = schedule
-        return run_everywhere(self.func, args, {}, laid, schedule, Rule(rules[self.func].factors, local=local))
+        rule = Rule(rules[self.func].factors, local=local)
+        return run_everywhere(self.func, args, {}, laid, schedule, rule, given=tensors_in(args, {}))
 
     def labeled(self, args: Args) -> object:
         """The op in one memory: on whole values, with what devices would exchange noted, in the layouts they would have."""

@@ -1,0 +1,119 @@
+"""Strides: a sharded tensor has those that plain torch would give it, and its pieces lie in memory in that order.
+
+Where each device has memory of its own, no memory has the strides of the whole. They say in which order the dims of every
+piece stand there, and what an op makes of pieces that stand so is what it would make of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+
+__all__ = ["dense_strides", "elementwise_strides", "in_order", "is_in_order", "order_of", "row_major"]
+
+Strides = tuple[int, ...]
+
+
+def row_major(shape: Sequence[int]) -> Strides:
+    """The strides of a contiguous tensor of this shape.
+
+    >>> row_major((2, 3, 4))
+    (12, 4, 1)
+    """
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+@lru_cache(maxsize=1 << 14)
+def dense_strides(shape: tuple[int, ...], strides: Strides) -> Strides:
+    """The strides of a copy of such a tensor: without gaps, its dims in the same order, as `clone` makes it.
+
+    >>> dense_strides((2, 3), (12, 2)), dense_strides((2, 3), (1, 8)), dense_strides((2, 3), (0, 1))
+    ((3, 1), (1, 2), (3, 1))
+    """
+    return torch.empty_strided(shape, strides, device="meta").clone().stride()
+
+
+def elementwise_strides(tensors: Sequence[torch.Tensor]) -> Strides:
+    """The strides of what an elementwise op makes of some tensors: without gaps, dims in the order of the first that tells.
+
+    >>> rows, columns = torch.empty(2, 3), torch.empty(3, 2).T
+    >>> elementwise_strides([rows, columns]), elementwise_strides([columns, rows])
+    ((3, 1), (1, 2))
+    """
+    return _elementwise_strides(tuple([(tuple(x.shape), x.stride()) for x in tensors]))
+
+
+@lru_cache(maxsize=4096)
+def _elementwise_strides(given: tuple[tuple[tuple[int, ...], Strides], ...]) -> Strides:
+    # Torch's own account of these ops loads its compiler, which takes seconds at the first op of a program.
+    shape = torch.broadcast_shapes(*(own for own, _ in given))
+    steps = [_broadcast(own, strides, shape) for own, strides in given]
+    order = list(reversed(range(len(shape))))
+    for last in range(1, len(order)):
+        at = last
+        for before in reversed(range(last)):
+            finer = _finer(order[before], order[at], steps, shape)
+            if finer < 0:
+                break
+            if finer > 0:
+                order[before], order[at] = order[at], order[before]
+                at = before
+    strides, step = [0] * len(shape), 1
+    for dim in order:
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(strides)
+
+
+def _broadcast(shape: tuple[int, ...], strides: Strides, whole: Sequence[int]) -> Strides:
+    """The strides of a tensor that is broadcast to a shape."""
+    new = len(whole) - len(shape)
+    kept = (0 if n == 1 and whole[new + d] != 1 else strides[d] for d, n in enumerate(shape))
+    return *[0] * new, *kept
+
+
+def _finer(one: int, other: int, steps: Sequence[Strides], shape: Sequence[int]) -> int:
+    """Which of two dims has the smaller steps: below 0 the first, above 0 the other, 0 where no tensor tells."""
+    for strides in steps:
+        if strides[one] and strides[other]:
+            if strides[one] != strides[other]:
+                return -1 if strides[one] < strides[other] else 1
+            if shape[one] > shape[other]:
+                return 1
+    return 0
+
+
+def is_in_order(piece: torch.Tensor, strides: Strides) -> bool:
+    """Whether a piece has no gaps, and its dims stand in the order of these strides, which are those of the whole."""
+    shape, own = tuple(piece.shape), piece.stride()
+    wanted = dense_strides(shape, strides)
+    return own == wanted or 0 in shape or all(a == b or n == 1 for a, b, n in zip(own, wanted, shape, strict=True))
+
+
+def in_order(piece: torch.Tensor, strides: Strides) -> torch.Tensor:
+    """A piece with its dims in the order of the whole's strides: itself, or a copy where they stand otherwise."""
+    if is_in_order(piece, strides):
+        return piece
+    shape = tuple(piece.shape)
+    return torch.empty_strided(shape, dense_strides(shape, strides), dtype=piece.dtype, device=piece.device).copy_(
+        piece
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def order_of(shape: tuple[int, ...], strides: Strides) -> tuple[int, ...] | None:
+    """The dims of a tensor as they stand in memory, the coarsest first; None: as they are numbered.
+
+    >>> order_of((2, 3), (1, 2)), order_of((2, 3), (3, 1))
+    ((1, 0), None)
+    """
+    dense = dense_strides(shape, strides)
+    order = sorted(range(len(shape)), key=lambda dim: (-dense[dim], dim))
+    moved = [dim for dim in order if shape[dim] > 1]
+    return None if moved == sorted(moved) or 0 in shape else tuple(order)

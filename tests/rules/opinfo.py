@@ -107,9 +107,14 @@ def tried(op: object, most: int | None, layout: str = "first dim split") -> Iter
 
 
 def tried_largest(op: object, layout: str) -> Tried:
-    """The outcome of the sample with the most dims among the first of an op, which tells most of its layouts."""
+    """The outcome of the sample of an op that tells most."""
+    return _tried(op, largest_sample(op), LAYOUTS[layout])
+
+
+def largest_sample(op: object) -> object:
+    """The sample with the most dims among the first of an op, which tells most of its layouts; in float64 where it can be."""
     dtype = torch.float64 if torch.float64 in op.supported_dtypes("cpu") else torch.float32  # type: ignore[attr-defined]
-    return _tried(op, max(islice(_samples(op, dtype), 10), key=_extent), LAYOUTS[layout])
+    return max(islice(_samples(op, dtype), 10), key=_extent)
 
 
 def _samples(op: object, dtype: torch.dtype = torch.float32) -> Iterator[object]:

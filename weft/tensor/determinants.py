@@ -12,7 +12,7 @@ from .handling import handler
 aten = torch.ops.aten
 
 
-@handler(aten._linalg_det.default, aten._linalg_slogdet.default, may_be_direct=True)
+@handler(aten._linalg_det.default, aten._linalg_slogdet.default)
 def _determinant(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     x = cast(torch.Tensor, args[0])
     if not x.is_contiguous():

@@ -37,6 +37,7 @@ def run_whole(
         same = written_argument(func, 0, args, kwargs)
         if same is not None:
             return same
+        _check_dense(func, result)
         return wrap((result,), Layout.replicated(mesh, result.dim()) if outputs is None else outputs[0], result.shape)
     if not isinstance(result, (tuple, list)):
         return result
@@ -184,7 +185,7 @@ def run_replicated(
     first = results[0]
     if isinstance(first, torch.Tensor):
         same = written_argument(func, 0, args, kwargs)
-        return same if same is not None else _replicated(cast("list[torch.Tensor]", results), mesh)
+        return same if same is not None else _replicated(func, cast("list[torch.Tensor]", results), mesh)
     if not isinstance(first, (tuple, list)):
         return first
     wrapped: list[object] = []
@@ -194,15 +195,23 @@ def run_replicated(
         wrapped.append(
             same
             if same is not None
-            else _replicated(cast("list[torch.Tensor]", values), mesh)
+            else _replicated(func, cast("list[torch.Tensor]", values), mesh)
             if tensors
             else values[0]
         )
     return type(first)(wrapped)
 
 
-def _replicated(pieces: Sequence[torch.Tensor], mesh: DeviceMesh) -> Tensor:
+def _check_dense(func: torch._ops.OpOverload, value: torch.Tensor) -> None:
+    if value.layout is not torch.strided:
+        raise TypeError(
+            f"{func} gives a tensor of layout {value.layout}, which cannot lie on a mesh: use it on x.full_tensor()"
+        )
+
+
+def _replicated(func: torch._ops.OpOverload, pieces: Sequence[torch.Tensor], mesh: DeviceMesh) -> Tensor:
     first = pieces[0]
+    _check_dense(func, first)
     return wrap(tuple(pieces), Layout.replicated(mesh, first.dim()), first.shape, strides=first.stride())
 
 

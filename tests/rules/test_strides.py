@@ -1,0 +1,129 @@
+"""Strides are plain torch's in every form, and pieces lie in that order: every op, its inputs made as views."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from zlib import crc32
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import weft
+from weft import P
+from weft.tensor.strides import dense_strides, elementwise_strides
+
+from .harness import memory
+from .opinfo import LAYOUTS, REASONS, largest_sample, name_of, op_infos
+from .strided import EXCEPTIONS, VARIANTS, concerns, fault
+
+ALL = os.environ.get("WEFT_ALL_SAMPLES") == "1"
+"""Whether every op is run in every layout and both memories; else each is run in one of the layouts, mostly apart."""
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Some of the ops warn, on one device too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _faults(separate: bool, variant: str, ops: list[object]) -> list[str]:
+    found = []
+    with memory(separate):
+        for op in ops:
+            sample = largest_sample(op)
+            name = name_of(op)
+            if name in REASONS or name in EXCEPTIONS or not concerns(sample, VARIANTS[variant]):
+                continue
+            layouts = list(LAYOUTS) if ALL else [list(LAYOUTS)[crc32(f"{name} {variant}".encode()) % len(LAYOUTS)]]
+            for layout in layouts:
+                wrong = fault(op, sample, VARIANTS[variant], LAYOUTS[layout])  # type: ignore[arg-type]
+                found += [f"{name}, {variant}, {layout}: {wrong}"] if wrong else []
+    return found
+
+
+@pytest.mark.xdist_group("opinfo")
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the samples are made in host memory")
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("memories", ["apart", "one"])
+def test_every_op_gives_plain_torchs_strides_values_and_gradients(memories: str, variant: str) -> None:
+    ops = op_infos() if ALL or memories == "apart" else op_infos()[::5]
+    assert "\n".join(_faults(memories == "apart", variant, ops)) == ""
+
+
+@st.composite
+def views(draw: st.DrawFn, rank: int) -> torch.Tensor:
+    """A tensor of a rank, permuted, and perhaps with gaps or dims of size 1."""
+    shape = [draw(st.integers(1, 3)) for _ in range(rank)]
+    order = draw(st.permutations(range(rank)))
+    x = torch.empty([shape[d] for d in order]).permute([order.index(d) for d in range(rank)])
+    dim = draw(st.integers(0, rank - 1))
+    return x.narrow(dim, 0, x.shape[dim] - 1) if x.shape[dim] > 1 and draw(st.booleans()) else x
+
+
+def _matter(strides: tuple[int, ...], shape: torch.Size) -> list[int]:
+    return [step for step, size in zip(strides, shape, strict=True) if size > 1]
+
+
+@given(views(3))
+def test_a_copy_is_as_clone_makes_it(x: torch.Tensor) -> None:
+    assert dense_strides(tuple(x.shape), x.stride()) == x.clone().stride()
+
+
+@given(st.lists(views(4), min_size=1, max_size=3))
+def test_elementwise_results_lie_as_torch_lays_them(tensors: list[torch.Tensor]) -> None:
+    try:
+        shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    except RuntimeError:
+        tensors, shape = tensors[:1], tensors[0].shape
+    ops = {1: torch.neg, 2: torch.add, 3: torch.addcmul}
+    real = ops[len(tensors)](*tensors)  # type: ignore[operator]
+    assert _matter(elementwise_strides(tensors), shape) == _matter(real.stride(), shape)
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_what_reads_memory_by_strides_reads_the_right_elements(separate: bool) -> None:
+    x = torch.randn(4, 4, 6, 8, dtype=torch.float64)
+
+    def attended(x: torch.Tensor) -> torch.Tensor:
+        half, third = x.mT * 0.5, x.mT * 0.3
+        return torch.nn.functional.scaled_dot_product_attention(half, third, x.mT, is_causal=True)
+
+    with memory(separate):
+        y = weft.shard(x, weft.make_mesh({"dp": 2, "tp": 2}), P("dp", "tp"))
+        assert (y.mT * 0.5).stride() == (x.mT * 0.5).stride()
+        torch.testing.assert_close(attended(y).full_tensor(), attended(x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize(
+    "draw", [torch.rand_like, torch.randn_like, torch.nn.functional.dropout, lambda x: x.clone().normal_()]
+)
+def test_random_numbers_of_transposed_tensors_are_plain_torchs(separate: bool, draw: object) -> None:
+    x = torch.ones(3, 5, 6).mT
+    with memory(separate):
+        y = weft.shard(torch.ones(3, 5, 6), weft.make_mesh({"a": 2}), P(None, "a")).mT
+        results = []
+        for each in (x, y):
+            torch.manual_seed(5)
+            results.append(draw(each))  # type: ignore[operator]
+        assert torch.equal(results[1].full_tensor(), results[0])
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_moving_keeps_the_order_of_dims(separate: bool) -> None:
+    x = torch.arange(24.0).reshape(4, 6).T
+    with memory(separate):
+        mesh = weft.make_mesh({"a": 2, "b": 2})
+        y = weft.shard(x, mesh, P("a", "b"))
+        for spec in (P("a", "b"), P("b", "a"), P(("b", "a"), None), P()):
+            moved = weft.shard(y, mesh, spec)
+            assert moved.stride() == x.stride()
+            assert moved.full_tensor().stride() == x.stride()
+            assert torch.equal(moved.full_tensor(), x)

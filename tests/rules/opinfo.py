@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -119,18 +118,17 @@ def largest_sample(op: object) -> object:
 
 def _samples(op: object, dtype: torch.dtype = torch.float32) -> Iterator[object]:
     torch.default_generator.manual_seed(0)
-    random.seed(0)  # meshgrid shuffles
     # `op.sample_inputs` does the same, but searches the whole stack for a test of PyTorch's at every call.
     return op.sample_inputs_func(op, "cpu", dtype, op.supports_autograd)  # type: ignore[attr-defined, no-any-return]
 
 
-def _extent(sample: object) -> tuple[bool, int, int]:
-    tensors = [x for x in tree_flatten((sample.input, sample.args))[0] if isinstance(x, torch.Tensor)]  # type: ignore[attr-defined]
-    return (
-        min((x.numel() > 0 for x in tensors), default=True),
-        max((x.dim() for x in tensors), default=0),
-        sum(x.numel() for x in tensors),
-    )
+def _extent(sample: object) -> tuple[bool, int, int, str]:
+    """How much a sample tells; the last part makes the choice the same in every run, whatever order sets have."""
+    given = tree_flatten((sample.input, sample.args))[0]  # type: ignore[attr-defined]
+    tensors = [x for x in given if isinstance(x, torch.Tensor)]
+    filled, rank = min((x.numel() > 0 for x in tensors), default=True), max((x.dim() for x in tensors), default=0)
+    options = {name: x for name, x in sample.kwargs.items() if not isinstance(x, torch.Tensor)}  # type: ignore[attr-defined]
+    return filled, rank, sum(x.numel() for x in tensors), repr(options) if "indexing" in options else ""
 
 
 def _tried(op: object, sample: object, layout: Callable[[torch.Tensor], Layout]) -> Tried:

@@ -228,7 +228,8 @@ def all_to_all(
     """The distributed transpose: device j gets part j along `split_axis` of what each device holds, put together along `concat_axis`.
 
     The group are the devices along the axes that split `concat_axis`, else `split_axis`, else any dim. `tiled=False`:
-    `split_axis` has the size of the group and goes away, and a new dim of that size stands at `concat_axis`.
+    `split_axis` has the size of the group on each device and goes away, and a new dim of that size stands at
+    `concat_axis`; axes outside of the group that split `split_axis` split the new dim.
 
     >>> import torch, weft
     >>> x = weft.shard(torch.arange(16).reshape(4, 4), weft.make_mesh({"tp": 2}), weft.P("tp", None))
@@ -556,10 +557,16 @@ def _transposed(
         # The dim held (device, part): the parts become the devices, the devices the new dim's inner index.
         y = y.transpose(dim, dim + 1).movedim((dim, dim + 1), (concat, concat + 1)).flatten(concat, concat + 1)
         return move(y, rest.without_dim(dim).with_dim(concat, axes), op="all_to_all")
-    # (…, device, local, …, part, …): the part index goes where the device index was, the device index to `concat`.
-    part = split + (split > dim)
-    y = y.transpose(dim, part).flatten(dim, dim + 1).movedim(part - (part > dim), concat)
-    return move(y, rest.with_split(dim, axes).without_dim(split).with_dim(concat), op="all_to_all")
+    # (…, device, local, …, outside, part, …): the part index goes where the device index was; the device index goes to
+    # `concat`, and with it, before it, what axes outside of the group split.
+    y = y.unflatten(split + (split > dim), (layout.split_count(split), count))
+    at = {d: d + (d > dim) + (d > split) for d in range(x.dim())}
+    order = [(at[d],) if d != dim else (at[split] + 1, at[d] + 1) for d in range(x.dim()) if d != split]
+    order.insert(concat, (at[split], at[dim]))
+    y = y.permute([each for group in order for each in group])
+    for new, group in enumerate(order):
+        y = y.flatten(new, new + 1) if len(group) > 1 else y
+    return move(y, rest.with_split(dim, axes).without_dim(split).with_dim(concat, layout.splits[split]), op="all_to_all")
 
 
 def _device(device: Device | torch.device | str) -> Device:

@@ -21,7 +21,7 @@ from .machine import forget_with_residences
 from .reduction import neutral, reduce_into
 from .room import room
 
-__all__ = ["fill_pending", "lazy_clone", "move", "placed", "scatter", "without_memory"]
+__all__ = ["fill_pending", "lazy_clone", "may_overlap", "move", "placed", "scatter", "without_memory"]
 
 
 def lazy_clone(x: torch.Tensor) -> torch.Tensor:
@@ -34,7 +34,7 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     tensor([0., 0., 0.])
     """
     # A copy is not to have one element in two places, as expanded tensors and windows do: it may be written to.
-    if not x.is_contiguous() and _may_overlap(x):
+    if not x.is_contiguous() and may_overlap(x):
         return x.clone(memory_format=torch.contiguous_format)
     # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one.
     if 2 * x.numel() * x.itemsize < x.untyped_storage().nbytes():
@@ -46,7 +46,7 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
         return x.clone()
 
 
-def _may_overlap(x: torch.Tensor) -> bool:
+def may_overlap(x: torch.Tensor) -> bool:
     """Whether two indices may name one element in memory."""
     reach = 0
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .copying import copy_once
 from .tensor import Stand, Tensor, stand_of
 from .total import own_pieces
 
@@ -144,7 +145,7 @@ def _refresh(x: Tensor, shown: Shown) -> None:
     if stamp != shown.stamp:
         own_pieces(x)
         for piece, now in zip(x._pieces, shown.read(base)._pieces, strict=True):
-            piece.copy_(now)
+            copy_once(piece, now)
         shown.stamp = stamp
         shown.reads += 1
 
@@ -152,17 +153,18 @@ def _refresh(x: Tensor, shown: Shown) -> None:
 def write_through(x: Tensor) -> None:
     """After a write to `x`: writes it back to what it shows."""
     _Copies.writes += 1
-    shown = x._shown
-    base = None if shown is None else _base(x, shown)
-    if shown is None or base is None:
-        return
-    if shown.is_apart or (isinstance(shown.base, Stand) and shown.base.has_become):
+    is_unseen = False
+    while (shown := x._shown) is not None and (base := _base(x, shown)) is not None:
+        is_unseen |= shown.is_apart or (isinstance(shown.base, Stand) and shown.base.has_become)
+        if shown.write is not None:
+            # The ops that write back read `x`, which is newer than its base now: it is not to be read again for them.
+            refresh((base,))
+            shown.stamp = _stamp(base)
+            shown.write(base, x)
+        _Copies.writes += 1
+        x = base
+    if is_unseen:
         note_unseen_write()
-    if shown.write is not None:
-        # The ops that write back read `x`, which is newer than its base now.
-        shown.stamp = _stamp(base)
-        shown.write(base, x)
-    write_through(base)
 
 
 def remember_resolved(x: Tensor, resolved: Tensor) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import cast
 
 import torch
 
 from ..planning.rearrangement import Part, Run
 from ..runtime.holding import holding
+from ..runtime.in_process import may_overlap
 from ..sharding.placements import ReduceOp
 from .aliasing import remember, remember_alias
 from .arguments import argument, as_dim
@@ -17,7 +17,7 @@ from .dispatch import run_by_rule
 from .handling import handler
 from .rearranging import alike, rearranged, resolved
 from .tensor import Tensor
-from .viewing import shown, view_geometry
+from .viewing import shown, view_geometry, write_whole
 from .writing import store
 
 aten = torch.ops.aten
@@ -66,11 +66,15 @@ def sliced(x: Tensor, dim: int, first: int, step: int, count: int) -> Tensor:
     if holding(x._layout).unified:
         return remember_alias(y, x)
     y = shown(x, y, view_geometry(aten.slice.Tensor, rest, {}, x)[0])
-    return remember(y, x, lambda base: sliced(base, dim, first, step, count), partial(_put_back, dim, first, step))
 
 
-def _put_back(dim: int, first: int, step: int, base: Tensor, y: Tensor) -> None:
-    store(base, _scattered(base, y, dim, first, step), "slice")
+    def put_back(base: Tensor, part: Tensor) -> None:
+        if may_overlap(base):  # what is written may be other elements of the base too
+            write_whole(aten.slice.Tensor, rest, {}, 0, base, part)
+        else:
+            store(base, _scattered(base, part, dim, first, step), "slice")
+
+    return remember(y, x, lambda base: sliced(base, dim, first, step, count), put_back)
 
 
 def _scattered(x: Tensor, source: Tensor, dim: int, first: int, step: int) -> Tensor:
@@ -123,7 +127,10 @@ def _selected(x: Tensor, dim: int, index: int) -> Tensor:
     y = shown(x, y, view_geometry(aten.select.int, (dim, index), {}, x)[0])
 
     def put_back(base: Tensor, part: Tensor) -> None:
-        store(base, _scattered(base, cast(Tensor, aten.unsqueeze.default(part, dim)), dim, index, 1), "select")
+        if may_overlap(base):
+            write_whole(aten.select.int, (dim, index), {}, 0, base, part)
+        else:
+            store(base, _scattered(base, cast(Tensor, aten.unsqueeze.default(part, dim)), dim, index, 1), "select")
 
     return remember(y, x, lambda base: _selected(base, dim, index), put_back)
 

@@ -12,10 +12,11 @@ import torch
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
 from .aliasing import is_copy, remember, remember_apart
+from .copying import copy_once
 from .dispatch import run_by_rule
 from .handling import handler
 from .movement import from_plain, to_plain
-from .tensor import Tensor
+from .tensor import Tensor, wrap
 from .viewing import shown
 from .writing import store
 
@@ -92,15 +93,16 @@ class _Strided:
         return bool(self.of(base, held).all())
 
     def read(self, base: Tensor) -> Tensor:
-        """The value of the view, whole on every device."""
-        taken = self.of(base, _memory(base))
-        y = from_plain(taken.contiguous(), Layout.replicated(base._layout.mesh, len(self.size)))
+        """The value of the view, whole on every device; what is one element of the tensor is one in the view."""
+        memory = from_plain(_memory(base), Layout.replicated(base._layout.mesh, 1))
+        layout = Layout.replicated(base._layout.mesh, len(self.size))
+        y = wrap(tuple(self.of(base, piece) for piece in memory._pieces), layout, self.size, dtype=base.dtype)
         return shown(base, y, (self.stride, self.offset - int(base.storage_offset())))
 
     def write(self, base: Tensor, view: Tensor) -> None:
         """Writes the view back to the tensor."""
         memory = _memory(base)
-        self.of(base, memory).copy_(to_plain(view))
+        copy_once(self.of(base, memory), to_plain(view))
         store(base, memory[_places(base).to(memory.device)].reshape(base.shape), "as_strided")
 
 

@@ -9,13 +9,15 @@ from typing import cast
 import torch
 
 from ..runtime.holding import holding
+from ..runtime.in_process import may_overlap
 from .aliasing import is_current, remember, remember_alias
+from .copying import copy_once
 from .movement import to_plain
 from .resolving import note_turned
 from .tensor import Tensor, wrap
 from .writing import store
 
-__all__ = ["Geometry", "noted", "shown", "viewed"]
+__all__ = ["Geometry", "noted", "shown", "view_geometry", "viewed", "write_whole"]
 
 aten = torch.ops.aten
 Args = tuple[object, ...]
@@ -28,6 +30,8 @@ def viewed(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: obje
     """The results of a view op; where they are no alias of the first argument's memory, they remember what they show."""
     x = cast(Tensor, args[0])
     unified = holding(x._layout).unified
+    # Elements that are one may lie on several devices: a write to a view of such a copy is to change them all.
+    is_alias = is_alias and (unified or x._shown is None or not may_overlap(x))
     if is_alias and unified and x._shown is None and x._resolved is None and not x._layout.pending:
         return result
     outs = cast("list[Tensor]", list(result) if isinstance(result, (list, tuple)) else [result])
@@ -38,7 +42,7 @@ def viewed(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: obje
             remember_alias(y, x)
             note_turned(func, y, x, partial(_read, func, args[1:], kwargs, i))
         else:
-            remember(y, x, partial(_read, func, args[1:], kwargs, i), partial(_write, func, args[1:], kwargs, i))
+            remember(y, x, partial(_read, func, args[1:], kwargs, i), partial(write_whole, func, args[1:], kwargs, i))
     if is_alias and x._resolved is not None and is_current(x):
         _share_resolved(func, args, kwargs, outs)
     return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
@@ -94,13 +98,12 @@ def _again(func: torch._ops.OpOverload, x: Tensor, rest: Args, kwargs: Kwargs) -
     return Tensor._run(aten.reshape.default if func is aten.view.default else func, (x, *rest), kwargs)
 
 
-def _write(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: Tensor, y: Tensor) -> None:
+def write_whole(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: Tensor, y: Tensor) -> None:
     """Writes a view of any kind back: into a whole copy of its base, which is stored."""
     whole = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device=base.device)
-    whole.copy_(to_plain(base))
+    copy_once(whole, to_plain(base))
     result = func(whole, *rest, **kwargs)
-    part = cast(torch.Tensor, result[i] if isinstance(result, (list, tuple)) else result)
-    part.copy_(to_plain(y))
+    copy_once(cast(torch.Tensor, result[i] if isinstance(result, (list, tuple)) else result), to_plain(y))
     store(base, whole, str(func))
 
 

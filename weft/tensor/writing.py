@@ -12,6 +12,7 @@ import torch
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
 from .aliasing import forget_resolved
+from .copying import copy_once
 from .movement import from_plain, moved, to_plain
 from .op_kind import kind_of
 from .tensor import Tensor, become
@@ -50,12 +51,12 @@ def store(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = False
         if value._layout is not x._layout:
             value = moved(value, x._layout, op, implicit=True)
     elif holding(x._layout).unified and not x._layout.pending:
-        x._pieces[0].copy_(value, non_blocking=non_blocking)
+        copy_once(x._pieces[0], value, non_blocking=non_blocking)
         return
     else:
         value = from_plain(value, x._layout)
     for piece, new in zip(x._pieces, value._pieces, strict=True):
-        piece.copy_(new, non_blocking=non_blocking)
+        copy_once(piece, new, non_blocking=non_blocking)
     if x._layout.pending:
         forget_resolved()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import cast
 
 import torch
@@ -14,7 +13,6 @@ from ..sharding.layout import Layout
 from .aliasing import (
     forget_resolved,
     have_copies,
-    is_current,
     refresh,
     remember_resolved,
     write_through,
@@ -33,7 +31,7 @@ from .movement import from_plain, moved, note_move, to_plain
 from .op_kind import kind_of
 from .plain_gradient import keep_gradient_plain
 from .preparing import Prepared, prepared_for, prepared_in, tensors_in
-from .resolving import is_expanded, note_computed, resolve
+from .resolving import is_expanded, is_resolved, note_computed, resolve
 from .single_run import run_once
 from .tensor import Tensor
 from .total import known_total, note_write, own_pieces, part_pieces
@@ -56,27 +54,21 @@ def dispatch(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
         refresh(tensors_in(args, kwargs))
         result = _run(func, args, kwargs)
         # What moves later must not depend on whether there are copies: when one goes, processes may not agree on.
-        if _is_elementwise(func):
-            note_computed(func, result, args, kwargs)
+        note_computed(func, result, args, kwargs)
         for x in written_tensors(func, args, kwargs):
             write_through(x)
         return result
     signature = signature_of(func, args, kwargs)
     if signature is None:
         result = _run(func, args, kwargs)
-        if _is_elementwise(func):
-            note_computed(func, result, args, kwargs)
+        note_computed(func, result, args, kwargs)
         return result
     result = repeated(func, args, kwargs, signature)
     if result is NOT_REPEATED:
         result = _run(func, args, kwargs)
+        note_computed(func, result, args, kwargs)
         learn(signature, func, args, kwargs, result)
     return result
-
-
-@lru_cache(maxsize=4096)
-def _is_elementwise(func: torch._ops.OpOverload) -> bool:
-    return torch.Tag.pointwise in func.tags or func is torch.ops.aten._to_copy.default
 
 
 def _gives_usual_view(func: torch._ops.OpOverload, args: Args) -> bool:
@@ -107,8 +99,6 @@ def run_by_rule(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> obje
     """Runs an op in the layouts that its rule and the chooser say."""
     kind = kind_of(func)
     tensors = tensors_in(args, kwargs)
-    if kind.is_pure:
-        tensors = [_usable(x) for x in tensors]
     prepared = prepared_for(func, args, kwargs, tensors)
     if prepared.written is not None and not isinstance(tensors[prepared.written], Tensor):
         return _run_plain(func, args, kwargs)
@@ -150,7 +140,7 @@ def run_in(
     rule: Rule,
 ) -> object:
     """Runs an op that only reads, in layouts that a handler has chosen."""
-    tensors = [_usable(x) for x in tensors_in(args, kwargs)]
+    tensors = tensors_in(args, kwargs)
     prepared = prepared_in(func, args, kwargs, tensors, inputs, outputs, rule)
     laid = [brought(x, need, func, prepared.whole) for x, need in zip(tensors, inputs, strict=True)]
     return _run_prepared(func, args, kwargs, tensors, laid, prepared)
@@ -178,13 +168,6 @@ def _run_prepared(
     return run_everywhere(func, args, kwargs, cast("list[Tensor]", laid), prepared.schedule, prepared.rule)
 
 
-def _usable(x: torch.Tensor) -> torch.Tensor:
-    """A tensor, or its resolved form where an earlier op has already paid for that."""
-    if isinstance(x, Tensor) and x._resolved is not None and is_current(x):
-        return x._resolved
-    return x
-
-
 def brought(
     x: torch.Tensor, need: Layout, func: torch._ops.OpOverload, whole: bool, *, in_place: bool = False
 ) -> torch.Tensor:
@@ -207,7 +190,7 @@ def brought(
     if x._layout.pending and not in_place and not need.pending:
         if need is x._layout.resolved:
             return resolve(x, str(func))
-        x = resolve(x, str(func)) if is_expanded(x) else x
+        x = resolve(x, str(func)) if is_expanded(x) or is_resolved(x) else x
     middle = stop_over(x._layout, need)
     return moved(x if middle is None else moved(x, middle, str(func), implicit=True), need, str(func), implicit=True)
 

@@ -40,7 +40,7 @@ def learn(signature: Signature, func: torch._ops.OpOverload, args: Args, kwargs:
     elif _runs_on_one_shard(func, args, kwargs, result):
         remember_shard_call(signature, func, result, kind_of(func), args)
     elif (kept := _recipe(func, args, kwargs)) is not None:
-        remember_recipe(signature, args, kind_of(func), *kept)
+        remember_recipe(signature, args, *kept)
     elif (positions := resolved_first(func, args, kwargs)) is not None:
         remember_resolving(signature, positions)
     elif not any(type(x) is Tensor and (x._shown is not None or x._resolved is not None) for x in args):

@@ -113,5 +113,5 @@ def _share_resolved(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, out
     assert x._resolved is not None
     result = _again(func, x._resolved, args[1:], kwargs)
     for y, resolved in zip(outs, result if isinstance(result, (list, tuple)) else [result], strict=True):
-        if y._layout.pending:
+        if y._layout.pending and cast(Tensor, resolved)._layout is y._layout.resolved:
             y._resolved, y._resolved_at = cast(Tensor, resolved), x._resolved_at

@@ -163,7 +163,12 @@ def untiled_exchanges(draw):
     local[split] = layout.split_count(group)
     shape = tuple(size * layout.split_count(d) for d, size in enumerate(local))
     known = split in split_dims or concat in split_dims or len(split_dims) == 1
-    return weft.shard(values(shape), mesh, named_mapping(layout)), split, concat, layout.splits[group] if known else None
+    return (
+        weft.shard(values(shape), mesh, named_mapping(layout)),
+        split,
+        concat,
+        layout.splits[group] if known else None,
+    )
 
 
 @given(untiled_exchanges())

@@ -566,7 +566,9 @@ def _transposed(
     y = y.permute([each for group in order for each in group])
     for new, group in enumerate(order):
         y = y.flatten(new, new + 1) if len(group) > 1 else y
-    return move(y, rest.with_split(dim, axes).without_dim(split).with_dim(concat, layout.splits[split]), op="all_to_all")
+    return move(
+        y, rest.with_split(dim, axes).without_dim(split).with_dim(concat, layout.splits[split]), op="all_to_all"
+    )
 
 
 def _device(device: Device | torch.device | str) -> Device:

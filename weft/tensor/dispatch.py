@@ -18,6 +18,7 @@ from .aliasing import (
     write_through,
 )
 from .chooser import stop_over
+from .conjugation import keep_marks
 from .direct import (
     NOT_REPEATED,
     repeated,
@@ -28,7 +29,8 @@ from .handling import handlers
 from .learning import learn, resolved_first
 from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, swapped
 from .movement import from_plain, moved, note_move, to_plain
-from .op_kind import kind_of
+from .op_kind import is_elementwise, kind_of
+from .overlapping import refuse_overlaps
 from .plain_gradient import keep_gradient_plain
 from .preparing import Prepared, prepared_for, prepared_in, tensors_in
 from .resolving import is_expanded, is_resolved, note_computed, resolve
@@ -55,6 +57,7 @@ def dispatch(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
         result = _run(func, args, kwargs)
         # What moves later must not depend on whether there are copies: when one goes, processes may not agree on.
         note_computed(func, result, args, kwargs)
+        keep_marks(func, args, result)
         for x in written_tensors(func, args, kwargs):
             write_through(x)
         return result
@@ -107,6 +110,8 @@ def run_by_rule(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> obje
     if kind.is_pure:
         laid = [brought(x, need, func, prepared.whole) for x, need in zip(tensors, prepared.inputs, strict=True)]
         return _run_prepared(func, args, kwargs, tensors, laid, prepared)
+    if prepared.written is not None and is_elementwise(func):
+        refuse_overlaps(tensors[prepared.written], tensors)
     shared = prepared.written if kind.viewed is None else 0
     laid = [
         brought(x, need, func, prepared.whole, in_place=i == shared)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import cast
 
 import torch
 
 from .aliasing import is_current, remember_resolved
 from .movement import moved
+from .op_kind import is_elementwise
 from .tensor import Tensor
 from .total import count_writes
 
-__all__ = ["Turned", "is_elementwise", "is_expanded", "is_resolved", "note_computed", "note_turned", "resolve"]
+__all__ = ["Turned", "is_expanded", "is_resolved", "note_computed", "note_turned", "resolve"]
 
 aten = torch.ops.aten
 Args = tuple[object, ...]
@@ -60,12 +60,6 @@ def note_turned(func: torch._ops.OpOverload, view: Tensor, base: Tensor, again: 
 def _memory(x: Tensor) -> object:
     """An object that a tensor keeps as long as it keeps its memory."""
     return x._pieces if x._total is None else x._total
-
-
-@lru_cache(maxsize=4096)
-def is_elementwise(func: torch._ops.OpOverload) -> bool:
-    """Whether an op computes each element of its result of one element of each argument."""
-    return torch.Tag.pointwise in func.tags or func is aten._to_copy.default
 
 
 def note_computed(func: torch._ops.OpOverload, result: object, args: Args, kwargs: Kwargs) -> None:

@@ -67,7 +67,6 @@ def sliced(x: Tensor, dim: int, first: int, step: int, count: int) -> Tensor:
         return remember_alias(y, x)
     y = shown(x, y, view_geometry(aten.slice.Tensor, rest, {}, x)[0])
 
-
     def put_back(base: Tensor, part: Tensor) -> None:
         if may_overlap(base):  # what is written may be other elements of the base too
             write_whole(aten.slice.Tensor, rest, {}, 0, base, part)

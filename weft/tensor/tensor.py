@@ -173,7 +173,10 @@ class Tensor(torch.Tensor):
 
     def _set_data(self, value: torch.Tensor) -> None:
         if not isinstance(value, Tensor):  # a plain tensor counts as whole
-            value = Tensor._move(value.detach(), self._layout.resolved, op="data")
+            layout = self._layout.resolved
+            if value.dim() != layout.rank:
+                layout = Layout.replicated(layout.mesh, value.dim())
+            value = Tensor._move(value.detach(), layout, op="data")
         become(self, cast(Tensor, value))
 
     def _get_data(self) -> torch.Tensor:

@@ -14,7 +14,8 @@ from ..sharding.layout import Layout
 from .aliasing import forget_resolved
 from .copying import copy_once
 from .movement import from_plain, moved, to_plain
-from .op_kind import kind_of
+from .op_kind import is_elementwise, kind_of
+from .overlapping import refuse_overlaps
 from .tensor import Tensor, become
 from .total import own_pieces
 
@@ -65,6 +66,9 @@ def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object
     """An op with `out=`: the same op without it, whose results are written to the outs."""
     outs = kind_of(func).outs
     functional = _functional(func)
+    if is_elementwise(func):
+        for x in written_tensors(func, (), kwargs):
+            refuse_overlaps(x, [value for value in args if isinstance(value, torch.Tensor)])
     if functional is None:
         return _write_plain(func, args, kwargs)
     results = functional(*args, **{name: value for name, value in kwargs.items() if name not in outs})

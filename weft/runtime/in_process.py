@@ -37,7 +37,11 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     if not x.is_contiguous() and may_overlap(x):
         return x.clone(memory_format=torch.contiguous_format)
     # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one.
-    if 2 * x.numel() * x.itemsize < x.untyped_storage().nbytes():
+    storage = x.untyped_storage()
+    if 2 * x.numel() * x.itemsize < storage.nbytes():
+        return x.clone()
+    # NumPy may write to memory that was handed to it, unseen; torch marks it as not resizable.
+    if not storage.resizable():
         return x.clone()
     try:
         return torch._lazy_clone(x)

@@ -27,6 +27,7 @@ from ..sharding.placements import ReduceOp
 from . import comm_log
 from .asynchrony import issuing
 from .conversion import TensorLike, as_tensor, map_tensors
+from .entering import entering, shared
 from .lane import meeting
 from .movement import is_recorded, layout_of, move
 from .permutation import permute
@@ -59,6 +60,7 @@ def shard(
     dim_specs: Spec,
     replicated_axes: Iterable[str] | None = None,
     *,
+    copy: bool = True,
     async_op: bool = False,
 ) -> torch.Tensor: ...
 @overload
@@ -68,6 +70,7 @@ def shard(
     dim_specs: Spec,
     replicated_axes: Iterable[str] | None = None,
     *,
+    copy: bool = True,
     async_op: bool = False,
 ) -> object: ...
 def shard(
@@ -76,9 +79,13 @@ def shard(
     dim_specs: Spec,
     replicated_axes: Iterable[str] | None = None,
     *,
+    copy: bool = True,
     async_op: bool = False,
 ) -> object:
     """The same value, laid out over `mesh` as `dim_specs` says; `x` may be a pytree, or be laid out in any way already.
+
+    The result is a copy, made when one of the two is written to, or at once where NumPy or DLPack could write to `x`
+    unseen. `copy=False`: it has the memory of the plain tensor `x`, or raises where it cannot.
 
     `async_op=True`, here and in the other ops: the result is on its way, and whoever uses it waits.
 
@@ -98,6 +105,8 @@ def shard(
         mapping = dim_specs
     else:
         mapping = _mapping(mesh, dim_specs, replicated_axes)
+    if not copy:
+        return map_tensors(lambda leaf: shared(leaf, mapping), x, "shard")
     with issuing(async_op):
         if isinstance(x, torch.Tensor):
             return redistribute(x, mapping, op="shard")
@@ -123,7 +132,7 @@ def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistri
         )
     target = mapping.layout(x.dim())
     residence(target.mesh)  # raises for devices that do not exist
-    return move(x, target, asked=mapping, op=op)
+    return move(entering(x), target, asked=mapping, op=op)
 
 
 def reshard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None = None) -> object:

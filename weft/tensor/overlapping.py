@@ -27,9 +27,9 @@ def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
 
 
 def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
-    if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.dtype is not y.dtype:
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor) or _memory(x) != _memory(y):
         return False
-    return bool(x.numel() and y.numel()) and _memory(x) == _memory(y)
+    return x.dtype is y.dtype and bool(x.numel() and y.numel())
 
 
 def _overlap_partly(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -15,6 +15,7 @@ from .aliasing import (
     have_copies,
     refresh,
     remember_resolved,
+    tell_writes,
     write_through,
 )
 from .chooser import stop_over
@@ -28,7 +29,7 @@ from .direct import (
 from .handling import handlers
 from .learning import learn, resolved_first
 from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, swapped
-from .movement import from_plain, moved, note_move, to_plain
+from .movement import from_plain, moved, note_move, note_return, to_plain
 from .op_kind import is_elementwise, kind_of
 from .overlapping import refuse_overlaps
 from .plain_gradient import keep_gradient_plain
@@ -54,6 +55,7 @@ def dispatch(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
             return dispatch(func, args, kwargs)
     if have_copies():
         refresh(tensors_in(args, kwargs))
+        tell_writes(written_tensors(func, args, kwargs))
         result = _run(func, args, kwargs)
         # What moves later must not depend on whether there are copies: when one goes, processes may not agree on.
         note_computed(func, result, args, kwargs)
@@ -121,10 +123,14 @@ def run_by_rule(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> obje
         if isinstance(laid[0], Tensor) and laid[0]._layout.pending and known_total(laid[0]) is None:
             part_pieces(laid[0])
         result = _run_prepared(func, args, kwargs, tensors, laid, prepared)
-        return viewed(func, args, kwargs, result, is_alias=laid[0] is tensors[0])
+        is_moved = isinstance(tensors[0], Tensor) and tensors[0]._layout is not prepared.inputs[0]
+        return viewed(func, args, kwargs, result, is_alias=laid[0] is tensors[0], is_moved=is_moved)
     if prepared.written is None:
         return _run_prepared(func, args, kwargs, tensors, laid, prepared)
     x, changed = cast(Tensor, tensors[prepared.written]), cast(Tensor, laid[prepared.written])
+    if changed is x:
+        # In one memory nothing comes back: what would is told before anything is written.
+        note_return(x, prepared.inputs[prepared.written], str(func))
     own_pieces(changed)
     result = _run_prepared(func, args, kwargs, tensors, laid, prepared)
     if changed is not x:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import cast
 
 import torch
 
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
-from .aliasing import is_copy, remember, remember_apart
+from .aliasing import Told, is_copy, remember, remember_apart
 from .copying import copy_once
 from .dispatch import run_by_rule
 from .handling import handler
-from .movement import from_plain, to_plain
+from .movement import from_plain, note_move, to_plain
 from .tensor import Tensor, wrap
-from .viewing import shown
+from .viewing import shown, tell_whole
 from .writing import store
 
 aten = torch.ops.aten
@@ -25,6 +25,7 @@ Op = torch._ops.OpOverload
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
 Sizes = tuple[int, ...]
+_NAME = str(aten.as_strided.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class _Strided:
     def write(self, base: Tensor, view: Tensor) -> None:
         """Writes the view back to the tensor."""
         memory = _memory(base)
-        copy_once(self.of(base, memory), to_plain(view))
+        copy_once(self.of(base, memory), to_plain(view, _NAME, implicit=True))
         store(base, memory[_places(base).to(memory.device)].reshape(base.shape), "as_strided")
 
 
@@ -115,7 +116,12 @@ def _of_whole(x: Tensor, view: _Strided) -> Tensor:
             f"{list(x.shape)} with strides {list(x.stride())} and offset {int(x.storage_offset())}, and what lies there is not "
             "known where each device has memory of its own: take it of the tensor that this one is a view of"
         )
-    return remember(view.read(base), base, view.read, view.write)
+    told = Told(_tell_read, partial(tell_whole, aten.as_strided.default))
+    return remember(view.read(base), base, view.read, view.write, told=told)
+
+
+def _tell_read(base: Tensor) -> None:
+    note_move(base, Layout.replicated(base._layout.mesh, base.dim()), _NAME)
 
 
 def _reach(shape: Sizes, strides: Sizes) -> int:
@@ -133,7 +139,7 @@ def _places(x: Tensor) -> torch.Tensor:
 
 def _memory(x: Tensor) -> torch.Tensor:
     """The memory of a tensor as it would be if it were whole; what is not of the tensor is zero."""
-    whole = to_plain(x)
+    whole = to_plain(x, _NAME, implicit=True)
     memory = torch.zeros(1 + _reach(tuple(x.shape), x.stride()), dtype=x.dtype, device=whole.device)
     memory[_places(x).to(whole.device)] = whole.reshape(-1)
     return memory

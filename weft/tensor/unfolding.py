@@ -45,7 +45,7 @@ def _unfold(func: Op, args: Args, kwargs: Kwargs) -> object:
     note_rearrangement(windows.plan, x.dtype.itemsize, str(func))
     if holding(layout).unified:
         y = here([x], layout, lambda piece: func(piece, dim, size, step), is_view=True)
-        return viewed(func, args, kwargs, y, is_alias=True)
+        return viewed(func, args, kwargs, y, is_alias=True, is_moved=True)
     pieces = tuple(
         func(piece, dim, size, step).contiguous() if piece.shape[dim] else piece.new_empty([*piece.shape, size])
         for piece in _cut(windows, x, dim, str(func))

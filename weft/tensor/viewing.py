@@ -10,14 +10,16 @@ import torch
 
 from ..runtime.holding import holding
 from ..runtime.in_process import may_overlap
-from .aliasing import is_current, remember, remember_alias
+from ..sharding.layout import Layout
+from .aliasing import Told, is_current, is_observed, remember, remember_alias, remember_told
 from .copying import copy_once
-from .movement import to_plain
+from .movement import note_move, to_plain
+from .preparing import layouts_for
 from .resolving import note_turned
 from .tensor import Tensor, wrap
 from .writing import store
 
-__all__ = ["Geometry", "noted", "shown", "view_geometry", "viewed", "write_whole"]
+__all__ = ["Geometry", "noted", "shown", "tell_whole", "view_geometry", "viewed", "write_whole"]
 
 aten = torch.ops.aten
 Args = tuple[object, ...]
@@ -26,23 +28,38 @@ Geometry = tuple[tuple[int, ...], int]
 """Strides and storage offset."""
 
 
-def viewed(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object, *, is_alias: bool) -> object:
-    """The results of a view op; where they are no alias of the first argument's memory, they remember what they show."""
+def viewed(
+    func: torch._ops.OpOverload,
+    args: Args,
+    kwargs: Kwargs,
+    result: object,
+    *,
+    is_alias: bool,
+    is_moved: bool = False,
+) -> object:
+    """The results of a view op; where they are no alias of the first argument's memory, they remember what they show.
+
+    `is_moved`: with memories apart, the argument is moved for them.
+    """
     x = cast(Tensor, args[0])
     unified = holding(x._layout).unified
     # Elements that are one may lie on several devices: a write to a view of such a copy is to change them all.
     is_alias = is_alias and (unified or x._shown is None or not may_overlap(x))
-    if is_alias and unified and x._shown is None and x._resolved is None and not x._layout.pending:
+    is_told = is_moved and is_alias and unified and is_observed()
+    if is_alias and unified and x._shown is None and x._resolved is None and not x._layout.pending and not is_told:
         return result
     outs = cast("list[Tensor]", list(result) if isinstance(result, (list, tuple)) else [result])
     if not unified:
         outs = _with_strides(func, args, kwargs, outs)
     for i, y in enumerate(outs):
-        if is_alias:
+        if is_told:
+            remember_told(y, x, _told(func, args, kwargs))
+        elif is_alias:
             remember_alias(y, x)
             note_turned(func, y, x, partial(_read, func, args[1:], kwargs, i))
         else:
-            remember(y, x, partial(_read, func, args[1:], kwargs, i), partial(write_whole, func, args[1:], kwargs, i))
+            read = partial(_read, func, args[1:], kwargs, i)
+            remember(y, x, read, partial(write_whole, func, args[1:], kwargs, i), told=_told(func, args, kwargs))
     if is_alias and x._resolved is not None and is_current(x):
         _share_resolved(func, args, kwargs, outs)
     return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
@@ -101,10 +118,25 @@ def _again(func: torch._ops.OpOverload, x: Tensor, rest: Args, kwargs: Kwargs) -
 def write_whole(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: Tensor, y: Tensor) -> None:
     """Writes a view of any kind back: into a whole copy of its base, which is stored."""
     whole = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device=base.device)
-    copy_once(whole, to_plain(base))
+    copy_once(whole, to_plain(base, str(func), implicit=True))
     result = func(whole, *rest, **kwargs)
-    copy_once(cast(torch.Tensor, result[i] if isinstance(result, (list, tuple)) else result), to_plain(y))
+    part = cast(torch.Tensor, result[i] if isinstance(result, (list, tuple)) else result)
+    copy_once(part, to_plain(y, str(func), implicit=True))
     store(base, whole, str(func))
+
+
+def tell_whole(func: torch._ops.OpOverload, base: Tensor, y: Tensor) -> None:
+    """Logs and reports what `write_whole` moves."""
+    for x in (base, y):
+        note_move(x, Layout.replicated(x._layout.mesh, x.dim()), str(func))
+
+
+def _told(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Told:
+    return Told(partial(_tell_read, func, args[1:], kwargs), partial(tell_whole, func))
+
+
+def _tell_read(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, base: Tensor) -> None:
+    note_move(base, layouts_for(func, (base, *rest), kwargs)[0], str(func))
 
 
 def _share_resolved(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, outs: list[Tensor]) -> None:

@@ -140,7 +140,8 @@ def remember_alias(view: Tensor, base: Tensor) -> Tensor:
 
 def remember_apart(alias: Tensor, base: Tensor) -> Tensor:
     """Notes that torch does not know `alias` as a view of `base`, as for `base.data`: copies show writes to both."""
-    if alias is not base and (alias._shown is None or alias._shown.read is None):
+    shown = alias._shown
+    if alias is not base and (shown is None or (shown.read is None and shown.told is None)):
         alias._shown = Shown(stand_of(base), None, None, 0, is_apart=True)
     return alias
 

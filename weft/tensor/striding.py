@@ -11,7 +11,7 @@ import torch
 
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
-from .aliasing import Told, is_copy, remember, remember_apart
+from .aliasing import Told, is_copy, is_observed, remember, remember_apart
 from .copying import copy_once
 from .dispatch import run_by_rule
 from .handling import handler
@@ -62,7 +62,8 @@ def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
         if holding(x._layout).unified and not x._layout.pending and not is_copy(x):
             return run_by_rule(func, args, kwargs)
         return _of_whole(x, _Strided(size, stride, base if given is None else cast(int, given)))
-    y, may_be_copy = x, not holding(x._layout).unified or bool(x._layout.pending) or x._shown is not None
+    unified = holding(x._layout).unified and not is_observed()
+    y, may_be_copy = x, not unified or bool(x._layout.pending) or x._shown is not None
     for view, rest in taken.views(tuple(x.shape)):
         z = cast(Tensor, view(y, *rest))
         # Torch will know the last one as a view of `x`, but not those on the way.

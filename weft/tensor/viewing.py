@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
@@ -36,16 +36,18 @@ def viewed(
     *,
     is_alias: bool,
     is_moved: bool = False,
+    tell_read: Callable[[Tensor], None] | None = None,
 ) -> object:
     """The results of a view op; where they are no alias of the first argument's memory, they remember what they show.
 
-    `is_moved`: with memories apart, the argument is moved for them.
+    `is_moved`: with memories apart, the argument is moved for them; `tell_read` tells how, where the rule does not.
     """
     x = cast(Tensor, args[0])
     unified = holding(x._layout).unified
     # Elements that are one may lie on several devices: a write to a view of such a copy is to change them all.
-    is_alias = is_alias and (unified or x._shown is None or not may_overlap(x))
-    is_told = is_moved and is_alias and unified and is_observed()
+    repeats = x._shown is not None and may_overlap(x)
+    is_told = is_alias and unified and (is_moved or repeats) and is_observed()
+    is_alias = is_alias and (unified or not repeats)
     if is_alias and unified and x._shown is None and x._resolved is None and not x._layout.pending and not is_told:
         return result
     outs = cast("list[Tensor]", list(result) if isinstance(result, (list, tuple)) else [result])
@@ -53,13 +55,15 @@ def viewed(
         outs = _with_strides(func, args, kwargs, outs)
     for i, y in enumerate(outs):
         if is_told:
-            remember_told(y, x, _told(func, args, kwargs))
+            remember_told(y, x, _told(func, args, kwargs, tell_read))
         elif is_alias:
             remember_alias(y, x)
             note_turned(func, y, x, partial(_read, func, args[1:], kwargs, i))
         else:
             read = partial(_read, func, args[1:], kwargs, i)
-            remember(y, x, read, partial(write_whole, func, args[1:], kwargs, i), told=_told(func, args, kwargs))
+            remember(
+                y, x, read, partial(write_whole, func, args[1:], kwargs, i), told=_told(func, args, kwargs, tell_read)
+            )
     if is_alias and x._resolved is not None and is_current(x):
         _share_resolved(func, args, kwargs, outs)
     return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
@@ -112,7 +116,11 @@ def _read(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base:
 
 def _again(func: torch._ops.OpOverload, x: Tensor, rest: Args, kwargs: Kwargs) -> object:
     """The values of a view, of a tensor that may have other strides than the one it was a view of."""
-    return Tensor._run(aten.reshape.default if func is aten.view.default else func, (x, *rest), kwargs)
+    return Tensor._run(_op_again(func), (x, *rest), kwargs)
+
+
+def _op_again(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    return aten.reshape.default if func is aten.view.default else func
 
 
 def write_whole(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: Tensor, y: Tensor) -> None:
@@ -131,12 +139,12 @@ def tell_whole(func: torch._ops.OpOverload, base: Tensor, y: Tensor) -> None:
         note_move(x, Layout.replicated(x._layout.mesh, x.dim()), str(func))
 
 
-def _told(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Told:
-    return Told(partial(_tell_read, func, args[1:], kwargs), partial(tell_whole, func))
+def _told(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tell_read: Callable[[Tensor], None] | None) -> Told:
+    return Told(tell_read or partial(_tell_read, func, args[1:], kwargs), partial(tell_whole, func))
 
 
 def _tell_read(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, base: Tensor) -> None:
-    note_move(base, layouts_for(func, (base, *rest), kwargs)[0], str(func))
+    note_move(base, layouts_for(func, (base, *rest), kwargs)[0], str(_op_again(func)))
 
 
 def _share_resolved(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, outs: list[Tensor]) -> None:

@@ -92,3 +92,27 @@ def test_what_was_resolved_once_is_not_resolved_again() -> None:
     assert logged(lambda: p.t().exp()) == []
     p.mul_(2)
     assert logged(p.exp) == ["all_reduce"]
+
+
+NUMBERS = (float("inf"), float("-inf"), float("nan"), 0.0, 0, 2.0, 0.5, torch.tensor(float("inf")), torch.tensor(0.0))
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+@pytest.mark.parametrize("first", [1.5, float("inf")])
+def test_a_pending_sum_times_a_number_is_the_value_times_it(number: float | torch.Tensor, first: float) -> None:
+    calls: tuple[Step, ...] = (
+        lambda p: p * number,
+        lambda p: p / number,
+        lambda p: p.clone().mul_(number),
+        lambda p: p.clone().div_(number),
+        lambda p: number * p,
+    )
+    value = torch.tensor([2.0, 0.0, -3.0])
+    for call in calls:
+        contributions = [torch.tensor([3.0, 1.0, -4.0]), torch.tensor([-1.0, -1.0, 1.0])]
+        mapping = weft.NamedMapping(weft.make_mesh({"a": 2}), P(), unreduced=["a"])
+        p = weft.from_local(contributions, mapping)
+        p * first  # calls with other numbers are found in tables
+        for _ in range(2):
+            assert torch.allclose(call(p).full_tensor(), call(value), equal_nan=True)
+        assert torch.equal(p.full_tensor(), value)

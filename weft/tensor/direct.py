@@ -66,7 +66,8 @@ def signature_of(func: Op, args: Args, kwargs: Kwargs) -> Signature | None:
                 return None
             signature += (x._layout, x.shape, x.dtype)  # type: ignore[attr-defined]
         elif kind is float:
-            signature.append(float)
+            # What is linear for other numbers may not be for 0, infinity or what is not a number.
+            signature.append(float if x and x - x == 0 else str(x))  # type: ignore[operator]
         elif kind is list:
             if x and type(x[0]) not in _NUMBERS:  # type: ignore[index]
                 return None

@@ -35,6 +35,7 @@ from .overlapping import refuse_overlaps
 from .plain_gradient import keep_gradient_plain
 from .preparing import Prepared, prepared_for, prepared_in, tensors_in
 from .resolving import is_expanded, is_resolved, note_computed, resolve
+from .scaling import scales_beyond
 from .single_run import run_once
 from .tensor import Tensor
 from .total import known_total, note_write, own_pieces, part_pieces
@@ -90,6 +91,10 @@ def _run(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
     positions = resolved_first(func, args, kwargs)
     if positions is not None:
         return run_resolved(positions, func, args, kwargs)
+    if kind.written == (0,) and scales_beyond(func, args) and isinstance(args[0], Tensor) and args[0]._layout.pending:
+        x = args[0]
+        store(x, cast(Tensor, func(resolve(x, str(func)).clone(), *args[1:], **kwargs)), str(func))
+        return x
     special = handlers.get(func)
     if special is not None:
         return special(func, args, kwargs)

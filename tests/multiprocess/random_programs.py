@@ -22,6 +22,7 @@ from tests.multiprocess.launching import Ended, Processes
 from tests.tensor.known_programs import KNOWN
 from tests.tensor.program_making import make_program
 from tests.tensor.programs import difference
+from tests.tensor.view_making import make_chain
 from weft.tensor.aliasing import have_copies
 
 
@@ -36,6 +37,7 @@ def work(first: int, last: int, devices_per_process: int) -> int:
     programs = {name: known for name, known in KNOWN.items() if math.prod(known.sizes.values()) == count}
     for seed in range(first, last):
         programs[f"seed {seed}"] = make_program(seed, differentiable=seed % 3 == 0, devices=count)
+        programs[f"views of seed {seed}"] = make_chain(seed, devices=count)
     for name, program in programs.items():
         said = difference(program)
         if said:

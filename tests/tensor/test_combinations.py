@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 import weft
 from weft import P
 from weft.sharding import DeviceMesh, ReduceOp, make_mesh
+from weft.sharding.geometry import box, box_shape
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
 
-from .strategies import layouts, meshes
+from .strategies import AXES, layouts, meshes
 
 NUMPY = {
     "sum": functools.partial(np.sum, axis=0),
@@ -147,6 +148,76 @@ def test_untiled_all_to_all_stacks_one_slice_from_each(memory, split_dim, split,
     after = local_arrays(weft.all_to_all(x, split, concat, tiled=False))
     for j in range(3):
         np.testing.assert_array_equal(after[j], np.stack([np.take(before[i], j, split) for i in range(3)], concat))
+
+
+@st.composite
+def untiled_exchanges(draw):
+    """A tensor on a mesh of up to three axes, two of its dims, and the axes whose devices exchange."""
+    mesh = make_mesh({axis: draw(st.integers(1, 3)) for axis in AXES[: draw(st.integers(1, 3))]})
+    rank = draw(st.integers(1, 3))
+    layout = draw(layouts(mesh, rank, pending=draw(st.booleans())).filter(lambda layout: layout.split_axes))
+    split, concat = draw(st.integers(0, rank - 1)), draw(st.integers(0, rank - 1))
+    split_dims = [d for d in range(rank) if layout.splits[d]]
+    group = next((d for d in (concat, split) if layout.splits[d]), split_dims[0])
+    local = [draw(st.integers(0, 2)) for _ in range(rank)]
+    local[split] = layout.split_count(group)
+    shape = tuple(size * layout.split_count(d) for d, size in enumerate(local))
+    known = split in split_dims or concat in split_dims or len(split_dims) == 1
+    return (
+        weft.shard(values(shape), mesh, named_mapping(layout)),
+        split,
+        concat,
+        layout.splits[group] if known else None,
+    )
+
+
+@given(untiled_exchanges())
+@settings(max_examples=200, deadline=None)
+def test_untiled_all_to_all_is_its_definition_whatever_other_axes_split(memory, exchange) -> None:
+    x, split, concat, axes = exchange
+    if axes is None:
+        with pytest.raises(ValueError, match="cannot tell its group"):
+            weft.all_to_all(x, split, concat, tiled=False)
+        return
+    before = local_arrays(x)
+    y = weft.all_to_all(x, split, concat, tiled=False)
+    after = local_arrays(y)
+    sound(y)
+    for group in x.mesh.groups(axes):
+        for j, slot in enumerate(group):
+            np.testing.assert_array_equal(after[slot], np.stack([np.take(before[i], j, split) for i in group], concat))
+    if x.dim() == 2 and split != concat and x._layout.splits[concat]:  # else dims stand elsewhere
+        assert_same(weft.all_to_all(y, concat, split, tiled=False), x)
+
+
+def assert_same(found: weft.Tensor, expected: weft.Tensor) -> None:
+    """All devices hold the same."""
+    for one, other in zip(local_arrays(found), local_arrays(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def sound(x: weft.Tensor) -> None:
+    """Each device holds the box that the layout says."""
+    for slot, shard in enumerate(x.local_shards):
+        assert tuple(shard.shape) == box_shape(box(x._layout, x.shape, slot))
+
+
+@given(even_tensors(pending=True, most_axes=3), st.data())
+@settings(max_examples=100, deadline=None)
+def test_every_device_holds_the_box_that_the_layout_says(memory, x, data) -> None:
+    dim = data.draw(st.integers(0, x.dim() - 1))
+    kind = x._layout.pending[0][1] if x._layout.pending else "sum"
+    sound(weft.all_gather(x, dim))
+    sound(weft.all_gather(x))
+    sound(weft.all_reduce(x, kind))
+    sound(weft.distributed_broadcast(x))
+    if len(x._layout.split_axes) == len(x.mesh.axis_names):
+        sound(weft.ppermute(x, [(slot, (slot + 1) % x.mesh.num_devices) for slot in range(x.mesh.num_devices)]))
+    if x._layout.pending or x._layout.splits[dim] or x._layout.replicated_axes:
+        sound(weft.reduce_scatter(x, dim, kind))
+    for other in range(x.dim()):
+        if x._layout.splits[other] and x.shape[dim] // x._layout.split_count(dim) % x._layout.split_count(other) == 0:
+            sound(weft.all_to_all(x, dim, other))
 
 
 @given(even_tensors(most_axes=1), st.data())

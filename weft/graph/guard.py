@@ -133,7 +133,7 @@ class Guard:
                 if tensor.dtype is not expected.dtype:
                     expected.refuse(tensor)
                 tensors.extend(
-                    tensor.local_shards if isinstance(expected.kind, DistributedBufferType) else tensor._pieces
+                    tensor._held_shards() if isinstance(expected.kind, DistributedBufferType) else tensor._pieces
                 )
             shapes.append(tensor.shape)
         key = tuple(shapes)

@@ -113,7 +113,8 @@ def _laid(entry: _Entry, mapping: DeviceMapping) -> Tensor:
     if old.is_meta:
         new = unfilled(tuple(old.shape), old.dtype, mapping)
     else:
-        new = cast(Tensor, redistribute(old.detach(), mapping, op="shard_module"))
+        with torch.no_grad():
+            new = cast(Tensor, redistribute(old, mapping, op="shard_module"))
     if isinstance(old, torch.nn.Parameter):
         new = cast(Tensor, torch.nn.Parameter(new, requires_grad=old.requires_grad))
         new._asked = mapping

@@ -21,7 +21,7 @@ from .machine import forget_with_residences
 from .reduction import neutral, reduce_into
 from .room import room
 
-__all__ = ["fill_pending", "lazy_clone", "move", "placed", "scatter", "without_memory"]
+__all__ = ["fill_pending", "lazy_clone", "may_overlap", "move", "placed", "scatter", "without_memory"]
 
 
 def lazy_clone(x: torch.Tensor) -> torch.Tensor:
@@ -37,13 +37,28 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     if x.storage_offset() or not (x.is_contiguous() or _is_dense(tuple(x.shape), x.stride())):
         return x.clone()
     # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one.
-    if 2 * x.numel() * x.itemsize < x.untyped_storage().nbytes():
+    storage = x.untyped_storage()
+    if 2 * x.numel() * x.itemsize < storage.nbytes():
+        return x.clone()
+    # NumPy may write to memory that was handed to it, unseen; torch marks it as not resizable.
+    if not storage.resizable():
         return x.clone()
     try:
         return torch._lazy_clone(x)
     except RuntimeError:
         # Memory that torch did not allocate (NumPy's, DLPack's, shared memory) cannot be copy-on-write.
         return x.clone()
+
+
+def may_overlap(x: torch.Tensor) -> bool:
+    """Whether two indices may name one element in memory."""
+    reach = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 @lru_cache(maxsize=4096)

@@ -8,28 +8,43 @@ copy that remembers what it shows: it is read again when the tensor was written 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
+from . import comm_log, policy
+from .copying import copy_once
 from .tensor import Stand, Tensor, stand_of
 from .total import own_pieces
 
 __all__ = [
     "Shown",
+    "Told",
     "forget_resolved",
     "have_copies",
     "is_copy",
     "is_current",
+    "is_observed",
     "note_unseen_write",
     "refresh",
     "remember",
     "remember_alias",
     "remember_apart",
     "remember_resolved",
+    "remember_told",
+    "tell_writes",
     "write_through",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How to log and report what reading a view that is a copy moves, and what writing it back does."""
+
+    read: Callable[[Tensor], None]
+    write: Callable[[Tensor, Tensor], None]
 
 
 @dataclass(slots=True)
@@ -44,6 +59,8 @@ class Shown:
     """Whether torch counts its writes for itself, not with those of the base, as for `base.data`."""
     reads: int = 0
     """How often it was read again."""
+    told: Told | None = None
+    """What is told before it is written to; without `read` and `write`, in one memory, that is all that there is to do."""
 
 
 class _Copies:
@@ -79,12 +96,39 @@ def remember(
     write: Callable[[Tensor, Tensor], None],
     *,
     weakly: bool = False,
+    told: Told | None = None,
 ) -> Tensor:
     """Notes that `view` is a copy of what it shows of `base`; weakly: as long as somebody else holds the base."""
     _Copies.live += 1
     weakref.finalize(view, _gone)
-    view._shown = Shown(weakref.ref(base) if weakly else stand_of(base), read, write, _stamp(base))
+    view._shown = Shown(weakref.ref(base) if weakly else stand_of(base), read, write, _stamp(base), told=told)
     return view
+
+
+def remember_told(view: Tensor, base: Tensor, told: Told) -> Tensor:
+    """Notes that `view` is a true view of `base` in one memory, and would be a copy with memories apart.
+
+    Only where somebody looks on (`is_observed`), since all ops take longer while there is one.
+    """
+    _Copies.live += 1
+    weakref.finalize(view, _gone)
+    view._shown = Shown(stand_of(base), None, None, _stamp(base), told=told)
+    return view
+
+
+def is_observed() -> bool:
+    """Whether movements are logged, or reported."""
+    return comm_log.is_logging() or policy.watches()
+
+
+def tell_writes(tensors: Iterable[Tensor]) -> None:
+    """Before a write: logs and reports what writing back to what they show will move."""
+    for x in tensors if is_observed() else ():
+        at = x
+        while (shown := at._shown) is not None and (base := _base(at, shown)) is not None:
+            if shown.told is not None:
+                shown.told.write(base, at)
+            at = base
 
 
 def remember_alias(view: Tensor, base: Tensor) -> Tensor:
@@ -96,7 +140,8 @@ def remember_alias(view: Tensor, base: Tensor) -> Tensor:
 
 def remember_apart(alias: Tensor, base: Tensor) -> Tensor:
     """Notes that torch does not know `alias` as a view of `base`, as for `base.data`: copies show writes to both."""
-    if alias is not base and (alias._shown is None or alias._shown.read is None):
+    shown = alias._shown
+    if alias is not base and (shown is None or (shown.read is None and shown.told is None)):
         alias._shown = Shown(stand_of(base), None, None, 0, is_apart=True)
     return alias
 
@@ -138,13 +183,16 @@ def _refresh(x: Tensor, shown: Shown) -> None:
         return
     if base._shown is not None:
         _refresh(base, base._shown)
-    if shown.read is None:
+    if shown.read is None and shown.told is None:
         return
     stamp = _stamp(base)
     if stamp != shown.stamp:
-        own_pieces(x)
-        for piece, now in zip(x._pieces, shown.read(base)._pieces, strict=True):
-            piece.copy_(now)
+        if shown.read is not None:
+            own_pieces(x)
+            for piece, now in zip(x._pieces, shown.read(base)._pieces, strict=True):
+                copy_once(piece, now)
+        elif shown.told is not None:
+            shown.told.read(base)
         shown.stamp = stamp
         shown.reads += 1
 
@@ -152,17 +200,27 @@ def _refresh(x: Tensor, shown: Shown) -> None:
 def write_through(x: Tensor) -> None:
     """After a write to `x`: writes it back to what it shows."""
     _Copies.writes += 1
-    shown = x._shown
-    base = None if shown is None else _base(x, shown)
-    if shown is None or base is None:
-        return
-    if shown.is_apart or (isinstance(shown.base, Stand) and shown.base.has_become):
+    is_unseen = False
+    while (shown := x._shown) is not None and (base := _base(x, shown)) is not None:
+        is_unseen |= shown.is_apart or (isinstance(shown.base, Stand) and shown.base.has_become)
+        if shown.write is not None or shown.told is not None:
+            # The ops that write back read `x`, which is newer than its base now: it is not to be read again for them.
+            refresh((base,))
+            shown.stamp = _stamp(base)
+        if shown.write is not None:
+            with _untold() if shown.told is not None else nullcontext():
+                shown.write(base, x)
+        _Copies.writes += 1
+        x = base
+    if is_unseen:
         note_unseen_write()
-    if shown.write is not None:
-        # The ops that write back read `x`, which is newer than its base now.
-        shown.stamp = _stamp(base)
-        shown.write(base, x)
-    write_through(base)
+
+
+@contextmanager
+def _untold() -> Iterator[None]:
+    """Moves what has been told before."""
+    with comm_log.paused(), policy.reshard_policy("silent"):
+        yield
 
 
 def remember_resolved(x: Tensor, resolved: Tensor) -> None:

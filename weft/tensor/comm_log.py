@@ -132,6 +132,17 @@ def is_logging() -> bool:
     return bool(_open)
 
 
+@contextmanager
+def paused() -> Iterator[None]:
+    """Records nothing inside the block: what moves there has been recorded before."""
+    held = _open[:]
+    _open.clear()
+    try:
+        yield
+    finally:
+        _open[:] = held
+
+
 def note_end() -> None:
     """Tells the open logs that what they recorded last is done."""
     now = time.time()

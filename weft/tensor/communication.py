@@ -27,6 +27,7 @@ from ..sharding.placements import ReduceOp
 from . import comm_log
 from .asynchrony import issuing
 from .conversion import TensorLike, as_tensor, map_tensors
+from .entering import entering, shared
 from .lane import meeting
 from .movement import is_recorded, layout_of, move
 from .permutation import permute
@@ -59,6 +60,7 @@ def shard(
     dim_specs: Spec,
     replicated_axes: Iterable[str] | None = None,
     *,
+    copy: bool = True,
     async_op: bool = False,
 ) -> torch.Tensor: ...
 @overload
@@ -68,6 +70,7 @@ def shard(
     dim_specs: Spec,
     replicated_axes: Iterable[str] | None = None,
     *,
+    copy: bool = True,
     async_op: bool = False,
 ) -> object: ...
 def shard(
@@ -76,9 +79,13 @@ def shard(
     dim_specs: Spec,
     replicated_axes: Iterable[str] | None = None,
     *,
+    copy: bool = True,
     async_op: bool = False,
 ) -> object:
     """The same value, laid out over `mesh` as `dim_specs` says; `x` may be a pytree, or be laid out in any way already.
+
+    The result is a copy, made when one of the two is written to, or at once where NumPy or DLPack could write to `x`
+    unseen. `copy=False`: it has the memory of the plain tensor `x`, or raises where it cannot.
 
     `async_op=True`, here and in the other ops: the result is on its way, and whoever uses it waits.
 
@@ -98,6 +105,8 @@ def shard(
         mapping = dim_specs
     else:
         mapping = _mapping(mesh, dim_specs, replicated_axes)
+    if not copy:
+        return map_tensors(lambda leaf: shared(leaf, mapping), x, "shard")
     with issuing(async_op):
         if isinstance(x, torch.Tensor):
             return redistribute(x, mapping, op="shard")
@@ -123,7 +132,7 @@ def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistri
         )
     target = mapping.layout(x.dim())
     residence(target.mesh)  # raises for devices that do not exist
-    return move(x, target, asked=mapping, op=op)
+    return move(entering(x), target, asked=mapping, op=op)
 
 
 def reshard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None = None) -> object:
@@ -228,7 +237,8 @@ def all_to_all(
     """The distributed transpose: device j gets part j along `split_axis` of what each device holds, put together along `concat_axis`.
 
     The group are the devices along the axes that split `concat_axis`, else `split_axis`, else any dim. `tiled=False`:
-    `split_axis` has the size of the group and goes away, and a new dim of that size stands at `concat_axis`.
+    `split_axis` has the size of the group on each device and goes away, and a new dim of that size stands at
+    `concat_axis`; axes outside of the group that split `split_axis` split the new dim.
 
     >>> import torch, weft
     >>> x = weft.shard(torch.arange(16).reshape(4, 4), weft.make_mesh({"tp": 2}), weft.P("tp", None))
@@ -556,10 +566,18 @@ def _transposed(
         # The dim held (device, part): the parts become the devices, the devices the new dim's inner index.
         y = y.transpose(dim, dim + 1).movedim((dim, dim + 1), (concat, concat + 1)).flatten(concat, concat + 1)
         return move(y, rest.without_dim(dim).with_dim(concat, axes), op="all_to_all")
-    # (…, device, local, …, part, …): the part index goes where the device index was, the device index to `concat`.
-    part = split + (split > dim)
-    y = y.transpose(dim, part).flatten(dim, dim + 1).movedim(part - (part > dim), concat)
-    return move(y, rest.with_split(dim, axes).without_dim(split).with_dim(concat), op="all_to_all")
+    # (…, device, local, …, outside, part, …): the part index goes where the device index was; the device index goes to
+    # `concat`, and with it, before it, what axes outside of the group split.
+    y = y.unflatten(split + (split > dim), (layout.split_count(split), count))
+    at = {d: d + (d > dim) + (d > split) for d in range(x.dim())}
+    order = [(at[d],) if d != dim else (at[split] + 1, at[d] + 1) for d in range(x.dim()) if d != split]
+    order.insert(concat, (at[split], at[dim]))
+    y = y.permute([each for group in order for each in group])
+    for new, group in enumerate(order):
+        y = y.flatten(new, new + 1) if len(group) > 1 else y
+    return move(
+        y, rest.with_split(dim, axes).without_dim(split).with_dim(concat, layout.splits[split]), op="all_to_all"
+    )
 
 
 def _device(device: Device | torch.device | str) -> Device:

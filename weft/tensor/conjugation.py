@@ -1,6 +1,7 @@
 """Conjugates and negatives are computed at once: torch's lazy marks are not seen by the ops that run on the pieces.
 
-They are views for torch all the same, so they are copies that remember what they show.
+They are views for torch all the same, so they are copies that remember what they show. They bear its marks, so that
+`resolve_conj` and `resolve_neg` give copies of them; for other ops torch then makes such a copy first.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import torch
 
 from .aliasing import remember
 from .handling import handler
+from .op_kind import kind_of
 from .tensor import Tensor
 from .writing import store
+
+__all__ = ["keep_marks"]
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -31,4 +35,23 @@ def _at_once(func: Op, args: tuple[object, ...], kwargs: dict[str, object]) -> o
     def write(base: Tensor, view: Tensor) -> None:
         store(base, read(view), str(func))
 
-    return remember(read(x), x, read, write)
+    y = remember(read(x), x, read, write)
+    _mark(
+        y,
+        conjugate=x.is_conj() != (func is aten._conj.default),
+        negative=x.is_neg() != (func is aten._neg_view.default),
+    )
+    return y
+
+
+def keep_marks(func: Op, args: tuple[object, ...], result: object) -> None:
+    """Marks views of a tensor that bears marks."""
+    base = None if kind_of(func).viewed != 0 or func in _COMPUTED else args[0]
+    if isinstance(base, Tensor) and (base.is_conj() or base.is_neg()):
+        for y in result if isinstance(result, (list, tuple)) else (result,):
+            _mark(cast(Tensor, y), conjugate=base.is_conj(), negative=base.is_neg())
+
+
+def _mark(x: Tensor, *, conjugate: bool, negative: bool) -> None:
+    torch._C._set_conj(x, conjugate)
+    torch._C._set_neg(x, negative)

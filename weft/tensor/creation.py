@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ..runtime.holding import holding
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
 from .communication import redistribute
 from .conversion import TensorLike, as_tensor
+from .entering import entering
 from .local_shape import whole_of
+from .movement import is_transformed
 from .shards import assembled
 from .tensor import Tensor, wrap
 
@@ -137,8 +140,10 @@ def tensor(
     >>> weft.tensor([1.0, 2.0], mapping=weft.NamedMapping(weft.make_mesh({"dp": 2}), weft.P("dp"))).sum().item()
     3.0
     """
-    value = as_tensor(data, "tensor").detach()
-    return _laid_out(value if dtype is None else value.to(dtype), mapping, requires_grad)
+    value = as_tensor(data, "tensor")
+    value = value.detach() if is_transformed() else value
+    with torch.no_grad():
+        return _laid_out(value if dtype is None else value.to(dtype), mapping, requires_grad)
 
 
 def from_local(
@@ -161,6 +166,8 @@ def from_local(
     tensors = [as_tensor(shard, "from_local") for shard in shards]
     mapping = _mapping(mapping)
     whole = whole_of(tensors, mapping, shape, dtype)
+    if not holding(whole.layout).unified:
+        tensors = list(map(entering, tensors))
     if not tensors:
         return wrap((), whole.layout, whole.shape, asked=mapping, dtype=whole.dtype)
     return assembled(tensors, whole.layout, whole.shape, mapping)

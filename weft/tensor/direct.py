@@ -10,12 +10,11 @@ import torch
 
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
-from .aliasing import is_current
 from .folded import Folded
 from .op_kind import OpKind
 from .quick import Call, quick
 from .recipe import Recipe
-from .resolving import is_expanded, resolve
+from .resolving import is_expanded, note_computed, resolve
 from .result_strides import ResultStrides, Strided
 from .tensor import Tensor, wrap_whole
 from .total import note_write
@@ -68,7 +67,8 @@ def signature_of(func: Op, args: Args, kwargs: Kwargs) -> Signature | None:
                 return None
             signature += (x._layout, x.shape, x.dtype)  # type: ignore[attr-defined]
         elif kind is float:
-            signature.append(float)
+            # What is linear for other numbers may not be for 0, infinity or what is not a number.
+            signature.append(float if x and x - x == 0 else str(x))  # type: ignore[operator]
         elif kind is list:
             if x and type(x[0]) not in _NUMBERS:  # type: ignore[index]
                 return None
@@ -137,12 +137,10 @@ def remember_shard_call(
         way.given[x.stride(), int(x.storage_offset())] = given
 
 
-def remember_recipe(
-    signature: Signature, args: Args, kind: OpKind, total: TotalCall | None, recipe: Recipe | None
-) -> None:
+def remember_recipe(signature: Signature, args: Args, total: TotalCall | None, recipe: Recipe | None) -> None:
     """Notes a call that took its arguments as they lie and ran at several places, or once for all of them."""
     waiting = tuple(at for at, x in enumerate(args) if type(x) is Tensor and x._layout.pending)
-    _remember(signature, partial(_by_recipe, waiting, kind.is_pure, total, recipe))
+    _remember(signature, partial(_by_recipe, waiting, total, recipe))
 
 
 def remember_resolving(signature: Signature, positions: tuple[int, ...]) -> None:
@@ -216,7 +214,6 @@ class _ViewsOfShards:
 
 def _by_recipe(
     waiting: tuple[int, ...],
-    is_pure: bool,
     total: TotalCall | None,
     recipe: Recipe | None,
     func: Op,
@@ -224,22 +221,18 @@ def _by_recipe(
     kwargs: Kwargs,
 ) -> object:
     """A call that runs at several places; in one memory once, where what is pending is known whole."""
+    result = None if total is None else total.repeat(args, kwargs)
+    if result is not None and total is not None and total.is_view:
+        return noted(func, args, kwargs, result)
+    if result is None:
+        if recipe is None:
+            return NOT_REPEATED
+        result = recipe(args, kwargs)
     for at in waiting:
-        if args[at]._resolved is not None:  # type: ignore[attr-defined]
-            return _with_resolved(func, args, kwargs) if is_pure else NOT_REPEATED
-    if total is not None:
-        result = total.repeat(args, kwargs)
-        if result is not None:
-            return noted(func, args, kwargs, result) if total.is_view else result
-    return NOT_REPEATED if recipe is None else recipe(args, kwargs)
-
-
-def _with_resolved(func: Op, args: Args, kwargs: Kwargs) -> object:
-    """A call that takes what has been resolved for an earlier op."""
-    here = [x._resolved if type(x) is Tensor and x._resolved is not None and is_current(x) else x for x in args]
-    if all(new is old for new, old in zip(here, args, strict=True)):
-        return NOT_REPEATED
-    return Tensor._run(func, tuple(here), kwargs)
+        if args[at]._resolved is not None or args[at]._turned is not None:  # type: ignore[attr-defined]
+            note_computed(func, result, args, kwargs)
+            break
+    return result
 
 
 def run_resolved(positions: tuple[int, ...], func: Op, args: Args, kwargs: Kwargs) -> object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import cast
 
 import torch
@@ -14,12 +13,13 @@ from ..sharding.layout import Layout
 from .aliasing import (
     forget_resolved,
     have_copies,
-    is_current,
     refresh,
     remember_resolved,
+    tell_writes,
     write_through,
 )
 from .chooser import stop_over
+from .conjugation import keep_marks
 from .direct import (
     NOT_REPEATED,
     repeated,
@@ -29,12 +29,14 @@ from .direct import (
 from .handling import handlers
 from .learning import learn, resolved_first
 from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, swapped
-from .movement import from_plain, moved, note_move, to_plain
-from .op_kind import kind_of
+from .movement import from_plain, moved, note_move, note_return, to_plain
+from .op_kind import is_elementwise, kind_of
+from .overlapping import refuse_overlaps
 from .plain_gradient import keep_gradient_plain
 from .preparing import Prepared, prepared_for, prepared_in, tensors_in
-from .resolving import is_expanded, note_computed, resolve
+from .resolving import is_expanded, is_resolved, note_computed, resolve
 from .restriding import as_op_gives
+from .scaling import scales_beyond
 from .single_run import run_once
 from .tensor import Tensor
 from .total import known_total, note_write, own_pieces, part_pieces
@@ -55,29 +57,25 @@ def dispatch(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
             return dispatch(func, args, kwargs)
     if have_copies():
         refresh(tensors_in(args, kwargs))
+        tell_writes(written_tensors(func, args, kwargs))
         result = _run(func, args, kwargs)
         # What moves later must not depend on whether there are copies: when one goes, processes may not agree on.
-        if _is_elementwise(func):
-            note_computed(func, result, args, kwargs)
+        note_computed(func, result, args, kwargs)
+        keep_marks(func, args, result)
         for x in written_tensors(func, args, kwargs):
             write_through(x)
         return result
     signature = signature_of(func, args, kwargs)
     if signature is None:
         result = _run(func, args, kwargs)
-        if _is_elementwise(func):
-            note_computed(func, result, args, kwargs)
+        note_computed(func, result, args, kwargs)
         return result
     result = repeated(func, args, kwargs, signature)
     if result is NOT_REPEATED:
         result = _run(func, args, kwargs)
+        note_computed(func, result, args, kwargs)
         learn(signature, func, args, kwargs, result)
     return result
-
-
-@lru_cache(maxsize=4096)
-def _is_elementwise(func: torch._ops.OpOverload) -> bool:
-    return torch.Tag.pointwise in func.tags or func is torch.ops.aten._to_copy.default
 
 
 def _gives_usual_view(func: torch._ops.OpOverload, args: Args) -> bool:
@@ -94,6 +92,10 @@ def _run(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
     positions = resolved_first(func, args, kwargs)
     if positions is not None:
         return run_resolved(positions, func, args, kwargs)
+    if kind.written == (0,) and scales_beyond(func, args) and isinstance(args[0], Tensor) and args[0]._layout.pending:
+        x = args[0]
+        store(x, cast(Tensor, func(resolve(x, str(func)).clone(), *args[1:], **kwargs)), str(func))
+        return x
     special = handlers.get(func)
     if special is not None:
         result = special(func, args, kwargs)
@@ -109,8 +111,6 @@ def run_by_rule(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> obje
     """Runs an op in the layouts that its rule and the chooser say."""
     kind = kind_of(func)
     tensors = tensors_in(args, kwargs)
-    if kind.is_pure:
-        tensors = [_usable(x) for x in tensors]
     prepared = prepared_for(func, args, kwargs, tensors)
     if prepared.written is not None and not isinstance(tensors[prepared.written], Tensor):
         return _run_plain(func, args, kwargs)
@@ -119,6 +119,8 @@ def run_by_rule(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> obje
     if kind.is_pure:
         laid = [brought(x, need, func, prepared.whole) for x, need in zip(tensors, prepared.inputs, strict=True)]
         return _run_prepared(func, args, kwargs, tensors, laid, prepared)
+    if prepared.written is not None and is_elementwise(func):
+        refuse_overlaps(tensors[prepared.written], tensors)
     shared = prepared.written if kind.viewed is None else 0
     laid = [
         brought(x, need, func, prepared.whole, in_place=i == shared)
@@ -128,10 +130,14 @@ def run_by_rule(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> obje
         if isinstance(laid[0], Tensor) and laid[0]._layout.pending and known_total(laid[0]) is None:
             part_pieces(laid[0])
         result = _run_prepared(func, args, kwargs, tensors, laid, prepared)
-        return viewed(func, args, kwargs, result, is_alias=laid[0] is tensors[0])
+        is_moved = isinstance(tensors[0], Tensor) and tensors[0]._layout is not prepared.inputs[0]
+        return viewed(func, args, kwargs, result, is_alias=laid[0] is tensors[0], is_moved=is_moved)
     if prepared.written is None:
         return _run_prepared(func, args, kwargs, tensors, laid, prepared)
     x, changed = cast(Tensor, tensors[prepared.written]), cast(Tensor, laid[prepared.written])
+    if changed is x:
+        # In one memory nothing comes back: what would is told before anything is written.
+        note_return(x, prepared.inputs[prepared.written], str(func))
     own_pieces(changed)
     result = _run_prepared(func, args, kwargs, tensors, laid, prepared)
     if changed is not x:
@@ -152,7 +158,7 @@ def run_in(
     rule: Rule,
 ) -> object:
     """Runs an op that only reads, in layouts that a handler has chosen."""
-    tensors = [_usable(x) for x in tensors_in(args, kwargs)]
+    tensors = tensors_in(args, kwargs)
     prepared = prepared_in(func, args, kwargs, tensors, inputs, outputs, rule)
     laid = [brought(x, need, func, prepared.whole) for x, need in zip(tensors, inputs, strict=True)]
     return _run_prepared(func, args, kwargs, tensors, laid, prepared)
@@ -182,13 +188,6 @@ def _run_prepared(
     )
 
 
-def _usable(x: torch.Tensor) -> torch.Tensor:
-    """A tensor, or its resolved form where an earlier op has already paid for that."""
-    if isinstance(x, Tensor) and x._resolved is not None and is_current(x):
-        return x._resolved
-    return x
-
-
 def brought(
     x: torch.Tensor, need: Layout, func: torch._ops.OpOverload, whole: bool, *, in_place: bool = False
 ) -> torch.Tensor:
@@ -211,7 +210,7 @@ def brought(
     if x._layout.pending and not in_place and not need.pending:
         if need is x._layout.resolved:
             return resolve(x, str(func))
-        x = resolve(x, str(func)) if is_expanded(x) else x
+        x = resolve(x, str(func)) if is_expanded(x) or is_resolved(x) else x
     middle = stop_over(x._layout, need)
     return moved(x if middle is None else moved(x, middle, str(func), implicit=True), need, str(func), implicit=True)
 

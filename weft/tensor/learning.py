@@ -23,6 +23,7 @@ from .preparing import known, prepared_for, tensors_in
 from .quick import quick
 from .recipe import Recipe, recipe_for
 from .result_strides import ResultStrides
+from .scaling import scales_beyond
 from .tensor import Tensor
 from .total_run import TotalCall
 
@@ -36,12 +37,14 @@ def learn(signature: Signature, func: torch._ops.OpOverload, args: Args, kwargs:
     """Remembers how a call was made that gave this result."""
     if is_known(signature):
         return
-    if _is_direct(func, args, kwargs, result):
+    if any(type(x) is Tensor and x._layout.pending for x in args) and scales_beyond(func, args):
+        remember_other(signature)
+    elif _is_direct(func, args, kwargs, result):
         remember_call(signature, func, result, writes=bool(kind_of(func).written))
     elif (strides := _on_one_shard(func, args, kwargs, result)) is not None:
         remember_shard_call(signature, func, result, kind_of(func), args, strides)
     elif (kept := _recipe(func, args, kwargs)) is not None:
-        remember_recipe(signature, args, kind_of(func), *kept)
+        remember_recipe(signature, args, *kept)
     elif (positions := resolved_first(func, args, kwargs)) is not None:
         remember_resolving(signature, positions)
     elif not any(type(x) is Tensor and (x._shown is not None or x._resolved is not None) for x in args):
@@ -112,6 +115,8 @@ def resolved_first(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> t
     waiting = [at for at, x in enumerate(args) if type(x) is Tensor and x._layout.pending]
     if not waiting or not kind_of(func).is_pure or rule_for(func) is None:
         return None
+    if scales_beyond(func, args):
+        return tuple(waiting)
     given = [at for at, x in enumerate(args) if isinstance(x, torch.Tensor)]
     tensors = tensors_in(args, kwargs)
     if len(given) < len(tensors) or not may_run_by_rule(func):

@@ -29,6 +29,7 @@ __all__ = [
     "move",
     "moved",
     "note_move",
+    "note_return",
     "spread",
     "to_plain",
 ]
@@ -64,9 +65,9 @@ def from_plain(x: torch.Tensor, layout: Layout, asked: DeviceMapping | None = No
     return wrap(pieces, layout, shape, asked=asked, dtype=x.dtype, strides=dense_strides(shape, x.stride()))
 
 
-def to_plain(x: Tensor) -> torch.Tensor:
+def to_plain(x: Tensor, op: str = "full_tensor", *, implicit: bool = False) -> torch.Tensor:
     """The whole value as a plain tensor, in every process. Not recorded by autograd."""
-    whole = moved(x, Layout.replicated(x._layout.mesh, x.dim()), "full_tensor")
+    whole = moved(x, Layout.replicated(x._layout.mesh, x.dim()), op, implicit=implicit)
     shape = tuple(x.shape)
     order = order_of(shape, x.stride())
     if order is None:
@@ -173,13 +174,23 @@ def note_move(x: Tensor, target: Layout, op: str) -> None:
         _note(x, target, op, implicit=True)
 
 
+def note_return(x: Tensor, source: Layout, op: str) -> None:
+    """Logs and reports the movement of a tensor back from another layout, which this memory need not carry out."""
+    if source is not x._layout and (comm_log.is_logging() or policy.watches()):
+        _tell(source, x._layout, x, op, implicit=True)
+
+
 def _note(x: Tensor, target: Layout, op: str, implicit: bool) -> None:
     source = x._layout
     if comm_log.is_logging() or (implicit and policy.watches()) or source.pending or source.mesh != target.mesh:
-        plan = plan_layouts(source, target, tuple(x.shape), x.dtype.itemsize)
-        if implicit:
-            policy.report(plan, op)
-        comm_log.log_plan(plan, op, implicit=implicit)
+        _tell(source, target, x, op, implicit)
+
+
+def _tell(source: Layout, target: Layout, x: Tensor, op: str, implicit: bool) -> None:
+    plan = plan_layouts(source, target, tuple(x.shape), x.dtype.itemsize)
+    if implicit:
+        policy.report(plan, op)
+    comm_log.log_plan(plan, op, implicit=implicit)
 
 
 class _Move(torch.autograd.Function):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
-__all__ = ["OpKind", "kind_of"]
+__all__ = ["OpKind", "is_elementwise", "kind_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +62,9 @@ def _read(func: torch._ops.OpOverload) -> OpKind:
     returns_alias = any(out.alias_info is not None for out in func._schema.returns)
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
     return OpKind(tuple(written), tuple(outs), viewed if returns_alias else None, composite)
+
+
+@lru_cache(maxsize=4096)
+def is_elementwise(func: torch._ops.OpOverload) -> bool:
+    """Whether an op computes each element of its result of one element of each argument."""
+    return torch.Tag.pointwise in func.tags or func is torch.ops.aten._to_copy.default

@@ -6,8 +6,10 @@ from typing import cast
 
 import torch
 
+from ..runtime.holding import holding
 from .handling import handler
 from .movement import to_plain
+from .overlapping import parted, refuse_overlaps
 from .tensor import Tensor
 from .writing import store
 
@@ -23,6 +25,9 @@ def overwrite(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = F
     """Writes a value, broadcast to its shape, to a tensor; its layout stays."""
     if _is_itself(x, value):
         return x
+    refuse_overlaps(x, (value,))
+    if not holding(x._layout).unified:
+        value = parted(x, value)
     store(x, value if value.shape == x.shape else value.expand(x.shape), op, non_blocking=non_blocking)
     return x
 

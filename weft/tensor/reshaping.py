@@ -13,12 +13,12 @@ from ..runtime.machine import forget_with_residences
 from ..runtime.process_group import execution
 from ..runtime.rearranging import rearrange
 from ..sharding.geometry import box_at, box_shape
-from .aliasing import remember, remember_alias
+from .aliasing import Told, is_observed, remember, remember_alias, remember_told
 from .dispatch import run_by_rule
 from .folded import Folded, fold
 from .handling import handler
-from .movement import moved, note_move
-from .preparing import layouts_for
+from .movement import moved, note_move, note_return
+from .preparing import layouts_for, prepare
 from .rearranging import here, note_rearrangement
 from .reshape_way import Way, find_way, merged_from
 from .strides import in_order
@@ -48,12 +48,7 @@ def _reshape(func: Op, args: Args, kwargs: Kwargs) -> object:
         func = aten.view.default
     x = cast(Tensor, args[0])
     shape = _full_shape(x, [int(s) for s in cast("Sequence[int]", args[1])])
-    key = (x._layout, x.shape, shape, x.dtype)
-    if key not in _ways:
-        if len(_ways) > 1 << 14:
-            _ways.clear()
-        _ways[key] = _way(func, x, shape)
-    way = _ways[key]
+    way = _way_of(func, x, shape)
     if way is None:
         if holding(x._layout).unified:
             return run_by_rule(func, args[:2], kwargs)
@@ -90,6 +85,16 @@ def _full_shape(x: Tensor, size: list[int]) -> tuple[int, ...]:
     if math.prod(size) != x.numel():
         raise RuntimeError(f"shape '{size}' is invalid for input of size {x.numel()}")
     return tuple(size)
+
+
+def _way_of(func: Op, x: Tensor, shape: tuple[int, ...]) -> Way | None:
+    """The exchange that a reshape takes, now or before."""
+    key = (x._layout, x.shape, shape, x.dtype)
+    if key not in _ways:
+        if len(_ways) > 1 << 14:
+            _ways.clear()
+        _ways[key] = _way(func, x, shape)
+    return _ways[key]
 
 
 def _way(func: Op, x: Tensor, shape: tuple[int, ...]) -> Way | None:
@@ -133,15 +138,18 @@ def _by_rule(func: Op, x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _as_view(func: Op, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
     if holding(x._layout).unified:
-        return remember_alias(y, x)
+        return _showing(func, x, y, shape)
     return _showing(func, x, shown(x, y, view_geometry(aten.view.default, (list(shape),), {}, x)[0]), shape)
 
 
 def _showing(func: Op, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A reshaped tensor that shows what the other holds, also after one of them is written to."""
-    if holding(x._layout).unified:
+    unified, old = holding(x._layout).unified, list(x.shape)
+    if unified and not is_observed():
         return remember_alias(y, x)
-    old = list(x.shape)
+    told = Told(lambda base: _tell(base, shape), _tell_back)
+    if unified:
+        return remember_told(y, x, told)
 
     def put_back(base: Tensor, view: Tensor) -> None:
         if isinstance(view, Folded):
@@ -153,4 +161,22 @@ def _showing(func: Op, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
     weakly = func is aten._unsafe_view.default
     if weakly and execution.spans(x.mesh):
         return y
-    return remember(y, x, lambda base: aten.reshape.default(base, list(shape)), put_back, weakly=weakly)
+    return remember(y, x, lambda base: aten.reshape.default(base, list(shape)), put_back, weakly=weakly, told=told)
+
+
+def _tell(x: Tensor, shape: tuple[int, ...]) -> None:
+    """Logs and reports what a reshape moves."""
+    way = _way_of(aten.view.default, x, shape)
+    note_move(x, layouts_for(aten.view.default, (x, list(shape)), {})[0] if way is None else way.before, "reshape")
+    if way is not None:
+        note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
+
+
+def _tell_back(base: Tensor, view: Tensor) -> None:
+    """Logs and reports what a reshaped view that is written back moves."""
+    shape = tuple(base.shape)
+    _tell(view, shape)
+    way = _way_of(aten.view.default, view, shape)
+    outputs = prepare(aten.view.default, (view, list(shape)), {}, [view]).outputs
+    after = way.after if way is not None else outputs[0] if outputs else base._layout
+    note_return(base, after, "reshape")

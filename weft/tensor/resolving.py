@@ -10,10 +10,11 @@ import torch
 
 from .aliasing import is_current, remember_resolved
 from .movement import moved
+from .op_kind import is_elementwise
 from .tensor import Tensor
 from .total import count_writes
 
-__all__ = ["Turned", "is_expanded", "note_computed", "note_turned", "resolve"]
+__all__ = ["Turned", "is_expanded", "is_resolved", "note_computed", "note_turned", "resolve"]
 
 aten = torch.ops.aten
 Args = tuple[object, ...]
@@ -41,6 +42,8 @@ class Turned:
     again: Callable[[Tensor], Tensor]
     writes: int | None = None
     """Where it is no view, but was computed of one: how many writes there had been, after any of which it is another."""
+    is_resolved: bool = False
+    """Whether what it was computed of had been resolved by then."""
 
     @property
     def holds(self) -> bool:
@@ -60,19 +63,35 @@ def _memory(x: Tensor) -> object:
 
 
 def note_computed(func: torch._ops.OpOverload, result: object, args: Args, kwargs: Kwargs) -> None:
-    """Notes that a pending result was computed, element by element, of an expanded view of a smaller tensor."""
+    """Notes what a pending result was computed of, element by element, where that is resolved for less, or was already."""
+    if type(result) is not Tensor or not result._layout.pending or not is_elementwise(func):
+        return
     given = [at for at, x in enumerate(args) if isinstance(x, torch.Tensor)]
-    if len(given) != 1 or type(result) is not Tensor or not result._layout.pending:
+    waiting = [at for at in given if type(args[at]) is Tensor and cast(Tensor, args[at])._layout.pending]
+    if not waiting:
         return
-    x = args[given[0]]
-    if type(x) is not Tensor or not is_expanded(x) or x._layout is not result._layout or x.shape != result.shape:
-        return
-    turned = x._turned
+    x = cast(Tensor, args[waiting[0]])
+    if len(given) == 1 and is_expanded(x) and x._layout is result._layout and x.shape == result.shape:
+        _note_expanded(func, result, args, kwargs, given[0])
+    elif all(is_resolved(cast(Tensor, args[at])) for at in waiting):
+
+        def again(first: Tensor) -> Tensor:
+            here = list(args)
+            here[waiting[0]] = first
+            for at in waiting[1:]:
+                here[at] = resolve(cast(Tensor, args[at]), str(func))
+            return cast(Tensor, Tensor._run(func, tuple(here), kwargs))
+
+        result._turned = Turned(x, _memory(x), again, count_writes(), is_resolved=True)
+
+
+def _note_expanded(func: torch._ops.OpOverload, result: Tensor, args: Args, kwargs: Kwargs, at: int) -> None:
+    turned = cast(Tensor, args[at])._turned
     assert turned is not None
 
     def again(base: Tensor) -> Tensor:
         here = list(args)
-        here[given[0]] = turned.again(base)
+        here[at] = turned.again(base)
         return cast(Tensor, Tensor._run(func, tuple(here), kwargs))
 
     result._turned = Turned(turned.base, turned.memory, again, count_writes())
@@ -81,6 +100,17 @@ def note_computed(func: torch._ops.OpOverload, result: object, args: Args, kwarg
 def is_expanded(x: Tensor) -> bool:
     """Whether a pending tensor is an expanded view of a smaller one, or computed of one, which is resolved in its stead."""
     return x._turned is not None and x._turned.base.numel() < x.numel() and x._turned.holds
+
+
+def is_resolved(x: Tensor) -> bool:
+    """Whether the resolved form of a pending tensor is there, or computed without moving anything.
+
+    What moves depends on that; the layouts that are chosen never do.
+    """
+    if x._resolved is not None and is_current(x):
+        return True
+    turned = x._turned
+    return turned is not None and turned.is_resolved and turned.holds
 
 
 def resolve(x: Tensor, op: str) -> Tensor:
@@ -93,4 +123,6 @@ def resolve(x: Tensor, op: str) -> Tensor:
     if result is None or result._layout is not x._layout.resolved:
         result = moved(x, x._layout.resolved, op, implicit=True)
     remember_resolved(x, result)
+    if x._turned is not None and x._turned.is_resolved:
+        x._turned = None  # what it was computed of need not stay for its sake
     return result

@@ -58,7 +58,7 @@ class _Shards(torch.autograd.Function):
     def forward(ctx: _Context, x: Tensor) -> tuple[torch.Tensor, ...]:
         ctx.layout, ctx.shape = x._layout, tuple(x.shape)
         ctx.set_materialize_grads(False)
-        shards = x.local_shards
+        shards = x._held_shards()
         ctx.kinds = [(shard.dtype, shard.device) for shard in shards]
         return tuple(lazy_clone(shard) for shard in shards)
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import cast
 
 import torch
 
-from ..planning.rearrangement import Part, Run
+from ..planning.rearrangement import Part, Rearrangement, Run, Side
 from ..runtime.holding import holding
+from ..runtime.in_process import may_overlap
+from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
-from .aliasing import remember, remember_alias
+from .aliasing import Told, is_observed, remember, remember_alias, remember_told
 from .arguments import argument, as_dim
 from .dispatch import run_by_rule
 from .handling import handler
-from .rearranging import alike, rearranged, resolved
+from .rearranging import alike, note_rearrangement, rearranged, resolved
 from .tensor import Tensor
-from .viewing import shown, view_geometry
+from .viewing import shown, tell_whole, view_geometry, write_whole
 from .writing import store
 
 aten = torch.ops.aten
@@ -54,23 +55,52 @@ def sliced(x: Tensor, dim: int, first: int, step: int, count: int) -> Tensor:
     rest: Args = (dim, first, first + count * step, step)
     shape = list(x.shape)
     shape[dim] = count
+    part = Part(0, _runs(shape, dim, Run(count, source=first, source_step=step)))
     y = rearranged(
         [x],
         x._layout,
         shape,
-        [Part(0, _runs(shape, dim, Run(count, source=first, source_step=step)))],
+        [part],
         str(aten.slice.Tensor),
         lambda piece: aten.slice.Tensor(piece, *rest),
         is_view=True,
     )
-    if holding(x._layout).unified:
+    unified = holding(x._layout).unified
+    if unified and not is_observed():
         return remember_alias(y, x)
+    told = _told(aten.slice.Tensor, x._layout, tuple(shape), part, Part(0, _placed(shape, dim, first, step)))
+    if unified:
+        return remember_told(y, x, told)
     y = shown(x, y, view_geometry(aten.slice.Tensor, rest, {}, x)[0])
-    return remember(y, x, lambda base: sliced(base, dim, first, step, count), partial(_put_back, dim, first, step))
+
+    def put_back(base: Tensor, part: Tensor) -> None:
+        if may_overlap(base):  # what is written may be other elements of the base too
+            write_whole(aten.slice.Tensor, rest, {}, 0, base, part)
+        else:
+            store(base, _scattered(base, part, dim, first, step), "slice")
+
+    return remember(y, x, lambda base: sliced(base, dim, first, step, count), put_back, told=told)
 
 
-def _put_back(dim: int, first: int, step: int, base: Tensor, y: Tensor) -> None:
-    store(base, _scattered(base, y, dim, first, step), "slice")
+def _placed(shape: Sequence[int], dim: int, first: int, step: int) -> tuple[Run, ...]:
+    """Where what was taken of a dim goes when it is put back."""
+    return _runs(shape, dim, Run(shape[dim], target=first, target_step=step))
+
+
+def _told(func: Op, layout: Layout, shape: tuple[int, ...], taken: Part, placed: Part) -> Told:
+    """What a part of a dim moves when it is read, and when it is written back; the layout and the shape are the part's."""
+
+    def read(base: Tensor) -> None:
+        plan = Rearrangement((Side.of(base._layout, base.shape),), Side.of(layout, shape), (taken,))
+        note_rearrangement(plan, base.dtype.itemsize, str(func))
+
+    def write(base: Tensor, view: Tensor) -> None:
+        if may_overlap(base):
+            return tell_whole(func, base, view)
+        plan = Rearrangement((Side.of(layout, shape),), Side.of(base._layout, base.shape), (placed,))
+        return note_rearrangement(plan, base.dtype.itemsize, str(aten.slice_scatter.default))
+
+    return Told(read, write)
 
 
 def _scattered(x: Tensor, source: Tensor, dim: int, first: int, step: int) -> Tensor:
@@ -108,24 +138,31 @@ def _selected(x: Tensor, dim: int, index: int) -> Tensor:
     unified = holding(target).unified
     shape = list(x.shape)
     shape[dim] = 1
+    part = Part(0, _runs(shape, dim, Run(1, source=index)))
     y = rearranged(
         [x],
         target,
         shape,
-        [Part(0, _runs(shape, dim, Run(1, source=index)))],
+        [part],
         str(aten.select.int),
         lambda piece: aten.slice.Tensor(piece, dim, index, index + 1),
         is_view=True,
     )
     y = cast(Tensor, aten.squeeze.dim(y, dim))
-    if unified:
+    if unified and not is_observed():
         return remember_alias(y, x)
+    told = _told(aten.select.int, target, tuple(shape), part, Part(0, _placed(shape, dim, index, 1)))
+    if unified:
+        return remember_told(y, x, told)
     y = shown(x, y, view_geometry(aten.select.int, (dim, index), {}, x)[0])
 
     def put_back(base: Tensor, part: Tensor) -> None:
-        store(base, _scattered(base, cast(Tensor, aten.unsqueeze.default(part, dim)), dim, index, 1), "select")
+        if may_overlap(base):
+            write_whole(aten.select.int, (dim, index), {}, 0, base, part)
+        else:
+            store(base, _scattered(base, cast(Tensor, aten.unsqueeze.default(part, dim)), dim, index, 1), "select")
 
-    return remember(y, x, lambda base: _selected(base, dim, index), put_back)
+    return remember(y, x, lambda base: _selected(base, dim, index), put_back, told=told)
 
 
 @handler(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, may_be_direct=True)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import cast
 
 import torch
 
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
-from .aliasing import is_copy, remember, remember_apart
+from .aliasing import Told, is_copy, is_observed, remember, remember_apart
+from .copying import copy_once
 from .dispatch import run_by_rule
 from .handling import handler
-from .movement import from_plain, to_plain
-from .tensor import Tensor
-from .viewing import shown
+from .movement import from_plain, note_move, to_plain
+from .tensor import Tensor, wrap
+from .viewing import shown, tell_whole
 from .writing import store
 
 aten = torch.ops.aten
@@ -24,6 +25,7 @@ Op = torch._ops.OpOverload
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
 Sizes = tuple[int, ...]
+_NAME = str(aten.as_strided.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
         if holding(x._layout).unified and not x._layout.pending and not is_copy(x):
             return run_by_rule(func, args, kwargs)
         return _of_whole(x, _Strided(size, stride, base if given is None else cast(int, given)))
-    y, may_be_copy = x, not holding(x._layout).unified or bool(x._layout.pending) or x._shown is not None
+    unified = holding(x._layout).unified and not is_observed()
+    y, may_be_copy = x, not unified or bool(x._layout.pending) or x._shown is not None
     for view, rest in taken.views(tuple(x.shape)):
         z = cast(Tensor, view(y, *rest))
         # Torch will know the last one as a view of `x`, but not those on the way.
@@ -97,15 +100,16 @@ class _Strided:
         return bool(self.of(base, held).all())
 
     def read(self, base: Tensor) -> Tensor:
-        """The value of the view, whole on every device."""
-        taken = self.of(base, _memory(base))
-        y = from_plain(taken.contiguous(), Layout.replicated(base._layout.mesh, len(self.size)))
+        """The value of the view, whole on every device; what is one element of the tensor is one in the view."""
+        memory = from_plain(_memory(base), Layout.replicated(base._layout.mesh, 1))
+        layout = Layout.replicated(base._layout.mesh, len(self.size))
+        y = wrap(tuple(self.of(base, piece) for piece in memory._pieces), layout, self.size, dtype=base.dtype)
         return shown(base, y, (self.stride, self.offset - int(base.storage_offset())))
 
     def write(self, base: Tensor, view: Tensor) -> None:
         """Writes the view back to the tensor."""
         memory = _memory(base)
-        self.of(base, memory).copy_(to_plain(view))
+        copy_once(self.of(base, memory), to_plain(view, _NAME, implicit=True))
         store(base, memory[_places(base).to(memory.device)].reshape(base.shape), "as_strided")
 
 
@@ -118,7 +122,12 @@ def _of_whole(x: Tensor, view: _Strided) -> Tensor:
             f"{list(x.shape)} with strides {list(x.stride())} and offset {int(x.storage_offset())}, and what lies there is not "
             "known where each device has memory of its own: take it of the tensor that this one is a view of"
         )
-    return remember(view.read(base), base, view.read, view.write)
+    told = Told(_tell_read, partial(tell_whole, aten.as_strided.default))
+    return remember(view.read(base), base, view.read, view.write, told=told)
+
+
+def _tell_read(base: Tensor) -> None:
+    note_move(base, Layout.replicated(base._layout.mesh, base.dim()), _NAME)
 
 
 def _reach(shape: Sizes, strides: Sizes) -> int:
@@ -136,7 +145,7 @@ def _places(x: Tensor) -> torch.Tensor:
 
 def _memory(x: Tensor) -> torch.Tensor:
     """The memory of a tensor as it would be if it were whole; what is not of the tensor is zero."""
-    whole = to_plain(x)
+    whole = to_plain(x, _NAME, implicit=True)
     memory = torch.zeros(1 + _reach(tuple(x.shape), x.stride()), dtype=x.dtype, device=whole.device)
     memory[_places(x).to(whole.device)] = whole.reshape(-1)
     return memory

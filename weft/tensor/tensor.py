@@ -14,6 +14,7 @@ from torch._C import _disabled_torch_function_impl
 
 from ..devices import CPU, Accelerator, Device
 from ..runtime.holding import Pieces, holding
+from ..runtime.in_process import lazy_clone
 from ..runtime.machine import residence, torch_device
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
@@ -70,6 +71,7 @@ class Tensor(torch.Tensor):
     _run: ClassVar[Dispatcher]
     _align: ClassVar[Callable[[torch.Tensor | None, Layout], torch.Tensor | None]]
     _move: ClassVar[Callable[..., torch.Tensor]]
+    _entering: ClassVar[Callable[[torch.Tensor], torch.Tensor]]
     _issuing: ClassVar[Callable[[bool], AbstractContextManager[None]]]
     _refresh: ClassVar[Callable[[Iterable[torch.Tensor]], None]]
     _note_unseen_write: ClassVar[Callable[[], None]]
@@ -120,12 +122,16 @@ class Tensor(torch.Tensor):
 
     @property
     def local_shards(self) -> list[torch.Tensor]:
-        """What the devices of this process hold, in mesh order; read them, do not write to them.
+        """What the devices of this process hold, in mesh order; writing to them does not change the tensor.
 
         >>> import torch, weft
         >>> weft.shard(torch.arange(3), weft.make_mesh({"dp": 2}), weft.P("dp")).local_shards
         [tensor([0, 1]), tensor([2])]
         """
+        return holding(self._layout).shards(tuple(map(lazy_clone, self._current())), self.shape)
+
+    def _held_shards(self) -> list[torch.Tensor]:
+        """The same in the very memory of the tensor."""
         return holding(self._layout).shards(self._current(), self.shape)
 
     def wait(self) -> Self:
@@ -174,7 +180,10 @@ class Tensor(torch.Tensor):
 
     def _set_data(self, value: torch.Tensor) -> None:
         if not isinstance(value, Tensor):  # a plain tensor counts as whole
-            value = Tensor._move(value.detach(), self._layout.resolved, op="data")
+            layout = self._layout.resolved
+            if value.dim() != layout.rank:
+                layout = Layout.replicated(layout.mesh, value.dim())
+            value = Tensor._move(Tensor._entering(value).detach(), layout, op="data")
         become(self, cast(Tensor, value))
 
     def _get_data(self) -> torch.Tensor:
@@ -268,7 +277,9 @@ class Tensor(torch.Tensor):
         whole = self.full_tensor().cpu()
         return whole.numpy(force=True) if force else whole.numpy()
 
-    def __array__(self, dtype: Any = None) -> Any:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if copy is False:
+            raise ValueError("an array of a weft.Tensor is a copy of the whole value: np.asarray(x) makes one")
         whole = self.full_tensor().cpu()
         return whole.__array__(dtype) if dtype is not None else whole.__array__()
 
@@ -276,8 +287,10 @@ class Tensor(torch.Tensor):
         """The whole value as nested lists."""
         return cast(Tensor, self.detach()).full_tensor().tolist()
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self._only_piece().__dlpack__(**kwargs)
+    def __dlpack__(self, *, copy: bool | None = None, **kwargs: Any) -> Any:
+        """A copy, unless `copy=False` asks for the very memory of the tensor."""
+        piece = self._only_piece()
+        return (piece if copy is False else lazy_clone(piece)).__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> Any:
         return self._only_piece().__dlpack_device__()

@@ -42,16 +42,20 @@ def _unfold(func: Op, args: Args, kwargs: Kwargs) -> object:
     count = (x.shape[dim] - size) // step + 1
     results = tuple(count if d == dim else n for d, n in enumerate(x.shape))
     windows = windows_of(Side.of(x._layout, x.shape), x._layout, {dim: Reach(size, step)}, results)
-    note_rearrangement(windows.plan, x.dtype.itemsize, str(func))
+
+    def tell(base: Tensor) -> None:
+        note_rearrangement(windows.plan, base.dtype.itemsize, str(func))
+
+    tell(x)
     if holding(layout).unified:
         y = here([x], layout, lambda piece: func(piece, dim, size, step), is_view=True)
-        return viewed(func, args, kwargs, y, is_alias=True)
+        return viewed(func, args, kwargs, y, is_alias=True, is_moved=True, tell_read=tell)
     pieces = tuple(
         func(piece, dim, size, step).contiguous() if piece.shape[dim] else piece.new_empty([*piece.shape, size])
         for piece in _cut(windows, x, dim, str(func))
     )
     y = wrap(pieces, layout, (*results, size), dtype=x.dtype)
-    return viewed(func, args, kwargs, y, is_alias=False)
+    return viewed(func, args, kwargs, y, is_alias=False, tell_read=tell)
 
 
 def _cut(windows: Windows, x: Tensor, dim: int, op: str) -> list[torch.Tensor]:

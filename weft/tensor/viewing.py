@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
 import torch
 
 from ..runtime.holding import Pieces, holding
-from .aliasing import is_current, remember, remember_alias
-from .movement import to_plain
+from ..runtime.in_process import may_overlap
+from ..sharding.layout import Layout
+from .aliasing import Told, is_current, is_observed, remember, remember_alias, remember_told
+from .copying import copy_once
+from .movement import note_move, to_plain
+from .preparing import layouts_for
 from .resolving import note_turned
 from .strides import in_order
 from .tensor import Tensor, wrap
 from .writing import store
 
-__all__ = ["Geometry", "noted", "shown", "viewed"]
+__all__ = ["Geometry", "noted", "shown", "tell_whole", "view_geometry", "viewed", "write_whole"]
 
 aten = torch.ops.aten
 Args = tuple[object, ...]
@@ -25,21 +29,42 @@ Geometry = tuple[tuple[int, ...], int]
 """Strides and storage offset."""
 
 
-def viewed(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object, *, is_alias: bool) -> object:
-    """The results of a view op; where they are no alias of the first argument's memory, they remember what they show."""
+def viewed(
+    func: torch._ops.OpOverload,
+    args: Args,
+    kwargs: Kwargs,
+    result: object,
+    *,
+    is_alias: bool,
+    is_moved: bool = False,
+    tell_read: Callable[[Tensor], None] | None = None,
+) -> object:
+    """The results of a view op; where they are no alias of the first argument's memory, they remember what they show.
+
+    `is_moved`: with memories apart, the argument is moved for them; `tell_read` tells how, where the rule does not.
+    """
     x = cast(Tensor, args[0])
     unified = holding(x._layout).unified
-    if is_alias and unified and x._shown is None and x._resolved is None and not x._layout.pending:
+    # Elements that are one may lie on several devices: a write to a view of such a copy is to change them all.
+    repeats = x._shown is not None and may_overlap(x)
+    is_told = is_alias and unified and (is_moved or repeats) and is_observed()
+    is_alias = is_alias and (unified or not repeats)
+    if is_alias and unified and x._shown is None and x._resolved is None and not x._layout.pending and not is_told:
         return result
     outs = cast("list[Tensor]", list(result) if isinstance(result, (list, tuple)) else [result])
     if not unified:
         outs = _with_strides(func, args, kwargs, outs, is_alias)
     for i, y in enumerate(outs):
-        if is_alias:
+        if is_told:
+            remember_told(y, x, _told(func, args, kwargs, tell_read))
+        elif is_alias:
             remember_alias(y, x)
             note_turned(func, y, x, partial(_read, func, args[1:], kwargs, i))
         else:
-            remember(y, x, partial(_read, func, args[1:], kwargs, i), partial(_write, func, args[1:], kwargs, i))
+            read = partial(_read, func, args[1:], kwargs, i)
+            remember(
+                y, x, read, partial(write_whole, func, args[1:], kwargs, i), told=_told(func, args, kwargs, tell_read)
+            )
     if is_alias and x._resolved is not None and is_current(x):
         _share_resolved(func, args, kwargs, outs)
     return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
@@ -97,17 +122,35 @@ def _read(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base:
 
 def _again(func: torch._ops.OpOverload, x: Tensor, rest: Args, kwargs: Kwargs) -> object:
     """The values of a view, of a tensor that may have other strides than the one it was a view of."""
-    return Tensor._run(aten.reshape.default if func is aten.view.default else func, (x, *rest), kwargs)
+    return Tensor._run(_op_again(func), (x, *rest), kwargs)
 
 
-def _write(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: Tensor, y: Tensor) -> None:
+def _op_again(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    return aten.reshape.default if func is aten.view.default else func
+
+
+def write_whole(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: Tensor, y: Tensor) -> None:
     """Writes a view of any kind back: into a whole copy of its base, which is stored."""
     whole = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device=base.device)
-    whole.copy_(to_plain(base))
+    copy_once(whole, to_plain(base, str(func), implicit=True))
     result = func(whole, *rest, **kwargs)
     part = cast(torch.Tensor, result[i] if isinstance(result, (list, tuple)) else result)
-    part.copy_(to_plain(y))
+    copy_once(part, to_plain(y, str(func), implicit=True))
     store(base, whole, str(func))
+
+
+def tell_whole(func: torch._ops.OpOverload, base: Tensor, y: Tensor) -> None:
+    """Logs and reports what `write_whole` moves."""
+    for x in (base, y):
+        note_move(x, Layout.replicated(x._layout.mesh, x.dim()), str(func))
+
+
+def _told(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tell_read: Callable[[Tensor], None] | None) -> Told:
+    return Told(tell_read or partial(_tell_read, func, args[1:], kwargs), partial(tell_whole, func))
+
+
+def _tell_read(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, base: Tensor) -> None:
+    note_move(base, layouts_for(func, (base, *rest), kwargs)[0], str(_op_again(func)))
 
 
 def _share_resolved(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, outs: list[Tensor]) -> None:
@@ -116,5 +159,5 @@ def _share_resolved(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, out
     assert x._resolved is not None
     result = _again(func, x._resolved, args[1:], kwargs)
     for y, resolved in zip(outs, result if isinstance(result, (list, tuple)) else [result], strict=True):
-        if y._layout.pending:
+        if y._layout.pending and cast(Tensor, resolved)._layout is y._layout.resolved:
             y._resolved, y._resolved_at = cast(Tensor, resolved), x._resolved_at

@@ -12,8 +12,10 @@ import torch
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
 from .aliasing import forget_resolved
+from .copying import copy_once
 from .movement import from_plain, moved, to_plain
-from .op_kind import kind_of
+from .op_kind import is_elementwise, kind_of
+from .overlapping import refuse_overlaps
 from .tensor import Tensor, become
 from .total import own_pieces
 
@@ -50,12 +52,12 @@ def store(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = False
         if value._layout is not x._layout:
             value = moved(value, x._layout, op, implicit=True)
     elif holding(x._layout).unified and not x._layout.pending:
-        x._pieces[0].copy_(value, non_blocking=non_blocking)
+        copy_once(x._pieces[0], value, non_blocking=non_blocking)
         return
     else:
         value = from_plain(value, x._layout)
     for piece, new in zip(x._pieces, value._pieces, strict=True):
-        piece.copy_(new, non_blocking=non_blocking)
+        copy_once(piece, new, non_blocking=non_blocking)
     if x._layout.pending:
         forget_resolved()
 
@@ -64,6 +66,9 @@ def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object
     """An op with `out=`: the same op without it, whose results are written to the outs."""
     outs = kind_of(func).outs
     functional = _functional(func)
+    if is_elementwise(func):
+        for x in written_tensors(func, (), kwargs):
+            refuse_overlaps(x, [value for value in args if isinstance(value, torch.Tensor)])
     if functional is None:
         return _write_plain(func, args, kwargs)
     results = functional(*args, **{name: value for name, value in kwargs.items() if name not in outs})

@@ -1,0 +1,98 @@
+"""What plain torch refuses to write, or copies before it writes, sharded tensors refuse and copy too."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import weft
+from weft.sharding import ReduceOp
+from weft.sharding.layout import Layout
+from weft.sharding.mapping import named_mapping
+
+MESH = weft.make_mesh({"a": 2, "b": 2})
+LAYOUTS = {
+    "replicated": Layout(MESH, [[], []]),
+    "split": Layout(MESH, [["a"], ["b"]]),
+    "split twice": Layout(MESH, [["b", "a"], []]),
+    "pending": Layout(MESH, [[], ["b"]], {"a": ReduceOp.SUM}),
+}
+OVERLAPS = (
+    "x.copy_(x)", "x.copy_(x[:])", "x.copy_(x.t())", "x.t().copy_(x)", "x[1:].copy_(x[:-1])", "x[:-1].copy_(x[1:])", "x[:2].copy_(x[2:])",
+    "x.view(-1)[1:].copy_(x.view(-1)[:-1])", "x.view(-1).copy_(x.view(-1))", "x[0].copy_(x[1])", "x[0].copy_(x[0])",
+    "x.data.copy_(x.t())", "x.detach()[1:].copy_(x[:-1])", "x[...] = x.t()", "x[1:] = x[:-1]", "x.copy_(x.t().clone())", "x.copy_(x[0])", "x[0].copy_(x.t()[0])",
+    "x.add_(x)", "x.add_(x.t())", "x[1:].add_(x[:-1])", "x[:2].mul_(x[2:])", "x[1:].sub_(x[:-1], alpha=2)", "x.addcmul_(x.t(), x)", "x.lerp_(x.t(), 0.5)",
+    "x.masked_fill_(x.t() > 0, 1)", "x.div_(x.view(-1).view(4, 4))", "x.t().add_(x.t())",
+    "torch.add(x[1:], 1, out=x[:-1])", "torch.add(x, x, out=x)", "torch.neg(x.t(), out=x)", "torch.mul(x[:2], 2, out=x[2:])",
+)  # fmt: skip
+
+
+def outcome(line: str, x: torch.Tensor) -> object:
+    try:
+        exec(line, {"x": x, "torch": torch})
+    except RuntimeError as error:
+        return str(error)
+    return x.full_tensor() if isinstance(x, weft.Tensor) else x
+
+
+@pytest.mark.parametrize("line", OVERLAPS)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_writes_to_what_is_partly_read_are_refused_as_torch_does(name: str, line: str) -> None:
+    plain = torch.arange(16.0, dtype=torch.float64).reshape(4, 4) + 1
+    x = weft.shard(plain, MESH, named_mapping(LAYOUTS[name]))
+    expected = outcome(line, plain.clone())
+    for _ in range(2):
+        found = outcome(line, x.clone())
+        assert type(found) is type(expected), (found, expected)
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            assert torch.equal(found, expected)
+    assert torch.equal(x.full_tensor(), plain)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_torch_lets_through_is_let_through(name: str) -> None:
+    x = weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name]))
+    x[:, 1:].copy_(x[:, :-1])
+    assert torch.equal(x.full_tensor(), torch.ones(4, 4))
+
+
+RESOLVED = (
+    "x.conj().resolve_conj()", "torch.resolve_conj(x.conj())", "x.conj()[0].resolve_conj()", "x.conj().t().resolve_conj()", "x.conj().conj().resolve_conj()",
+    "x.resolve_conj()", "x.conj().imag.resolve_neg()", "torch.resolve_neg(x.conj().imag)", "x.imag.resolve_neg()", "x.conj().detach().resolve_conj()", "x.mH.resolve_conj()",
+    "torch._neg_view(x).resolve_neg()", "x.conj()", "x.conj().imag", "x.conj().real", "x.mH[0]", "x.conj().clone()", "x.conj().view(-1)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", RESOLVED)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_torch_copies_is_a_copy(name: str, line: str) -> None:
+    plain = torch.arange(16.0, dtype=torch.float64).reshape(4, 4) * (1 + 2j)
+    x = weft.shard(plain, MESH, named_mapping(LAYOUTS[name]))
+    found, expected = eval(line, {"x": x, "torch": torch}), eval(line, {"x": plain, "torch": torch})
+    assert (found.is_conj(), found.is_neg()) == (expected.is_conj(), expected.is_neg())
+    assert torch.equal(found.full_tensor(), expected)
+    for each in (found, expected):
+        each.mul_(3)
+    assert torch.equal(x.full_tensor(), plain)
+    x.add_(1)
+    plain.add_(1)
+    assert torch.equal(found.full_tensor(), expected)
+    assert torch.equal((found * 2).full_tensor(), expected * 2)
+    assert torch.equal(copy.deepcopy(found).full_tensor(), expected)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (4, 4), (2, 6), (1, 2, 3)])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_data_may_have_any_shape(name: str, shape: tuple[int, ...]) -> None:
+    x = weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name])).requires_grad_()
+    value = torch.randn(shape)
+    x.data = value
+    assert x.shape == shape
+    assert x._layout is (LAYOUTS[name].resolved if len(shape) == 2 else Layout.replicated(MESH, len(shape)))
+    assert torch.equal(x.detach().full_tensor(), value)
+    (x * 2).sum().backward()
+    assert torch.equal(x.grad.full_tensor(), torch.full(shape, 2.0))

@@ -1,0 +1,65 @@
+"""Overlaps: writes that torch refuses because what is read is partly what is written to, wherever devices hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from .tensor import Stand, Tensor
+
+__all__ = ["parted", "refuse_overlaps"]
+
+
+def refuse_overlaps(written: torch.Tensor, read: Iterable[torch.Tensor]) -> None:
+    """Raises where torch would for whole tensors: views of one tensor that overlap, but not all over."""
+    for x in read:
+        if x is not written and _overlap_partly(written, x):
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            )
+
+
+def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+    """What is read, in memory of its own where it has that of what is written to: torch may refuse for parts of both."""
+    return read.clone() if read is not written and _share_memory(written, read) else read
+
+
+def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor) or _memory(x) != _memory(y):
+        return False
+    return x.dtype is y.dtype and bool(x.numel() and y.numel())
+
+
+def _overlap_partly(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """As torch tells for tensors that lie in memory without gaps; for others it is too hard, and they are let through."""
+    if not _share_memory(x, y) or not (_is_dense(x) and _is_dense(y)):
+        return False
+    start, other = int(x.storage_offset()), int(y.storage_offset())
+    stop, other_stop = start + x.numel(), other + y.numel()
+    if (start, stop) == (other, other_stop):
+        return x.stride() != y.stride()
+    return start < other_stop and other < stop
+
+
+def _memory(x: Tensor) -> object:
+    """What tells which memory a tensor would have if it were whole: that of what it shows in the end."""
+    while (shown := x._shown) is not None:
+        base = shown.base.tensor if isinstance(shown.base, Stand) else shown.base()
+        if base is None:
+            break
+        x = base
+    first = x._total.value if x._total is not None else x._pieces[0] if x._pieces else None
+    return x if first is None or first.is_meta else first.untyped_storage()._cdata
+
+
+def _is_dense(x: torch.Tensor) -> bool:
+    """Whether elements lie one after the other in some order of the dims."""
+    step = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1:
+            if stride != step:
+                return False
+            step *= size
+    return True

@@ -1,0 +1,36 @@
+"""Products and quotients of pending sums by a number for which they are not linear: infinite, not a number, or a division by 0.
+
+Contributions of 3 and −1 times infinity are infinite with either sign, and their sum is not a number; 2 times infinity is.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+__all__ = ["scales_beyond"]
+
+aten = torch.ops.aten
+_PRODUCTS = frozenset({aten.mul.Tensor, aten.mul.Scalar, aten.mul_.Tensor, aten.mul_.Scalar})
+_QUOTIENTS = frozenset({aten.div.Tensor, aten.div.Scalar, aten.div_.Tensor, aten.div_.Scalar})
+
+
+def scales_beyond(func: torch._ops.OpOverload, args: tuple[object, ...]) -> bool:
+    """Whether a call multiplies or divides by a number, known on the host, for which a pending sum has to be there first.
+
+    >>> scales_beyond(aten.mul.Tensor, (torch.ones(2), math.inf)), scales_beyond(aten.div.Tensor, (torch.ones(2), 2))
+    (True, False)
+    """
+    if func not in _PRODUCTS and func not in _QUOTIENTS:
+        return False
+    return any(_is_beyond(value, func in _QUOTIENTS) for value in args[:2])
+
+
+def _is_beyond(value: object, divides: bool) -> bool:
+    if type(value) is torch.Tensor and not value.dim() and value.device.type == "cpu":
+        value = value.item()
+    if not isinstance(value, (int, float, complex)):
+        return False
+    finite = math.isfinite(value.real) and math.isfinite(value.imag)
+    return value == 0 or math.isnan(value.real) or math.isnan(value.imag) if divides else not finite

@@ -7,21 +7,40 @@ embedding      v d, ... -> ... d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 
+from .bounds import Bound
 from .factors import Dims, Factors
 from .registry import Call, Region, Rule, Spec, rules
 from .slicing import along, named
 
-__all__ = ["Placed", "placed_dims"]
+__all__ = ["Placed", "bounded", "bounds_of_each", "placed_dims"]
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
+
+
+def bounded(error: type[Exception], *, negative: bool = False) -> Callable[[Call], tuple[Bound, ...]]:
+    """What one index may be that counts along the dim before it: x, dim, index."""
+
+    def bounds(call: Call) -> tuple[Bound, ...]:
+        shape = call.tensors[0].shape
+        dim = along(call.args[1], len(shape))
+        return (Bound(1, dim, shape[dim], -shape[dim] if negative else 0, error),)
+
+    return bounds
+
+
+def bounds_of_each(call: Call) -> tuple[Bound, ...]:
+    """What a list of indices may be, one for each dim or none."""
+    shape = call.tensors[0].shape
+    given = [d for d, index in enumerate(_specs(call.args[1])) if index is not None]
+    return tuple(Bound(k + 1, d, shape[d], -shape[d], called=k) for k, d in enumerate(given))
 
 
 def _local_index(index: torch.Tensor, region: Region, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,6 +65,11 @@ def _index_select(call: Call) -> Factors | None:
     output[dim] = ("i",)
     sizes = {f"d{i}": size for i, size in enumerate(x.shape)} | {"i": index.shape[0]}
     return Factors((tuple(table), (("i",),)), (tuple(output),), sizes, linear=0)
+
+
+def _selected(call: Call) -> tuple[Bound, ...]:
+    dim = along(call.args[1], call.tensors[0].ndim)
+    return bounded(RuntimeError if dim else IndexError)(call)  # torch has two kernels, which differ in that
 
 
 def _local_index_select(func: Op, args: Args, _: Kwargs, given: Sequence[Region], made: Sequence[Region]) -> object:
@@ -80,6 +104,10 @@ def _local_embedding(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Regio
         return weight.new_zeros(made[0].shape)
     local, inside = _local_index(indices, given[0], 0)
     return _masked(func(weight, local), inside.unsqueeze(-1))
+
+
+def _rows(call: Call) -> tuple[Bound, ...]:
+    return (Bound(1, 0, call.tensors[0].shape[0]),)
 
 
 def _embedding_backward(call: Call) -> Factors:
@@ -125,9 +153,9 @@ def _local_gather(func: Op, args: Args, _: Kwargs, given: Sequence[Region], made
 
 
 rules |= {
-    aten.index_select.default: Rule(_index_select, local=_local_index_select),
-    aten.gather.default: Rule(_gather, local=_local_gather),
-    aten.embedding.default: Rule(_embedding, local=_local_embedding),
+    aten.index_select.default: Rule(_index_select, local=_local_index_select, bounds=_selected),
+    aten.gather.default: Rule(_gather, local=_local_gather, bounds=bounded(RuntimeError)),
+    aten.embedding.default: Rule(_embedding, local=_local_embedding, bounds=_rows),
     aten.embedding_dense_backward.default: Rule(_embedding_backward),
 }
 
@@ -211,7 +239,7 @@ def _local_indexed(func: Op, args: Args, _: Kwargs, given: Sequence[Region], mad
     return _masked(result, inside.reshape(*inside.shape, *[1] * after))
 
 
-rules[aten.index.Tensor] = rules[aten._unsafe_index.Tensor] = Rule(_index, local=_local_indexed)
+rules[aten.index.Tensor] = rules[aten._unsafe_index.Tensor] = Rule(_index, local=_local_indexed, bounds=bounds_of_each)
 
 
 def _take(call: Call) -> Factors:

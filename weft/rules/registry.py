@@ -9,6 +9,7 @@ import torch
 
 from ..sharding.geometry import Box
 from ..sharding.placements import ReduceOp
+from .bounds import Bound
 from .factors import Factors, parse
 
 __all__ = ["Call", "Rule", "register_rule", "rule_for", "rules"]
@@ -95,6 +96,8 @@ class Rule:
     """What runs on one device instead: shards may lie differently in memory than the whole does."""
     of_nothing: ReduceOp | None = None
     """The reduction whose neutral element stands for what a device computes from no elements; None: the op knows."""
+    bounds: Callable[[Call], tuple[Bound, ...]] | None = None
+    """What the indices among the tensors may be; None: it has none."""
 
 
 rules: dict[torch._ops.OpOverload, Rule] = {}

@@ -19,6 +19,7 @@ from .aliasing import (
     remember_resolved,
     write_through,
 )
+from .bounds import check_bounds
 from .chooser import stop_over
 from .direct import (
     NOT_REPEATED,
@@ -175,6 +176,8 @@ def _run_prepared(
         result = prepared.total(args, kwargs, cast("list[Tensor]", laid))
         if result is not None:
             return result
+    if prepared.bounds:
+        check_bounds(prepared.bounds, tensors, cast("list[Tensor]", laid))
     return run_everywhere(func, args, kwargs, cast("list[Tensor]", laid), prepared.schedule, prepared.rule)
 
 

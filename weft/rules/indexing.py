@@ -3,6 +3,8 @@
 index_select   v d, i -> i d      v is split: each device looks up what it holds, and zeros stand for the rest
 gather         v d, i d -> i d
 embedding      v d, ... -> ... d
+
+Of tables without elements torch alone knows what it takes: such calls have no factors.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def _masked(result: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
 def _index_select(call: Call) -> Factors | None:
     x, index = call.tensors
     dim = along(call.args[1], x.ndim)
-    if not x.ndim or not index.ndim:
+    if not x.ndim or index.ndim != 1 or 0 in x.shape:
         return None
     table = named(x.ndim)
     output = list(table)
@@ -89,8 +91,10 @@ def _looked_up(func: Op, args: Args, given: Sequence[Region], made: Sequence[Reg
     return _masked(func(x, dim, local), mask)
 
 
-def _embedding(call: Call) -> Factors:
+def _embedding(call: Call) -> Factors | None:
     weight, indices = call.tensors
+    if weight.ndim != 2 or 0 in weight.shape:
+        return None
     places = tuple((f"i{k}",) for k in range(indices.ndim))
     sizes = {"v": weight.shape[0], "e": weight.shape[1]} | {f"i{k}": s for k, s in enumerate(indices.shape)}
     return Factors(((("v",), ("e",)), places), ((*places, ("e",)),), sizes, linear=0)
@@ -142,7 +146,7 @@ def placed_dims(shapes: Sequence[Sequence[int]], dim: int) -> tuple[tuple[Dims, 
 
 def _gather(call: Call) -> Factors | None:
     x, index = call.tensors
-    if not x.ndim or x.ndim != index.ndim:
+    if not x.ndim or x.ndim != index.ndim or 0 in x.shape:
         return None
     (table, places), sizes, whole = placed_dims((x.shape, index.shape), along(call.args[1], x.ndim))
     return Factors((table, places), (places,), sizes, whole, linear=0)
@@ -160,12 +164,28 @@ rules |= {
 }
 
 
+_COUNTED, _MASKS = (torch.int64, torch.int32), (torch.bool, torch.uint8)
+
+
+def _check_indices(indices: Sequence[Spec]) -> None:
+    if any(index.dtype not in (*_COUNTED, *_MASKS) for index in indices):
+        raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+    try:
+        torch.broadcast_shapes(*(index.shape for index in indices))
+    except RuntimeError:
+        shapes = ", ".join(str(list(index.shape)) for index in indices)
+        raise IndexError(
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
+        ) from None
+
+
 class Placed:
     """An advanced index: which dims of `x` it takes, and where its own dims stand in the result."""
 
     def __init__(self, x: Spec, indices: Sequence[Spec | None]) -> None:
         self.dims = [d for d, index in enumerate(indices) if index is not None]
         self.indices = [index for index in indices if index is not None]
+        _check_indices(self.indices)
         rank = max((index.ndim for index in self.indices), default=0)
         self.sizes: dict[str, int] = {}
         for index in self.indices:
@@ -206,12 +226,12 @@ def _specs(given: object) -> list[Spec | None]:
 
 
 def _is_counted(indices: Sequence[Spec | None]) -> bool:
-    return all(index is None or index.dtype not in (torch.bool, torch.uint8) for index in indices)
+    return all(index is None or index.dtype not in _MASKS for index in indices)
 
 
 def _index(call: Call) -> Factors | None:
     indices = _specs(call.args[1])
-    if not _is_counted(indices) or len(indices) > call.tensors[0].ndim:
+    if not _is_counted(indices) or len(indices) > call.tensors[0].ndim or 0 in call.tensors[0].shape:
         return None
     placed = Placed(call.tensors[0], indices)
     return Factors((tuple(placed.table), *placed.index_dims()), (tuple(placed.result),), placed.sizes, linear=0)

@@ -28,7 +28,7 @@ def _scatter(*, adds: bool) -> Rule:
 
     def factors(call: Call) -> Factors | None:
         x = call.tensors[0]
-        if not x.ndim or any(spec.ndim != x.ndim for spec in call.tensors):
+        if not x.ndim or 0 in x.shape or any(spec.ndim != x.ndim for spec in call.tensors):
             return None
         inputs, sizes, whole = placed_dims([spec.shape for spec in call.tensors], along(call.args[1], x.ndim))
         if not adds:
@@ -65,7 +65,7 @@ def _index_written(error: type[Exception], *, adds: bool = False, negative: bool
     def factors(call: Call) -> Factors | None:
         x, index = call.tensors[:2]
         dim = along(call.args[1], x.ndim)
-        if not x.ndim or index.ndim != 1:
+        if not x.ndim or index.ndim != 1 or 0 in x.shape:
             return None
         table = named(x.ndim)
         source = list(table)
@@ -110,12 +110,17 @@ def _index_put(call: Call) -> Factors | None:
     indices = [each if isinstance(each, Spec) else None for each in cast("Sequence[object]", call.args[1])]
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return None
-    if len(indices) > x.ndim:
+    if len(indices) > x.ndim or 0 in x.shape:
         return None
     placed = Placed(x, indices)
     if values.ndim > len(placed.result):
         return None
     offset = len(placed.result) - values.ndim
+    made = [placed.sizes[name] for (name,) in placed.result]
+    if any(size not in (1, whole) for size, whole in zip(values.shape, made[offset:], strict=True)):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of shape {made}"
+        )
     given = tuple(
         () if size == 1 and placed.sizes[placed.result[offset + k][0]] != 1 else placed.result[offset + k]
         for k, size in enumerate(values.shape)

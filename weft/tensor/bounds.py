@@ -40,7 +40,7 @@ def check_index(index: torch.Tensor, bound: Bound) -> None:
 
 
 def _check(index: torch.Tensor, bound: Bound) -> None:
-    if not index.numel() or index.is_meta:
+    if not index.numel() or index.is_meta or index.is_floating_point():  # torch refuses the latter by itself
         return
     if index.device.type != "cpu" or type(index) is not torch.Tensor:
         # As torch does on accelerators: the device finds it, so that the host need not wait. So does compiled code.

@@ -149,7 +149,7 @@ def _factors(rule: Rule, call: Call, args: Args, kwargs: Kwargs, tensors: Sequen
         ):
             shapes = ", ".join(str(spec.shape) for spec in call.tensors)
             raise ValueError(f"the rule of {call.func} is not made for tensors of the shapes {shapes}")
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, KeyError, TypeError):
         whole_results(call.func, args, kwargs, tensors)
         raise
     return factors

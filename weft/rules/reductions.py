@@ -24,7 +24,9 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
 
     def factors(call: Call) -> Factors | None:
         spec = call.tensors[0]
-        if 0 in spec.shape and kind in (ReduceOp.MAX, ReduceOp.MIN):
+        if 0 in spec.shape and kind not in (ReduceOp.SUM, ReduceOp.PROD):
+            # What there is of nothing, or that there is none, torch says. Where only a device has nothing of a whole
+            # that is something, `of_nothing` stands for it.
             return None
         dims = dim_set(call.arg("dim"), spec.ndim)
         keepdim = bool(call.arg("keepdim", False))
@@ -45,8 +47,10 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
 def scan(linear: bool = False) -> Rule:
     """The rule of an op that goes along one dim, which must be whole, and keeps the shape."""
 
-    def factors(call: Call) -> Factors:
+    def factors(call: Call) -> Factors | None:
         spec = call.tensors[0]
+        if 0 in spec.shape:
+            return None
         dims = tuple((f"d{i}",) for i in range(spec.ndim))
         whole = frozenset(f"d{i}" for i in dim_set(call.arg("dim"), spec.ndim))
         sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}

@@ -14,8 +14,10 @@ aten = torch.ops.aten
 def _ordering(*, keepdim: bool | None = True, outputs: int = 2) -> Rule:
     """Values and indices along a dim; keepdim None: the call says whether the dim stays."""
 
-    def factors(call: Call) -> Factors:
+    def factors(call: Call) -> Factors | None:
         x = call.tensors[0]
+        if 0 in x.shape:
+            return None  # what there is of nothing, or that there is none, torch says
         dim = along(call.arg("dim", -1), x.ndim)
         stays = bool(call.arg("keepdim", False)) if keepdim is None else keepdim
         table = named(x.ndim)

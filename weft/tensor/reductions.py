@@ -29,8 +29,8 @@ _SHORT_FLOATS = (torch.float16, torch.bfloat16)
 
 
 def is_cut(x: Tensor, dims: frozenset[int]) -> bool:
-    """Whether one of these dims is split, or a reduction is pending."""
-    return bool(x._layout.pending) or any(x._layout.splits[d] for d in dims)
+    """Whether one of these dims is split, or a reduction is pending, of something: what there is of nothing, torch says."""
+    return (bool(x._layout.pending) or any(x._layout.splits[d] for d in dims)) and x.numel() > 0
 
 
 def _given(func: Op, args: Args, kwargs: Kwargs, name: str, default: object = None) -> object:
@@ -149,7 +149,7 @@ def _norm(func: Op, args: Args, kwargs: Kwargs) -> object:
 @handler(aten.logsumexp.default)
 def _logsumexp(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, dims, keepdim = _reduced(func, args, kwargs)
-    if not is_cut(x, frozenset(dims)) or not x.is_floating_point() or not x.numel():
+    if not is_cut(x, frozenset(dims)) or not x.is_floating_point():
         return run_by_rule(func, args, kwargs)
     value = wide(x)
     top = aten.amax(value, dims, True)

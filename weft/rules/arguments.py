@@ -62,7 +62,9 @@ def dim_set(value: object, rank: int) -> frozenset[int]:
     most = max(rank, 1)
     for dim in named:
         if not -most <= dim < most:
-            raise IndexError(f"Dimension out of range (expected to be in range of [{-most}, {most - 1}], but got {dim})")
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of [{-most}, {most - 1}], but got {dim})"
+            )
     dims = [dim % most for dim in named]
     for dim in dims:
         if dims.count(dim) > 1:

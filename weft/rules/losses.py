@@ -73,8 +73,8 @@ class _Classes:
 
 
 def _nll_loss(call: Call) -> Factors | None:
-    if call.arg("reduction") not in (NONE, SUM) or 0 in cast(Spec, call.arg("self")).shape:
-        return None  # whether there is a loss of nothing, torch says
+    if call.arg("reduction") not in (NONE, SUM):
+        return None
     classes = _Classes(call)
     one = classes.one if call.arg("reduction") == NONE else ()
     repeated: Sequence[str] = ("c",) if call.arg("reduction") == SUM else tuple(classes.sizes)

@@ -14,6 +14,7 @@ __all__ = ["reduction"]
 aten = torch.ops.aten
 
 _SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
+_MAX, _MIN, _PROD = frozenset({ReduceOp.MAX}), frozenset({ReduceOp.MIN}), frozenset({ReduceOp.PROD})
 
 
 def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset(), bools: bool = False) -> Rule:
@@ -22,12 +23,8 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
     `keeps`: the pending reductions that pass through; of truth values none does, unless `bools`.
     """
 
-    def factors(call: Call) -> Factors | None:
+    def factors(call: Call) -> Factors:
         spec = call.tensors[0]
-        if 0 in spec.shape and kind not in (ReduceOp.SUM, ReduceOp.PROD):
-            # What there is of nothing, or that there is none, torch says. Where only a device has nothing of a whole
-            # that is something, `of_nothing` stands for it.
-            return None
         dims = dim_set(call.arg("dim"), spec.ndim)
         keepdim = bool(call.arg("keepdim", False))
         inputs = tuple((f"d{i}",) for i in range(spec.ndim))
@@ -41,16 +38,16 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
             keeps=keeps,
         )
 
+    if bools or kind in (ReduceOp.SUM, ReduceOp.PROD):
+        return Rule(factors)  # what these give of nothing changes nothing
     return Rule(factors, of_nothing=ReduceOp.SUM if kind is None else kind)
 
 
 def scan(linear: bool = False) -> Rule:
     """The rule of an op that goes along one dim, which must be whole, and keeps the shape."""
 
-    def factors(call: Call) -> Factors | None:
+    def factors(call: Call) -> Factors:
         spec = call.tensors[0]
-        if 0 in spec.shape:
-            return None
         dims = tuple((f"d{i}",) for i in range(spec.ndim))
         whole = frozenset(f"d{i}" for i in dim_set(call.arg("dim"), spec.ndim))
         sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}
@@ -59,8 +56,6 @@ def scan(linear: bool = False) -> Rule:
 
     return Rule(factors, of_nothing=ReduceOp.SUM)
 
-
-_MAX, _MIN, _PROD = frozenset({ReduceOp.MAX}), frozenset({ReduceOp.MIN}), frozenset({ReduceOp.PROD})
 
 _KINDS: dict[str, Rule] = {
     "sum sum.dim_IntList": reduction(ReduceOp.SUM, keeps=_SUMS),

@@ -42,6 +42,8 @@ def _batch_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
     weight, bias, mean, variance = cast("tuple[Optional, ...]", args[1:5])
     training, momentum, eps = cast("tuple[bool, float, float]", args[5:8])
+    if not x.is_floating_point():
+        return run_by_rule(func, args, kwargs)  # torch refuses it
     if not training:
         if _runs_whole(x):
             return run_by_rule(func, args, kwargs)

@@ -142,6 +142,8 @@ def _call(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequ
 
 def _factors(rule: Rule, call: Call, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> Factors | None:
     """The factors of a call. Rules take calls that are right: what is wrong with others, torch says."""
+    if rule.of_nothing is not None and any(0 in spec.shape for spec in call.tensors):
+        return None
     try:
         factors = rule.factors(call)
         if factors is not None and any(

@@ -33,6 +33,11 @@ def is_cut(x: Tensor, dims: frozenset[int]) -> bool:
     return (bool(x._layout.pending) or any(x._layout.splits[d] for d in dims)) and x.numel() > 0
 
 
+def _is_said_by_sums(x: Tensor, dims: Sequence[int]) -> bool:
+    """Whether a reduction is to be said by others: torch refuses it of numbers that are neither real nor complex."""
+    return is_cut(x, frozenset(dims)) and (x.is_floating_point() or x.is_complex())
+
+
 def _given(func: Op, args: Args, kwargs: Kwargs, name: str, default: object = None) -> object:
     for i, argument in enumerate(func._schema.arguments):
         if argument.name == name:
@@ -93,7 +98,7 @@ def _without(x: torch.Tensor, dims: Sequence[int], keepdim: bool, dtype: torch.d
 @handler(aten.var.correction, aten.std.correction, aten.var_mean.correction, aten.std_mean.correction)
 def _variance(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, dims, keepdim = _reduced(func, args, kwargs)
-    if not is_cut(x, frozenset(dims)):
+    if not _is_said_by_sums(x, dims):
         return run_by_rule(func, args, kwargs)
     mean, variance = moments(wide(x), dims, _given(func, args, kwargs, "correction"))
     name = func._schema.name.removeprefix("aten::")
@@ -136,7 +141,7 @@ def norm_of(terms: torch.Tensor, order: float) -> torch.Tensor:
 )
 def _norm(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, dims, keepdim = _reduced(func, args, kwargs)
-    if not is_cut(x, frozenset(dims)):
+    if not _is_said_by_sums(x, dims):
         return run_by_rule(func, args, kwargs)
     given = _given(func, args, kwargs, "ord" if func is aten.linalg_vector_norm.default else "p", 2)
     order = 2.0 if given is None else float(cast(float, given))

@@ -140,6 +140,48 @@ def test_shapes_and_dtypes_of_indices_are_refused_as_on_one_device(name: str) ->
     assert_alike(SHAPES[name], X, torch.tensor([0, 3, 1]), kinds=(IndexError, RuntimeError))
 
 
+WRONG: dict[str, Call] = {
+    "select beyond": lambda x: x.select(0, 7),
+    "narrow beyond": lambda x: x.narrow(1, 2, 3),
+    "split in other sizes": lambda x: x.split([2, 2], 0),
+    "chunk in none": lambda x: x.chunk(0),
+    "unfold too wide": lambda x: x.unfold(0, 6, 1),
+    "permute too few": lambda x: x.permute(0),
+    "permute twice": lambda x: x.permute(1, 1),
+    "transpose beyond": lambda x: x.transpose(0, 2),
+    "flip twice": lambda x: x.flip(0, -2),
+    "rot90 of one dim": lambda x: x.rot90(1, (1, 1)),
+    "repeat too few": lambda x: x.repeat(2),
+    "view of another size": lambda x: x.view(3, 7),
+    "expand to fewer": lambda x: x.expand(3, 4),
+    "pad that takes too much": lambda x: functional.pad(x, (-5, 4)),
+    "slice_scatter of another size": lambda x: x.slice_scatter(x[:2], 0, 0, 3),
+    "slice_scatter of a part": lambda x: x.slice_scatter(x[:1], 0, 1, 1),
+    "select_scatter of another size": lambda x: x.select_scatter(x[0, :2], 0, 1),
+    "select_scatter beyond": lambda x: x.select_scatter(x[0], 0, 5),
+    "as_strided backwards": lambda x: x.as_strided((2, 2), (-4, 1)),
+    "as_strided of less than none": lambda x: x.as_strided((-2, 2), (4, 1)),
+    "topk of more": lambda x: x.topk(5),
+    "kthvalue of more": lambda x: x.kthvalue(5),
+    "sum of no dim": lambda x: x.sum(2),
+    "var of one dim twice": lambda x: x.var((0, -2)),
+    "norm of no dim": lambda x: x.norm(2, 3),
+    "product of other sizes": lambda x: x @ x,
+    "a dot product of tables": lambda x: torch.dot(x, x),
+    "a pool of a line": lambda x: functional.max_pool2d(x[0], 0),
+    "a negative padding": lambda x: functional.conv1d(x[None], x[None, :, :2], padding=-1),
+    "a kernel without space": lambda x: functional.conv1d(x, x),
+    "statistics of other channels": lambda x: functional.batch_norm(x, x[None, 0], x[None, 0]),
+    "in place to another dtype": lambda x: x.long().add_(0.5),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_calls_are_refused_as_on_one_device(name: str) -> None:
+    assert isinstance(outcome(WRONG[name], X), Exception)
+    assert_alike(WRONG[name], X, limit=12, kinds=(IndexError, RuntimeError))
+
+
 @pytest.mark.parametrize("separate", [False, True])
 def test_the_error_says_which_index_of_what(separate: bool) -> None:
     with memory(separate):

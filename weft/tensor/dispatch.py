@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 
+from ..errors import WeftError
 from ..rules.registry import Rule, rule_for
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
@@ -34,6 +35,7 @@ from .movement import from_plain, moved, note_move, to_plain
 from .op_kind import kind_of
 from .plain_gradient import keep_gradient_plain
 from .preparing import Prepared, prepared_for, prepared_in, tensors_in
+from .refusing import STUMBLES, let_torch_say
 from .resolving import is_expanded, note_computed, resolve
 from .single_run import run_once
 from .tensor import Tensor
@@ -96,7 +98,12 @@ def _run(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
         return run_resolved(positions, func, args, kwargs)
     special = handlers.get(func)
     if special is not None:
-        return special(func, args, kwargs)
+        try:
+            return special(func, args, kwargs)
+        except WeftError:
+            raise
+        except STUMBLES as error:
+            raise let_torch_say(func, args, kwargs, tensors_in(args, kwargs)) or error from None
     if kind.outs:
         return write_out(func, args, kwargs)
     if kind.composite and rule_for(func) is None:

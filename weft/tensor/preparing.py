@@ -17,11 +17,11 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .chooser import Choice, Input, choose
 from .local_run import swapped
+from .refusing import STUMBLES, let_torch_say
 from .schedule import Schedule
 from .single_run import needs_single_run, writes_beside
 from .tensor import Tensor
 from .total_run import TotalCall
-from .whole_results import whole_results
 
 __all__ = ["Prepared", "known", "layouts_for", "prepare", "prepared_for", "prepared_in", "tensors_in"]
 
@@ -146,14 +146,12 @@ def _factors(rule: Rule, call: Call, args: Args, kwargs: Kwargs, tensors: Sequen
         return None
     try:
         factors = rule.factors(call)
-        if factors is not None and any(
-            len(dims) != spec.ndim for dims, spec in zip(factors.inputs, call.tensors, strict=True)
-        ):
-            shapes = ", ".join(str(spec.shape) for spec in call.tensors)
-            raise ValueError(f"the rule of {call.func} is not made for tensors of the shapes {shapes}")
-    except (ValueError, KeyError, TypeError):
-        whole_results(call.func, args, kwargs, tensors)
-        raise
+    except STUMBLES as error:
+        raise let_torch_say(call.func, args, kwargs, tensors) or error from None
+    if factors is not None and [len(dims) for dims in factors.inputs] != [spec.ndim for spec in call.tensors]:
+        shapes = ", ".join(str(spec.shape) for spec in call.tensors)
+        fault = RuntimeError(f"the rule of {call.func} is not made for tensors of the shapes {shapes}")
+        raise let_torch_say(call.func, args, kwargs, tensors) or fault
     return factors
 
 

@@ -56,7 +56,7 @@ def send_soon(which: signal.Signals) -> None:
     threading.Thread(target=lambda: (time.sleep(delay), os.kill(os.getpid(), which)), daemon=True).start()
 
 
-def misbehave(how: str, actions: Actions, what: str) -> None:
+def misbehave(how: str, mesh: weft.DeviceMesh, actions: Actions, what: str) -> None:
     """What the second process does."""
     if how == "kill":
         send_soon(signal.SIGKILL)
@@ -64,6 +64,10 @@ def misbehave(how: str, actions: Actions, what: str) -> None:
         send_soon(signal.SIGSTOP)
     elif how == "raise":
         raise ValueError("there is no data")
+    elif how == "index":
+        split = named_mapping(Layout(mesh, (("a",),)))
+        index = weft.from_local([torch.tensor([99])], split, shape=(mesh.num_devices,), dtype=torch.int64)
+        weft.zeros(4, mapping=named_mapping(Layout(mesh, ((),))))[index]
     elif how == "leave":
         sys.exit(0)
     elif how == "slow":
@@ -88,7 +92,7 @@ def main(how: str, what: str, rows: int) -> None:
     try:
         for number in range(20 if how == "slow" else 1_000_000):
             if here == 1 and number == ROUND:
-                misbehave(how, actions, what)
+                misbehave(how, mesh, actions, what)
             start = time.monotonic()
             actions[what]()
     except weft.WeftError as error:

@@ -651,3 +651,42 @@ def shapes(devices: Sequence[Device]) -> Iterator[Yielded]:
         x = held(layout, (5, 3))
         expected = [box_shape(box(layout, (5, 3), slot)) for slot in own_slots(mesh)]
         yield f"{layout}", [tuple(shard.shape) for shard in x.local_shards] == expected
+
+
+@program
+def refusals(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """What torch refuses, every process refuses in the same words, and goes on."""
+    mesh = line_of(devices)
+    x = weft.shard(numbers(6, 5), mesh, P("a", None))
+    for kind, index in {
+        "plain": torch.tensor([0, 9]),
+        "replicated": weft.shard(torch.tensor([0, 9]), mesh, P()),
+    }.items():
+        calls: dict[str, Callable[[], object]] = {
+            "index": lambda index=index: x[index],
+            "index_put": lambda index=index: x.index_put((index,), torch.ones(2, 5)),
+            "gather": lambda index=index: x.gather(0, index[:, None]),
+            "scatter_add": lambda index=index: x.scatter_add(0, index[:, None], torch.ones(2, 1)),
+            "index_add_": lambda index=index: x.clone().index_add_(0, index, torch.ones(2, 5)),
+            "index_fill_": lambda index=index: x.clone().index_fill_(0, index, 1.0),
+        }
+        for name, call in calls.items():
+            yield f"{kind} {name}", _refused(call)
+    yield "a mask", _refused(lambda: x[weft.shard(torch.ones(7, dtype=torch.bool), mesh, P("a"))])
+    yield "classes", _refused(lambda: torch.nn.functional.one_hot(weft.shard(torch.tensor([0, 9]), mesh, P()), 3))
+    yield "afterwards", x
+    nothing = weft.shard(torch.zeros(0, 3), mesh, P("a", None))
+    yield (
+        "of nothing",
+        [str(nothing.median().tolist()), str(nothing.logsumexp(0).tolist()), str(nothing.mean(0).tolist())],
+    )
+    yield "the largest of nothing", _refused(lambda: nothing.amax(0))
+
+
+def _refused(call: Callable[[], object]) -> str:
+    """What a call says that is refused."""
+    try:
+        call()
+    except (IndexError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "taken"

@@ -48,6 +48,9 @@ LOST = {
     Scenario("kill", "all_reduce", LARGE): "process 1 shows no sign of life",
     Scenario("stop", "all_to_all", LARGE): "process 1 shows no sign of life",
     Scenario("raise", "reduce_scatter"): "process 1 has failed: ValueError: there is no data",
+    Scenario(
+        "index", "all_gather"
+    ): "process 1 has failed: IndexError: index 99 is out of bounds for dimension 0 with size 4",
     Scenario("leave", "item"): "process 1 has left",
 }
 DIFFERENT = [Scenario("other", "all_gather", rows, 2, known) for rows in (4, LARGE) for known in (False, True)]

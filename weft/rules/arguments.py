@@ -59,4 +59,14 @@ def dim_set(value: object, rank: int) -> frozenset[int]:
     if value is None or (isinstance(value, (list, tuple)) and not value):
         return frozenset(range(rank))
     named = cast("Sequence[int]", value) if isinstance(value, (list, tuple)) else [cast(int, value)]
-    return frozenset(d % rank for d in named) if rank else frozenset()
+    most = max(rank, 1)
+    for dim in named:
+        if not -most <= dim < most:
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of [{-most}, {most - 1}], but got {dim})"
+            )
+    dims = [dim % most for dim in named]
+    for dim in dims:
+        if dims.count(dim) > 1:
+            raise RuntimeError(f"dim {dim} appears multiple times in the list of dims")
+    return frozenset(dims) if rank else frozenset()

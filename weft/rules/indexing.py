@@ -3,25 +3,46 @@
 index_select   v d, i -> i d      v is split: each device looks up what it holds, and zeros stand for the rest
 gather         v d, i d -> i d
 embedding      v d, ... -> ... d
+
+Of tables without elements torch alone knows what it takes: such calls have no factors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 
+from .bounds import Bound
 from .factors import Dims, Factors
 from .registry import Call, Region, Rule, Spec, rules
 from .slicing import along, named
 
-__all__ = ["Placed", "placed_dims"]
+__all__ = ["Placed", "bounded", "bounds_of_each", "placed_dims"]
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
+
+
+def bounded(error: type[Exception], *, negative: bool = False) -> Callable[[Call], tuple[Bound, ...]]:
+    """What one index may be that counts along the dim before it: x, dim, index."""
+
+    def bounds(call: Call) -> tuple[Bound, ...]:
+        shape = call.tensors[0].shape
+        dim = along(call.args[1], len(shape))
+        return (Bound(1, dim, shape[dim], -shape[dim] if negative else 0, error),)
+
+    return bounds
+
+
+def bounds_of_each(call: Call) -> tuple[Bound, ...]:
+    """What a list of indices may be, one for each dim or none."""
+    shape = call.tensors[0].shape
+    given = [d for d, index in enumerate(_specs(call.args[1])) if index is not None]
+    return tuple(Bound(k + 1, d, shape[d], -shape[d], called=k) for k, d in enumerate(given))
 
 
 def _local_index(index: torch.Tensor, region: Region, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,13 +60,18 @@ def _masked(result: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
 def _index_select(call: Call) -> Factors | None:
     x, index = call.tensors
     dim = along(call.args[1], x.ndim)
-    if not x.ndim or not index.ndim:
+    if not x.ndim or index.ndim != 1 or 0 in x.shape:
         return None
     table = named(x.ndim)
     output = list(table)
     output[dim] = ("i",)
     sizes = {f"d{i}": size for i, size in enumerate(x.shape)} | {"i": index.shape[0]}
     return Factors((tuple(table), (("i",),)), (tuple(output),), sizes, linear=0)
+
+
+def _selected(call: Call) -> tuple[Bound, ...]:
+    dim = along(call.args[1], call.tensors[0].ndim)
+    return bounded(RuntimeError if dim else IndexError)(call)  # torch has two kernels, which differ in that
 
 
 def _local_index_select(func: Op, args: Args, _: Kwargs, given: Sequence[Region], made: Sequence[Region]) -> object:
@@ -65,8 +91,10 @@ def _looked_up(func: Op, args: Args, given: Sequence[Region], made: Sequence[Reg
     return _masked(func(x, dim, local), mask)
 
 
-def _embedding(call: Call) -> Factors:
+def _embedding(call: Call) -> Factors | None:
     weight, indices = call.tensors
+    if weight.ndim != 2 or 0 in weight.shape:
+        return None
     places = tuple((f"i{k}",) for k in range(indices.ndim))
     sizes = {"v": weight.shape[0], "e": weight.shape[1]} | {f"i{k}": s for k, s in enumerate(indices.shape)}
     return Factors(((("v",), ("e",)), places), ((*places, ("e",)),), sizes, linear=0)
@@ -80,6 +108,10 @@ def _local_embedding(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Regio
         return weight.new_zeros(made[0].shape)
     local, inside = _local_index(indices, given[0], 0)
     return _masked(func(weight, local), inside.unsqueeze(-1))
+
+
+def _rows(call: Call) -> tuple[Bound, ...]:
+    return (Bound(1, 0, call.tensors[0].shape[0]),)
 
 
 def _embedding_backward(call: Call) -> Factors:
@@ -114,7 +146,7 @@ def placed_dims(shapes: Sequence[Sequence[int]], dim: int) -> tuple[tuple[Dims, 
 
 def _gather(call: Call) -> Factors | None:
     x, index = call.tensors
-    if not x.ndim or x.ndim != index.ndim:
+    if not x.ndim or x.ndim != index.ndim or 0 in x.shape:
         return None
     (table, places), sizes, whole = placed_dims((x.shape, index.shape), along(call.args[1], x.ndim))
     return Factors((table, places), (places,), sizes, whole, linear=0)
@@ -125,11 +157,26 @@ def _local_gather(func: Op, args: Args, _: Kwargs, given: Sequence[Region], made
 
 
 rules |= {
-    aten.index_select.default: Rule(_index_select, local=_local_index_select),
-    aten.gather.default: Rule(_gather, local=_local_gather),
-    aten.embedding.default: Rule(_embedding, local=_local_embedding),
+    aten.index_select.default: Rule(_index_select, local=_local_index_select, bounds=_selected),
+    aten.gather.default: Rule(_gather, local=_local_gather, bounds=bounded(RuntimeError)),
+    aten.embedding.default: Rule(_embedding, local=_local_embedding, bounds=_rows),
     aten.embedding_dense_backward.default: Rule(_embedding_backward),
 }
+
+
+_COUNTED, _MASKS = (torch.int64, torch.int32), (torch.bool, torch.uint8)
+
+
+def _check_indices(indices: Sequence[Spec]) -> None:
+    if any(index.dtype not in (*_COUNTED, *_MASKS) for index in indices):
+        raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+    try:
+        torch.broadcast_shapes(*(index.shape for index in indices))
+    except RuntimeError:
+        shapes = ", ".join(str(list(index.shape)) for index in indices)
+        raise IndexError(
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
+        ) from None
 
 
 class Placed:
@@ -138,6 +185,7 @@ class Placed:
     def __init__(self, x: Spec, indices: Sequence[Spec | None]) -> None:
         self.dims = [d for d, index in enumerate(indices) if index is not None]
         self.indices = [index for index in indices if index is not None]
+        _check_indices(self.indices)
         rank = max((index.ndim for index in self.indices), default=0)
         self.sizes: dict[str, int] = {}
         for index in self.indices:
@@ -178,12 +226,12 @@ def _specs(given: object) -> list[Spec | None]:
 
 
 def _is_counted(indices: Sequence[Spec | None]) -> bool:
-    return all(index is None or index.dtype not in (torch.bool, torch.uint8) for index in indices)
+    return all(index is None or index.dtype not in _MASKS for index in indices)
 
 
 def _index(call: Call) -> Factors | None:
     indices = _specs(call.args[1])
-    if not _is_counted(indices) or len(indices) > call.tensors[0].ndim:
+    if not _is_counted(indices) or len(indices) > call.tensors[0].ndim or 0 in call.tensors[0].shape:
         return None
     placed = Placed(call.tensors[0], indices)
     return Factors((tuple(placed.table), *placed.index_dims()), (tuple(placed.result),), placed.sizes, linear=0)
@@ -211,7 +259,7 @@ def _local_indexed(func: Op, args: Args, _: Kwargs, given: Sequence[Region], mad
     return _masked(result, inside.reshape(*inside.shape, *[1] * after))
 
 
-rules[aten.index.Tensor] = rules[aten._unsafe_index.Tensor] = Rule(_index, local=_local_indexed)
+rules[aten.index.Tensor] = rules[aten._unsafe_index.Tensor] = Rule(_index, local=_local_indexed, bounds=bounds_of_each)
 
 
 def _take(call: Call) -> Factors:

@@ -14,6 +14,7 @@ __all__ = ["reduction"]
 aten = torch.ops.aten
 
 _SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
+_MAX, _MIN, _PROD = frozenset({ReduceOp.MAX}), frozenset({ReduceOp.MIN}), frozenset({ReduceOp.PROD})
 
 
 def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset(), bools: bool = False) -> Rule:
@@ -22,10 +23,8 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
     `keeps`: the pending reductions that pass through; of truth values none does, unless `bools`.
     """
 
-    def factors(call: Call) -> Factors | None:
+    def factors(call: Call) -> Factors:
         spec = call.tensors[0]
-        if 0 in spec.shape and kind in (ReduceOp.MAX, ReduceOp.MIN):
-            return None
         dims = dim_set(call.arg("dim"), spec.ndim)
         keepdim = bool(call.arg("keepdim", False))
         inputs = tuple((f"d{i}",) for i in range(spec.ndim))
@@ -39,6 +38,8 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
             keeps=keeps,
         )
 
+    if bools or kind in (ReduceOp.SUM, ReduceOp.PROD):
+        return Rule(factors)  # what these give of nothing changes nothing
     return Rule(factors, of_nothing=ReduceOp.SUM if kind is None else kind)
 
 
@@ -55,8 +56,6 @@ def scan(linear: bool = False) -> Rule:
 
     return Rule(factors, of_nothing=ReduceOp.SUM)
 
-
-_MAX, _MIN, _PROD = frozenset({ReduceOp.MAX}), frozenset({ReduceOp.MIN}), frozenset({ReduceOp.PROD})
 
 _KINDS: dict[str, Rule] = {
     "sum sum.dim_IntList": reduction(ReduceOp.SUM, keeps=_SUMS),

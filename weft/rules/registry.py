@@ -9,6 +9,7 @@ import torch
 
 from ..sharding.geometry import Box
 from ..sharding.placements import ReduceOp
+from .bounds import Bound
 from .factors import Factors, parse
 
 __all__ = ["Call", "Rule", "register_rule", "rule_for", "rules"]
@@ -96,7 +97,12 @@ class Rule:
     local_op: torch._ops.OpOverload | None = None
     """What runs on one device instead: shards may lie differently in memory than the whole does."""
     of_nothing: ReduceOp | None = None
-    """The reduction whose neutral element stands for what a device computes from no elements; None: the op knows."""
+    """The reduction whose neutral element stands for what a device computes from no elements; None: the op knows.
+
+    It is for devices that have nothing of a whole that is something: what there is of nothing at all, torch says.
+    """
+    bounds: Callable[[Call], tuple[Bound, ...]] | None = None
+    """What the indices among the tensors may be; None: it has none."""
 
 
 rules: dict[torch._ops.OpOverload, Rule] = {}

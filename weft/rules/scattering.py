@@ -13,7 +13,7 @@ from typing import cast
 import torch
 
 from .factors import Factors
-from .indexing import Placed, placed_dims
+from .indexing import Placed, bounded, bounds_of_each, placed_dims
 from .registry import Call, Region, Rule, Spec, rules
 from .slicing import along, named
 
@@ -28,14 +28,14 @@ def _scatter(*, adds: bool) -> Rule:
 
     def factors(call: Call) -> Factors | None:
         x = call.tensors[0]
-        if not x.ndim or any(spec.ndim != x.ndim for spec in call.tensors):
+        if not x.ndim or 0 in x.shape or any(spec.ndim != x.ndim for spec in call.tensors):
             return None
         inputs, sizes, whole = placed_dims([spec.shape for spec in call.tensors], along(call.args[1], x.ndim))
         if not adds:
             return Factors(inputs, (inputs[0],), sizes, whole | {"i"}, reduces=None)
         return Factors(inputs, (inputs[0],), sizes, whole, linear=2, added=frozenset({0}))
 
-    return Rule(factors, local=_local_scatter)
+    return Rule(factors, local=_local_scatter, bounds=bounded(RuntimeError))
 
 
 def _local_scatter(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Region], _: Sequence[Region]) -> object:
@@ -59,13 +59,13 @@ for _name in ("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_r
 rules[aten.scatter_add.default] = rules[aten.scatter_add_.default] = _scatter(adds=True)
 
 
-def _index_written(*, adds: bool) -> Rule:
-    """x, dim, a 1-d index, and a source or a value."""
+def _index_written(error: type[Exception], *, adds: bool = False, negative: bool = False) -> Rule:
+    """x, dim, a 1-d index, and a source or a value; what torch raises for an index out of range, and if it may be negative."""
 
     def factors(call: Call) -> Factors | None:
         x, index = call.tensors[:2]
         dim = along(call.args[1], x.ndim)
-        if not x.ndim or index.ndim != 1:
+        if not x.ndim or index.ndim != 1 or 0 in x.shape:
             return None
         table = named(x.ndim)
         source = list(table)
@@ -81,7 +81,7 @@ def _index_written(*, adds: bool) -> Rule:
             return Factors(tuple(inputs), (tuple(table),), sizes, frozenset({"i"}), reduces=None)
         return Factors(tuple(inputs), (tuple(table),), sizes, linear=2, added=frozenset({0}))
 
-    return Rule(factors, local=_local_index_written)
+    return Rule(factors, local=_local_index_written, bounds=bounded(error, negative=negative))
 
 
 def _local_index_written(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Region], _: Sequence[Region]) -> object:
@@ -98,11 +98,11 @@ def _local_index_written(func: Op, args: Args, kwargs: Kwargs, given: Sequence[R
     return func(x, dim, index.index_select(0, here) - start, *rest, **kwargs)
 
 
-for _packet, _adds in (("index_add", True), ("index_copy", False)):
-    rules[getattr(aten, _packet).default] = rules[getattr(aten, f"{_packet}_").default] = _index_written(adds=_adds)
+rules[aten.index_add.default] = rules[aten.index_add_.default] = _index_written(RuntimeError, adds=True)
+rules[aten.index_copy.default] = rules[aten.index_copy_.default] = _index_written(IndexError)
 for _overload in ("int_Scalar", "int_Tensor"):
-    rules[getattr(aten.index_fill, _overload)] = _index_written(adds=False)
-    rules[getattr(aten.index_fill_, _overload)] = _index_written(adds=False)
+    rules[getattr(aten.index_fill, _overload)] = _index_written(IndexError, negative=True)
+    rules[getattr(aten.index_fill_, _overload)] = _index_written(IndexError, negative=True)
 
 
 def _index_put(call: Call) -> Factors | None:
@@ -110,12 +110,17 @@ def _index_put(call: Call) -> Factors | None:
     indices = [each if isinstance(each, Spec) else None for each in cast("Sequence[object]", call.args[1])]
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return None
-    if len(indices) > x.ndim:
+    if len(indices) > x.ndim or 0 in x.shape:
         return None
     placed = Placed(x, indices)
     if values.ndim > len(placed.result):
         return None
     offset = len(placed.result) - values.ndim
+    made = [placed.sizes[name] for (name,) in placed.result]
+    if any(size not in (1, whole) for size, whole in zip(values.shape, made[offset:], strict=True)):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of shape {made}"
+        )
     given = tuple(
         () if size == 1 and placed.sizes[placed.result[offset + k][0]] != 1 else placed.result[offset + k]
         for k, size in enumerate(values.shape)
@@ -154,4 +159,4 @@ def _local_index_put(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Regio
 
 
 for _op in (aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default):
-    rules[_op] = Rule(_index_put, local=_local_index_put)
+    rules[_op] = Rule(_index_put, local=_local_index_put, bounds=bounds_of_each)

@@ -160,9 +160,17 @@ rules |= {
 def _scattered(*, is_new: bool) -> Rule:
     """A tensor with part of a dim (or, new, one index of it) taken from another."""
 
-    def factors(call: Call) -> Factors:
+    def factors(call: Call) -> Factors | None:
         spec = call.tensors[0]
         dim = along(call.arg("dim"), spec.ndim)
+        shape = list(spec.shape)
+        if is_new:
+            del shape[dim : dim + 1]
+        elif shape:
+            part = slice(*(cast("int | None", call.arg(name)) for name in ("start", "end", "step")))
+            shape[dim] = len(range(shape[dim])[part])
+        if tuple(shape) != call.tensors[1].shape:
+            return None  # torch refuses it
         whole = named(spec.ndim)
         given = [d for i, d in enumerate(whole) if i != dim] if is_new else list(whole)
         if not is_new:

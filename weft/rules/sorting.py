@@ -14,8 +14,10 @@ aten = torch.ops.aten
 def _ordering(*, keepdim: bool | None = True, outputs: int = 2) -> Rule:
     """Values and indices along a dim; keepdim None: the call says whether the dim stays."""
 
-    def factors(call: Call) -> Factors:
+    def factors(call: Call) -> Factors | None:
         x = call.tensors[0]
+        if 0 in x.shape:
+            return None  # what there is of nothing, or that there is none, torch says
         dim = along(call.arg("dim", -1), x.ndim)
         stays = bool(call.arg("keepdim", False)) if keepdim is None else keepdim
         table = named(x.ndim)
@@ -44,9 +46,9 @@ def _searched(call: Call) -> Factors | None:
     """A sorted sequence, whole along its last dim, and values that may be split; rows of both go together."""
     first, second = call.tensors[:2]
     sequence, values = (second, first) if call.func is aten.bucketize.Tensor else (first, second)
-    if len(call.tensors) > 2:
-        return None
     rows = sequence.ndim > 1
+    if len(call.tensors) > 2 or (rows and sequence.ndim != values.ndim):
+        return None
     places = tuple((f"d{i}",) for i in range(values.ndim))
     sorted_dims = (*(places[:-1] if rows else ()), ("s",))
     sizes = {f"d{i}": size for i, size in enumerate(values.shape)} | {"s": sequence.shape[-1]}

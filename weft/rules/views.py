@@ -137,10 +137,11 @@ def _dim(value: object, rank: int) -> int:
     return cast(int, value) % rank if rank else 0
 
 
-def _permute(call: Call) -> Factors:
+def _permute(call: Call) -> Factors | None:
     rank = call.tensors[0].ndim
     dims = _numbered(rank)
-    return _renamed(call, [dims[_dim(d, rank)] for d in cast("Sequence[int]", call.args[1])])
+    output = [dims[_dim(d, rank)] for d in cast("Sequence[int]", call.args[1])]
+    return _renamed(call, output) if sorted(output) == sorted(dims) else None
 
 
 def _transpose(call: Call) -> Factors:

@@ -30,6 +30,7 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     loss_scaling,
     losses,
     mirroring,
+    one_hot,
     overwriting,
     padding,
     pooling,

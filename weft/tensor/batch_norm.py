@@ -47,6 +47,9 @@ def _computed(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
     weight, bias, mean, variance = cast("tuple[Optional, ...]", args[1:5])
     training, momentum, eps = cast("tuple[bool, float, float]", args[5:8])
+    each = [value for value in (weight, bias, mean, variance) if value is not None]
+    if not x.is_floating_point() or x.dim() < 2 or any(value.shape != x.shape[1:2] for value in each):
+        return run_by_rule(func, args, kwargs)  # torch refuses it
     if not training:
         if _runs_whole(x):
             return run_by_rule(func, args, kwargs)

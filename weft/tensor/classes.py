@@ -10,10 +10,12 @@ from typing import cast
 import torch
 
 from ..planning import move_cost, plan_layouts
+from ..rules.bounds import Bound
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from . import comm_log, policy
+from .bounds import check_index
 from .dispatch import run_by_rule
 from .handling import handler
 from .movement import from_plain, note_move
@@ -123,6 +125,8 @@ def nll_loss_of_split_classes(
         each, _ = cast("tuple[torch.Tensor, torch.Tensor]", run_by_rule(func, (whole, *args[1:3], 0, args[4]), {}))
     else:
         picks = _Picks(x, target, weight, ignored)
+        picked = torch.where(picks.counted, target, torch.zeros_like(target))
+        check_index(picked, Bound(1, 1, x.shape[1], words="Target {index} is out of bounds."))
         scores = x if picks.weight is None else x * picks.weight
         each = -aten.sum.dim_IntList(torch.where(picks.mask, scores, torch.zeros_like(x)), [1])
     counted = target != ignored

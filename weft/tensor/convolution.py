@@ -39,6 +39,12 @@ def _entry(values: object, dim: int) -> int:
     return int(given[dim if len(given) > 1 else 0])
 
 
+def _is_taken(x: torch.Tensor, weight: torch.Tensor, *sides: object) -> bool:
+    """Whether torch may take such a convolution; why not, it says itself."""
+    stride, padding, dilation = (cast("Sequence[int]", values) for values in sides)
+    return x.dim() == weight.dim() > 2 and min((*stride, *dilation)) > 0 and min(padding) >= 0
+
+
 def unpadded(padding: object, reaches: Reaches, rank: int) -> list[int]:
     """The padding of space, without that of dims of which devices read windows: these have it already."""
     given = cast("Sequence[int]", padding)
@@ -70,6 +76,8 @@ def cropped(x: torch.Tensor, own: Region, first: dict[int, int]) -> torch.Tensor
 def _convolution(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, weight = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     stride, padding, dilation, transposed = args[3:7]
+    if not _is_taken(x, weight, stride, padding, dilation):
+        return run_by_rule(func, args, kwargs)
     reaches = _reaches(weight, stride, padding, dilation)
 
     results = _spread(x, weight, reaches, args) if transposed else _result(x, weight, reaches)

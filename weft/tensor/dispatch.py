@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 
+from ..errors import WeftError
 from ..rules.registry import Rule, rule_for
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
@@ -18,6 +19,7 @@ from .aliasing import (
     tell_writes,
     write_through,
 )
+from .bounds import check_bounds
 from .chooser import stop_over
 from .conjugation import keep_marks
 from .direct import (
@@ -43,6 +45,7 @@ from .total import known_total, note_write, own_pieces, part_pieces
 from .total_run import total_call
 from .viewing import viewed
 from .writing import store, write_out, written_tensors
+from .wrong_calls import STUMBLES, let_torch_say
 
 __all__ = ["brought", "dispatch", "run_by_rule", "run_in"]
 
@@ -98,7 +101,12 @@ def _run(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
         return x
     special = handlers.get(func)
     if special is not None:
-        result = special(func, args, kwargs)
+        try:
+            result = special(func, args, kwargs)
+        except WeftError:
+            raise
+        except STUMBLES as error:
+            raise let_torch_say(func, args, kwargs, tensors_in(args, kwargs)) or error from None
         return as_op_gives(func, args, kwargs, result) if kind.is_pure else result
     if kind.outs:
         return write_out(func, args, kwargs)
@@ -183,6 +191,8 @@ def _run_prepared(
         result = prepared.total(args, kwargs, cast("list[Tensor]", laid))
         if result is not None:
             return result
+    if prepared.bounds:
+        check_bounds(prepared.bounds, tensors, cast("list[Tensor]", laid))
     return run_everywhere(
         func, args, kwargs, cast("list[Tensor]", laid), prepared.schedule, prepared.rule, given=tensors
     )

@@ -31,7 +31,7 @@ _MOST_TABLES = 1024
 @handler(aten.embedding.default, may_be_direct=True)
 def _lookup(func: Op, args: Args, kwargs: Kwargs) -> object:
     table = args[0]
-    if isinstance(table, Tensor):
+    if isinstance(table, Tensor) and table.dim() == 2:
         if len(_axes_of_rows) >= _MOST_TABLES:
             _axes_of_rows.clear()
         _axes_of_rows[table.mesh, table.shape[0], table.shape[1]] = table._layout.splits[0]

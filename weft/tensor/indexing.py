@@ -18,23 +18,37 @@ Kwargs = dict[str, object]
 _MASKS = (torch.bool, torch.uint8)
 
 
-def _counted(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+def _counted(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """Masks as the indices, one per dim, where they are true."""
     result: list[torch.Tensor | None] = []
     for index in indices:
         if index is None or index.dtype not in _MASKS:
             result.append(index)
         else:
+            _check_shape(x, index, len(result))
             found = aten.nonzero.default(index)
             result += [aten.select.int(found, 1, d) for d in range(index.dim())]
     return result
+
+
+def _check_shape(x: torch.Tensor, mask: torch.Tensor, first: int) -> None:
+    """Refuses a mask of another shape than the dims of `x` from some one on have: indices alone would not show it."""
+    for k, size in enumerate(mask.shape):
+        dim = first + k
+        if dim >= x.dim():
+            raise IndexError(f"too many indices for tensor of dimension {x.dim()}")
+        if size != x.shape[dim]:
+            raise IndexError(
+                f"The shape of the mask {list(mask.shape)} at index {k} does not match the shape of the indexed tensor "
+                f"{list(x.shape)} at index {dim}"
+            )
 
 
 @handler(aten.index.Tensor, may_be_direct=True)
 def _index(func: Op, args: Args, kwargs: Kwargs) -> object:
     indices = cast("Sequence[torch.Tensor | None]", args[1])
     if any(index is not None and index.dtype in _MASKS for index in indices):
-        return func(args[0], _counted(indices), *args[2:], **kwargs)
+        return func(args[0], _counted(cast(torch.Tensor, args[0]), indices), *args[2:], **kwargs)
     return run_by_rule(func, args, kwargs)
 
 
@@ -45,12 +59,15 @@ def _index_put(func: Op, args: Args, kwargs: Kwargs) -> object:
     values = cast(torch.Tensor, args[2])
     if not any(index is not None and index.dtype in _MASKS for index in indices):
         return run_by_rule(func, args, kwargs)
-    first = indices[0]
     accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
-    if len(indices) == 1 and first is not None and first.dim() == x.dim() and values.dim() == 0 and not accumulate:
+    given = [(d, index) for d, index in enumerate(indices) if index is not None]
+    if len(given) == 1 and values.numel() == 1 and not accumulate:
+        ((first, mask),) = given
+        _check_shape(x, mask, first)
+        beside = aten.reshape.default(mask, [*mask.shape, *[1] * (x.dim() - first - mask.dim())])
         filled = aten.masked_fill_.Tensor if func is aten.index_put_.default else aten.masked_fill.Tensor
-        return filled(x, first, aten._to_copy.default(values, dtype=x.dtype))
-    return func(x, _counted(indices), *args[2:], **kwargs)
+        return filled(x, beside, aten.reshape.default(aten._to_copy.default(values, dtype=x.dtype), []))
+    return func(x, _counted(x, indices), *args[2:], **kwargs)
 
 
 @handler(aten.bincount.default)

@@ -94,6 +94,8 @@ def _nll_loss_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
 def _log_sigmoid(func: Op, args: Args, kwargs: Kwargs) -> object:
     """The result, and what its gradient is computed from: on CPUs of the input's size, on GPUs nothing."""
     x = cast(torch.Tensor, args[0])
+    if not x.is_floating_point():
+        return run_by_rule(func, args, kwargs)  # torch refuses it
     buffer = (-x.abs()).exp()
     return x.clamp(max=0) - buffer.log1p(), buffer
 

@@ -88,7 +88,7 @@ _KINDS = [f"{kind}_pad{count}d" for kind in ("reflection", "replication") for co
 def _padded(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
     sides = _sides(func, x.shape, args[1])
-    if sides is None or not _is_split(x, args[1]):
+    if sides is None or not _is_split(x, args[1]) or x.dtype is torch.bool:  # torch refuses the latter
         return run_by_rule(func, args, kwargs)
     runs = [
         [Run(side.size, target=side.before), *(Run(1, source=index, target=place) for place, index in side.pads())]

@@ -36,7 +36,8 @@ def _pad(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = resolved(x, str(func), _SAME_EVERYWHERE if value else _SUMS)
     sides = [(0, 0)] * (x.dim() - len(pad) // 2) + list(zip(pad[::2], pad[1::2], strict=True))[::-1]
     shape = [size + before + after for size, (before, after) in zip(x.shape, sides, strict=True)]
-    if min(shape, default=0) < 0 or not any(
+    cut = [size + min(0, before) + min(0, after) for size, (before, after) in zip(x.shape, sides, strict=True)]
+    if min((*shape, *cut), default=0) < 0 or not any(
         axes and any(side) for axes, side in zip(x._layout.splits, sides, strict=True)
     ):
         return run_by_rule(func, (x, *args[1:]), kwargs)

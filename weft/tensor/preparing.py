@@ -8,6 +8,8 @@ from typing import cast
 
 import torch
 
+from ..rules.bounds import Bound
+from ..rules.factors import Factors
 from ..rules.registry import Call, Rule, Spec, rule_for
 from ..runtime.holding import holding
 from ..runtime.machine import forget_with_residences
@@ -19,6 +21,7 @@ from .schedule import Schedule
 from .single_run import needs_single_run, writes_beside
 from .tensor import Tensor
 from .total_run import TotalCall
+from .wrong_calls import STUMBLES, let_torch_say
 
 __all__ = ["Prepared", "known", "layouts_for", "prepare", "prepared_for", "prepared_in", "tensors_in"]
 
@@ -39,6 +42,8 @@ class Prepared:
     rule: Rule | None
     written: int | None
     """The position among the tensors of the one that is written to."""
+    bounds: tuple[Bound, ...] = ()
+    """What its indices may be."""
     once: bool = False
     """Whether every process runs the op on whole values."""
     schedule: Schedule | None = None
@@ -102,17 +107,8 @@ def prepare(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Se
     mesh = _common_mesh(tensors)
     written = _written(func, args, kwargs, tensors)
     rule = rule_for(func)
-    specs = tuple(Spec(tuple(x.shape), x.dtype) for x in tensors)
-    factors = None
-    if rule is not None:
-        placed = iter(specs)
-        call = Call(
-            func,
-            cast("tuple[object, ...]", swapped(args, placed)),
-            cast("dict[str, object]", swapped(kwargs, placed)),
-            specs,
-        )
-        factors = rule.factors(call)
+    call = _call(func, args, kwargs, tensors)
+    factors = None if rule is None else _factors(rule, call, args, kwargs, tensors)
     if factors is None:
         replicated = tuple(Layout.replicated(mesh, x.dim()) for x in tensors)
         outputs: tuple[Layout, ...] | None = None
@@ -131,7 +127,32 @@ def prepare(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Se
     pending = any(layout.pending for layout in (*replicated, *(outputs or ())))
     whole = unified and not pending
     once = factors is None and (needs_single_run(func, mesh) or writes_beside(func))
-    return Prepared(replicated, outputs, mesh, whole, rule if factors is not None else None, written, once)
+    if rule is None or factors is None:
+        return Prepared(replicated, outputs, mesh, whole, None, written, once=once)
+    bounds = () if rule.bounds is None or whole else rule.bounds(call)
+    return Prepared(replicated, outputs, mesh, whole, rule, written, bounds)
+
+
+def _call(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> Call:
+    """A call as rules see it."""
+    specs = tuple(Spec(tuple(x.shape), x.dtype) for x in tensors)
+    placed = iter(specs)
+    return Call(func, cast(Args, swapped(args, placed)), cast(Kwargs, swapped(kwargs, placed)), specs)
+
+
+def _factors(rule: Rule, call: Call, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> Factors | None:
+    """The factors of a call. Rules take calls that are right: what is wrong with others, torch says."""
+    if rule.of_nothing is not None and any(0 in spec.shape for spec in call.tensors):
+        return None
+    try:
+        factors = rule.factors(call)
+    except STUMBLES as error:
+        raise let_torch_say(call.func, args, kwargs, tensors) or error from None
+    if factors is not None and [len(dims) for dims in factors.inputs] != [spec.ndim for spec in call.tensors]:
+        shapes = ", ".join(str(spec.shape) for spec in call.tensors)
+        fault = RuntimeError(f"the rule of {call.func} is not made for tensors of the shapes {shapes}")
+        raise let_torch_say(call.func, args, kwargs, tensors) or fault
+    return factors
 
 
 def tensors_in(args: object, kwargs: object) -> list[torch.Tensor]:

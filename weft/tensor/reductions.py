@@ -29,8 +29,13 @@ _SHORT_FLOATS = (torch.float16, torch.bfloat16)
 
 
 def is_cut(x: Tensor, dims: frozenset[int]) -> bool:
-    """Whether one of these dims is split, or a reduction is pending."""
-    return bool(x._layout.pending) or any(x._layout.splits[d] for d in dims)
+    """Whether one of these dims is split, or a reduction is pending, of something: what there is of nothing, torch says."""
+    return (bool(x._layout.pending) or any(x._layout.splits[d] for d in dims)) and x.numel() > 0
+
+
+def _is_said_by_sums(x: Tensor, dims: Sequence[int]) -> bool:
+    """Whether a reduction is to be said by others: torch refuses it of numbers that are neither real nor complex."""
+    return is_cut(x, frozenset(dims)) and (x.is_floating_point() or x.is_complex())
 
 
 def _given(func: Op, args: Args, kwargs: Kwargs, name: str, default: object = None) -> object:
@@ -93,7 +98,7 @@ def _without(x: torch.Tensor, dims: Sequence[int], keepdim: bool, dtype: torch.d
 @handler(aten.var.correction, aten.std.correction, aten.var_mean.correction, aten.std_mean.correction)
 def _variance(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, dims, keepdim = _reduced(func, args, kwargs)
-    if not is_cut(x, frozenset(dims)):
+    if not _is_said_by_sums(x, dims):
         return run_by_rule(func, args, kwargs)
     mean, variance = moments(wide(x), dims, _given(func, args, kwargs, "correction"))
     name = func._schema.name.removeprefix("aten::")
@@ -136,7 +141,7 @@ def norm_of(terms: torch.Tensor, order: float) -> torch.Tensor:
 )
 def _norm(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, dims, keepdim = _reduced(func, args, kwargs)
-    if not is_cut(x, frozenset(dims)):
+    if not _is_said_by_sums(x, dims):
         return run_by_rule(func, args, kwargs)
     given = _given(func, args, kwargs, "ord" if func is aten.linalg_vector_norm.default else "p", 2)
     order = 2.0 if given is None else float(cast(float, given))
@@ -149,7 +154,7 @@ def _norm(func: Op, args: Args, kwargs: Kwargs) -> object:
 @handler(aten.logsumexp.default)
 def _logsumexp(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, dims, keepdim = _reduced(func, args, kwargs)
-    if not is_cut(x, frozenset(dims)) or not x.is_floating_point() or not x.numel():
+    if not is_cut(x, frozenset(dims)) or not x.is_floating_point():
         return run_by_rule(func, args, kwargs)
     value = wide(x)
     top = aten.amax(value, dims, True)

@@ -43,8 +43,11 @@ def _flip(func: Op, args: Args, kwargs: Kwargs) -> object:
 def _rot90(func: Op, args: Args, kwargs: Kwargs) -> object:
     """A turn by a quarter is a flip and an exchange of dims, by a half two flips."""
     x, turns = cast(Tensor, args[0]), cast(int, argument(func, args, kwargs, "k")) % 4
-    first, second = as_dims(argument(func, args, kwargs, "dims"), x.dim())
-    if not turns or not (x._layout.splits[first] or x._layout.splits[second]):
+    named = cast("Sequence[int]", argument(func, args, kwargs, "dims"))
+    if not turns or len(named) != 2 or x.dim() < 2:  # torch refuses the latter
+        return run_by_rule(func, args, kwargs)
+    first, second = as_dims(named, x.dim())
+    if first == second or not (x._layout.splits[first] or x._layout.splits[second]):
         return run_by_rule(func, args, kwargs)
     if turns == 2:
         return aten.flip.default(x, [first, second])

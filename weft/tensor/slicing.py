@@ -225,7 +225,11 @@ def _slice_scatter(func: Op, args: Args, kwargs: Kwargs) -> object:
     dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
     if not isinstance(x, Tensor) or not x._layout.splits[dim]:
         return run_by_rule(func, args, kwargs)
-    first, step, _ = _bounds(x.shape[dim], *(argument(func, args, kwargs, name) for name in ("start", "end", "step")))
+    first, step, count = _bounds(
+        x.shape[dim], *(argument(func, args, kwargs, name) for name in ("start", "end", "step"))
+    )
+    if source.shape != (*x.shape[:dim], count, *x.shape[dim + 1 :]):
+        return run_by_rule(func, args, kwargs)  # torch refuses it
     x, given = alike([x, source], str(func))
     return _scattered(x, given, dim, first, step)
 
@@ -236,6 +240,9 @@ def _select_scatter(func: Op, args: Args, kwargs: Kwargs) -> object:
     dim = as_dim(args[2], x.dim())
     if not isinstance(x, Tensor) or not x._layout.splits[dim]:
         return run_by_rule(func, args, kwargs)
-    index = cast(int, args[3]) % x.shape[dim]
+    index, size = cast(int, args[3]), x.shape[dim]
+    if source.shape != (*x.shape[:dim], *x.shape[dim + 1 :]) or not -size <= index < size:
+        return run_by_rule(func, args, kwargs)  # torch refuses it
+    index %= size
     x, given = alike([x, aten.unsqueeze.default(source, dim)], str(func))
     return _scattered(x, given, dim, index, 1)

@@ -57,6 +57,10 @@ def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
     size, stride = (tuple(map(int, cast("Sequence[int]", value))) for value in args[1:3])
     given = args[3] if len(args) > 3 else kwargs.get("storage_offset")
     base = int(x.storage_offset())
+    if min(stride, default=0) < 0:
+        raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}")
+    if min(size, default=0) < 0:
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
     taken = _read(tuple(x.shape), x.stride(), size, stride, (base if given is None else cast(int, given)) - base)
     if taken is None:
         if holding(x._layout).unified and not x._layout.pending and not is_copy(x):

@@ -61,7 +61,10 @@ def whole_results(
                 name: torch.device("meta") if isinstance(value, torch.device) else value
                 for name, value in kwargs.items()
             }
-            specs = _specs(called(func, args, kwargs, metas))
+            try:
+                specs = _specs(called(func, args, kwargs, metas))
+            except AssertionError as error:  # torch's Python forms assert what its kernels raise
+                raise RuntimeError(str(error)) from None
         if on_host:
             specs = tuple(as_laid_by_kernel(func, metas, specs))
         while len(_results) >= _MOST_RESULTS:

@@ -12,6 +12,7 @@ import torch
 from ..runtime.holding import holding
 from ..sharding.layout import Layout
 from .aliasing import forget_resolved
+from .casting import check_cast
 from .copying import copy_once
 from .movement import from_plain, moved, to_plain
 from .op_kind import is_elementwise, kind_of
@@ -74,9 +75,15 @@ def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object
     results = functional(*args, **{name: value for name, value in kwargs.items() if name not in outs})
     listed = isinstance(kwargs[outs[0]], (list, tuple))
     values = results if isinstance(results, (list, tuple)) and not listed else (results,)
-    for name, value in zip(outs, values, strict=True):
-        for out, new in zip(_listed(kwargs[name]), _listed(value), strict=True):
-            _assign(out, new)
+    pairs = [
+        pair
+        for name, value in zip(outs, values, strict=True)
+        for pair in zip(_listed(kwargs[name]), _listed(value), strict=True)
+    ]
+    if any(out.dtype is not new.dtype for out, new in pairs):
+        check_cast(func, functional, args, kwargs, outs)
+    for out, new in pairs:
+        _assign(out, new)
     given = [kwargs[name] for name in outs]
     if not func._schema.returns:
         return None

@@ -1,0 +1,65 @@
+"""`out=` of another dtype: some kernels cast what they write there, others refuse; which, torch says only when tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+__all__ = ["check_cast"]
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Op = torch._ops.OpOverload
+
+_refusals: dict[tuple[object, ...], str | None] = {}
+_MOST_REFUSALS = 4096
+_MOST_TRIED = 1 << 20
+"""Elements: with more of them it is not tried, because that takes as long as the op itself."""
+
+
+def check_cast(func: Op, functional: Op, args: Args, kwargs: Kwargs, outs: Sequence[str]) -> None:
+    """Raises what torch raises for `out=` tensors of these dtypes, where it refuses them."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    if sum(x.numel() for x in tensors) > _MOST_TRIED:
+        return
+    rest = tree_map_only(torch.Tensor, lambda _: None, (args, kwargs))
+    key = (func, tuple((tuple(x.shape), x.dtype) for x in tensors), repr(rest))
+    if key not in _refusals:
+        if len(_refusals) >= _MOST_REFUSALS:
+            _refusals.clear()
+        _refusals[key] = _refusal(func, functional, args, kwargs, outs)
+    refusal = _refusals[key]
+    if refusal is not None:
+        raise RuntimeError(refusal)
+
+
+def _refusal(func: Op, functional: Op, args: Args, kwargs: Kwargs, outs: Sequence[str]) -> str | None:
+    """What the op says when it is tried on values that need no memory: not its `out=`, if it says so without one too."""
+    here = tree_map_only(torch.Tensor, _stand_in, args)
+    given = {name: value for name, value in kwargs.items() if name not in outs}
+    given = tree_map_only(torch.Tensor, _stand_in, given)
+    into = {name: tree_map_only(torch.Tensor, _empty, kwargs[name]) for name in outs}
+    with torch.random.fork_rng([]):
+        if _said(lambda: functional(*here, **given)) is not None:
+            return None
+        return _said(lambda: func(*here, **given, **into))
+
+
+def _said(action: Callable[[], object]) -> str | None:
+    try:
+        action()
+    except (RuntimeError, IndexError) as error:
+        return str(error)
+    return None
+
+
+def _stand_in(x: torch.Tensor) -> torch.Tensor:
+    """A value of the same shape and dtype: zeros where it may be an index, else ones, which more ops take."""
+    one = torch.ones((), dtype=x.dtype) if x.is_floating_point() or x.is_complex() else torch.zeros((), dtype=x.dtype)
+    return one.expand(x.shape)
+
+
+def _empty(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=x.dtype)

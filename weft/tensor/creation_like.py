@@ -1,4 +1,8 @@
-"""Tensors that are made like another: they need its shape and layout, never its value, so nothing moves."""
+"""Tensors that are made like another: they need its shape and layout, never its value, so nothing moves.
+
+`device=` says on which kind of devices: that of the mesh, `meta` (no memory, the same layout), or another, where the new
+tensor is on one device, as `x.to(device)` is.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,11 @@ from typing import cast
 
 import torch
 
-from ..runtime.holding import holding
+from ..devices import CPU, Accelerator
+from ..runtime.holding import Holding, holding
+from ..runtime.machine import residence, torch_device
 from ..sharding.layout import Layout
+from ..sharding.mesh import DeviceMesh
 from .handling import handler
 from .movement import from_plain
 from .tensor import Tensor, wrap
@@ -31,74 +38,109 @@ _RANDOM = tuple(
     for packet in (aten.rand_like, aten.randn_like, aten.randint_like)
     for name in packet.overloads()
 )
-
-
-def _elsewhere(x: Tensor, kwargs: Kwargs) -> bool:
-    """Whether the new tensor is to lie on another kind of device, as a plain one."""
-    device = kwargs.get("device")
-    return device is not None and torch.device(cast(torch.device, device)).type != x.device.type
+_META = torch.device("meta")
 
 
 @handler(aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default)
 def _like(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
-    if _elsewhere(x, kwargs):
-        return func(_shaped(x.shape, x), *args[1:], **kwargs)
-    return _filled(x._layout.resolved, x, func, args[1:], kwargs)
+    return _filled(_there(x._layout.resolved, x, kwargs), x, func, args[1:], kwargs)
 
 
 @handler(*_NEW)
 def _new(func: Op, args: Args, kwargs: Kwargs) -> object:
     """Dims as large as the other's, among as many: split as they are there. Every device has all of the others."""
     x, size = cast(Tensor, args[0]), tuple(cast("Sequence[int]", args[1]))
-    if _elsewhere(x, kwargs):
-        return func(_shaped((), x), *args[1:], **kwargs)
     layout = x._layout.resolved
     if size != tuple(x.shape):
         same = len(size) == x.dim()
         layout = Layout(
             x.mesh, [x._layout.splits[d] if same and size[d] == x.shape[d] else () for d in range(len(size))]
         )
+    layout = _there(layout, x, kwargs)
     here = holding(layout)
     pieces = []
     for i in range(here.count):
         local = list(here.piece_shape(i, size))
-        base = torch.empty((), dtype=x.dtype, device=here.devices[i])
+        base = torch.empty((), dtype=x.dtype, device=_device(here, i, x, kwargs))
         if func is aten.new_empty_strided.default and not here.unified:
-            pieces.append(aten.new_empty(base, local, **kwargs))
+            pieces.append(aten.new_empty(base, local, **_kept(kwargs)))
         else:
             pieces.append(func(base, local, *args[2:], **_kept(kwargs)))
-    return wrap(tuple(pieces), layout, size, dtype=cast("torch.dtype | None", kwargs.get("dtype")) or x.dtype)
+    return _wrapped(pieces, layout, size, x, kwargs)
+
+
+def _there(layout: Layout, x: Tensor, kwargs: Kwargs) -> Layout:
+    """The layout of a new tensor: the other's, or on one device where it is to be on another kind of devices."""
+    kind = _kind(x, kwargs)
+    if kind in ("meta", residence(layout.mesh).device.type):
+        return layout
+    index = torch.device(cast(torch.device, kwargs["device"])).index or 0
+    device = CPU(index) if kind == "cpu" else Accelerator(index)
+    torch_device(device)  # raises for one that does not exist
+    return Layout.replicated(DeviceMesh.single(device), layout.rank)
+
+
+def _kind(x: Tensor, kwargs: Kwargs) -> str:
+    """On which kind of devices a new tensor is to be."""
+    device = kwargs.get("device")
+    return x.device.type if device is None else torch.device(cast(torch.device, device)).type
+
+
+def _device(here: Holding, piece: int, x: Tensor, kwargs: Kwargs) -> torch.device:
+    return _META if _kind(x, kwargs) == "meta" else here.devices[piece]
 
 
 def _kept(kwargs: Kwargs) -> Kwargs:
     return {name: value for name, value in kwargs.items() if name != "device"}
 
 
-def _shaped(shape: Sequence[int], x: Tensor) -> torch.Tensor:
-    """A plain tensor of a shape that takes no memory."""
-    return torch.empty((), dtype=x.dtype, device=x.device).expand(tuple(shape))
+def _wrapped(
+    pieces: Sequence[torch.Tensor],
+    layout: Layout,
+    shape: Sequence[int],
+    x: Tensor,
+    kwargs: Kwargs,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    dtype = cast("torch.dtype | None", kwargs.get("dtype")) or x.dtype
+    device = _META if _kind(x, kwargs) == "meta" else None
+    return wrap(tuple(pieces), layout, shape, dtype=dtype, strides=strides, device=device)
 
 
 def _filled(layout: Layout, x: Tensor, func: Op, rest: Args, kwargs: Kwargs) -> Tensor:
     here = holding(layout)
-    pieces = []
-    for i in range(here.count):
-        if here.unified:
-            base = x._pieces[i]
-        else:
-            base = torch.empty((), dtype=x.dtype, device=here.devices[i]).expand(here.piece_shape(i, x.shape))
-        pieces.append(func(base, *rest, **_kept(kwargs)))
-    return wrap(tuple(pieces), layout, x.shape, dtype=cast("torch.dtype | None", kwargs.get("dtype")) or x.dtype)
+    kept = _kept(kwargs)
+    if here.unified and layout.mesh == x.mesh and not x._layout.pending:
+        base = x._pieces[0]
+        return _wrapped([func(base, *rest, **kept, device=_device(here, 0, x, kwargs))], layout, x.shape, x, kwargs)
+    strides, order = None, list(range(x.dim()))
+    if not x.is_contiguous() or "memory_format" in kwargs:
+        # What torch makes of the whole tells the strides; the pieces have the same order of dims.
+        strides = func(_outside(x), *rest, **kept, device=_META).stride()
+        order.sort(key=lambda dim: (-strides[dim], dim))
+    pieces = [
+        func(
+            torch.empty_permuted(here.piece_shape(i, x.shape), order, dtype=x.dtype, device=_META),
+            *rest,
+            **kept,
+            device=_device(here, i, x, kwargs),
+        )
+        for i in range(here.count)
+    ]
+    return _wrapped(pieces, layout, x.shape, x, kwargs, strides)
 
 
 @handler(*(op for op in _RANDOM if not any(argument.is_out for argument in op._schema.arguments)))
 def _random_like(func: Op, args: Args, kwargs: Kwargs) -> object:
     """The numbers that one device would draw, laid out like the other tensor."""
     x = cast(Tensor, args[0])
-    if _elsewhere(x, kwargs):
-        return func(_shaped(x.shape, x), *args[1:], **kwargs)
-    layout = x._layout.resolved
-    if holding(layout).unified:
+    layout = _there(x._layout.resolved, x, kwargs)
+    if holding(layout).unified or _kind(x, kwargs) == "meta":
         return _filled(layout, x, func, args[1:], kwargs)
-    return from_plain(func(_shaped(x.shape, x), *args[1:], **_kept(kwargs)), layout)
+    return from_plain(func(_outside(x), *args[1:], **_kept(kwargs), device=residence(layout.mesh).device), layout)
+
+
+def _outside(x: Tensor) -> torch.Tensor:
+    """A plain tensor without memory that looks like this one."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=_META)

@@ -184,3 +184,10 @@ def test_kinds_that_commute_resolve_together_and_others_one_by_one(memory) -> No
     crossed = weft.from_local([torch.tensor(v) for v in (3.0, 1.0, 1.0, 3.0)], mixed.mapping)
     assert weft.all_reduce(weft.all_reduce(crossed, "sum", "a"), "max").item() == 4
     assert weft.all_reduce(weft.all_reduce(crossed, "max", "b"), "sum").item() == 6
+
+
+def test_reshard_takes_all_that_shard_takes() -> None:
+    assert inspect.signature(weft.reshard).parameters.keys() == inspect.signature(weft.shard).parameters.keys()
+    with pytest.warns(DeprecationWarning, match="use weft.shard"):
+        x = weft.reshard({"x": torch.arange(8.0)}, MESH, P("dp"), {"tp"}, async_op=True)
+    assert torch.equal(x["x"].full_tensor(), torch.arange(8.0))

@@ -23,11 +23,17 @@ from weft.graph.types import BufferType, DTypeLike, TensorType, torch_dtype
 from weft.graph.values import BufferValue, DLPackArray, HasTensorValue, TensorLike, TensorValue, Value
 from weft.sharding.dims import Dim
 from weft.sharding.shape import Shape
-from weft.sharding.types import DistributedBufferType, DistributedTensorType, TensorLayout
+from weft.sharding.types import (
+    DistributedBufferType,
+    DistributedTensorType,
+    LocalBufferType,
+    LocalTensorType,
+    TensorLayout,
+)
 
 __all__ = ["Graph", "InputType", "InputValue", "OutputValue"]
 
-InputType: TypeAlias = TensorType | BufferType | DistributedKind
+InputType: TypeAlias = TensorType | BufferType | LocalTensorType | LocalBufferType | DistributedKind
 """What a graph can be given: tensors and buffers on one device, or on a mesh."""
 
 InputValue: TypeAlias = TensorValue | BufferValue | DistributedValue
@@ -274,6 +280,10 @@ class Graph:
             )
 
     def _add_input(self, name: str, kind: InputType) -> None:
+        if isinstance(kind, LocalTensorType):
+            kind = TensorType(torch_dtype(kind.dtype), kind.shape, kind.device)
+        elif isinstance(kind, LocalBufferType):
+            kind = BufferType(torch_dtype(kind.dtype), kind.shape, kind.device)
         if isinstance(kind, (TensorType, BufferType)):
             value: InputValue = self._argument(name, kind)
         elif isinstance(kind, (DistributedTensorType, DistributedBufferType, TensorLayout)):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..devices import CPU, Accelerator
 from ..runtime.holding import Holding, holding
@@ -112,23 +113,39 @@ def _filled(layout: Layout, x: Tensor, func: Op, rest: Args, kwargs: Kwargs) -> 
     here = holding(layout)
     kept = _kept(kwargs)
     if here.unified and layout.mesh == x.mesh and not x._layout.pending:
-        base = x._pieces[0]
-        return _wrapped([func(base, *rest, **kept, device=_device(here, 0, x, kwargs))], layout, x.shape, x, kwargs)
-    strides, order = None, list(range(x.dim()))
-    if not x.is_contiguous() or "memory_format" in kwargs:
-        # What torch makes of the whole tells the strides; the pieces have the same order of dims.
-        strides = func(_outside(x), *rest, **kept, device=_META).stride()
-        order.sort(key=lambda dim: (-strides[dim], dim))
+        elsewhere = {} if _kind(x, kwargs) == x.device.type else {"device": _device(here, 0, x, kwargs)}
+        return _wrapped([func(x._pieces[0], *rest, **kept, **elsewhere)], layout, x.shape, x, kwargs)
+    order = _order(x, func, rest, kept)
     pieces = [
-        func(
-            torch.empty_permuted(here.piece_shape(i, x.shape), order, dtype=x.dtype, device=_META),
-            *rest,
-            **kept,
-            device=_device(here, i, x, kwargs),
-        )
+        func(_shaped(here.piece_shape(i, x.shape), order, x.dtype, _device(here, i, x, kwargs)), *rest, **kept)
         for i in range(here.count)
     ]
+    strides = None if order is None else _permuted(x.shape, order).stride()
     return _wrapped(pieces, layout, x.shape, x, kwargs, strides)
+
+
+def _order(x: Tensor, func: Op, rest: Args, kwargs: Kwargs) -> tuple[int, ...] | None:
+    """In which order torch would put the dims of the new tensor in memory, major first; None: as they come."""
+    if x.is_contiguous() and "memory_format" not in kwargs:
+        return None
+    with _disable_current_modes():  # whoever looks on is to see what the devices do
+        made = func(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=_META), *rest, **kwargs)
+    strides = made.stride()
+    return tuple(sorted(range(x.dim()), key=lambda dim: (-strides[dim], dim)))
+
+
+def _permuted(shape: Sequence[int], order: tuple[int, ...]) -> torch.Tensor:
+    with _disable_current_modes():
+        return torch.empty_permuted(tuple(shape), order, device=_META)
+
+
+def _shaped(
+    shape: Sequence[int], order: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """A tensor to make others like; one whose dims come in order takes no memory."""
+    if order is None:
+        return torch.empty((), dtype=dtype, device=device).expand(tuple(shape))
+    return torch.empty_permuted(tuple(shape), order, dtype=dtype, device=device)
 
 
 @handler(*(op for op in _RANDOM if not any(argument.is_out for argument in op._schema.arguments)))
@@ -138,9 +155,6 @@ def _random_like(func: Op, args: Args, kwargs: Kwargs) -> object:
     layout = _there(x._layout.resolved, x, kwargs)
     if holding(layout).unified or _kind(x, kwargs) == "meta":
         return _filled(layout, x, func, args[1:], kwargs)
-    return from_plain(func(_outside(x), *args[1:], **_kept(kwargs), device=residence(layout.mesh).device), layout)
-
-
-def _outside(x: Tensor) -> torch.Tensor:
-    """A plain tensor without memory that looks like this one."""
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=_META)
+    rest, kept = args[1:], _kept(kwargs)
+    base = _shaped(x.shape, _order(x, func, rest, kept), x.dtype, residence(layout.mesh).device)
+    return from_plain(func(base, *rest, **kept), layout)

@@ -1,5 +1,6 @@
 """Moving keeps the value; what is logged is what had to move; gradients come back the same way."""
 
+import inspect
 import itertools
 import math
 
@@ -189,5 +190,5 @@ def test_kinds_that_commute_resolve_together_and_others_one_by_one(memory) -> No
 def test_reshard_takes_all_that_shard_takes() -> None:
     assert inspect.signature(weft.reshard).parameters.keys() == inspect.signature(weft.shard).parameters.keys()
     with pytest.warns(DeprecationWarning, match="use weft.shard"):
-        x = weft.reshard({"x": torch.arange(8.0)}, MESH, P("dp"), {"tp"}, async_op=True)
+        x = weft.reshard({"x": torch.arange(8.0)}, make_mesh({"dp": 2, "tp": 2}), P("dp"), {"tp"}, async_op=True)
     assert torch.equal(x["x"].full_tensor(), torch.arange(8.0))

@@ -1,14 +1,30 @@
-"""What `torch.compile` has to know: Weft's own functions are called, not traced into."""
+"""What `torch.compile` and Weft have to know of each other: Weft's own functions are called, not traced into."""
 
 from __future__ import annotations
 
 import sys
 
-__all__ = ["announce"]
+import torch
+
+__all__ = ["announce", "is_traced"]
 
 _announced = False
 _CALLED = ("weft.sharding", "weft.planning", "weft.rules", "weft.runtime", "weft.tensor")
 """Not `weft.graph`: what it generates is made to be compiled."""
+
+
+_TRACERS = (
+    torch._C._TorchDispatchModeKey.FAKE,
+    torch._C._TorchDispatchModeKey.PROXY,
+    torch._C._TorchDispatchModeKey.FUNCTIONAL,
+)
+
+
+def is_traced() -> bool:
+    """Whether a compiler looks on, which is to see what each device does; whoever only counts or logs is none."""
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
 
 
 def announce() -> None:

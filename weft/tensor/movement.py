@@ -16,6 +16,7 @@ from ..sharding.mapping import DeviceMapping
 from . import comm_log, policy
 from .aliasing import refresh
 from .asynchrony import begun, is_issuing
+from .compiling import is_traced
 from .tensor import Tensor, wrap, wrap_total
 from .total import Contributions, Origin, known_total
 
@@ -50,7 +51,7 @@ def from_plain(x: torch.Tensor, layout: Layout, asked: DeviceMapping | None = No
     shape = tuple(x.shape)
     if here.unified:
         whole = lazy_clone(placed(x.detach(), here.residence.device))
-        if layout.pending and not whole.is_meta and not torch._C._len_torch_dispatch_stack():
+        if layout.pending and not whole.is_meta and not is_traced():
             return spread(whole, layout, asked)
         pieces = (whole,) if not layout.pending else run.spread(whole, layout)
     else:
@@ -95,7 +96,7 @@ def _relabeled(x: Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor
     if not (here.unified and there.unified) or here.residence.memories[0] != there.residence.memories[0]:
         return None
     total = known_total(x) if source.pending else lazy_clone(x._pieces[0])
-    if total is None or torch._C._len_torch_dispatch_stack():
+    if total is None or is_traced():
         return None
     if not target.pending:
         return wrap((lazy_clone(total),), target, x.shape, asked=asked, dtype=x.dtype)

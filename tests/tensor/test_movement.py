@@ -192,3 +192,19 @@ def test_reshard_takes_all_that_shard_takes() -> None:
     with pytest.warns(DeprecationWarning, match="use weft.shard"):
         x = weft.reshard({"x": torch.arange(8.0)}, make_mesh({"dp": 2, "tp": 2}), P("dp"), {"tp"}, async_op=True)
     assert torch.equal(x["x"].full_tensor(), torch.arange(8.0))
+
+
+@pytest.mark.parametrize("inner", [P(), P("tp"), P(None, "tp"), P("dp"), P("tp", "dp"), P(("tp", "dp"))], ids=str)
+@pytest.mark.parametrize("batch", ["dp", ("dp", "tp"), ("tp", "dp"), None], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_a_batch_dim_of_vmap_keeps_the_axes_that_nobody_asks_for(dim: int, batch: object, inner: P) -> None:
+    mesh = make_mesh({"dp": 2, "tp": 2})
+    x = numbers((4, 6, 8))
+    sharded = weft.shard(x, mesh, [None] * dim + [batch])
+    moved = torch.vmap(lambda v: weft.shard(2 * v, mesh, inner), in_dims=dim, out_dims=dim)(sharded)
+    wanted = weft.NamedMapping(mesh, inner).layout(2)
+    assert moved._layout.without_dim(dim) is wanted
+    assert moved._layout.splits[dim] == tuple(a for a in sharded._layout.splits[dim] if a in wanted.replicated_axes)
+    assert torch.equal(moved.full_tensor(), 2 * x)
+    gradient = torch.vmap(torch.func.grad(lambda v: weft.shard(v, mesh, inner).square().sum()), dim, dim)(sharded)
+    assert torch.equal(gradient.full_tensor(), 2 * x)

@@ -174,8 +174,15 @@ class _Move(torch.autograd.Function):
     ) -> tuple[torch.Tensor, int | None]:
         dim = in_dims[0]
         if dim is not None and target is not None:
-            target = target.with_dim(dim)
+            target = target.with_dim(dim, _free_axes(layout_of(x), dim, target))
         return _Move.apply(x, target, None, op), dim  # type: ignore[no-untyped-call]
+
+
+def _free_axes(source: Layout | None, dim: int, target: Layout) -> tuple[str, ...]:
+    """The axes that split the batch dim of `vmap` and may go on doing so: those that the layout asked for leaves alone."""
+    if source is None or source.mesh != target.mesh:
+        return ()
+    return tuple(axis for axis in source.splits[dim] if axis in target.replicated_axes)
 
 
 def is_recorded(x: torch.Tensor) -> bool:

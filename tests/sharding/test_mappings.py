@@ -149,7 +149,9 @@ def test_a_dim_that_is_not_there_is_a_conversion_error():
 
 def test_placements_are_no_partition_spec():
     for entry in (Sharded(0), Replicated(), Partial()):
-        with pytest.raises(TypeError, match=r"P names mesh axes, .* dim 1 has the placement .*: use P\('dp', None\), or"):
+        with pytest.raises(
+            TypeError, match=r"P names mesh axes, .* dim 1 has the placement .*: use P\('dp', None\), or"
+        ):
             P(None, entry)
 
 

@@ -202,6 +202,6 @@ def test_a_shape_equals_lists_and_tuples_of_its_sizes():
     for same in ([2, "batch"], (2, "batch")):
         assert shape == same
         assert same == shape
-        assert not shape != same
+        assert (shape != same) is False
     assert shape != [2]
     assert hash(shape) == hash(Shape((2, "batch")))

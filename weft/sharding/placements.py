@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import final
 
 from ..errors import ConversionError
@@ -11,7 +11,7 @@ from ..frozen import Frozen
 __all__ = ["Partial", "Placement", "ReduceOp", "Replicated", "Sharded"]
 
 
-class ReduceOp(str, Enum):
+class ReduceOp(StrEnum):
     """Reduction operations for partial placements; each is its name.
 
     >>> ReduceOp("mean") is ReduceOp.AVG, ReduceOp.SUM == "sum"
@@ -110,7 +110,9 @@ class Sharded(Placement):
         """
         if not -rank <= self.axis < rank:
             fix = f"use a dim from {-rank} to {rank - 1}" if rank else "a scalar cannot be split, use Replicated()"
-            raise ConversionError(f"{self!r} on mesh axis {mesh_axis!r} is out of range for a tensor of rank {rank}: {fix}")
+            raise ConversionError(
+                f"{self!r} on mesh axis {mesh_axis!r} is out of range for a tensor of rank {rank}: {fix}"
+            )
         return self.axis % rank
 
 

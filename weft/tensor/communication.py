@@ -123,7 +123,9 @@ def _misplaced(given: object) -> str:
     if isinstance(given, DeviceMapping):
         return "shard takes the mesh before the mapping: use weft.shard(x, mapping.mesh, mapping), or x.redistribute(mapping)"
     if isinstance(given, DeviceMesh):
-        return "shard takes a spec after the mesh: use weft.shard(x, mesh, P('dp')), or P() for the whole on every device"
+        return (
+            "shard takes a spec after the mesh: use weft.shard(x, mesh, P('dp')), or P() for the whole on every device"
+        )
     if isinstance(given, (P, DimSpec)):
         return f"shard takes the mesh before the spec, but got {given!r} there: use weft.shard(x, mesh, {given!r})"
     return f"shard needs a DeviceMesh, but got {given!r}: use weft.make_mesh({{'dp': 2, 'tp': 4}})"

@@ -244,11 +244,13 @@ class Tensor(torch.Tensor):
         if isinstance(where, torch.device) and where.type == self.device.type:
             where = None  # the mesh says which devices of that kind
         if where is None or (isinstance(where, torch.device) and where.type == "meta"):
-            return super().to(*asked.before(where), **asked.kwargs)
+            return super().to(*asked.before(where), **asked.kwargs)  # type: ignore[call-overload]
         if isinstance(where, DeviceMapping):
             there = self.redistribute(where)
         elif self.is_meta and not isinstance(where, Device):
-            raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # torch.nn.Module looks for these words
+            raise NotImplementedError(
+                "Cannot copy out of meta tensor; no data!"
+            )  # torch.nn.Module looks for these words
         else:
             there = self._on(_weft_device(where) if isinstance(where, torch.device) else where)
         return there.to(*asked.before(None), **asked.kwargs)

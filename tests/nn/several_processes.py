@@ -57,6 +57,51 @@ def check_meta() -> None:
     assert torch.equal(made.weight.full_tensor(), nn.Linear(6, 8, device=made.weight.device).weight)
 
 
+def check_to() -> None:
+    """A module goes through meta and comes back, in the layouts it had; nothing comes out of meta."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    torch.manual_seed(2)
+    plain = nn.Linear(6, 8)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
+    values = {name: x.detach().clone() for name, x in plain.named_parameters()}
+    model = weft.nn.shard_module(plain, mesh, {"weight": P("tp", "dp")})
+    home = model.weight.device
+    for moved in (model.to(home), model.to(home, torch.float64).float(), model.to("meta").to_empty(device=home)):
+        assert moved.weight.mapping.layout(2) is weft.NamedMapping(mesh, P("tp", "dp")).layout(2)
+        assert moved.weight.device == home
+    model.load_state_dict(values)
+    model(torch.ones(2, 6, device="cpu")).sum().backward()
+    optimizer.step()  # was made before the parameters were sharded
+    assert torch.allclose(model.weight.full_tensor().cpu(), values["weight"].cpu() - 1)
+    shards = [torch.empty(4, 3, device="meta") for _ in range(2)]
+    assert weft.from_local(shards, model.weight.mapping).is_meta
+    try:
+        model.weight.to("meta").to(home)
+    except NotImplementedError as error:
+        assert str(error) == "Cannot copy out of meta tensor; no data!"
+
+
+def check_vmap() -> None:
+    """A batch dim that is split over the processes stays split."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    x = torch.arange(48.0, device="cpu").reshape(4, 2, 6)
+    moved = torch.vmap(lambda v: weft.shard(v, mesh, P(None, "tp")))(weft.shard(x, mesh, P("dp")))
+    assert moved.mapping.layout(3) is weft.NamedMapping(mesh, P("dp", None, "tp")).layout(3)
+    assert torch.equal(moved.full_tensor().cpu(), x)
+
+
+def check_compile_is_refused() -> None:
+    """A compiler cannot see communication between processes, and says so."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    x = weft.shard(torch.ones(4, 6), mesh, P("dp"))
+    try:
+        torch.compile(lambda x: x * 2, backend="eager")(x)
+    except Exception as error:
+        assert "torch.compile does not compile tensors that lie on several processes" in str(error)
+    else:
+        raise AssertionError("it was compiled")
+
+
 def main(path: str) -> None:
     """Trains, saves and loads in another layout."""
     weft.distributed.init(devices_per_process=2)
@@ -74,6 +119,9 @@ def main(path: str) -> None:
         torch.testing.assert_close(other.full_tensor().cpu(), one, rtol=1e-9, atol=1e-12)
     check_local_map()
     check_meta()
+    check_to()
+    check_vmap()
+    check_compile_is_refused()
     weft.distributed.shutdown()
 
 

@@ -6,7 +6,10 @@ import sys
 
 import torch
 
-__all__ = ["announce", "is_traced"]
+from ..runtime.process_group.execution import spans
+from ..sharding.mesh import DeviceMesh
+
+__all__ = ["announce", "check_compilable", "is_traced"]
 
 _announced = False
 _CALLED = ("weft.sharding", "weft.planning", "weft.rules", "weft.runtime", "weft.tensor")
@@ -25,6 +28,15 @@ def is_traced() -> bool:
     if not torch._C._len_torch_dispatch_stack():
         return False
     return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
+
+
+def check_compilable(mesh: DeviceMesh) -> None:
+    """Raises where a compiler would have to record communication between processes, which it cannot yet."""
+    if spans(mesh):
+        raise NotImplementedError(
+            f"torch.compile does not compile tensors that lie on several processes, as those on the mesh {mesh} do: call the "
+            "model as it is, or compile what weft.local_map runs on the shards of each device"
+        )
 
 
 def announce() -> None:

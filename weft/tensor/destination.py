@@ -35,10 +35,10 @@ class Destination:
 def destination(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Destination:
     """Tells apart torch's forms of `to`: `(device, dtype, ...)`, `(dtype, ...)` and `(other, ...)`.
 
-    >>> destination(("cpu", None, False), {})
-    Destination(where=device(type='cpu'), args=(None, False), kwargs={})
-    >>> destination((torch.zeros(1, dtype=torch.int8), True), {})
-    Destination(where=device(type='cpu'), args=(torch.int8, True), kwargs={})
+    >>> destination(("cpu", None, False), {}).where, destination(("cpu", None, False), {}).args
+    (device(type='cpu'), (None, False))
+    >>> destination((torch.zeros(1, dtype=torch.int8), True), {}).args
+    (torch.int8, True)
     """
     others = dict(kwargs)
     if args:

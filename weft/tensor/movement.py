@@ -210,3 +210,18 @@ def _aligned(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor | None:
 
 Tensor._align = staticmethod(_aligned)
 Tensor._move = staticmethod(move)
+
+
+def _as_tangent(
+    grad: torch.Tensor, expected: tuple[Layout, DeviceMapping | None], expected_type: type | None = None
+) -> torch.Tensor | None:
+    """A plain gradient as a compiled backward pass expects it; None where it expects something else than Weft's tensors."""
+    if expected_type is not Tensor or type(grad) is not torch.Tensor:
+        return None
+    return move(grad, expected[0], asked=expected[1], op="gradient")
+
+
+# Torch asks a gradient itself to become what a compiled backward pass expects, and makes plain zeros for outputs that had
+# no part in the loss: they have to know how.
+if not hasattr(torch.Tensor, "__coerce_same_metadata_as_tangent__"):
+    torch.Tensor.__coerce_same_metadata_as_tangent__ = _as_tangent  # type: ignore[attr-defined]

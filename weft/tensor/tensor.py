@@ -19,7 +19,7 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
-from .compiling import announce
+from .compiling import announce, check_compilable
 from .destination import destination
 from .total import Total, note_write
 
@@ -342,6 +342,7 @@ class Tensor(torch.Tensor):
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[Layout, DeviceMapping | None]]:
         announce()
+        check_compilable(self._layout.mesh)
         # Layouts are worked out for sizes that are known: another size is compiled anew.
         for x in (self, *self._current()):
             x._dynamo_static_indices = set(range(x.dim()))  # type: ignore[attr-defined]
@@ -363,14 +364,16 @@ class Tensor(torch.Tensor):
         facts = (self._layout, self._asked, tuple(self.shape), self.stride(), self.dtype, self.requires_grad, pieces)
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
-    def __coerce_tangent_metadata__(self) -> Tensor:
+    def __coerce_tangent_metadata__(self) -> torch.Tensor:
         """For torch.compile: the layout in which the gradient of this output is expected. Gradients are not pending."""
         return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None))
 
     def __coerce_same_metadata_as_tangent__(
-        self, expected: tuple[Layout, DeviceMapping | None], expected_type: type | None = None
-    ) -> Tensor:
-        """For torch.compile: this gradient in the layout that a compiled backward pass was traced with."""
+        self, expected: tuple[Layout, DeviceMapping | None] | None, expected_type: type | None = None
+    ) -> torch.Tensor:
+        """For torch.compile: this gradient in the layout that a compiled backward pass was traced with, or plain."""
+        if expected is None:
+            return self.full_tensor()
         return cast(Tensor, Tensor._move(self, expected[0], asked=expected[1], op="gradient"))
 
     def __getattr__(self, name: str) -> Any:

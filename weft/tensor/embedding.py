@@ -13,6 +13,7 @@ from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
+from .arguments import argument
 from .dispatch import run_by_rule, run_in
 from .handling import handler
 from .tensor import Tensor
@@ -32,6 +33,10 @@ _MOST_TABLES = 1024
 def _lookup(func: Op, args: Args, kwargs: Kwargs) -> object:
     table = args[0]
     if isinstance(table, Tensor):
+        if argument(func, args, kwargs, "sparse") and table.requires_grad and torch.is_grad_enabled():
+            raise NotImplementedError(
+                "a sharded table has no sparse gradient: use sparse=False (the gradient then lies like the table), or table.requires_grad_(False)"
+            )
         if len(_axes_of_rows) >= _MOST_TABLES:
             _axes_of_rows.clear()
         _axes_of_rows[table.mesh, table.shape[0], table.shape[1]] = table._layout.splits[0]

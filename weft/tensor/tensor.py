@@ -21,6 +21,7 @@ from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
 from .compiling import announce, check_compilable
 from .destination import destination
+from .number import as_number
 from .total import Total, note_write
 
 if TYPE_CHECKING:
@@ -286,6 +287,21 @@ class Tensor(torch.Tensor):
     def tolist(self) -> Any:
         """The whole value as nested lists."""
         return cast(Tensor, self.detach()).full_tensor().tolist()
+
+    def __float__(self) -> float:
+        return as_number(super().__float__)
+
+    def __int__(self) -> int:
+        return as_number(super().__int__)
+
+    def __index__(self) -> int:
+        return as_number(super().__index__)
+
+    def __bool__(self) -> bool:
+        return as_number(super().__bool__)
+
+    def __complex__(self) -> complex:
+        return as_number(super().__complex__)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         return self._only_piece().__dlpack__(**kwargs)

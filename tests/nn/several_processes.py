@@ -7,6 +7,7 @@ import sys
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import weft
 from weft import P
@@ -90,6 +91,20 @@ def check_vmap() -> None:
     assert torch.equal(moved.full_tensor().cpu(), x)
 
 
+def check_counting() -> None:
+    """Each process counts the operations of the whole, as plain torch does."""
+    counts = []
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    plain = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
+    model = weft.nn.shard_module(copy.deepcopy(plain), mesh, {"0.*": P("tp"), "2.weight": P(None, "tp")})
+    x = torch.ones(4, 6)
+    for each, batch in ((plain, x), (model, weft.shard(x, mesh, P("dp")))):
+        with FlopCounterMode(display=False) as counter:
+            each(batch).sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1]
+
+
 def check_compile_is_refused() -> None:
     """A compiler cannot see communication between processes, and says so."""
     mesh = weft.make_mesh({"dp": 2, "tp": 2})
@@ -121,6 +136,7 @@ def main(path: str) -> None:
     check_meta()
     check_to()
     check_vmap()
+    check_counting()
     check_compile_is_refused()
     weft.distributed.shutdown()
 

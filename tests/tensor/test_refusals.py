@@ -67,7 +67,7 @@ def test_flexible_attention() -> None:
     with pytest.raises(torch._dynamo.exc.Unsupported, match="flex_attention does not take sharded tensors: use torch"):
         flex_attention(*sharded)
     heads = P("dp", "tp")
-    local = weft.local_map(lambda q, k, v: flex_attention(q, k, v), (heads, heads, heads), heads, mesh=MESH)
+    local = weft.local_map(flex_attention, (heads, heads, heads), heads, mesh=MESH)
     torch.testing.assert_close(local(*sharded).full_tensor(), flex_attention(*plain), rtol=1e-4, atol=1e-5)
 
 

@@ -261,3 +261,37 @@ def test_a_module_goes_through_meta_and_comes_back_in_its_layouts() -> None:
     for one, other in zip(expected.parameters(), made.parameters(), strict=True):
         torch.testing.assert_close(other.grad.full_tensor(), one.grad)
         assert other.grad._layout is other._layout
+
+
+VIEWS: dict[str, Call] = {
+    "as it is": lambda x: x,
+    "turned": lambda x: x.permute(*reversed(range(x.dim()))),
+    "swapped": lambda x: x.transpose(0, -1),
+    "sliced": lambda x: x[..., ::2],
+    "expanded": lambda x: x.unsqueeze(0).expand(2, *x.shape),
+}
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 2), (4, 1, 6), (1, 1, 3), (4, 0, 2), (2, 3, 4, 4)], ids=str)
+@pytest.mark.parametrize("view", VIEWS)
+def test_strides_of_what_is_made_like_a_tensor_are_torchs(view: str, shape: tuple[int, ...]) -> None:
+    x = torch.zeros(shape, device=HOME)
+    for options in ({}, {"memory_format": torch.contiguous_format}, {"memory_format": torch.preserve_format}):
+        for spec in (P("dp"), P(None, "tp")):
+            one, other = VIEWS[view](x), VIEWS[view](weft.shard(x, MESH, spec))
+            like = torch.empty_strided(other.shape, other.stride(), device=HOME)
+            assert one.shape == other.shape
+            for device in (None, "meta"):
+                made = torch.zeros_like(other, device=device, **options)
+                assert made.stride() == torch.zeros_like(like, device=device, **options).stride()
+
+
+def test_random_numbers_like_a_tensor_are_torchs_in_any_order_of_dims() -> None:
+    x = weft.shard(plain(), MESH, P("dp", "tp"))
+    for like in (x, x.mT):
+        torch.manual_seed(0)
+        found = torch.rand_like(like)
+        torch.manual_seed(0)
+        assert torch.equal(
+            found.full_tensor(), torch.rand_like(torch.empty_strided(like.shape, like.stride(), device=HOME))
+        )

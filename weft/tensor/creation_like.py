@@ -19,7 +19,7 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .handling import handler
 from .movement import from_plain
-from .tensor import Tensor, wrap
+from .tensor import Tensor, row_major, wrap
 
 aten = torch.ops.aten
 
@@ -73,6 +73,8 @@ def _new(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 def _there(layout: Layout, x: Tensor, kwargs: Kwargs) -> Layout:
     """The layout of a new tensor: the other's, or on one device where it is to be on another kind of devices."""
+    if kwargs.get("device") is None:
+        return layout
     kind = _kind(x, kwargs)
     if kind in ("meta", residence(layout.mesh).device.type):
         return layout
@@ -105,7 +107,7 @@ def _wrapped(
     strides: Sequence[int] | None = None,
 ) -> Tensor:
     dtype = cast("torch.dtype | None", kwargs.get("dtype")) or x.dtype
-    device = _META if _kind(x, kwargs) == "meta" else None
+    device = _META if not pieces and _kind(x, kwargs) == "meta" else None
     return wrap(tuple(pieces), layout, shape, dtype=dtype, strides=strides, device=device)
 
 
@@ -113,38 +115,46 @@ def _filled(layout: Layout, x: Tensor, func: Op, rest: Args, kwargs: Kwargs) -> 
     here = holding(layout)
     kept = _kept(kwargs)
     if here.unified and layout.mesh == x.mesh and not x._layout.pending:
-        elsewhere = {} if _kind(x, kwargs) == x.device.type else {"device": _device(here, 0, x, kwargs)}
+        elsewhere = {"device": _device(here, 0, x, kwargs)} if kwargs.get("device") is not None else {}
         return _wrapped([func(x._pieces[0], *rest, **kept, **elsewhere)], layout, x.shape, x, kwargs)
-    order = _order(x, func, rest, kept)
+    strides = _strides(x, func, rest, kept)
     pieces = [
-        func(_shaped(here.piece_shape(i, x.shape), order, x.dtype, _device(here, i, x, kwargs)), *rest, **kept)
+        func(_shaped(here.piece_shape(i, x.shape), strides, x.dtype, _device(here, i, x, kwargs)), *rest, **kept)
         for i in range(here.count)
     ]
-    strides = None if order is None else _permuted(x.shape, order).stride()
     return _wrapped(pieces, layout, x.shape, x, kwargs, strides)
 
 
-def _order(x: Tensor, func: Op, rest: Args, kwargs: Kwargs) -> tuple[int, ...] | None:
-    """In which order torch would put the dims of the new tensor in memory, major first; None: as they come."""
-    if x.is_contiguous() and "memory_format" not in kwargs:
-        return None
+def _strides(x: Tensor, func: Op, rest: Args, kwargs: Kwargs) -> tuple[int, ...] | None:
+    """The strides that torch would give the new tensor; None: those of a contiguous one."""
+    if "memory_format" not in kwargs:
+        if x.stride() == row_major(x.shape):
+            return None
+        if _is_dense(x):
+            return x.stride()
     with _disable_current_modes():  # whoever looks on is to see what the devices do
         made = func(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=_META), *rest, **kwargs)
-    strides = made.stride()
-    return tuple(sorted(range(x.dim()), key=lambda dim: (-strides[dim], dim)))
+    return cast("tuple[int, ...]", made.stride())
 
 
-def _permuted(shape: Sequence[int], order: tuple[int, ...]) -> torch.Tensor:
-    with _disable_current_modes():
-        return torch.empty_permuted(tuple(shape), order, device=_META)
+def _is_dense(x: torch.Tensor) -> bool:
+    """Whether the elements fill a piece of memory, in whatever order of dims."""
+    step = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size != 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
 
 
 def _shaped(
-    shape: Sequence[int], order: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device
+    shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """A tensor to make others like; one whose dims come in order takes no memory."""
-    if order is None:
+    """A tensor to make others like, its dims in the order that strides say; a contiguous one takes no memory."""
+    if strides is None:
         return torch.empty((), dtype=dtype, device=device).expand(tuple(shape))
+    order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
     return torch.empty_permuted(tuple(shape), order, dtype=dtype, device=device)
 
 
@@ -156,5 +166,5 @@ def _random_like(func: Op, args: Args, kwargs: Kwargs) -> object:
     if holding(layout).unified or _kind(x, kwargs) == "meta":
         return _filled(layout, x, func, args[1:], kwargs)
     rest, kept = args[1:], _kept(kwargs)
-    base = _shaped(x.shape, _order(x, func, rest, kept), x.dtype, residence(layout.mesh).device)
+    base = _shaped(x.shape, _strides(x, func, rest, kept), x.dtype, residence(layout.mesh).device)
     return from_plain(func(base, *rest, **kept), layout)

@@ -127,7 +127,7 @@ def _filled(layout: Layout, x: Tensor, func: Op, rest: Args, kwargs: Kwargs) -> 
 
 def _strides(x: Tensor, func: Op, rest: Args, kwargs: Kwargs) -> tuple[int, ...] | None:
     """The strides that torch would give the new tensor; None: those of a contiguous one."""
-    if "memory_format" not in kwargs:
+    if kwargs.get("memory_format") in (None, torch.preserve_format):
         if x.stride() == row_major(x.shape):
             return None
         if _is_dense(x):
@@ -140,6 +140,8 @@ def _strides(x: Tensor, func: Op, rest: Args, kwargs: Kwargs) -> tuple[int, ...]
 def _is_dense(x: torch.Tensor) -> bool:
     """Whether the elements fill a piece of memory, in whatever order of dims."""
     step = 1
+    if not x.numel():
+        return True
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size != 1:
             if stride != step:

@@ -91,6 +91,30 @@ def check_vmap() -> None:
     assert torch.equal(moved.full_tensor().cpu(), x)
 
 
+def check_padded() -> None:
+    """Packed sequences, an encoder that leaves padding out, and scalars that torch reads by itself."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    torch.manual_seed(3)
+    recurrent = nn.LSTM(6, 4, batch_first=True)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), 1).eval()
+    x, lengths = torch.randn(4, 5, 6), torch.tensor([2, 5, 1, 3])
+    mask = torch.arange(5) >= lengths[:, None]
+    results = []
+    for spread in (False, True):
+        batch = weft.shard(x, mesh, P("dp")) if spread else x
+        if spread:
+            weft.nn.shard_module(recurrent, mesh, {"weight_ih*": P("tp")})
+            weft.nn.shard_module(encoder, mesh, {"*linear1.*": P("tp")})
+        packed = nn.utils.rnn.pack_padded_sequence(batch, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        padded, _ = nn.utils.rnn.pad_packed_sequence(recurrent(packed)[0], batch_first=True)
+        with torch.no_grad():
+            encoded = encoder(batch, src_key_padding_mask=mask)
+        results.append([padded.detach(), encoded, torch.tensor([encoded.sum(), 1.0])])
+    for expected, found in zip(*results, strict=True):
+        value = found.full_tensor() if isinstance(found, weft.Tensor) else found
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-4)
+
+
 def check_counting() -> None:
     """Each process counts the operations of the whole, as plain torch does."""
     counts = []
@@ -136,6 +160,7 @@ def main(path: str) -> None:
     check_meta()
     check_to()
     check_vmap()
+    check_padded()
     check_counting()
     check_compile_is_refused()
     weft.distributed.shutdown()

@@ -17,24 +17,25 @@ MESH = weft.make_mesh({"dp": 2, "tp": 2})
 HOME = residence(MESH).device
 
 
-def table(sparse: bool) -> nn.Embedding:
+def table(kind: str, sparse: bool) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Embedding(8, 4, sparse=sparse).to(HOME)
+    return {"Embedding": nn.Embedding, "EmbeddingBag": nn.EmbeddingBag}[kind](8, 4, sparse=sparse).to(HOME)
 
 
 TOKENS = torch.tensor([[1, 2, 2], [7, 0, 1]], device=HOME)
 
 
-def test_sparse_gradients_of_a_table() -> None:
-    model = weft.nn.shard_module(table(sparse=True), MESH, {"weight": P("tp")})
+@pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag"])
+def test_sparse_gradients_of_a_table(kind: str) -> None:
+    model = weft.nn.shard_module(table(kind, sparse=True), MESH, {"weight": P("tp")})
     with torch.no_grad():
-        assert torch.equal(model(TOKENS).full_tensor(), table(sparse=False)(TOKENS))
+        assert torch.equal(model(TOKENS).full_tensor(), table(kind, sparse=False)(TOKENS))
     for _ in range(2):  # also when the call is known
         with pytest.raises(NotImplementedError, match=r"no sparse (gradient|form): use sparse=False"):
             model(TOKENS).sum().backward()
     model.sparse = False
     model(TOKENS).square().sum().backward()
-    expected = table(sparse=True)
+    expected = table(kind, sparse=True)
     expected(TOKENS).square().sum().backward()
     torch.testing.assert_close(model.weight.grad.full_tensor(), expected.weight.grad.to_dense())
 

@@ -249,9 +249,8 @@ class Tensor(torch.Tensor):
         if isinstance(where, DeviceMapping):
             there = self.redistribute(where)
         elif self.is_meta and not isinstance(where, Device):
-            raise NotImplementedError(
-                "Cannot copy out of meta tensor; no data!"
-            )  # torch.nn.Module looks for these words
+            # The words that torch.nn.Module looks for, to say that to_empty is the way.
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         else:
             there = self._on(_weft_device(where) if isinstance(where, torch.device) else where)
         return there.to(*asked.before(None), **asked.kwargs)
@@ -275,19 +274,6 @@ class Tensor(torch.Tensor):
         single = NamedMapping(DeviceMesh.single(device), ())
         return cast(Tensor, Tensor._move(self, single.layout(self.dim()), asked=single, op="to_device"))
 
-    def numpy(self, *, force: bool = False) -> Any:
-        """The whole value as a NumPy array."""
-        whole = self.full_tensor().cpu()
-        return whole.numpy(force=True) if force else whole.numpy()
-
-    def __array__(self, dtype: Any = None) -> Any:
-        whole = self.full_tensor().cpu()
-        return whole.__array__(dtype) if dtype is not None else whole.__array__()
-
-    def tolist(self) -> Any:
-        """The whole value as nested lists."""
-        return cast(Tensor, self.detach()).full_tensor().tolist()
-
     def __float__(self) -> float:
         return as_number(super().__float__)
 
@@ -302,6 +288,19 @@ class Tensor(torch.Tensor):
 
     def __complex__(self) -> complex:
         return as_number(super().__complex__)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """The whole value as a NumPy array."""
+        whole = self.full_tensor().cpu()
+        return whole.numpy(force=True) if force else whole.numpy()
+
+    def __array__(self, dtype: Any = None) -> Any:
+        whole = self.full_tensor().cpu()
+        return whole.__array__(dtype) if dtype is not None else whole.__array__()
+
+    def tolist(self) -> Any:
+        """The whole value as nested lists."""
+        return cast(Tensor, self.detach()).full_tensor().tolist()
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         return self._only_piece().__dlpack__(**kwargs)

@@ -260,3 +260,15 @@ def test_what_cannot_be_captured() -> None:
         wg.capture(torch.exp, 3)
     with pytest.raises(TypeError, match="a captured function gives tensors, but this one gave 3"):
         wg.capture(lambda x: 3, torch.ones(2))
+
+
+def test_what_each_device_holds_can_be_a_graphs_input() -> None:
+    kind = DistributedTensorType("float32", [4, 6], LINE, [Sharded(0)])
+    with Graph(
+        "local", input_types=[*kind.local_types, *DistributedBufferType("u8", [8], LINE, [Sharded(0)]).local_types]
+    ) as graph:
+        graph.output(graph.inputs[0] * 2)
+    assert [str(given) for given in graph.input_types] == [
+        *map(str, kind.local_types),
+        *map(str, DistributedBufferType("u8", [8], LINE, [Sharded(0)]).local_types),
+    ]

@@ -56,6 +56,18 @@ def test_allgather_concatenates(axis: int) -> None:
     assert all(torch.equal(x, torch.cat(data, axis)) for x in got)
 
 
+def test_allgather_of_nothing_is_nothing() -> None:
+    with Graph("empty"):
+        assert ops.allgather([], []) == []
+
+
+def test_a_scatter_to_one_device_gives_the_chunk() -> None:
+    data = on_devices(1, 3, 2)
+    got = run_on_devices(ops.distributed_scatter, data)
+    assert len(got) == 1
+    assert torch.equal(got[0], data[0])
+
+
 def test_allgather_takes_uneven_sizes_along_the_axis() -> None:
     data = [torch.randn(n, 2) for n in (3, 0, 5)]
     for got in run_on_devices(ops.allgather, data):
@@ -289,7 +301,7 @@ REFUSALS = [
         r"signal buffer 1 is f32\[4096\] on cpu:1",
         lambda v: ops.allgather([v.x0, v.x1], [v.s0, v.float_signal]),
     ),
-    (ValueError, r"allgather needs at least one input", lambda v: ops.allgather([], [])),
+    (ValueError, r"allgather needs at least one input", lambda v: ops.allgather([], [v.s0])),
     (TypeError, r"takes one tensor per device, but got one value", lambda v: ops.allgather(v.x0, [v.s0])),
     (ValueError, r"got 2 inputs and 3 signal buffers", lambda v: ops.allgather([v.x0, v.x1], [v.s0, v.s1, v.s2])),
     (ValueError, r"needs each device once", lambda v: ops.allgather([v.x0, v.repeated], [v.s0, v.s1])),
@@ -323,7 +335,7 @@ REFUSALS = [
     (ValueError, r"a source is there twice", lambda v: ops.ppermute([v.x0, v.x1], [v.s0, v.s1], [(0, 0), (0, 1)])),
     (ValueError, r"a destination is there twice", lambda v: ops.ppermute([v.x0, v.x1], [v.s0, v.s1], [(0, 1), (1, 1)])),
     (ValueError, r"needs at least one chunk", lambda v: ops.distributed_scatter([], [v.s0, v.s1])),
-    (ValueError, r"at least 2 signal buffers", lambda v: ops.distributed_scatter([v.x0], [v.s0])),
+    (ValueError, r"a signal buffer per device, but got none", lambda v: ops.distributed_scatter([v.x0], [])),
     (
         ValueError,
         r"3 signal buffers do not divide into 2 chunks",

@@ -7,6 +7,7 @@ import sys
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import weft
 from weft import P
@@ -57,6 +58,89 @@ def check_meta() -> None:
     assert torch.equal(made.weight.full_tensor(), nn.Linear(6, 8, device=made.weight.device).weight)
 
 
+def check_to() -> None:
+    """A module goes through meta and comes back, in the layouts it had; nothing comes out of meta."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    torch.manual_seed(2)
+    plain = nn.Linear(6, 8)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
+    values = {name: x.detach().clone() for name, x in plain.named_parameters()}
+    model = weft.nn.shard_module(plain, mesh, {"weight": P("tp", "dp")})
+    home = model.weight.device
+    for moved in (model.to(home), model.to(home, torch.float64).float(), model.to("meta").to_empty(device=home)):
+        assert moved.weight.mapping.layout(2) is weft.NamedMapping(mesh, P("tp", "dp")).layout(2)
+        assert moved.weight.device == home
+    model.load_state_dict(values)
+    model(torch.ones(2, 6, device="cpu")).sum().backward()
+    optimizer.step()  # was made before the parameters were sharded
+    assert torch.allclose(model.weight.full_tensor().cpu(), values["weight"].cpu() - 1)
+    shards = [torch.empty(4, 3, device="meta") for _ in range(2)]
+    assert weft.from_local(shards, model.weight.mapping).is_meta
+    try:
+        model.weight.to("meta").to(home)
+    except NotImplementedError as error:
+        assert str(error) == "Cannot copy out of meta tensor; no data!"
+
+
+def check_vmap() -> None:
+    """A batch dim that is split over the processes stays split."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    x = torch.arange(48.0, device="cpu").reshape(4, 2, 6)
+    moved = torch.vmap(lambda v: weft.shard(v, mesh, P(None, "tp")))(weft.shard(x, mesh, P("dp")))
+    assert moved.mapping.layout(3) is weft.NamedMapping(mesh, P("dp", None, "tp")).layout(3)
+    assert torch.equal(moved.full_tensor().cpu(), x)
+
+
+def check_padded() -> None:
+    """Packed sequences, an encoder that leaves padding out, and scalars that torch reads by itself."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    torch.manual_seed(3)
+    recurrent = nn.LSTM(6, 4, batch_first=True)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), 1).eval()
+    x, lengths = torch.randn(4, 5, 6), torch.tensor([2, 5, 1, 3])
+    mask = torch.arange(5) >= lengths[:, None]
+    results = []
+    for spread in (False, True):
+        batch = weft.shard(x, mesh, P("dp")) if spread else x
+        if spread:
+            weft.nn.shard_module(recurrent, mesh, {"weight_ih*": P("tp")})
+            weft.nn.shard_module(encoder, mesh, {"*linear1.*": P("tp")})
+        packed = nn.utils.rnn.pack_padded_sequence(batch, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        padded, _ = nn.utils.rnn.pad_packed_sequence(recurrent(packed)[0], batch_first=True)
+        with torch.no_grad():
+            encoded = encoder(batch, src_key_padding_mask=mask)
+        results.append([padded.detach(), encoded, torch.tensor([encoded.sum(), 1.0])])
+    for expected, found in zip(*results, strict=True):
+        value = found.full_tensor() if isinstance(found, weft.Tensor) else found
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-4)
+
+
+def check_counting() -> None:
+    """Each process counts the operations of the whole, as plain torch does."""
+    counts = []
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    plain = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
+    model = weft.nn.shard_module(copy.deepcopy(plain), mesh, {"0.*": P("tp"), "2.weight": P(None, "tp")})
+    x = torch.ones(4, 6)
+    for each, batch in ((plain, x), (model, weft.shard(x, mesh, P("dp")))):
+        with FlopCounterMode(display=False) as counter:
+            each(batch).sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1]
+
+
+def check_compile_is_refused() -> None:
+    """A compiler cannot see communication between processes, and says so."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    x = weft.shard(torch.ones(4, 6), mesh, P("dp"))
+    try:
+        torch.compile(lambda x: x * 2, backend="eager")(x)
+    except torch._dynamo.exc.TorchDynamoException as error:
+        assert "torch.compile does not compile tensors that lie on several processes" in str(error)
+    else:
+        raise AssertionError("it was compiled")
+
+
 def main(path: str) -> None:
     """Trains, saves and loads in another layout."""
     weft.distributed.init(devices_per_process=2)
@@ -74,6 +158,11 @@ def main(path: str) -> None:
         torch.testing.assert_close(other.full_tensor().cpu(), one, rtol=1e-9, atol=1e-12)
     check_local_map()
     check_meta()
+    check_to()
+    check_vmap()
+    check_padded()
+    check_counting()
+    check_compile_is_refused()
     weft.distributed.shutdown()
 
 

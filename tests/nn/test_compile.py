@@ -131,3 +131,46 @@ def test_devices_with_memories_of_their_own_compile_too() -> None:
         assert torch.allclose(found.full_tensor(), weight.grad.full_tensor())
     finally:
         use_separate_memory(False)
+
+
+class Scored(nn.Module):
+    """Gives a loss and what it was computed from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.inner(x).tanh()
+        logits = self.outer(hidden)
+        return {"loss": logits.square().mean(), "logits": logits, "hidden": hidden}
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+@pytest.mark.parametrize("used", [("loss",), ("logits", "hidden")], ids=str)
+def test_outputs_that_the_loss_does_not_use(used: tuple[str, ...], separate: bool) -> None:
+    torch._dynamo.reset()
+    use_separate_memory(separate)
+    try:
+        torch.manual_seed(0)
+        plain = Scored().double()
+        model = weft.nn.shard_module(copy.deepcopy(plain), MESH, {"inner.*": P("tp"), "outer.weight": P(None, "tp")})
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        x = torch.randn(4, 6, dtype=torch.float64)
+        expected, found = plain(x), compiled(weft.shard(x, MESH, P("dp")))
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name].full_tensor(), value, rtol=1e-9, atol=1e-12)
+        for results in (expected, found):
+            sum(results[name].square().sum() for name in used).backward()
+        for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(other.grad.full_tensor(), one.grad, rtol=1e-9, atol=1e-12)
+            assert other.grad.mapping.layout(other.dim()) is other.mapping.layout(other.dim())
+    finally:
+        use_separate_memory(False)
+
+
+def test_a_plain_gradient_of_a_compiled_output() -> None:
+    torch._dynamo.reset()
+    w = weft.shard(torch.randn(6, 4), MESH, P("tp")).requires_grad_()
+    torch.compile(lambda w: w * 3, backend="aot_eager", fullgraph=True)(w).backward(torch.ones(6, 4))
+    assert torch.equal(w.grad.full_tensor(), torch.full((6, 4), 3.0))

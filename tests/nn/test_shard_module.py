@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import weakref
 
 import pytest
 import torch
@@ -225,3 +226,62 @@ def test_wrong_kinds_are_refused() -> None:
         weft.nn.shard_module(model(), MESH, [("*", P())])
     with pytest.raises(TypeError, match="a name pattern is a string"):
         weft.nn.shard_module(model(), MESH, {0: P()})
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1),
+    "AdamW, one by one": lambda p: torch.optim.AdamW(p, lr=0.1, foreach=False),
+}
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+@pytest.mark.parametrize("steps_before", [0, 2])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_made_before_goes_on_with_the_parameters(name: str, steps_before: int, separate: bool) -> None:
+    use_separate_memory(separate)
+    try:
+        plain, sharded = model().double(), model().double()
+        held = list(sharded.parameters())
+        optimizers = [OPTIMIZERS[name](m.parameters()) for m in (plain, sharded)]
+        for step in range(steps_before + 2):
+            if step == steps_before:
+                weft.nn.shard_module(sharded, MESH, {"0.*": P("tp"), "2.weight": P("dp", "tp")})
+                assert all(one is other for one, other in zip(held, sharded.parameters(), strict=True))
+            x = torch.randn(4, 6, dtype=torch.float64)
+            for m, optimizer in zip((plain, sharded), optimizers, strict=True):
+                optimizer.zero_grad()
+                m(x).square().sum().backward()
+                optimizer.step()
+        for one, other in zip(plain.parameters(), sharded.parameters(), strict=True):
+            assert isinstance(other, Tensor)
+            torch.testing.assert_close(other.full_tensor(), one, rtol=1e-6, atol=1e-6)
+    finally:
+        use_separate_memory(False)
+
+
+def test_hooks_on_gradients_go_along() -> None:
+    m, seen = nn.Linear(6, 9), []
+    m.weight.register_post_accumulate_grad_hook(seen.append)
+    weft.nn.shard_module(m, MESH, {"weight": P("tp")})
+    m(torch.ones(2, 6)).sum().backward()
+    assert len(seen) == 1
+    assert seen[0] is m.weight
+
+
+def test_an_optimizer_that_is_left_behind_is_told_of() -> None:
+    m = nn.Linear(6, 9)
+    reference, optimizer = weakref.ref(m.weight), torch.optim.SGD(m.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="an optimizer holds the old 'weight', which shard_module had to replace"):
+        weft.nn.shard_module(m, MESH, {"weight": P("tp")})
+    assert isinstance(m.weight, Tensor)
+    assert m.weight is not reference()
+    assert m.bias is optimizer.param_groups[0]["params"][1]
+
+
+def test_a_parameter_that_cannot_stay_the_same_object_is_replaced() -> None:
+    m = nn.Linear(6, 9)
+    x = torch.randn(2, 6)
+    alive = m(x)  # has saved the weight
+    weft.nn.shard_module(m, MESH, {"weight": P("tp")})
+    assert torch.allclose(m(x).full_tensor(), alive)

@@ -49,13 +49,22 @@ def test_names_to_placements_and_back_or_the_order_would_be_lost(data, rank):
             mapping.to_placements()
 
 
+def _says_all(mapping):
+    """Whether placements say all of a mapping, and none of them is pending."""
+    try:
+        return not any(isinstance(p, Partial) for p in mapping.to_placements())
+    except ConversionError:
+        return False
+
+
 @given(mapped_shapes())
 def test_one_layout_under_both_names(case):
     mapping, shape = case
     layout = mapping.layout(len(shape))
     assert named_mapping(layout).layout(len(shape)) is layout
     assert mapping.is_fully_replicated == layout.is_replicated
-    assert mapping.is_fully_resolved == (not layout.pending)
+    assert mapping.is_settled == (not layout.pending)
+    assert mapping.is_fully_resolved == _says_all(mapping)
     assert {*layout.split_axes, *layout.pending_axes, *layout.replicated_axes} == set(mapping.mesh.axis_names)
     assert len(layout.split_axes) + len(layout.pending_axes) + len(layout.replicated_axes) == mapping.mesh.ndim
 
@@ -95,6 +104,55 @@ def test_names_in_both_vocabularies():
     assert NamedMapping(MESH, P()).is_fully_replicated
     assert NamedMapping(MESH, P("dp")).is_fully_resolved
     assert not NamedMapping(MESH, [DimSpec(["dp"], is_open=True)]).is_fully_resolved
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        NamedMapping(MESH, P("dp"), priorities=[1]),
+        NamedMapping(MESH, P("dp"), memory_kind="pinned_host"),
+        NamedMapping(MESH, P(("tp", "dp"))),
+        NamedMapping(MESH, [DimSpec(["dp"], is_open=True)]),
+        NamedMapping(MESH, P("dp"), ["tp"]),
+        NamedMapping(MESH, P(("dp", "tp"))),
+        PlacementMapping(MESH, [Sharded(0), Partial()]),
+        PlacementMapping(MESH, [Sharded(0), Sharded(0)]),
+    ],
+    ids=str,
+)
+def test_resolved_is_what_placements_can_say(mapping):
+    assert mapping.is_fully_resolved == _says_all(mapping)
+
+
+def test_an_axis_of_size_one_takes_nothing_away():
+    mesh = make_mesh({"one": 1, "dp": 2})
+    whole = [
+        NamedMapping(mesh, P("one")),
+        NamedMapping(mesh, P(), ["one"]),
+        PlacementMapping(mesh, [Sharded(0), Replicated()]),
+        PlacementMapping(mesh, [Partial(), Replicated()]),
+    ]
+    assert all(mapping.is_fully_replicated and mapping.layout(1).is_replicated for mapping in whole)
+    split = [NamedMapping(mesh, P(("one", "dp"))), PlacementMapping(mesh, [Sharded(0), Partial()])]
+    assert not any(mapping.is_fully_replicated or mapping.layout(1).is_replicated for mapping in split)
+
+
+def test_a_dim_that_is_not_there_is_a_conversion_error():
+    for call in (
+        lambda: PlacementMapping(MESH, [Sharded(2), Replicated()]).layout(2),
+        lambda: PlacementMapping(MESH, [Sharded(-3), Replicated()]).to_named_sharding(2),
+        lambda: PlacementMapping(MESH, [Sharded(0), Replicated()]).to_named_sharding(0),
+    ):
+        with pytest.raises(ConversionError, match="is out of range for a tensor of rank"):
+            call()
+
+
+def test_placements_are_no_partition_spec():
+    for entry in (Sharded(0), Replicated(), Partial()):
+        with pytest.raises(
+            TypeError, match=r"P names mesh axes, .* dim 1 has the placement .*: use P\('dp', None\), or"
+        ):
+            P(None, entry)
 
 
 def test_dim_specs_are_another_way_to_write_names():

@@ -50,7 +50,7 @@ def test_a_submesh_is_the_first_group(mesh, data):
 
 def test_what_a_mesh_says_of_itself():
     assert (MESH.ndim, MESH.num_devices, MESH.mesh_shape, MESH.axis_names) == (2, 8, (2, 4), ("dp", "tp"))
-    assert MESH.axis_size("tp") == MESH.axis_size(1) == MESH.axis_size(-1) == 4
+    assert MESH.axis_size("tp") == MESH.axis_size(1) == 4
     assert MESH.shape == {"dp": 2, "tp": 4}
     assert str(MESH) == "dp=2 × tp=4"
     assert repr(MESH) == "DeviceMesh([CPU(i) for i in range(8)], (2, 4), ('dp', 'tp'))"
@@ -183,6 +183,17 @@ CPUS = [CPU(i) for i in range(8)]
         (lambda: make_mesh({3: 2}), TypeError, "a mesh axis name is a string, but got 3"),
         (lambda: make_mesh({"dp": 2}, devices=CPUS), ValueError, "mesh_shape (2,) needs 2 = 2 devices, but got 8"),
         (
+            lambda: make_mesh(2, 4),
+            TypeError,
+            "make_mesh takes the axes by name, but got 2 and 4: use make_mesh({'dp': 2, 'tp': 4})",
+        ),
+        (lambda: make_mesh(8), TypeError, "make_mesh takes the axes by name, but got 8: use make_mesh({'dp': 8})"),
+        (
+            lambda: make_mesh("dp", 8),
+            TypeError,
+            "make_mesh takes the axes by name, but got 'dp' and 8: use make_mesh({'dp': 8})",
+        ),
+        (
             lambda: make_mesh((2, 4)),
             TypeError,
             "make_mesh needs a name for each axis of (2, 4): use make_mesh({'dp': 2, 'tp': 4})",
@@ -201,8 +212,10 @@ CPUS = [CPU(i) for i in range(8)]
         (
             lambda: MESH.axis_size(2),
             IndexError,
-            "mesh axis 2 is out of range for a mesh with 2 axes 'dp', 'tp': use an index from -2 to 1",
+            "mesh axis 2 is out of range for a mesh with 2 axes 'dp', 'tp': use an index from 0 to 1, or a name",
         ),
+        (lambda: MESH.axis_size(-1), IndexError, "mesh axis -1 is out of range for a mesh with 2 axes"),
+        (lambda: MESH.device_coord(0, -1), IndexError, "mesh axis -1 is out of range for a mesh with 2 axes"),
         (
             lambda: MESH.axis_size(1.5),
             TypeError,

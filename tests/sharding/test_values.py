@@ -180,3 +180,28 @@ def test_the_door_has_the_names_of_the_vocabulary():
     ]
     for public in weft.sharding.__all__:
         assert hasattr(weft.sharding, public)
+
+
+def test_a_reduction_is_its_name():
+    for op in ReduceOp:
+        assert isinstance(op, str)
+        assert op == op.value
+        assert {op: 1}[op.value] == 1
+        assert ReduceOp(str(op)) is op
+        assert f"{op}" == str(op)
+
+
+def test_replicated_is_one_value():
+    assert Replicated() is Replicated()
+    assert pickle.loads(pickle.dumps(Replicated())) is Replicated()
+    assert copy.deepcopy(Replicated()) is Replicated()
+
+
+def test_a_shape_equals_lists_and_tuples_of_its_sizes():
+    shape = Shape([2, "batch"])
+    for same in ([2, "batch"], (2, "batch")):
+        assert shape == same
+        assert same == shape
+        assert (shape != same) is False
+    assert shape != [2]
+    assert hash(shape) == hash(Shape((2, "batch")))

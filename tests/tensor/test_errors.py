@@ -79,6 +79,36 @@ CASES = {
         TypeError,
         "all_reduce must be a tensor, an array or numbers, but got object",
     ),
+    "a spec where the mesh belongs": (
+        lambda: weft.shard(torch.zeros(2), P("a")),
+        TypeError,
+        "shard takes the mesh before the spec, but got P('a') there: use weft.shard(x, mesh, P('a'))",
+    ),
+    "the spec before the mesh": (
+        lambda: weft.shard(torch.zeros(2), P("a"), MESH),
+        TypeError,
+        "shard takes the mesh before the spec, but got P('a') there: use weft.shard(x, mesh, P('a'))",
+    ),
+    "a mapping where the mesh belongs": (
+        lambda: weft.shard(torch.zeros(2), weft.NamedMapping(MESH, P())),
+        TypeError,
+        "shard takes the mesh before the mapping: use weft.shard(x, mapping.mesh, mapping)",
+    ),
+    "no spec": (
+        lambda: weft.shard(torch.zeros(2), MESH),
+        TypeError,
+        "shard takes a spec after the mesh: use weft.shard(x, mesh, P('dp'))",
+    ),
+    "a placement for a spec": (
+        lambda: weft.shard(torch.zeros(2), MESH, weft.Sharded(0)),
+        TypeError,
+        "a spec names mesh axes, one entry per tensor dim, but got the placement Sharded(0): use P('dp', None)",
+    ),
+    "placements for a spec": (
+        lambda: weft.shard(torch.zeros(2), MESH, [weft.Sharded(0)]),
+        TypeError,
+        "P names mesh axes, one entry per tensor dim, but dim 0 has the placement Sharded(0): use P('dp', None)",
+    ),
     "not a mesh": (
         lambda: weft.shard(torch.zeros(2), "mesh", P("a")),
         TypeError,

@@ -1,5 +1,6 @@
 """Moving keeps the value; what is logged is what had to move; gradients come back the same way."""
 
+import inspect
 import itertools
 import math
 
@@ -184,3 +185,26 @@ def test_kinds_that_commute_resolve_together_and_others_one_by_one(memory) -> No
     crossed = weft.from_local([torch.tensor(v) for v in (3.0, 1.0, 1.0, 3.0)], mixed.mapping)
     assert weft.all_reduce(weft.all_reduce(crossed, "sum", "a"), "max").item() == 4
     assert weft.all_reduce(weft.all_reduce(crossed, "max", "b"), "sum").item() == 6
+
+
+def test_reshard_takes_all_that_shard_takes() -> None:
+    assert inspect.signature(weft.reshard).parameters.keys() == inspect.signature(weft.shard).parameters.keys()
+    with pytest.warns(DeprecationWarning, match="use weft.shard"):
+        x = weft.reshard({"x": torch.arange(8.0)}, make_mesh({"dp": 2, "tp": 2}), P("dp"), {"tp"}, async_op=True)
+    assert torch.equal(x["x"].full_tensor(), torch.arange(8.0))
+
+
+@pytest.mark.parametrize("inner", [P(), P("tp"), P(None, "tp"), P("dp"), P("tp", "dp"), P(("tp", "dp"))], ids=str)
+@pytest.mark.parametrize("batch", ["dp", ("dp", "tp"), ("tp", "dp"), None], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_a_batch_dim_of_vmap_keeps_the_axes_that_nobody_asks_for(dim: int, batch: object, inner: P) -> None:
+    mesh = make_mesh({"dp": 2, "tp": 2})
+    x = numbers((4, 6, 8))
+    sharded = weft.shard(x, mesh, [None] * dim + [batch])
+    moved = torch.vmap(lambda v: weft.shard(2 * v, mesh, inner), in_dims=dim, out_dims=dim)(sharded)
+    wanted = weft.NamedMapping(mesh, inner).layout(2)
+    assert moved._layout.without_dim(dim) is wanted
+    assert moved._layout.splits[dim] == tuple(a for a in sharded._layout.splits[dim] if a in wanted.replicated_axes)
+    assert torch.equal(moved.full_tensor(), 2 * x)
+    gradient = torch.vmap(torch.func.grad(lambda v: weft.shard(v, mesh, inner).square().sum()), dim, dim)(sharded)
+    assert torch.equal(gradient.full_tensor(), 2 * x)

@@ -23,11 +23,19 @@ from weft.graph.types import BufferType, DTypeLike, TensorType, torch_dtype
 from weft.graph.values import BufferValue, DLPackArray, HasTensorValue, TensorLike, TensorValue, Value
 from weft.sharding.dims import Dim
 from weft.sharding.shape import Shape
-from weft.sharding.types import DistributedBufferType, DistributedTensorType, TensorLayout
+from weft.sharding.types import (
+    DistributedBufferType,
+    DistributedTensorType,
+    LocalBufferType,
+    LocalTensorType,
+    TensorLayout,
+)
 
 __all__ = ["Graph", "InputType", "InputValue", "OutputValue"]
 
 InputType: TypeAlias = TensorType | BufferType | DistributedKind
+GivenType: TypeAlias = InputType | LocalTensorType | LocalBufferType
+"""What may stand for an input: also what one device holds of a tensor on a mesh."""
 """What a graph can be given: tensors and buffers on one device, or on a mesh."""
 
 InputValue: TypeAlias = TensorValue | BufferValue | DistributedValue
@@ -58,7 +66,7 @@ class Graph:
         self,
         name: str,
         forward: Callable[..., object] | None = None,
-        input_types: Sequence[InputType] | Mapping[str, InputType] = (),
+        input_types: Sequence[GivenType] | Mapping[str, GivenType] = (),
     ) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a graph's name is a string, but got {name!r}: use Graph('block', input_types=[...])")
@@ -273,7 +281,11 @@ class Graph:
                 "give a dim that is just the name"
             )
 
-    def _add_input(self, name: str, kind: InputType) -> None:
+    def _add_input(self, name: str, kind: GivenType) -> None:
+        if isinstance(kind, LocalTensorType):
+            kind = TensorType(torch_dtype(kind.dtype), kind.shape, kind.device)
+        elif isinstance(kind, LocalBufferType):
+            kind = BufferType(torch_dtype(kind.dtype), kind.shape, kind.device)
         if isinstance(kind, (TensorType, BufferType)):
             value: InputValue = self._argument(name, kind)
         elif isinstance(kind, (DistributedTensorType, DistributedBufferType, TensorLayout)):
@@ -336,7 +348,7 @@ def where() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _numbered(types: Sequence[InputType] | InputType) -> Iterator[tuple[str, InputType]]:
+def _numbered(types: Sequence[GivenType] | GivenType) -> Iterator[tuple[str, GivenType]]:
     if not isinstance(types, Sequence):
         raise TypeError(f"input_types is a sequence of types, but got one, {types!r}: use [{types!r}]")
     return ((f"input{i}", kind) for i, kind in enumerate(types))

@@ -33,7 +33,8 @@ def check_fillable(owners: Mapping[str, torch.nn.Module]) -> None:
         if _resetter(owner) is None:
             raise TypeError(
                 f"{name!r} is on the meta device, and {type(owner).__name__}, which holds it, has no reset_parameters to fill it: "
-                "give shard_module init=, a function that is called with each such module, or make the module on a real device"
+                "give shard_module init=, a function that is called with each such module (init=lambda module: None where weights "
+                "are loaded afterwards), or make the module on a real device"
             )
 
 

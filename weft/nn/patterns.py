@@ -70,7 +70,7 @@ def _mapping(pattern: str, spec: Spec, mesh: DeviceMesh) -> DeviceMapping:
         mapping = spec
     else:
         mapping = NamedMapping(mesh, () if spec is None else (spec,) if isinstance(spec, str) else spec)
-    if not mapping.is_fully_resolved:
+    if not mapping.is_settled:
         raise ValueError(
             f"{pattern!r} is given {mapping!r}, which leaves something pending or open: parameters need a settled layout"
         )

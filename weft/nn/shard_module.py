@@ -14,6 +14,8 @@ from ..tensor.communication import redistribute
 from ..tensor.tensor import Tensor
 from .materialize import check_fillable, initialize, unfilled
 from .patterns import Patterns, Spec
+from .recurrent import following_weights
+from .replacing import became, warn_of_optimizers
 from .report import ShardedName, ShardingReport, remember
 
 __all__ = ["shard_module"]
@@ -42,8 +44,8 @@ def shard_module(
 
     `patterns` maps name patterns to specs, the first match decides; names without a match are replicated and listed by
     `sharding_report`; scalars are always replicated. Parameters on the `meta` device are made on the mesh and filled by
-    `init`, called with each module that holds some (default: its `reset_parameters`). Make the optimizer afterwards: the
-    parameters are new objects.
+    `init`, called with each module that holds some (default: its `reset_parameters`). The parameters stay the objects that
+    they were, so an optimizer that holds them goes on with them.
 
     >>> import torch, weft
     >>> from weft import P
@@ -65,9 +67,10 @@ def shard_module(
         check_fillable(owners)
     with torch.no_grad():
         laid = [_laid(entry, mapping) for entry, (mapping, _) in zip(entries, decided, strict=True)]
-    for entry, value in zip(entries, laid, strict=True):
-        for owner, name in entry.places.values():
-            setattr(owner, name, value)
+    with following_weights(module):
+        replaced = _put(entries, laid)
+    if replaced:
+        warn_of_optimizers(replaced, stacklevel=2)
     initialize(module, owners.values(), init)
     remember(module, ShardingReport(mesh, tuple(_reported(entries, laid, [pattern for _, pattern in decided]))))
     return module
@@ -124,7 +127,23 @@ def _laid(entry: _Entry, mapping: DeviceMapping) -> Tensor:
         new.grad = redistribute(old.grad.detach(), mapping, op="shard_module")
     for name, value in _attributes(old):
         setattr(new, name, value)
+    for hook in (getattr(old, "_post_accumulate_grad_hooks", None) or {}).values():
+        new.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
     return new
+
+
+def _put(entries: list[_Entry], laid: list[Tensor]) -> dict[str, torch.Tensor]:
+    """Puts the new tensors where the old ones stand, and gives the parameters that had to be replaced, by name."""
+    replaced: dict[str, torch.Tensor] = {}
+    for i, entry in enumerate(entries):
+        if became(entry.value, laid[i]):
+            laid[i] = cast(Tensor, entry.value)
+            continue
+        for full_name, (owner, name) in entry.places.items():
+            setattr(owner, name, laid[i])
+            if isinstance(entry.value, torch.nn.Parameter):
+                replaced[full_name] = entry.value
+    return replaced
 
 
 def _attributes(x: torch.Tensor) -> Iterator[tuple[str, object]]:

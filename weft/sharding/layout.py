@@ -90,10 +90,10 @@ class Layout:
         used = {*self.dim_of, *self.pending_axes}
         return tuple(axis for axis in self.mesh.axis_names if axis not in used)
 
-    @property
+    @cached_property
     def is_replicated(self) -> bool:
-        """Whether every device holds the whole value."""
-        return not self.pending and not self.dim_of
+        """Whether every device holds the whole value; an axis of size 1 takes nothing from it."""
+        return all(self.mesh.axis_size(axis) == 1 for axis in (*self.dim_of, *self.pending_axes))
 
     @cached_property
     def resolved(self) -> Layout:

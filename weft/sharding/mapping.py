@@ -59,12 +59,20 @@ class DeviceMapping(ABC):
     @property
     @abstractmethod
     def is_fully_replicated(self) -> bool:
-        """Whether every device holds the whole value."""
+        """Whether every device holds the whole value; an axis of size 1 takes nothing from it."""
 
     @property
     @abstractmethod
-    def is_fully_resolved(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether nothing is left open: no pending reduction, no open dim."""
+
+    @property
+    def is_fully_resolved(self) -> bool:
+        """Whether `to_placements` says all of it, and nothing of that is pending."""
+        try:
+            return not any(isinstance(placement, Partial) for placement in self.to_placements())
+        except ConversionError:
+            return False
 
     @abstractmethod
     def _key(self) -> tuple[object, ...]: ...
@@ -153,10 +161,11 @@ class PlacementMapping(DeviceMapping):
 
     @property
     def is_fully_replicated(self) -> bool:
-        return all(isinstance(p, Replicated) for p in self.placements)
+        placed = zip(self.mesh.mesh_shape, self.placements, strict=True)
+        return all(size == 1 or isinstance(placement, Replicated) for size, placement in placed)
 
     @property
-    def is_fully_resolved(self) -> bool:
+    def is_settled(self) -> bool:
         return not any(isinstance(p, Partial) for p in self.placements)
 
     def __reduce__(self) -> tuple[type[PlacementMapping], tuple[object, ...]]:
@@ -278,10 +287,10 @@ class NamedMapping(DeviceMapping):
 
     @property
     def is_fully_replicated(self) -> bool:
-        return not self.unreduced and not any(self.spec)
+        return self.layout(len(self.spec)).is_replicated
 
     @property
-    def is_fully_resolved(self) -> bool:
+    def is_settled(self) -> bool:
         return not self.unreduced and not self.open_dims
 
     def _entries(self) -> list[SpecEntry | DimSpec]:

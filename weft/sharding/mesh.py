@@ -147,12 +147,12 @@ class DeviceMesh:
             raise TypeError(
                 f"a mesh axis is a name or an index, but got {axis!r}: use one of {listed(self.axis_names)}"
             )
-        if not -self.ndim <= axis < self.ndim:
+        if not 0 <= axis < self.ndim:
             raise IndexError(
                 f"mesh axis {axis} is out of range for a mesh with {self.ndim} axes {listed(self.axis_names)}: "
-                f"use an index from {-self.ndim} to {self.ndim - 1}"
+                f"use an index from 0 to {self.ndim - 1}, or a name"
             )
-        return axis % self.ndim
+        return axis
 
     def axis_size(self, axis: str | int) -> int:
         """How many devices stand along one axis.
@@ -281,6 +281,11 @@ def make_mesh(
                 f"make_mesh got names twice, {dict(axes)!r} and {axis_names!r}: give either a mapping or both sequences"
             )
         sizes, names = tuple(axes.values()), tuple(axes)
+    elif isinstance(axes, (str, int)) or not isinstance(axes, Iterable):
+        raise TypeError(
+            f"make_mesh takes the axes by name, but got {axes!r}{'' if axis_names is None else f' and {axis_names!r}'}: "
+            f"use {_example_call(axes, axis_names)}"
+        )
     else:
         if axis_names is None:
             raise TypeError(
@@ -292,6 +297,12 @@ def make_mesh(
     if devices is None:
         return DeviceMesh(first_devices(math.prod(sizes)), sizes, names)
     return DeviceMesh(devices, sizes, names)
+
+
+def _example_call(axes: object, axis_names: object) -> str:
+    """A call of `make_mesh` that is right, with the numbers of one that is not."""
+    sizes = [size for size in (axes, axis_names) if isinstance(size, int)] or [2, 4]
+    return f"make_mesh({dict(zip(('dp', 'tp'), sizes, strict=False))!r})"
 
 
 _current: ContextVar[DeviceMesh | None] = ContextVar("weft_mesh", default=None)

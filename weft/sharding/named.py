@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import final
 
 from ..frozen import Frozen
+from .placements import Placement
 
 __all__ = ["DimSpec", "P", "SpecEntry"]
 
@@ -86,6 +87,11 @@ def _entry(entry: SpecEntry | DimSpec | Iterable[str], dim: int) -> SpecEntry:
                 )
         names = tuple(entry)
         return None if not names else names[0] if len(names) == 1 else names
+    if isinstance(entry, Placement):
+        raise TypeError(
+            f"P names mesh axes, one entry per tensor dim, but dim {dim} has the placement {entry!r}: "
+            "use P('dp', None), or PlacementMapping(mesh, placements) with one placement per mesh axis"
+        )
     raise TypeError(
         f"a partition spec entry is None, a mesh axis name or a tuple of names, but dim {dim} has {entry!r}: "
         "use for instance P('dp', None)"

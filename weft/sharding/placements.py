@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import final
 
+from ..errors import ConversionError
 from ..frozen import Frozen
 
 __all__ = ["Partial", "Placement", "ReduceOp", "Replicated", "Sharded"]
 
 
-class ReduceOp(Enum):
-    """Reduction operations for partial placements.
+class ReduceOp(StrEnum):
+    """Reduction operations for partial placements; each is its name.
 
-    >>> ReduceOp("mean") is ReduceOp.AVG, ReduceOp.SUM.value
-    (True, 'sum')
+    >>> ReduceOp("mean") is ReduceOp.AVG, ReduceOp.SUM == "sum"
+    (True, True)
     """
 
     SUM = "sum"
@@ -69,11 +70,18 @@ class Placement(Frozen):
 class Replicated(Placement):
     """Every device on this mesh axis holds the same copy of the data.
 
-    >>> Replicated()
-    Replicated()
+    >>> Replicated(), Replicated() is Replicated()
+    (Replicated(), True)
     """
 
     __slots__ = ()
+
+    def __new__(cls) -> Replicated:
+        return _replicated or super().__new__(cls)
+
+
+_replicated: Replicated | None = None
+_replicated = Replicated()
 
 
 @final
@@ -102,7 +110,9 @@ class Sharded(Placement):
         """
         if not -rank <= self.axis < rank:
             fix = f"use a dim from {-rank} to {rank - 1}" if rank else "a scalar cannot be split, use Replicated()"
-            raise ValueError(f"{self!r} on mesh axis {mesh_axis!r} is out of range for a tensor of rank {rank}: {fix}")
+            raise ConversionError(
+                f"{self!r} on mesh axis {mesh_axis!r} is out of range for a tensor of rank {rank}: {fix}"
+            )
         return self.axis % rank
 
 

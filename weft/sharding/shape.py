@@ -12,7 +12,7 @@ __all__ = ["Shape", "ShapeLike"]
 
 @final
 class Shape(tuple[Dim, ...]):
-    """The sizes of a tensor: a tuple of dims, equal to the tuple of the same numbers or names.
+    """The sizes of a tensor: a tuple of dims, equal to the tuple or list of the same numbers or names.
 
     >>> shape = Shape([2, "batch", 4])
     >>> shape.rank, shape.numel(), shape.subs({"batch": 3}) == (2, 3, 4)
@@ -93,6 +93,14 @@ class Shape(tuple[Dim, ...]):
         if isinstance(index, slice):
             return Shape(super().__getitem__(index))
         return super().__getitem__(index)
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(tuple(other) if isinstance(other, list) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tuple.__hash__
 
     def __add__(self, other: Iterable[DimLike]) -> Shape:  # type: ignore[override]
         return Shape([*self, *other]) if isinstance(other, (tuple, list)) else NotImplemented

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import cast, overload
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar, cast, overload
 
 import torch
 
@@ -23,7 +23,7 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, ShardingSpec
 from ..sharding.mesh import DeviceMesh, current_mesh, make_mesh
 from ..sharding.named import DimSpec, P, SpecEntry
-from ..sharding.placements import ReduceOp
+from ..sharding.placements import Placement, ReduceOp
 from . import comm_log
 from .asynchrony import issuing
 from .conversion import TensorLike, as_tensor, map_tensors
@@ -51,6 +51,19 @@ __all__ = [
 ]
 
 Spec = DeviceMapping | Iterable[SpecEntry | DimSpec] | str | None
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _mesh_first(function: Function) -> Function:
+    """Tells who forgets the mesh, or the spec after it, how to call `shard`."""
+
+    @functools.wraps(function)
+    def checked(*args: object, **kwargs: object) -> object:
+        if len(args) == 2 and "dim_specs" not in kwargs:
+            raise TypeError(_misplaced(args[1]))
+        return function(*args, **kwargs)
+
+    return cast(Function, checked)
 
 
 @overload
@@ -73,6 +86,7 @@ def shard(
     copy: bool = True,
     async_op: bool = False,
 ) -> object: ...
+@_mesh_first
 def shard(
     x: TensorLike,
     mesh: DeviceMesh,
@@ -96,7 +110,7 @@ def shard(
     torch.Size([2, 2])
     """
     if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"shard needs a DeviceMesh, but got {mesh!r}: use weft.make_mesh({{'dp': 2, 'tp': 4}})")
+        raise TypeError(_misplaced(mesh))
     if isinstance(dim_specs, DeviceMapping):
         if dim_specs.mesh != mesh:
             raise ValueError(
@@ -113,6 +127,19 @@ def shard(
         return map_tensors(lambda leaf: redistribute(leaf, mapping, op="shard"), x, "shard")
 
 
+def _misplaced(given: object) -> str:
+    """What is wrong with something that stands where the mesh belongs."""
+    if isinstance(given, DeviceMapping):
+        return "shard takes the mesh before the mapping: use weft.shard(x, mapping.mesh, mapping), or x.redistribute(mapping)"
+    if isinstance(given, DeviceMesh):
+        return (
+            "shard takes a spec after the mesh: use weft.shard(x, mesh, P('dp')), or P() for the whole on every device"
+        )
+    if isinstance(given, (P, DimSpec)):
+        return f"shard takes the mesh before the spec, but got {given!r} there: use weft.shard(x, mesh, {given!r})"
+    return f"shard needs a DeviceMesh, but got {given!r}: use weft.make_mesh({{'dp': 2, 'tp': 4}})"
+
+
 _named = functools.lru_cache(maxsize=4096)(NamedMapping)
 
 
@@ -120,6 +147,11 @@ def _mapping(mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] |
     """What the arguments of `shard` say; for a `P` it is looked up."""
     if isinstance(dim_specs, P) and not replicated_axes:
         return _named(mesh, dim_specs)
+    if isinstance(dim_specs, Placement):
+        raise TypeError(
+            f"a spec names mesh axes, one entry per tensor dim, but got the placement {dim_specs!r}: "
+            "use P('dp', None), or PlacementMapping(mesh, placements) with one placement per mesh axis"
+        )
     entries = () if dim_specs is None else (dim_specs,) if isinstance(dim_specs, str) else dim_specs
     return ShardingSpec(mesh, cast("Iterable[SpecEntry | DimSpec]", entries), replicated_axes)
 
@@ -135,7 +167,14 @@ def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistri
     return move(entering(x), target, asked=mapping, op=op)
 
 
-def reshard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None = None) -> object:
+def reshard(
+    x: TensorLike,
+    mesh: DeviceMesh,
+    dim_specs: Spec,
+    replicated_axes: Iterable[str] | None = None,
+    *,
+    async_op: bool = False,
+) -> object:
     """Deprecated: use `shard`.
 
     >>> import torch, weft, warnings
@@ -150,7 +189,7 @@ def reshard(x: TensorLike, mesh: DeviceMesh, dim_specs: Spec, replicated_axes: I
         DeprecationWarning,
         stacklevel=2,
     )
-    return shard(x, mesh, dim_specs, replicated_axes)
+    return shard(x, mesh, dim_specs, replicated_axes, async_op=async_op)
 
 
 @meeting

@@ -165,6 +165,11 @@ def from_local(
     """
     tensors = [as_tensor(shard, "from_local") for shard in shards]
     mapping = _mapping(mapping)
+    if len({shard.is_meta for shard in tensors}) > 1:
+        kinds = ", ".join(str(shard.device) for shard in tensors)
+        raise ValueError(
+            f"from_local needs shards that all have values or are all on the meta device, but got shards on {kinds}"
+        )
     whole = whole_of(tensors, mapping, shape, dtype)
     if not holding(whole.layout).unified:
         tensors = list(map(entering, tensors))

@@ -13,6 +13,7 @@ from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
+from .arguments import argument
 from .dispatch import run_by_rule, run_in
 from .handling import handler
 from .tensor import Tensor
@@ -32,10 +33,32 @@ _MOST_TABLES = 1024
 def _lookup(func: Op, args: Args, kwargs: Kwargs) -> object:
     table = args[0]
     if isinstance(table, Tensor) and table.dim() == 2:
+        _check_dense(func, args, kwargs, table.requires_grad and torch.is_grad_enabled())
         if len(_axes_of_rows) >= _MOST_TABLES:
             _axes_of_rows.clear()
         _axes_of_rows[table.mesh, table.shape[0], table.shape[1]] = table._layout.splits[0]
     return run_by_rule(func, args, kwargs)
+
+
+@handler(aten._embedding_bag.default, may_be_direct=True)
+def _bags(func: Op, args: Args, kwargs: Kwargs) -> object:
+    table = cast(torch.Tensor, args[0])
+    _check_dense(func, args, kwargs, table.requires_grad and torch.is_grad_enabled())
+    return run_by_rule(func, args, kwargs)
+
+
+@handler(aten._embedding_bag_backward.default)
+def _gradient_of_bags(func: Op, args: Args, kwargs: Kwargs) -> object:
+    _check_dense(func, args, kwargs, has_gradient=True)
+    return run_by_rule(func, args, kwargs)
+
+
+def _check_dense(func: Op, args: Args, kwargs: Kwargs, has_gradient: bool) -> None:
+    if has_gradient and argument(func, args, kwargs, "sparse"):
+        raise NotImplementedError(
+            "a sharded table has no sparse gradient: use sparse=False (the gradient then lies like the table), or "
+            "table.requires_grad_(False)"
+        )
 
 
 @handler(aten.embedding_dense_backward.default)

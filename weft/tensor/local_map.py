@@ -256,7 +256,7 @@ def _mapping(spec: Spec, mesh: DeviceMesh, what: str) -> DeviceMapping:
 
 def _check_settled(mappings: tuple[DeviceMapping, ...] | DeviceMapping) -> None:
     for mapping in mappings if isinstance(mappings, tuple) else (mappings,):
-        if not mapping.is_fully_resolved:
+        if not mapping.is_settled:
             raise ValueError(
                 f"local_map cannot read {mapping!r}: contributions to a pending reduction have no value of their own. Take the input resolved (all_reduce), or split"
             )

@@ -17,6 +17,7 @@ from ..sharding.mapping import DeviceMapping
 from . import comm_log, policy
 from .aliasing import refresh
 from .asynchrony import begun, is_issuing
+from .compiling import is_traced
 from .strides import Strides, dense_strides, order_of
 from .tensor import Tensor, wrap, wrap_total
 from .total import Contributions, Origin, known_total
@@ -53,7 +54,7 @@ def from_plain(x: torch.Tensor, layout: Layout, asked: DeviceMapping | None = No
     shape = tuple(x.shape)
     if here.unified:
         whole = lazy_clone(placed(x.detach(), here.residence.device))
-        if layout.pending and not whole.is_meta and not torch._C._len_torch_dispatch_stack():
+        if layout.pending and not whole.is_meta and not is_traced():
             return spread(whole, layout, asked)
         pieces = (whole,) if not layout.pending else run.spread(whole, layout)
         return wrap(pieces, layout, shape, asked=asked, dtype=x.dtype)
@@ -139,7 +140,7 @@ def _relabeled(x: Tensor, target: Layout, asked: DeviceMapping | None) -> Tensor
     if not (here.unified and there.unified) or here.residence.memories[0] != there.residence.memories[0]:
         return None
     total = known_total(x) if source.pending else lazy_clone(x._pieces[0])
-    if total is None or torch._C._len_torch_dispatch_stack():
+    if total is None or is_traced():
         return None
     if not target.pending:
         return wrap((lazy_clone(total),), target, x.shape, asked=asked, dtype=x.dtype)
@@ -230,8 +231,15 @@ class _Move(torch.autograd.Function):
     ) -> tuple[torch.Tensor, int | None]:
         dim = in_dims[0]
         if dim is not None and target is not None:
-            target = target.with_dim(dim)
+            target = target.with_dim(dim, _free_axes(layout_of(x), dim, target))
         return _Move.apply(x, target, None, op), dim  # type: ignore[no-untyped-call]
+
+
+def _free_axes(source: Layout | None, dim: int, target: Layout) -> tuple[str, ...]:
+    """The axes that split the batch dim of `vmap` and may go on doing so: those that the layout asked for leaves alone."""
+    if source is None or source.mesh != target.mesh:
+        return ()
+    return tuple(axis for axis in source.splits[dim] if axis in target.replicated_axes)
 
 
 def is_recorded(x: torch.Tensor) -> bool:
@@ -259,3 +267,18 @@ def _aligned(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor | None:
 
 Tensor._align = staticmethod(_aligned)
 Tensor._move = staticmethod(move)
+
+
+def _as_tangent(
+    grad: torch.Tensor, expected: tuple[Layout, DeviceMapping | None], expected_type: type | None = None
+) -> torch.Tensor | None:
+    """A plain gradient as a compiled backward pass expects it; None where it expects something else than Weft's tensors."""
+    if expected_type is not Tensor or type(grad) is not torch.Tensor:
+        return None
+    return move(grad, expected[0], asked=expected[1], op="gradient")
+
+
+# Torch asks a gradient itself to become what a compiled backward pass expects, and makes plain zeros for outputs that had
+# no part in the loss: they have to know how.
+if not hasattr(torch.Tensor, "__coerce_same_metadata_as_tangent__"):
+    torch.Tensor.__coerce_same_metadata_as_tangent__ = _as_tangent  # type: ignore[attr-defined]

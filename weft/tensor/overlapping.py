@@ -43,7 +43,7 @@ def _overlap_partly(x: torch.Tensor, y: torch.Tensor) -> bool:
     return start < other_stop and other < stop
 
 
-def _memory(x: Tensor) -> object:
+def _memory(x: Tensor) -> int:
     """What tells which memory a tensor would have if it were whole: that of what it shows in the end."""
     while (shown := x._shown) is not None:
         base = shown.base.tensor if isinstance(shown.base, Stand) else shown.base()
@@ -51,7 +51,7 @@ def _memory(x: Tensor) -> object:
             break
         x = base
     first = x._total.value if x._total is not None else x._pieces[0] if x._pieces else None
-    return x if first is None or first.is_meta else first.untyped_storage()._cdata
+    return id(x) if first is None or first.is_meta else first.untyped_storage()._cdata
 
 
 def _is_dense(x: torch.Tensor) -> bool:

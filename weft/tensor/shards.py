@@ -13,7 +13,7 @@ from typing import Protocol, cast
 import torch
 
 from ..runtime.holding import holding
-from ..runtime.in_process import lazy_clone
+from ..runtime.in_process import lazy_clone, placed
 from ..sharding.geometry import box, box_shape
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
@@ -84,14 +84,13 @@ class _Assembled(torch.autograd.Function):
         owned = here.residence.owned
         if not here.unified:
             pieces = tuple(
-                lazy_clone(in_order(shards[owned.index(slot)].detach().to(device), row_major(shape)))
+                lazy_clone(in_order(placed(shards[owned.index(slot)].detach(), device), row_major(shape)))
                 for slot, device in zip(here.slots, here.devices, strict=True)
             )
         else:
             first = shards[0]
-            pieces = tuple(
-                torch.empty(shape, dtype=first.dtype, device=here.residence.device) for _ in range(here.count)
-            )
+            device = first.device if first.is_meta else here.residence.device
+            pieces = tuple(torch.empty(shape, dtype=first.dtype, device=device) for _ in range(here.count))
             seen: set[object] = set()
             for slot, shard in enumerate(shards):
                 where = (here.piece_of[slot], box(layout, shape, slot))

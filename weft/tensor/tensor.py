@@ -20,7 +20,9 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
-from .compiling import announce
+from .compiling import announce, check_compilable
+from .destination import destination
+from .number import as_number
 from .strides import dense_strides, row_major
 from .total import Total, note_write
 
@@ -239,38 +241,63 @@ class Tensor(torch.Tensor):
             return cast(Tensor, Tensor._move(self, mapping.layout(self.dim()), asked=mapping, op="redistribute"))
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """As in torch; also takes a mapping, or a Weft device."""
-        where = args[0] if args else kwargs.get("device")
+        """As in torch, and the layout stays; also takes a mapping, or a Weft device.
+
+        >>> import torch, weft
+        >>> x = weft.shard(torch.ones(4, 2), weft.make_mesh({"dp": 2}), weft.P("dp"))
+        >>> x.to("cpu", None, False) is x, x.to("cpu", torch.float64).mapping.spec
+        (True, P('dp', None))
+        """
+        if args and isinstance(args[0], torch.dtype):
+            return super().to(*args, **kwargs)
+        asked = destination(args, kwargs)
+        where = asked.where
+        if isinstance(where, torch.device) and where.type == self.device.type:
+            where = None  # the mesh says which devices of that kind
+        if where is None or (isinstance(where, torch.device) and where.type == "meta"):
+            return super().to(*asked.before(where), **asked.kwargs)  # type: ignore[call-overload]
         if isinstance(where, DeviceMapping):
-            return self.redistribute(where)
-        if isinstance(where, Device):
-            return self._on(where)
-        if isinstance(where, (str, torch.device, int)) or (
-            isinstance(where, torch.Tensor) and where.device.type != self.device.type
-        ):
-            device = where.device if isinstance(where, torch.Tensor) else torch.device(where)
-            kwargs.pop("device", None)
-            moved = self if device.type == self.device.type else self._on(_weft_device(device))
-            rest = ([where.dtype] if isinstance(where, torch.Tensor) else []) + list(args[1:])
-            return moved.to(*rest, **kwargs) if rest or kwargs else moved
-        return super().to(*args, **kwargs)
+            there = self.redistribute(where)
+        elif self.is_meta and not isinstance(where, Device):
+            # The words that torch.nn.Module looks for, to say that to_empty is the way.
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+        else:
+            there = self._on(_weft_device(where) if isinstance(where, torch.device) else where)
+        return there.to(*asked.before(None), **asked.kwargs)
 
-    def cpu(self, *args: Any) -> Any:
+    def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> Any:
         """The same value on `CPU(0)`, or this tensor if it already lies on host devices."""
-        return self if self.device.type == "cpu" else self._on(CPU(0))
+        return self.to("cpu", memory_format=memory_format)
 
-    def cuda(self, device: Any = None, *args: Any) -> Any:
+    def cuda(
+        self,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> Any:
         """The same value on an accelerator, or this tensor if it already lies on accelerators."""
-        if device is None and self.device.type == "cuda":
-            return self
-        return self._on(
-            Accelerator(0 if device is None else torch.device("cuda", torch.device(device).index or 0).index)
-        )
+        where = "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device
+        return self.to(where, non_blocking=non_blocking, memory_format=memory_format)
 
     def _on(self, device: Device) -> Tensor:
         torch_device(device)
         single = NamedMapping(DeviceMesh.single(device), ())
         return cast(Tensor, Tensor._move(self, single.layout(self.dim()), asked=single, op="to_device"))
+
+    def __float__(self) -> float:
+        return as_number(super().__float__)
+
+    def __int__(self) -> int:
+        return as_number(super().__int__)
+
+    def __index__(self) -> int:
+        return as_number(super().__index__)
+
+    def __bool__(self) -> bool:
+        return as_number(super().__bool__)
+
+    def __complex__(self) -> complex:
+        return as_number(super().__complex__)
 
     def numpy(self, *, force: bool = False) -> Any:
         """The whole value as a NumPy array."""
@@ -345,6 +372,7 @@ class Tensor(torch.Tensor):
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[Layout, DeviceMapping | None]]:
         announce()
+        check_compilable(self._layout.mesh)
         # Layouts are worked out for sizes that are known: another size is compiled anew.
         for x in (self, *self._current()):
             x._dynamo_static_indices = set(range(x.dim()))  # type: ignore[attr-defined]
@@ -366,14 +394,16 @@ class Tensor(torch.Tensor):
         facts = (self._layout, self._asked, tuple(self.shape), self.stride(), self.dtype, self.requires_grad, pieces)
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
-    def __coerce_tangent_metadata__(self) -> Tensor:
+    def __coerce_tangent_metadata__(self) -> torch.Tensor:
         """For torch.compile: the layout in which the gradient of this output is expected. Gradients are not pending."""
         return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None))
 
     def __coerce_same_metadata_as_tangent__(
-        self, expected: tuple[Layout, DeviceMapping | None], expected_type: type | None = None
-    ) -> Tensor:
-        """For torch.compile: this gradient in the layout that a compiled backward pass was traced with."""
+        self, expected: tuple[Layout, DeviceMapping | None] | None, expected_type: type | None = None
+    ) -> torch.Tensor:
+        """For torch.compile: this gradient in the layout that a compiled backward pass was traced with, or plain."""
+        if expected is None:
+            return self.full_tensor()
         return cast(Tensor, Tensor._move(self, expected[0], asked=expected[1], op="gradient"))
 
     def __getattr__(self, name: str) -> Any:
@@ -394,8 +424,9 @@ def wrap(
     dtype: torch.dtype | None = None,
     strides: Sequence[int] | None = None,
     offset: int | None = None,
+    device: torch.device | None = None,
 ) -> Tensor:
-    """The tensor of this shape that these pieces make up."""
+    """The tensor of this shape that these pieces make up; `device` where it has none here and is not on its mesh's."""
     first = pieces[0] if pieces else None
     if first is not None and holding(layout).unified:
         strides = first.stride() if strides is None else strides
@@ -406,7 +437,7 @@ def wrap(
         strides=row_major(shape) if strides is None else strides,
         storage_offset=offset or 0,
         dtype=first.dtype if first is not None else dtype,
-        device=first.device if first is not None else residence(layout.mesh).device,
+        device=first.device if first is not None else device or residence(layout.mesh).device,
         requires_grad=False,
     )
     tensor._layout = layout

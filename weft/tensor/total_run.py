@@ -14,6 +14,7 @@ from ..rules.registry import Rule
 from ..runtime.holding import holding
 from ..runtime.in_process import lazy_clone
 from ..sharding.layout import Layout
+from .compiling import is_traced
 from .local_run import called, run_everywhere
 from .movement import spread
 from .op_kind import OpKind, kind_of
@@ -82,8 +83,8 @@ class TotalCall:
 
     def __call__(self, args: Args, kwargs: Kwargs, laid: Sequence[Tensor]) -> object:
         """The results, those that are pending with their totals; None where the total of an input is not known."""
-        if torch._C._len_torch_dispatch_stack():
-            return None  # a compiler looks on: it is to see what each device does
+        if is_traced():
+            return None
         wholes = [known_total(x) if x._layout.pending else x._pieces[0] for x in laid]
         if any(whole is None for whole in wholes):
             return None
@@ -99,7 +100,7 @@ class TotalCall:
                     return None
                 here[i] = whole
                 laid.append(x)
-        if torch._C._len_torch_dispatch_stack():
+        if is_traced():
             return None
         return self._finished(self.quick(*here, **kwargs), args, kwargs, laid)
 

@@ -138,6 +138,9 @@ def allgather(
     ['f32[a + b] on cpu:0', 'f32[a + b] on cpu:1']
     """
     signals = checked_signals(signal_buffers, "allgather")
+    inputs = inputs if isinstance(inputs, TensorValue) else list(inputs)
+    if not signals and not isinstance(inputs, TensorValue) and not inputs:
+        return []  # no devices, no results
     graph, values = checked_inputs(inputs, signals, "allgather")
     axis = checked_axis(axis, values[0].rank, "allgather")
     shape = concat_shape([value.shape for value in values], axis, "allgather")
@@ -224,8 +227,8 @@ def distributed_scatter(
     chunks = tuple(graph.tensor(chunk) for chunk in input_chunks)
     if not chunks:
         raise ValueError(f"{what} needs at least one chunk, but got none")
-    if len(signals) < 2:
-        raise ValueError(f"{what} needs at least 2 signal buffers, one per device, but got {len(signals)}")
+    if not signals:
+        raise ValueError(f"{what} needs a signal buffer per device, but got none")
     if len(signals) % len(chunks):
         raise ValueError(
             f"{what} needs as many devices in each group, but {len(signals)} signal buffers do not divide into {len(chunks)} chunks"
@@ -233,6 +236,8 @@ def distributed_scatter(
     if len({(chunk.dtype, chunk.rank, chunk.device) for chunk in chunks}) > 1:
         raise ValueError(f"{what} needs chunks of one dtype, rank and device, but got {listed(c.type for c in chunks)}")
     check_has_signal(chunks[0], [buffer.device for buffer in signals], what)
+    if len(signals) == 1:
+        return list(chunks)
     each = len(signals) // len(chunks)
     kinds = [chunks[i // each].type.on(buffer.device) for i, buffer in enumerate(signals)]
     return graph.record(SCATTER, (chunks, tuple(signals)), kinds, many=True)

@@ -1,0 +1,102 @@
+"""What sharded tensors cannot do in torch is said in one sentence, and what it says to do instead works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+
+import weft
+from weft import P
+from weft.runtime.machine import residence
+
+MESH = weft.make_mesh({"dp": 2, "tp": 2})
+HOME = residence(MESH).device
+
+
+def table(kind: str, sparse: bool) -> nn.Module:
+    torch.manual_seed(0)
+    return {"Embedding": nn.Embedding, "EmbeddingBag": nn.EmbeddingBag}[kind](8, 4, sparse=sparse).to(HOME)
+
+
+TOKENS = torch.tensor([[1, 2, 2], [7, 0, 1]], device=HOME)
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag"])
+def test_sparse_gradients_of_a_table(kind: str) -> None:
+    model = weft.nn.shard_module(table(kind, sparse=True), MESH, {"weight": P("tp")})
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS).full_tensor(), table(kind, sparse=False)(TOKENS))
+    for _ in range(2):  # also when the call is known
+        with pytest.raises(NotImplementedError, match=r"no sparse (gradient|form): use sparse=False"):
+            model(TOKENS).sum().backward()
+    model.sparse = False
+    model(TOKENS).square().sum().backward()
+    expected = table(kind, sparse=True)
+    expected(TOKENS).square().sum().backward()
+    torch.testing.assert_close(model.weight.grad.full_tensor(), expected.weight.grad.to_dense())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.to_sparse(),
+        lambda x: x.to_sparse(1),
+        lambda x: x.to_sparse_csr(),
+        lambda x: torch.sparse_coo_tensor(torch.tensor([[0, 1]], device=HOME), x[:2, 0], (4,)),
+    ],
+)
+def test_sparse_tensors(call: Callable[[torch.Tensor], object]) -> None:
+    with pytest.raises(NotImplementedError, match=r"sharded tensors have no sparse form: .*x\.full_tensor\(\)"):
+        call(weft.shard(torch.eye(4, device=HOME), MESH, P("dp")))
+
+
+def test_nested_tensors() -> None:
+    x = weft.shard(torch.eye(4, device=HOME), MESH, P("dp"))
+    with pytest.raises(NotImplementedError, match="sharded tensors have no nested form: pad the sequences"):
+        torch.nested.as_nested_tensor([x, x[:2]])
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_flexible_attention() -> None:
+    torch._dynamo.reset()
+    plain = [torch.randn(2, 2, 8, 16, device=HOME) for _ in range(3)]
+    sharded = [weft.shard(x, MESH, P("dp", "tp")) for x in plain]
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="flex_attention does not take sharded tensors: use torch"):
+        flex_attention(*sharded)
+    heads = P("dp", "tp")
+    local = weft.local_map(flex_attention, (heads, heads, heads), heads, mesh=MESH)
+    torch.testing.assert_close(local(*sharded).full_tensor(), flex_attention(*plain), rtol=1e-4, atol=1e-5)
+
+
+MADE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "numbers": lambda x: torch.tensor([x.sum(), x.mean(), 3.0]),
+    "nested lists": lambda x: torch.tensor([[x.sum()], [x[1, 1]]]),
+    "whole numbers": lambda x: torch.tensor([x.sum().long(), 2]),
+    "truths": lambda x: torch.tensor([x.sum() > 3, x.sum() < 3]),
+    "complex numbers": lambda x: torch.tensor([x.sum().to(torch.complex64)]),
+    "half": lambda x: torch.tensor([x.sum().bfloat16()]),
+    "one element": lambda x: torch.tensor([x[0, 0:1]]),
+    "as_tensor": lambda x: torch.as_tensor([x.sum(), 2.0]),
+    "asarray": lambda x: torch.asarray((x.sum(),)),
+    "new_tensor": lambda x: x.new_tensor([x.sum(), 1]),
+    "an index": lambda x: torch.tensor([10, 20, 30][x[0, 1].long()]),
+}
+
+
+@pytest.mark.parametrize("spec", [P("dp", "tp"), P()], ids=str)
+@pytest.mark.parametrize("name", MADE)
+def test_tensors_of_numbers_that_are_sharded_scalars(name: str, spec: P) -> None:
+    x = torch.arange(24.0, device=HOME).reshape(4, 6)
+    expected, found = MADE[name](x), MADE[name](weft.shard(x, MESH, spec))
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+
+
+def test_several_elements_are_no_number() -> None:
+    x = weft.shard(torch.eye(4, device=HOME), MESH, P("dp"))
+    with pytest.raises(ValueError, match="only one element tensors can be converted to Python scalars"):
+        torch.tensor([x[0], x[1]])

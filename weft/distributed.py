@@ -61,7 +61,7 @@ def process_index() -> int:
     >>> weft.distributed.process_index()
     0
     """
-    return world.current().process
+    return world.asked().process
 
 
 def process_count() -> int:
@@ -71,7 +71,7 @@ def process_count() -> int:
     >>> weft.distributed.process_count()
     1
     """
-    return world.current().count
+    return world.asked().count
 
 
 def process_of(device: Device) -> int:

@@ -12,6 +12,7 @@ import torch
 from ..devices import CPU, Accelerator, Device, Inventory, cpu_inventory, set_inventory
 from ..sharding.mesh import DeviceMesh, Slot
 from .process_group import world
+from .process_group.launch import is_launched
 
 __all__ = ["Residence", "accelerator_count", "residence", "torch_device"]
 
@@ -168,8 +169,8 @@ def reset() -> None:
         clear()
 
 
-def _inventory() -> Inventory:
-    here = world.current()
+def _inventory(joining: bool) -> Inventory:
+    here = world.asked() if is_launched() and not joining else world.current()
     if here.count > 1:
         kind = Accelerator if here.accelerators else CPU
         each = here.devices_per_process

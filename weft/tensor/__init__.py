@@ -34,6 +34,7 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     pickling,
     pooling,
     random_numbers,
+    raw_memory,
     reductions,
     reshaping,
     scanning,

@@ -7,7 +7,8 @@ own devices; nobody communicates, neither to write it nor to read it.
 from __future__ import annotations
 
 import math
-from typing import Any
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, cast
 
 import torch
 
@@ -15,6 +16,7 @@ from ..runtime.holding import Pieces, holding, slices
 from ..runtime.in_process import placed
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
+from .folded import Folded
 from .tensor import OWN_STATE, Tensor, row_major, wrap
 
 __all__ = ["rebuilt", "reduced"]
@@ -101,3 +103,29 @@ def _is_dense(x: Tensor) -> bool:
 
 
 Tensor._reduced = staticmethod(reduced)
+
+
+def _sent(x: Tensor) -> tuple[Any, tuple[object, ...]]:
+    """What goes to another process of this host by value: what torch would share is gone before the other opens it."""
+    _, (contributions, *facts) = reduced(x)
+    given = [(_bytes(whole), whole.shape, whole.stride(), whole.dtype) for whole in cast(Pieces, contributions)]
+    return _received, (given, facts)
+
+
+def _received(given: list[tuple[bytes | None, Any, Any, torch.dtype]], facts: list[Any]) -> Tensor:
+    return rebuilt(tuple(_from_bytes(*each) for each in given), *facts)
+
+
+def _bytes(whole: torch.Tensor) -> bytes | None:
+    return None if whole.is_meta else whole.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _from_bytes(given: bytes | None, shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+    found = torch.empty_strided(shape, strides, dtype=dtype, device="meta" if given is None else "cpu")
+    if given:
+        found.copy_(torch.frombuffer(bytearray(given), dtype=torch.uint8).view(dtype).view(shape))
+    return found
+
+
+for _kind in (Tensor, Folded):
+    ForkingPickler.register(_kind, _sent)

@@ -51,7 +51,7 @@ def is_always_on() -> bool:
 
 def check(call: Call, processes: Processes) -> None:
     """Raises `MismatchError` if one of these processes makes another call."""
-    if len(processes) == 1:
+    if len(processes) == 1 or world.current().is_fake:
         return
     key = (processes, call.op, call.what)
     if key in _seen and not is_always_on():

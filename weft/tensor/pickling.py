@@ -112,7 +112,7 @@ def _sent(x: Tensor) -> tuple[Any, tuple[object, ...]]:
     return _received, (given, facts)
 
 
-def _received(given: list[tuple[bytes | None, Any, Any, torch.dtype]], facts: list[Any]) -> Tensor:
+def _received(given: list[tuple[bytes | None, torch.Size, tuple[int, ...], torch.dtype]], facts: list[Any]) -> Tensor:
     return rebuilt(tuple(_from_bytes(*each) for each in given), *facts)
 
 
@@ -120,7 +120,7 @@ def _bytes(whole: torch.Tensor) -> bytes | None:
     return None if whole.is_meta else whole.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
-def _from_bytes(given: bytes | None, shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+def _from_bytes(given: bytes | None, shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     found = torch.empty_strided(shape, strides, dtype=dtype, device="meta" if given is None else "cpu")
     if given:
         found.copy_(torch.frombuffer(bytearray(given), dtype=torch.uint8).view(dtype).view(shape))

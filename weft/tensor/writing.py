@@ -53,7 +53,7 @@ def store(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = False
         x._pieces[0].copy_(value, non_blocking=non_blocking)
         return
     else:
-        value = from_plain(value, x._layout)
+        value = from_plain(value, x._layout, brought_to=op)
     for piece, new in zip(x._pieces, value._pieces, strict=True):
         piece.copy_(new, non_blocking=non_blocking)
     if x._layout.pending:

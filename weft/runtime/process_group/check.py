@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from typing import final
 
@@ -46,25 +47,38 @@ def _store() -> c10d.Store:
 
 def is_always_on() -> bool:
     """Whether every call is checked, not only the first of each kind."""
-    return os.environ.get("WEFT_CHECK", "0") not in ("", "0")
+    return os.environ.get("WEFT_CHECK", "0") not in ("", "0", "off")
 
 
-def check(call: Call, processes: Processes) -> None:
-    """Raises `MismatchError` if one of these processes makes another call."""
-    if len(processes) == 1 or world.current().is_fake:
+def is_off() -> bool:
+    """Whether no call is checked."""
+    return os.environ.get("WEFT_CHECK") == "off"
+
+
+Difference = Callable[[Call, int, Call, int], MismatchError]
+"""The error for two processes that differ: the call of this one, its index, and those of the other."""
+
+
+def check(call: Call, processes: Processes, value: str | None = None, differs: Difference | None = None) -> None:
+    """Raises `MismatchError` if one of these processes makes another call, or the same with another value."""
+    if len(processes) == 1 or world.current().is_fake or is_off():
         return
     key = (processes, call.op, call.what)
     if key in _seen and not is_always_on():
         return
     _seen.add(key)
-    call = calls.current() or call  # with where it was made
+    if value is None:
+        call = calls.current() or call  # with where it was made
     count = _counts[processes] = _counts.get(processes, 0) + 1
     here = world.current()
-    exchange = _Exchange(processes, count, here.process, json.dumps(call.to_json()))
+    exchange = _Exchange(processes, count, here.process, json.dumps({**call.to_json(), "value": value}))
     for process, note in exchange.notes().items():
-        theirs = Call.from_json(json.loads(note))
+        words = json.loads(note)
+        theirs = Call.from_json(words)
         if theirs is not None and not theirs.is_like(call):
             raise _mismatch(call, here.process, theirs, process)
+        if theirs is not None and differs is not None and words["value"] != value:
+            raise differs(call, here.process, theirs, process)
 
 
 @final
@@ -83,7 +97,8 @@ class _Exchange:
         question = Question(self._ask)
         try:
             while not question.wait(TURN.total_seconds()):
-                if patience.is_over:
+                # Who has left may have told before: that was a turn ago.
+                if patience.is_over or patience.is_in_vain:
                     raise patience.lost()
                 patience.take_turn()
         finally:

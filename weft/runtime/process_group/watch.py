@@ -234,6 +234,11 @@ class Vigil:
             if note != self._notes[process]:
                 self._notes[process], self._changed[process] = note, now
 
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether one of them has said that it will not come any more."""
+        return any(note.get("left") or note.get("failure") for note in self._notes.values())
+
     def signs(self) -> list[Sign]:
         """What is known of each process; who leaves no other sign for three beats is not alive."""
         while True:

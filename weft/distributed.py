@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from .devices import Device
-from .runtime.machine import ownership
+from .runtime.machine import known_world, ownership
 from .runtime.process_group import world
 
 __all__ = ["init", "is_initialized", "on_main", "process_count", "process_index", "process_of", "shutdown"]
@@ -81,7 +81,7 @@ def process_of(device: Device) -> int:
     >>> weft.distributed.process_of(weft.CPU(3))
     0
     """
-    return ownership.process_of(device)
+    return ownership.process_of(device, known_world())
 
 
 def on_main() -> bool:

@@ -117,6 +117,7 @@ def saved(mesh: weft.DeviceMesh, folder: Path) -> None:
 def main(folder: str) -> None:
     assert (weft.distributed.process_count(), weft.distributed.process_index()) == (2, HERE)
     assert (len(weft.devices()), len(weft.local_devices()), weft.on_main()) == (2, 1, HERE == 0)
+    assert [weft.distributed.process_of(device) for device in weft.devices()] == [0, 1]
     assert not weft.distributed.is_initialized()
     mesh = weft.make_mesh({"a": 2})
     assert weft.distributed.is_initialized()

@@ -14,7 +14,7 @@ PROGRAM = str(Path(__file__).with_name("children.py"))
 
 
 def test_children_work_and_end() -> None:
-    with Processes([PROGRAM], 2, fresh=True) as started:
+    with Processes([PROGRAM], 2) as started:
         first, second = started.wait(250)
     assert (first.status, second.status) == (0, 0), first.err + second.err
     assert first.out == second.out == "done\n"

@@ -75,6 +75,7 @@ def allowed(mesh: weft.DeviceMesh) -> None:
     weft.empty(1000, mapping=mapping)
     weft.shard(torch.empty(4, device="meta"), mesh, P("a"))
     weft.shard(torch.empty(0), mesh, P())
+    weft.shard(torch.ones(()).expand(1), mesh, P())
 
 
 def later(mesh: weft.DeviceMesh) -> None:

@@ -23,8 +23,10 @@ from . import calls, watch, world
 from .calls import Call
 from .check import check, is_always_on, is_off
 from .clerk import asked
+from .envelopes import bytes_of
 from .fork import is_child
 from .group import Processes, owners_of
+from .issuing import settle
 
 __all__ = ["check_same"]
 
@@ -63,8 +65,8 @@ def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
         return
     site = calls.site()
     if is_always_on():
-        what = f"plain {_kind(x)}"
-        check(Call(op, what, str(site)), processes, value=_digest(x), differs=_differs)
+        settle()  # what was asked for before is compared before
+        check(Call(op, f"plain {_kind(x)}", str(site)), processes, value=_digest(x), differs=_differs)
         return
     line = (processes, op, site)
     made = _made[*line, x.shape, x.dtype] = _made.get((*line, x.shape, x.dtype), 0) + 1
@@ -116,7 +118,7 @@ def _has_bytes(x: torch.Tensor) -> bool:
 def _digest(x: torch.Tensor) -> str:
     """A checksum of all bytes."""
     x = x.detach().resolve_neg()
-    flat = (x.resolve_conj() if x.is_complex() else x).contiguous().view(-1).view(torch.uint8)
+    flat = bytes_of((x.resolve_conj() if x.is_complex() else x).contiguous().view(-1))
     found = 0
     for block in flat.split(_BLOCK):
         found = zlib.crc32(memoryview(block.cpu().numpy()), found)

@@ -93,7 +93,7 @@ class Inventory(NamedTuple):
     can_grow: bool
 
 
-def cpu_inventory() -> Inventory:
+def cpu_inventory(_joining: bool = False) -> Inventory:
     """As many CPU devices as `WEFT_CPU_DEVICES` says, 8 by default."""
     text = os.environ.get("WEFT_CPU_DEVICES", "8")
     if not text.isdecimal() or int(text) < 1:
@@ -102,11 +102,11 @@ def cpu_inventory() -> Inventory:
     return Inventory(devices, devices, can_grow=True)
 
 
-_inventory: Callable[[], Inventory] = cpu_inventory
+_inventory: Callable[[bool], Inventory] = cpu_inventory
 
 
-def set_inventory(inventory: Callable[[], Inventory]) -> None:
-    """Lets a runtime, which knows accelerators and processes, say which devices there are."""
+def set_inventory(inventory: Callable[[bool], Inventory]) -> None:
+    """Lets a runtime, which knows accelerators and processes, say which devices there are; told whether to join others."""
     global _inventory  # noqa: PLW0603 - the one place that replaces it
     _inventory = inventory
 
@@ -117,7 +117,7 @@ def list_devices() -> tuple[Device, ...]:
     >>> list_devices()[:2]
     (CPU(0), CPU(1))
     """
-    return _inventory().all
+    return _inventory(False).all
 
 
 def local_devices() -> tuple[Device, ...]:
@@ -126,7 +126,7 @@ def local_devices() -> tuple[Device, ...]:
     >>> local_devices() == list_devices()
     True
     """
-    return _inventory().local
+    return _inventory(False).local
 
 
 def first_devices(count: int) -> Sequence[Device]:
@@ -135,7 +135,7 @@ def first_devices(count: int) -> Sequence[Device]:
     >>> first_devices(2)
     (CPU(0), CPU(1))
     """
-    inventory = _inventory()
+    inventory = _inventory(True)
     if count <= len(inventory.all):
         return inventory.all[:count]
     if inventory.can_grow:
@@ -151,6 +151,8 @@ def first_devices(count: int) -> Sequence[Device]:
 
 class _CallableModule(ModuleType):
     def __call__(self) -> tuple[Device, ...]:
+        # The door brings in the runtime with this name: without it, nobody knows of launches and accelerators.
+        _ = sys.modules[__name__.partition(".")[0]].local_devices
         return list_devices()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from .devices import Device
-from .runtime.machine import ownership
+from .runtime.machine import known_world, ownership
 from .runtime.process_group import world
 
 __all__ = ["init", "is_initialized", "on_main", "process_count", "process_index", "process_of", "shutdown"]
@@ -61,7 +61,7 @@ def process_index() -> int:
     >>> weft.distributed.process_index()
     0
     """
-    return world.current().process
+    return world.asked().process
 
 
 def process_count() -> int:
@@ -71,7 +71,7 @@ def process_count() -> int:
     >>> weft.distributed.process_count()
     1
     """
-    return world.current().count
+    return world.asked().count
 
 
 def process_of(device: Device) -> int:
@@ -81,7 +81,7 @@ def process_of(device: Device) -> int:
     >>> weft.distributed.process_of(weft.CPU(3))
     0
     """
-    return ownership.process_of(device)
+    return ownership.process_of(device, known_world())
 
 
 def on_main() -> bool:

@@ -19,6 +19,7 @@ import torch
 
 import weft
 from tests.multiprocess.launching import Ended, Processes
+from tests.tensor import program_words
 from tests.tensor.known_programs import KNOWN
 from tests.tensor.program_making import make_program
 from tests.tensor.programs import difference
@@ -26,8 +27,21 @@ from tests.tensor.view_making import make_chain
 from weft.tensor.aliasing import have_copies
 
 
+class Copies:
+    """What `pickle` means in these programs: a process does not pickle a tensor of which it has a part."""
+
+    @staticmethod
+    def dumps(x: torch.Tensor) -> torch.Tensor:
+        return x.detach().clone().requires_grad_(x.requires_grad)
+
+    @staticmethod
+    def loads(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
 def work(first: int, last: int, devices_per_process: int) -> int:
     """What each process does."""
+    setattr(program_words, "pickle", Copies)  # noqa: B010 - it is the module's own import
     weft.distributed.init(backend="gloo", timeout=60, devices_per_process=devices_per_process)
     count = weft.distributed.process_count() * devices_per_process
     # One process keeps a view that is a copy, and others do not: what they communicate does not depend on that.

@@ -86,7 +86,7 @@ class _Expected:
             raise ValueError(
                 f"{self.what} needs {self.kind} of rank {self.kind.rank}, but got the shape {tuple(whole.shape)}"
             )
-        return from_plain(whole, self.layout)
+        return from_plain(whole, self.layout, brought_to="a graph")
 
     def refuse(self, tensor: torch.Tensor) -> None:
         """Say why a tensor does not fit."""

@@ -12,6 +12,7 @@ import torch
 from ..devices import CPU, Accelerator, Device, Inventory, cpu_inventory, set_inventory
 from ..sharding.mesh import DeviceMesh, Slot
 from .process_group import world
+from .process_group.launch import is_launched
 
 __all__ = ["Residence", "accelerator_count", "residence", "torch_device"]
 
@@ -104,8 +105,8 @@ class _Ownership:
 
     separate_memory: bool = os.environ.get("WEFT_SEPARATE_MEMORY", "0") not in ("", "0")
 
-    def process_of(self, device: Device) -> int:
-        here = world.current()
+    def process_of(self, device: Device, here: world.World | None = None) -> int:
+        here = here or world.current()
         process = here.process_of(device.id)
         if process >= here.count:
             kind = type(device).__name__
@@ -168,8 +169,13 @@ def reset() -> None:
         clear()
 
 
-def _inventory() -> Inventory:
-    here = world.current()
+def known_world() -> world.World:
+    """The processes that devices belong to, as far as that is known before they have joined."""
+    return world.asked() if is_launched() else world.current()
+
+
+def _inventory(joining: bool) -> Inventory:
+    here = world.current() if joining else known_world()
     if here.count > 1:
         kind = Accelerator if here.accelerators else CPU
         each = here.devices_per_process

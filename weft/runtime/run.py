@@ -15,9 +15,10 @@ from .process_group import execution, world
 from .process_group.group import wire_device
 from .process_group.issuing import Arriving, issue
 from .process_group.moving import Route
+from .process_group.sameness import check_same
 from .room import room
 
-__all__ = ["Arriving", "Route", "begin", "move", "permute", "scatter", "spread", "whole"]
+__all__ = ["Arriving", "Route", "begin", "check_same", "move", "permute", "scatter", "spread", "whole"]
 
 
 def move(

@@ -48,9 +48,9 @@ def _mapping(mapping: DeviceMapping | None) -> DeviceMapping:
     return mapping
 
 
-def _laid_out(value: torch.Tensor, mapping: DeviceMapping | None, requires_grad: bool) -> Tensor:
+def _laid_out(value: torch.Tensor, mapping: DeviceMapping | None, requires_grad: bool, op: str) -> Tensor:
     """A freshly made plain tensor, in a layout."""
-    result = redistribute(value, _mapping(mapping), op="creation")
+    result = redistribute(value, _mapping(mapping), op=op)
     assert isinstance(result, Tensor)
     return result.requires_grad_() if requires_grad else result
 
@@ -67,7 +67,7 @@ def _made(function: Callable[..., torch.Tensor], example: str) -> Callable[..., 
                 f"weft.{function.__name__} takes its devices from mapping=, but got device={kwargs['device']!r}"
             )
         value = function(*args, **kwargs)
-        return _laid_out(value, where, requires_grad)
+        return _laid_out(value, where, requires_grad, function.__name__)
 
     create.__name__ = create.__qualname__ = function.__name__
     create.__doc__ = f"""`torch.{function.__name__}`, laid out as `mapping` says.
@@ -104,7 +104,7 @@ def _made_like(function: Callable[..., torch.Tensor], call: str) -> Callable[...
         like = as_tensor(x, function.__name__).detach()
         result = function(like, *args, **kwargs)
         if mapping is not None or not isinstance(result, Tensor):
-            result = redistribute(result, _mapping(mapping), op="creation")
+            result = redistribute(result, _mapping(mapping), op=function.__name__)
         assert isinstance(result, Tensor)
         return result.requires_grad_() if requires_grad else result
 
@@ -143,7 +143,7 @@ def tensor(
     value = as_tensor(data, "tensor")
     value = value.detach() if is_transformed() else value
     with torch.no_grad():
-        return _laid_out(value if dtype is None else value.to(dtype), mapping, requires_grad)
+        return _laid_out(value if dtype is None else value.to(dtype), mapping, requires_grad, "tensor")
 
 
 def from_local(

@@ -209,7 +209,7 @@ def brought(
         if x.requires_grad and torch.is_grad_enabled():
             keep_gradient_plain(x)
         if not whole:
-            return from_plain(x, need)
+            return from_plain(x, need, brought_to=str(func))
         device = holding(need).residence.device
         return x if x.device == device or x.dim() == 0 or x.is_meta else x.to(device)
     if x._layout is need:

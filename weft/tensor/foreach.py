@@ -180,7 +180,7 @@ def _laid(x: torch.Tensor, layout: Layout, shape: tuple[int, ...], op: str) -> t
     if tuple(x.shape) != shape:
         x = aten.expand.default(x, list(shape))
     if not isinstance(x, Tensor):
-        return from_plain(x, layout)
+        return from_plain(x, layout, brought_to=op)
     if x._layout is layout:
         own_pieces(x)
         return x

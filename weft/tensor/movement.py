@@ -48,9 +48,16 @@ def layout_of(x: torch.Tensor) -> Layout | None:
     return None
 
 
-def from_plain(x: torch.Tensor, layout: Layout, asked: DeviceMapping | None = None) -> Tensor:
-    """A plain tensor, which counts as whole, in a layout. Not recorded by autograd."""
+def from_plain(
+    x: torch.Tensor, layout: Layout, asked: DeviceMapping | None = None, *, brought_to: str | None = None
+) -> Tensor:
+    """A plain tensor, which counts as whole, in a layout. Not recorded by autograd.
+
+    `brought_to` is the call that a user gives it to: all processes have to give the same one.
+    """
     here = holding(layout)
+    if brought_to is not None and not here.unified:
+        run.check_same(x, brought_to, layout.mesh)
     shape = tuple(x.shape)
     if here.unified:
         whole = lazy_clone(placed(x.detach(), here.residence.device))
@@ -194,6 +201,10 @@ def _tell(source: Layout, target: Layout, x: Tensor, op: str, implicit: bool) ->
     comm_log.log_plan(plan, op, implicit=implicit)
 
 
+_MADE_HERE = ("empty", "empty_like", "gradient")
+"""Where plain tensors come from that no user has brought: they may differ, by what memory held or in the last digits."""
+
+
 class _Move(torch.autograd.Function):
     @staticmethod
     def forward(x: torch.Tensor, target: Layout | None, asked: DeviceMapping | None, op: str) -> torch.Tensor:
@@ -201,7 +212,7 @@ class _Move(torch.autograd.Function):
             return to_plain(x) if isinstance(x, Tensor) else x.clone()
         if isinstance(x, Tensor):
             return moved(x, target, op, asked=asked)
-        return from_plain(x, target, asked)
+        return from_plain(x, target, asked, brought_to=None if op in _MADE_HERE or op.endswith("backward") else op)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

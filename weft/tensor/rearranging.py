@@ -100,7 +100,7 @@ def alike(tensors: Sequence[torch.Tensor], op: str, keeps: frozenset[ReduceOp] =
     result = []
     for x in tensors:
         if not isinstance(x, Tensor):
-            result.append(from_plain(x, Layout.replicated(mesh, x.dim())))
+            result.append(from_plain(x, Layout.replicated(mesh, x.dim()), brought_to=op))
         elif x._layout.mesh != mesh:
             result.append(moved(x, Layout.replicated(mesh, x.dim()), op, implicit=True))
         else:

@@ -79,6 +79,7 @@ class Tensor(torch.Tensor):
     _note_unseen_write: ClassVar[Callable[[], None]]
     _remember_apart: ClassVar[Callable[[Tensor, Tensor], Tensor]]
     _text: ClassVar[Callable[[Tensor], str]]
+    _reduced: ClassVar[Callable[[Tensor], tuple[object, ...]]]
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -357,18 +358,13 @@ class Tensor(torch.Tensor):
             copied.grad = copy.deepcopy(self.grad, memo)
         return copied
 
+    def __copy__(self) -> Any:
+        copied = cast(Tensor, self.detach())
+        _carry_state(self, copied)
+        return copied
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        state = {name: value for name, value in self.__dict__.items() if name not in _OWN_STATE}
-        pieces = tuple(piece.clone() for piece in self._current())
-        return _rebuilt, (
-            pieces,
-            self._layout,
-            tuple(self.shape),
-            self._asked,
-            self.dtype,
-            self.requires_grad,
-            state,
-        )
+        return Tensor._reduced(self)
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[Layout, DeviceMapping | None]]:
         announce()
@@ -550,7 +546,7 @@ def become(x: Tensor, value: Tensor) -> None:
     )
 
 
-_OWN_STATE = (
+OWN_STATE = (
     "_layout",
     "_pieces",
     "_asked",
@@ -573,24 +569,10 @@ _OWN_STATE = (
 def _carry_state(source: Tensor, target: Tensor) -> None:
     """What users and torch keep on a tensor (a parameter's mark, attributes) goes along with a copy."""
     for name, value in source.__dict__.items():
-        if name not in _OWN_STATE:
+        if name not in OWN_STATE:
             target.__dict__[name] = value
     if source.requires_grad:
         target.requires_grad_()
-
-
-def _rebuilt(
-    pieces: Pieces,
-    layout: Layout,
-    shape: tuple[int, ...],
-    asked: DeviceMapping | None,
-    dtype: torch.dtype,
-    requires_grad: bool,
-    state: dict[str, Any],
-) -> Tensor:
-    tensor = wrap(pieces, layout, shape, asked=asked, dtype=dtype)
-    tensor.__dict__.update(state)
-    return tensor.requires_grad_() if requires_grad else tensor
 
 
 def _weft_device(device: torch.device) -> Device:

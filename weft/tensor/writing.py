@@ -56,7 +56,7 @@ def store(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = False
         copy_once(x._pieces[0], value, non_blocking=non_blocking)
         return
     else:
-        value = from_plain(value, x._layout)
+        value = from_plain(value, x._layout, brought_to=op)
     for piece, new in zip(x._pieces, value._pieces, strict=True):
         copy_once(piece, new, non_blocking=non_blocking)
     if x._layout.pending:

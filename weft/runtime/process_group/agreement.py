@@ -24,6 +24,8 @@ def gathered(value: object, op: str = "an agreement") -> list[object]:
     here = world.current()
     if here.count == 1:
         return [json.loads(json.dumps(value))]
+    if here.is_fake:  # as if all said the same
+        return [json.loads(json.dumps(value)) for _ in range(here.count)]
     group = group_of(tuple(range(here.count)))
     mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     with communicating(Call(op, "what each process has"), group.processes):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from typing import final
 
@@ -26,12 +27,17 @@ __all__ = ["check"]
 FIRST_PAUSE, LAST_PAUSE = 0.0002, 0.02
 """Seconds between questions to the store: the others mostly come at once, or only much later."""
 
+MOST = 256
+"""How many kinds of one op are compared: a program whose sizes never repeat does not wait for the store for ever."""
+
 _seen: set[tuple[Processes, str, str]] = set()
+_kinds: dict[tuple[Processes, str], int] = {}
 _counts: dict[Processes, int] = {}
 
 
 def _forget(_: object) -> None:
     _seen.clear()
+    _kinds.clear()
     _counts.clear()
     _store.cache_clear()
 
@@ -46,25 +52,49 @@ def _store() -> c10d.Store:
 
 def is_always_on() -> bool:
     """Whether every call is checked, not only the first of each kind."""
-    return os.environ.get("WEFT_CHECK", "0") not in ("", "0")
+    return os.environ.get("WEFT_CHECK", "0") not in ("", "0", "off")
 
 
-def check(call: Call, processes: Processes) -> None:
-    """Raises `MismatchError` if one of these processes makes another call."""
-    if len(processes) == 1:
+def is_off() -> bool:
+    """Whether no call is checked."""
+    return os.environ.get("WEFT_CHECK") == "off"
+
+
+Difference = Callable[[Call, int, Call, int], MismatchError]
+"""The error for two processes that differ: the call of this one, its index, and those of the other."""
+
+
+def check(call: Call, processes: Processes, value: str | None = None, differs: Difference | None = None) -> None:
+    """Raises `MismatchError` if one of these processes makes another call, or the same with another value."""
+    if len(processes) == 1 or world.current().is_fake or is_off():
         return
-    key = (processes, call.op, call.what)
-    if key in _seen and not is_always_on():
+    if not is_always_on() and not _is_new(call, processes):
         return
-    _seen.add(key)
-    call = calls.current() or call  # with where it was made
+    if value is None:
+        call = calls.current() or call  # with where it was made
     count = _counts[processes] = _counts.get(processes, 0) + 1
     here = world.current()
-    exchange = _Exchange(processes, count, here.process, json.dumps(call.to_json()))
+    exchange = _Exchange(processes, count, here.process, json.dumps({**call.to_json(), "value": value}))
     for process, note in exchange.notes().items():
-        theirs = Call.from_json(json.loads(note))
+        words = json.loads(note)
+        theirs = Call.from_json(words)
         if theirs is not None and not theirs.is_like(call):
             raise _mismatch(call, here.process, theirs, process)
+        if theirs is not None and differs is not None and words["value"] != value:
+            raise differs(call, here.process, theirs, process)
+
+
+def _is_new(call: Call, processes: Processes) -> bool:
+    """Whether this kind of call has not been made before; of ops with very many kinds, none is after some time."""
+    key = (processes, call.op, call.what)
+    if key in _seen:
+        return False
+    op = (processes, call.op.partition(" ")[0])
+    if _kinds.get(op, 0) >= MOST:
+        return False
+    _kinds[op] = _kinds.get(op, 0) + 1
+    _seen.add(key)
+    return True
 
 
 @final
@@ -83,7 +113,8 @@ class _Exchange:
         question = Question(self._ask)
         try:
             while not question.wait(TURN.total_seconds()):
-                if patience.is_over:
+                # Who has left may have told before: that was a turn ago.
+                if patience.is_over or patience.is_in_vain:
                     raise patience.lost()
                 patience.take_turn()
         finally:

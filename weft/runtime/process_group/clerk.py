@@ -11,6 +11,8 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import Generic, TypeVar, final
 
+from . import fork
+
 __all__ = ["REPLY", "Question", "asked"]
 
 REPLY = timedelta(seconds=5)
@@ -89,3 +91,7 @@ def _clerk_for(question: Question[T]) -> None:
     except IndexError:
         clerk = _Clerk()
     clerk.questions.put(question)  # type: ignore[arg-type]
+
+
+# The threads are the parent's: a child asks others.
+fork.on_fork(_idle.clear)

@@ -19,6 +19,7 @@ from ..machine import forget_with_residences, residence
 from . import calls, watch, world
 from .calls import Call, call_between
 from .check import check
+from .fork import check_is_no_child
 from .group import Processes, group_of, owners_of, wire_device
 from .issuing import settle
 from .moving import BroadcastStage, FillStage, MoveStage, PermuteStage, Route
@@ -59,6 +60,7 @@ class communicating:  # noqa: N801 - read as a word: `with communicating(call, p
         self._call, self._processes = call, processes
 
     def __enter__(self) -> None:
+        check_is_no_child(self._call)
         settle()
         watch.begin()
         calls.started(self._call)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import cast, final
@@ -12,7 +11,7 @@ from torch._C import _distributed_c10d as c10d
 
 from ...sharding.mesh import DeviceMesh
 from ..machine import residence
-from . import world
+from . import fork, world
 from .envelopes import Envelopes
 
 __all__ = ["Group", "component", "group_of", "owners_of"]
@@ -36,6 +35,8 @@ class Group:
         self.index = processes.index(here.process)
         """The index of this process among them."""
         self._world = here
+        self.is_fake = here.is_fake
+        """Whether the others are only said to be there."""
         self._streamed = {kind for kind, name in here.backends if name == "nccl"}
         self._backends: dict[str, c10d.ProcessGroup] = {}
         self._number = 0
@@ -86,8 +87,7 @@ class Group:
 
     def abandon(self, works: Iterable[object] = ()) -> None:
         """Gives up on what is under way. The backends would wait for it when they go, so they stay until the end."""
-        for kept in (*self._backends.values(), *works):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        fork.keep(*self._backends.values(), *works)
 
 
 _groups: dict[Processes, Group] = {}
@@ -107,7 +107,13 @@ def _left(last: world.Leaving) -> None:
             group.close()
 
 
+def _forked() -> None:
+    for group in _groups.values():
+        group.abandon()
+
+
 world.on_leave(_left)
+fork.on_fork(_forked)
 world.on_change(lambda _: _groups.clear())
 
 

@@ -17,7 +17,7 @@ from typing import Protocol, final
 import torch
 
 from ..holding import Pieces
-from . import calls, world
+from . import calls, fork, world
 from .waiting import TURN
 
 __all__ = ["Arriving", "issue", "settle"]
@@ -75,6 +75,14 @@ class _Task:
         """Lets those that wait go on."""
         self._ended.set()
 
+    def abandon(self) -> None:
+        """Says in a child, which has no thread that would go on, that it will never be done."""
+        self._action, self._ended = None, threading.Event()
+        self._ended.set()
+        self.error = RuntimeError(
+            f"what was asked for at {self._site} had not arrived when this process was forked, and never will: wait for it first"
+        )
+
     def done(self) -> bool:
         """Whether it has been done, or failed."""
         return self._ended.is_set()
@@ -121,6 +129,16 @@ class _Issuer:
 
 
 _issuer = _Issuer()
+
+
+def _forked() -> None:
+    global _issuer  # noqa: PLW0603 - its thread is the parent's
+    for task in _issuer.under_way:
+        task.abandon()
+    _issuer = _Issuer()
+
+
+fork.on_fork(_forked)
 
 
 def _leaving(last: world.Leaving) -> None:

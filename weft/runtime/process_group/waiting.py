@@ -162,6 +162,11 @@ class Patience:
         """Whether it has been longer than the timeout."""
         return self.seconds >= self._here.timeout.total_seconds()
 
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether one of the others has left or failed, as far as has been seen."""
+        return self._vigil is not None and self._vigil.is_in_vain
+
     def take_turn(self) -> None:
         """Looks after the others while waiting, and says once that it takes long."""
         if self._vigil is None:

@@ -17,7 +17,7 @@ from typing import final
 from torch._C import _distributed_c10d as c10d
 
 from ...errors import TimeoutError  # noqa: A004 - the one of this package
-from . import calls, world
+from . import calls, fork, world
 from .calls import Call
 from .clerk import REPLY, asked
 
@@ -153,7 +153,7 @@ _watch: Watch | None = None
 def begin() -> None:
     """Begins to leave signs of life, if that has not begun."""
     global _watch  # noqa: PLW0603 - one watch a process
-    if _watch is None:
+    if _watch is None and not world.current().is_fake:
         _watch = Watch(world.current())
 
 
@@ -188,7 +188,16 @@ def _leaving(last: world.Leaving) -> None:
     stop(linger=last.keeps_store and last.error is None)
 
 
+def _forked() -> None:
+    """The thread is the parent's, and so are the signs of life."""
+    global _watch  # noqa: PLW0603 - one watch a process
+    if _watch is not None:
+        fork.keep(_watch)
+    _watch = None
+
+
 world.on_leave(_leaving)
+fork.on_fork(_forked)
 
 
 def note_failure(text: str) -> None:
@@ -224,6 +233,11 @@ class Vigil:
         for process, note in self._watch.notes(self._notes).items():
             if note != self._notes[process]:
                 self._notes[process], self._changed[process] = note, now
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether one of them has said that it will not come any more."""
+        return any(note.get("left") or note.get("failure") for note in self._notes.values())
 
     def signs(self) -> list[Sign]:
         """What is known of each process; who leaves no other sign for three beats is not alive."""

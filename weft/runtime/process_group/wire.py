@@ -55,6 +55,11 @@ def swap(
 
     No message has more bytes than `limit`, which all processes know alike. `meanwhile` is what to do while they travel.
     """
+    if group.is_fake:
+        meanwhile()
+        for each in incoming.values():
+            each.zero_()
+        return
     backend = _backend(group, wire.type)
     number = group.next_number()
     if group.is_streamed(wire.type):
@@ -81,6 +86,10 @@ def _backend(group: Group, kind: str) -> c10d.ProcessGroup:
 
 def broadcast(group: Group, flat: torch.Tensor, root: int) -> None:
     """Gives the elements of one process's flat tensor to all others of a group."""
+    if group.is_fake:
+        if root != group.processes[group.index]:
+            flat.zero_()
+        return
     backend = _backend(group, flat.device.type)
     work = backend.broadcast(bytes_of(flat), group.processes.index(root))
     if group.is_streamed(flat.device.type):

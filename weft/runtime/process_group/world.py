@@ -17,12 +17,14 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
 from ...errors import WeftError
+from . import fork
+from .launch import devices_per_process as devices_of_each
+from .launch import has_place, is_launched, note_joined, number
 from .seeds import share_random_state
 
-__all__ = ["DEFAULT_TIMEOUT", "World", "current", "is_launched", "join", "leave", "on_change", "on_leave"]
+__all__ = ["DEFAULT_TIMEOUT", "World", "asked", "current", "join", "leave", "on_change", "on_leave"]
 
 DEFAULT_TIMEOUT = timedelta(minutes=10)
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @final
@@ -55,6 +57,11 @@ class World:
     def accelerators(self) -> bool:
         """Whether the devices of this program are accelerators."""
         return self.backend("cuda") == "nccl"
+
+    @property
+    def is_fake(self) -> bool:
+        """Whether the others are only said to be there, as torch's fake process group does."""
+        return ("cpu", "fake") in self.backends
 
     def process_of(self, device_id: int) -> int:
         """The process that owns a device."""
@@ -91,18 +98,6 @@ def on_leave(tell: Callable[[Leaving], None]) -> None:
     _before_leaving.append(tell)
 
 
-def is_launched() -> bool:
-    """Whether a launcher has started this process together with others.
-
-    >>> is_launched()
-    False
-    """
-    # Asked by every movement of a process that is alone, so the usual answer comes first.
-    if "WORLD_SIZE" not in os.environ or not all(name in os.environ for name in LAUNCHER_VARIABLES):
-        return False
-    return _number("WORLD_SIZE") > 1
-
-
 def current() -> World:
     """The world of this process; under a launcher, the first call joins it."""
     if _world is not None:
@@ -112,12 +107,27 @@ def current() -> World:
     return ALONE
 
 
+def asked() -> World:
+    """The world as torch.distributed or a launcher's environment know it: nobody joins, or waits for others.
+
+    A process that one of a launch has started is told where that one stands, though it is none of them itself.
+    """
+    if _world is not None:
+        return _world
+    if dist.is_available() and dist.is_initialized():
+        return World(dist.get_rank(), dist.get_world_size(), devices_of_each(None), _local_process(), _served())
+    if dist.is_available() and has_place():
+        served = tuple(sorted(_parsed(_chosen(None)).items()))
+        return World(number("RANK"), number("WORLD_SIZE"), devices_of_each(None), _local_process(), served)
+    return ALONE
+
+
 def join(
     backend: str | None = None, timeout: float | timedelta | None = None, devices_per_process: int | None = None
 ) -> World:
     """Joins the processes that a launcher started, or those of a torch.distributed that is initialised already."""
     span = _timeout(timeout)
-    each = _devices_per_process(devices_per_process)
+    each = devices_of_each(devices_per_process)
     if _world is not None:
         return _rejoined(_world, backend, timeout, devices_per_process)
     made_here = False
@@ -130,17 +140,19 @@ def join(
         made_here = True
     if dist.get_world_size() == 1:
         return ALONE
-    here, number = dist.get_rank(), next(_joins)
-    share_random_state(_store_of(number), here, span)
-    served = _served()
-    return _entered(World(here, dist.get_world_size(), each, _local_process(), served, span, made_here, number))
+    here = World(
+        dist.get_rank(), dist.get_world_size(), each, _local_process(), _served(), span, made_here, next(_joins)
+    )
+    if not here.is_fake:
+        share_random_state(_store_of(here.number), here.process, span)
+    return _entered(here)
 
 
 def leave() -> None:
     """Leaves the other processes; leaving twice, or without having joined, does nothing."""
     global _world  # noqa: PLW0603 - one world a process
     world = _world
-    if world is None:
+    if world is None or fork.is_child():
         return
     error = getattr(sys, "last_value", None)
     # An error about another process is no news to the others.
@@ -176,6 +188,7 @@ def joined() -> World | None:
 def _entered(world: World) -> World:
     global _world  # noqa: PLW0603 - one world a process
     _world = world
+    note_joined(os.getpid())
     atexit.register(leave)
     for listener in _listeners:
         listener(world)
@@ -222,14 +235,7 @@ def _served() -> tuple[tuple[str, str], ...]:
 
 
 def _local_process() -> int:
-    return _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else dist.get_rank() if dist.is_initialized() else 0
-
-
-def _number(name: str) -> int:
-    text = os.environ[name]
-    if not text.isdecimal():
-        raise ValueError(f"{name} is a whole number that a launcher sets, but it is {text!r}")
-    return int(text)
+    return number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else dist.get_rank() if dist.is_initialized() else 0
 
 
 def _timeout(timeout: object) -> timedelta:
@@ -243,12 +249,14 @@ def _timeout(timeout: object) -> timedelta:
     return span
 
 
-def _devices_per_process(count: int | None) -> int:
-    if count is None:
-        text = os.environ.get("WEFT_DEVICES_PER_PROCESS", "1")
-        if not text.isdecimal() or int(text) < 1:
-            raise ValueError(f"WEFT_DEVICES_PER_PROCESS is a whole number, 1 or more, but it is {text!r}")
-        return int(text)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"devices_per_process is a whole number, 1 or more, but got {count!r}")
-    return count
+def _forked() -> None:
+    """A child keeps what is known of the world: its tensors are pieces of that one. Torch's groups stay to the end."""
+    if _world is None:
+        note_joined(os.getppid())
+    elif not fork.is_child():
+        fork.note_child(_world.process)
+        for group, (_, store) in distributed_c10d._world.pg_map.items():
+            fork.keep(group, store)
+
+
+fork.on_fork(_forked)

@@ -1,0 +1,131 @@
+"""Pickles: what a tensor is, said without how this process stores it, so that any process that loads it has the same.
+
+A pickle holds the whole value, once for each combination of pending coordinates. Whoever loads it keeps the parts of its
+own devices; nobody communicates, neither to write it nor to read it.
+"""
+
+from __future__ import annotations
+
+import math
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, cast
+
+import torch
+
+from ..runtime.holding import Pieces, holding, slices
+from ..runtime.in_process import placed
+from ..sharding.layout import Layout
+from ..sharding.mapping import DeviceMapping
+from .folded import Folded
+from .tensor import OWN_STATE, Tensor, row_major, wrap
+
+__all__ = ["rebuilt", "reduced"]
+
+
+def reduced(x: Tensor) -> tuple[Any, tuple[object, ...]]:
+    """What `pickle` is to write of a tensor; raises where this process has only part of it."""
+    state = {name: value for name, value in x.__dict__.items() if name not in OWN_STATE}
+    facts = (x._layout, tuple(x.shape), x._asked, x.dtype, x.requires_grad, state)
+    return rebuilt, (_contributions(x), *facts)
+
+
+def rebuilt(
+    contributions: Pieces,
+    layout: Layout,
+    shape: tuple[int, ...],
+    asked: DeviceMapping | None,
+    dtype: torch.dtype,
+    requires_grad: bool,
+    state: dict[str, Any],
+) -> Tensor:
+    """The tensor that a pickle holds, stored as this process stores tensors of its layout."""
+    here = holding(layout)
+    if here.unified:
+        pieces = tuple(placed(whole, here.residence.device) for whole in contributions)
+    else:
+        pieces = tuple(
+            contributions[_combination(layout, coords)][slices(here.box(k, shape))].clone().to(here.devices[k])
+            for k, coords in enumerate(here.coords)
+        )
+    strides = contributions[0].stride() if contributions else None
+    tensor = wrap(pieces, layout, shape, asked=asked, dtype=dtype, strides=strides)
+    tensor.__dict__.update(state)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _contributions(x: Tensor) -> Pieces:
+    """The whole value, for each combination of pending coordinates."""
+    layout, pieces = x._layout, x._current()
+    here = holding(layout)
+    if here.unified:
+        return tuple(piece.clone() for piece in pieces)
+    _check_is_here(x)
+    strides = x.stride() if _is_dense(x) else row_major(x.shape)
+    wholes = tuple(
+        torch.empty_strided(x.shape, strides, dtype=x.dtype, device=pieces[0].device)
+        for _ in range(math.prod(map(layout.mesh.axis_size, layout.pending_axes)))
+    )
+    for k, (piece, coords) in enumerate(zip(pieces, here.coords, strict=True)):
+        wholes[_combination(layout, coords)][slices(here.box(k, x.shape))].copy_(piece)
+    return wholes
+
+
+def _check_is_here(x: Tensor) -> None:
+    """Raises where other processes hold what this one does not."""
+    layout = x._layout
+    axes = [layout.mesh.index_of[axis] for axis in (*layout.pending_axes, *layout.split_axes)]
+    held = {tuple(coords[i] for i in axes) for coords in holding(layout).coords}
+    parts = math.prod(layout.mesh.mesh_shape[i] for i in axes)
+    if len(held) < parts:
+        raise RuntimeError(
+            f"this process holds {len(held)} of the {parts} parts of {Tensor._text(x).splitlines()[0]}, so it cannot pickle it (torch.save, "
+            "queues and spawned processes do): a part would load as another value. Call weft.checkpoint.save in all processes, or "
+            "y = x.full_tensor() in all processes and then torch.save(y, ...) in one"
+        )
+
+
+def _combination(layout: Layout, coords: tuple[int, ...]) -> int:
+    """Which contribution stands at some coordinates: as they are stored in one memory, the last axis runs fastest."""
+    found = 0
+    for axis in layout.pending_axes:
+        found = found * layout.mesh.axis_size(axis) + coords[layout.mesh.index_of[axis]]
+    return found
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether the elements fill a stretch of memory, in whatever order."""
+    step = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+Tensor._reduced = staticmethod(reduced)
+
+
+def _sent(x: Tensor) -> tuple[Any, tuple[object, ...]]:
+    """What goes to another process of this host by value: what torch would share is gone before the other opens it."""
+    _, (contributions, *facts) = reduced(x)
+    given = [(_bytes(whole), whole.shape, whole.stride(), whole.dtype) for whole in cast(Pieces, contributions)]
+    return _received, (given, facts)
+
+
+def _received(given: list[tuple[bytes | None, torch.Size, tuple[int, ...], torch.dtype]], facts: list[Any]) -> Tensor:
+    return rebuilt(tuple(_from_bytes(*each) for each in given), *facts)
+
+
+def _bytes(whole: torch.Tensor) -> bytes | None:
+    return None if whole.is_meta else whole.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _from_bytes(given: bytes | None, shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    found = torch.empty_strided(shape, strides, dtype=dtype, device="meta" if given is None else "cpu")
+    if given:
+        found.copy_(torch.frombuffer(bytearray(given), dtype=torch.uint8).view(dtype).view(shape))
+    return found
+
+
+for _kind in (Tensor, Folded):
+    ForkingPickler.register(_kind, _sent)

@@ -242,7 +242,9 @@ class Tensor(torch.Tensor):
             kwargs.pop("device", None)
             moved = self if device.type == self.device.type else self._on(_weft_device(device))
             rest = ([where.dtype] if isinstance(where, torch.Tensor) else []) + list(args[1:])
-            return moved.to(*rest, **kwargs) if rest or kwargs else moved
+            named = dict(zip(("dtype", "non_blocking", "copy"), rest, strict=False)) | kwargs
+            asked = {name: value for name, value in named.items() if value is not None and value is not False}
+            return moved.to(**asked) if asked else moved
         return super().to(*args, **kwargs)
 
     def cpu(self, *args: Any) -> Any:

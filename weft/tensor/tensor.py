@@ -25,6 +25,7 @@ from .total import Total, note_write
 if TYPE_CHECKING:
     from ..runtime.run import Arriving
     from .aliasing import Shown
+    from .pointing import Gathered
     from .resolving import Turned
     from .total import Contributions
 
@@ -65,6 +66,8 @@ class Tensor(torch.Tensor):
     """What views of this tensor hold."""
     _turned: Turned | None = None
     """The pending tensor that this one is a view of, where it has all elements of it."""
+    _gathered: Gathered | None = None
+    """The whole value, for who has asked for an address to read it at."""
 
     _run: ClassVar[Dispatcher]
     _align: ClassVar[Callable[[torch.Tensor | None, Layout], torch.Tensor | None]]
@@ -74,6 +77,8 @@ class Tensor(torch.Tensor):
     _note_unseen_write: ClassVar[Callable[[], None]]
     _remember_apart: ClassVar[Callable[[Tensor, Tensor], Tensor]]
     _text: ClassVar[Callable[[Tensor], str]]
+    _address: ClassVar[Callable[[Tensor], int]]
+    _storage: ClassVar[Callable[[Tensor], torch.UntypedStorage]]
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -263,6 +268,14 @@ class Tensor(torch.Tensor):
         torch_device(device)
         single = NamedMapping(DeviceMesh.single(device), ())
         return cast(Tensor, Tensor._move(self, single.layout(self.dim()), asked=single, op="to_device"))
+
+    def data_ptr(self) -> int:
+        """Where the value can be read, in one memory or a copy gathered on the host; refused where there is no such place."""
+        return Tensor._address(self)
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """The memory that `data_ptr` points into; for reading."""
+        return Tensor._storage(self)
 
     def numpy(self, *, force: bool = False) -> Any:
         """The whole value as a NumPy array."""
@@ -513,6 +526,7 @@ _OWN_STATE = (
     "_turned",
     "_total",
     "_stand",
+    "_gathered",
     # of folded tensors
     "_of",
     "_groups",

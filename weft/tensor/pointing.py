@@ -7,9 +7,11 @@ is given: for reading. Elsewhere there is none, and that is said.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 from weakref import WeakValueDictionary
 
 import torch
+from torch._guards import TracingContext
 
 from ..runtime.holding import Pieces, holding
 from ..runtime.machine import residence
@@ -39,17 +41,25 @@ def address(x: Tensor) -> int:
 
 
 def storage(x: Tensor) -> torch.UntypedStorage:
-    """The memory that `address` points into."""
+    """The memory that `address` points into, as a storage of its own: torch's compiler takes equal ones for one tensor."""
     if not x.numel() or x.is_meta or _is_traced(x):
         return torch.Tensor.untyped_storage(x)
-    return _readable(x).untyped_storage()
+    held = _readable(x).untyped_storage()
+    alias = cast(
+        torch.UntypedStorage,
+        torch._C._construct_storage_from_data_pointer(held.data_ptr(), held.device, held.nbytes()),
+    )
+    alias._held = held  # type: ignore[attr-defined] # as long as the alias is there, so is what it points to
+    return alias
 
 
 def _is_traced(x: Tensor) -> bool:
     """Whether a compiler looks at the tensor: it asks which tensors are one, not what they hold."""
-    if x._arriving is not None:
-        return False
-    return any(type(piece) not in _PLAIN or torch._is_functional_tensor(piece) for piece in x._pieces)
+    if TracingContext.try_get() is not None:
+        return True
+    return x._arriving is None and any(
+        type(piece) not in _PLAIN or torch._is_functional_tensor(piece) for piece in x._pieces
+    )
 
 
 def _readable(x: Tensor) -> torch.Tensor:

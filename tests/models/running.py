@@ -23,8 +23,7 @@ def run(case: Case, mesh: DeviceMesh | None) -> Found:
     with in_float64():
         if mesh is not None:
             model, inputs = sharded(model, mesh), laid(inputs, mesh)
-        found = {name: _whole(x) for name, x in _yielded(model.train(), inputs, case.generates)}
-    return found
+        return {name: _whole(x) for name, x in _yielded(model.train(), inputs, case.generates)}
 
 
 def _yielded(

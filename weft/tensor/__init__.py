@@ -31,6 +31,7 @@ from . import (  # noqa: F401 - Tensor's ops and its print
     mirroring,
     overwriting,
     padding,
+    pickling,
     pointing,
     pooling,
     random_numbers,

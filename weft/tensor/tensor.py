@@ -15,7 +15,6 @@ from torch._C import _disabled_torch_function_impl
 from ..devices import CPU, Accelerator, Device
 from ..runtime.holding import Pieces, holding
 from ..runtime.machine import residence, torch_device
-from ..runtime.refitting import fitted
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
@@ -554,7 +553,7 @@ def _rebuilt(
     requires_grad: bool,
     state: dict[str, Any],
 ) -> Tensor:
-    tensor = wrap(fitted(pieces, layout, shape), layout, shape, asked=asked, dtype=dtype)
+    tensor = wrap(pieces, layout, shape, asked=asked, dtype=dtype)
     tensor.__dict__.update(state)
     return tensor.requires_grad_() if requires_grad else tensor
 

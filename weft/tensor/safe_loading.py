@@ -1,4 +1,4 @@
-"""What a file of `torch.save` says of a tensor, and that `torch.load` may read it with its default, `weights_only=True`."""
+"""Lets `torch.load` read files with sharded tensors with its default, `weights_only=True`: says what such files may name."""
 
 from __future__ import annotations
 

@@ -82,6 +82,15 @@ def test_copies_for_reading_go_with_the_tensors_that_were_read(memory: str) -> N
     assert len(pointing._KNOWN) == before
 
 
+def test_the_weights_of_an_rnn_stay_where_they_are() -> None:
+    layer = weft.nn.shard_module(torch.nn.LSTM(4, 3), MESH, {"weight_ih_l0": P("tp")})
+    before = [(x.data_ptr(), x.mapping) for x in layer.parameters()]
+    torch._cudnn_rnn_flatten_weight(
+        layer._flat_weights, 4, 4, 2, 3, 0, 1, False, False
+    )  # as `layer.to(device)` does on GPUs
+    assert [(x.data_ptr(), x.mapping) for x in layer.parameters()] == before
+
+
 class Tied(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
 """Where the memory of a tensor is, for libraries that read tensors by address: safetensors, what finds tied weights.
 
 A value that lies in one memory has an address. One that lies in several of this host is gathered, and the copy's address
-is given: for reading. Elsewhere there is none, and that is said.
+is given: for reading. Elsewhere there is none, and that is said; in the memories of accelerators it is 0, as torch has it of
+tensors without memory, which are brought to the host by who wants to read them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch._guards import TracingContext
 
 from ..runtime.holding import Pieces, holding
 from ..runtime.machine import residence
+from .handling import handler
 from .tensor import Tensor
 
 __all__ = ["address", "storage"]
@@ -36,6 +38,8 @@ _KNOWN: WeakValueDictionary[object, Gathered] = WeakValueDictionary()
 def address(x: Tensor) -> int:
     """Where the first element of a tensor can be read; 0 where there is nothing to read."""
     if not x.numel() or x.is_meta or _is_traced(x):
+        return 0
+    if x.device.type != "cpu" and _held_whole(x) is None:
         return 0
     return int(_readable(x).data_ptr())
 
@@ -112,6 +116,14 @@ def _gathered(x: Tensor) -> torch.Tensor:
         known.whole.copy_(x.detach().full_tensor())  # type: ignore[attr-defined]
     x._gathered = known
     return known.whole
+
+
+@handler(torch.ops.aten._cudnn_rnn_flatten_weight.default)
+def _left_where_they_are(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+) -> torch.Tensor:
+    """The weights of an RNN are not moved into one block, which `nn.LSTM` asks for where they have addresses."""
+    return torch.empty(0)
 
 
 Tensor._address = address

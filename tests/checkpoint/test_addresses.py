@@ -60,6 +60,21 @@ def test_what_is_written_later_is_read_later(spec) -> None:
     assert set(read(y)) == {7.0}
 
 
+def test_modes_change_nothing() -> None:
+    y = weft.shard(torch.zeros(4, 6), MESH, P("dp"))
+    with torch.inference_mode():
+        assert set(read(y)) == {0.0}
+    with torch.no_grad():
+        y.add_(1)
+    assert set(read(y)) == {1.0}
+    with torch.device("meta"):
+        z = y * 2
+        assert set(read(z)) == {2.0}
+    with torch.inference_mode():
+        made = y + 2
+    assert set(read(made)) == {3.0}
+
+
 def test_a_pending_sum_is_read_as_its_value() -> None:
     total = weft.shard(torch.ones(2, 6), MESH, P(None, "tp")) @ weft.shard(torch.ones(6, 2), MESH, P("tp", None))
     assert read(total) == [6.0] * 4

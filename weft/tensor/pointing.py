@@ -110,9 +110,10 @@ def _gathered(x: Tensor) -> torch.Tensor:
     places = tuple((piece.untyped_storage()._cdata, piece.storage_offset(), piece.stride()) for piece in pieces)
     key = (places, x._layout, x.shape, x.stride(), x.dtype)
     known = _KNOWN.get(key)
-    if known is None:
-        known = _KNOWN[key] = Gathered(pieces, torch.empty_strided(x.shape, x.stride(), dtype=x.dtype))
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode is never written to again
+        if known is None:
+            whole = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
+            known = _KNOWN[key] = Gathered(pieces, whole)
         known.whole.copy_(x.detach().full_tensor())  # type: ignore[attr-defined]
     x._gathered = known
     return known.whole

@@ -3,6 +3,7 @@
 #   make lint    ruff and mypy                  make format  let ruff rewrite the files
 #   make setup   only the environment           make clean   remove what these commands made
 #   make docs    the site, in docs/_build/html
+#   make test-models   models of transformers and the libraries that train them, in .venv-models
 #   make bench   all benchmarks beside the peers, in .venv-bench (QUICK=1: in about two minutes)
 
 VENV := .venv
@@ -38,7 +39,12 @@ BENCH_READY := $(BENCH)/.ready-$(shell { echo "$(CURDIR)"; cat benchmarks/requir
 MAX := .venv-max
 MAX_READY := $(MAX)/.ready-$(shell { echo "$(CURDIR)"; cat benchmarks/requirements-max.lock; } | cksum | tr ' ' '-')
 
-.PHONY: setup test lint format demo docs bench clean
+# So have the libraries of models and trainers, which the tests do without.
+MODELS := .venv-models
+MODELS_PY := $(MODELS)/bin/python
+MODELS_READY := $(MODELS)/.ready-$(shell { echo "$(CURDIR)"; cat requirements.lock tests/models/requirements.lock; } | cksum | tr ' ' '-')
+
+.PHONY: setup test test-models lint format demo docs bench clean
 .DEFAULT_GOAL := test
 
 setup: $(READY)
@@ -60,6 +66,20 @@ $(READY):
 
 test: lint
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup --durations=15 $(PYTEST_ARGS)
+
+$(MODELS_READY):
+	@set -e; python=$$($(FIND_PYTHON) || true); \
+	if [ -z "$$python" ]; then \
+		echo "weft needs Python 3.11, 3.12 or 3.13 with the venv module: install one, or say make PYTHON=/path/to/python." >&2; exit 1; \
+	fi; \
+	echo "setting up $(MODELS) with $$("$$python" --version) (the first time takes some minutes)"; \
+	[ -x $(MODELS_PY) ] && $(MODELS_PY) -c '$(SUITS)' 2>/dev/null || "$$python" -m venv --clear $(MODELS)
+	@rm -f $(MODELS)/.ready-*
+	$(MODELS_PY) -m pip install --quiet -r tests/models/requirements.lock
+	@touch $@
+
+test-models: $(MODELS_READY)
+	PYTHONPATH=. $(MODELS_PY) -m pytest tests/models --durations=15 $(PYTEST_ARGS)
 
 lint: $(READY)
 	$(PY) -m ruff check .
@@ -102,5 +122,5 @@ bench: $(BENCH_READY) $(if $(QUICK),,$(MAX_READY))
 	PYTHONPATH=. $(BENCH_PY) benchmarks/run.py $(if $(QUICK),--quick) $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(MAX) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) $(MAX) $(MODELS) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find weft tests -name __pycache__ -type d -prune -exec rm -rf {} +

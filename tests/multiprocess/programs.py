@@ -6,9 +6,14 @@ Values are small whole numbers unless a program is marked `rounded`, so that eve
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from pathlib import Path
 
 import torch
 
@@ -690,3 +695,47 @@ def _refused(call: Callable[[], object]) -> str:
     except (IndexError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return "taken"
+
+
+class Tied(torch.nn.Module):
+    """A table that is also a matrix, as language models have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.matrix = torch.nn.Embedding(6, 4), torch.nn.Linear(4, 6)
+        self.matrix.weight = self.table.weight
+        with torch.no_grad():
+            self.table.weight.copy_(numbers(6, 4))
+            self.matrix.bias.copy_(numbers(6))
+
+
+def read_at_address(x: torch.Tensor) -> str:
+    """What lies at a tensor's address, or that it says to have none."""
+    try:
+        found = list((ctypes.c_float * x.numel()).from_address(x.data_ptr()))
+    except NotImplementedError as error:
+        assert "state_dict=weft.checkpoint.full_state_dict(model)" in str(error), error
+        return "right"
+    return "right" if found == x.full_tensor().flatten().tolist() else f"wrong: {found}"
+
+
+@program
+def files(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """What libraries of models do with files: whole tensors, tied ones once, another dtype."""
+    mesh = mesh_of(devices)
+    name = f"weft-files-{os.environ.get('MASTER_PORT', os.getpid())}-{len(devices)}"
+    folder = Path(tempfile.gettempdir(), name)
+    for spec in (P(), P("a"), P(None, "a")):
+        model = weft.nn.shard_module(Tied(), mesh, {"table.weight": spec, "matrix.weight": spec})
+        whole = weft.checkpoint.full_state_dict(model)
+        yield f"{spec} tied", whole["table.weight"] is whole["matrix.weight"]
+        yield f"{spec} whole", whole["table.weight"]
+        yield f"{spec} address", read_at_address(model.table.weight.data)
+        kept = {name: x.bfloat16() for name, x in whole.items() if name != "matrix.weight"}
+        weft.checkpoint.save(kept, folder / "model.safetensors")
+        with torch.no_grad():
+            model.table.weight.zero_()
+        weft.checkpoint.load(folder, model, cast=True)
+        yield f"{spec} loaded", model.matrix.weight.data
+    weft.checkpoint.save({}, folder / "done")  # nobody goes on before all have read
+    shutil.rmtree(folder, ignore_errors=True)

@@ -13,8 +13,8 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from weft.runtime.holding import holding
+from weft.runtime.strides import is_in_order
 from weft.sharding.layout import Layout
-from weft.tensor.strides import is_in_order
 from weft.tensor.tensor import Tensor
 
 from .harness import assert_sound, laid

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft import P
-from weft.tensor.strides import dense_strides, elementwise_strides
+from weft.runtime.strides import dense_strides, elementwise_strides
 
 from .harness import memory
 from .opinfo import LAYOUTS, REASONS, largest_sample, name_of, op_infos

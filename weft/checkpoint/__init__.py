@@ -13,5 +13,6 @@
 from .errors import CheckpointError
 from .loading import load
 from .saving import save
+from .whole import full_state_dict
 
-__all__ = ["CheckpointError", "load", "save"]
+__all__ = ["CheckpointError", "full_state_dict", "load", "save"]

@@ -20,13 +20,14 @@ from .tree import Node, State, unflattened
 __all__ = ["load"]
 
 
-def load(path: str | os.PathLike[str], like: State = None, *, strict: bool = True) -> State:
+def load(path: str | os.PathLike[str], like: State = None, *, strict: bool = True, cast: bool = False) -> State:
     """Loads a checkpoint in the layouts that `like` says, whatever layouts it was saved in.
 
     `like` has the structure of the saved state. A module or an optimizer in it is filled in place; where it has a tensor
     or a mapping, the result has the saved tensor in that layout; anything else stands for the saved value as it is, with
     tensors whole. Instead of a structure it may be one mapping for all tensors, or a dict of name patterns and mappings.
-    `strict=False` leaves unread what `like` does not mention. Every process calls this and reads only what it holds.
+    `strict=False` leaves unread what `like` does not mention; `cast=True` brings floating-point tensors to the dtype that
+    they have in `like`. A tied parameter needs one of its names there. Every process calls this and reads what it holds.
 
     >>> import torch, weft
     >>> mesh = weft.make_mesh({"tp": 4})
@@ -40,8 +41,8 @@ def load(path: str | os.PathLike[str], like: State = None, *, strict: bool = Tru
         if isinstance(like, DeviceMapping):
             return unflattened(reader.index.structure, lambda name: reader.read_laid(name, like))
         if _are_patterns(like, reader):
-            return _by_pattern(reader, cast("Mapping[str, DeviceMapping]", like))
-        return _Loader(reader, strict).filled(reader.index.structure, like, ())
+            return _by_pattern(reader, like)
+        return _Loader(reader, strict, cast).filled(reader.index.structure, like, ())
 
 
 def _are_patterns(like: State, reader: Reader) -> bool:
@@ -55,7 +56,8 @@ def _are_patterns(like: State, reader: Reader) -> bool:
     return not set(like) & set(_children(reader.index.structure))
 
 
-def _by_pattern(reader: Reader, mappings: Mapping[str, DeviceMapping]) -> State:
+def _by_pattern(reader: Reader, like: State) -> State:
+    mappings = cast("Mapping[str, DeviceMapping]", like)
     patterns = Patterns(next(iter(mappings.values())).mesh, mappings)
     patterns.check_used(reader.index.tensors, f"tensor of the checkpoint {str(reader.path)!r}")
     return unflattened(reader.index.structure, lambda name: reader.read_laid(name, patterns.mapping(name)))
@@ -64,8 +66,8 @@ def _by_pattern(reader: Reader, mappings: Mapping[str, DeviceMapping]) -> State:
 class _Loader:
     """Goes through the saved structure and what it is loaded into, side by side."""
 
-    def __init__(self, reader: Reader, strict: bool) -> None:
-        self.reader, self.strict = reader, strict
+    def __init__(self, reader: Reader, strict: bool, cast: bool) -> None:
+        self.reader, self.strict, self.cast = reader, strict, cast
 
     def filled(self, node: Node, like: State, path: tuple[str, ...]) -> State:
         """The saved state under `node`, in the form that `like` asks for."""
@@ -120,16 +122,22 @@ class _Loader:
             raise CheckpointError(
                 f"{self._at(path)} has shape {saved.shape} in the checkpoint, but {tuple(like.shape)} here: load it into a model of the saved size"
             )
-        if saved.dtype != like.dtype:
-            raise CheckpointError(
-                f"{self._at(path)} is {saved.dtype} in the checkpoint, but {like.dtype} here: convert the model first (model.to({saved.dtype})), and back after loading"
-            )
+        if saved.dtype != like.dtype and not (self.cast and saved.dtype.is_floating_point and like.is_floating_point()):
+            fix = f"convert the model first (model.to({saved.dtype})), and back after loading"
+            if saved.dtype.is_floating_point and like.is_floating_point():
+                fix = f"pass cast=True to convert it, or convert the model first (model.to({saved.dtype}))"
+            raise CheckpointError(f"{self._at(path)} is {saved.dtype} in the checkpoint, but {like.dtype} here: {fix}")
         if isinstance(like, Tensor):
-            return self.reader.read_laid(name, like.mapping if not like._layout.pending else _resolved(like))
-        return self.reader.read(name).to(like.device)
+            mapping = like.mapping if not like._layout.pending else _resolved(like)
+            return self.reader.read_laid(name, mapping, like.dtype)
+        return self.reader.read(name).to(like.device, like.dtype)
 
     def _fill_module(self, node: Node, module: torch.nn.Module, path: tuple[str, ...]) -> None:
         state = module.state_dict(keep_vars=True)
+        named = _children(node)
+        there = {id(target) for name, target in state.items() if name in named}
+        # Files of other libraries have one of the names of a tied parameter.
+        state = {name: x for name, x in state.items() if name in named or id(x) not in there}
         saved = self._matched(node, "module", state, path)
         others: dict[str, object] = {}
         for name, target in state.items():

@@ -75,15 +75,17 @@ class Reader:
                 result[slices(within(common, box))] = self._slice(shard, common)
         return result
 
-    def read_laid(self, name: str, mapping: DeviceMapping) -> Tensor:
-        """A tensor in a layout; this process reads what its devices hold, each piece once."""
+    def read_laid(self, name: str, mapping: DeviceMapping, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor in a layout, and in another dtype if one is given; this process reads what its devices hold, once."""
         saved = self.index.tensors[name]
-        layout = mapping.layout(len(saved.shape))
-        return wrap(self._pieces(name, saved, layout), layout, saved.shape, asked=mapping, dtype=saved.dtype)
+        layout, dtype = mapping.layout(len(saved.shape)), dtype or saved.dtype
+        return wrap(self._pieces(name, saved, layout, dtype), layout, saved.shape, asked=mapping, dtype=dtype)
 
-    def _pieces(self, name: str, saved: SavedTensor, layout: Layout) -> tuple[torch.Tensor, ...]:
+    def _pieces(self, name: str, saved: SavedTensor, layout: Layout, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         here = holding(layout)
-        return tuple(self.read(name, here.box(i, saved.shape)).to(device) for i, device in enumerate(here.devices))
+        return tuple(
+            self.read(name, here.box(i, saved.shape)).to(device, dtype) for i, device in enumerate(here.devices)
+        )
 
     def _slice(self, shard: SavedShard, box: Box) -> torch.Tensor:
         file = self._open(shard.file)

@@ -26,7 +26,7 @@ from .errors import CheckpointError
 from .index import INDEX, Index, SavedShard, SavedTensor
 from .tree import State, flattened
 
-__all__ = ["save"]
+__all__ = ["save", "settled"]
 
 _FILE_BYTES = 2 << 30
 """Shards go to a next file above this, which bounds the memory that writing takes."""
@@ -46,9 +46,9 @@ def save(state: State, path: str | os.PathLike[str]) -> None:
     """
     where = Path(path)
     structure, tensors = flattened(state)
-    settled = {name: _settled(x) for name, x in tensors.items()}
+    ready = {name: settled(x) for name, x in tensors.items()}
     if where.suffix == ".safetensors":
-        _save_file(state, settled, where)
+        _save_file(state, ready, where)
         return
     if where.is_file():
         raise CheckpointError(
@@ -57,7 +57,7 @@ def save(state: State, path: str | os.PathLike[str]) -> None:
     where.mkdir(parents=True, exist_ok=True)
     token = _agreed_token()
     shards = _Shards(token)
-    saved = {name: shards.of(name, x, _identity(tensors[name])) for name, x in settled.items()}
+    saved = {name: shards.of(name, x, _identity(tensors[name])) for name, x in ready.items()}
     _write_own(shards, where)
     _wait_for_all()
     if world.current().process == 0:
@@ -67,7 +67,7 @@ def save(state: State, path: str | os.PathLike[str]) -> None:
     _wait_for_all()
 
 
-def _settled(x: torch.Tensor) -> torch.Tensor:
+def settled(x: torch.Tensor) -> torch.Tensor:
     """The tensor without a graph, and with nothing pending."""
     x = x.detach()
     if x.is_meta:

@@ -20,6 +20,7 @@ from .host_memory import relieve_pressure
 from .machine import forget_with_residences
 from .reduction import neutral, reduce_into
 from .room import room
+from .strides import is_dense
 
 __all__ = ["fill_pending", "lazy_clone", "may_overlap", "move", "placed", "scatter", "without_memory"]
 
@@ -34,7 +35,7 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     tensor([0., 0., 0.])
     """
     # A copy has no gaps, and no element in two places, as slices, expanded tensors and windows do: it may be written to.
-    if x.storage_offset() or not (x.is_contiguous() or _is_dense(tuple(x.shape), x.stride())):
+    if x.storage_offset() or not (x.is_contiguous() or is_dense(tuple(x.shape), x.stride())):
         return x.clone()
     # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one.
     storage = x.untyped_storage()
@@ -59,18 +60,6 @@ def may_overlap(x: torch.Tensor) -> bool:
                 return True
             reach += stride * (size - 1)
     return False
-
-
-@lru_cache(maxsize=4096)
-def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements lie side by side, each in one place."""
-    reach = 1
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size > 1:
-            if stride != reach:
-                return False
-            reach *= size
-    return True
 
 
 def placed(x: torch.Tensor, device: torch.device) -> torch.Tensor:

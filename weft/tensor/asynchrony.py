@@ -8,10 +8,10 @@ from contextvars import ContextVar
 
 from ..runtime import run
 from ..runtime.holding import Pieces
+from ..runtime.strides import Strides
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from . import comm_log
-from .strides import Strides
 from .tensor import Tensor, wrap, wrap_arriving
 
 __all__ = ["begun", "is_issuing", "issuing"]

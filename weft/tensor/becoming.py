@@ -8,9 +8,9 @@ from typing import cast
 
 import torch
 
+from ..runtime.strides import dense_strides, order_of
 from .handling import handler
 from .movement import moved
-from .strides import dense_strides, order_of
 from .tensor import Tensor, as_it_is, become
 from .writing import store
 

@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..devices import CPU, Accelerator
 from ..runtime.holding import Holding, holding
 from ..runtime.machine import residence, torch_device
+from ..runtime.strides import row_major
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .handling import handler
 from .movement import from_plain
-from .strides import row_major
 from .tensor import Tensor, wrap
 
 aten = torch.ops.aten

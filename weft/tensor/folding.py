@@ -12,12 +12,12 @@ import torch
 from ..rules.arguments import one_each
 from ..rules.factors import Factors
 from ..rules.registry import Rule
+from ..runtime.strides import row_major
 from .aliasing import remember_alias
 from .chooser import Input, choose
 from .dispatch import run_in
 from .folded import Folded, FoldedOp, fold, folded_ops
 from .restriding import with_strides
-from .strides import row_major
 from .tensor import Tensor
 
 aten = torch.ops.aten

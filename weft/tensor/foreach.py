@@ -14,12 +14,12 @@ import torch
 from torch.autograd.graph import increment_version
 
 from ..runtime.holding import holding
+from ..runtime.strides import elementwise_strides, in_order
 from ..sharding.layout import Layout
 from .aliasing import is_copy, note_unseen_write, refresh
 from .handling import handler
 from .movement import from_plain, moved, to_plain
 from .op_kind import kind_of
-from .strides import elementwise_strides, in_order
 from .tensor import Tensor, wrap
 from .total import own_pieces
 from .writing import store

@@ -9,7 +9,7 @@ import torch
 from torch._prims_common import make_channels_last_strides_for, suggest_memory_format
 
 from ..rules.registry import Spec
-from .strides import Strides, row_major
+from ..runtime.strides import Strides, row_major
 
 __all__ = ["as_laid_by_kernel", "is_elementwise"]
 

@@ -12,13 +12,13 @@ from ..planning import plan_layouts
 from ..runtime import run
 from ..runtime.holding import Pieces, holding
 from ..runtime.in_process import lazy_clone, placed
+from ..runtime.strides import Strides, dense_strides, order_of
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from . import comm_log, policy
 from .aliasing import refresh
 from .asynchrony import begun, is_issuing
 from .compiling import is_traced
-from .strides import Strides, dense_strides, order_of
 from .tensor import Tensor, wrap, wrap_total
 from .total import Contributions, Origin, known_total
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
+from ..runtime.strides import is_dense
 from .tensor import Stand, Tensor
 
 __all__ = ["parted", "refuse_overlaps"]
@@ -34,7 +35,7 @@ def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 def _overlap_partly(x: torch.Tensor, y: torch.Tensor) -> bool:
     """As torch tells for tensors that lie in memory without gaps; for others it is too hard, and they are let through."""
-    if not _share_memory(x, y) or not (_is_dense(x) and _is_dense(y)):
+    if not _share_memory(x, y) or not all(is_dense(tuple(z.shape), z.stride()) for z in (x, y)):
         return False
     start, other = int(x.storage_offset()), int(y.storage_offset())
     stop, other_stop = start + x.numel(), other + y.numel()
@@ -52,14 +53,3 @@ def _memory(x: Tensor) -> int:
         x = base
     first = x._total.value if x._total is not None else x._pieces[0] if x._pieces else None
     return id(x) if first is None or first.is_meta else first.untyped_storage()._cdata
-
-
-def _is_dense(x: torch.Tensor) -> bool:
-    """Whether elements lie one after the other in some order of the dims."""
-    step = 1
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size > 1:
-            if stride != step:
-                return False
-            step *= size
-    return True

@@ -12,12 +12,12 @@ import torch
 from ..runtime import run
 from ..runtime.holding import Pieces
 from ..runtime.run import Route
+from ..runtime.strides import in_order, row_major
 from ..sharding.geometry import Box, box, box_shape
 from ..sharding.layout import Layout
 from . import comm_log
 from .asynchrony import begun, is_issuing
 from .movement import is_recorded, layout_of, move
-from .strides import in_order, row_major
 from .tensor import Tensor, wrap
 
 __all__ = ["permute"]

@@ -14,10 +14,11 @@ import torch
 
 from ..runtime.holding import Pieces, holding, slices
 from ..runtime.in_process import placed
+from ..runtime.strides import dense_strides
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from .folded import Folded
-from .tensor import OWN_STATE, Tensor, row_major, wrap
+from .tensor import OWN_STATE, Tensor, wrap
 
 __all__ = ["rebuilt", "reduced"]
 
@@ -60,7 +61,7 @@ def _contributions(x: Tensor) -> Pieces:
     if here.unified:
         return tuple(piece.clone() for piece in pieces)
     _check_is_here(x)
-    strides = x.stride() if _is_dense(x) else row_major(x.shape)
+    strides = dense_strides(tuple(x.shape), x.stride())
     wholes = tuple(
         torch.empty_strided(x.shape, strides, dtype=x.dtype, device=pieces[0].device)
         for _ in range(math.prod(map(layout.mesh.axis_size, layout.pending_axes)))
@@ -90,16 +91,6 @@ def _combination(layout: Layout, coords: tuple[int, ...]) -> int:
     for axis in layout.pending_axes:
         found = found * layout.mesh.axis_size(axis) + coords[layout.mesh.index_of[axis]]
     return found
-
-
-def _is_dense(x: Tensor) -> bool:
-    """Whether the elements fill a stretch of memory, in whatever order."""
-    step = 1
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size != 1 and stride != step:
-            return False
-        step *= size
-    return True
 
 
 Tensor._reduced = staticmethod(reduced)

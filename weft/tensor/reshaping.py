@@ -12,6 +12,7 @@ from ..runtime.holding import Pieces, holding
 from ..runtime.machine import forget_with_residences
 from ..runtime.process_group import execution
 from ..runtime.rearranging import rearrange
+from ..runtime.strides import in_order
 from ..sharding.geometry import box_at, box_shape
 from .aliasing import Told, is_observed, remember, remember_alias, remember_told
 from .dispatch import run_by_rule
@@ -21,7 +22,6 @@ from .movement import moved, note_move, note_return
 from .preparing import layouts_for, prepare
 from .rearranging import here, note_rearrangement
 from .reshape_way import Way, find_way, merged_from
-from .strides import in_order
 from .tensor import Tensor, stand_of, wrap
 from .viewing import shown, view_geometry
 from .writing import store

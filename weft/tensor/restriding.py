@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from ..runtime.holding import holding
+from ..runtime.strides import Strides, in_order, is_in_order
 from .preparing import tensors_in
 from .single_run import is_foreseen
-from .strides import Strides, in_order, is_in_order
 from .tensor import Tensor, wrap
 from .whole_results import Args, Kwargs, whole_results
 

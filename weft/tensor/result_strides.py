@@ -8,8 +8,8 @@ from typing import final
 import torch
 
 from ..runtime.holding import Pieces, holding
+from ..runtime.strides import Strides, dense_strides, in_order
 from ..sharding.layout import Layout
-from .strides import Strides, dense_strides, in_order
 from .whole_results import Args, Kwargs, whole_results
 
 __all__ = ["ResultStrides", "Strided"]

@@ -14,12 +14,12 @@ import torch
 
 from ..runtime.holding import holding
 from ..runtime.in_process import lazy_clone, placed
+from ..runtime.strides import in_order, row_major
 from ..sharding.geometry import box, box_shape
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from ..sharding.placements import ReduceOp
 from .movement import move
-from .strides import in_order, row_major
 from .tensor import Tensor, wrap
 
 __all__ = ["assembled", "shards_of"]

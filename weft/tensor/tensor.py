@@ -16,6 +16,7 @@ from ..devices import CPU, Accelerator, Device
 from ..runtime.holding import Pieces, holding
 from ..runtime.in_process import lazy_clone
 from ..runtime.machine import residence, torch_device
+from ..runtime.strides import dense_strides, row_major
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
@@ -23,12 +24,12 @@ from ..sharding.placements import Placement
 from .compiling import announce, check_compilable
 from .destination import destination
 from .number import as_number
-from .strides import dense_strides, row_major
 from .total import Total, note_write
 
 if TYPE_CHECKING:
     from ..runtime.run import Arriving
     from .aliasing import Shown
+    from .pointing import Gathered
     from .resolving import Turned
     from .total import Contributions
 
@@ -69,6 +70,8 @@ class Tensor(torch.Tensor):
     """What views of this tensor hold."""
     _turned: Turned | None = None
     """The pending tensor that this one is a view of, where it has all elements of it."""
+    _gathered: Gathered | None = None
+    """The whole value, for who has asked for an address to read it at."""
 
     _run: ClassVar[Dispatcher]
     _align: ClassVar[Callable[[torch.Tensor | None, Layout], torch.Tensor | None]]
@@ -80,6 +83,8 @@ class Tensor(torch.Tensor):
     _remember_apart: ClassVar[Callable[[Tensor, Tensor], Tensor]]
     _text: ClassVar[Callable[[Tensor], str]]
     _reduced: ClassVar[Callable[[Tensor], tuple[object, ...]]]
+    _address: ClassVar[Callable[[Tensor], int]]
+    _storage: ClassVar[Callable[[Tensor], torch.UntypedStorage]]
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -299,6 +304,14 @@ class Tensor(torch.Tensor):
 
     def __complex__(self) -> complex:
         return as_number(super().__complex__)
+
+    def data_ptr(self) -> int:
+        """Where the value can be read, in one memory or a copy gathered on the host; refused where there is no such place."""
+        return Tensor._address(self)
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """The memory that `data_ptr` points into; for reading."""
+        return Tensor._storage(self)
 
     def numpy(self, *, force: bool = False) -> Any:
         """The whole value as a NumPy array."""
@@ -558,6 +571,7 @@ OWN_STATE = (
     "_turned",
     "_total",
     "_stand",
+    "_gathered",
     # of folded tensors
     "_of",
     "_groups",

@@ -10,13 +10,13 @@ import torch
 
 from ..runtime.holding import Pieces, holding
 from ..runtime.in_process import may_overlap
+from ..runtime.strides import in_order
 from ..sharding.layout import Layout
 from .aliasing import Told, is_current, is_observed, remember, remember_alias, remember_told
 from .copying import copy_once
 from .movement import note_move, to_plain
 from .preparing import layouts_for
 from .resolving import note_turned
-from .strides import in_order
 from .tensor import Tensor, wrap
 from .writing import store
 

@@ -9,8 +9,8 @@ import torch
 
 from ..rules.pointwise import broadcast_dims
 from ..rules.registry import Spec
+from ..runtime.strides import elementwise_strides
 from .kernel_strides import as_laid_by_kernel, is_elementwise
-from .strides import elementwise_strides
 
 __all__ = ["Args", "Kwargs", "called", "swapped", "whole_results"]
 

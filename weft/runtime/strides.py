@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import torch
 
-__all__ = ["dense_strides", "elementwise_strides", "in_order", "is_in_order", "order_of", "row_major"]
+__all__ = ["dense_strides", "elementwise_strides", "in_order", "is_dense", "is_in_order", "order_of", "row_major"]
 
 Strides = tuple[int, ...]
 
@@ -87,6 +87,22 @@ def _finer(one: int, other: int, steps: Sequence[Strides], shape: Sequence[int])
             if shape[one] > shape[other]:
                 return 1
     return 0
+
+
+@lru_cache(maxsize=1 << 14)
+def is_dense(shape: tuple[int, ...], strides: Strides) -> bool:
+    """Whether elements lie side by side, each in one place, in whatever order of the dims.
+
+    >>> is_dense((2, 3), (1, 2)), is_dense((2, 3), (6, 2))
+    (True, False)
+    """
+    step = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
 
 
 def is_in_order(piece: torch.Tensor, strides: Strides) -> bool:

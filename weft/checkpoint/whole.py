@@ -1,0 +1,36 @@
+"""`full_state_dict`: the state of a module as plain tensors, for libraries that save and load these."""
+
+from __future__ import annotations
+
+import torch
+
+from ..tensor.tensor import Tensor
+from .saving import settled
+
+__all__ = ["full_state_dict"]
+
+
+def full_state_dict(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What `module.state_dict()` says, with whole plain tensors in host memory; tied parameters are one tensor.
+
+    Every process calls this, and has room for all of it: `weft.checkpoint.save` gathers nothing.
+
+    >>> import torch, weft
+    >>> model = weft.nn.shard_module(torch.nn.Linear(4, 2), weft.make_mesh({"tp": 2}), {"weight": weft.P("tp")})
+    >>> type(weft.checkpoint.full_state_dict(model)["weight"])
+    <class 'torch.Tensor'>
+    """
+    whole: dict[int, torch.Tensor] = {}
+    result: dict[str, torch.Tensor] = {}
+    for name, x in module.state_dict(keep_vars=True).items():
+        if isinstance(x, torch.Tensor) and id(x) not in whole:
+            whole[id(x)] = _whole(x)
+        result[name] = whole[id(x)] if isinstance(x, torch.Tensor) else x
+    return result
+
+
+def _whole(x: torch.Tensor) -> torch.Tensor:
+    """The value in host memory that belongs to nobody else."""
+    value = settled(x)
+    value = value.full_tensor() if isinstance(value, Tensor) else value
+    return value.detach().cpu().clone(memory_format=torch.contiguous_format)

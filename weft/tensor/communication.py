@@ -173,6 +173,7 @@ def reshard(
     dim_specs: Spec,
     replicated_axes: Iterable[str] | None = None,
     *,
+    copy: bool = True,
     async_op: bool = False,
 ) -> object:
     """Deprecated: use `shard`.
@@ -189,7 +190,7 @@ def reshard(
         DeprecationWarning,
         stacklevel=2,
     )
-    return shard(x, mesh, dim_specs, replicated_axes, async_op=async_op)
+    return shard(x, mesh, dim_specs, replicated_axes, copy=copy, async_op=async_op)
 
 
 @meeting

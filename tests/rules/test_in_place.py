@@ -148,7 +148,7 @@ def test_plain_memory_is_not_written_to() -> None:
 
 
 @pytest.mark.usefixtures("separate")
-def test_versions_count_writes_through_views() -> None:
+def test_versions_last_write_through_views() -> None:
     x = weft.shard(X, GRID, P("a", "b"))
     view = x[1:3]
     before = x._version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from threading import Lock
 from typing import final
 from weakref import WeakValueDictionary
 
@@ -57,7 +58,8 @@ class Layout:
         object.__setattr__(self, "mesh", mesh)
         object.__setattr__(self, "splits", frozen_splits)
         object.__setattr__(self, "pending", frozen_pending)
-        return _interned.setdefault(key, self)
+        with _interning:  # two threads are not to make twins: layouts are compared by identity
+            return _interned.setdefault(key, self)
 
     @classmethod
     def replicated(cls, mesh: DeviceMesh, rank: int) -> Layout:
@@ -162,6 +164,7 @@ class Layout:
 
 
 _interned: WeakValueDictionary[tuple[DeviceMesh, Splits, Pending], Layout] = WeakValueDictionary()
+_interning = Lock()
 
 
 def _check_axes(mesh: DeviceMesh, splits: Splits, pending: Pending) -> None:

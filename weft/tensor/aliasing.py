@@ -11,19 +11,19 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 
 from . import comm_log, policy
 from .copying import copy_once
 from .tensor import Stand, Tensor, stand_of
-from .total import own_pieces
+from .total import last_write, note_write, own_pieces
 
 __all__ = [
     "Shown",
     "Told",
     "forget_resolved",
-    "have_copies",
     "is_copy",
     "is_current",
     "is_observed",
@@ -34,6 +34,7 @@ __all__ = [
     "remember_apart",
     "remember_resolved",
     "remember_told",
+    "shows_another",
     "tell_writes",
     "write_through",
 ]
@@ -64,15 +65,15 @@ class Shown:
 
 
 class _Copies:
-    live = 0
-    writes = 0
-    unseen_writes = 0
-    pending_writes = 0
+    numbers = count(1)
+    """Taking the next is one step for all threads, which adding 1 is not."""
+    unseen_write = 0
+    pending_write = 0
 
 
-def have_copies() -> bool:
-    """Whether any view is a copy; hardly ever so in one memory."""
-    return _Copies.live > 0
+def shows_another(x: torch.Tensor) -> bool:
+    """Whether a tensor is a view that is a copy, or one of such a view: it may have to be read again, or written back."""
+    return isinstance(x, Tensor) and x._shown is not None
 
 
 def is_copy(x: Tensor) -> bool:
@@ -85,10 +86,6 @@ def is_copy(x: Tensor) -> bool:
     return False
 
 
-def _gone() -> None:
-    _Copies.live -= 1
-
-
 def remember(
     view: Tensor,
     base: Tensor,
@@ -99,8 +96,6 @@ def remember(
     told: Told | None = None,
 ) -> Tensor:
     """Notes that `view` is a copy of what it shows of `base`; weakly: as long as somebody else holds the base."""
-    _Copies.live += 1
-    weakref.finalize(view, _gone)
     view._shown = Shown(weakref.ref(base) if weakly else stand_of(base), read, write, _stamp(base), told=told)
     return view
 
@@ -108,10 +103,8 @@ def remember(
 def remember_told(view: Tensor, base: Tensor, told: Told) -> Tensor:
     """Notes that `view` is a true view of `base` in one memory, and would be a copy with memories apart.
 
-    Only where somebody looks on (`is_observed`), since all ops take longer while there is one.
+    Only where somebody looks on (`is_observed`), since ops on it take longer.
     """
-    _Copies.live += 1
-    weakref.finalize(view, _gone)
     view._shown = Shown(stand_of(base), None, None, _stamp(base), told=told)
     return view
 
@@ -148,12 +141,12 @@ def remember_apart(alias: Tensor, base: Tensor) -> Tensor:
 
 def note_unseen_write() -> None:
     """After a write that torch has not counted, or not yet: views that are copies are read again."""
-    _Copies.unseen_writes += 1
+    _Copies.unseen_write = next(_Copies.numbers)
 
 
 def _stamp(x: Tensor) -> int:
     """A number that changes when a tensor, or anything that shares its memory, is written to."""
-    stamp = _Copies.writes if x.is_inference() else x._version + (_Copies.unseen_writes << 32)
+    stamp = last_write() if x.is_inference() else x._version + (_Copies.unseen_write << 32)
     # Torch knows nothing of reading again what an op has taken views of on its way.
     at: Tensor | None = x
     while at is not None and (shown := at._shown) is not None:
@@ -199,7 +192,6 @@ def _refresh(x: Tensor, shown: Shown) -> None:
 
 def write_through(x: Tensor) -> None:
     """After a write to `x`: writes it back to what it shows."""
-    _Copies.writes += 1
     is_unseen = False
     while (shown := x._shown) is not None and (base := _base(x, shown)) is not None:
         is_unseen |= shown.is_apart or (isinstance(shown.base, Stand) and shown.base.has_become)
@@ -210,7 +202,7 @@ def write_through(x: Tensor) -> None:
         if shown.write is not None:
             with _untold() if shown.told is not None else nullcontext():
                 shown.write(base, x)
-        _Copies.writes += 1
+        note_write()
         x = base
     if is_unseen:
         note_unseen_write()
@@ -225,17 +217,17 @@ def _untold() -> Iterator[None]:
 
 def remember_resolved(x: Tensor, resolved: Tensor) -> None:
     """Keeps the resolved form of a pending tensor, until any pending tensor is written to."""
-    x._resolved, x._resolved_at = resolved, _Copies.pending_writes
+    x._resolved, x._resolved_at = resolved, _Copies.pending_write
 
 
 def is_current(x: Tensor) -> bool:
     """Whether the resolved form that a pending tensor keeps is still its value."""
-    return x._resolved_at == _Copies.pending_writes
+    return x._resolved_at == _Copies.pending_write
 
 
 def forget_resolved() -> None:
     """After a write to a pending tensor: what others keep of it, through views too, may be out of date."""
-    _Copies.pending_writes += 1
+    _Copies.pending_write = next(_Copies.numbers)
 
 
 Tensor._refresh = staticmethod(refresh)

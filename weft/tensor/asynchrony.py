@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 from ..runtime import run
@@ -21,20 +21,21 @@ is_issuing = _is_issuing.get
 """Whether what moves now is begun and not waited for."""
 
 
-class _Issuing(AbstractContextManager[None]):
-    def __enter__(self) -> None:
-        _is_issuing.set(True)
+@contextmanager
+def _issuing() -> Iterator[None]:
+    before = _is_issuing.set(True)
+    try:
+        yield
+    finally:
+        _is_issuing.reset(before)
 
-    def __exit__(self, *_: object) -> None:
-        _is_issuing.set(False)
 
-
-_ISSUING, _WAITING = _Issuing(), nullcontext()
+_WAITING = nullcontext()
 
 
 def issuing(async_op: bool) -> AbstractContextManager[None]:
     """With True: inside, what moves is begun and not waited for."""
-    return _ISSUING if async_op else _WAITING
+    return _issuing() if async_op else _WAITING
 
 
 def begun(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ..planning import Plan
 from ..sharding.layout import Layout
 from .call_site import CallSite, call_site
+from .setting import Setting
 
 __all__ = ["CommLog", "CommRecord", "comm_log", "log_plan"]
 
@@ -103,7 +104,8 @@ class CommLog:
         )
 
 
-_open: list[CommLog] = []
+_open: Setting[tuple[CommLog, ...]] = Setting("comm_log", ())
+"""The logs that are open here."""
 
 
 @contextmanager
@@ -120,39 +122,40 @@ def comm_log() -> Iterator[CommLog]:
     ({'all_to_all': 1}, 48)
     """
     log = CommLog()
-    _open.append(log)
+    before = _open.get()
+    _open.set((*before, log))
     try:
         yield log
     finally:
-        _open.remove(log)
+        _open.set(before)
 
 
 def is_logging() -> bool:
     """Whether any log is open."""
-    return bool(_open)
+    return bool(_open.get())
 
 
 @contextmanager
 def paused() -> Iterator[None]:
     """Records nothing inside the block: what moves there has been recorded before."""
-    held = _open[:]
-    _open.clear()
+    held = _open.get()
+    _open.set(())
     try:
         yield
     finally:
-        _open[:] = held
+        _open.set(held)
 
 
 def note_end() -> None:
     """Tells the open logs that what they recorded last is done."""
     now = time.time()
-    for log in _open:
+    for log in _open.get():
         log.ends.append((len(log.records), now))
 
 
 def ending() -> Callable[[], None]:
     """What tells the logs that are open now, later, that what they have recorded by now is done."""
-    counts = [(log, len(log.records)) for log in _open]
+    counts = [(log, len(log.records)) for log in _open.get()]
 
     def end() -> None:
         for log, count in counts:
@@ -163,7 +166,7 @@ def ending() -> Callable[[], None]:
 
 def log_plan(plan: Plan, op: str, *, implicit: bool) -> None:
     """Adds a plan's steps to the open logs; implicit steps that move nothing are left out."""
-    if not _open:
+    if not _open.get():
         return
     for step in plan.steps:
         if step.bytes_received.total or not implicit:
@@ -195,5 +198,5 @@ def log_step(
 ) -> None:
     """Adds one step to the open logs."""
     record = CommRecord(kind, axes, source, target, shape, bytes_received, total_bytes, op, implicit, call_site())
-    for log in _open:
+    for log in _open.get():
         log.records.append(record)

@@ -25,6 +25,7 @@ __all__ = [
     "NOT_REPEATED",
     "Signature",
     "is_known",
+    "keep",
     "remember_call",
     "remember_other",
     "remember_recipe",
@@ -53,17 +54,21 @@ NOT_REPEATED = object()
 
 _ways: dict[Signature, Way] = {}
 _MOST = 1 << 16
+_MOST_PLACES = 256
 forget_with_residences(_ways.clear)
 
 
 def signature_of(func: Op, args: Args, kwargs: Kwargs) -> Signature | None:
-    """All that the layouts of the results depend on; None for calls with lists of tensors, or plain or expanded ones."""
-    # Ops live as long as the process, and the hash of a number is quicker than theirs.
+    """All that the layouts of the results depend on.
+
+    None for calls with lists of tensors, or plain or expanded ones, or those that show others.
+    """
+    # The hash of a number is quicker than that of an op; ops that are remembered are kept alive.
     signature: list[object] = [id(func)]
     for x in args:
         kind = type(x)
         if kind is Tensor:
-            if x._turned is not None and is_expanded(x):  # type: ignore[attr-defined, arg-type]
+            if x._shown is not None or (x._turned is not None and is_expanded(x)):  # type: ignore[attr-defined, arg-type]
                 return None
             signature += (x._layout, x.shape, x.dtype)  # type: ignore[attr-defined]
         elif kind is float:
@@ -134,6 +139,8 @@ def remember_shard_call(
         way = _ways.get(signature)
         if not isinstance(way, _ViewsOfShards):
             way = _remember(signature, _ViewsOfShards())
+        if len(way.given) >= _MOST_PLACES:
+            way.given.clear()
         way.given[x.stride(), int(x.storage_offset())] = given
 
 
@@ -151,6 +158,15 @@ def remember_resolving(signature: Signature, positions: tuple[int, ...]) -> None
 def remember_other(signature: Signature) -> None:
     """Notes a call that has to be looked at every time."""
     _remember(signature, _other)
+
+
+_kept: dict[int, Op] = {}
+"""The ops of the calls that are remembered, so that no other op gets the number of one that is gone; as many as there are."""
+
+
+def keep(func: Op) -> None:
+    """Keeps an op alive whose calls are remembered."""
+    _kept[id(func)] = func
 
 
 def _remember(signature: Signature, way: W) -> W:
@@ -206,7 +222,7 @@ class _ViewsOfShards:
 
     def __call__(self, func: Op, args: Args, kwargs: Kwargs) -> object:
         x = args[0]
-        if type(x) is not Tensor or x._shown is not None or x._resolved is not None:
+        if type(x) is not Tensor or x._resolved is not None:
             return NOT_REPEATED
         given = self.given.get((x.stride(), int(x.storage_offset())))
         return NOT_REPEATED if given is None else _of_shards(func(x._pieces[0], *args[1:], **kwargs), given)

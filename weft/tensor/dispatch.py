@@ -13,9 +13,9 @@ from ..runtime.holding import holding
 from ..sharding.layout import Layout
 from .aliasing import (
     forget_resolved,
-    have_copies,
     refresh,
     remember_resolved,
+    shows_another,
     tell_writes,
     write_through,
 )
@@ -58,26 +58,30 @@ def dispatch(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
     if torch.is_inference_mode_enabled() and _gives_usual_view(func, args):
         with torch.inference_mode(False), torch.no_grad():
             return dispatch(func, args, kwargs)
-    if have_copies():
-        refresh(tensors_in(args, kwargs))
-        tell_writes(written_tensors(func, args, kwargs))
-        result = _run(func, args, kwargs)
-        # What moves later must not depend on whether there are copies: when one goes, processes may not agree on.
-        note_computed(func, result, args, kwargs)
-        keep_marks(func, args, result)
-        for x in written_tensors(func, args, kwargs):
-            write_through(x)
-        return result
     signature = signature_of(func, args, kwargs)
     if signature is None:
-        result = _run(func, args, kwargs)
-        note_computed(func, result, args, kwargs)
-        return result
+        return _looked_at(func, args, kwargs)
     result = repeated(func, args, kwargs, signature)
     if result is NOT_REPEATED:
         result = _run(func, args, kwargs)
         note_computed(func, result, args, kwargs)
         learn(signature, func, args, kwargs, result)
+    return result
+
+
+def _looked_at(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """A call that is not looked up: among its tensors may be views that are copies, which show others."""
+    tensors = tensors_in(args, kwargs)
+    shows = any(map(shows_another, tensors))
+    if shows:
+        refresh(tensors)
+        tell_writes(written_tensors(func, args, kwargs))
+    result = _run(func, args, kwargs)
+    note_computed(func, result, args, kwargs)
+    if shows:
+        keep_marks(func, args, result)
+        for x in written_tensors(func, args, kwargs):
+            write_through(x)
     return result
 
 

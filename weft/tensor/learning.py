@@ -10,6 +10,7 @@ from ..rules.registry import rule_for
 from .direct import (
     Signature,
     is_known,
+    keep,
     remember_call,
     remember_other,
     remember_recipe,
@@ -37,6 +38,7 @@ def learn(signature: Signature, func: torch._ops.OpOverload, args: Args, kwargs:
     """Remembers how a call was made that gave this result."""
     if is_known(signature):
         return
+    keep(func)
     if any(type(x) is Tensor and x._layout.pending for x in args) and scales_beyond(func, args):
         remember_other(signature)
     elif _is_direct(func, args, kwargs, result):

@@ -10,6 +10,7 @@ from ..planning import Plan
 from ..sharding.layout import Layout
 from ..sharding.mapping import named_mapping
 from .call_site import call_site
+from .setting import Setting
 
 __all__ = ["ReshardWarning", "reshard_policy"]
 
@@ -20,11 +21,13 @@ class ReshardWarning(UserWarning):
     """An operation moved data that nobody asked to move."""
 
 
-_policy = "silent"
+_policy = Setting("reshard_policy", "silent")
 
 
 class reshard_policy:  # noqa: N801 - called like a function, and usable with `with`
     """What to do about implicit movements: "silent", "warn" or "raise"; for good, or inside a `with` block.
+
+    It holds for the thread or task that says it, and for the backward passes that it starts.
 
     >>> import torch, weft
     >>> from weft import P
@@ -37,11 +40,10 @@ class reshard_policy:  # noqa: N801 - called like a function, and usable with `w
     """
 
     def __init__(self, policy: str) -> None:
-        global _policy  # noqa: PLW0603 - the policy is the process's
         if policy not in POLICIES:
             raise ValueError(f"unknown reshard policy {policy!r}: use one of {', '.join(map(repr, POLICIES))}")
-        self._before = _policy
-        _policy = policy
+        self._before = _policy.get()
+        _policy.set(policy)
 
     def __enter__(self) -> None:
         return None
@@ -49,18 +51,17 @@ class reshard_policy:  # noqa: N801 - called like a function, and usable with `w
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        global _policy  # noqa: PLW0603
-        _policy = self._before
+        _policy.set(self._before)
 
 
 def watches() -> bool:
     """Whether implicit movements are reported."""
-    return _policy != "silent"
+    return _policy.get() != "silent"
 
 
 def report(plan: Plan, op: str) -> None:
     """Applies the policy to one implicit movement."""
-    if _policy == "silent" or not plan.bytes_received.total:
+    if _policy.get() == "silent" or not plan.bytes_received.total:
         return
     source, target = named_mapping(plan.source), named_mapping(plan.target)
     text = (
@@ -75,7 +76,7 @@ def report(plan: Plan, op: str) -> None:
 
 def report_rearrangement(op: str, shape: tuple[int, ...], source: Layout, target: Layout, received: int) -> None:
     """Applies the policy to an op whose result is made of elements that lie on other devices."""
-    if _policy == "silent":
+    if _policy.get() == "silent":
         return
     text = (
         f"{op} at {call_site()} takes elements of a tensor of shape {shape} in {source} to {target} on {target.mesh}: "
@@ -86,6 +87,6 @@ def report_rearrangement(op: str, shape: tuple[int, ...], source: Layout, target
 
 
 def _apply(text: str) -> None:
-    if _policy == "raise":
+    if _policy.get() == "raise":
         raise ReshardError(text)
     warnings.warn(text, ReshardWarning, stacklevel=2)

@@ -12,7 +12,7 @@ from .aliasing import is_current, remember_resolved
 from .movement import moved
 from .op_kind import is_elementwise
 from .tensor import Tensor
-from .total import count_writes
+from .total import last_write
 
 __all__ = ["Turned", "is_expanded", "is_resolved", "note_computed", "note_turned", "resolve"]
 
@@ -48,7 +48,7 @@ class Turned:
     @property
     def holds(self) -> bool:
         """Whether it still is what it was when this was noted."""
-        return _memory(self.base) is self.memory and self.writes in (None, count_writes())
+        return _memory(self.base) is self.memory and self.writes in (None, last_write())
 
 
 def note_turned(func: torch._ops.OpOverload, view: Tensor, base: Tensor, again: Callable[[Tensor], Tensor]) -> None:
@@ -82,7 +82,7 @@ def note_computed(func: torch._ops.OpOverload, result: object, args: Args, kwarg
                 here[at] = resolve(cast(Tensor, args[at]), str(func))
             return cast(Tensor, Tensor._run(func, tuple(here), kwargs))
 
-        result._turned = Turned(x, _memory(x), again, count_writes(), is_resolved=True)
+        result._turned = Turned(x, _memory(x), again, last_write(), is_resolved=True)
 
 
 def _note_expanded(func: torch._ops.OpOverload, result: Tensor, args: Args, kwargs: Kwargs, at: int) -> None:
@@ -94,7 +94,7 @@ def _note_expanded(func: torch._ops.OpOverload, result: Tensor, args: Args, kwar
         here[at] = turned.again(base)
         return cast(Tensor, Tensor._run(func, tuple(here), kwargs))
 
-    result._turned = Turned(turned.base, turned.memory, again, count_writes())
+    result._turned = Turned(turned.base, turned.memory, again, last_write())
 
 
 def is_expanded(x: Tensor) -> bool:

@@ -418,9 +418,15 @@ class Tensor(torch.Tensor):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_piece") and name[6:].isdecimal():
             return self._pieces[int(name[6:])]
-        if name == "_pieces" and self._arriving is not None:
-            self._pieces, self._arriving = self._arriving.wait(), None
-            return self._pieces
+        if name == "_pieces":
+            arriving = self._arriving
+            if arriving is not None:
+                # Where several threads wait for them, all get those of the first.
+                pieces = self.__dict__.setdefault("_pieces", arriving.wait())
+                self._arriving = None
+                return pieces
+            if "_pieces" in self.__dict__:  # another thread was quicker
+                return self.__dict__["_pieces"]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 

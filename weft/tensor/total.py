@@ -8,6 +8,7 @@ way to other memories; they are computed then, each for itself, from what the op
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -19,21 +20,23 @@ from ..sharding.layout import Layout
 if TYPE_CHECKING:
     from .tensor import Tensor
 
-__all__ = ["Contributions", "Origin", "Total", "count_writes", "known_total", "note_write", "own_pieces", "part_pieces"]
+__all__ = ["Contributions", "Origin", "Total", "known_total", "last_write", "note_write", "own_pieces", "part_pieces"]
 
 
 class _Writes:
-    count = 0
+    numbers = count(1)
+    """Taking the next is one step for all threads, which adding 1 is not."""
+    last = 0
 
 
 def note_write() -> None:
     """Before any write to a tensor's memory: what was computed from it before cannot be computed again."""
-    _Writes.count += 1
+    _Writes.last = next(_Writes.numbers)
 
 
-def count_writes() -> int:
-    """How many writes to any tensor's memory there have been."""
-    return _Writes.count
+def last_write() -> int:
+    """The number of the last write to any tensor's memory."""
+    return _Writes.last
 
 
 @final
@@ -103,7 +106,7 @@ class Origin:
 
     def __init__(self, compute: Callable[[], object] | None, is_view: bool = False) -> None:
         self._compute, self._is_view = compute, is_view
-        self._writes = _Writes.count
+        self._writes = _Writes.last
         self._results: Sequence[Tensor] | None = None
 
     def contributions(self, k: int, total: torch.Tensor, layout: Layout) -> Pieces:
@@ -111,7 +114,7 @@ class Origin:
         # A view is one of whatever its base has now. Other ops are computed again only from what they have read: not after
         # a write to any tensor, since versions do not tell of all writes to what tensors share (`x.data`).
         compute = self._compute
-        if self._results is None and (compute is None or (not self._is_view and self._writes != _Writes.count)):
+        if self._results is None and (compute is None or (not self._is_view and self._writes != _Writes.last)):
             return _owned(fill_pending(lazy_clone(total), layout), total)
         with torch.inference_mode(total.is_inference()), torch.no_grad():
             if self._results is None:

@@ -41,8 +41,7 @@ def _entry(values: object, dim: int) -> int:
 
 def _is_taken(x: torch.Tensor, weight: torch.Tensor, *sides: object) -> bool:
     """Whether torch may take such a convolution; why not, it says itself."""
-    stride, padding, dilation = (cast("Sequence[int]", values) for values in sides)
-    return x.dim() == weight.dim() > 2 and min((*stride, *dilation)) > 0 and min(padding) >= 0
+    return x.dim() == weight.dim() > 2 and all(min(cast("Sequence[int]", values)) > 0 for values in sides)
 
 
 def unpadded(padding: object, reaches: Reaches, rank: int) -> list[int]:
@@ -76,7 +75,9 @@ def cropped(x: torch.Tensor, own: Region, first: dict[int, int]) -> torch.Tensor
 def _convolution(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, weight = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     stride, padding, dilation, transposed = args[3:7]
-    if not _is_taken(x, weight, stride, padding, dilation):
+    if min(cast("Sequence[int]", padding), default=0) < 0:
+        raise RuntimeError("negative padding is not supported")
+    if not _is_taken(x, weight, stride, dilation):
         return run_by_rule(func, args, kwargs)
     reaches = _reaches(weight, stride, padding, dilation)
 

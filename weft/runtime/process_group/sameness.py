@@ -109,8 +109,10 @@ def _kind(x: torch.Tensor) -> str:
 
 
 def _has_bytes(x: torch.Tensor) -> bool:
-    """Whether a tensor has values to compare: it is no stand-in of a trace or transform."""
+    """Whether a tensor has values to compare: it is no stand-in of a trace or transform, nor of a CUDA graph."""
     if type(x) not in _PLAIN or x.is_meta or x.layout is not torch.strided or not x.numel():
+        return False
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return not torch._C._len_torch_dispatch_stack() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
 

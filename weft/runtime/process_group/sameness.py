@@ -69,9 +69,10 @@ def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
         check(Call(op, f"plain {_kind(x)}", str(site)), processes, value=_digest(x), differs=_differs)
         return
     line = (processes, op, site)
-    made = _made[*line, x.shape, x.dtype] = _made.get((*line, x.shape, x.dtype), 0) + 1
-    if made <= FIRST and _compared.get(line, 0) < MOST:
-        _compared[line] = number = _compared.get(line, 0) + 1
+    kind = (line, x.shape, x.dtype)
+    number, made = _compared.get(line, 0) + 1, _made.get(kind, 0) + 1
+    if made <= FIRST and number <= MOST:
+        _compared[line], _made[kind] = number, made
         _compare(x, Call(op, _kind(x), str(site)), processes, number)
 
 

@@ -9,6 +9,7 @@ import pytest
 from torch._C import _distributed_c10d as c10d
 
 from weft.errors import WeftError
+from weft.runtime.process_group import check
 from weft.runtime.process_group.calls import Call
 from weft.runtime.process_group.group import Group
 from weft.runtime.process_group.waiting import finish_turns
@@ -73,3 +74,15 @@ def test_a_process_that_left_in_the_middle_of_a_call_is_shown_in_that_call() -> 
     before, given_up = Call("all_gather", "x", "train.py:1"), Call("ppermute", "x", "train.py:2")
     sign = Sign(1, alive=False, call=given_up, last=before, left=True, gave_up=given_up)
     assert str(sign) == f"process 1 has lost contact with other processes, too, in {given_up}"
+
+
+def test_an_op_of_very_many_kinds_is_not_compared_for_ever() -> None:
+    """Sizes that never repeat would cost a question to the store in every call."""
+    kinds = [Call(f"aten.cat.default to [{i}]", f"float32[{i}]") for i in range(2 * check.MOST)]
+    try:
+        assert sum(check._is_new(kind, (0, 1)) for kind in kinds) == check.MOST
+        assert not any(check._is_new(kind, (0, 1)) for kind in kinds)
+        assert check._is_new(Call("all_gather", "float32[1]"), (0, 1))
+        assert check._is_new(kinds[0], (0, 2))
+    finally:
+        check._forget(None)

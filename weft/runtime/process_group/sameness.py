@@ -69,9 +69,10 @@ def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
         check(Call(op, f"plain {_kind(x)}", str(site)), processes, value=_digest(x), differs=_differs)
         return
     line = (processes, op, site)
-    made = _made[*line, x.shape, x.dtype] = _made.get((*line, x.shape, x.dtype), 0) + 1
-    if made <= FIRST and _compared.get(line, 0) < MOST:
-        _compared[line] = number = _compared.get(line, 0) + 1
+    kind = (line, x.shape, x.dtype)
+    number, made = _compared.get(line, 0) + 1, _made.get(kind, 0) + 1
+    if made <= FIRST and number <= MOST:
+        _compared[line], _made[kind] = number, made
         _compare(x, Call(op, _kind(x), str(site)), processes, number)
 
 
@@ -109,8 +110,10 @@ def _kind(x: torch.Tensor) -> str:
 
 
 def _has_bytes(x: torch.Tensor) -> bool:
-    """Whether a tensor has values to compare: it is no stand-in of a trace or transform."""
+    """Whether a tensor has values to compare: it is no stand-in of a trace or transform, nor of a CUDA graph."""
     if type(x) not in _PLAIN or x.is_meta or x.layout is not torch.strided or not x.numel():
+        return False
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return not torch._C._len_torch_dispatch_stack() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
 

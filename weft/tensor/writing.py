@@ -74,9 +74,13 @@ def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object
     results = functional(*args, **{name: value for name, value in kwargs.items() if name not in outs})
     listed = isinstance(kwargs[outs[0]], (list, tuple))
     values = results if isinstance(results, (list, tuple)) and not listed else (results,)
-    for name, value in zip(outs, values, strict=True):
-        for out, new in zip(_listed(kwargs[name]), _listed(value), strict=True):
-            _assign(out, new)
+    pairs = [
+        (out, _brought(out, new))  # all of them, before anything is written
+        for name, value in zip(outs, values, strict=True)
+        for out, new in zip(_listed(kwargs[name]), _listed(value), strict=True)
+    ]
+    for out, new in pairs:
+        _assign(out, new)
     given = [kwargs[name] for name in outs]
     if not func._schema.returns:
         return None
@@ -123,6 +127,15 @@ def _functional(func: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
         if not kind_of(candidate).outs and not kind_of(candidate).written and read(candidate) == wanted:
             return candidate
     return None
+
+
+def _brought(out: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A result in the layout of the tensor that it will be written to."""
+    if not isinstance(out, Tensor) or not isinstance(value, Tensor) or out.shape != value.shape:
+        return value
+    if out._layout is value._layout or out._layout.pending or value._layout.pending:
+        return value
+    return moved(value, out._layout, "out=", implicit=True)
 
 
 def _assign(out: torch.Tensor, value: torch.Tensor) -> None:

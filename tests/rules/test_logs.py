@@ -170,6 +170,7 @@ TWO: dict[str, Call] = {
     "add, out=": lambda x, y: torch.add(x, y, out=weft.shard(torch.zeros(4, 4), MESH, weft.P("a", "b"))),
     "out= the other": lambda x, y: torch.exp(x, out=y),
     "matmul, out=": lambda x, y: torch.matmul(x, x, out=y),
+    "sort, out=": lambda x, y: torch.sort(x, 0, out=(y, weft.shard(torch.zeros(4, 4).long(), MESH, weft.P("b", "a")))),
     "addmm_": lambda x, y: x.addmm_(y, y),
     "lerp_": lambda x, y: x.lerp_(y, 0.5),
     "addcmul_": lambda x, y: x.addcmul_(y, y),

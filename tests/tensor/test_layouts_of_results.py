@@ -94,6 +94,15 @@ def test_what_was_resolved_once_is_not_resolved_again() -> None:
     assert logged(p.exp) == ["all_reduce"]
 
 
+def test_a_write_to_what_was_resolved_is_resolved_again() -> None:
+    mesh = weft.make_mesh({"a": 2, "b": 1})
+    p = weft.shard(torch.arange(4.0), mesh, weft.NamedMapping(mesh, P("b"), unreduced=["a"]))
+    last = p[3:4].unbind()[0]
+    last.add_(1)
+    assert (last > 3.5).item()
+    assert p.tolist() == [0, 1, 2, 4]
+
+
 NUMBERS = (float("inf"), float("-inf"), float("nan"), 0.0, 0, 2.0, 0.5, torch.tensor(float("inf")), torch.tensor(0.0))
 
 

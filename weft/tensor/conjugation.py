@@ -10,10 +10,12 @@ from typing import cast
 
 import torch
 
+from ..runtime.holding import holding
 from .aliasing import remember
 from .handling import handler
 from .op_kind import kind_of
 from .tensor import Tensor
+from .viewing import shown
 from .writing import store
 
 __all__ = ["keep_marks"]
@@ -35,7 +37,10 @@ def _at_once(func: Op, args: tuple[object, ...], kwargs: dict[str, object]) -> o
     def write(base: Tensor, view: Tensor) -> None:
         store(base, read(view), str(func))
 
-    y = remember(read(x), x, read, write)
+    y = read(x)
+    if not holding(x._layout).unified:
+        y = shown(x, y, (x.stride(), 0))
+    remember(y, x, read, write)
     _mark(
         y,
         conjugate=x.is_conj() != (func is aten._conj.default),

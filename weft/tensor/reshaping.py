@@ -128,7 +128,7 @@ def _exchanged(x: Tensor, shape: tuple[int, ...], way: Way) -> Tensor:
 def _by_rule(func: Op, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """In separate memories: shards that lie otherwise than the whole may have to be copied."""
     y = cast(Tensor, run_by_rule(func, (x, list(shape)), {}))
-    if y._shown is None and any(
+    if (y._shown is None or y._shown.read is None) and any(
         new.untyped_storage()._cdata != old.untyped_storage()._cdata
         for new, old in zip(y._pieces, x._pieces, strict=True)
     ):

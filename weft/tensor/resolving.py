@@ -10,7 +10,7 @@ import torch
 
 from .aliasing import is_current, remember_resolved
 from .movement import moved
-from .op_kind import is_elementwise
+from .op_kind import is_elementwise, kind_of
 from .tensor import Tensor
 from .total import last_write
 
@@ -64,7 +64,9 @@ def _memory(x: Tensor) -> object:
 
 def note_computed(func: torch._ops.OpOverload, result: object, args: Args, kwargs: Kwargs) -> None:
     """Notes what a pending result was computed of, element by element, where that is resolved for less, or was already."""
-    if type(result) is not Tensor or not result._layout.pending or not is_elementwise(func):
+    if type(result) is not Tensor or not result._layout.pending:
+        return
+    if not is_elementwise(func) or not kind_of(func).is_pure:
         return
     given = [at for at, x in enumerate(args) if isinstance(x, torch.Tensor)]
     waiting = [at for at in given if type(args[at]) is Tensor and cast(Tensor, args[at])._layout.pending]

@@ -82,6 +82,7 @@ def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object
     ]
     if any(out.dtype is not new.dtype for out, new in pairs):
         check_cast(func, functional, args, kwargs, outs)
+    pairs = [(out, _brought(out, new)) for out, new in pairs]  # all of them, before anything is written
     for out, new in pairs:
         _assign(out, new)
     given = [kwargs[name] for name in outs]
@@ -130,6 +131,15 @@ def _functional(func: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
         if not kind_of(candidate).outs and not kind_of(candidate).written and read(candidate) == wanted:
             return candidate
     return None
+
+
+def _brought(out: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A result in the layout of the tensor that it will be written to."""
+    if not isinstance(out, Tensor) or not isinstance(value, Tensor) or out.shape != value.shape:
+        return value
+    if out._layout is value._layout or out._layout.pending or value._layout.pending:
+        return value
+    return moved(value, out._layout, "out=", implicit=True)
 
 
 def _assign(out: torch.Tensor, value: torch.Tensor) -> None:

@@ -86,7 +86,8 @@ def _held_whole(x: Tensor) -> torch.Tensor | None:
     if layout.pending or (layout.split_axes and not holding(layout).unified):
         return None
     pieces = x._current()
-    return pieces[0] if pieces and pieces[0].stride() == x.stride() else None
+    fits = bool(pieces) and (pieces[0].shape, pieces[0].stride()) == (x.shape, x.stride())
+    return pieces[0] if fits else None
 
 
 def _check_here(x: Tensor) -> None:

@@ -60,6 +60,16 @@ def test_what_is_written_later_is_read_later(spec) -> None:
     assert set(read(y)) == {7.0}
 
 
+def test_strides_lead_to_the_elements() -> None:
+    x = torch.arange(12.0).reshape(4, 3)
+    for show in (lambda t: t.mT, lambda t: t[:, None].expand(4, 2, 3), lambda t: t[::2], lambda t: t.mT[1:, ::2]):
+        for settle in (lambda t: t, torch.Tensor.detach):
+            y = settle(show(weft.shard(x, MESH, P("dp"))))
+            reach = 1 + sum(stride * (size - 1) for stride, size in zip(y.stride(), y.shape, strict=True))
+            memory = torch.tensor(list((ctypes.c_float * reach).from_address(y.data_ptr())))
+            assert torch.equal(memory.as_strided(y.shape, y.stride()), show(x))
+
+
 def test_modes_change_nothing() -> None:
     y = weft.shard(torch.zeros(4, 6), MESH, P("dp"))
     with torch.inference_mode():

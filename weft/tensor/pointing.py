@@ -86,7 +86,8 @@ def _held_whole(x: Tensor) -> torch.Tensor | None:
     if layout.pending or (layout.split_axes and not holding(layout).unified):
         return None
     pieces = x._current()
-    return pieces[0] if pieces and pieces[0].stride() == x.stride() else None
+    fits = bool(pieces) and (pieces[0].shape, pieces[0].stride()) == (x.shape, x.stride())
+    return pieces[0] if fits else None
 
 
 def _check_here(x: Tensor) -> None:
@@ -114,9 +115,17 @@ def _gathered(x: Tensor) -> torch.Tensor:
         if known is None:
             whole = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
             known = _KNOWN[key] = Gathered(pieces, whole)
-        known.whole.copy_(x.detach().full_tensor())  # type: ignore[attr-defined]
+        _fill(known.whole, cast(Tensor, x.detach()).full_tensor())
     x._gathered = known
     return known.whole
+
+
+def _fill(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Writes a value; along an expanded dim all elements are one, which is written once."""
+    for dim, stride in enumerate(target.stride()):
+        if stride == 0:
+            target, value = target.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
+    target.copy_(value)
 
 
 @handler(torch.ops.aten._cudnn_rnn_flatten_weight.default)

@@ -21,7 +21,11 @@ Laid = Callable[[Sequence[torch.Tensor], Spec], Strides | None]
 
 def is_elementwise(func: Op) -> bool:
     """Whether the strides of an op's results are those of any elementwise op."""
-    return (torch.Tag.pointwise in func.tags and func not in _LAID) or func is aten.floor_divide.default
+    return (torch.Tag.pointwise in func.tags and func not in _LAID) or func in _UNTAGGED
+
+
+_UNTAGGED = frozenset({aten.floor_divide.default, aten.masked_fill_.Scalar, aten.masked_fill_.Tensor})
+"""Ops of which torch does not say that they are elementwise, and whose account without memory is another than its kernels'."""
 
 
 def as_laid_by_kernel(func: Op, tensors: Sequence[torch.Tensor], specs: Sequence[Spec | None]) -> list[Spec | None]:

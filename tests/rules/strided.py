@@ -69,11 +69,14 @@ def fault(op: Callable[..., object], sample: object, variant: Variant, layout: C
         return ""
     ours, leaves = _run(op, given, variant, lambda leaf: laid(leaf, layout(leaf), exact=True))
     compared = name_of(op) not in NOT_COMPARED
-    for a, b in zip(ours, plain, strict=True):
-        found = _difference(a, b, strides=True) if isinstance(b, torch.Tensor) and compared else ""
-        if found:
-            return found
-    return _gradient_fault(ours, plain, leaves, plain_leaves, layout)
+    # All of it is looked at, also where something is found: over processes, all have to make the same calls.
+    found = [
+        _difference(a, b, strides=True)
+        for a, b in zip(ours, plain, strict=True)
+        if isinstance(b, torch.Tensor) and compared
+    ]
+    found.append(_gradient_fault(ours, plain, leaves, plain_leaves, layout))
+    return "; ".join(filter(None, found))
 
 
 def _run(
@@ -101,19 +104,20 @@ def _difference(a: object, b: torch.Tensor, *, strides: bool) -> str:
     assert isinstance(a, torch.Tensor)
     if b.layout is not torch.strided:
         return ""
+    said = []
     if strides and not _same(a.stride(), b.stride(), b.shape):
-        return f"strides {a.stride()}, not {b.stride()}, of {tuple(b.shape)}"
+        said.append(f"strides {a.stride()}, not {b.stride()}, of {tuple(b.shape)}")
     if isinstance(a, Tensor):
         assert_sound(a)
         if not a._is_view() and not all(_stands(piece, a) for piece in a._pieces):
-            return f"pieces with strides {[piece.stride() for piece in a._pieces]} of {a.stride()}"
+            said.append(f"pieces with strides {[piece.stride() for piece in a._pieces]} of {a.stride()}")
         a = a.detach().full_tensor()
     try:
         close = 1e-6 if b.dtype in (torch.float64, torch.complex128) else 1e-4
         torch.testing.assert_close(a.detach(), b.detach(), rtol=close, atol=close, equal_nan=True)
     except AssertionError as error:
-        return " ".join(str(error).split())
-    return ""
+        said.append(" ".join(str(error).split()))
+    return ", ".join(said)
 
 
 def _same(one: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -146,5 +150,5 @@ def _gradient_fault(
         laid(c, layout(c).resolved) if isinstance(a, Tensor) else c for (a, _), c in zip(pairs, cotangents, strict=True)
     ]
     actual = torch.autograd.grad([a for a, _ in pairs], leaves, placed, allow_unused=True)  # type: ignore[misc]
-    found = (_difference(a, b, strides=False) for a, b in zip(actual, expected, strict=True) if b is not None)
-    return next((f"gradient: {each}" for each in found if each), "")
+    found = [_difference(a, b, strides=False) for a, b in zip(actual, expected, strict=True) if b is not None]
+    return "; ".join(f"gradient: {each}" for each in found if each)

@@ -48,6 +48,8 @@ class Layout:
     ) -> Layout:
         frozen_splits = tuple(map(tuple, splits))
         items = tuple(pending.items() if isinstance(pending, Mapping) else pending)
+        if items:  # before it is looked up: a kind of reduction equals its name, and is asked for as a kind
+            _check_kinds(items)
         frozen_pending = tuple(sorted(items, key=lambda item: mesh.axis_index(item[0]))) if items else ()
         key = (mesh, frozen_splits, frozen_pending)
         known = _interned.get(key)
@@ -167,6 +169,14 @@ _interned: WeakValueDictionary[tuple[DeviceMesh, Splits, Pending], Layout] = Wea
 _interning = Lock()
 
 
+def _check_kinds(pending: Iterable[tuple[str, ReduceOp]]) -> None:
+    for axis, op in pending:
+        if not isinstance(op, ReduceOp):
+            raise TypeError(
+                f"the pending reduction of mesh axis {axis!r} is a ReduceOp, but got {op!r}: use ReduceOp.SUM"
+            )
+
+
 def _check_axes(mesh: DeviceMesh, splits: Splits, pending: Pending) -> None:
     used: dict[str, str] = {}
     for dim, axes in enumerate(splits):
@@ -178,10 +188,6 @@ def _check_axes(mesh: DeviceMesh, splits: Splits, pending: Pending) -> None:
             mesh.axis_index(axis)
             _claim(used, axis, f"to split dim {dim}")
     for axis, op in pending:
-        if not isinstance(op, ReduceOp):
-            raise TypeError(
-                f"the pending reduction of mesh axis {axis!r} is a ReduceOp, but got {op!r}: use ReduceOp.SUM"
-            )
         _claim(used, axis, f"for a pending {op}")
 
 

@@ -31,7 +31,7 @@ def as_op_gives(
         return result
     try:
         specs = whole_results(func, args, kwargs, tensors_in(args, kwargs))
-    except NotImplementedError:  # of some ops torch can tell nothing without computing them
+    except RuntimeError:  # of some ops torch can tell nothing without the values: what they gave lies as it came
         return result
     strided = [
         x if spec is None or spec.strides is None or not isinstance(x, Tensor) else with_strides(x, spec.strides)
@@ -42,7 +42,7 @@ def as_op_gives(
 
 def with_strides(x: Tensor, strides: Strides) -> Tensor:
     """A tensor that nobody else has, with these strides; it is itself where it has them."""
-    same = all(a == b or n == 1 for a, b, n in zip(x.stride(), strides, x.shape, strict=True))
+    same = not x.numel() or all(a == b or n == 1 for a, b, n in zip(x.stride(), strides, x.shape, strict=True))
     if same and all(is_in_order(piece, strides) for piece in x._pieces):
         return x
     pieces = tuple(in_order(piece, strides) for piece in x._pieces)

@@ -126,7 +126,8 @@ def _same(one: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...]) 
 
 def _stands(piece: torch.Tensor, x: Tensor) -> bool:
     """Whether a piece's dims stand in the order that the tensor's strides say; in one memory it is the tensor."""
-    return piece.stride() == x.stride() or (not holding(x._layout).unified and is_in_order(piece, x.stride()))
+    whole = piece.shape == x.shape and _same(piece.stride(), x.stride(), x.shape)
+    return whole or (not holding(x._layout).unified and is_in_order(piece, x.stride()))
 
 
 def _gradient_fault(

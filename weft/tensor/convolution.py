@@ -168,16 +168,18 @@ def _gradients_of_transposed(plan: Windowed, args: Args, mask: Sequence[bool]) -
 
 def _gradients(plan: Windowed, args: Args, mask: Sequence[bool]) -> tuple[object, ...]:
     """That of the input from windows of the results that each part went into; those of the weight from each part."""
-    grad, weight = plan.brought(args, 0), plan.brought(args, 2)
+    grad = plan.brought(args, 0)
+    around = {look: plan.exchanged(look, grad if look.back else cast(Tensor, args[1])) for look in plan.windows}
+    weight = plan.brought(args, 2)
     result: list[object] = [None, None, None]
-    for look in plan.windows:
+    for look, window in around.items():
         if look.back:
             only = (*args[:10], [True, False, False])
-            laid = [plan.exchanged(look, grad), hollow(plan, args), weight]
+            laid = [window, hollow(plan, args), weight]
             made = plan.everywhere(only, laid, partial(_input_gradient, plan.reaches))
         else:
             only = (*args[:10], [False, *mask[1:]])
-            laid = [grad, plan.exchanged(look, cast(Tensor, args[1])), weight]
+            laid = [grad, window, weight]
             made = plan.everywhere(only, laid, partial(_weight_gradient, plan.reaches))
         result = [new if old is None else old for old, new in zip(result, cast(Args, made), strict=True)]
     return tuple(result)

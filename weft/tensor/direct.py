@@ -237,6 +237,8 @@ def _by_recipe(
     kwargs: Kwargs,
 ) -> object:
     """A call that runs at several places; in one memory once, where what is pending is known whole."""
+    if total is not None and total.is_view and any(args[at]._resolved is not None for at in waiting):  # type: ignore[attr-defined]
+        return NOT_REPEATED  # a view of what has been resolved is resolved too
     result = None if total is None else total.repeat(args, kwargs)
     if result is not None and total is not None and total.is_view:
         return noted(func, args, kwargs, result)

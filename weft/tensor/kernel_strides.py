@@ -51,12 +51,12 @@ def _as_suggested(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None
 
 
 def _of_convolution(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
-    """Along one dim of space, kernels put in another: what then looks like channels last is taken for it."""
+    """Along one dim of space, another is put in, and a weight that then looks like channels last is taken for it."""
     if any(x.dim() != spec.ndim for x in tensors[:2]):
         return None
     if spec.ndim == 5 and spec.dtype is torch.float64:
         return row_major(spec.shape)  # the library that takes volumes with channels last takes no doubles
-    images = [x.unsqueeze(2) if spec.ndim == 3 else x for x in tensors[:2]]
+    images = [tensors[1].unsqueeze(2)] if spec.ndim == 3 else tensors[:2]
     if all(suggest_memory_format(x) is torch.contiguous_format for x in images):
         return None
     if spec.ndim > 3:

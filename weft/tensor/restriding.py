@@ -43,7 +43,7 @@ def as_op_gives(
 def with_strides(x: Tensor, strides: Strides) -> Tensor:
     """A tensor that nobody else has, with these strides; it is itself where it has them."""
     same = not x.numel() or all(a == b or n == 1 for a, b, n in zip(x.stride(), strides, x.shape, strict=True))
-    if same and all(is_in_order(piece, strides) for piece in x._pieces):
+    if same and (holding(x._layout).unified or all(is_in_order(piece, strides) for piece in x._pieces)):
         return x
     pieces = tuple(in_order(piece, strides) for piece in x._pieces)
     return wrap(pieces, x._layout, x.shape, asked=x._asked, dtype=x.dtype, strides=strides)

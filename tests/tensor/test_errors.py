@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 import weft
 from weft import P
@@ -187,3 +188,13 @@ def test_bad_input(memory, name) -> None:
     with weft.comm_log() as log, pytest.raises(kind, match=re.escape(text)):
         call()
     assert log.total_bytes == 0
+
+
+def test_tensors_that_have_a_form_of_their_own_are_sharded_before_they_get_it() -> None:
+    two = TwoTensor(torch.ones(4, 4), torch.ones(4, 4))
+    mesh = weft.make_mesh({"a": 2})
+    layer = torch.nn.Linear(4, 4, bias=False)
+    layer.weight = torch.nn.Parameter(two)
+    for call in (lambda: weft.shard(two, mesh, P("a")), lambda: weft.nn.shard_module(layer, mesh, {"weight": P("a")})):
+        with pytest.raises(TypeError, match=r"got a .*two_tensor.TwoTensor.*: shard first and convert then"):
+            call()

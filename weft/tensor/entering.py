@@ -16,10 +16,18 @@ from .tensor import Tensor, wrap
 __all__ = ["entering", "shared"]
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def entering(x: torch.Tensor) -> torch.Tensor:
     """A plain tensor whose memory nobody else can write to unseen: itself, or a copy."""
     if isinstance(x, Tensor) or torch.compiler.is_compiling() or is_transformed():
         return x
+    if type(x) not in _PLAIN and hasattr(x, "__tensor_flatten__"):
+        raise TypeError(
+            f"only plain tensors can be sharded, but got a {type(x).__module__}.{type(x).__qualname__}, which has a form of its own "
+            "inside: shard first and convert then (weft.nn.shard_module(model, ...), then torchao's quantize_(model, ...), say)"
+        )
     if x.is_meta or x.layout is not torch.strided or torch._C._len_torch_dispatch_stack():
         return x
     return x if _is_held_alone(x) else x.clone()

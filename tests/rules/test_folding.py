@@ -35,6 +35,11 @@ PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[tuple[int, ...
         lambda q, k, v: (q @ k.transpose(-2, -1) / 3).softmax(-1) @ v,
         [((4, 4, 6, 8), HEADS)] * 3,
     ),
+    "attention of one query": (
+        lambda q, k, v: (q @ k.transpose(-2, -1) / 3).softmax(-1) @ v,
+        [((4, 4, 1, 8), HEADS), ((4, 4, 6, 8), HEADS), ((4, 4, 6, 8), HEADS)],
+    ),
+    "products of single numbers": (torch.matmul, [((4, 4, 1, 1), HEADS), ((4, 4, 1, 1), HEADS)]),
     "einsum of scores": (
         lambda q, k: torch.einsum("bhqd,bhkd->bhqk", q, k),
         [((4, 4, 6, 8), HEADS), ((4, 4, 5, 8), HEADS)],
@@ -70,6 +75,19 @@ def test_what_torch_merges_does_not_move(name: str) -> None:
     for x, y in zip(ours, plain, strict=True):
         torch.testing.assert_close(x.grad.full_tensor(), y.grad)
         assert x.grad._layout is x._layout
+
+
+@pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize("keeps", [False, True])
+def test_sums_of_folded_tensors_with_dims_of_one(keeps: bool) -> None:
+    x = numbers(4, 4, 8)
+    for shape in ((16, 1, 8), (1, 16, 8), (16, 8, 1), (1, 16, 1, 8)):
+        ours = weft.shard(x, GRID, HEADS).view(shape)
+        assert isinstance(ours, Folded)
+        for dims in ([0], [1], [0, 1], [0, 2], [1, 2], [-1], list(range(len(shape)))):
+            torch.testing.assert_close(ours.sum(dims, keeps).full_tensor(), x.view(shape).sum(dims, keeps))
+            turned = ours.transpose(0, 1).sum(dims, keeps).full_tensor()
+            torch.testing.assert_close(turned, x.view(shape).transpose(0, 1).sum(dims, keeps))
 
 
 @pytest.mark.usefixtures("separate")

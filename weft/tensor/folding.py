@@ -161,7 +161,9 @@ def _sum(func: Op, args: Args, kwargs: Kwargs) -> object:
         return NotImplemented
     starts = [sum(x._groups[:dim]) for dim in range(x.dim())]
     inner = [starts[dim] + k for dim in dims for k in range(x._groups[dim])]
+    if not inner:
+        return NotImplemented
     total = aten.sum.dim_IntList(x._unfolded, inner, False, **kwargs)
-    if not (args[2] if len(args) > 2 else False):
-        return total
-    return aten.view.default(total, [1 if dim in dims else size for dim, size in enumerate(x.shape)])
+    keeps = bool(args[2]) if len(args) > 2 else False
+    left = [1 if dim in dims else size for dim, size in enumerate(x.shape) if keeps or dim not in dims]
+    return total if list(total.shape) == left else aten.view.default(total, left)

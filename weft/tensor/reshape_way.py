@@ -57,13 +57,16 @@ class _Crossing:
 def merged_from(old: Shape, new: Shape) -> tuple[int, ...] | None:
     """From how many dims larger than 1 each new one is merged, or None where a reshape does more than merge dims.
 
-    >>> merged_from((4, 6, 1, 5), (24, 5)), merged_from((4, 6), (3, 8))
-    ((2, 1), None)
+    >>> merged_from((4, 6, 1, 5), (24, 1, 5)), merged_from((4, 6), (3, 8))
+    ((2, 0, 1), None)
     """
     if 0 in old:
         return None
-    groups = reshape_groups([size for size in old if size > 1], new)
-    return tuple(len(first) for first, _ in groups) if all(len(second) == 1 for _, second in groups) else None
+    groups = reshape_groups([size for size in old if size > 1], [size for size in new if size > 1])
+    if any(len(second) > 1 for _, second in groups):
+        return None
+    merged = iter(groups)
+    return tuple(len(next(merged)[0]) if size > 1 else 0 for size in new)
 
 
 def find_way(layout: Layout, old: Shape, new: Shape, itemsize: int, need: Layout) -> Way | None:

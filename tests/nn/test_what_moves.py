@@ -1,0 +1,95 @@
+"""What models of other people move: nothing where the layouts allow it, and what the table of docs/training.md says elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+import weft
+from weft import P
+from weft.runtime.machine import use_separate_memory
+from weft.tensor.comm_log import CommLog
+
+MESH = weft.make_mesh({"dp": 2, "tp": 2})
+
+
+@pytest.fixture(autouse=True, params=["apart", "one"])
+def memory(request: pytest.FixtureRequest) -> Iterator[str]:
+    use_separate_memory(request.param == "apart")
+    torch.manual_seed(0)
+    yield request.param
+    use_separate_memory(False)
+
+
+def moved(log: CommLog) -> list[tuple[str, str, tuple[int, ...]]]:
+    """The steps of a log in which something is received."""
+    return [(record.kind, record.op, tuple(record.shape)) for record in log if record.total_bytes]
+
+
+def whole(x: torch.Tensor) -> torch.Tensor:
+    return x.full_tensor() if isinstance(x, weft.Tensor) else x
+
+
+def products(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return (q @ k.transpose(-1, -2)).softmax(-1) @ v
+
+
+def grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Each head of keys and values serves two of the queries."""
+    k, v = (x[:, :, None].expand(4, 4, 2, 6, 8).reshape(4, 8, 6, 8) for x in (k, v))
+    return products(q, k, v)
+
+
+def einsums(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("bhqk,bhkd->bhqd", torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(-1), v)
+
+
+ATTENTION = {"products": products, "grouped": grouped, "einsums": einsums, "kernel": F.scaled_dot_product_attention}
+
+
+@pytest.mark.parametrize("spec", [P("dp", "tp"), P("tp", "dp"), P(None, ("dp", "tp")), P("dp"), P(None, "tp")])
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("way", ATTENTION)
+def test_attention_of_split_sequences_and_heads_moves_nothing(way: str, queries: int, spec: P) -> None:
+    heads = 4 if way == "grouped" else 8
+    plain = [torch.randn(4, h, n, 8, requires_grad=True) for h, n in ((8, queries), (heads, 6), (heads, 6))]
+    split = [weft.shard(x.detach(), MESH, spec).requires_grad_() for x in plain]
+    weights = torch.randn(4, 8, queries, 8)
+    expected = ATTENTION[way](*plain)
+    (expected * weights).sum().backward()
+    there = weft.shard(weights, MESH, spec)
+    with weft.comm_log() as log:
+        y = ATTENTION[way](*split)
+        y.backward(there)
+    assert moved(log) == []
+    torch.testing.assert_close(whole(y), expected)
+    for x, given in zip(split, plain, strict=True):
+        torch.testing.assert_close(whole(x.grad), given.grad)
+
+
+def test_a_token_with_cached_keys_moves_one_sum() -> None:
+    """A decoding step of one layer: projections by heads, a cache that grows, and the sum after the last projection."""
+    w_in, w_out = torch.randn(3, 64, 64) / 8, torch.randn(64, 64) / 8
+    x, cached = torch.randn(4, 1, 64), torch.randn(2, 4, 8, 5, 8)
+
+    def step(
+        x: torch.Tensor, cached: list[torch.Tensor], w_in: list[torch.Tensor], w_out: torch.Tensor
+    ) -> torch.Tensor:
+        q, k, v = (F.linear(x, w).view(4, 1, 8, 8).transpose(1, 2) for w in w_in)
+        k, v = (torch.cat([old, new], 2) for old, new in zip(cached, (k, v), strict=True))
+        return F.linear(products(q, k, v).transpose(1, 2).reshape(4, 1, 64), w_out)
+
+    expected = step(x, list(cached), list(w_in), w_out)
+    with weft.comm_log() as log:
+        y = step(
+            weft.shard(x, MESH, P("dp")),
+            [weft.shard(c, MESH, P("dp", "tp")) for c in cached],
+            [weft.shard(w, MESH, P("tp")) for w in w_in],
+            weft.shard(w_out, MESH, P(None, "tp")),
+        )
+        y = weft.shard(y, MESH, P("dp"))
+    assert log.counts() == {"all_reduce": 1}
+    torch.testing.assert_close(whole(y), expected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import weft
 from weft import P
+from weft.errors import ReshardError
 from weft.runtime.machine import use_separate_memory
 from weft.tensor.comm_log import CommLog
 
@@ -93,3 +94,57 @@ def test_a_token_with_cached_keys_moves_one_sum() -> None:
         y = weft.shard(y, MESH, P("dp"))
     assert log.counts() == {"all_reduce": 1}
     torch.testing.assert_close(whole(y), expected)
+
+
+def put(x: torch.Tensor, index: object, value: torch.Tensor) -> None:
+    x[index] = value
+
+
+AT = torch.tensor([3])
+WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "index_copy_": lambda cache, key: cache.index_copy_(2, AT, key),
+    "index_put_": lambda cache, key: put(cache, (slice(None), slice(None), AT), key),
+    "copy_": lambda cache, key: put(cache, (slice(None), slice(None), slice(3, 4)), key),
+    "add_": lambda cache, key: cache[:, :, 3:4].add_(key),
+    "addcmul_": lambda cache, key: cache[:, :, 3:4].addcmul_(key, key),
+    "fill_": lambda cache, key: cache.fill_(key.sum()),
+    "_foreach_copy_": lambda cache, key: torch._foreach_copy_([cache[:, :, 3:4]], [key]),
+    "out=": lambda cache, key: torch.exp(key, out=cache[:, :, 3:4]),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_is_gathered_for_a_plain_tensor_is_seen(name: str) -> None:
+    key = torch.randn(4, 8, 1, 8)
+    expected, cache = torch.zeros(4, 8, 6, 8), torch.zeros(4, 8, 6, 8)
+    WRITES[name](expected, key)
+    ours = weft.shard(key, MESH, P("dp", "tp"))
+    with weft.reshard_policy("raise"), pytest.raises(ReshardError, match=r"written to a plain tensor.*new_zeros"):
+        WRITES[name](cache, ours)
+    assert not cache.any()
+    with weft.comm_log() as log:
+        WRITES[name](cache, ours)
+    assert {(record.implicit, name in record.op) for record in log if record.total_bytes} == {(True, True)}
+    torch.testing.assert_close(cache, expected)
+
+
+CACHES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "new_zeros": lambda key: key.new_zeros(4, 8, 6, 8),
+    "zeros_like": lambda key: torch.zeros_like(key.expand(4, 8, 6, 8)),
+    "weft.zeros": lambda key: weft.zeros(4, 8, 6, 8, mapping=key.mapping),
+    "weft.shard": lambda key: weft.shard(torch.zeros(4, 8, 6, 8), key.mesh, key.mapping.spec),
+}
+
+
+@pytest.mark.parametrize("made", CACHES)
+@pytest.mark.parametrize("name", [name for name in WRITES if name != "fill_"])
+def test_a_cache_laid_out_like_its_keys_gathers_nothing(name: str, made: str) -> None:
+    key = torch.randn(4, 8, 1, 8)
+    expected = torch.zeros(4, 8, 6, 8)
+    WRITES[name](expected, key)
+    ours = weft.shard(key, MESH, P("dp", "tp"))
+    cache = CACHES[made](ours)
+    with weft.comm_log() as log:
+        WRITES[name](cache, ours)
+    assert moved(log) == []
+    torch.testing.assert_close(whole(cache), expected)

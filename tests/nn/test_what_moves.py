@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import weft
@@ -148,3 +150,71 @@ def test_a_cache_laid_out_like_its_keys_gathers_nothing(name: str, made: str) ->
         WRITES[name](cache, ours)
     assert moved(log) == []
     torch.testing.assert_close(whole(cache), expected)
+
+
+LINE = weft.make_mesh({"dp": 4})
+GRADIENTS_OF_WEIGHTS = {"all_reduce"}
+LSTMS: dict[str, dict[str, object]] = {
+    "one": {},
+    "batch first": {"batch_first": True},
+    "deep": {"num_layers": 2, "bidirectional": True},
+    "without biases": {"bias": False},
+}
+
+
+def grown(module: nn.Module, x: torch.Tensor, weights: torch.Tensor) -> list[torch.Tensor]:
+    """The results of a recurrent module, and the gradients of its input and parameters."""
+    result = module(x)
+    (result[0] * weights).sum().backward()
+    state = result[1] if isinstance(result[1], tuple) else result[1:]
+    return [result[0], *state, x.grad, *(p.grad for p in module.parameters())]
+
+
+@pytest.mark.parametrize("batch", [8, 6, 3])
+@pytest.mark.parametrize("name", LSTMS)
+def test_an_lstm_of_a_split_batch_moves_the_gradients_of_its_weights_only(name: str, batch: int) -> None:
+    options = LSTMS[name]
+    lstm = nn.LSTM(5, 7, **options)  # type: ignore[arg-type]
+    shape, spec = ((batch, 4, 5), P("dp")) if options.get("batch_first") else ((4, batch, 5), P(None, "dp"))
+    x = torch.randn(shape)
+    expected = grown(copy.deepcopy(lstm), x.clone().requires_grad_(), torch.ones(()))
+    weft.nn.shard_module(lstm, LINE, {})
+    ours = weft.shard(x, LINE, spec).requires_grad_()
+    with weft.comm_log() as log:
+        found = grown(lstm, ours, torch.ones(()))
+    assert {kind for kind, _, _ in moved(log)} <= GRADIENTS_OF_WEIGHTS
+    assert all(record.op == "gradient" for record in log if record.total_bytes)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(whole(one), other, rtol=1e-4, atol=1e-5)
+
+
+CELLS = {
+    "LSTM": (nn.LSTM, (4, 8, 5), P(None, "dp"), lambda x: (x.new_zeros(1, 8, 7), x.new_zeros(1, 8, 7)), {}),
+    "projected": (
+        nn.LSTM,
+        (4, 8, 5),
+        P(None, "dp"),
+        lambda x: (x.new_zeros(1, 8, 2), x.new_zeros(1, 8, 7)),
+        {"proj_size": 2},
+    ),
+    "GRU": (nn.GRU, (4, 8, 5), P(None, "dp"), lambda x: x.new_zeros(1, 8, 7), {}),
+    "RNN": (nn.RNN, (4, 8, 5), P(None, "dp"), lambda x: x.new_zeros(1, 8, 7), {}),
+    "GRUCell": (nn.GRUCell, (8, 5), P("dp"), lambda x: x.new_zeros(8, 7), {}),
+    "LSTMCell": (nn.LSTMCell, (8, 5), P("dp"), lambda x: (x.new_zeros(8, 7), x.new_zeros(8, 7)), {}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("name", CELLS)
+def test_recurrence_from_a_state_that_lies_like_the_batch_moves_nothing(name: str) -> None:
+    make, shape, spec, state, options = CELLS[name]
+    module = make(5, 7, **options)  # type: ignore[arg-type]
+    x = torch.randn(shape)
+    expected = module(x)
+    weft.nn.shard_module(module, LINE, {})
+    ours = weft.shard(x, LINE, spec)
+    with weft.comm_log() as log:
+        found = module(ours, state(ours))
+    assert moved(log) == []
+    first = found[0] if isinstance(found, tuple) else found
+    torch.testing.assert_close(whole(first), expected[0] if isinstance(expected, tuple) else expected)

@@ -218,3 +218,50 @@ def test_recurrence_from_a_state_that_lies_like_the_batch_moves_nothing(name: st
     assert moved(log) == []
     first = found[0] if isinstance(found, tuple) else found
     torch.testing.assert_close(whole(first), expected[0] if isinstance(expected, tuple) else expected)
+
+
+BAGS: dict[str, dict[str, object]] = {
+    "sums": {"mode": "sum"},
+    "means": {"mode": "mean"},
+    "padded sums": {"mode": "sum", "padding_idx": 3},
+    "padded means": {"mode": "mean", "padding_idx": 3},
+    "with the last end": {"mode": "mean", "include_last_offset": True},
+    "weighted": {"mode": "sum", "per_sample_weights": torch.linspace(-1, 2, 12, dtype=torch.float64)},
+    "scaled by frequency": {"mode": "sum", "scale_grad_by_freq": True},
+}
+
+
+@pytest.mark.parametrize("spec", [P("dp"), P(("dp", "tp")), P("dp", "tp"), P(None, "tp")])
+@pytest.mark.parametrize("name", BAGS)
+def test_bags_of_a_split_table_leave_the_table_where_it_is(name: str, spec: P) -> None:
+    table, indices = torch.randn(10, 4, dtype=torch.float64), torch.randint(10, (12,))
+    offsets = torch.tensor([0, 5, 5, 12 if name == "with the last end" else 9])
+    plain, ours = table.clone().requires_grad_(), weft.shard(table, MESH, spec).requires_grad_()
+    expected = F.embedding_bag(indices, plain, offsets, **BAGS[name])  # type: ignore[arg-type]
+    grad = torch.randn_like(expected)
+    expected.backward(grad)
+    with weft.comm_log() as log:
+        found = F.embedding_bag(indices, ours, offsets, **BAGS[name])  # type: ignore[arg-type]
+        found.backward(grad)
+    assert moved(log) == []
+    torch.testing.assert_close(whole(found), expected)
+    torch.testing.assert_close(whole(ours.grad), plain.grad)
+    with torch.no_grad(), weft.comm_log() as log:
+        again = F.embedding_bag(indices, ours, offsets, **BAGS[name])  # type: ignore[arg-type]
+    assert moved(log) == []
+    torch.testing.assert_close(whole(again), expected)
+
+
+def test_gradients_of_bags_are_made_of_the_rows_that_a_device_has() -> None:
+    table = weft.shard(torch.randn(8, 4), MESH, P("dp")).requires_grad_()
+    total = F.embedding_bag(torch.randint(8, (3, 4)), table, mode="sum").sum()
+    with weft.comm_log() as log:
+        total.backward()
+    assert log.counts() == {}  # nor is a part cut out of a whole gradient
+
+
+@pytest.mark.parametrize("index", [-1, 8])
+def test_bags_of_a_split_table_refuse_indices_out_of_range(index: int) -> None:
+    table = weft.shard(torch.randn(8, 4), MESH, P("dp"))
+    with pytest.raises(RuntimeError, match="not in the valid range"):
+        F.embedding_bag(torch.tensor([[1, index]]), table, mode="sum")

@@ -265,3 +265,21 @@ def test_bags_of_a_split_table_refuse_indices_out_of_range(index: int) -> None:
     table = weft.shard(torch.randn(8, 4), MESH, P("dp"))
     with pytest.raises(RuntimeError, match="not in the valid range"):
         F.embedding_bag(torch.tensor([[1, index]]), table, mode="sum")
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_an_encoder_layer_of_a_split_batch_moves_the_gradients_of_its_weights_only(batch_first: bool) -> None:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=batch_first)
+    x = torch.randn((4, 6, 16) if batch_first else (6, 4, 16))
+    plain, weights = x.clone().requires_grad_(), torch.randn(x.shape)
+    expected = copy.deepcopy(layer)
+    (expected(plain) * weights).sum().backward()
+    weft.nn.shard_module(layer, MESH, {})
+    spec = P("dp") if batch_first else P(None, "dp")
+    ours = weft.shard(x, MESH, spec).requires_grad_()
+    with weft.comm_log() as log:
+        layer(ours).backward(weft.shard(weights, MESH, spec))
+    assert {(kind, op) for kind, op, _ in moved(log)} == {("all_reduce", "gradient")}
+    torch.testing.assert_close(whole(ours.grad), plain.grad, rtol=1e-4, atol=1e-5)
+    for p, q in zip(layer.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(whole(p.grad), q.grad, rtol=1e-4, atol=1e-5)

@@ -12,6 +12,7 @@ import torch
 from ..rules.arguments import one_each
 from ..rules.factors import Factors
 from ..rules.registry import Rule
+from ..rules.views import reshape_groups
 from ..runtime.strides import row_major
 from .aliasing import remember_alias
 from .chooser import Input, choose
@@ -140,14 +141,24 @@ def _turned(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 @_for_folded(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
 def _unfolded(func: Op, args: Args, kwargs: Kwargs) -> object:
-    """Back to the dims that it was merged from: the other tensor itself."""
+    """Back to the dims that it was merged from, or to parts of them: a view of the other tensor."""
     x, size = args[0], list(cast("Sequence[int]", args[1]))
     if not isinstance(x, Folded) or not x.is_folded:
         return NotImplemented
     if -1 in size:
         size[size.index(-1)] = x.numel() // max(1, -math.prod(size))
-    same = [n for n in size if n != 1] == list(x._unfolded.shape)
-    return aten.view.default(x._unfolded, size) if same else NotImplemented
+    return aten.view.default(x._unfolded, size) if _is_cut(x._unfolded.shape, size) else NotImplemented
+
+
+def _is_cut(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether a reshape leaves each dim as it is or cuts it into several.
+
+    >>> _is_cut((6, 4, 8), (6, 1, 4, 2, 4)), _is_cut((6, 4), (3, 8))
+    (True, False)
+    """
+    if math.prod(old) != math.prod(new) or 0 in old:
+        return False
+    return all(len(first) == 1 for first, _ in reshape_groups(old, [size for size in new if size != 1]))
 
 
 @_for_folded(aten.sum.dim_IntList)

@@ -73,6 +73,19 @@ def test_attention_of_split_sequences_and_heads_moves_nothing(way: str, queries:
         torch.testing.assert_close(whole(x.grad), given.grad)
 
 
+@pytest.mark.parametrize("spec", [P("dp", "tp"), P(None, ("dp", "tp"))])
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("way", ["products", "kernel"])
+def test_attention_in_inference_mode_moves_nothing_either(way: str, queries: int, spec: P) -> None:
+    with torch.inference_mode():
+        plain = [torch.randn(4, 8, n, 8) for n in (queries, 6, 6)]
+        split = [weft.shard(x, MESH, spec) for x in plain]
+        with weft.comm_log() as log:
+            y = ATTENTION[way](*split)
+        assert moved(log) == []
+        torch.testing.assert_close(whole(y), ATTENTION[way](*plain))
+
+
 def test_a_token_with_cached_keys_moves_one_sum() -> None:
     """A decoding step of one layer: projections by heads, a cache that grows, and the sum after the last projection."""
     w_in, w_out = torch.randn(3, 64, 64) / 8, torch.randn(64, 64) / 8

@@ -296,3 +296,32 @@ def test_an_encoder_layer_of_a_split_batch_moves_the_gradients_of_its_weights_on
     torch.testing.assert_close(whole(ours.grad), plain.grad, rtol=1e-4, atol=1e-5)
     for p, q in zip(layer.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(whole(p.grad), q.grad, rtol=1e-4, atol=1e-5)
+
+
+ENCODER = {
+    "self_attn.in_proj_*": P("tp"),
+    "self_attn.out_proj.weight": P(None, "tp"),
+    "linear1.*": P("tp"),
+    "linear2.weight": P(None, "tp"),
+}
+
+
+def test_an_encoder_layer_of_split_heads_moves_two_sums_and_its_fused_projection() -> None:
+    """The projection to queries, keys and values is one matrix in torch, split across all three."""
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    x = torch.randn(4, 6, 16)
+    expected = copy.deepcopy(layer)(x)
+    weft.nn.shard_module(layer, MESH, ENCODER)
+    ours = weft.shard(x, MESH, P("dp")).requires_grad_()
+    with weft.comm_log() as log:
+        y = layer(ours)
+    activations = {(4, 6, 16)}
+    assert [kind for kind, _, _ in moved(log)] == ["exchange", "all_reduce", "all_reduce"]
+    assert {tuple(record.shape) for record in log if record.kind == "all_reduce"} == activations
+    with weft.comm_log() as log:
+        y.backward(weft.shard(torch.randn(4, 6, 16), MESH, P("dp")))
+    steps = moved(log)
+    assert sorted({kind for kind, _, _ in steps}) == ["all_reduce", "exchange"]
+    assert [kind for kind, _, _ in steps].count("exchange") == 1
+    assert len([shape for kind, _, shape in steps if kind == "all_reduce" and shape in activations]) == 2
+    torch.testing.assert_close(whole(y), expected, rtol=1e-4, atol=1e-5)

@@ -325,3 +325,96 @@ def test_an_encoder_layer_of_split_heads_moves_two_sums_and_its_fused_projection
     assert [kind for kind, _, _ in steps].count("exchange") == 1
     assert len([shape for kind, _, shape in steps if kind == "all_reduce" and shape in activations]) == 2
     torch.testing.assert_close(whole(y), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [4, 3, 1])
+@pytest.mark.parametrize("mask", ["none", "of all", "of each"])
+def test_an_encoder_layer_in_one_kernel_leaves_the_batch_split(mask: str, batch: int) -> None:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
+    x, padding = torch.randn(batch, 6, 16), torch.arange(6) >= torch.arange(3, 3 + batch)[:, None]
+    masks = {
+        "none": {},
+        "of all": {"src_mask": torch.ones(6, 6).triu(1).bool()},
+        "of each": {"src_key_padding_mask": padding},
+    }
+    with torch.no_grad():
+        expected = layer(x, **masks[mask])
+        weft.nn.shard_module(layer, MESH, {})
+        ours = weft.shard(x, MESH, P(("dp", "tp")))
+        with weft.comm_log() as log:
+            y = layer(ours, **masks[mask])
+    assert moved(log) == []
+    torch.testing.assert_close(whole(y), expected, rtol=1e-4, atol=1e-5)
+
+
+def fused(w: torch.Tensor, heads: int) -> torch.Tensor:
+    """The rows of a fused projection, those of each head together: q, k and v of the first, then of the second."""
+    return w.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
+
+
+def test_a_fused_projection_whose_rows_stand_by_heads_moves_nothing() -> None:
+    x, w = torch.randn(4, 6, 16), torch.randn(48, 16)
+    expected = F.linear(x, w).view(4, 6, 3, 4, 4).unbind(2)
+    ours = weft.shard(x, MESH, P("dp"))
+    with weft.comm_log() as log:
+        [part.view(4, 6, 4, 4) for part in F.linear(ours, weft.shard(w, MESH, P("tp"))).chunk(3, -1)]
+    # Of what it has of the projection, 4 x 6 x 48 numbers over 4 devices, each receives a third.
+    assert {record.kind for record in log if record.total_bytes} == {"exchange"}
+    assert log.total_bytes * 3 == 4 * 6 * 48 * 4
+    with weft.comm_log() as log:
+        by_heads = F.linear(ours, weft.shard(fused(w, 4), MESH, P("tp"))).view(4, 6, 4, 3, 4).unbind(3)
+        alone = [F.linear(ours, weft.shard(part, MESH, P("tp"))).view(4, 6, 4, 4) for part in w.chunk(3)]
+    assert moved(log) == []
+    for found in (by_heads, alone):
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(whole(one), other)
+
+
+def test_a_fused_gate_whose_rows_alternate_moves_nothing() -> None:
+    x, w = torch.randn(4, 6, 16), torch.randn(64, 16)
+    gate, up = F.linear(x, w).chunk(2, -1)
+    ours, rows = weft.shard(x, MESH, P("dp")), w.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1)
+    with weft.comm_log() as log:
+        found = F.linear(ours, weft.shard(rows, MESH, P("tp"))).unflatten(-1, (-1, 2)).unbind(-1)
+    assert moved(log) == []
+    for one, other in zip(found, (gate, up), strict=True):
+        torch.testing.assert_close(whole(one), other)
+
+
+@pytest.mark.parametrize(("classes", "gathers"), [(1024, True), (32000, False)])
+def test_losses_of_split_classes_gather_what_takes_less_time_than_two_sums(classes: int, gathers: bool) -> None:
+    scores = weft.shard(torch.randn(64, classes), MESH, P("dp", "tp"))
+    targets = weft.shard(torch.randint(classes, (64,)), MESH, P("dp"))
+    with weft.comm_log() as log:
+        F.cross_entropy(scores, targets)
+    gathered = [record.bytes_received for record in log if record.kind == "all_gather"]
+    assert gathered == ([32 * 1024 * 4 // 2] if gathers else [])
+    assert log.bytes_received < 100_000
+
+
+def test_muon_gathers_a_gradient_once_where_it_is_told_to() -> None:
+    w, g = torch.randn(32, 64), torch.randn(32, 64)
+    plain = nn.Parameter(w.clone())
+    plain.grad = g
+    torch.optim.Muon([plain], lr=0.1).step()
+    received = []
+    for gathers in (False, True):
+        ours = nn.Parameter(weft.shard(w, LINE, P("dp")))
+        ours.grad = weft.shard(g, LINE, P("dp"))
+        optimizer = torch.optim.Muon([ours], lr=0.1)
+        if gathers:
+            optimizer.register_step_pre_hook(whole_gradients)
+        with weft.comm_log() as log:
+            optimizer.step()
+        received.append(log.bytes_received)
+        torch.testing.assert_close(whole(ours.detach()), plain.detach(), rtol=0.02, atol=0.01)
+        assert ours.mapping.spec[0] == "dp"
+    each, once = received
+    assert once == 32 * 64 * 4 * 3 // 4
+    assert each > 6 * once
+
+
+def whole_gradients(optimizer: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.grad = weft.shard(p.grad, p.mesh, P())

@@ -136,6 +136,25 @@ def test_folded_tensors_refuse_dims_that_they_do_not_have() -> None:
 
 
 @pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize(
+    ("shape", "spec", "order", "to"),
+    [
+        ((8, 3, 6), P(None, "a"), (0, 2, 1), (8, 1, 18)),
+        ((4, 6), P("a"), (1, 0), (2, 6, 2)),
+        ((4, 3, 3), P(None, "a", "b"), (0, 2, 1), (4, 9)),
+        ((6, 4, 3), P(("a", "b")), (2, 1, 0), (72,)),
+    ],
+)
+def test_views_that_no_strides_can_say_are_refused(
+    shape: tuple[int, ...], spec: P, order: tuple[int, ...], to: tuple[int, ...]
+) -> None:
+    turned = weft.shard(numbers(*shape), GRID, spec).permute(order)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        turned.view(to)
+    torch.testing.assert_close(turned.reshape(to).full_tensor(), numbers(*shape).permute(order).reshape(to))
+
+
+@pytest.mark.usefixtures("separate")
 def test_copies_of_folded_tensors_are_their_own() -> None:
     x = numbers(6, 4, 16)
     view = weft.shard(x, GRID, P(None, "a", "b")).view(6, 16, 4)

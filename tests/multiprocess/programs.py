@@ -648,6 +648,37 @@ def logs(devices: Sequence[Device]) -> Iterator[Yielded]:
     yield "bytes", (log.bytes_received, log.total_bytes)
 
 
+@rounded
+def what_models_bring(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """Folded dims, recurrence, bags and caches: their values, and what moves for them."""
+    mesh = mesh_of(devices)
+    last = mesh.axis_names[-1]
+    heads = P("a", last) if last != "a" else P("a")
+    with weft.comm_log() as log:
+        q, k, v = (weft.shard(noise(4, 4, n, 2, seed=n), mesh, heads).requires_grad_() for n in (1, 3, 4))
+        scores = (q @ k.mT).softmax(-1)
+        yield "attention of one query", scores @ v[:, :, :3]
+        (scores @ v[:, :, :3]).sum().backward()
+        yield "gradient of one query", q.grad
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True)
+        recurrent, bags = torch.nn.LSTM(6, 4, batch_first=True), torch.nn.EmbeddingBag(6, 4, mode="mean")
+        for seed, (module, spec) in enumerate(((layer, P()), (recurrent, P()), (bags, P("a")))):
+            for parameter in module.parameters():
+                parameter.data = noise(*parameter.shape, seed=seed) / 4
+            weft.nn.shard_module(module, mesh, {name: spec for name, p in module.named_parameters() if p.dim() == 2})
+        y = layer(weft.shard(noise(4, 3, 8), mesh, P("a")))
+        steps, _ = recurrent(weft.shard(noise(5, 3, 6), mesh, P("a")))
+        found = bags(torch.tensor([[0, 5, 1], [4, 4, 2]]))
+        (y.sum() + steps.square().sum() + found.square().sum()).backward()
+        yield from {"layer": y, "steps": steps, "bags": found}.items()
+        for name, parameter in (*layer.named_parameters(), *recurrent.named_parameters(), *bags.named_parameters()):
+            yield f"gradient of {name}", parameter.grad
+        cache = torch.zeros(4, 4, 2)
+        cache.index_copy_(2, torch.tensor([1]), weft.shard(noise(4, 4, 1), mesh, heads))
+        yield "a plain cache", cache.tolist()
+    yield "what moved", sorted({(record.kind, record.op, record.implicit) for record in log if record.total_bytes})
+
+
 @program
 def shapes(devices: Sequence[Device]) -> Iterator[Yielded]:
     """What each device holds has the shape of its box."""

@@ -35,6 +35,19 @@ PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[tuple[int, ...
         lambda q, k, v: (q @ k.transpose(-2, -1) / 3).softmax(-1) @ v,
         [((4, 4, 6, 8), HEADS)] * 3,
     ),
+    "attention of one query": (
+        lambda q, k, v: (q @ k.transpose(-2, -1) / 3).softmax(-1) @ v,
+        [((4, 4, 1, 8), HEADS), ((4, 4, 6, 8), HEADS), ((4, 4, 6, 8), HEADS)],
+    ),
+    "products of single numbers": (torch.matmul, [((4, 4, 1, 1), HEADS), ((4, 4, 1, 1), HEADS)]),
+    "heads beside the batch": (
+        lambda q, k: torch.bmm(q.view(6, 16, 4).transpose(0, 1), k.view(6, 16, 4).permute(1, 2, 0)).view(4, 4, 6, 6),
+        [((6, 4, 16), P(None, "a", "b"))] * 2,
+    ),
+    "there and back": (
+        lambda x: x.view(6, 16, 4).transpose(0, 1).transpose(0, 1).reshape(6, 4, 16),
+        [((6, 4, 16), P(None, "a", "b"))],
+    ),
     "einsum of scores": (
         lambda q, k: torch.einsum("bhqd,bhkd->bhqk", q, k),
         [((4, 4, 6, 8), HEADS), ((4, 4, 5, 8), HEADS)],
@@ -70,6 +83,88 @@ def test_what_torch_merges_does_not_move(name: str) -> None:
     for x, y in zip(ours, plain, strict=True):
         torch.testing.assert_close(x.grad.full_tensor(), y.grad)
         assert x.grad._layout is x._layout
+
+
+@pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize("keeps", [False, True])
+def test_sums_of_folded_tensors_with_dims_of_one(keeps: bool) -> None:
+    x = numbers(4, 4, 8)
+    for shape in ((16, 1, 8), (1, 16, 8), (16, 8, 1), (1, 16, 1, 8)):
+        ours = weft.shard(x, GRID, HEADS).view(shape)
+        assert isinstance(ours, Folded)
+        for dims in ([0], [1], [0, 1], [0, 2], [1, 2], [-1], list(range(len(shape)))):
+            torch.testing.assert_close(ours.sum(dims, keeps).full_tensor(), x.view(shape).sum(dims, keeps))
+            turned = ours.transpose(0, 1).sum(dims, keeps).full_tensor()
+            torch.testing.assert_close(turned, x.view(shape).transpose(0, 1).sum(dims, keeps))
+
+
+@pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize(
+    ("shape", "spec", "to"),
+    [
+        ((4, 6, 8), P("a", "b"), (24, 8)),
+        ((4, 1, 6, 8), P("a", None, "b"), (24, 8)),
+        ((4, 6, 1, 8), P("a", "b"), (24, 1, 8)),
+        ((6, 4, 16), P(None, "a", "b"), (6, 16, 4)),
+        ((4, 4, 4, 2), P("a", "b"), (16, 8)),
+    ],
+)
+def test_folded_tensors_show_what_is_written(shape: tuple[int, ...], spec: P, to: tuple[int, ...]) -> None:
+    x, w = numbers(*shape), numbers(to[-1], 3, seed=1)
+    ours, weight = weft.shard(x, GRID, spec), weft.shard(w, GRID, P())
+    view, seen = ours.view(to), x.view(to)
+    assert isinstance(view, Folded)
+    writes = [lambda x, v: x.add_(1), lambda x, v: v.mul_(2), lambda x, v: x[1:].mul_(3), lambda x, v: v[:, 1:].sub_(1)]
+    for write in writes:
+        write(ours, view)
+        write(x, seen)
+        torch.testing.assert_close(ours.full_tensor(), x)
+        torch.testing.assert_close((view @ weight).full_tensor(), seen @ w)
+        torch.testing.assert_close((view.clone(memory_format=torch.contiguous_format) @ weight).full_tensor(), seen @ w)
+        torch.testing.assert_close((view.view(shape) * 2).full_tensor(), seen.view(shape) * 2)
+
+
+@pytest.mark.usefixtures("separate")
+def test_folded_tensors_refuse_dims_that_they_do_not_have() -> None:
+    view = weft.shard(numbers(4, 6, 8), GRID, SEQUENCE).view(24, 8)
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        view.transpose(0, 2)
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        view.permute(0, 3)
+    with pytest.raises(RuntimeError):
+        view.permute(0, 0)
+
+
+@pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize(
+    ("shape", "spec", "order", "to"),
+    [
+        ((8, 3, 6), P(None, "a"), (0, 2, 1), (8, 1, 18)),
+        ((4, 6), P("a"), (1, 0), (2, 6, 2)),
+        ((4, 3, 3), P(None, "a", "b"), (0, 2, 1), (4, 9)),
+        ((6, 4, 3), P(("a", "b")), (2, 1, 0), (72,)),
+    ],
+)
+def test_views_that_no_strides_can_say_are_refused(
+    shape: tuple[int, ...], spec: P, order: tuple[int, ...], to: tuple[int, ...]
+) -> None:
+    turned = weft.shard(numbers(*shape), GRID, spec).permute(order)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        turned.view(to)
+    torch.testing.assert_close(turned.reshape(to).full_tensor(), numbers(*shape).permute(order).reshape(to))
+
+
+@pytest.mark.usefixtures("separate")
+def test_copies_of_folded_tensors_are_their_own() -> None:
+    x = numbers(6, 4, 16)
+    view = weft.shard(x, GRID, P(None, "a", "b")).view(6, 16, 4)
+    copied = view.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+    copied.zero_()
+    view.add_(1)
+    torch.testing.assert_close(view.full_tensor(), x.view(6, 16, 4) + 1)
+    assert not copied.full_tensor().any()
+    assert copied.is_contiguous()
+    assert view.transpose(0, 1).contiguous().stride() == copied.stride()
 
 
 @pytest.mark.usefixtures("separate")

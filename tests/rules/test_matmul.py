@@ -48,6 +48,28 @@ def test_products(name: str) -> None:
     TWO[name].check()
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((5,), (5,)),
+        ((3, 5), (5,)),
+        ((5,), (2, 5, 4)),
+        ((2, 3, 5), (5, 4)),
+        ((2, 2, 1, 5), (2, 2, 5, 4)),
+        ((2, 1, 3, 5), (4, 5, 2)),
+        ((1, 3, 5), (2, 5, 1)),
+    ],
+)
+def test_products_that_come_whole(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    """In inference mode torch does not say a product of many dims by one of few."""
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            return torch.matmul(a, b)
+
+    check(product, numbers(*shapes[0]), numbers(*shapes[1], seed=1), grad=False, limit=12)
+
+
 ADDED = {
     "addmm, a bias": (torch.addmm, (6,), (4, 5), (5, 6)),
     "addmm, a matrix": (torch.addmm, (4, 6), (4, 5), (5, 6)),

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 
 from ..sharding.placements import ReduceOp
-from .arguments import arranged, broadcast_into
+from .arguments import arranged, broadcast_into, tensor_names
 from .factors import Dims, Factors
 from .registry import Call, Region, Rule, Spec, rules
 
@@ -118,7 +118,24 @@ def _efficient_backward_here(
     return tuple(out.new_zeros(region.shape) if w else None for region, w in zip(outputs, wanted, strict=True))
 
 
+_MASKS: dict[object, Dims] = {None: (), 0: ((), ()), 1: (("b",), ()), 2: (("b",), (), (), ())}
+"""The dims of an encoder layer's mask by the number of its kind: for all sequences, of padding, for each score."""
+
+
+def _encoder_layer(call: Call) -> Factors | None:
+    """A whole layer in one kernel, where no gradient is asked for: batches are independent, weights are whole."""
+    mask = call.arg("mask")
+    kind = call.arg("mask_type") if isinstance(mask, Spec) else None
+    if kind not in _MASKS or (isinstance(mask, Spec) and mask.ndim != len(_MASKS[kind])):
+        return None
+    dims = {name: ((),) * spec.ndim for name, spec in zip(tensor_names(call), call.tensors, strict=True)}
+    source: Dims = (("b",), (), ())
+    inputs = arranged(call, dims | {"src": source, "mask": _MASKS[kind]})
+    return Factors(inputs, (source,), {"b": call.tensors[0].shape[0]})
+
+
 rules |= {
+    aten._transformer_encoder_layer_fwd.default: Rule(_encoder_layer, of_nothing=ReduceOp.SUM),
     aten._scaled_dot_product_flash_attention_for_cpu.default: _forward(None, (), (), 2),
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _backward(),
     aten._scaled_dot_product_efficient_attention.default: _forward(3, (2, 3), (), 4),

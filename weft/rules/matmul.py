@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -44,6 +44,27 @@ def _linear(call: Call) -> Factors:
     return Factors(inputs, ((*lead, *out),), sizes, linear="each", added=frozenset({2} if bias else ()))
 
 
+def _matmul(call: Call) -> Factors:
+    """Products of many dims, which are broadcast: comes whole in inference mode."""
+    shapes = [spec.shape for spec in call.tensors]
+    lead = [shape[:-2] if len(shape) > 1 else () for shape in shapes]
+    ends = [(("m", "k") if len(shapes[0]) > 1 else ("k",)), (("k", "n") if len(shapes[1]) > 1 else ("k",))]
+    sizes = {name: size for shape, end in zip(shapes, ends, strict=True) for name, size in _ends(shape, end)}
+    ranks = max(map(len, lead))
+    names = [f"d{i}" for i in range(ranks)]
+    wholes = torch.broadcast_shapes(*lead)
+    sizes |= dict(zip(names, wholes, strict=True))
+    left, right = (
+        (*broadcast_into(each, one_each(names), wholes), *one_each(end)) for each, end in zip(lead, ends, strict=True)
+    )
+    out = one_each([*names, *(name for end in ends for name in end if name != "k")])
+    return Factors((left, right), (out,), sizes, linear="each")
+
+
+def _ends(shape: Sequence[int], names: Sequence[str]) -> Iterable[tuple[str, int]]:
+    return zip(names, shape[-len(names) :], strict=True)
+
+
 def _trilinear(call: Call) -> Factors:
     """A product of three tensors, each with some dims of size 1 put in, summed over some dims."""
     new = [cast("Sequence[int]", call.arg(f"expand{k}")) for k in (1, 2, 3)]
@@ -67,6 +88,7 @@ rules |= {
     aten.dot.default: row("k, k -> ", linear="each"),
     aten.vdot.default: row("k, k -> ", linear="each"),
     aten.linear.default: Rule(_linear),
+    aten.matmul.default: Rule(_matmul),
 }
 for _op in (aten.addmm.default, aten.addmm_.default):
     rules[_op] = _added_to("m k, k n -> m n")

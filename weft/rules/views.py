@@ -14,7 +14,7 @@ from ..sharding.placements import ReduceOp
 from .factors import Dims, Factors
 from .registry import Call, Region, Rule, rules
 
-__all__ = ["reshape_dims", "reshape_groups"]
+__all__ = ["common_cuts", "reshape_dims", "reshape_groups"]
 
 aten = torch.ops.aten
 _ALL_KINDS = frozenset(ReduceOp)
@@ -31,7 +31,7 @@ def reshape_dims(before: Sequence[int], after: Sequence[int]) -> tuple[Dims, Dim
     sizes: dict[str, int] = {}
     whole: set[str] = set()
     for first, second in reshape_groups(before, after):
-        cuts = _common_cuts(first, second)
+        cuts = common_cuts(first, second)
         start = len(sizes)
         if cuts is None:
             name = f"f{start}"
@@ -74,7 +74,7 @@ def reshape_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[li
     return result
 
 
-def _common_cuts(first: Sequence[int], second: Sequence[int]) -> list[int] | None:
+def common_cuts(first: Sequence[int], second: Sequence[int]) -> list[int] | None:
     """The sizes of the factors that both runs are made of, or None when their cuts do not nest."""
     marks = {1}
     for run in (first, second):

@@ -31,7 +31,7 @@ from .direct import (
 from .handling import handlers
 from .learning import learn, resolved_first
 from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, swapped
-from .movement import from_plain, moved, note_move, note_return, to_plain
+from .movement import from_plain, moved, note_move, note_return, to_write_plain
 from .op_kind import is_elementwise, kind_of
 from .overlapping import refuse_overlaps
 from .plain_gradient import keep_gradient_plain
@@ -233,7 +233,7 @@ def _run_plain(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> objec
     """An op that writes to a plain tensor: everything it reads becomes plain, and comes to where that is."""
     tensors = tensors_in(args, kwargs)
     device = next(x.device for x in tensors if not isinstance(x, Tensor))
-    plain = iter([to_plain(x).to(device) if isinstance(x, Tensor) else x for x in tensors])
+    plain = iter([to_write_plain(x, str(func)).to(device) if isinstance(x, Tensor) else x for x in tensors])
     return func(*cast(Args, swapped(args, plain)), **cast(Kwargs, swapped(kwargs, plain)))
 
 

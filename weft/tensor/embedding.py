@@ -8,6 +8,7 @@ from typing import cast
 import torch
 
 from ..planning import move_cost
+from ..rules.bags import LARGEST
 from ..rules.registry import Region, Rule, rules
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
@@ -16,6 +17,7 @@ from ..sharding.placements import ReduceOp
 from .arguments import argument
 from .dispatch import run_by_rule, run_in
 from .handling import handler
+from .preparing import tensors_in
 from .tensor import Tensor
 
 aten = torch.ops.aten
@@ -34,23 +36,39 @@ def _lookup(func: Op, args: Args, kwargs: Kwargs) -> object:
     table = args[0]
     if isinstance(table, Tensor) and table.dim() == 2:
         _check_dense(func, args, kwargs, table.requires_grad and torch.is_grad_enabled())
-        if len(_axes_of_rows) >= _MOST_TABLES:
-            _axes_of_rows.clear()
-        _axes_of_rows[table.mesh, table.shape[0], table.shape[1]] = table._layout.splits[0]
+        _remember_rows(table)
     return run_by_rule(func, args, kwargs)
+
+
+def _remember_rows(table: Tensor) -> None:
+    if len(_axes_of_rows) >= _MOST_TABLES:
+        _axes_of_rows.clear()
+    _axes_of_rows[table.mesh, table.shape[0], table.shape[1]] = table._layout.splits[0]
 
 
 @handler(aten._embedding_bag.default, may_be_direct=True)
 def _bags(func: Op, args: Args, kwargs: Kwargs) -> object:
     table = cast(torch.Tensor, args[0])
     _check_dense(func, args, kwargs, table.requires_grad and torch.is_grad_enabled())
+    if isinstance(table, Tensor) and table.dim() == 2:
+        _remember_rows(table)
     return run_by_rule(func, args, kwargs)
 
 
 @handler(aten._embedding_bag_backward.default)
 def _gradient_of_bags(func: Op, args: Args, kwargs: Kwargs) -> object:
     _check_dense(func, args, kwargs, has_gradient=True)
-    return run_by_rule(func, args, kwargs)
+    grad, rows, mode = cast(torch.Tensor, args[0]), cast(int, args[6]), cast(int, args[8])
+    scales = bool(args[7])
+    if not isinstance(grad, Tensor) or grad._layout.pending or scales or mode == LARGEST:
+        return run_by_rule(func, args, kwargs)
+    axes, features = _axes_of_rows.get((grad.mesh, rows, grad.shape[1]), ()), grad._layout.splits[1]
+    if not axes or set(axes) & set(features):
+        return run_by_rule(func, args, kwargs)
+    need = Layout(grad.mesh, ((), features))
+    others = [Layout.replicated(grad.mesh, x.dim()) for x in tensors_in(args, kwargs)[1:]]
+    made = Layout(grad.mesh, (axes, features))
+    return run_in(func, args, kwargs, (need, *others), (made,), _OWN_ROWS_OF_BAGS)
 
 
 def _check_dense(func: Op, args: Args, kwargs: Kwargs, has_gradient: bool) -> None:
@@ -103,4 +121,15 @@ def _local(func: Op, args: Args, _: Kwargs, _given: Sequence[Region], made: Sequ
     return func(grad, local, stop - start + 1, padding, False).narrow(0, 0, stop - start)
 
 
+def _local_of_bags(func: Op, args: Args, kwargs: Kwargs, _given: Sequence[Region], made: Sequence[Region]) -> object:
+    if made[0].is_whole(0):
+        return func(*args, **kwargs)
+    indices, padding = cast(torch.Tensor, args[1]), cast(int, argument(func, args, kwargs, "padding_idx"))
+    start, stop = made[0].box[0]
+    local = torch.where((indices >= start) & (indices < stop), indices - start, stop - start)
+    padding = padding - start if start <= padding < stop else -1
+    return func(args[0], local, *args[2:6], stop - start + 1, *args[7:11], padding).narrow(0, 0, stop - start)
+
+
 _OWN_ROWS = Rule(rules[aten.embedding_dense_backward.default].factors, local=_local)
+_OWN_ROWS_OF_BAGS = Rule(rules[aten._embedding_bag_backward.default].factors, local=_local_of_bags)

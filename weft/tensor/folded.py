@@ -46,7 +46,7 @@ class Folded(Tensor):
     _of: Stand
     """The other, also where that has become something else since."""
     _groups: tuple[int, ...]
-    """For each dim, how many dims it was merged from."""
+    """For each dim, how many dims it was merged from; one of size 1 may be from none."""
     _written: int
     """How often the other had been written to."""
     _later: _Later

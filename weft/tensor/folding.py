@@ -12,11 +12,14 @@ import torch
 from ..rules.arguments import one_each
 from ..rules.factors import Factors
 from ..rules.registry import Rule
+from ..rules.views import reshape_groups
 from ..runtime.strides import row_major
 from .aliasing import remember_alias
+from .arguments import as_dim, as_dims
 from .chooser import Input, choose
 from .dispatch import run_in
 from .folded import Folded, FoldedOp, fold, folded_ops
+from .reshaping import free_reshape
 from .restriding import with_strides
 from .tensor import Tensor
 
@@ -114,14 +117,19 @@ def _multiplied(given: list[torch.Tensor], dims: tuple[str, str, str], parts: di
     return with_strides(cast(Tensor, product), row_major(cast(Tensor, product).shape))
 
 
-@_for_folded(aten.t.default, aten.transpose.int)
+@_for_folded(aten.t.default, aten.transpose.int, aten.permute.default)
 def _turned(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = args[0]
     if not isinstance(x, Folded) or not x.is_folded or x.dim() < 2:
         return NotImplemented
-    first, second = (cast(int, dim) % x.dim() for dim in (args[1:3] if func is aten.transpose.int else (0, 1)))
     order = list(range(x.dim()))
-    order[first], order[second] = order[second], order[first]
+    if func is aten.permute.default:
+        order = as_dims(args[1], x.dim())
+        if sorted(order) != list(range(x.dim())):
+            return NotImplemented
+    else:
+        first, second = (as_dim(dim, x.dim()) for dim in (args[1:3] if func is aten.transpose.int else (0, 1)))
+        order[first], order[second] = order[second], order[first]
     starts = [sum(x._groups[:dim]) for dim in range(x.dim())]
     inner = [starts[dim] + k for dim in order for k in range(x._groups[dim])]
     base = cast(Tensor, aten.permute.default(x._unfolded, inner))
@@ -131,7 +139,7 @@ def _turned(func: Op, args: Args, kwargs: Kwargs) -> object:
         tuple(x._groups[dim] for dim in order),
         type(layout)(layout.mesh, [layout.splits[dim] for dim in order], layout.pending),
         [x.shape[dim] for dim in order],
-        lambda: tuple(piece.transpose(first, second) for piece in x._pieces),
+        lambda: tuple(piece.permute(order) for piece in x._pieces),
         [x.stride(dim) for dim in order],
         int(x.storage_offset()),
     )
@@ -140,14 +148,38 @@ def _turned(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 @_for_folded(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
 def _unfolded(func: Op, args: Args, kwargs: Kwargs) -> object:
-    """Back to the dims that it was merged from: the other tensor itself."""
+    """Back to the dims that it was merged from, or to others that moves nothing: a view of the other tensor."""
     x, size = args[0], list(cast("Sequence[int]", args[1]))
     if not isinstance(x, Folded) or not x.is_folded:
         return NotImplemented
     if -1 in size:
         size[size.index(-1)] = x.numel() // max(1, -math.prod(size))
-    same = [n for n in size if n != 1] == list(x._unfolded.shape)
-    return aten.view.default(x._unfolded, size) if same else NotImplemented
+    if math.prod(size) != x.numel():
+        return NotImplemented
+    if _is_cut(x._unfolded.shape, size):
+        return aten.view.default(x._unfolded, size)
+    free = free_reshape(func, x._unfolded, size)
+    return NotImplemented if free is None else free
+
+
+@_for_folded(aten.clone.default)
+def _copied(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """A copy row by row, folded in turn: what torch makes before a reshape."""
+    x = args[0]
+    if not isinstance(x, Folded) or not x.is_folded or kwargs.get("memory_format") is not torch.contiguous_format:
+        return NotImplemented
+    return aten._unsafe_view.default(func(x._unfolded, **kwargs), list(x.shape))
+
+
+def _is_cut(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether a reshape leaves each dim as it is or cuts it into several.
+
+    >>> _is_cut((6, 4, 8), (6, 1, 4, 2, 4)), _is_cut((6, 4), (3, 8))
+    (True, False)
+    """
+    if math.prod(old) != math.prod(new) or 0 in old:
+        return False
+    return all(len(first) == 1 for first, _ in reshape_groups(old, [size for size in new if size != 1]))
 
 
 @_for_folded(aten.sum.dim_IntList)
@@ -161,7 +193,9 @@ def _sum(func: Op, args: Args, kwargs: Kwargs) -> object:
         return NotImplemented
     starts = [sum(x._groups[:dim]) for dim in range(x.dim())]
     inner = [starts[dim] + k for dim in dims for k in range(x._groups[dim])]
+    if not inner:
+        return NotImplemented
     total = aten.sum.dim_IntList(x._unfolded, inner, False, **kwargs)
-    if not (args[2] if len(args) > 2 else False):
-        return total
-    return aten.view.default(total, [1 if dim in dims else size for dim, size in enumerate(x.shape)])
+    keeps = bool(args[2]) if len(args) > 2 else False
+    left = [1 if dim in dims else size for dim, size in enumerate(x.shape) if keeps or dim not in dims]
+    return total if list(total.shape) == left else aten.view.default(total, left)

@@ -18,7 +18,7 @@ from ..runtime.strides import elementwise_strides, in_order
 from ..sharding.layout import Layout
 from .aliasing import is_copy, note_unseen_write, refresh
 from .handling import handler
-from .movement import from_plain, moved, to_plain
+from .movement import from_plain, moved, to_plain, to_write_plain
 from .op_kind import kind_of
 from .tensor import Tensor, wrap
 from .total import own_pieces
@@ -164,7 +164,7 @@ def _entry(given: list[torch.Tensor | None], writes: bool, op: str) -> _Entry:
             else None
         )
         if sharded is None or writes:
-            plain = tuple(to_plain(x) if isinstance(x, Tensor) else x for x in given)
+            plain = tuple(to_write_plain(x, op) if isinstance(x, Tensor) else x for x in given)
             shape = () if leader is None else tuple(leader.shape)
             return _Entry(tuple(given), plain, None, shape, None)
         leader = sharded
@@ -210,7 +210,7 @@ def _stored(entries: Sequence[_Entry], positions: Sequence[int], op: str) -> Non
             if isinstance(x, Tensor):
                 store(x, changed, op)
             else:
-                x.copy_(to_plain(changed) if isinstance(changed, Tensor) else changed)
+                x.copy_(to_write_plain(changed, op) if isinstance(changed, Tensor) else changed)
 
 
 def _regrouped(values: list[torch.Tensor], entries: Sequence[_Entry]) -> list[torch.Tensor]:

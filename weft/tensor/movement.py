@@ -33,6 +33,7 @@ __all__ = [
     "note_return",
     "spread",
     "to_plain",
+    "to_write_plain",
 ]
 
 
@@ -73,9 +74,9 @@ def from_plain(
     return wrap(pieces, layout, shape, asked=asked, dtype=x.dtype, strides=dense_strides(shape, x.stride()))
 
 
-def to_plain(x: Tensor, op: str = "full_tensor", *, implicit: bool = False) -> torch.Tensor:
+def to_plain(x: Tensor, op: str = "full_tensor", *, implicit: bool = False, fix: str | None = None) -> torch.Tensor:
     """The whole value as a plain tensor, in every process. Not recorded by autograd."""
-    whole = moved(x, Layout.replicated(x._layout.mesh, x.dim()), op, implicit=implicit)
+    whole = moved(x, Layout.replicated(x._layout.mesh, x.dim()), op, implicit=implicit, fix=fix)
     shape = tuple(x.shape)
     order = order_of(shape, x.stride())
     if order is None:
@@ -84,8 +85,28 @@ def to_plain(x: Tensor, op: str = "full_tensor", *, implicit: bool = False) -> t
     return run.whole(*turned, x.dtype).permute(_back(order))
 
 
-def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: DeviceMapping | None = None) -> Tensor:
-    """The same value in another layout. Not recorded by autograd."""
+def to_write_plain(x: Tensor, op: str) -> torch.Tensor:
+    """The whole value for an op that writes to a plain tensor: it is gathered, and nobody has asked for that."""
+    return to_plain(x, op, implicit=True, fix=_PLAIN_IS_WRITTEN)
+
+
+_PLAIN_IS_WRITTEN = (
+    "It is written to a plain tensor, which is whole everywhere. Lay that one out like it, and nothing has to be gathered: "
+    "make it by torch.zeros_like(x), x.new_zeros(size) or weft.zeros(size, mapping=x.mapping), or weft.shard it; "
+    "to gather on purpose, write x.full_tensor()."
+)
+
+
+def moved(
+    x: Tensor,
+    target: Layout,
+    op: str,
+    *,
+    implicit: bool = False,
+    asked: DeviceMapping | None = None,
+    fix: str | None = None,
+) -> Tensor:
+    """The same value in another layout. Not recorded by autograd. `fix`: what the policy says to do instead."""
     if x._shown is not None:
         refresh((x,))
     source = x._layout
@@ -93,7 +114,7 @@ def moved(x: Tensor, target: Layout, op: str, *, implicit: bool = False, asked: 
     strides = dense_strides(shape, x.stride())
     if source is target:
         return wrap(tuple(map(lazy_clone, x._pieces)), target, shape, asked=asked, dtype=x.dtype, strides=strides)
-    _note(x, target, op, implicit)
+    _note(x, target, op, implicit, fix)
     dtype = x.dtype
     if x._total is not None or (target.pending and not source.pending):
         relabeled = _relabeled(x, target, asked)
@@ -188,16 +209,16 @@ def note_return(x: Tensor, source: Layout, op: str) -> None:
         _tell(source, x._layout, x, op, implicit=True)
 
 
-def _note(x: Tensor, target: Layout, op: str, implicit: bool) -> None:
+def _note(x: Tensor, target: Layout, op: str, implicit: bool, fix: str | None = None) -> None:
     source = x._layout
     if comm_log.is_logging() or (implicit and policy.watches()) or source.pending or source.mesh != target.mesh:
-        _tell(source, target, x, op, implicit)
+        _tell(source, target, x, op, implicit, fix)
 
 
-def _tell(source: Layout, target: Layout, x: Tensor, op: str, implicit: bool) -> None:
+def _tell(source: Layout, target: Layout, x: Tensor, op: str, implicit: bool, fix: str | None = None) -> None:
     plan = plan_layouts(source, target, tuple(x.shape), x.dtype.itemsize)
     if implicit:
-        policy.report(plan, op)
+        policy.report(plan, op, fix)
     comm_log.log_plan(plan, op, implicit=implicit)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from ..runtime.holding import holding
 from .handling import handler
-from .movement import to_plain
+from .movement import to_write_plain
 from .overlapping import parted, refuse_overlaps
 from .tensor import Tensor
 from .writing import store
@@ -43,7 +43,7 @@ def _is_itself(x: Tensor, value: torch.Tensor) -> bool:
 def _copy(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, value = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     if not isinstance(x, Tensor):
-        return x.copy_(to_plain(cast(Tensor, value)))
+        return x.copy_(to_write_plain(cast(Tensor, value), str(func)))
     non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     return overwrite(x, value, str(func), non_blocking=non_blocking)
 
@@ -53,7 +53,7 @@ def _fill(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(torch.Tensor, args[0])
     value = args[1] if len(args) > 1 else kwargs.get("value", 0)
     if not isinstance(x, Tensor):
-        return x.fill_(to_plain(cast(Tensor, value)))
+        return x.fill_(to_write_plain(cast(Tensor, value), str(func)))
     if not x._layout.pending and not isinstance(value, torch.Tensor):
         for piece in x._pieces:
             piece.fill_(cast(float, value))

@@ -59,19 +59,25 @@ def watches() -> bool:
     return _policy.get() != "silent"
 
 
-def report(plan: Plan, op: str) -> None:
+def report(plan: Plan, op: str, fix: str | None = None) -> None:
     """Applies the policy to one implicit movement."""
     if _policy.get() == "silent" or not plan.bytes_received.total:
         return
-    source, target = named_mapping(plan.source), named_mapping(plan.target)
     text = (
         f"{op} at {call_site()} moves a tensor of shape {tuple(plan.shape)} from {plan.source} to {plan.target} on {plan.target.mesh}: "
         f"{plan.bytes_received.max:,} bytes received per device ({', '.join(step.kind for step in plan.steps)}).\n"
-        f"  To do it on purpose: x = weft.shard(x, mesh, {target.spec!r}) where it is {source.spec!r} now"
+        f"  {fix or _on_purpose(plan)}"
+    )
+    _apply(text)
+
+
+def _on_purpose(plan: Plan) -> str:
+    source, target = named_mapping(plan.source), named_mapping(plan.target)
+    return (
+        f"To do it on purpose: x = weft.shard(x, mesh, {target.spec!r}) where it is {source.spec!r} now"
         f"{f' with pending {dict(source.unreduced)!r}' if source.unreduced else ''}; "
         "or lay its inputs out so that nothing has to move."
     )
-    _apply(text)
 
 
 def report_rearrangement(op: str, shape: tuple[int, ...], source: Layout, target: Layout, received: int) -> None:

@@ -14,11 +14,11 @@ from itertools import pairwise, product
 
 from ..planning import plan_layouts
 from ..planning.rearrangement import Part, Rearrangement, Run, Side, rearranged_bytes
-from ..rules.views import reshape_groups
+from ..rules.views import common_cuts, reshape_groups
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 
-__all__ = ["Way", "find_way", "merged_from"]
+__all__ = ["Way", "cut_alike", "find_way", "is_free_merge", "merged_from"]
 
 Shape = tuple[int, ...]
 Axes = tuple[str, ...]
@@ -57,13 +57,54 @@ class _Crossing:
 def merged_from(old: Shape, new: Shape) -> tuple[int, ...] | None:
     """From how many dims larger than 1 each new one is merged, or None where a reshape does more than merge dims.
 
-    >>> merged_from((4, 6, 1, 5), (24, 5)), merged_from((4, 6), (3, 8))
-    ((2, 1), None)
+    >>> merged_from((4, 6, 1, 5), (24, 1, 5)), merged_from((4, 6), (3, 8))
+    ((2, 0, 1), None)
     """
     if 0 in old:
         return None
-    groups = reshape_groups([size for size in old if size > 1], new)
-    return tuple(len(first) for first, _ in groups) if all(len(second) == 1 for _, second in groups) else None
+    groups = reshape_groups([size for size in old if size > 1], [size for size in new if size > 1])
+    if any(len(second) > 1 for _, second in groups):
+        return None
+    merged = iter(groups)
+    return tuple(len(next(merged)[0]) if size > 1 else 0 for size in new)
+
+
+def cut_alike(old: Shape, new: Shape) -> list[list[int]] | None:
+    """For each new dim, the sizes larger than 1 that it is merged from, when old dims are cut as far as that takes.
+
+    None where cuts do not nest, or nothing is merged.
+
+    >>> (
+    ...     cut_alike((8, 4, 16), (8, 16, 4)),
+    ...     cut_alike((6, 4), (24, 1)),
+    ...     cut_alike((4, 6), (3, 8)),
+    ...     cut_alike((6,), (2, 3)),
+    ... )
+    ([[8], [4, 4], [4]], [[6, 4], []], None, None)
+    """
+    if 0 in old:
+        return None
+    parts: list[list[int]] = []
+    for first, second in reshape_groups([n for n in old if n > 1], [n for n in new if n > 1]):
+        cuts = common_cuts(first, second)
+        if cuts is None:
+            return None
+        left = iter(cuts)
+        for size in second:
+            part: list[int] = []
+            while math.prod(part) < size:
+                part.append(next(left))
+            parts.append(part)
+    if all(len(part) == 1 for part in parts):
+        return None
+    larger = iter(parts)
+    return [next(larger) if size > 1 else [] for size in new]
+
+
+def is_free_merge(mesh: DeviceMesh, part: Sequence[int], splits: Sequence[Axes]) -> bool:
+    """Whether dims can be merged where they lie: only the first is split, into equal parts."""
+    count = math.prod(mesh.axis_size(axis) for axis in splits[0])
+    return not any(splits[1:]) and part[0] % count == 0
 
 
 def find_way(layout: Layout, old: Shape, new: Shape, itemsize: int, need: Layout) -> Way | None:

@@ -21,10 +21,12 @@ from .handling import handler
 from .movement import moved, note_move, note_return
 from .preparing import layouts_for, prepare
 from .rearranging import here, note_rearrangement
-from .reshape_way import Way, find_way, merged_from
+from .reshape_way import Way, cut_alike, find_way, is_free_merge, merged_from
 from .tensor import Tensor, stand_of, wrap
 from .viewing import shown, view_geometry
 from .writing import store
+
+__all__ = ["free_reshape"]
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -53,14 +55,53 @@ def _reshape(func: Op, args: Args, kwargs: Kwargs) -> object:
         if holding(x._layout).unified:
             return run_by_rule(func, args[:2], kwargs)
         return _by_rule(func, x, shape)
-    groups = merged_from(tuple(x.shape), shape)
-    ones = [d for d, n in enumerate(x.shape) if n == 1]
-    if groups is not None and not x.is_inference() and not any(x._layout.splits[d] for d in ones):
-        return _folded(func, x, shape, way, groups, ones)
+    if func is aten.view.default:
+        # What no strides can say, torch refuses here; elements that are exchanged would take any shape.
+        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(shape)
+    base = _merged_next(func, x, shape)
+    if base is not None:
+        groups = merged_from(tuple(base.shape), shape)
+        assert groups is not None
+        return _folded(func, x, shape, way, groups, base)
     return _as_view(func, x, _exchanged(x, shape, way), shape)
 
 
-def _folded(func: Op, x: Tensor, shape: tuple[int, ...], way: Way, groups: tuple[int, ...], ones: list[int]) -> Tensor:
+def _merged_next(func: Op, x: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+    """The tensor in dims that need only be merged to give the new shape; None where it takes a movement to get there.
+
+    (8, 4@dp, 16@tp) as (8, 4@dp, 4@tp, 4), of which (8, 16, 4) is merged.
+    """
+    if x.is_inference() or 0 in shape:
+        return None
+    if any(splits for splits, size in zip(x._layout.splits, x.shape, strict=True) if size == 1):
+        return None
+    parts = cut_alike(tuple(x.shape), shape)
+    if parts is None:
+        return None
+    base = free_reshape(func, x, [size for part in parts for size in part])
+    if base is None:
+        return None
+    # What can be merged without an exchange is merged at once.
+    kept: list[int] = []
+    start = 0
+    for part in parts:
+        splits = base._layout.splits[start : start + len(part)]
+        start += len(part)
+        kept += [math.prod(part)] if part and is_free_merge(base.mesh, part, splits) else part
+    return free_reshape(func, base, kept)
+
+
+def free_reshape(func: Op, x: Tensor, shape: Sequence[int]) -> Tensor | None:
+    """A reshape, if it moves nothing."""
+    if tuple(shape) == tuple(x.shape):
+        return x
+    way = aten.view.default if func is aten.view.default else aten.reshape.default
+    if layouts_for(way, (x, list(shape)), {})[0] is not x._layout:
+        return None
+    return cast(Tensor, way(x, list(shape)))
+
+
+def _folded(func: Op, x: Tensor, shape: tuple[int, ...], way: Way, groups: tuple[int, ...], base: Tensor) -> Tensor:
     """A reshape that merges dims: its elements are exchanged when something other than a product needs them."""
     (strides, offset), *_ = view_geometry(aten.reshape.default, (list(shape),), {}, x)
 
@@ -71,7 +112,6 @@ def _folded(func: Op, x: Tensor, shape: tuple[int, ...], way: Way, groups: tuple
         y._total = made._total
         return made._pieces if unified else tuple(in_order(piece, strides) for piece in made._pieces)
 
-    base = cast(Tensor, aten.squeeze.dims(x, ones)) if ones else x
     y = fold(base, groups, way.after, shape, exchange, strides, int(x.storage_offset()) + offset)
     return _showing(func, x, y, shape)
 

@@ -14,7 +14,7 @@ from ..sharding.layout import Layout
 from .aliasing import forget_resolved
 from .casting import check_cast
 from .copying import copy_once
-from .movement import from_plain, moved, to_plain
+from .movement import from_plain, moved, to_plain, to_write_plain
 from .op_kind import is_elementwise, kind_of
 from .overlapping import refuse_overlaps
 from .tensor import Tensor, become
@@ -100,7 +100,7 @@ def _write_plain(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> obj
             return type(value)([plain(item) for item in value])
         if not isinstance(value, Tensor):
             return value
-        whole = to_plain(value).clone()
+        whole = to_plain(value, str(func), implicit=True).clone()
         changed.append((value, whole))
         return whole
 
@@ -151,7 +151,7 @@ def _assign(out: torch.Tensor, value: torch.Tensor) -> None:
     if isinstance(out, Tensor):
         store(out, value, "out=")
     else:
-        out.copy_(to_plain(value) if isinstance(value, Tensor) else value)
+        out.copy_(to_write_plain(value, "out=") if isinstance(value, Tensor) else value)
 
 
 def _resize(out: torch.Tensor, value: torch.Tensor) -> None:

@@ -19,6 +19,8 @@ aten = torch.ops.aten
 Op = torch._ops.OpOverload
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
+_WIDEST: dict[type, torch.dtype] = {float: torch.float64, complex: torch.complex128}
+"""As what numbers are written, where that matters."""
 
 
 def overwrite(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = False) -> Tensor:
@@ -42,6 +44,8 @@ def _is_itself(x: Tensor, value: torch.Tensor) -> bool:
 @handler(aten.copy_.default)
 def _copy(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, value = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
+    if not isinstance(value, torch.Tensor):  # torch takes a number too
+        value = torch.tensor(value, dtype=_WIDEST.get(type(value)))
     if not isinstance(x, Tensor):
         return x.copy_(to_plain(cast(Tensor, value)))
     non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))

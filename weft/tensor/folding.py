@@ -15,6 +15,7 @@ from ..rules.registry import Rule
 from ..runtime.strides import row_major
 from .aliasing import remember_alias
 from .chooser import Input, choose
+from .conjugation import keep_marks
 from .dispatch import run_in
 from .folded import Folded, FoldedOp, fold, folded_ops
 from .restriding import with_strides
@@ -135,6 +136,7 @@ def _turned(func: Op, args: Args, kwargs: Kwargs) -> object:
         [x.stride(dim) for dim in order],
         int(x.storage_offset()),
     )
+    keep_marks(func, args, y)
     return remember_alias(y, x)
 
 

@@ -192,7 +192,7 @@ def _view_dtype(call: Call) -> Factors:
     sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}
     whole: frozenset[str] = frozenset()
     output = list(dims)
-    if cast(torch.dtype, call.args[1]).itemsize != spec.dtype.itemsize:
+    if spec.ndim and cast(torch.dtype, call.args[1]).itemsize != spec.dtype.itemsize:  # of no dims, torch refuses it
         whole, output[-1] = frozenset({f"d{spec.ndim - 1}"}), ()
     return Factors((tuple(dims),), (tuple(output),), sizes, whole)
 

@@ -43,9 +43,9 @@ def _is_itself(x: Tensor, value: torch.Tensor) -> bool:
 
 @handler(aten.copy_.default)
 def _copy(func: Op, args: Args, kwargs: Kwargs) -> object:
-    x, value = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
-    if not isinstance(value, torch.Tensor):  # torch takes a number too
-        value = torch.tensor(value, dtype=_WIDEST.get(type(value)))
+    x, given = cast("tuple[torch.Tensor, torch.Tensor | float]", args[:2])
+    # Torch takes a number too.
+    value = given if isinstance(given, torch.Tensor) else torch.tensor(given, dtype=_WIDEST.get(type(given)))
     if not isinstance(x, Tensor):
         return x.copy_(to_plain(cast(Tensor, value)))
     non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))

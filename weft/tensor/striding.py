@@ -63,11 +63,11 @@ def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
     taken = _read(tuple(x.shape), x.stride(), size, stride, (base if given is None else cast(int, given)) - base)
     if taken is None:
-        view = _Strided(size, stride, base if given is None else cast(int, given))
+        wanted = _Strided(size, stride, base if given is None else cast(int, given))
         if holding(x._layout).unified and not x._layout.pending and not is_copy(x):
-            whole = _whole_of(x, view) if is_observed() else x
-            return run_by_rule(func, (whole, size, stride, view.offset), {})
-        return _of_whole(x, view)
+            whole = _whole_of(x, wanted) if is_observed() else x
+            return run_by_rule(func, (whole, size, stride, wanted.offset), {})
+        return _of_whole(x, wanted)
     unified = holding(x._layout).unified and not is_observed()
     y, may_be_copy = x, not unified or bool(x._layout.pending) or x._shown is not None
     for view, rest in taken.views(tuple(x.shape)):

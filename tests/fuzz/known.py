@@ -102,4 +102,11 @@ KNOWN: dict[str, Program] = {
     "a view that strides do not allow was accepted where it merges a split dim": Program(
         {"x": 3}, ("v0 = fresh((2, 2), 'float64', 885, 744)", "v1 = torch.sign(move(v0, 502).mT)", "v2 = v1.view(-1)")
     ),
+    "a product with merged dims exchanged their elements twice, and needed none, memories apart": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((1, 3, 1, 2), 'float64', 454, 68)",
+            "torch.matmul(v0, fresh((2, 3, 2, 2), 'float64', 436, 418).mT, out=v0.new_empty(0))",
+        ),
+    ),
 }

@@ -109,4 +109,13 @@ KNOWN: dict[str, Program] = {
             "torch.matmul(v0, fresh((2, 3, 2, 2), 'float64', 436, 418).mT, out=v0.new_empty(0))",
         ),
     ),
+    "the gradient of the mean loss of nothing divided by zero, memories apart": Program(
+        {"c": 2},
+        (
+            "v0 = fresh((0, 2), 'float64', 303, 68, grad=True)",
+            "v1 = F.huber_loss(v0, fresh((0, 2), 'float64', 757, 68))",
+            "v2 = F.mse_loss(v0, fresh((0, 2), 'float64', 757, 68))",
+            "v3 = F.smooth_l1_loss(v0, fresh((0, 2), 'float64', 757, 68))",
+        ),
+    ),
 }

@@ -55,8 +55,7 @@ def whole_results(
     specs = _results.get(key)
     if specs is None:
         # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
-        of_nothing = on_host and not any(x.numel() for x in tensors)
-        device = "cpu" if of_nothing else "meta"
+        device = "cpu" if on_host and _is_of_nothing(tensors) else "meta"
         metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in tensors]
         specs = _results_of_one_element(func, args, kwargs, tensors)
         if specs is None:
@@ -74,6 +73,13 @@ def whole_results(
             _results.pop(next(iter(_results)), None)
         _results[key] = specs
     return specs
+
+
+def _is_of_nothing(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a call has tensors without elements, and beside these at most numbers, whatever they are."""
+    if all(x.numel() for x in tensors):
+        return False
+    return all(not x.numel() or (x.numel() == 1 and x.is_floating_point()) for x in tensors)
 
 
 def _results_of_one_element(

@@ -17,6 +17,7 @@ from .registry import Call, Region, Rule, rules
 __all__ = ["common_cuts", "reshape_dims", "reshape_groups"]
 
 aten = torch.ops.aten
+_SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
 _ALL_KINDS = frozenset(ReduceOp)
 
 
@@ -191,19 +192,20 @@ def _view_dtype(call: Call) -> Factors:
     sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}
     whole: frozenset[str] = frozenset()
     output = list(dims)
-    if cast(torch.dtype, call.args[1]).itemsize != spec.dtype.itemsize:
+    if spec.ndim and cast(torch.dtype, call.args[1]).itemsize != spec.dtype.itemsize:  # of no dims, torch refuses it
         whole, output[-1] = frozenset({f"d{spec.ndim - 1}"}), ()
     return Factors((tuple(dims),), (tuple(output),), sizes, whole)
 
 
 def _view_as_real(call: Call) -> Factors:
-    return _renamed(call, [*_numbered(call.tensors[0].ndim), ()])
+    # The parts of a product are not the products of the parts, and complex numbers have no largest.
+    return replace(_renamed(call, [*_numbered(call.tensors[0].ndim), ()]), keeps=_SUMS)
 
 
 def _view_as_complex(call: Call) -> Factors:
     spec = call.tensors[0]
     plain = _renamed(call, _numbered(spec.ndim)[:-1])
-    return replace(plain, whole=frozenset({f"d{spec.ndim - 1}"}))
+    return replace(plain, whole=frozenset({f"d{spec.ndim - 1}"}), keeps=_SUMS)
 
 
 def _expand(call: Call) -> Factors:

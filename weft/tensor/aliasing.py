@@ -17,6 +17,7 @@ import torch
 
 from . import comm_log, policy
 from .copying import copy_once
+from .folded import Folded
 from .tensor import Stand, Tensor, stand_of
 from .total import last_write, note_write, own_pieces
 
@@ -180,7 +181,9 @@ def _refresh(x: Tensor, shown: Shown) -> None:
         return
     stamp = _stamp(base)
     if stamp != shown.stamp:
-        if shown.read is not None:
+        if isinstance(x, Folded) and x.is_unmade:
+            pass  # its elements are read of the base when something needs them
+        elif shown.read is not None:
             own_pieces(x)
             for piece, now in zip(x._pieces, shown.read(base)._pieces, strict=True):
                 copy_once(piece, now)

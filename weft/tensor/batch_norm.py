@@ -34,7 +34,10 @@ def _per_channel(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return value.reshape([1, -1, *[1] * (x.dim() - 2)])
 
 
-def _runs_whole(x: Tensor) -> bool:
+def _runs_whole(x: Tensor, each: Sequence[torch.Tensor]) -> bool:
+    """Whether the kernel gives what the formula does, in its layout: next to replicated numbers for each channel."""
+    if any(isinstance(value, Tensor) and (value._layout.dim_of or value._layout.pending) for value in each):
+        return False
     return holding(x._layout).unified and not x._layout.pending
 
 
@@ -51,7 +54,7 @@ def _computed(func: Op, args: Args, kwargs: Kwargs) -> object:
     if not x.is_floating_point() or x.dim() < 2 or any(value.shape != x.shape[1:2] for value in each):
         return run_by_rule(func, args, kwargs)  # torch refuses it
     if not training:
-        if _runs_whole(x):
+        if _runs_whole(x, each):
             return run_by_rule(func, args, kwargs)
         assert mean is not None
         assert variance is not None
@@ -65,7 +68,7 @@ def _computed(func: Op, args: Args, kwargs: Kwargs) -> object:
         mean.copy_((1 - momentum) * mean + momentum * own_mean)
     if variance is not None:
         variance.copy_((1 - momentum) * variance + momentum * own_variance * (count / max(1, count - 1)))
-    if _runs_whole(x) and not is_cut(x, frozenset(across)):
+    if _runs_whole(x, [value for value in (weight, bias) if value is not None]) and not is_cut(x, frozenset(across)):
         return run_by_rule(func, (x, weight, bias, None, None, *args[5:]), kwargs)
     invstd = (own_variance + eps).rsqrt()
     return _normalized(x, own_mean, invstd, weight, bias), own_mean, invstd

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 
 from ..runtime.strides import dense_strides, order_of
+from .conjugation import mark
 from .handling import handler
 from .movement import moved
 from .tensor import Tensor, as_it_is, become
@@ -34,8 +35,10 @@ _VIEWED = {
 @handler(*_VIEWED)
 def _view_in_place(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
+    conjugate, negative = x.is_conj(), x.is_neg()
     # The view is one of what the tensor was, which goes on without it.
     become(x, cast(Tensor, _VIEWED[func](as_it_is(x), *args[1:], **kwargs)))
+    mark(x, conjugate=conjugate, negative=negative)
     return x
 
 

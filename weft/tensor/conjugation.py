@@ -18,7 +18,7 @@ from .tensor import Tensor
 from .viewing import shown
 from .writing import store
 
-__all__ = ["keep_marks"]
+__all__ = ["keep_marks", "mark"]
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -39,9 +39,10 @@ def _at_once(func: Op, args: tuple[object, ...], kwargs: dict[str, object]) -> o
 
     y = read(x)
     if not holding(x._layout).unified:
-        y = shown(x, y, (x.stride(), 0))
+        noted, y = y._turned, shown(x, y, (x.stride(), 0))
+        y._turned = noted
     remember(y, x, read, write)
-    _mark(
+    mark(
         y,
         conjugate=x.is_conj() != (func is aten._conj.default),
         negative=x.is_neg() != (func is aten._neg_view.default),
@@ -54,9 +55,10 @@ def keep_marks(func: Op, args: tuple[object, ...], result: object) -> None:
     base = None if kind_of(func).viewed != 0 or func in _COMPUTED else args[0]
     if isinstance(base, Tensor) and (base.is_conj() or base.is_neg()):
         for y in result if isinstance(result, (list, tuple)) else (result,):
-            _mark(cast(Tensor, y), conjugate=base.is_conj(), negative=base.is_neg())
+            mark(cast(Tensor, y), conjugate=base.is_conj(), negative=base.is_neg())
 
 
-def _mark(x: Tensor, *, conjugate: bool, negative: bool) -> None:
+def mark(x: Tensor, *, conjugate: bool, negative: bool) -> None:
+    """Says of a tensor whether it shows the conjugates, or the negatives, of what another holds."""
     torch._C._set_conj(x, conjugate)
     torch._C._set_neg(x, negative)

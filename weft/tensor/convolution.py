@@ -77,6 +77,10 @@ def _convolution(func: Op, args: Args, kwargs: Kwargs) -> object:
     stride, padding, dilation, transposed = args[3:7]
     if min(cast("Sequence[int]", padding), default=0) < 0:
         raise RuntimeError("negative padding is not supported")
+    if not x.numel() and all(x.shape[:2]):
+        raise RuntimeError(
+            f"Only zero batch or zero channel inputs are supported, but got input shape: {list(x.shape)}"
+        )
     if not _is_taken(x, weight, stride, dilation):
         return run_by_rule(func, args, kwargs)
     reaches = _reaches(weight, stride, padding, dilation)

@@ -127,7 +127,7 @@ def run_by_rule(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> obje
     if prepared.written is not None and not isinstance(tensors[prepared.written], Tensor):
         return _run_plain(func, args, kwargs)
     if prepared.once:
-        return run_once(func, args, kwargs, tensors, prepared.mesh)
+        return run_once(func, args, kwargs, tensors, [_whole(x, func) for x in tensors], prepared.mesh)
     if kind.is_pure:
         laid = [brought(x, need, func, prepared.whole) for x, need in zip(tensors, prepared.inputs, strict=True)]
         return _run_prepared(func, args, kwargs, tensors, laid, prepared)
@@ -227,6 +227,13 @@ def brought(
         x = resolve(x, str(func)) if is_expanded(x) or is_resolved(x) else x
     middle = stop_over(x._layout, need)
     return moved(x if middle is None else moved(x, middle, str(func), implicit=True), need, str(func), implicit=True)
+
+
+def _whole(x: torch.Tensor, func: torch._ops.OpOverload) -> torch.Tensor:
+    """A copy of the value of a tensor, plain."""
+    if not isinstance(x, Tensor):
+        return x
+    return to_plain(cast(Tensor, brought(x, Layout.replicated(x.mesh, x.dim()), func, False))).clone()
 
 
 def _run_plain(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:

@@ -69,6 +69,11 @@ class Folded(Tensor):
                 return result
         return Tensor._run(func, args, kwargs or {})
 
+    @property
+    def is_unmade(self) -> bool:
+        """Whether its own pieces are not there yet."""
+        return "_pieces" not in self.__dict__ and self._arriving is self._later
+
     def forget_fold(self) -> None:
         """From now on this tensor is what its pieces are: they were written to."""
         self._written = -1

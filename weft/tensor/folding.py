@@ -17,6 +17,7 @@ from ..runtime.strides import row_major
 from .aliasing import remember_alias
 from .arguments import as_dim, as_dims
 from .chooser import Input, choose
+from .conjugation import keep_marks
 from .dispatch import run_in
 from .folded import Folded, FoldedOp, fold, folded_ops
 from .reshaping import free_reshape
@@ -143,6 +144,7 @@ def _turned(func: Op, args: Args, kwargs: Kwargs) -> object:
         [x.stride(dim) for dim in order],
         int(x.storage_offset()),
     )
+    keep_marks(func, args, y)
     return remember_alias(y, x)
 
 

@@ -10,6 +10,7 @@ from torch._prims_common import make_channels_last_strides_for, suggest_memory_f
 
 from ..rules.registry import Spec
 from ..runtime.strides import Strides, row_major
+from .fourier_strides import of_complex, of_half, of_real
 
 __all__ = ["as_laid_by_kernel", "is_elementwise"]
 
@@ -28,8 +29,15 @@ _UNTAGGED = frozenset({aten.floor_divide.default, aten.masked_fill_.Scalar, aten
 """Ops of which torch does not say that they are elementwise, and whose account without memory is another than its kernels'."""
 
 
-def as_laid_by_kernel(func: Op, tensors: Sequence[torch.Tensor], specs: Sequence[Spec | None]) -> list[Spec | None]:
+def as_laid_by_kernel(
+    func: Op, args: Sequence[object], tensors: Sequence[torch.Tensor], specs: Sequence[Spec | None]
+) -> list[Spec | None]:
     """The results of a call with the strides that kernels of the host give them."""
+    fourier = _FOURIER.get(func)
+    if fourier is not None and len(args) > 1:
+        (spec,) = specs
+        assert spec is not None
+        return [replace(spec, strides=fourier(args, tensors[0], spec.shape) or spec.strides)]
     laid = _LAID.get(func)
     if laid is None:
         return list(specs)
@@ -87,6 +95,8 @@ _LAID: dict[Op, Laid] = {
             aten.huber_loss_backward.default,
             aten._log_softmax_backward_data.default,
             aten.normal.Tensor_Tensor,
+            aten.poisson.default,
+            aten._standard_gamma.default,
         ),
         _row_major,
     ),
@@ -108,4 +118,10 @@ _LAID: dict[Op, Laid] = {
     ),
     **dict.fromkeys((aten.convolution.default, aten.convolution_backward.default), _of_convolution),
     **dict.fromkeys((aten._linalg_svd.default, aten.linalg_eig.default), _of_matrices),
+}
+
+_FOURIER = {
+    aten._fft_r2c.default: of_real,
+    aten._fft_c2c.default: of_complex,
+    aten._fft_c2r.default: of_half,
 }

@@ -19,6 +19,8 @@ aten = torch.ops.aten
 Op = torch._ops.OpOverload
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
+_WIDEST: dict[type, torch.dtype] = {float: torch.float64, complex: torch.complex128}
+"""As what numbers are written, where that matters."""
 
 
 def overwrite(x: Tensor, value: torch.Tensor, op: str, *, non_blocking: bool = False) -> Tensor:
@@ -41,7 +43,9 @@ def _is_itself(x: Tensor, value: torch.Tensor) -> bool:
 
 @handler(aten.copy_.default)
 def _copy(func: Op, args: Args, kwargs: Kwargs) -> object:
-    x, value = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
+    x, given = cast("tuple[torch.Tensor, torch.Tensor | float]", args[:2])
+    # Torch takes a number too.
+    value = given if isinstance(given, torch.Tensor) else torch.tensor(given, dtype=_WIDEST.get(type(given)))
     if not isinstance(x, Tensor):
         return x.copy_(to_write_plain(cast(Tensor, value), str(func)))
     non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))

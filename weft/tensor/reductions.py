@@ -86,7 +86,7 @@ def moments(x: torch.Tensor, dims: Sequence[int], correction: object) -> tuple[t
     squares = (rest * rest.conj()).real if rest.is_complex() else rest * rest
     freedom = max(0.0, count - (1.0 if correction is None else float(cast(float, correction))))
     total = aten.sum.dim_IntList(squares, dims, True)
-    return mean, total / freedom if freedom else total / torch.zeros_like(total)
+    return mean, total / freedom  # by a number: what is pending is reduced before it is divided by zero
 
 
 def _without(x: torch.Tensor, dims: Sequence[int], keepdim: bool, dtype: torch.dtype) -> torch.Tensor:
@@ -154,7 +154,8 @@ def _norm(func: Op, args: Args, kwargs: Kwargs) -> object:
 @handler(aten.logsumexp.default)
 def _logsumexp(func: Op, args: Args, kwargs: Kwargs) -> object:
     x, dims, keepdim = _reduced(func, args, kwargs)
-    if not is_cut(x, frozenset(dims)) or not x.is_floating_point():
+    is_said = bool(_given(func, args, kwargs, "dim") != [])  # along no dim, torch refuses what has any
+    if not is_said or not is_cut(x, frozenset(dims)) or not x.is_floating_point():
         return run_by_rule(func, args, kwargs)
     value = wide(x)
     top = aten.amax(value, dims, True)

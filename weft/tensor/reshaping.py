@@ -103,7 +103,10 @@ def free_reshape(func: Op, x: Tensor, shape: Sequence[int]) -> Tensor | None:
 
 def _folded(func: Op, x: Tensor, shape: tuple[int, ...], way: Way, groups: tuple[int, ...], base: Tensor) -> Tensor:
     """A reshape that merges dims: its elements are exchanged when something other than a product needs them."""
-    (strides, offset), *_ = view_geometry(aten.reshape.default, (list(shape),), {}, x)
+    seen = (
+        func if func is aten.view.default else aten.reshape.default
+    )  # torch refuses views that the strides do not allow
+    (strides, offset), *_ = view_geometry(seen, (list(shape),), {}, x)
 
     stand, unified = stand_of(x), holding(x._layout).unified
 

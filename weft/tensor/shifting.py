@@ -25,7 +25,7 @@ Kwargs = dict[str, object]
 def _flip(func: Op, args: Args, kwargs: Kwargs) -> object:
     x = cast(Tensor, args[0])
     dims = as_dims(args[1], x.dim())
-    if not any(x._layout.splits[dim] for dim in dims):
+    if not x.dim() or not any(x._layout.splits[dim] for dim in dims):
         return run_by_rule(func, args, kwargs)
     whole = tuple(Run(size) for size in x.shape)
     return rearranged(

@@ -17,7 +17,7 @@ from ..runtime.process_group import world
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .local_run import swapped, written_argument
-from .movement import from_plain, to_plain
+from .movement import from_plain
 from .op_kind import kind_of
 from .tensor import Tensor
 from .writing import store, written_tensors
@@ -81,10 +81,14 @@ def writes_beside(func: torch._ops.OpOverload) -> bool:
 
 
 def run_once(
-    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor], mesh: DeviceMesh
+    func: torch._ops.OpOverload,
+    args: Args,
+    kwargs: Kwargs,
+    tensors: Sequence[torch.Tensor],
+    values: Sequence[torch.Tensor],
+    mesh: DeviceMesh,
 ) -> object:
-    """Runs an op on whole values, the same in every process; tensors that it gives are replicated."""
-    values = [to_plain(x).clone() if isinstance(x, Tensor) else x for x in tensors]
+    """Runs an op on whole values of tensors, the same in every process; tensors that it gives are replicated."""
     plain = iter(values)
     result = func(*cast(Args, swapped(args, plain)), **cast(Kwargs, swapped(kwargs, plain)))
     if writes_beside(func):

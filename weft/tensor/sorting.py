@@ -117,7 +117,7 @@ def _by_offers(x: Tensor, dim: int, k: int, pick: Pick, op: str, offer: Pick | N
     `offer` gives the k best of a part, where `pick` gives less.
     """
     layout = x._layout.resolved
-    if not x.dim() or not layout.splits[dim] or k < 1:
+    if not x.dim() or not x.numel() or not layout.splits[dim] or k < 1:
         return None
     offers = k * layout.split_count(dim)
     if k > x.shape[dim] // layout.split_count(dim) or offers >= x.shape[dim]:

@@ -63,9 +63,11 @@ def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
     taken = _read(tuple(x.shape), x.stride(), size, stride, (base if given is None else cast(int, given)) - base)
     if taken is None:
+        wanted = _Strided(size, stride, base if given is None else cast(int, given))
         if holding(x._layout).unified and not x._layout.pending and not is_copy(x):
-            return run_by_rule(func, args, kwargs)
-        return _of_whole(x, _Strided(size, stride, base if given is None else cast(int, given)))
+            whole = _whole_of(x, wanted) if is_observed() else x
+            return run_by_rule(func, (whole, size, stride, wanted.offset), {})
+        return _of_whole(x, wanted)
     unified = holding(x._layout).unified and not is_observed()
     y, may_be_copy = x, not unified or bool(x._layout.pending) or x._shown is not None
     for view, rest in taken.views(tuple(x.shape)):
@@ -90,7 +92,8 @@ class _Strided:
 
     def of(self, base: Tensor, memory: torch.Tensor) -> torch.Tensor:
         """The elements, of a memory that begins where `base` does."""
-        return memory.as_strided(self.size, self.stride, self.offset - int(base.storage_offset()))
+        start = 0 if 0 in self.size else self.offset - int(base.storage_offset())  # nothing lies anywhere
+        return memory.as_strided(self.size, self.stride, start)
 
     def lies_in(self, base: Tensor) -> bool:
         """Whether all of them are elements of a tensor."""
@@ -117,9 +120,14 @@ class _Strided:
         store(base, memory[_places(base).to(memory.device)].reshape(base.shape), "as_strided")
 
 
+def _whole_of(x: Tensor, view: _Strided) -> Tensor:
+    """What a view is taken of: `x`, or where it reaches beyond that, the tensor that this is a view of."""
+    return x if not x._is_view() or view.lies_in(x) else cast(Tensor, x._base)
+
+
 def _of_whole(x: Tensor, view: _Strided) -> Tensor:
     """A view of elements wherever they lie; it may reach beyond `x`, into the tensor that this is a view of."""
-    base = x if view.lies_in(x) or not x._is_view() else cast(Tensor, x._base)
+    base = _whole_of(x, view)
     if not view.lies_in(base):
         raise RuntimeError(
             f"as_strided({list(view.size)}, {list(view.stride)}, {view.offset}) reaches memory outside of a tensor of shape "

@@ -72,8 +72,12 @@ def viewed(
 
 def noted(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object) -> object:
     """The views of a pending tensor in one memory, which remember what they are views of."""
-    for i, y in enumerate(result if isinstance(result, (list, tuple)) else (result,)):
-        note_turned(func, y, cast(Tensor, args[0]), partial(_read, func, args[1:], kwargs, i))
+    x = cast(Tensor, args[0])
+    outs = cast("list[Tensor]", list(result) if isinstance(result, (list, tuple)) else [result])
+    for i, y in enumerate(outs):
+        note_turned(func, y, x, partial(_read, func, args[1:], kwargs, i))
+    if x._resolved is not None and is_current(x):
+        _share_resolved(func, args, kwargs, outs)
     return result
 
 

@@ -54,11 +54,13 @@ def whole_results(
     key = (func, on_host, seen, repr(swapped(args, stand_ins)), repr(swapped(kwargs, stand_ins)))
     specs = _results.get(key)
     if specs is None:
-        metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in tensors]
+        # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
+        device = "cpu" if on_host and _is_of_nothing(tensors) else "meta"
+        metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in tensors]
         specs = _results_of_one_element(func, args, kwargs, tensors)
         if specs is None:
             kwargs = {
-                name: torch.device("meta") if isinstance(value, torch.device) else value
+                name: torch.device(device) if isinstance(value, torch.device) else value
                 for name, value in kwargs.items()
             }
             try:
@@ -66,11 +68,18 @@ def whole_results(
             except AssertionError as error:  # torch's Python forms assert what its kernels raise
                 raise RuntimeError(str(error)) from None
         if on_host:
-            specs = tuple(as_laid_by_kernel(func, metas, specs))
+            specs = tuple(as_laid_by_kernel(func, args, metas, specs))
         while len(_results) >= _MOST_RESULTS:
             _results.pop(next(iter(_results)), None)
         _results[key] = specs
     return specs
+
+
+def _is_of_nothing(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a call has tensors without elements, and beside these at most numbers, whatever they are."""
+    if all(x.numel() for x in tensors):
+        return False
+    return all(not x.numel() or (x.numel() == 1 and x.is_floating_point()) for x in tensors)
 
 
 def _results_of_one_element(

@@ -1,0 +1,202 @@
+"""What differs between two outcomes of one program, and whether rounding explains it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+import weft
+
+from .program import Program, assigned
+from .running import Outcome, run_plain, tensors_in
+from .words import Namespace
+
+_EPSILON = {
+    torch.float64: 2e-16,
+    torch.complex128: 2e-16,
+    torch.float32: 1e-7,
+    torch.complex64: 1e-7,
+    torch.bfloat16: 8e-3,
+}
+_LONG = 2.0**14
+_INCIDENTAL = {"strides", "contiguous", "requires_grad"}
+"""What torch promises of values, and not of gradients."""
+
+
+def whole(value: torch.Tensor) -> torch.Tensor:
+    value = value.detach()
+    return value.full_tensor() if isinstance(value, weft.Tensor) else value
+
+
+def _facts(value: torch.Tensor) -> dict[str, object]:
+    """What torch says of a tensor besides its numbers; strides of dims of at most one element mean nothing."""
+    strides = [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1]
+    return {
+        "dtype": value.dtype,
+        "shape": tuple(value.shape),
+        "strides": strides if value.numel() else [],
+        "contiguous": value.is_contiguous(),
+        "requires_grad": value.requires_grad,
+        "conjugated": value.is_conj(),
+    }
+
+
+def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference, relative to the largest number; infinite where nan and inf stand elsewhere."""
+    if found.shape != expected.shape:
+        return math.inf
+    if not found.numel():
+        return 0.0
+    wide = torch.complex128 if found.is_complex() else torch.float64
+    a, b = found.resolve_conj().to(wide), expected.resolve_conj().to(wide)
+    alike = (a == b) | (a.isnan() & b.isnan())
+    if bool(alike.all()):
+        return 0.0
+    finite = b[~alike].abs()
+    if not bool(torch.isfinite(a[~alike]).all() and torch.isfinite(finite).all()):
+        return math.inf
+    every = b.abs()[torch.isfinite(b.abs())]
+    # Short numbers lose digits where larger ones cancel.
+    least = 1e-3 if expected.dtype in (torch.float64, torch.complex128) else 1.0
+    scale = max(float(every.max()) if every.numel() else 0.0, least)
+    return float((a[~alike] - b[~alike]).abs().max()) / scale
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return {
+        torch.float64: 1e-9,
+        torch.complex128: 1e-9,
+        torch.float32: 1e-4,
+        torch.complex64: 1e-4,
+        torch.bfloat16: 5e-2,
+    }.get(dtype, 0.0)
+
+
+def _perturb(generator: torch.Generator, loosest: float) -> object:
+    def after(space: Namespace, name: str) -> None:
+        """Moves the last digits of numbers that have many, as another order of summation would."""
+        for t in tensors_in(name, space.get(name)).values():
+            if t.dtype not in _EPSILON or not t.numel():
+                continue
+            with torch.no_grad():
+                held = t.detach()
+                parts = torch.view_as_real(held.resolve_conj()) if held.is_complex() else held
+                short = (parts * _LONG).double().frac() == 0
+                noise = torch.randn(parts.shape, generator=generator, dtype=torch.float64)
+                step = 4 * max(_EPSILON[t.dtype], loosest)
+                moved = torch.where(short, parts, (parts.double() * (1 + step * noise)).to(parts.dtype))
+                try:
+                    held.copy_(torch.view_as_complex(moved) if held.is_complex() else moved)
+                except RuntimeError:
+                    continue  # elements that lie in one place: what they were made of was moved already
+
+    return after
+
+
+def shaken(program: Program, seed: int) -> Outcome:
+    """The program on plain torch with other last digits."""
+    loosest = 2e-3 if "bfloat16" in repr(program) else 3e-8 if "float32" in repr(program) else 0.0
+    return run_plain(program, _perturb(torch.Generator().manual_seed(seed), loosest))  # type: ignore[arg-type]
+
+
+def _value_differs(found: object, expected: object, *, gradient: bool) -> str | None:
+    if isinstance(expected, torch.Tensor) and isinstance(found, torch.Tensor):
+        facts, wanted = _facts(found), _facts(expected)
+        asked = facts.keys() - (_INCIDENTAL if gradient else set())
+        wrong = [f"{key} {facts[key]} for {wanted[key]}" for key in facts if key in asked and facts[key] != wanted[key]]
+        if wrong:
+            return "; ".join(wrong)
+        plain = whole(found)
+        distance = _distance(plain, expected.detach())
+        return (
+            f"off by {distance:.2g}: {plain.tolist()} for {expected.tolist()}"
+            if not distance <= _tolerance(expected.dtype)
+            else None
+        )
+    if isinstance(expected, float) and isinstance(found, float):
+        close = math.isclose(found, expected, rel_tol=1e-6, abs_tol=1e-9) or (
+            math.isnan(found) and math.isnan(expected)
+        )
+        return None if close else f"{found} for {expected}"
+    return None if repr(found) == repr(expected) else f"{found!r} for {expected!r}"
+
+
+def _name_differs(name: str, found: Outcome, expected: Outcome) -> str | None:
+    try:
+        return _value_differs(found.names[name], expected.names[name], gradient=".grad" in name)
+    except RuntimeError as error:
+        return f"unreadable: {error}"
+
+
+def _related(found: Exception, expected: Exception) -> bool:
+    return isinstance(found, type(expected)) or isinstance(expected, type(found))
+
+
+def _errors_differ(found: Outcome, expected: Outcome, program: Program) -> tuple[str, str] | None:
+    for index in range(len(program.lines) + 1):
+        mine, theirs = found.errors.get(index), expected.errors.get(index)
+        line = program.lines[index] if index < len(program.lines) else "gradients"
+        if mine is None and theirs is not None:
+            return "accepted", f"{line}: plain torch raises {type(theirs).__name__}: {str(theirs)[:200]}"
+        if mine is not None and theirs is None:
+            return "refused", f"{line}: {type(mine).__name__}: {str(mine)[:600]}"
+        if mine is not None and theirs is not None and not _related(mine, theirs):
+            return (
+                "error kind",
+                f"{line}: {type(mine).__name__} ({str(mine)[:200]}) for {type(theirs).__name__} ({str(theirs)[:200]})",
+            )
+    return None
+
+
+def _add_zeros(to: Outcome, other: Outcome) -> None:
+    """Where one side has no gradient and the other has zeros, they agree."""
+    for name in [name for name in other.names.keys() - to.names.keys() if ".grad" in name]:
+        value = other.names[name]
+        if isinstance(value, torch.Tensor) and not bool(whole(value).any()):
+            del other.names[name]
+
+
+def difference(found: Outcome, expected: Outcome, program: Program) -> tuple[str, str] | None:
+    """The kind of difference and its description; None where there is none that rounding does not explain."""
+    wrong = _errors_differ(found, expected, program)
+    if wrong is not None:
+        return wrong
+    if any(index < len(program.lines) and assigned(program.lines[index]) is None for index in expected.errors):
+        return None  # what a write that was refused midway has left is nobody's promise
+    _add_zeros(found, expected)
+    _add_zeros(expected, found)
+    if found.names.keys() != expected.names.keys():
+        return "names", f"{sorted(found.names)} for {sorted(expected.names)}"
+    bad = {name: text for name in expected.names if (text := _name_differs(name, found, expected))}
+    if not bad:
+        return None
+    others = [shaken(program, seed) for seed in range(3)]
+    for name, text in bad.items():
+        if text.startswith("unreadable") or not _explained(name, found, expected, others):
+            kind = "value" if "off by" in text else text.split()[0]
+            return f"gradient {kind}" if ".grad" in name else kind, f"{name}: {text}"
+    return None
+
+
+def _explained(name: str, found: Outcome, expected: Outcome, others: list[Outcome]) -> bool:
+    """Whether plain torch itself gives something else when last digits change."""
+    value, mine = expected.names[name], found.names[name]
+    for other in others:
+        theirs = other.names.get(name)
+        if (
+            not isinstance(value, torch.Tensor)
+            or not isinstance(mine, torch.Tensor)
+            or not isinstance(theirs, torch.Tensor)
+        ):
+            if repr(theirs) != repr(value):
+                return True
+            continue
+        if theirs.shape != value.shape or theirs.dtype != value.dtype:
+            return True
+        shape_alike = mine.shape == value.shape
+        moved = _distance(theirs.detach(), value.detach())
+        facts_alike = ".grad" in name or _facts(mine) == _facts(value)
+        if shape_alike and facts_alike and moved > 0 and _distance(whole(mine), value.detach()) <= 50 * moved:
+            return True
+    return False

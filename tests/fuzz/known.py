@@ -1,0 +1,121 @@
+"""Shortest programs that once went wrong, each with what was wrong about it."""
+
+from __future__ import annotations
+
+from .program import Program
+
+KNOWN: dict[str, Program] = {
+    "a real transform of two dims had other strides, memories apart": Program(
+        {"x": 2},
+        ("v0 = fresh((2, 3), 'float64', 793, 68)", "v1 = torch.fft.rfft2(v0)", "v2 = torch.fft.irfft2(v1)"),
+    ),
+    "a view of a resolved mean was resolved again, in one memory and with caches warm": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2,), 'float64', 667, 766)",
+            "v1 = torch.var_mean(v0, (0,), correction=0)",
+            "v2 = torch.var_mean(v0, (0,), correction=0)",
+            "v3 = torch.histc(v2[1], 4, -2, 2)",
+        ),
+    ),
+    "a number could not be copied": Program(
+        {"x": 2},
+        ("v0 = fresh((3,), 'float64', 13, 766)", "v0.copy_(0.1)", "v2 = fresh((3,), 'int64', 13, 9)", "v2.copy_(2.5)"),
+    ),
+    "the imaginary parts of a pending product were multiplied": Program(
+        {"a": 2, "b": 2, "c": 2},
+        ("v0 = fresh((1, 1), 'complex128', 164, 109)", "v1 = v0.imag", "v2 = torch.view_as_real(v0)"),
+    ),
+    "batch norm with split statistics lay in another way, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 3), 'float64', 709, 127)",
+            "v1 = F.batch_norm(v0, fresh((3,), 'float64', 101, 68), fresh((3,), 'float64', 85, 519).abs() + 1, None, None)",
+        ),
+    ),
+    "a number of no dims could not be flipped": Program(
+        {"x": 2}, ("v0 = fresh((), 'bool', 254, 68)", "v1 = v0.flip(0)", "v2 = fresh((), 'float64', 1, 9).flip(-1)")
+    ),
+    "a sum of exponentials along no dim was another error": Program(
+        {"a": 2, "b": 2}, ("v0 = fresh((4,), 'float64', 83, 220)", "v1 = torch.logsumexp(v0, ())")
+    ),
+    "the largest of rows that are none was refused, memories apart": Program(
+        {"x": 3}, ("v0 = fresh((0, 1), 'float64', 302, 68)", "v1 = torch.linalg.vector_norm(v0, inf, -1)")
+    ),
+    "a conjugate that was transposed in place no longer said that it is one": Program(
+        {"x": 3}, ("v0 = fresh((2, 3), 'complex128', 663, 766)", "v1 = v0.conj()", "v1.t_()", "v1.mul_(2j)")
+    ),
+    "a convolution of images without columns was accepted, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 2, 2, 0), 'float64', 1, 68)",
+            "v1 = F.conv2d(v0, fresh((1, 2, 1, 1), 'float64', 12, 68), padding=2)",
+        ),
+    ),
+    "the conjugate of a resolved mean was resolved again, memories apart": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((1, 4, 1), 'complex128', 233, 68, grad=True)",
+            "v1 = torch.select(v0, 2, -1)",
+            "v2 = v1[:, put([3, 0], 863)]",
+            "v3 = v2 @ fresh((1, 2), 'complex128', 205, 68).mT",
+            "v4 = v3 * fresh((), 'complex128', 81, 529)",
+        ),
+    ),
+    "the smallest of rows that are none lay in another way, memories apart": Program(
+        {"a": 2, "b": 2}, ("v0 = fresh((0, 3, 1, 1), 'float64', 508, 551)", "v1 = v0.kthvalue(1, -3).values")
+    ),
+    "a spread with no freedom left was not a number where it is infinite": Program(
+        {"x": 2}, ("v0 = fresh((1, 2), 'float64', 696, 766)", "v1 = torch.std(v0, 1, correction=2)")
+    ),
+    "a random op resolved what had been resolved, memories apart": Program(
+        {"b": 2, "c": 2},
+        (
+            "v0 = fresh((1, 1), 'float64', 949, 68)",
+            "v1 = v0 @ fresh((1, 1), 'float64', 415, 118).mT",
+            "v2 = torch.square(v1)",
+            "v3 = (torch.manual_seed(4), torch.normal(v1, 1.0))[1]",
+        ),
+    ),
+    "draws of a transposed tensor had other strides, memories apart": Program(
+        {"x": 2},
+        ("v0 = fresh((3, 2), 'float64', 67, 68)", "v1 = (torch.manual_seed(0), torch.poisson(v0.mT.abs()))[1]"),
+    ),
+    "no elements before the memory of a view were refused": Program(
+        {"x": 3}, ("v0 = fresh((1, 3), 'bool', 12, 68)", "v1 = v0.unbind(-1)", "v2 = v1[2].as_strided((0,), (2,), 1)")
+    ),
+    "the transpose of a merged conjugate no longer said that it is one": Program(
+        {"a": 2, "b": 2},
+        ("v0 = fresh((2, 5, 5), 'complex128', 967, 552)", "v1 = v0.conj()", "v2 = v1.reshape(10, 5).transpose(0, -1)"),
+    ),
+    "elements beyond a view were told to be read of the view, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 2), 'bool', 560, 643)",
+            "v1 = v0.tensor_split(2, -1)",
+            "v2 = v1[0].as_strided((2, 2), (1, 1))",
+        ),
+    ),
+    "bits of one number as a longer one were another error": Program(
+        {"x": 2}, ("v0 = fresh((), 'bfloat16', 47, 68)", "v1 = v0.view(torch.int64)")
+    ),
+    "a view that strides do not allow was accepted where it merges a split dim": Program(
+        {"x": 3}, ("v0 = fresh((2, 2), 'float64', 885, 744)", "v1 = torch.sign(move(v0, 502).mT)", "v2 = v1.view(-1)")
+    ),
+    "a product with merged dims exchanged their elements twice, and needed none, memories apart": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((1, 3, 1, 2), 'float64', 454, 68)",
+            "torch.matmul(v0, fresh((2, 3, 2, 2), 'float64', 436, 418).mT, out=v0.new_empty(0))",
+        ),
+    ),
+    "the gradient of the mean loss of nothing divided by zero, memories apart": Program(
+        {"c": 2},
+        (
+            "v0 = fresh((0, 2), 'float64', 303, 68, grad=True)",
+            "v1 = F.huber_loss(v0, fresh((0, 2), 'float64', 757, 68))",
+            "v2 = F.mse_loss(v0, fresh((0, 2), 'float64', 757, 68))",
+            "v3 = F.smooth_l1_loss(v0, fresh((0, 2), 'float64', 757, 68))",
+        ),
+    ),
+}

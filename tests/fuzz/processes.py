@@ -1,0 +1,82 @@
+"""The form of many processes: each makes the same programs, runs them together with the others, and compares.
+
+Started by a launcher, it is one of them: `python tests/fuzz/processes.py SECONDS SEED MOST`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+import torch.distributed as dist
+
+import weft
+from tests.fuzz.checking import Finding, differs
+from tests.fuzz.comparing import difference
+from tests.fuzz.generator import make
+from tests.fuzz.program import Program
+from tests.fuzz.running import run_plain, run_weft
+from tests.fuzz.shrinking import shrunk
+from tests.multiprocess.launching import Processes
+
+COUNT, EACH = 2, 4
+
+
+def _agreed(value: int) -> int:
+    """The largest of what the processes bring."""
+    told = torch.tensor(value)
+    dist.all_reduce(told, dist.ReduceOp.MAX)
+    return int(told)
+
+
+def check(program: Program) -> tuple[Finding | None, int]:
+    """What is wrong with a program in this process, and how many lines ran."""
+    expected, found = run_plain(program), run_weft(program, COUNT)
+    wrong = difference(found, expected, program)
+    again = run_weft(program, COUNT)
+    wrong = wrong or differs(found, again, "again")
+    return Finding(*wrong, program) if wrong else None, found.done + len(found.errors)
+
+
+def _fails(program: Program) -> bool:
+    return bool(_agreed(check(program)[0] is not None))
+
+
+def work(seconds: float, seed: int, most: int) -> None:
+    """What each process does; the first one says when it is time to stop."""
+    weft.distributed.init(backend="gloo", timeout=60, devices_per_process=EACH)
+    first = weft.distributed.process_index() == 0
+    start, checks, findings, programs = time.monotonic(), 0, 0, 0
+    while not _agreed(first and (time.monotonic() - start > seconds or findings >= most)):
+        program = make(seed + programs)
+        programs += 1
+        finding, done = check(program)
+        checks += done
+        if _agreed(finding is not None):
+            findings += 1
+            print(f"--- process {weft.distributed.process_index()}: {finding}", flush=True)
+            smallest = shrunk(program, _fails, most=200)  # by turns, not by the clock: all cut alike
+            print(f"shortest: {check(smallest)[0]}", flush=True)
+    if first:
+        print(
+            f"processes: {checks} op checks in {programs} programs, seeds {seed} to {seed + programs - 1}; {findings} findings"
+        )
+    weft.distributed.shutdown()
+
+
+def hunt(seconds: float, seed: int, most: int) -> tuple[str, int]:
+    """What the processes say, and how many findings there were; a process that fails counts as one."""
+    with Processes([__file__, str(seconds), str(seed), str(most)], COUNT) as started:
+        ended = started.wait(seconds + 300)
+    text = "\n".join(how.out for how in ended)
+    failed = [how for how in ended if how.status != 0]
+    text += "\n".join(f"a process ended with {how.status}: {how.err[-3000:]}" for how in failed)
+    return text, text.count("--- process 0") + len(failed)
+
+
+if __name__ == "__main__":
+    work(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

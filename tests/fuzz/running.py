@@ -1,0 +1,129 @@
+"""Running a program: what its values are, what it refuses, its gradients, its layouts and what moved."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+import weft
+from weft.tensor.comm_log import CommLog
+
+from .program import Program, assigned, written
+from .words import Namespace, plain_words, spread_devices, weft_words
+
+Movement = tuple[str, tuple[str, ...], int, int, tuple[int, ...]]
+
+
+@dataclass
+class Outcome:
+    """What came of a program."""
+
+    names: dict[str, object] = field(default_factory=dict)
+    """Its values, and what torch says about them."""
+    errors: dict[int, Exception] = field(default_factory=dict)
+    """What was raised, by line; those of gradients come after all lines."""
+    layouts: dict[str, str] = field(default_factory=dict)
+    moved: list[Movement] = field(default_factory=list)
+    done: int = 0
+
+
+def tensors_in(name: str, value: object) -> dict[str, torch.Tensor]:
+    """The tensors of a result, each under the expression that gives it."""
+    if isinstance(value, torch.Tensor):
+        return {name: value}
+    if isinstance(value, tuple | list):
+        parts = (tensors_in(f"{name}[{i}]", part) for i, part in enumerate(value))
+        return {key: tensor for part in parts for key, tensor in part.items()}
+    return {}
+
+
+def everything(space: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    named = (tensors_in(name, value) for name, value in space.items() if name.startswith("v"))
+    return {key: tensor for part in named for key, tensor in part.items()}
+
+
+def _weights(value: torch.Tensor) -> torch.Tensor:
+    return torch.cos(torch.arange(value.numel(), dtype=torch.float64)).reshape(value.shape).to(value.dtype)
+
+
+def _total(found: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+    parts = [(value * _weights(value)).sum() for value in found.values() if value.requires_grad]
+    parts = [part.real if part.is_complex() else part for part in parts]
+    return sum(part.double() for part in parts) if parts else None  # type: ignore[return-value]
+
+
+def differentiate(space: Namespace, order: int) -> dict[str, torch.Tensor]:
+    """Gradients of a weighted sum of all values for all leaves, and of a weighted sum of these."""
+    found = everything(space)
+    leaves = {name: value for name, value in found.items() if value.requires_grad and value.is_leaf}
+    gradients: dict[str, torch.Tensor] = {}
+    outputs = found
+    for turn in range(1, order + 1):
+        total = _total(outputs)
+        if total is None or not total.requires_grad or not leaves:
+            break
+        given = torch.autograd.grad(
+            total, list(leaves.values()), create_graph=turn < order, allow_unused=True, retain_graph=True
+        )
+        outputs = {f"{name}.grad{turn}": g for name, g in zip(leaves, given, strict=True) if g is not None}
+        gradients |= outputs
+    return gradients
+
+
+def run_lines(program: Program, space: Namespace, log: CommLog, after: Callable[[str], None] | None = None) -> Outcome:
+    """Runs line by line; a line that is refused binds nothing, and ends the program if it was to write."""
+    outcome = Outcome()
+    for index, line in enumerate(program.lines):
+        moved = len(log)
+        try:
+            exec(line, space)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other side has to refuse it too
+            outcome.errors[index] = error
+            del log.records[moved:]  # what moved for a call that was refused in the end is nobody's concern
+            if assigned(line) is None:
+                break
+            continue
+        outcome.done += 1
+        if after is not None:
+            after(written(line) or "")
+    return outcome
+
+
+def _run(program: Program, space: Namespace, log: CommLog, after: Callable[[str], None] | None = None) -> Outcome:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outcome = run_lines(program, space, log, after)
+        try:
+            gradients = differentiate(space, program.order) if program.order else {}
+        except Exception as error:  # noqa: BLE001 - as above
+            outcome.errors[len(program.lines)] = error
+            gradients = {}
+    for name, value in {**{k: v for k, v in space.items() if k.startswith("v")}, **gradients}.items():
+        outcome.names |= tensors_in(name, value) or {name: value}
+    return outcome
+
+
+def run_plain(program: Program, after: Callable[[Namespace, str], None] | None = None) -> Outcome:
+    """What plain torch gives."""
+    space = plain_words()
+    return _run(program, space, CommLog(), (lambda name: after(space, name)) if after else None)
+
+
+def run_weft(program: Program, processes: int = 1) -> Outcome:
+    """What Weft gives in the memory that is set."""
+    sizes = tuple(program.mesh.values())
+    count = int(torch.tensor(sizes).prod())
+    mesh = weft.DeviceMesh(spread_devices(count, processes), sizes, tuple(program.mesh))
+    with weft.comm_log() as log:
+        outcome = _run(program, weft_words(mesh), log)
+    outcome.moved = [(r.kind, r.axes, r.bytes_received, r.total_bytes, tuple(r.shape)) for r in log if r.total_bytes]
+    outcome.layouts = {
+        name: str(value.mapping.layout(value.dim()))
+        for name, value in outcome.names.items()
+        if isinstance(value, weft.Tensor)
+    }
+    return outcome

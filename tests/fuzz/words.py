@@ -1,0 +1,158 @@
+"""The words of a program that mean a movement or a new tensor: one meaning on plain torch, one on Weft."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch.nn import functional
+
+import weft
+from weft.devices import Device
+from weft.sharding.layout import Layout
+from weft.sharding.placements import ReduceOp
+
+Namespace = dict[str, object]
+KINDS = ("sum", "mean", "max", "min", "prod")
+
+
+def values(shape: Sequence[int], dtype: str, seed: int) -> torch.Tensor:
+    """Numbers that look alike in every run; short ones, whose sums are exact in any order, two times of three."""
+    made = torch.Generator().manual_seed(seed)
+    kind = getattr(torch, dtype)
+    if kind is torch.bool:
+        return torch.rand(shape, generator=made) < 0.5
+    if not kind.is_floating_point and not kind.is_complex:
+        return torch.randint(-4, 5, tuple(shape), generator=made).to(kind)
+    parts = [torch.randn(shape, generator=made, dtype=torch.float64) for _ in range(2 if kind.is_complex else 1)]
+    if seed % 3 or kind is torch.bfloat16:
+        parts = [(part * 8).round() / 8 + 0.0 for part in parts]  # a sum knows no negative zero
+    return (torch.complex(parts[0], parts[1]) if kind.is_complex else parts[0]).to(kind)
+
+
+def layout_of(mesh: weft.DeviceMesh, rank: int, code: int) -> Layout:
+    """The layout without pending reductions that a number stands for."""
+    rng = random.Random(code)
+    splits: list[list[str]] = [[] for _ in range(rank)]
+    axes = list(mesh.axis_names)
+    rng.shuffle(axes)
+    for axis in axes:
+        if rank and rng.random() < 0.7:
+            splits[rng.randrange(rank)].append(axis)
+    return Layout(mesh, splits)
+
+
+def pending_of(layout: Layout, dtype: torch.dtype, code: int) -> dict[str, str]:
+    """Which of the axes that split nothing hold a pending reduction, and of which kind."""
+    rng = random.Random(code * 7 + 1)
+    kinds = ("max", "min") if dtype is torch.bool else ("sum", "mean", "prod") if dtype.is_complex else KINDS
+    if not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool:
+        kinds = ("sum", "max", "min", "prod")
+    kind = rng.choice(kinds)  # two kinds at once have no order, and Weft refuses them
+    return {axis: kind for axis in layout.replicated_axes if rng.random() < 0.5}
+
+
+def _contributions(value: torch.Tensor, kind: str, count: int, rng: random.Random) -> list[torch.Tensor]:
+    """What devices hold whose reduction is `value`, exactly."""
+    lucky = rng.randrange(count)
+    others = {"sum": 0, "mean": 0, "prod": 1, "max": -9, "min": 9}[kind]
+    if value.dtype is torch.bool:
+        held = [torch.full_like(value, kind == "min") for _ in range(count)]
+    else:
+        held = [torch.full_like(value, others) for _ in range(count)]
+    held[lucky] = value * count if kind == "mean" else value.clone()
+    if kind == "sum" and count > 1:
+        held[lucky] = held[lucky] - 2
+        held[(lucky + 1) % count] = held[(lucky + 1) % count] + 2
+    if kind == "prod" and count > 1 and value.dtype.is_floating_point:
+        held[lucky], held[lucky - 1] = held[lucky] * 4, held[lucky - 1] / 4
+    return held
+
+
+def _box(value: torch.Tensor, layout: Layout, place: Mapping[str, int]) -> torch.Tensor:
+    for dim, axes in enumerate(layout.splits):
+        for axis in axes:
+            count = layout.mesh.axis_size(axis)
+            each, more = divmod(value.shape[dim], count)
+            index = place[axis]
+            value = value.narrow(dim, index * each + min(index, more), each + (index < more))
+    return value
+
+
+def _spread(value: torch.Tensor, layout: Layout, pending: Mapping[str, str], code: int) -> weft.Tensor:
+    """The tensor that has `value`, of the shards of the devices of this process."""
+    mesh, rng = layout.mesh, random.Random(code)
+    held: dict[tuple[int, ...], torch.Tensor] = {(): value}
+    for axis, size in zip(mesh.axis_names, mesh.mesh_shape, strict=True):
+        held = {
+            (*place, index): part
+            for place, whole in held.items()
+            for index, part in enumerate(
+                _contributions(whole, pending[axis], size, rng) if axis in pending else [whole] * size
+            )
+        }
+    mine = set(weft.local_devices())
+    shards = [
+        _box(part, layout, dict(zip(mesh.axis_names, place, strict=True))).clone()
+        for (place, part), device in zip(held.items(), mesh.devices, strict=True)
+        if device in mine
+    ]
+    whole = Layout(mesh, layout.splits, {axis: ReduceOp.of(kind) for axis, kind in pending.items()})
+    return weft.from_local(shards, mapping(whole), shape=value.shape, dtype=value.dtype)
+
+
+def mapping(layout: Layout) -> weft.NamedMapping:
+    entries = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in layout.splits]
+    return weft.NamedMapping(layout.mesh, weft.P(*entries), dict(layout.pending))
+
+
+def spread_devices(count: int, processes: int) -> list[Device]:
+    """Devices for a mesh, in turn of each process."""
+    every = list(weft.devices())
+    each = len(every) // processes
+    order = [every[p * each + i] for i in range(each) for p in range(processes)]
+    return sorted(order[:count], key=every.index)
+
+
+def _shared() -> Namespace:
+    return {"torch": torch, "F": functional, "inf": math.inf, "nan": math.nan}
+
+
+def plain_words() -> Namespace:
+    """A program's names on plain torch."""
+
+    def fresh(shape: Sequence[int], dtype: str, seed: int, code: int, grad: bool = False) -> torch.Tensor:
+        return values(shape, dtype, seed).requires_grad_(grad)
+
+    def put(data: object, code: int) -> torch.Tensor:
+        return torch.tensor(data)
+
+    def move(x: torch.Tensor, code: int) -> torch.Tensor:
+        return x.clone()
+
+    return {**_shared(), "fresh": fresh, "put": put, "move": move, "gather": lambda x: move(x, 0)}
+
+
+def weft_words(mesh: weft.DeviceMesh) -> Namespace:
+    """The same names on Weft."""
+
+    def fresh(shape: Sequence[int], dtype: str, seed: int, code: int, grad: bool = False) -> weft.Tensor:
+        value = values(shape, dtype, seed)
+        layout = layout_of(mesh, len(shape), code)
+        pending = pending_of(layout, value.dtype, code) if code % 2 else {}
+        return _spread(value, layout, pending, code).detach().requires_grad_(grad)
+
+    def put(data: object, code: int) -> torch.Tensor:
+        value = torch.tensor(data)
+        if code % 5 == 0:
+            return value
+        return weft.shard(value, mesh, mapping(layout_of(mesh, value.dim(), code)).spec)
+
+    def move(x: torch.Tensor, code: int) -> torch.Tensor:
+        wanted = mapping(layout_of(mesh, x.dim(), code))
+        return x.redistribute(wanted) if code % 2 and isinstance(x, weft.Tensor) else weft.shard(x, mesh, wanted.spec)
+
+    words: dict[str, Callable[..., torch.Tensor]] = {"fresh": fresh, "put": put, "move": move}
+    return {**_shared(), **words, "gather": weft.all_gather}

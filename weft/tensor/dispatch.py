@@ -31,7 +31,7 @@ from .direct import (
 from .handling import handlers
 from .learning import learn, resolved_first
 from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, swapped
-from .movement import from_plain, moved, note_move, note_return, to_write_plain
+from .movement import from_plain, moved, note_move, note_return, to_plain, to_write_plain
 from .op_kind import is_elementwise, kind_of
 from .overlapping import refuse_overlaps
 from .plain_gradient import keep_gradient_plain

@@ -118,4 +118,21 @@ KNOWN: dict[str, Program] = {
             "v3 = F.smooth_l1_loss(v0, fresh((0, 2), 'float64', 757, 68))",
         ),
     ),
+    "the conjugate of a view with gaps had none, in one memory": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((2, 2), 'complex128', 591, 68)",
+            "v1 = v0.diagonal().conj()",
+            "v0.add_(1)",
+            "v1.mul_(2)",
+            "v4 = v1 + 1j",
+        ),
+    ),
+    "a convolution of no channels could not add its bias": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 0, 5), 'float64', 458, 68)",
+            "v1 = F.conv1d(v0, fresh((2, 0, 1), 'float64', 240, 149), fresh((2,), 'float64', 422, 68), padding=2)",
+        ),
+    ),
 }

@@ -86,7 +86,7 @@ def convolution_here(
         groups = _groups_here(args[8], bool(args[6]), x.shape, outputs[0].shape, weight)
         return cast(torch.Tensor, func(*args[:8], groups, **kwargs))
     out = torch.zeros(outputs[0].shape, dtype=x.dtype, device=x.device)
-    return out if bias is None else out + bias.reshape([-1, *[1] * (weight.dim() - 2)])
+    return out if bias is None or not out.numel() else out + bias.reshape([-1, *[1] * (weight.dim() - 2)])
 
 
 def _groups_here(

@@ -11,10 +11,11 @@ from typing import cast
 import torch
 
 from ..runtime.holding import holding
+from ..runtime.in_process import may_overlap
 from .aliasing import remember
 from .handling import handler
 from .op_kind import kind_of
-from .tensor import Tensor
+from .tensor import Tensor, wrap
 from .viewing import shown
 from .writing import store
 
@@ -41,6 +42,8 @@ def _at_once(func: Op, args: tuple[object, ...], kwargs: dict[str, object]) -> o
     if not holding(x._layout).unified:
         noted, y = y._turned, shown(x, y, (x.stride(), 0))
         y._turned = noted
+    elif y.stride() != x.stride() and not x._layout.pending and not may_overlap(x):
+        y = wrap((_with_gaps(y._pieces[0], x),), y._layout, y.shape, strides=x.stride())
     remember(y, x, read, write)
     mark(
         y,
@@ -48,6 +51,11 @@ def _at_once(func: Op, args: tuple[object, ...], kwargs: dict[str, object]) -> o
         negative=x.is_neg() != (func is aten._neg_view.default),
     )
     return y
+
+
+def _with_gaps(value: torch.Tensor, x: Tensor) -> torch.Tensor:
+    """A value as a view of memory lies that has gaps: torch says the strides of what is conjugated."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
 
 def keep_marks(func: Op, args: tuple[object, ...], result: object) -> None:

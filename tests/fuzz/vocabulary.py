@@ -45,7 +45,7 @@ F.log_softmax({f1}, {d}) | F.softmin({f1}, {d}) | torch.linalg.vector_norm({z}) 
 torch.linalg.vector_norm({f}, inf, {d}) | torch.linalg.vector_norm({f}, 1, {ds}) | torch.linalg.vector_norm({f}, 0, {d}) | {f2}.norm(dim={ds})
 torch.linalg.matrix_norm({f2}) | torch.norm({f}, 3, {d}) | torch.count_nonzero({a}, {d}) | {r1}.aminmax(dim={d}) | torch.aminmax({r})
 F.normalize({f1}, dim={d}) | torch.cdist({f2}, {f2}) | torch.dist({f}, {same}) | {n}.sum({ds}, dtype=torch.float64) | {f1}.renorm(2, {d}, 1.5)
-F.cosine_similarity({f1}, {same}, dim={d}) | torch.trapezoid({f1}, dim={d}) | {r1}.diff(dim={d}) | torch.histc({f}.detach(), 4, -2, 2)
+F.cosine_similarity({f1}, {same} + 0.375, dim={d}) | torch.trapezoid({f1}, dim={d}) | {r1}.diff(dim={d}) | torch.histc({f}.detach(), 4, -2, 2)
 """
 
 SCANS = """

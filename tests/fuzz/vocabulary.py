@@ -132,7 +132,7 @@ torch._foreach_copy_([{w}], [{same}]) | torch._foreach_zero_([{w}]) | {w}.index_
 {w}.index_put_(({dup0},), {ip}, accumulate=True) | {w}[{li0}] = {ipu} | {w}[{li0}] += 1 | {w}.fill_diagonal_({x}) | {w}.tril_({off}) | {w}.triu_() | {w}.cumsum_({d}) | {w}.lerp_({same}, 0.5) | {w}.diagonal().add_(1) | {w}.T.mul_(2)
 {w}.flatten().add_(1) | {w}.view(-1)[:2] = {x} | {w}[..., 0].add_({x}) | {w}.mT.copy_({same}.mT) | {w}.unsqueeze(0).mul_(2) | {w}.exp_() | {w}.sigmoid_() | {w}.sqrt_() | {w}.pow_(2) | {w}.floor_() | {w}.masked_scatter_({mask}, {same}.clone())
 torch.manual_seed(3); {w}.normal_() | torch.manual_seed(4); {w}.uniform_() | torch.manual_seed(5); {w}.bernoulli_(0.5) | {w}.put_({tku}, {x1}) | {w}.logical_not_() | {w}.eq_({o}) | {w}.gt_(0)
-torch.matmul({w}, {same}.mT, out={first}.new_empty(0)) | torch.cat([{w}[:1], {first}[1:]], out={first}.clone()) | {w}.sub_({first}.mean()) | {w}.div_({first}.abs().amax() + 1) | {w}.swapaxes_(0, -1) | {w}.addmm_({same}.clone(), {same}.clone()) | {w}.baddbmm_({same}.clone(), {same}.clone()) | {w}.requires_grad_(False)
+torch.matmul({w}.double(), {same}.mT.double(), out={first}.double().new_empty(0)) | torch.cat([{w}[:1], {first}[1:]], out={first}.clone()) | {w}.sub_({first}.mean()) | {w}.div_({first}.abs().amax() + 1) | {w}.swapaxes_(0, -1) | {w}.addmm_({same}.clone(), {same}.clone()) | {w}.baddbmm_({same}.clone(), {same}.clone()) | {w}.requires_grad_(False)
 """
 
 QUESTIONS = """

@@ -135,4 +135,13 @@ KNOWN: dict[str, Program] = {
             "v1 = F.conv1d(v0, fresh((2, 0, 1), 'float64', 240, 149), fresh((2,), 'float64', 422, 68), padding=2)",
         ),
     ),
+    "angles of transposed numbers had other strides, memories apart": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((2, 3), 'complex128', 276, 68)",
+            "v1 = v0.T.angle()",
+            "v2 = fresh((2, 3), 'float64', 276, 68)",
+            "v3 = v2.T.angle()",
+        ),
+    ),
 }

@@ -48,6 +48,10 @@ def _row_major(_: Sequence[torch.Tensor], spec: Spec) -> Strides:
     return row_major(spec.shape)
 
 
+def _row_major_of_complex(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
+    return row_major(spec.shape) if tensors[0].is_complex() else None
+
+
 def _as_suggested(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
     """Channels last where the input is, else row by row."""
     x = tensors[0]
@@ -83,6 +87,7 @@ def _of_matrices(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
 
 
 _LAID: dict[Op, Laid] = {
+    aten.angle.default: _row_major_of_complex,
     **dict.fromkeys(
         (
             aten.masked_fill.Scalar,

@@ -15,7 +15,10 @@ T = TypeVar("T")
 
 @final
 class Setting(Generic[T]):
-    """What one thread or task has set, and no other sees; torch's threads for backward passes follow who called them.
+    """What one thread or task has set, and no other sees.
+
+    Backward passes on GPUs run in threads of torch's own, which do not say who called them: there, the value counts that
+    was set last.
 
     >>> depth = Setting("depth", 0)
     >>> before = depth.get()
@@ -25,25 +28,32 @@ class Setting(Generic[T]):
     >>> depth.set(before)
     """
 
-    __slots__ = ("_default", "_key", "_own")
+    __slots__ = ("_default", "_own", "_said")
 
     def __init__(self, name: str, default: T) -> None:
         self._own: ContextVar[tuple[T] | None] = ContextVar(name, default=None)
-        self._key, self._default = f"weft.{name}", default
+        self._said: dict[int, T] = {}
+        """By thread, what is set there and is not the default."""
+        self._default = default
 
     def get(self) -> T:
         """The value that holds here."""
         own = self._own.get()
         if own is not None:
             return own[0]
-        if torch._C._is_key_in_tls(self._key):
-            # Torch hands this on to its threads; in the thread that said it, it may be another task's.
-            thread, value = torch._C._get_obj_in_tls(self._key)
-            if thread != threading.get_ident():
-                return value  # type: ignore[no-any-return]
-        return self._default
+        said = list(self._said.values()) if self._said and _is_of_torch() else ()
+        return said[-1] if said else self._default
 
     def set(self, value: T) -> None:
         """Sets it for this thread or task."""
         self._own.set((value,))
-        torch._C._stash_obj_in_tls(self._key, (threading.get_ident(), value))
+        thread = threading.get_ident()
+        self._said.pop(thread, None)
+        if value != self._default:
+            self._said[thread] = value
+
+
+def _is_of_torch() -> bool:
+    """Whether this is a thread of torch's own that runs a backward pass: Python knows no more of it than that it is there."""
+    in_backward = torch._C._current_graph_task_id() != -1
+    return in_backward and isinstance(threading.current_thread(), threading._DummyThread)

@@ -103,7 +103,17 @@ def test_a_write_to_what_was_resolved_is_resolved_again() -> None:
     assert p.tolist() == [0, 1, 2, 4]
 
 
-NUMBERS = (float("inf"), float("-inf"), float("nan"), 0.0, 0, 2.0, 0.5, torch.tensor(float("inf")), torch.tensor(0.0))
+NUMBERS = (
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    0.0,
+    0,
+    2.0,
+    0.5,
+    torch.tensor(float("inf"), device="cpu"),
+    torch.tensor(0.0, device="cpu"),
+)
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=str)

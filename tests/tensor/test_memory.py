@@ -12,6 +12,8 @@ import weft
 from weft import P
 from weft.sharding.mapping import NamedMapping
 
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="NumPy and DLPack hold host memory here")
+
 MESH = weft.make_mesh({"a": 2, "b": 2})
 SPECS = {"replicated": P(), "split": P("a", "b"), "rows": P(("b", "a")), "one axis": P(None, "a")}
 SINGLE = weft.DeviceMesh.single()

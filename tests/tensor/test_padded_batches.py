@@ -39,7 +39,7 @@ def test_recurrent_modules_take_packed_sequences(name: str, lengths: list[int], 
     results = []
     for module, x in ((plain, values), (model, weft.shard(values, MESH, spec))):
         x.requires_grad_()
-        packed = pack_padded_sequence(x, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(x, torch.tensor(lengths, device="cpu"), batch_first=True, enforce_sorted=False)
         assert type(packed.batch_sizes) is torch.Tensor  # torch reads its memory
         out, state = module(packed)
         padded, found = pad_packed_sequence(out, batch_first=True)
@@ -53,7 +53,7 @@ def test_recurrent_modules_take_packed_sequences(name: str, lengths: list[int], 
 
 def test_lengths_may_be_sharded() -> None:
     x = torch.randn(4, 5, 3, device=HOME)
-    lengths = torch.tensor([5, 3, 3, 1])
+    lengths = torch.tensor([5, 3, 3, 1], device="cpu")
     expected = pack_padded_sequence(x, lengths, batch_first=True)
     spread = weft.shard(x, MESH, P("dp"))
     found = torch._VF._pack_padded_sequence(spread, weft.shard(lengths.to(HOME), MESH, P("tp")), True)

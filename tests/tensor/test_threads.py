@@ -69,7 +69,7 @@ def test_ops_in_several_threads_on_own_and_shared_tensors() -> None:
     def work(number: int) -> None:
         generator = torch.Generator().manual_seed(number)
         for _ in range(20):
-            plain = torch.randn(5, 6, dtype=torch.float64, generator=generator)
+            plain = torch.randn(5, 6, dtype=torch.float64, generator=generator, device="cpu").to(shared.device)
             own = weft.shard(plain, mesh, P(None, ("b", "a"))).requires_grad_()
             (own @ split).softmax(0)[1:].square().sum().backward()
             plain.requires_grad_()

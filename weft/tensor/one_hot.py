@@ -1,7 +1,7 @@
 """`one_hot` of classes that there are not: refused, as by plain torch.
 
 Torch says it by other ops (classes compared with a range) for every tensor that is more than a plain one, and looks at
-no value then. What comes here is the op itself: its kernel for such tensors, which looks, and goes on as torch would.
+no value then. What comes here is the op itself: its kernel for such tensors, which looks, and says the same by other ops.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ _NEGATIVE = Bound(0, -1, sys.maxsize, error=RuntimeError, words="Class values mu
 
 
 def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    if type(x) is Tensor and x.dtype is torch.int64:
+    if x.dtype is not torch.int64:
+        raise RuntimeError(f"one_hot is only applicable to index tensor of type LongTensor, but got {x.dtype}")
+    if not x.numel() and num_classes <= 0:
+        raise RuntimeError("Can not infer total number of classes from empty tensor.")
+    if type(x) is Tensor:
         _check_classes(x, num_classes)
-    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_SNAPSHOT)):
-        result: torch.Tensor = torch.ops.aten.one_hot.default(x, num_classes)
-        return result
+    count = int(x.max().item()) + 1 if num_classes == -1 else num_classes
+    return (x.unsqueeze(-1) == torch.arange(count, dtype=x.dtype, device=x.device)).to(torch.int64)
 
 
 def _check_classes(x: Tensor, count: int) -> None:
     if not x.numel():
-        if count <= 0:
-            raise RuntimeError("Can not infer total number of classes from empty tensor.")
         return
     known = resolve(x, "aten.one_hot.default") if x._layout.pending else x
     check_index(known, _NEGATIVE)

@@ -49,8 +49,6 @@ EXCEPTIONS = {
     "_batch_norm_with_update": "expanded: plain torch writes to running statistics that are one element",
     "nn.functional.batch_norm": "expanded: plain torch writes to running statistics that are one element",
     "unbind": "expanded and pending, in one memory: contributions that may be written to are not one element",
-    "fft.hfft2": "several dims: plain torch's strides depend on its library",
-    "fft.hfftn": "several dims: plain torch's strides depend on its library",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
 
@@ -47,13 +46,6 @@ OTHERS = {
     torch.int32: torch.int64,
 }
 """A dtype to which each can be cast."""
-
-
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def refusal(op: Callable[..., object], given: Given) -> Exception | None:

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -20,14 +18,6 @@ pytestmark = [
     pytest.mark.usefixtures("quiet"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="the samples are made in host memory"),
 ]
-
-
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    """Some of the ops warn, on one device too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def faults(samples: list[Tried]) -> list[str]:

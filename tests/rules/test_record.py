@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -16,14 +13,6 @@ pytestmark = [
     pytest.mark.usefixtures("quiet"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="the samples are made in host memory"),
 ]
-
-
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    """Some of the ops warn, on one device too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def differences(ops: list[object]) -> list[str]:

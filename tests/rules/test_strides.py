@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Iterator
 from zlib import crc32
 
 import pytest
@@ -22,14 +20,6 @@ from .strided import EXCEPTIONS, VARIANTS, concerns, fault
 
 ALL = os.environ.get("WEFT_ALL_SAMPLES") == "1"
 """Whether every op is run in every layout and both memories; else each is run in one of the layouts, mostly apart."""
-
-
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    """Some of the ops warn, on one device too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _faults(separate: bool, variant: str, ops: list[object]) -> list[str]:

@@ -83,7 +83,7 @@ def train(model: GPT2, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, t
     return loss.item()
 
 
-def against_bounds(log: weft.tensor.comm_log.CommLog) -> Kinds:
+def against_bounds(log: weft.watch.comm_log.CommLog) -> Kinds:
     """What each kind of communication moved, and the lower bound for the same changes of layout."""
     moved: Counter[str] = Counter()
     least: Counter[str] = Counter()

@@ -18,7 +18,7 @@ import weft
 from weft import CPU, DeviceMesh, P
 
 
-def update(server: torch.nn.Module, trained: torch.nn.Module) -> weft.tensor.comm_log.CommLog:
+def update(server: torch.nn.Module, trained: torch.nn.Module) -> weft.watch.comm_log.CommLog:
     """Brings the trained parameters to the server's devices and layouts; says what moved."""
     with torch.no_grad(), weft.comm_log() as log:
         for mine, theirs in zip(server.parameters(), trained.parameters(), strict=True):

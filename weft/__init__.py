@@ -38,9 +38,9 @@ _TORCH = {
     "tensor.creation": (
         "arange empty empty_like eye from_local full full_like ones ones_like rand rand_like randint randn randn_like zeros zeros_like"
     ),
-    "tensor.comm_log": "comm_log",
-    "tensor.local_map": "axis_index local_map",
-    "tensor.policy": "reshard_policy",
+    "watch.comm_log": "comm_log",
+    "local.local_map": "axis_index local_map",
+    "watch.policy": "reshard_policy",
     "rules.registry": "register_rule",
     "distributed": "on_main",
     "inspect.trace": "trace",

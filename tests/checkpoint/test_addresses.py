@@ -15,7 +15,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 
 import weft
 from weft import P
-from weft.tensor import pointing
+from weft.tensor import addresses as pointing
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="addresses are read on the host")
 

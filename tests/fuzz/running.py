@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 import weft
-from weft.tensor.comm_log import CommLog
+from weft.watch.comm_log import CommLog
 
 from .program import Program, assigned, written
 from .words import Namespace, plain_words, spread_devices, weft_words

@@ -7,13 +7,13 @@ import torch
 
 import weft
 from weft import ReduceOp
+from weft.engine.sharded import wrap
 from weft.runtime import accelerator_kernels, machine
 from weft.runtime.accelerator_kernels import few_launches
 from weft.runtime.reduction import reduced
 from weft.sharding import make_mesh
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
-from weft.tensor.tensor import wrap
 
 pytestmark = pytest.mark.gpu
 

@@ -24,7 +24,7 @@ from tests.tensor.known_programs import KNOWN
 from tests.tensor.program_making import make_program
 from tests.tensor.programs import difference
 from tests.tensor.view_making import make_chain
-from weft.tensor.aliasing import is_copy
+from weft.engine.views.copy_views import is_copy
 
 
 class Copies:

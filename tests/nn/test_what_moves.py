@@ -14,7 +14,7 @@ import weft
 from weft import P
 from weft.errors import ReshardError
 from weft.runtime.machine import use_separate_memory
-from weft.tensor.comm_log import CommLog
+from weft.watch.comm_log import CommLog
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
 

@@ -12,6 +12,7 @@ from itertools import product
 import torch
 
 import weft
+from weft.engine.sharded import wrap
 from weft.runtime.holding import holding
 from weft.runtime.machine import ownership, use_separate_memory
 from weft.runtime.run import scatter
@@ -19,7 +20,7 @@ from weft.sharding.geometry import box_at, box_shape
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import DeviceMesh, make_mesh
 from weft.sharding.placements import ReduceOp
-from weft.tensor.tensor import Tensor, wrap
+from weft.tensor.tensor import Tensor
 
 LINE = make_mesh({"x": 3})
 GRID = make_mesh({"a": 2, "b": 2})
@@ -116,8 +117,8 @@ def _factors(count: int) -> list[int]:
 def assert_sound(x: Tensor) -> None:
     """The pieces of a tensor are as many, and as large, as its layout says."""
     here = holding(x._layout)
-    assert len(x._pieces) == here.count, f"{len(x._pieces)} pieces for {x._layout}, which has {here.count}"
-    for i, piece in enumerate(x._pieces):
+    assert len(x._value.pieces) == here.count, f"{len(x._value.pieces)} pieces for {x._layout}, which has {here.count}"
+    for i, piece in enumerate(x._value.pieces):
         assert tuple(piece.shape) == here.piece_shape(i, x.shape), (
             f"piece {i} of {x.shape} in {x._layout}: {piece.shape}"
         )

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import make_mesh
 from weft.sharding.placements import ReduceOp
-from weft.tensor.comm_log import CommLog, comm_log
 from weft.tensor.tensor import Tensor
+from weft.watch.comm_log import CommLog, comm_log
 
 from .harness import assert_sound, laid
 

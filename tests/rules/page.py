@@ -14,8 +14,8 @@ from weft.devices import CPU
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import DeviceMesh
 from weft.sharding.placements import ReduceOp
-from weft.tensor.comm_log import comm_log
 from weft.tensor.tensor import Tensor
+from weft.watch.comm_log import comm_log
 
 from .case import Case
 from .families import FAMILIES

@@ -107,8 +107,8 @@ def _difference(a: object, b: torch.Tensor, *, strides: bool) -> str:
         said.append(f"strides {a.stride()}, not {b.stride()}, of {tuple(b.shape)}")
     if isinstance(a, Tensor):
         assert_sound(a)
-        if not a._is_view() and not all(_stands(piece, a) for piece in a._pieces):
-            said.append(f"pieces with strides {[piece.stride() for piece in a._pieces]} of {a.stride()}")
+        if not a._is_view() and not all(_stands(piece, a) for piece in a._value.pieces):
+            said.append(f"pieces with strides {[piece.stride() for piece in a._value.pieces]} of {a.stride()}")
         a = a.detach().full_tensor()
     try:
         close = 1e-6 if b.dtype in (torch.float64, torch.complex128) else 1e-4

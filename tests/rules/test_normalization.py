@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as nn
 
 import weft
+from weft.engine.dispatch import dispatch
 from weft.sharding.layout import Layout
-from weft.tensor.dispatch import dispatch
 
 from .case import Case
 from .harness import GRID, LINE, check, laid, memory, moved_bytes, moves

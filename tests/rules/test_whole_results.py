@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 import torch
 
-from weft.tensor.whole_results import whole_results
+from weft.engine.strides.whole_results import whole_results
 
 aten = torch.ops.aten
 SHAPES = [((3, 4), (3, 4)), ((4,), (3, 4)), ((3, 1), (1, 4)), ((), (3, 4)), ((0, 4), (1, 4)), ((), ())]

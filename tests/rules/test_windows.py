@@ -16,8 +16,8 @@ import weft
 from weft.sharding.geometry import box
 from weft.sharding.layout import Layout
 from weft.sharding.placements import ReduceOp
-from weft.tensor.comm_log import CommRecord
 from weft.tensor.tensor import Tensor
+from weft.watch.comm_log import CommRecord
 
 from .harness import GRID, LINE, laid, memory
 

@@ -151,7 +151,7 @@ def test_a_replica_and_a_split_of_it_copy_nothing(memory) -> None:
     x = weft.shard(whole, mesh, P())
     y = weft.shard(x, mesh, P("a"))
     assert len({id(shard) for shard in x.local_shards}) == 1
-    assert all(torch._C._is_cow_tensor(t) for t in (whole, x._pieces[0], y._pieces[0]))
+    assert all(torch._C._is_cow_tensor(t) for t in (whole, x._value.pieces[0], y._value.pieces[0]))
     whole.add_(1)
     assert x[0].item() == 0
     x.add_(5)

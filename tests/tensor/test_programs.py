@@ -10,7 +10,7 @@ from tests.tensor.known_programs import KNOWN, SQUARE
 from tests.tensor.program_making import make_program
 from tests.tensor.program_words import WeftWords
 from tests.tensor.programs import Program, difference, shortened
-from weft.tensor.aliasing import is_copy
+from weft.engine.views.copy_views import is_copy
 
 BATCH = 25
 

@@ -49,7 +49,7 @@ def test_who_comes_late_for_the_pieces_of_a_pending_tensor_gets_them() -> None:
     """A thread that has found none, and asks when another has just made them."""
     x = weft.shard(torch.arange(12.0).reshape(3, 4), weft.make_mesh({"a": 4}), P(None, "a"))
     pending = x @ x.mT
-    assert pending.wait().__getattr__("_pieces") is pending._pieces
+    assert pending.wait()._value.__getattr__("pieces") is pending._value.pieces
 
 
 def test_layouts_made_in_several_threads_are_one() -> None:

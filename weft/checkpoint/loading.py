@@ -190,7 +190,7 @@ def _overwrite(target: torch.Tensor, value: torch.Tensor) -> None:
     if isinstance(target, Tensor) and target._layout.pending:
         raise CheckpointError("a parameter with a pending reduction cannot be loaded into: all_reduce it first")
     pairs = (
-        zip(target._pieces, cast(Tensor, value)._pieces, strict=True)
+        zip(target._value.pieces, cast(Tensor, value)._value.pieces, strict=True)
         if isinstance(target, Tensor)
         else [(target, value)]
     )

@@ -11,11 +11,12 @@ from typing import Protocol, cast
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ..engine.sharded import wrap
 from ..runtime.holding import holding, slices
 from ..sharding.geometry import Box, box_shape, within
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
-from ..tensor.tensor import Tensor, wrap
+from ..tensor.tensor import Tensor, public
 from .errors import CheckpointError
 from .index import INDEX, Index, SavedShard, SavedTensor
 from .tree import flat_dict
@@ -79,7 +80,7 @@ class Reader:
         """A tensor in a layout, and in another dtype if one is given; this process reads what its devices hold, once."""
         saved = self.index.tensors[name]
         layout, dtype = mapping.layout(len(saved.shape)), dtype or saved.dtype
-        return wrap(self._pieces(name, saved, layout, dtype), layout, saved.shape, asked=mapping, dtype=dtype)
+        return public(wrap(self._pieces(name, saved, layout, dtype), layout, saved.shape, asked=mapping, dtype=dtype))
 
     def _pieces(self, name: str, saved: SavedTensor, layout: Layout, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         here = holding(layout)

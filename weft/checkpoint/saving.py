@@ -14,13 +14,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from ..engine.moves.movement import moved
+from ..engine.views.copy_views import current
 from ..runtime.holding import holding
 from ..runtime.machine import residence
 from ..runtime.process_group import world
 from ..runtime.process_group.agreement import gathered
 from ..sharding.geometry import Box, box_at, box_shape, holders
 from ..sharding.layout import Layout
-from ..tensor.movement import moved
 from ..tensor.tensor import Tensor
 from .errors import CheckpointError
 from .index import INDEX, Index, SavedShard, SavedTensor
@@ -120,7 +121,7 @@ def _identity(x: torch.Tensor) -> object:
 
     Memory tells more, but only of the tensors that this process has some of.
     """
-    pieces = x._pieces if isinstance(x, Tensor) else (x,)
+    pieces = x._value.pieces if isinstance(x, Tensor) else (x,)
     if world.current().count > 1 or not x.numel() or not pieces:
         return id(x)
     layout = x._layout if isinstance(x, Tensor) else None
@@ -136,14 +137,14 @@ def _distinct(x: torch.Tensor) -> Iterator[tuple[Box, dict[int, torch.Tensor | N
     layout, here = x._layout, holding(x._layout)
     owners, memories = residence(layout.mesh).owners, residence(layout.mesh).memories
     if len(set(memories)) == 1:  # stored whole, so saved whole
-        yield whole, {owners[0]: x._current()[0] if x._pieces else None}
+        yield whole, {owners[0]: current(x)[0] if x._value.pieces else None}
         return
     for slot, box in _first_holders(layout, tuple(x.shape)):
         if all(box_shape(box)):
             held: dict[int, torch.Tensor | None] = {}
             for other in holders(layout, slot):
                 held.setdefault(
-                    owners[other], here.shard(x._current(), x.shape, other) if other in here.piece_of else None
+                    owners[other], here.shard(current(x), x.shape, other) if other in here.piece_of else None
                 )
             yield box, held
 

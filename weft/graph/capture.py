@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from weft.engine.sharded import wrap
 from weft.graph.device_ref import DeviceRef
 from weft.graph.distributed import DistributedValue, layout_of, piece_types
 from weft.graph.graph import Graph, OutputValue
@@ -22,7 +23,6 @@ from weft.runtime.machine import torch_device
 from weft.sharding.mapping import named_mapping
 from weft.sharding.types import DistributedTensorType, TensorLayout
 from weft.tensor import Tensor
-from weft.tensor.tensor import wrap
 
 __all__ = ["CaptureType", "capture"]
 
@@ -120,7 +120,7 @@ def _argument(value: object, pieces: Iterator[torch.Tensor]) -> torch.Tensor:
 def _flat(result: object, layouts: list[TensorLayout | None]) -> tuple[torch.Tensor, ...]:
     if isinstance(result, Tensor):
         layouts.append(TensorLayout(result.dtype, tuple(result.shape), named_mapping(result._layout)))
-        return result._pieces
+        return result._value.pieces
     if isinstance(result, torch.Tensor):
         layouts.append(None)
         return (result,)

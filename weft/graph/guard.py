@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, SupportsFloat, TypeAlias, final
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from weft.engine.moves.movement import from_plain, moved
+from weft.engine.views.copy_views import current, refresh
 from weft.graph.distributed import DistributedKind, layout_of
 from weft.graph.sizes import value_of
 from weft.graph.types import BufferType, TensorType, torch_dtype
 from weft.graph.values import DLPackArray, Value
+from weft.runtime.holding import holding
 from weft.runtime.machine import torch_device
 from weft.sharding.dims import Dim
 from weft.sharding.layout import Layout
 from weft.sharding.types import DistributedBufferType
 from weft.tensor import Tensor
-from weft.tensor.aliasing import refresh
 from weft.tensor.creation import from_local
-from weft.tensor.movement import from_plain, moved
+from weft.tensor.tensor import public
 
 if TYPE_CHECKING:
     from weft.graph.graph import Graph
@@ -53,7 +55,9 @@ class _Expected:
         if isinstance(given, Tensor):
             refresh((given,))
             # A tensor on a mesh stands for its value; only one that lies whole on one device can be written to.
-            given = given._pieces[0] if given.mesh.is_single and not given._layout.pending else given.full_tensor()
+            given = (
+                given._value.pieces[0] if given.mesh.is_single and not given._layout.pending else given.full_tensor()
+            )
         if isinstance(given, torch.Tensor):
             return given
         if isinstance(given, Value):
@@ -71,10 +75,10 @@ class _Expected:
         writes = isinstance(self.kind, DistributedBufferType)
         if isinstance(given, Tensor) and given.dim() == self.kind.rank:
             refresh((given,))
-            if given._layout is self.layout and not (writes and given._shown is not None):
+            if given._layout is self.layout and not (writes and given._value.shown is not None):
                 return given
             if not writes:
-                return moved(given, self.layout, "graph input")
+                return public(moved(given, self.layout, "graph input"))
         if writes:
             raise ValueError(
                 f"{self.what} is written to, so it needs a weft.Tensor that lies as {self.kind}, but got {given!r}"
@@ -86,7 +90,7 @@ class _Expected:
             raise ValueError(
                 f"{self.what} needs {self.kind} of rank {self.kind.rank}, but got the shape {tuple(whole.shape)}"
             )
-        return from_plain(whole, self.layout, brought_to="a graph")
+        return public(from_plain(whole, self.layout, brought_to="a graph"))
 
     def refuse(self, tensor: torch.Tensor) -> None:
         """Say why a tensor does not fit."""
@@ -133,7 +137,9 @@ class Guard:
                 if tensor.dtype is not expected.dtype:
                     expected.refuse(tensor)
                 tensors.extend(
-                    tensor._held_shards() if isinstance(expected.kind, DistributedBufferType) else tensor._pieces
+                    holding(tensor._layout).shards(current(tensor), tensor.shape)
+                    if isinstance(expected.kind, DistributedBufferType)
+                    else tensor._value.pieces
                 )
             shapes.append(tensor.shape)
         key = tuple(shapes)

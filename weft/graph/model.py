@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import torch
 
+from weft.engine.sharded import wrap
 from weft.graph.codegen import Function
 from weft.graph.distributed import DistributedKind, DistributedValue
 from weft.graph.guard import Guard, ModelInput
@@ -18,7 +19,6 @@ from weft.sharding.layout import Layout
 from weft.sharding.mapping import DeviceMapping
 from weft.sharding.shape import Shape
 from weft.sharding.types import TensorLayout
-from weft.tensor.tensor import wrap
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ from ..runtime.process_group import world
 from ..runtime.process_group.agreement import gathered
 from ..runtime.process_group.issuing import settle
 from ..sharding.layout import Layout
-from ..tensor.comm_log import CommLog, CommRecord, comm_log
+from ..watch.comm_log import CommLog, CommRecord, comm_log
 
 __all__ = ["trace"]
 

@@ -7,9 +7,10 @@ from functools import partial
 
 import torch
 
+from ..engine.sharded import wrap
 from ..runtime.holding import holding
 from ..sharding.mapping import DeviceMapping
-from ..tensor.tensor import Tensor, wrap
+from ..tensor.tensor import Tensor, public
 
 __all__ = ["check_fillable", "initialize", "unfilled"]
 
@@ -24,7 +25,7 @@ def unfilled(shape: tuple[int, ...], dtype: torch.dtype, mapping: DeviceMapping)
     pieces = tuple(
         torch.empty(here.piece_shape(i, shape), dtype=dtype, device=device) for i, device in enumerate(here.devices)
     )
-    return wrap(pieces, layout, shape, asked=mapping, dtype=dtype)
+    return public(wrap(pieces, layout, shape, asked=mapping, dtype=dtype))
 
 
 def check_fillable(owners: Mapping[str, torch.nn.Module]) -> None:

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import torch
 
+from ..engine.moves.movement import layout_of
 from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
 from ..tensor.communication import redistribute
-from ..tensor.movement import layout_of
 from .patterns import Patterns, Spec
 
 __all__ = ["shard_activations"]

@@ -1,6 +1,6 @@
 """Losses: elementwise ones, and those that pick a class, which need the classes whole.
 
-Here a loss is not yet averaged: a sum over split samples is a pending sum. `weft.tensor.losses` says means by sums.
+Here a loss is not yet averaged: a sum over split samples is a pending sum. `weft.handlers.split_dims.losses` says means by sums.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What users hold: `Tensor`, creation, communication, transfer, dispatch.
+"""What users hold: `Tensor`, creation, communication, transfer.
 
 The package itself can be called: `weft.tensor(data, mapping=...)` makes a tensor, as `torch.tensor` does.
 """
@@ -6,51 +6,9 @@ The package itself can be called: `weft.tensor(data, mapping=...)` makes a tenso
 import sys
 from types import ModuleType
 
-from ..rules import table  # noqa: F401 - fills the table of rules
+from .. import handlers  # noqa: F401 - fills the tables of rules and handlers
 from ..runtime.host_memory import keep_freed_memory
-from . import (  # noqa: F401 - Tensor's ops and its print
-    aside,
-    attention,
-    batch_norm,
-    becoming,
-    classes,
-    conjugation,
-    convolution,
-    creation_like,
-    determinants,
-    dispatch,
-    embedding,
-    folding,
-    foreach,
-    foreach_norm,
-    gating,
-    indexing,
-    joining,
-    layer_norm,
-    loss_scaling,
-    losses,
-    mirroring,
-    one_hot,
-    overwriting,
-    packing,
-    padding,
-    pickling,
-    pointing,
-    pooling,
-    random_numbers,
-    raw_memory,
-    reductions,
-    refusing,
-    reshaping,
-    safe_loading,
-    scanning,
-    shifting,
-    slicing,
-    sorting,
-    striding,
-    text,
-    unfolding,
-)
+from . import announcing, safe_loading  # noqa: F401 - tell torch of the class
 from .creation import tensor as _make
 from .tensor import Tensor
 

@@ -15,6 +15,11 @@ from typing import TypeVar, cast, overload
 import torch
 
 from ..devices import CPU, Accelerator, Device, list_devices
+from ..engine.moves.asynchrony import issuing
+from ..engine.moves.entering import entering, shared
+from ..engine.moves.movement import is_recorded, layout_of, move
+from ..engine.moves.permutation import permute
+from ..engine.sharded import wrap_whole
 from ..planning import plan_layouts
 from ..runtime.holding import holding
 from ..runtime.in_process import lazy_clone
@@ -24,14 +29,10 @@ from ..sharding.mapping import DeviceMapping, NamedMapping, ShardingSpec
 from ..sharding.mesh import DeviceMesh, current_mesh, make_mesh
 from ..sharding.named import DimSpec, P, SpecEntry
 from ..sharding.placements import Placement, ReduceOp
-from . import comm_log
-from .asynchrony import issuing
+from ..watch import comm_log
 from .conversion import TensorLike, as_tensor, map_tensors
-from .entering import entering, shared
 from .lane import meeting
-from .movement import is_recorded, layout_of, move
-from .permutation import permute
-from .tensor import Tensor, wrap_whole
+from .tensor import Tensor
 
 __all__ = [
     "accelerator",
@@ -454,7 +455,7 @@ def _combine_and_move(
     """What each device of a group holds, reduced over the group, in the layout asked for."""
     if type(x) is Tensor and not layout.pending and holding(layout).unified and not is_recorded(x):
         # The whole value is at hand and nothing is differentiated: the same torch ops, once, on it.
-        whole = x._pieces[0]
+        whole = x._value.pieces[0]
         y = _contributions(whole, layout, kind, axes, op)
         if comm_log.is_logging():
             begun = _reduced(layout, axes).with_pending(dict.fromkeys(axes, kind))

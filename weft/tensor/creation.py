@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ..engine.moves.entering import entering
+from ..engine.moves.movement import is_transformed
+from ..engine.moves.shards import assembled
+from ..engine.sharded import wrap
 from ..runtime.holding import holding
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
 from .communication import redistribute
 from .conversion import TensorLike, as_tensor
-from .entering import entering
 from .local_shape import whole_of
-from .movement import is_transformed
-from .shards import assembled
-from .tensor import Tensor, wrap
+from .tensor import Tensor, public
 
 __all__ = [
     "arange",
@@ -174,5 +175,5 @@ def from_local(
     if not holding(whole.layout).unified:
         tensors = list(map(entering, tensors))
     if not tensors:
-        return wrap((), whole.layout, whole.shape, asked=mapping, dtype=whole.dtype)
-    return assembled(tensors, whole.layout, whole.shape, mapping)
+        return public(wrap((), whole.layout, whole.shape, asked=mapping, dtype=whole.dtype))
+    return public(assembled(tensors, whole.layout, whole.shape, mapping))

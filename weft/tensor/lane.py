@@ -17,10 +17,10 @@ from typing import TypeVar, cast
 
 import torch
 
+from ..engine.moves.movement import layout_of
 from ..sharding.mesh import DeviceMesh
-from .call_site import CallSite, call_site
+from ..watch.call_site import CallSite, call_site
 from .conversion import TensorLike, as_tensor
-from .movement import layout_of
 
 __all__ = ["Lane", "Request", "current_lane", "meeting"]
 

@@ -7,23 +7,23 @@ own devices; nobody communicates, neither to write it nor to read it.
 from __future__ import annotations
 
 import math
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, cast
 
 import torch
 
+from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
+from ..engine.views.copy_views import current
 from ..runtime.holding import Pieces, holding, slices
 from ..runtime.in_process import placed
 from ..runtime.strides import dense_strides
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
-from .folded import Folded
-from .tensor import OWN_STATE, Tensor, wrap
+from .text import text
 
-__all__ = ["rebuilt", "reduced"]
+__all__ = ["rebuilt", "reduced", "sent"]
 
 
-def reduced(x: Tensor) -> tuple[Any, tuple[object, ...]]:
+def reduced(x: ShardedTensor) -> tuple[Any, tuple[object, ...]]:
     """What `pickle` is to write of a tensor; raises where this process has only part of it."""
     state = {name: value for name, value in x.__dict__.items() if name not in OWN_STATE}
     facts = (x._layout, tuple(x.shape), x._asked, x.dtype, x.requires_grad, state)
@@ -38,7 +38,7 @@ def rebuilt(
     dtype: torch.dtype,
     requires_grad: bool,
     state: dict[str, Any],
-) -> Tensor:
+) -> ShardedTensor:
     """The tensor that a pickle holds, stored as this process stores tensors of its layout."""
     here = holding(layout)
     if here.unified:
@@ -51,12 +51,14 @@ def rebuilt(
     strides = contributions[0].stride() if contributions else None
     tensor = wrap(pieces, layout, shape, asked=asked, dtype=dtype, strides=strides)
     tensor.__dict__.update(state)
-    return tensor.requires_grad_() if requires_grad else tensor
+    if requires_grad:
+        tensor.requires_grad_()
+    return tensor
 
 
-def _contributions(x: Tensor) -> Pieces:
+def _contributions(x: ShardedTensor) -> Pieces:
     """The whole value, for each combination of pending coordinates."""
-    layout, pieces = x._layout, x._current()
+    layout, pieces = x._layout, current(x)
     here = holding(layout)
     if here.unified:
         return tuple(piece.clone() for piece in pieces)
@@ -71,7 +73,7 @@ def _contributions(x: Tensor) -> Pieces:
     return wholes
 
 
-def _check_is_here(x: Tensor) -> None:
+def _check_is_here(x: ShardedTensor) -> None:
     """Raises where other processes hold what this one does not."""
     layout = x._layout
     axes = [layout.mesh.index_of[axis] for axis in (*layout.pending_axes, *layout.split_axes)]
@@ -79,7 +81,7 @@ def _check_is_here(x: Tensor) -> None:
     parts = math.prod(layout.mesh.mesh_shape[i] for i in axes)
     if len(held) < parts:
         raise RuntimeError(
-            f"this process holds {len(held)} of the {parts} parts of {Tensor._text(x).splitlines()[0]}, so it cannot pickle it (torch.save, "
+            f"this process holds {len(held)} of the {parts} parts of {text(x).splitlines()[0]}, so it cannot pickle it (torch.save, "
             "queues and spawned processes do): a part would load as another value. Call weft.checkpoint.save in all processes, or "
             "y = x.full_tensor() in all processes and then torch.save(y, ...) in one"
         )
@@ -93,17 +95,16 @@ def _combination(layout: Layout, coords: tuple[int, ...]) -> int:
     return found
 
 
-Tensor._reduced = staticmethod(reduced)
-
-
-def _sent(x: Tensor) -> tuple[Any, tuple[object, ...]]:
+def sent(x: ShardedTensor) -> tuple[Any, tuple[object, ...]]:
     """What goes to another process of this host by value: what torch would share is gone before the other opens it."""
     _, (contributions, *facts) = reduced(x)
     given = [(_bytes(whole), whole.shape, whole.stride(), whole.dtype) for whole in cast(Pieces, contributions)]
     return _received, (given, facts)
 
 
-def _received(given: list[tuple[bytes | None, torch.Size, tuple[int, ...], torch.dtype]], facts: list[Any]) -> Tensor:
+def _received(
+    given: list[tuple[bytes | None, torch.Size, tuple[int, ...], torch.dtype]], facts: list[Any]
+) -> ShardedTensor:
     return rebuilt(tuple(_from_bytes(*each) for each in given), *facts)
 
 
@@ -116,7 +117,3 @@ def _from_bytes(given: bytes | None, shape: torch.Size, strides: tuple[int, ...]
     if given:
         found.copy_(torch.frombuffer(bytearray(given), dtype=torch.uint8).view(dtype).view(shape))
     return found
-
-
-for _kind in (Tensor, Folded):
-    ForkingPickler.register(_kind, _sent)

@@ -4,41 +4,40 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Self, cast
 
 import torch
 from torch._C import _disabled_torch_function_impl
 
 from ..devices import CPU, Accelerator, Device
-from ..runtime.holding import Pieces, holding
+from ..engine.compiling import announce, check_compilable
+from ..engine.dispatch import dispatch
+from ..engine.moves.asynchrony import issuing
+from ..engine.moves.entering import entering
+from ..engine.moves.movement import aligned, move
+from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
+from ..engine.views.copy_views import current, remember_apart
+from ..engine.writes.becoming import become
+from ..runtime.holding import holding
 from ..runtime.in_process import lazy_clone
-from ..runtime.machine import residence, torch_device
-from ..runtime.strides import dense_strides, row_major
+from ..runtime.machine import torch_device
+from ..runtime.strides import dense_strides
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
-from .compiling import announce, check_compilable
+from . import raw_memory
+from .addresses import address, storage
 from .destination import destination
 from .number import as_number
-from .total import Total, note_write
+from .pickling import reduced
+from .text import text
 
-if TYPE_CHECKING:
-    from ..runtime.run import Arriving
-    from .aliasing import Shown
-    from .pointing import Gathered
-    from .resolving import Turned
-    from .total import Contributions
-
-__all__ = ["Tensor", "become", "wrap"]
-
-Dispatcher = Callable[[torch._ops.OpOverload, tuple[object, ...], dict[str, object]], object]
+__all__ = ["Tensor", "public"]
 
 
-class Tensor(torch.Tensor):
+class Tensor(ShardedTensor):
     """A whole tensor, laid out over a mesh of devices; its shape, values and operations are those of the whole.
 
     >>> import torch, weft
@@ -48,43 +47,6 @@ class Tensor(torch.Tensor):
     >>> x.shape, x.sum().item(), [tuple(s.shape) for s in x.local_shards]
     (torch.Size([4, 2]), 28.0, [(2, 2), (2, 2), (2, 2), (2, 2)])
     """
-
-    _layout: Layout
-    _pieces: Pieces
-    _asked: DeviceMapping | None = None
-    """The mapping the user asked for, where the layout came from one."""
-    _resolved: Tensor | None = None
-    """The same value with nothing pending, once an operation has needed it."""
-    _aligned: bool = False
-    """Whether a hook already brings this leaf's gradient to its layout."""
-    _resolved_at: int = 0
-    """How many writes to pending tensors there had been when `_resolved` was made."""
-    _arriving: Arriving | Contributions | None = None
-    """The pieces to come, after an op with `async_op=True` or from an op that left a reduction pending: `_pieces` is not
-    there until it is used."""
-    _total: Total | None = None
-    """In one memory: the whole value of this pending tensor, where an op has computed it."""
-    _shown: Shown | None = None
-    """What this tensor shows of another, where it is a view whose elements had to move."""
-    _stand: weakref.ref[Stand] | None = None
-    """What views of this tensor hold."""
-    _turned: Turned | None = None
-    """The pending tensor that this one is a view of, where it has all elements of it."""
-    _gathered: Gathered | None = None
-    """The whole value, for who has asked for an address to read it at."""
-
-    _run: ClassVar[Dispatcher]
-    _align: ClassVar[Callable[[torch.Tensor | None, Layout], torch.Tensor | None]]
-    _move: ClassVar[Callable[..., torch.Tensor]]
-    _entering: ClassVar[Callable[[torch.Tensor], torch.Tensor]]
-    _issuing: ClassVar[Callable[[bool], AbstractContextManager[None]]]
-    _refresh: ClassVar[Callable[[Iterable[torch.Tensor]], None]]
-    _note_unseen_write: ClassVar[Callable[[], None]]
-    _remember_apart: ClassVar[Callable[[Tensor, Tensor], Tensor]]
-    _text: ClassVar[Callable[[Tensor], str]]
-    _reduced: ClassVar[Callable[[Tensor], tuple[object, ...]]]
-    _address: ClassVar[Callable[[Tensor], int]]
-    _storage: ClassVar[Callable[[Tensor], torch.UntypedStorage]]
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -101,7 +63,7 @@ class Tensor(torch.Tensor):
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        return cls._run(func, args, kwargs or {})
+        return dispatch(func, args, kwargs or {})
 
     @property
     def mapping(self) -> DeviceMapping:
@@ -112,11 +74,6 @@ class Tensor(torch.Tensor):
         P('dp')
         """
         return self._asked if self._asked is not None else named_mapping(self._layout)
-
-    @property
-    def mesh(self) -> DeviceMesh:
-        """The mesh the tensor lies on."""
-        return self._layout.mesh
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -136,11 +93,7 @@ class Tensor(torch.Tensor):
         >>> weft.shard(torch.arange(3), weft.make_mesh({"dp": 2}), weft.P("dp")).local_shards
         [tensor([0, 1]), tensor([2])]
         """
-        return holding(self._layout).shards(tuple(map(lazy_clone, self._current())), self.shape)
-
-    def _held_shards(self) -> list[torch.Tensor]:
-        """The same in the very memory of the tensor."""
-        return holding(self._layout).shards(self._current(), self.shape)
+        return holding(self._layout).shards(tuple(map(lazy_clone, current(self))), self.shape)
 
     def wait(self) -> Self:
         """Waits for what an op with `async_op=True` has begun, and gives this tensor; any use of its elements does that too.
@@ -151,7 +104,7 @@ class Tensor(torch.Tensor):
         >>> y.wait() is y
         True
         """
-        _ = self._pieces
+        _ = self._value.pieces
         return self
 
     def done(self) -> bool:
@@ -161,13 +114,8 @@ class Tensor(torch.Tensor):
         >>> weft.shard(torch.arange(3), weft.make_mesh({"dp": 2}), weft.P("dp")).done()
         True
         """
-        return self._arriving is None or self._arriving.done()
-
-    def _current(self) -> Pieces:
-        """The pieces, read again where this is a view whose base was written to."""
-        if self._shown is not None:
-            Tensor._refresh((self,))
-        return self._pieces
+        source = self._value.source
+        return source is None or source.done()
 
     @property
     def is_distributed(self) -> bool:  # type: ignore[override]
@@ -191,25 +139,22 @@ class Tensor(torch.Tensor):
             layout = self._layout.resolved
             if value.dim() != layout.rank:
                 layout = Layout.replicated(layout.mesh, value.dim())
-            value = Tensor._move(Tensor._entering(value).detach(), layout, op="data")
+            value = move(entering(value).detach(), layout, op="data")
         become(self, cast(Tensor, value))
 
     def _get_data(self) -> torch.Tensor:
-        return Tensor._remember_apart(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
+        return remember_apart(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
 
     data = property(_get_data, _set_data)
 
     def _watch(self) -> None:
         """Brings the gradient of a leaf to the leaf's layout when it arrives."""
-        if not self._aligned and self.requires_grad and self.is_leaf:
-            self._aligned = True
-            # Not the tensor itself, which would live for ever, nor a weak reference, with which torch swaps no tensors.
-            state = self.__dict__
-
-            def aligned(grad: torch.Tensor | None) -> torch.Tensor | None:
-                return Tensor._align(grad, state["_layout"].resolved)
-
-            self.register_hook(aligned)  # type: ignore[no-untyped-call]
+        if (
+            self.requires_grad
+            and self.is_leaf
+            and not any(isinstance(hook, _Aligned) for hook in (self._backward_hooks or {}).values())
+        ):
+            self.register_hook(_Aligned(self.__dict__))  # type: ignore[no-untyped-call]
 
     def full_tensor(self) -> torch.Tensor:
         """The whole value as a plain torch tensor, in every process; differentiable.
@@ -218,7 +163,7 @@ class Tensor(torch.Tensor):
         >>> weft.shard(torch.arange(3), weft.make_mesh({"dp": 2}), weft.P("dp")).full_tensor()
         tensor([0, 1, 2])
         """
-        return Tensor._move(self, None, op="full_tensor")
+        return move(self, None, op="full_tensor")
 
     def redistribute(
         self,
@@ -243,8 +188,8 @@ class Tensor(torch.Tensor):
             mapping = PlacementMapping(self.mesh, placements)
         if not isinstance(mapping, DeviceMapping):
             raise TypeError(f"redistribute needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...))")
-        with Tensor._issuing(async_op):
-            return cast(Tensor, Tensor._move(self, mapping.layout(self.dim()), asked=mapping, op="redistribute"))
+        with issuing(async_op):
+            return cast(Tensor, move(self, mapping.layout(self.dim()), asked=mapping, op="redistribute"))
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """As in torch, and the layout stays; also takes a mapping, or a Weft device.
@@ -288,7 +233,7 @@ class Tensor(torch.Tensor):
     def _on(self, device: Device) -> Tensor:
         torch_device(device)
         single = NamedMapping(DeviceMesh.single(device), ())
-        return cast(Tensor, Tensor._move(self, single.layout(self.dim()), asked=single, op="to_device"))
+        return cast(Tensor, move(self, single.layout(self.dim()), asked=single, op="to_device"))
 
     def __float__(self) -> float:
         return as_number(super().__float__)
@@ -307,11 +252,11 @@ class Tensor(torch.Tensor):
 
     def data_ptr(self) -> int:
         """Where the value can be read, in one memory or a copy gathered on the host; refused where there is no such place."""
-        return Tensor._address(self)
+        return address(self)
 
     def untyped_storage(self) -> torch.UntypedStorage:
         """The memory that `data_ptr` points into; for reading."""
-        return Tensor._storage(self)
+        return storage(self)
 
     def numpy(self, *, force: bool = False) -> Any:
         """The whole value as a NumPy array."""
@@ -337,15 +282,15 @@ class Tensor(torch.Tensor):
         return self._only_piece().__dlpack_device__()
 
     def _only_piece(self) -> torch.Tensor:
-        if not self.mesh.is_single or len(self._pieces) != 1:
+        if not self.mesh.is_single or len(self._value.pieces) != 1:
             raise BufferError(
                 f"DLPack hands over one array, but this tensor lies on {self.mesh.num_devices} devices ({self.mesh}): "
                 "use x.full_tensor() for the whole, or x.local_shards[i] for one shard"
             )
-        return self._current()[0]
+        return current(self)[0]
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
-        return Tensor._text(self)
+        return text(self)
 
     def __format__(self, spec: str) -> str:
         if self.dim() == 0 and not self.is_meta:
@@ -357,14 +302,9 @@ class Tensor(torch.Tensor):
             return memo[id(self)]
         if not self.is_leaf:
             raise RuntimeError("only leaf tensors can be deep-copied: detach() this one first")
-        copied = wrap(
-            tuple(piece.clone() for piece in self._current()),
-            self._layout,
-            self.shape,
-            asked=self._asked,
-            dtype=self.dtype,
-            strides=dense_strides(tuple(self.shape), self.stride()),
-        )
+        pieces = tuple(piece.clone() for piece in current(self))
+        strides = dense_strides(tuple(self.shape), self.stride())
+        copied = public(wrap(pieces, self._layout, self.shape, asked=self._asked, dtype=self.dtype, strides=strides))
         memo[id(self)] = copied
         _carry_state(self, copied)
         if self.grad is not None:
@@ -377,15 +317,15 @@ class Tensor(torch.Tensor):
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return Tensor._reduced(self)
+        return reduced(self)
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[Layout, DeviceMapping | None]]:
         announce()
         check_compilable(self._layout.mesh)
         # Layouts are worked out for sizes that are known: another size is compiled anew.
-        for x in (self, *self._current()):
+        for x in (self, *current(self)):
             x._dynamo_static_indices = set(range(x.dim()))  # type: ignore[attr-defined]
-        return [f"_piece{i}" for i in range(len(self._pieces))], (self._layout, self._asked)
+        return [f"_piece{i}" for i in range(len(self._value.pieces))], (self._layout, self._asked)
 
     @staticmethod
     def __tensor_unflatten__(
@@ -395,11 +335,11 @@ class Tensor(torch.Tensor):
         outer_stride: Sequence[int],
     ) -> Tensor:
         pieces = tuple(inner[f"_piece{i}"] for i in range(len(inner)))
-        return wrap(pieces, meta[0], outer_size, asked=meta[1], strides=outer_stride)
+        return public(wrap(pieces, meta[0], outer_size, asked=meta[1], strides=outer_stride))
 
     def _stable_hash_for_caching(self) -> str:
         """For torch.compile: what code that is kept from one run to the next depends on."""
-        pieces = [(tuple(p.shape), p.stride(), p.dtype, p.device) for p in self._pieces]
+        pieces = [(tuple(p.shape), p.stride(), p.dtype, p.device) for p in self._value.pieces]
         facts = (self._layout, self._asked, tuple(self.shape), self.stride(), self.dtype, self.requires_grad, pieces)
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
@@ -413,177 +353,50 @@ class Tensor(torch.Tensor):
         """For torch.compile: this gradient in the layout that a compiled backward pass was traced with, or plain."""
         if expected is None:
             return self.full_tensor()
-        return cast(Tensor, Tensor._move(self, expected[0], asked=expected[1], op="gradient"))
+        return cast(Tensor, move(self, expected[0], asked=expected[1], op="gradient"))
+
+    def share_memory_(self) -> NoReturn:
+        """Refused: memory that processes share holds one whole tensor."""
+        raw_memory.refuse_sharing(self)
+
+    def apply_(self, function: Callable[..., raw_memory.Number]) -> Self:
+        """As in torch: replaces each element by what a Python function gives for it, the same in every process."""
+        raw_memory.written(self, "apply_", lambda whole: whole.apply_(function))
+        return self
+
+    def map_(self, y: torch.Tensor, function: Callable[..., raw_memory.Number]) -> Self:
+        """As in torch: replaces each element by what a Python function gives for it and that of another tensor."""
+        raw_memory.written(self, "map_", lambda whole, other: whole.map_(other, function), y)
+        return self
+
+    def map2_(
+        self, y: torch.Tensor, z: torch.Tensor, function: Callable[..., raw_memory.Number]
+    ) -> Self:
+        """As in torch: replaces each element by what a Python function gives for it and those of two other tensors."""
+        raw_memory.written(self, "map2_", lambda whole, *others: whole.map2_(*others, function), y, z)
+        return self
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_piece") and name[6:].isdecimal():
-            return self._pieces[int(name[6:])]
-        if name == "_pieces":
-            arriving = self._arriving
-            if arriving is not None:
-                # Where several threads wait for them, all get those of the first.
-                pieces = self.__dict__.setdefault("_pieces", arriving.wait())
-                self._arriving = None
-                return pieces
-            if "_pieces" in self.__dict__:  # another thread was quicker
-                return self.__dict__["_pieces"]
+            return self._value.pieces[int(name[6:])]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-def wrap(
-    pieces: Pieces,
-    layout: Layout,
-    shape: Sequence[int],
-    *,
-    asked: DeviceMapping | None = None,
-    dtype: torch.dtype | None = None,
-    strides: Sequence[int] | None = None,
-    offset: int | None = None,
-    device: torch.device | None = None,
-) -> Tensor:
-    """The tensor of this shape that these pieces make up; `device` where it has none here and is not on its mesh's."""
-    first = pieces[0] if pieces else None
-    if first is not None and holding(layout).unified:
-        strides = first.stride() if strides is None else strides
-        offset = int(first.storage_offset()) if offset is None else offset
-    tensor = torch.Tensor._make_wrapper_subclass(
-        Tensor,
-        shape,
-        strides=row_major(shape) if strides is None else strides,
-        storage_offset=offset or 0,
-        dtype=first.dtype if first is not None else dtype,
-        device=first.device if first is not None else device or residence(layout.mesh).device,
-        requires_grad=False,
-    )
-    tensor._layout = layout
-    tensor._pieces = pieces
-    if asked is not None:
-        tensor._asked = asked
-    return tensor
+class _Aligned:
+    """A hook that brings a gradient to the layout of its tensor, whatever that is by then."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        # Not the tensor itself, which would live for ever, nor a weak reference, with which torch swaps no tensors.
+        self._state = state
+
+    def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
+        return aligned(grad, self._state["_form"].layout.resolved)
 
 
-def wrap_arriving(
-    arriving: Arriving,
-    layout: Layout,
-    shape: Sequence[int],
-    dtype: torch.dtype,
-    strides: Sequence[int],
-    asked: DeviceMapping | None,
-) -> Tensor:
-    """The tensor of this shape whose pieces are on their way."""
-    tensor = wrap((), layout, shape, asked=asked, dtype=dtype, strides=strides)
-    del tensor._pieces
-    tensor._arriving = arriving
-    return tensor
-
-
-def wrap_whole(whole: torch.Tensor, layout: Layout) -> Tensor:
-    """The tensor that a whole value in one memory is: `wrap` for the path that every small op takes."""
-    tensor = torch.Tensor._make_wrapper_subclass(
-        Tensor,
-        whole.shape,
-        strides=whole.stride(),
-        storage_offset=whole.storage_offset(),
-        dtype=whole.dtype,
-        device=whole.device,
-    )
-    tensor._layout = layout
-    tensor._pieces = (whole,)
-    return tensor
-
-
-def wrap_total(
-    value: torch.Tensor,
-    layout: Layout,
-    contributions: Contributions,
-    written: list[bool],
-    asked: DeviceMapping | None = None,
-) -> Tensor:
-    """The pending tensor in one memory whose whole value is known; tensors that share memory share `written`."""
-    tensor = wrap_whole(value, layout)
-    del tensor._pieces  # its value is no contribution
-    tensor._total = Total(value, written)
-    tensor._arriving = contributions
-    if asked is not None:
-        tensor._asked = asked
-    return tensor
-
-
-class Stand:
-    """What views show: a tensor, or what it was before it became another."""
-
-    __slots__ = ("__weakref__", "has_become", "tensor")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self.has_become = False
-
-
-def stand_of(x: Tensor) -> Stand:
-    """What views of a tensor are to hold, instead of the tensor itself."""
-    stand = None if x._stand is None else x._stand()
-    if stand is None:
-        stand = Stand(x)
-        x._stand = weakref.ref(stand)  # the stand holds the tensor, and is held by views only
-    return stand
-
-
-def as_it_is(x: Tensor) -> Tensor:
-    """Another tensor with the same memory, which stays what it is when `x` becomes another."""
-    copied = wrap(
-        x._pieces,
-        x._layout,
-        x.shape,
-        asked=x._asked,
-        dtype=x.dtype,
-        strides=x.stride(),
-        offset=int(x.storage_offset()),
-    )
-    copied._shown, copied._total = x._shown, x._total
-    return copied
-
-
-def become(x: Tensor, value: Tensor) -> None:
-    """Makes a tensor what another one is: the same object for whoever holds it, with the other's shape and memory."""
-    note_write()
-    stand = None if x._stand is None else x._stand()
-    if stand is not None:
-        stand.tensor, stand.has_become = as_it_is(x), True
-    # What it was is counted anew. Said also where no view is left: when one goes, processes may not agree on.
-    Tensor._note_unseen_write()
-    pieces = value._pieces
-    torch.Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
-    x._layout, x._pieces, x._asked, x._resolved, x._shown, x._turned, x._total, x._stand = (
-        value._layout,
-        pieces,
-        value._asked,
-        None,
-        value._shown,
-        None,
-        value._total,
-        None,
-    )
-
-
-OWN_STATE = (
-    "_layout",
-    "_pieces",
-    "_asked",
-    "_resolved",
-    "_resolved_at",
-    "_aligned",
-    "_arriving",
-    "_shown",
-    "_turned",
-    "_total",
-    "_stand",
-    "_gathered",
-    # of folded tensors
-    "_of",
-    "_groups",
-    "_written",
-    "_later",
-)
+def public(x: torch.Tensor) -> Tensor:
+    """A sharded tensor as the class that users know, which it always is."""
+    assert isinstance(x, Tensor)
+    return x
 
 
 def _carry_state(source: Tensor, target: Tensor) -> None:

@@ -6,12 +6,12 @@ from typing import cast
 
 import torch
 
+from ..engine.moves.movement import to_plain
+from ..engine.sharded import ShardedTensor
+from ..engine.single_run import leaves_out
 from ..runtime.holding import holding
 from ..runtime.process_group import world
 from ..sharding.layout import Layout
-from .movement import to_plain
-from .single_run import leaves_out
-from .tensor import Tensor
 
 __all__ = ["text"]
 
@@ -32,7 +32,7 @@ def short_dtype(dtype: torch.dtype) -> str:
     return _SHORT[letters] + name[len(letters) :] if letters in _SHORT else name
 
 
-def text(x: Tensor) -> str:
+def text(x: ShardedTensor) -> str:
     """What `print(x)` shows. Values that lie in other processes are not fetched for it."""
     layout = x._layout
     dims = ", ".join(
@@ -48,11 +48,11 @@ def text(x: Tensor) -> str:
     )
     where = str(layout.mesh) if not layout.mesh.is_single else str(layout.mesh.devices[0])
     head = f"Tensor({short_dtype(x.dtype)}[{dims}] on {where}{waiting}{grad})"
-    if x.numel() > _SHOWN or not x._pieces or not _is_known(layout):
+    if x.numel() > _SHOWN or not x._value.pieces or not _is_known(layout):
         return head
-    if any(isinstance(piece, torch._subclasses.FakeTensor) or piece.is_meta for piece in x._pieces):
+    if any(isinstance(piece, torch._subclasses.FakeTensor) or piece.is_meta for piece in x._value.pieces):
         return head
-    values = repr(to_plain(cast(Tensor, x.detach())).cpu())
+    values = repr(to_plain(cast(ShardedTensor, x.detach())).cpu())
     return f"{head}\n{values[len('tensor(') : -1] if values.startswith('tensor(') else values}"
 
 
@@ -61,6 +61,3 @@ def _is_known(layout: Layout) -> bool:
     if world.current().count == 1:
         return len(holding(layout).residence.owned) == layout.mesh.num_devices
     return layout.is_replicated and not leaves_out(layout.mesh)
-
-
-Tensor._text = staticmethod(text)

@@ -1,0 +1,1 @@
+"""The engine: one way through for every op on sharded tensors."""

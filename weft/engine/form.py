@@ -1,0 +1,65 @@
+"""`Form`: all that is known of a sharded tensor without looking at its values. Tensors of one form are treated alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+
+from ..runtime.machine import forget_with_residences
+from ..sharding.layout import Layout
+
+__all__ = ["Form", "form_of"]
+
+
+@final
+class Form:
+    """Layout, shape, strides, dtype and device, as of the whole tensor. Interned: what is the same is one object.
+
+    Two of one kind may be about after the table was emptied; they are told apart then, which costs a look-up and no more.
+    """
+
+    __slots__ = ("device", "dtype", "layout", "shape", "strides")
+
+    def __init__(
+        self,
+        layout: Layout,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.layout, self.shape, self.strides, self.dtype, self.device = layout, shape, strides, dtype, device
+
+    def __repr__(self) -> str:
+        return f"Form({self.dtype}{list(self.shape)} in {self.layout}, strides {list(self.strides)}, {self.device})"
+
+
+_forms: dict[tuple[object, ...], Form] = {}
+"""At most `_MOST_FORMS`, then it is emptied; also emptied when devices change places."""
+_MOST_FORMS = 1 << 16
+forget_with_residences(_forms.clear)
+
+
+def form_of(
+    layout: Layout, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> Form:
+    """The form with these facts.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> layout = Layout(make_mesh({"x": 2}), (("x",),))
+    >>> facts = layout, (4,), (1,), torch.float32, torch.device("cpu")
+    >>> form_of(*facts) is form_of(*facts)
+    True
+    """
+    key = (layout, tuple(shape), tuple(strides), dtype, device)
+    try:
+        known = _forms.get(key)
+    except TypeError:  # sizes that a compiler has not settled have no hash
+        return Form(*key)
+    if known is None:
+        if len(_forms) >= _MOST_FORMS:
+            _forms.clear()
+        known = _forms[key] = Form(*key)
+    return known

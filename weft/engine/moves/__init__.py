@@ -1,0 +1,1 @@
+"""Moving values between layouts, and between plain and sharded tensors."""

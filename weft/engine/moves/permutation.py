@@ -1,0 +1,139 @@
+"""`ppermute`: shards change places. It is linear, and its transpose is the inverse permutation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ...runtime import run
+from ...runtime.holding import Pieces
+from ...runtime.run import Route
+from ...runtime.strides import in_order, row_major
+from ...sharding.geometry import Box, box, box_shape
+from ...sharding.layout import Layout
+from ...watch import comm_log
+from ..sharded import ShardedTensor, wrap
+from ..views.copy_views import current
+from .asynchrony import begun, is_issuing
+from .movement import is_recorded, layout_of, move
+
+__all__ = ["permute"]
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def permute(x: torch.Tensor, permutation: Iterable[tuple[int, int]]) -> torch.Tensor:
+    """Device `dst` gets what device `src` holds, for each (src, dst); the others get zeros."""
+    layout = layout_of(x)
+    assert layout is not None
+    pairs = _checked(permutation, layout.mesh.num_devices)
+    _route(layout, tuple(x.shape), pairs)
+    if is_recorded(x):
+        return _Permute.apply(x, pairs)  # type: ignore[no-any-return, no-untyped-call]
+    return _Permute.forward(x, pairs)
+
+
+class _Permute(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+        assert isinstance(x, ShardedTensor)
+        layout, shape = x._layout, tuple(x.shape)
+        _log(layout, shape, x.dtype.itemsize, pairs)
+        route, dtype = _route(layout, shape, pairs), x.dtype
+        pieces = current(x)
+        strides = row_major(shape)
+
+        def permuted(pieces: Pieces) -> Pieces:
+            return tuple(in_order(piece, strides) for piece in run.permute(pieces, layout, shape, route, dtype))
+
+        if is_issuing():
+            return begun(x, layout, x._asked, strides, permuted)
+        return wrap(permuted(pieces), layout, shape, asked=x._asked, dtype=dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        layout = layout_of(inputs[0])
+        assert layout is not None
+        ctx.pairs, ctx.layout = inputs[1], layout.resolved
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return permute(move(grad, ctx.layout, op="ppermute backward"), ((dst, src) for src, dst in ctx.pairs)), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, _: None) -> torch.Tensor:
+        return permute(move(tangent, ctx.layout, op="ppermute"), ctx.pairs)
+
+    @staticmethod
+    def vmap(
+        info: object, in_dims: tuple[int | None, None], x: torch.Tensor, pairs: Pairs
+    ) -> tuple[torch.Tensor, int | None]:
+        return permute(x, pairs), in_dims[0]
+
+
+def _checked(permutation: Iterable[tuple[int, int]], count: int) -> Pairs:
+    pairs = tuple((src, dst) for src, dst in permutation)
+    for name, indices in (("source", [src for src, _ in pairs]), ("destination", [dst for _, dst in pairs])):
+        for index in indices:
+            if isinstance(index, bool) or not isinstance(index, int):
+                raise TypeError(f"ppermute takes pairs of device indices, but got the {name} {index!r}")
+            if not 0 <= index < count:
+                raise ValueError(f"ppermute: {name} {index} is outside the mesh: it has devices 0 to {count - 1}")
+        if len(set(indices)) != len(indices):
+            twice = next(i for i in indices if indices.count(i) > 1)
+            raise ValueError(
+                f"ppermute: {name} {twice} stands twice in {list(pairs)!r}: every device sends and receives at most once"
+            )
+    return pairs
+
+
+@lru_cache(maxsize=1024)
+def _route(layout: Layout, shape: tuple[int, ...], pairs: Pairs) -> Route:
+    """For each box (and contribution) that is received, the slot it comes from; replicas must agree."""
+    mesh = layout.mesh
+    source_of = {dst: src for src, dst in pairs}
+    pending = [mesh.index_of[axis] for axis in layout.pending_axes]
+    seen: dict[Box, tuple[int, Box | None]] = {}
+    for slot in range(mesh.num_devices):
+        where = box(layout, shape, slot)
+        source = source_of.get(slot)
+        origin = None if source is None else box(layout, shape, source)
+        if origin is not None and box_shape(origin) != box_shape(where):
+            raise ValueError(
+                f"ppermute needs equal local shapes, but device {source} holds {box_shape(origin)} and device {slot} holds {box_shape(where)}: "
+                "pad the tensor so that it splits evenly"
+            )
+        if pending and source is not None and any(mesh.coords(source)[i] != mesh.coords(slot)[i] for i in pending):
+            raise ValueError(
+                f"ppermute from device {source} to {slot} would mix contributions of the pending reduction over "
+                f"{', '.join(map(repr, layout.pending_axes))}: all_reduce first"
+            )
+        if math.prod(box_shape(where)):
+            first, known = seen.setdefault(where, (slot, origin))
+            if known != origin:
+                raise ValueError(
+                    f"ppermute: devices {first} and {slot} hold replicas of one shard, but would receive different shards: "
+                    "permute all replicas alike, or split the tensor over that axis"
+                )
+    return tuple(source_of.get(slot) for slot in range(mesh.num_devices))
+
+
+def _log(layout: Layout, shape: tuple[int, ...], itemsize: int, pairs: Pairs) -> None:
+    if not comm_log.is_logging():
+        return
+    received = [math.prod(box_shape(box(layout, shape, dst))) * itemsize for src, dst in pairs if src != dst]
+    comm_log.log_step(
+        "permute",
+        layout.mesh.axis_names,
+        layout,
+        layout,
+        shape,
+        max(received, default=0),
+        sum(received),
+        "ppermute",
+        implicit=False,
+    )

@@ -1,0 +1,137 @@
+"""Resolving pending tensors: each once, and those that are views of one another together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from ..op_kind import is_elementwise, kind_of
+from ..sharded import ShardedTensor
+from ..total import last_write
+from ..views.copy_views import is_current, remember_resolved
+from .movement import moved
+
+__all__ = ["Turned", "is_expanded", "is_resolved", "note_computed", "note_turned", "resolve"]
+
+aten = torch.ops.aten
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+_TURNS = frozenset(
+    {
+        aten.t.default,
+        aten.transpose.int,
+        aten.permute.default,
+        aten.unsqueeze.default,
+        aten.view.default,
+        aten.expand.default,
+    }
+)
+"""Views of all elements: what is resolved of one is resolved of the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Which pending tensor another is a view of, while that has the memory it had, and the view."""
+
+    base: ShardedTensor
+    memory: object
+    again: Callable[[ShardedTensor], ShardedTensor]
+    writes: int | None = None
+    """Where it is no view, but was computed of one: how many writes there had been, after any of which it is another."""
+    is_resolved: bool = False
+    """Whether what it was computed of had been resolved by then."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it still is what it was when this was noted."""
+        return _memory(self.base) is self.memory and self.writes in (None, last_write())
+
+
+def note_turned(
+    func: torch._ops.OpOverload,
+    view: ShardedTensor,
+    base: ShardedTensor,
+    again: Callable[[ShardedTensor], ShardedTensor],
+) -> None:
+    """Notes that a tensor is a view of all elements of a pending one."""
+    if base._layout.pending and func in _TURNS:
+        view._value.turned = Turned(base, _memory(base), again)
+
+
+def _memory(x: ShardedTensor) -> object:
+    """An object that a tensor keeps as long as it keeps its memory."""
+    return x._value.pieces if x._value.total is None else x._value.total
+
+
+def note_computed(func: torch._ops.OpOverload, result: object, args: Args, kwargs: Kwargs) -> None:
+    """Notes what a pending result was computed of, element by element, where that is resolved for less, or was already."""
+    if not isinstance(result, ShardedTensor) or not result._layout.pending:
+        return
+    if not is_elementwise(func) or not kind_of(func).is_pure:
+        return
+    given = [at for at, x in enumerate(args) if isinstance(x, torch.Tensor)]
+    waiting = [
+        at for at in given if isinstance(args[at], ShardedTensor) and cast(ShardedTensor, args[at])._layout.pending
+    ]
+    if not waiting:
+        return
+    x = cast(ShardedTensor, args[waiting[0]])
+    if len(given) == 1 and is_expanded(x) and x._layout is result._layout and x.shape == result.shape:
+        _note_expanded(func, result, args, kwargs, given[0])
+    elif all(is_resolved(cast(ShardedTensor, args[at])) for at in waiting):
+
+        def again(first: ShardedTensor) -> ShardedTensor:
+            here = list(args)
+            here[waiting[0]] = first
+            for at in waiting[1:]:
+                here[at] = resolve(cast(ShardedTensor, args[at]), str(func))
+            return cast(ShardedTensor, func(*here, **kwargs))
+
+        result._value.turned = Turned(x, _memory(x), again, last_write(), is_resolved=True)
+
+
+def _note_expanded(func: torch._ops.OpOverload, result: ShardedTensor, args: Args, kwargs: Kwargs, at: int) -> None:
+    turned = cast(ShardedTensor, args[at])._value.turned
+    assert turned is not None
+
+    def again(base: ShardedTensor) -> ShardedTensor:
+        here = list(args)
+        here[at] = turned.again(base)
+        return cast(ShardedTensor, func(*here, **kwargs))
+
+    result._value.turned = Turned(turned.base, turned.memory, again, last_write())
+
+
+def is_expanded(x: ShardedTensor) -> bool:
+    """Whether a pending tensor is an expanded view of a smaller one, or computed of one, which is resolved in its stead."""
+    return x._value.turned is not None and x._value.turned.base.numel() < x.numel() and x._value.turned.holds
+
+
+def is_resolved(x: ShardedTensor) -> bool:
+    """Whether the resolved form of a pending tensor is there, or computed without moving anything.
+
+    What moves depends on that; the layouts that are chosen never do.
+    """
+    if x._value.resolved is not None and is_current(x):
+        return True
+    turned = x._value.turned
+    return turned is not None and turned.is_resolved and turned.holds
+
+
+def resolve(x: ShardedTensor, op: str) -> ShardedTensor:
+    """A pending tensor with nothing pending; it is kept, for the ops after this one and for other views of the same."""
+    if x._value.resolved is not None and is_current(x):
+        return x._value.resolved
+    result = None
+    if x._value.turned is not None and x._value.turned.holds:
+        result = x._value.turned.again(resolve(x._value.turned.base, op))
+    if result is None or result._layout is not x._layout.resolved:
+        result = moved(x, x._layout.resolved, op, implicit=True)
+    remember_resolved(x, result)
+    if x._value.turned is not None and x._value.turned.is_resolved:
+        x._value.turned = None  # what it was computed of need not stay for its sake
+    return result

@@ -1,0 +1,148 @@
+"""`ShardedTensor`: what every room knows of a tensor: its form, its value, and the mapping that a user asked for.
+
+`weft.Tensor` is the one class that derives from it; it adds what users call.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import ClassVar, final
+
+import torch
+
+from ..runtime.holding import Pieces, holding
+from ..runtime.machine import residence
+from ..runtime.strides import row_major
+from ..sharding.layout import Layout
+from ..sharding.mapping import DeviceMapping
+from ..sharding.mesh import DeviceMesh
+from .form import Form, form_of
+from .total import Contributions, Total
+from .value import Source, Value
+
+__all__ = ["ShardedTensor", "Stand", "as_it_is", "stand_of", "wrap", "wrap_total", "wrap_whole"]
+
+
+class ShardedTensor(torch.Tensor):
+    """A tensor that lies in pieces."""
+
+    _form: Form
+    _value: Value
+    _asked: DeviceMapping | None = None
+    """The mapping the user asked for, where the layout came from one."""
+
+    final: ClassVar[type[ShardedTensor]]
+    """The class that tensors are made of."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if ShardedTensor in cls.__bases__:
+            ShardedTensor.final = cls
+
+    @property
+    def _layout(self) -> Layout:
+        return self._form.layout
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The mesh the tensor lies on."""
+        return self._form.layout.mesh
+
+
+OWN_STATE = ("_form", "_value", "_asked")
+"""The attributes that are Weft's, not a user's or torch's."""
+
+
+def wrap(
+    pieces: Pieces,
+    layout: Layout,
+    shape: Sequence[int],
+    *,
+    asked: DeviceMapping | None = None,
+    dtype: torch.dtype | None = None,
+    strides: Sequence[int] | None = None,
+    offset: int | None = None,
+    device: torch.device | None = None,
+) -> ShardedTensor:
+    """The tensor of this shape that these pieces make up; `device` where it has none here and is not on its mesh's."""
+    first = pieces[0] if pieces else None
+    if first is not None:
+        dtype, device = first.dtype, first.device
+        if holding(layout).unified:
+            strides = first.stride() if strides is None else strides
+            offset = int(first.storage_offset()) if offset is None else offset
+    assert dtype is not None
+    strides = row_major(shape) if strides is None else strides
+    form = form_of(layout, shape, strides, dtype, device or residence(layout.mesh).device)
+    return made(form, Value(pieces), offset or 0, asked)
+
+
+def made(form: Form, value: Value, offset: int = 0, asked: DeviceMapping | None = None) -> ShardedTensor:
+    """The tensor of a form that holds a value."""
+    tensor = torch.Tensor._make_wrapper_subclass(
+        ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device
+    )
+    tensor._form = form
+    tensor._value = value
+    if asked is not None:
+        tensor._asked = asked
+    return tensor
+
+
+def wrap_arriving(
+    source: Source,
+    layout: Layout,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    strides: Sequence[int],
+    asked: DeviceMapping | None,
+) -> ShardedTensor:
+    """The tensor of this shape whose pieces are on their way."""
+    form = form_of(layout, shape, strides, dtype, residence(layout.mesh).device)
+    return made(form, Value(source=source), asked=asked)
+
+
+def wrap_whole(whole: torch.Tensor, layout: Layout) -> ShardedTensor:
+    """The tensor that a whole value in one memory is."""
+    form = form_of(layout, whole.shape, whole.stride(), whole.dtype, whole.device)
+    return made(form, Value((whole,)), int(whole.storage_offset()))
+
+
+def wrap_total(
+    whole: torch.Tensor,
+    layout: Layout,
+    contributions: Contributions,
+    written: list[bool],
+    asked: DeviceMapping | None = None,
+) -> ShardedTensor:
+    """The pending tensor in one memory whose whole value is known; tensors that share memory share `written`."""
+    form = form_of(layout, whole.shape, whole.stride(), whole.dtype, whole.device)
+    value = Value(source=contributions)  # the whole is no contribution
+    value.total = Total(whole, written)
+    return made(form, value, int(whole.storage_offset()), asked)
+
+
+@final
+class Stand:
+    """What views show: a tensor, or what it was before it became another."""
+
+    __slots__ = ("__weakref__", "has_become", "tensor")
+
+    def __init__(self, tensor: ShardedTensor) -> None:
+        self.tensor = tensor
+        self.has_become = False
+
+
+def stand_of(x: ShardedTensor) -> Stand:
+    """What views of a tensor are to hold, instead of the tensor itself."""
+    stand = None if x._value.stand is None else x._value.stand()
+    if stand is None:
+        stand = Stand(x)
+        x._value.stand = weakref.ref(stand)  # the stand holds the tensor, and is held by views only
+    return stand
+
+
+def as_it_is(x: ShardedTensor) -> ShardedTensor:
+    """Another tensor with the same memory, which stays what it is when `x` becomes another."""
+    return made(x._form, x._value.taken(), int(x.storage_offset()), x._asked)

@@ -1,0 +1,113 @@
+"""Ops without a rule that every process runs once, on whole values, those that hold no shard included.
+
+- Random ops: all devices must get the same numbers, and all generators must move on alike.
+- Ops that give a number, or tensors whose size depends on values, on a mesh that leaves some processes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import cast
+
+import torch
+
+from ..runtime.machine import residence
+from ..runtime.process_group import world
+from ..sharding.layout import Layout
+from ..sharding.mesh import DeviceMesh
+from .local_run import swapped, written_argument
+from .moves.movement import from_plain
+from .op_kind import kind_of
+from .sharded import ShardedTensor
+from .writes.writing import store, written_tensors
+
+__all__ = ["is_foreseen", "is_random", "leaves_out", "needs_single_run", "run_once", "writes_beside"]
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+
+@lru_cache(maxsize=8192)
+def is_random(func: torch._ops.OpOverload) -> bool:
+    """Whether an op draws random numbers.
+
+    >>> is_random(torch.ops.aten.bernoulli.default), is_random(torch.ops.aten.add.Tensor)
+    (True, False)
+    """
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+@lru_cache(maxsize=8192)
+def is_foreseen(func: torch._ops.OpOverload) -> bool:
+    """Whether the shapes and dtypes of its inputs tell what an op gives.
+
+    >>> is_foreseen(torch.ops.aten.mm.default), is_foreseen(torch.ops.aten.nonzero.default)
+    (True, False)
+    """
+    if torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
+        return False
+    return all("Tensor" in str(output.type) for output in func._schema.returns)
+
+
+@lru_cache(maxsize=8192)
+def _is_told(func: torch._ops.OpOverload) -> bool:
+    """Whether torch tells what an op gives without computing it."""
+    return is_foreseen(func) and bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta"))
+
+
+def leaves_out(mesh: DeviceMesh) -> bool:
+    """Whether some process owns no device of a mesh."""
+    count = world.current().count
+    return count > 1 and len(set(residence(mesh).owners)) < count
+
+
+def needs_single_run(func: torch._ops.OpOverload, mesh: DeviceMesh) -> bool:
+    """Whether an op without a rule has to be run by every process on whole values."""
+    if is_random(func):
+        return len(set(residence(mesh).memories)) > 1 or leaves_out(mesh)
+    return leaves_out(mesh) and not _is_told(func)
+
+
+@lru_cache(maxsize=8192)
+def writes_beside(func: torch._ops.OpOverload) -> bool:
+    """Whether an op writes to arguments that it does not return.
+
+    >>> writes_beside(torch.ops.aten.rrelu_with_noise.default), writes_beside(torch.ops.aten.add_.Tensor)
+    (True, False)
+    """
+    returned = sum(1 for output in func._schema.returns if output.alias_info is not None and output.alias_info.is_write)
+    return len(kind_of(func).written) > returned
+
+
+def run_once(
+    func: torch._ops.OpOverload,
+    args: Args,
+    kwargs: Kwargs,
+    tensors: Sequence[torch.Tensor],
+    values: Sequence[torch.Tensor],
+    mesh: DeviceMesh,
+) -> object:
+    """Runs an op on whole values of tensors, the same in every process; tensors that it gives are replicated."""
+    plain = iter(values)
+    result = func(*cast(Args, swapped(args, plain)), **cast(Kwargs, swapped(kwargs, plain)))
+    if writes_beside(func):
+        written = list(written_tensors(func, args, kwargs))
+        for x, value in zip(tensors, values, strict=True):
+            if any(x is each for each in written):
+                store(cast(ShardedTensor, x), value, str(func))
+    if not isinstance(result, (tuple, list)):
+        return _given(func, 0, result, args, kwargs, mesh)
+    return type(result)([_given(func, k, value, args, kwargs, mesh) for k, value in enumerate(result)])
+
+
+def _given(
+    func: torch._ops.OpOverload, position: int, value: object, args: Args, kwargs: Kwargs, mesh: DeviceMesh
+) -> object:
+    if not isinstance(value, torch.Tensor):
+        return value
+    same = written_argument(func, position, args, kwargs)
+    if isinstance(same, ShardedTensor):
+        store(same, value, str(func))
+        return same
+    return from_plain(value, Layout.replicated(mesh, value.dim()))

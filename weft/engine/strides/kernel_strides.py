@@ -1,0 +1,132 @@
+"""Kernels of the host that lay results out otherwise than torch's own account of them, which knows no memory, says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch._prims_common import make_channels_last_strides_for, suggest_memory_format
+
+from ...rules.registry import Spec
+from ...runtime.strides import Strides, row_major
+from .fourier_strides import of_complex, of_half, of_real
+
+__all__ = ["as_laid_by_kernel", "is_elementwise"]
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Laid = Callable[[Sequence[torch.Tensor], Spec], Strides | None]
+"""(tensors of the call, without memory; a result) -> the strides that it really has; None: those that torch says."""
+
+
+def is_elementwise(func: Op) -> bool:
+    """Whether the strides of an op's results are those of any elementwise op."""
+    return (torch.Tag.pointwise in func.tags and func not in _LAID) or func in _UNTAGGED
+
+
+_UNTAGGED = frozenset({aten.floor_divide.default, aten.masked_fill_.Scalar, aten.masked_fill_.Tensor})
+"""Ops of which torch does not say that they are elementwise, and whose account without memory is another than its kernels'."""
+
+
+def as_laid_by_kernel(
+    func: Op, args: Sequence[object], tensors: Sequence[torch.Tensor], specs: Sequence[Spec | None]
+) -> list[Spec | None]:
+    """The results of a call with the strides that kernels of the host give them."""
+    fourier = _FOURIER.get(func)
+    if fourier is not None and len(args) > 1:
+        (spec,) = specs
+        assert spec is not None
+        return [replace(spec, strides=fourier(args, tensors[0], spec.shape) or spec.strides)]
+    laid = _LAID.get(func)
+    if laid is None:
+        return list(specs)
+    return [spec if spec is None else replace(spec, strides=laid(tensors, spec) or spec.strides) for spec in specs]
+
+
+def _row_major(_: Sequence[torch.Tensor], spec: Spec) -> Strides:
+    return row_major(spec.shape)
+
+
+def _row_major_of_complex(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
+    return row_major(spec.shape) if tensors[0].is_complex() else None
+
+
+def _as_suggested(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
+    """Channels last where the input is, else row by row."""
+    x = tensors[0]
+    if spec.ndim != x.dim() or x.dim() not in (4, 5):
+        return row_major(spec.shape)
+    if suggest_memory_format(x) is torch.contiguous_format:
+        return row_major(spec.shape)
+    return tuple(make_channels_last_strides_for(spec.shape))
+
+
+def _of_convolution(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
+    """Along one dim of space, another is put in, and a weight that then looks like channels last is taken for it."""
+    if any(x.dim() != spec.ndim for x in tensors[:2]):
+        return None
+    if spec.ndim == 5 and spec.dtype is torch.float64:
+        return row_major(spec.shape)  # the library that takes volumes with channels last takes no doubles
+    images = [tensors[1].unsqueeze(2)] if spec.ndim == 3 else tensors[:2]
+    if all(suggest_memory_format(x) is torch.contiguous_format for x in images):
+        return None
+    if spec.ndim > 3:
+        return tuple(make_channels_last_strides_for(spec.shape))
+    batch, channel, _, place = make_channels_last_strides_for((*spec.shape[:2], 1, spec.shape[2]))
+    return batch, channel, place
+
+
+def _of_matrices(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
+    """Column by column, as LAPACK does."""
+    if spec.ndim != tensors[0].dim():
+        return None
+    *lead, rows, columns = spec.shape
+    *strides, first, second = row_major((*lead, columns, rows))
+    return *strides, second, first
+
+
+_LAID: dict[Op, Laid] = {
+    aten.angle.default: _row_major_of_complex,
+    **dict.fromkeys(
+        (
+            aten.masked_fill.Scalar,
+            aten.masked_fill.Tensor,
+            aten.pow.Scalar,
+            aten.mvlgamma.default,
+            aten.log_sigmoid_forward.default,
+            aten.mse_loss_backward.default,
+            aten.smooth_l1_loss_backward.default,
+            aten.huber_loss_backward.default,
+            aten._log_softmax_backward_data.default,
+            aten.normal.Tensor_Tensor,
+            aten.poisson.default,
+            aten._standard_gamma.default,
+        ),
+        _row_major,
+    ),
+    **dict.fromkeys(
+        (
+            aten.native_batch_norm.default,
+            aten._native_batch_norm_legit.default,
+            aten._native_batch_norm_legit.no_stats,
+            aten._batch_norm_with_update.default,
+            aten._batch_norm_no_update.default,
+            aten.pixel_shuffle.default,
+            aten.channel_shuffle.default,
+            aten.max_unpool2d.default,
+            aten.reflection_pad2d.default,
+            aten.replication_pad2d.default,
+            aten.replication_pad2d_backward.default,
+        ),
+        _as_suggested,
+    ),
+    **dict.fromkeys((aten.convolution.default, aten.convolution_backward.default), _of_convolution),
+    **dict.fromkeys((aten._linalg_svd.default, aten.linalg_eig.default), _of_matrices),
+}
+
+_FOURIER = {
+    aten._fft_r2c.default: of_real,
+    aten._fft_c2c.default: of_complex,
+    aten._fft_c2r.default: of_half,
+}

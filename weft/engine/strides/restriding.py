@@ -1,0 +1,49 @@
+"""What is put together by other means than an op itself lies in memory as the op would have laid it."""
+
+from __future__ import annotations
+
+import torch
+
+from ...runtime.holding import holding
+from ...runtime.strides import Strides, in_order, is_in_order
+from ..op_plan import tensors_in
+from ..sharded import ShardedTensor, wrap
+from ..single_run import is_foreseen
+from .whole_results import Args, Kwargs, whole_results
+
+__all__ = ["as_op_gives", "with_strides"]
+
+_GIVES_VIEWS = frozenset({torch.ops.aten._unsafe_view.default})
+"""Ops that only read, by their schema, and give views all the same."""
+
+
+def as_op_gives(
+    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object, *, whole: bool = False
+) -> object:
+    """The results of an op with the strides that plain torch gives them.
+
+    In one memory an op mostly runs as it is; `whole` says that it did not, so that they have to be looked at there too.
+    """
+    values = result if isinstance(result, (tuple, list)) else (result,)
+    if func in _GIVES_VIEWS or isinstance(result, list) or not is_foreseen(func):
+        return result
+    if not any(isinstance(x, ShardedTensor) and (whole or not holding(x._layout).unified) for x in values):
+        return result
+    try:
+        specs = whole_results(func, args, kwargs, tensors_in(args, kwargs))
+    except RuntimeError:  # of some ops torch can tell nothing without the values: what they gave lies as it came
+        return result
+    strided = [
+        x if spec is None or spec.strides is None or not isinstance(x, ShardedTensor) else with_strides(x, spec.strides)
+        for x, spec in zip(values, specs, strict=True)
+    ]
+    return type(result)(strided) if isinstance(result, (tuple, list)) else strided[0]
+
+
+def with_strides(x: ShardedTensor, strides: Strides) -> ShardedTensor:
+    """A tensor that nobody else has, with these strides; it is itself where it has them."""
+    same = not x.numel() or all(a == b or n == 1 for a, b, n in zip(x.stride(), strides, x.shape, strict=True))
+    if same and (holding(x._layout).unified or all(is_in_order(piece, strides) for piece in x._value.pieces)):
+        return x
+    pieces = tuple(in_order(piece, strides) for piece in x._value.pieces)
+    return wrap(pieces, x._layout, x.shape, asked=x._asked, dtype=x.dtype, strides=strides)

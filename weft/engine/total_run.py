@@ -1,0 +1,138 @@
+"""Running an op that leaves a reduction pending, in one memory: once, on whole values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import torch
+
+from ..rules.registry import Rule
+from ..runtime.holding import holding
+from ..runtime.in_process import lazy_clone
+from ..sharding.layout import Layout
+from .compiling import is_traced
+from .local_run import called, run_everywhere
+from .moves.movement import spread
+from .op_kind import OpKind, kind_of
+from .quick import Call, quick
+from .schedule import Schedule
+from .sharded import ShardedTensor, Stand, stand_of, wrap, wrap_total
+from .total import Contributions, Origin, known_total
+
+__all__ = ["TotalCall", "total_call"]
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+_SMALL = 1 << 20
+_MOST_KEPT = 8
+"""A pending tensor keeps what it was computed from if that is at most so many times as large as itself, or small."""
+
+
+def total_call(
+    func: torch._ops.OpOverload,
+    tensors: Sequence[torch.Tensor],
+    inputs: tuple[Layout, ...],
+    schedule: Schedule,
+    rule: Rule | None,
+) -> TotalCall | None:
+    """How an op runs on whole values and leaves a reduction pending, where it can."""
+    kind = kind_of(func)
+    if not _may_be_total(kind, schedule):
+        return None
+    keeps = kind.viewed is not None or _may_keep(tensors, schedule)
+    # Without the inputs there are no contributions later; now they cost what reading the inputs does, but those that are
+    # pending may have to be computed for it.
+    if not keeps and not any(isinstance(x, ShardedTensor) and x._layout.pending for x in tensors):
+        return None
+    return TotalCall(func, inputs, schedule, rule, quick(func), kind.viewed is not None, keeps)
+
+
+def _may_be_total(kind: OpKind, schedule: Schedule) -> bool:
+    layouts = schedule.outputs
+    if kind.written or kind.outs or kind.viewed not in (None, 0) or not layouts:
+        return False
+    if not any(layout.pending for layout in layouts) or not all(holding(layout).unified for layout in layouts):
+        return False
+    return kind.viewed is None or all(layout.pending for layout in layouts)
+
+
+def _may_keep(tensors: Sequence[torch.Tensor], schedule: Schedule) -> bool:
+    made = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in schedule.specs if spec is not None)
+    kept = sum(x.numel() * x.itemsize for x in tensors)
+    return kept <= _SMALL or kept <= _MOST_KEPT * made
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TotalCall:
+    """What is known of such calls of an op."""
+
+    func: torch._ops.OpOverload
+    inputs: tuple[Layout, ...]
+    schedule: Schedule
+    rule: Rule | None
+    quick: Call
+    is_view: bool
+    keeps: bool
+    """Whether the results keep what they were computed from."""
+
+    def __call__(self, args: Args, kwargs: Kwargs, laid: Sequence[ShardedTensor]) -> object:
+        """The results, those that are pending with their totals; None where the total of an input is not known."""
+        if is_traced():
+            return None
+        wholes = [known_total(x) if x._layout.pending else x._value.pieces[0] for x in laid]
+        if any(whole is None for whole in wholes):
+            return None
+        return self._finished(called(self.func, args, kwargs, wholes), args, kwargs, laid)
+
+    def repeat(self, args: Args, kwargs: Kwargs) -> object:
+        """The same for arguments that lie as they did before, all of them by position."""
+        here, laid = list(args), []
+        for i, x in enumerate(args):
+            if isinstance(x, ShardedTensor):
+                whole = known_total(x) if x._layout.pending else x._value.pieces[0]
+                if whole is None or x._value.shown is not None:
+                    return None
+                here[i] = whole
+                laid.append(x)
+        if is_traced():
+            return None
+        return self._finished(self.quick(*here, **kwargs), args, kwargs, laid)
+
+    def takes(self, tensors: Sequence[ShardedTensor]) -> bool:
+        """Whether it can take tensors as they lie: those that are not pending count as if they were."""
+        return all(
+            x._layout is need or (not x._layout.pending and need.resolved is x._layout)
+            for x, need in zip(tensors, self.inputs, strict=True)
+        )
+
+    def _everywhere(self, args: Args, kwargs: Kwargs, laid: Sequence[ShardedTensor] | Stand) -> object:
+        there = [
+            x if x._layout is need else spread(lazy_clone(x._value.pieces[0]), need)
+            for x, need in zip([laid.tensor] if isinstance(laid, Stand) else laid, self.inputs, strict=True)
+        ]
+        return run_everywhere(self.func, args, kwargs, there, self.schedule, self.rule)
+
+    def _finished(self, result: object, args: Args, kwargs: Kwargs, laid: Sequence[ShardedTensor]) -> object:
+        held = stand_of(laid[0]) if self.is_view else laid
+        origin = Origin(partial(self._everywhere, args, kwargs, held) if self.keeps else None, self.is_view)
+        shared = laid[0]._value.total.written if self.is_view and laid[0]._value.total is not None else [False]
+        if isinstance(result, torch.Tensor):
+            return self._labeled(result, 0, origin, shared)
+        assert isinstance(result, (tuple, list))
+        labeled = [
+            self._labeled(value, k, origin, shared) if isinstance(value, torch.Tensor) else value
+            for k, value in enumerate(result)
+        ]
+        return type(result)(labeled)
+
+    def _labeled(self, value: torch.Tensor, k: int, origin: Origin, shared: list[bool]) -> ShardedTensor:
+        layout = self.schedule.outputs[k]
+        if not layout.pending:
+            return wrap((value,), layout, value.shape)
+        return wrap_total(value, layout, Contributions(origin, k, value, layout), shared)

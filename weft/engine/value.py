@@ -1,0 +1,81 @@
+"""`Value`: what a tensor holds, and how that hangs together with what other tensors hold."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Protocol, final
+
+from ..runtime.holding import Pieces
+
+if TYPE_CHECKING:
+    from .moves.resolving import Turned
+    from .sharded import ShardedTensor, Stand
+    from .total import Total
+    from .views.copy_views import Shown
+    from .views.folded import Fold
+
+__all__ = ["Source", "Value"]
+
+
+class Source(Protocol):
+    """Where pieces come from that are not there yet."""
+
+    def done(self) -> bool:
+        """Whether there is nothing to wait for."""
+
+    def wait(self) -> Pieces:
+        """The pieces."""
+
+
+@final
+class Value:
+    """The pieces of a tensor, and what is known of them. Everything but the pieces is mostly absent."""
+
+    pieces: Pieces
+    """What this process stores; made when they are first asked for, where they come from a `source`."""
+    source: Source | None = None
+    """What the pieces come from, until they are there: an op on its way, contributions, an exchange put off."""
+    total: Total | None = None
+    """In one memory: the whole value of a pending tensor, where an op has computed it."""
+    shown: Shown | None = None
+    """What this shows of another tensor, where it is a view whose elements had to move."""
+    fold: Fold | None = None
+    """What its dims were merged from, where its elements still lie there."""
+    turned: Turned | None = None
+    """The pending tensor that this is a view of, where it has all elements of it."""
+    resolved: ShardedTensor | None = None
+    """The same value with nothing pending, once an operation has needed it."""
+    resolved_at: int = 0
+    """How many writes to pending tensors there had been when `resolved` was made."""
+    stand: weakref.ref[Stand] | None = None
+    """What views of the tensor hold."""
+    readable: object = None
+    """The whole, for who has asked for an address to read it at; kept as long as the tensor."""
+
+    def __init__(self, pieces: Pieces | None = None, source: Source | None = None) -> None:
+        if pieces is not None:
+            self.pieces = pieces
+        if source is not None:
+            self.source = source
+
+    def __getattr__(self, name: str) -> Pieces:
+        if name != "pieces":
+            raise AttributeError(f"a value has no {name!r}")
+        source = self.source
+        if source is not None:
+            # Where several threads wait for them, all get those of the first.
+            pieces = self.__dict__.setdefault("pieces", source.wait())
+            self.source = None
+            return pieces  # type: ignore[no-any-return]
+        return self.__dict__["pieces"]  # type: ignore[no-any-return]  # another thread was quicker
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the pieces are there."""
+        return "pieces" in self.__dict__
+
+    def taken(self) -> Value:
+        """The same memory for a tensor that becomes what another is: what was only known of that one stays behind."""
+        value = Value(self.pieces)
+        value.shown, value.total = self.shown, self.total
+        return value

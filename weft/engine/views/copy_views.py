@@ -1,0 +1,247 @@
+"""Views that are copies: in separate memories, a view whose elements lie elsewhere than the ones it shows.
+
+A view of a tensor shows later writes to the tensor, and writes to the view change the tensor. Where the view's shards
+are views of the tensor's shards, torch sees to that. Where elements had to move (a slice of a split dim), the view is a
+copy that remembers what it shows: it is read again when the tensor was written to, and written back when it is.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import count
+
+import torch
+
+from ...runtime.holding import Pieces
+from ...watch import comm_log, policy
+from ..sharded import ShardedTensor, Stand, stand_of
+from ..total import last_write, note_write, own_pieces
+from ..writes.copying import copy_once
+from .folded import is_unmade
+
+__all__ = [
+    "Shown",
+    "Told",
+    "current",
+    "forget_resolved",
+    "is_copy",
+    "is_current",
+    "is_observed",
+    "note_unseen_write",
+    "refresh",
+    "remember",
+    "remember_alias",
+    "remember_apart",
+    "remember_resolved",
+    "remember_told",
+    "shows_another",
+    "tell_writes",
+    "write_through",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How to log and report what reading a view that is a copy moves, and what writing it back does."""
+
+    read: Callable[[ShardedTensor], None]
+    write: Callable[[ShardedTensor, ShardedTensor], None]
+
+
+@dataclass(slots=True)
+class Shown:
+    """What a view shows: its base, and how to read it from there and write it back; without these it is a true view."""
+
+    base: Stand | weakref.ref[ShardedTensor]
+    read: Callable[[ShardedTensor], ShardedTensor] | None
+    write: Callable[[ShardedTensor, ShardedTensor], None] | None
+    stamp: int
+    is_apart: bool = False
+    """Whether torch counts its writes for itself, not with those of the base, as for `base.data`."""
+    reads: int = 0
+    """How often it was read again."""
+    told: Told | None = None
+    """What is told before it is written to; without `read` and `write`, in one memory, that is all that there is to do."""
+
+
+class _Copies:
+    numbers = count(1)
+    """Taking the next is one step for all threads, which adding 1 is not."""
+    unseen_write = 0
+    pending_write = 0
+
+
+def shows_another(x: torch.Tensor) -> bool:
+    """Whether a tensor is a view that is a copy, or one of such a view: it may have to be read again, or written back."""
+    return isinstance(x, ShardedTensor) and x._value.shown is not None
+
+
+def is_copy(x: ShardedTensor) -> bool:
+    """Whether a tensor is a view that is a copy, or one of such a view."""
+    while (shown := x._value.shown) is not None:
+        base = _base(x, shown)
+        if shown.write is not None or base is None:
+            return base is not None
+        x = base
+    return False
+
+
+def remember(
+    view: ShardedTensor,
+    base: ShardedTensor,
+    read: Callable[[ShardedTensor], ShardedTensor],
+    write: Callable[[ShardedTensor, ShardedTensor], None],
+    *,
+    weakly: bool = False,
+    told: Told | None = None,
+) -> ShardedTensor:
+    """Notes that `view` is a copy of what it shows of `base`; weakly: as long as somebody else holds the base."""
+    view._value.shown = Shown(weakref.ref(base) if weakly else stand_of(base), read, write, _stamp(base), told=told)
+    return view
+
+
+def remember_told(view: ShardedTensor, base: ShardedTensor, told: Told) -> ShardedTensor:
+    """Notes that `view` is a true view of `base` in one memory, and would be a copy with memories apart.
+
+    Only where somebody looks on (`is_observed`), since ops on it take longer.
+    """
+    view._value.shown = Shown(stand_of(base), None, None, _stamp(base), told=told)
+    return view
+
+
+def is_observed() -> bool:
+    """Whether movements are logged, or reported."""
+    return comm_log.is_logging() or policy.watches()
+
+
+def tell_writes(tensors: Iterable[ShardedTensor]) -> None:
+    """Before a write: logs and reports what writing back to what they show will move."""
+    for x in tensors if is_observed() else ():
+        at = x
+        while (shown := at._value.shown) is not None and (base := _base(at, shown)) is not None:
+            if shown.told is not None:
+                shown.told.write(base, at)
+            at = base
+
+
+def remember_alias(view: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
+    """Notes that `view` is a true view of `base`, which itself is a copy of what it shows."""
+    if base._value.shown is not None:
+        view._value.shown = Shown(stand_of(base), None, None, 0)
+    return view
+
+
+def remember_apart(alias: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
+    """Notes that torch does not know `alias` as a view of `base`, as for `base.data`: copies show writes to both."""
+    shown = alias._value.shown
+    if alias is not base and (shown is None or (shown.read is None and shown.told is None)):
+        alias._value.shown = Shown(stand_of(base), None, None, 0, is_apart=True)
+    return alias
+
+
+def note_unseen_write() -> None:
+    """After a write that torch has not counted, or not yet: views that are copies are read again."""
+    _Copies.unseen_write = next(_Copies.numbers)
+
+
+def _stamp(x: ShardedTensor) -> int:
+    """A number that changes when a tensor, or anything that shares its memory, is written to."""
+    stamp = last_write() if x.is_inference() else x._version + (_Copies.unseen_write << 32)
+    # Torch knows nothing of reading again what an op has taken views of on its way.
+    at: ShardedTensor | None = x
+    while at is not None and (shown := at._value.shown) is not None:
+        stamp += shown.reads << 16
+        at = _base(at, shown)
+        stamp += at._version if at is not None and shown.is_apart and not at.is_inference() else 0
+    return stamp
+
+
+def refresh(tensors: Iterable[torch.Tensor]) -> None:
+    """Reads views that are copies again where their base was written to since."""
+    for x in tensors:
+        if isinstance(x, ShardedTensor) and x._value.shown is not None:
+            _refresh(x, x._value.shown)
+
+
+_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+
+
+def current(x: ShardedTensor) -> Pieces:
+    """The pieces of a tensor, read again where it is a view whose base was written to; for who looks at them outside of ops."""
+    if x._value.shown is not None:
+        # As inside an op: torch records neither gradients nor views there.
+        with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+            refresh((x,))
+    return x._value.pieces
+
+
+def _base(x: ShardedTensor, shown: Shown) -> ShardedTensor | None:
+    base = shown.base.tensor if isinstance(shown.base, Stand) else shown.base()
+    if base is None:
+        x._value.shown = None
+    return base
+
+
+def _refresh(x: ShardedTensor, shown: Shown) -> None:
+    base = _base(x, shown)
+    if base is None:
+        return
+    if base._value.shown is not None:
+        _refresh(base, base._value.shown)
+    if shown.read is None and shown.told is None:
+        return
+    stamp = _stamp(base)
+    if stamp != shown.stamp:
+        if is_unmade(x):
+            pass  # its elements are read of the base when something needs them
+        elif shown.read is not None:
+            own_pieces(x)
+            for piece, now in zip(x._value.pieces, shown.read(base)._value.pieces, strict=True):
+                copy_once(piece, now)
+        elif shown.told is not None:
+            shown.told.read(base)
+        shown.stamp = stamp
+        shown.reads += 1
+
+
+def write_through(x: ShardedTensor) -> None:
+    """After a write to `x`: writes it back to what it shows."""
+    is_unseen = False
+    while (shown := x._value.shown) is not None and (base := _base(x, shown)) is not None:
+        is_unseen |= shown.is_apart or (isinstance(shown.base, Stand) and shown.base.has_become)
+        if shown.write is not None or shown.told is not None:
+            # The ops that write back read `x`, which is newer than its base now: it is not to be read again for them.
+            refresh((base,))
+            shown.stamp = _stamp(base)
+        if shown.write is not None:
+            with _untold() if shown.told is not None else nullcontext():
+                shown.write(base, x)
+        note_write()
+        x = base
+    if is_unseen:
+        note_unseen_write()
+
+
+@contextmanager
+def _untold() -> Iterator[None]:
+    """Moves what has been told before."""
+    with comm_log.paused(), policy.reshard_policy("silent"):
+        yield
+
+
+def remember_resolved(x: ShardedTensor, resolved: ShardedTensor) -> None:
+    """Keeps the resolved form of a pending tensor, until any pending tensor is written to."""
+    x._value.resolved, x._value.resolved_at = resolved, _Copies.pending_write
+
+
+def is_current(x: ShardedTensor) -> bool:
+    """Whether the resolved form that a pending tensor keeps is still its value."""
+    return x._value.resolved_at == _Copies.pending_write
+
+
+def forget_resolved() -> None:
+    """After a write to a pending tensor: what others keep of it, through views too, may be out of date."""
+    _Copies.pending_write = next(_Copies.numbers)

@@ -1,0 +1,104 @@
+"""`Fold`: a reshape that merges dims, a later one of which is split, and whose elements stay where they are for now.
+
+torch says products of many dims by products of few: a linear map of (batch, sequence, features) merges the first two dims,
+attention scores merge batch and heads. A merged dim cannot be split as its later part was, so its elements would have to be
+exchanged, only to be put back after the product. A folded tensor remembers what it was merged from, and products use that;
+whatever else needs its elements makes the exchange then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+import torch
+
+from ...runtime.holding import Pieces
+from ...sharding.layout import Layout
+from ..form import form_of
+from ..sharded import ShardedTensor, Stand, made, stand_of
+from ..value import Value
+
+__all__ = ["Fold", "fold", "fold_of", "folded_ops", "is_unmade"]
+
+Exchange = Callable[[], Pieces]
+FoldedOp = Callable[[torch._ops.OpOverload, tuple[object, ...], dict[str, object]], object]
+
+folded_ops: dict[torch._ops.OpOverload, FoldedOp] = {}
+"""What ops do with folded tensors; NotImplemented where they need the elements where the layout says."""
+
+
+@final
+class _Later:
+    """Pieces that are made when they are first asked for."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.made: Pieces | None = None
+
+    def wait(self) -> Pieces:
+        self.made = self.exchange()
+        return self.made
+
+    def done(self) -> bool:
+        return True
+
+
+@final
+class Fold:
+    """What the dims of a tensor were merged from."""
+
+    def __init__(self, stand: Stand, groups: tuple[int, ...], written: int, later: _Later) -> None:
+        self._stand = stand
+        self.groups = groups
+        """For each dim, how many dims it was merged from; one of size 1 may be from none."""
+        self._written = written
+        """How often the other tensor had been written to."""
+        self.later = later
+
+    @property
+    def of(self) -> ShardedTensor:
+        """The other tensor, where the elements lie."""
+        return self._stand.tensor
+
+    def forget(self) -> None:
+        """From now on the tensor is what its pieces are: they were written to."""
+        self._written = -1
+
+    def holds(self, x: ShardedTensor) -> bool:
+        """Whether a tensor still is what the other holds: neither was written to, nor made another, since."""
+        if self._stand.has_become or self.of.is_inference() or self.of._version != self._written:
+            return False
+        if x._value.is_made and x._value.pieces is not self.later.made:
+            return False
+        return x._is_view() or x._version == 0
+
+
+def fold_of(x: object) -> Fold | None:
+    """What a tensor is folded from, if it still is."""
+    if not isinstance(x, ShardedTensor):
+        return None
+    fold = x._value.fold
+    return fold if fold is not None and fold.holds(x) else None
+
+
+def is_unmade(x: ShardedTensor) -> bool:
+    """Whether a tensor is folded, and its own pieces are not there yet."""
+    value = x._value
+    return value.fold is not None and not value.is_made and value.source is value.fold.later
+
+
+def fold(
+    x: ShardedTensor,
+    groups: tuple[int, ...],
+    layout: Layout,
+    shape: Sequence[int],
+    exchange: Exchange,
+    strides: Sequence[int],
+    offset: int,
+) -> ShardedTensor:
+    """The folded tensor of `x`; the exchange brings its elements to its layout."""
+    later = _Later(exchange)
+    value = Value(source=later)
+    value.fold = Fold(stand_of(x), groups, x._version, later)
+    return made(form_of(layout, shape, strides, x.dtype, x.device), value, offset)

@@ -1,0 +1,172 @@
+"""Writing to tensors: whole values into the memory of a tensor, and `out=`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import cast
+
+import torch
+
+from ...runtime.holding import holding
+from ...sharding.layout import Layout
+from ..moves.movement import from_plain, moved, to_plain, to_write_plain
+from ..op_kind import is_elementwise, kind_of
+from ..sharded import ShardedTensor
+from ..total import own_pieces
+from ..views.copy_views import forget_resolved
+from .becoming import become
+from .casting import check_cast
+from .copying import copy_once
+from .overlapping import refuse_overlaps
+
+__all__ = ["store", "write_out", "written_tensors"]
+
+aten = torch.ops.aten
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+
+def written_tensors(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Iterator[ShardedTensor]:
+    """The sharded tensors that a call writes to."""
+    kind = kind_of(func)
+    if not kind.written and not kind.outs:
+        return
+    names = [argument.name for argument in func._schema.arguments]
+    values = [args[i] if i < len(args) else kwargs.get(names[i]) for i in kind.written]
+    for value in [*values, *(kwargs.get(name) for name in kind.outs)]:
+        for x in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(x, ShardedTensor):
+                yield x
+
+
+def store(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: bool = False) -> None:
+    """Writes a value of the same shape into the memory of `x`, whose layout stays."""
+    if isinstance(value, ShardedTensor) and value._layout.pending and value._layout is not x._layout:
+        value = moved(value, value._layout.resolved, op, implicit=True)
+    if value.dtype != x.dtype and (x._layout.pending or (isinstance(value, ShardedTensor) and value._layout.pending)):
+        if isinstance(value, ShardedTensor):
+            value = moved(value, value._layout.resolved, op, implicit=True)
+        value = aten._to_copy.default(value, dtype=x.dtype)
+    own_pieces(x)
+    if isinstance(value, ShardedTensor):
+        if value._layout is not x._layout:
+            value = moved(value, x._layout, op, implicit=True)
+    elif holding(x._layout).unified and not x._layout.pending:
+        copy_once(x._value.pieces[0], value, non_blocking=non_blocking)
+        return
+    else:
+        value = from_plain(value, x._layout, brought_to=op)
+    for piece, new in zip(x._value.pieces, value._value.pieces, strict=True):
+        copy_once(piece, new, non_blocking=non_blocking)
+    if x._layout.pending:
+        forget_resolved()
+
+
+def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """An op with `out=`: the same op without it, whose results are written to the outs."""
+    outs = kind_of(func).outs
+    functional = _functional(func)
+    if is_elementwise(func):
+        for x in written_tensors(func, (), kwargs):
+            refuse_overlaps(x, [value for value in args if isinstance(value, torch.Tensor)])
+    if functional is None:
+        return _write_plain(func, args, kwargs)
+    results = functional(*args, **{name: value for name, value in kwargs.items() if name not in outs})
+    listed = isinstance(kwargs[outs[0]], (list, tuple))
+    values = results if isinstance(results, (list, tuple)) and not listed else (results,)
+    pairs = [
+        pair
+        for name, value in zip(outs, values, strict=True)
+        for pair in zip(_listed(kwargs[name]), _listed(value), strict=True)
+    ]
+    if any(out.dtype is not new.dtype for out, new in pairs):
+        check_cast(func, functional, args, kwargs, outs)
+    pairs = [(out, _brought(out, new)) for out, new in pairs]  # all of them, before anything is written
+    for out, new in pairs:
+        _assign(out, new)
+    given = [kwargs[name] for name in outs]
+    if not func._schema.returns:
+        return None
+    return given[0] if len(given) == 1 else tuple(given)
+
+
+def _write_plain(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """An op that only exists with `out=`, and may write to other arguments too: it runs on whole values."""
+    changed: list[tuple[ShardedTensor, torch.Tensor]] = []
+
+    def plain(value: object) -> object:
+        if isinstance(value, (list, tuple)):
+            return type(value)([plain(item) for item in value])
+        if not isinstance(value, ShardedTensor):
+            return value
+        whole = to_plain(value, str(func), implicit=True).clone()
+        changed.append((value, whole))
+        return whole
+
+    func(*[plain(value) for value in args], **{name: plain(value) for name, value in kwargs.items()})
+    written = {id(x) for x in written_tensors(func, args, kwargs)}
+    for x, whole in changed:
+        if id(x) in written:
+            _assign(x, whole)
+    given = [kwargs[name] for name in kind_of(func).outs]
+    return given[0] if len(given) == 1 else tuple(given)
+
+
+def _listed(value: object) -> list[torch.Tensor]:
+    return cast("list[torch.Tensor]", list(value) if isinstance(value, (list, tuple)) else [value])
+
+
+@lru_cache(maxsize=2048)
+def _functional(func: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """The overload with the same arguments but `out`."""
+    packet = func.overloadpacket
+
+    def read(overload: torch._ops.OpOverload) -> list[tuple[str, str, bool]]:
+        return [(a.name, str(a.type), a.kwarg_only) for a in overload._schema.arguments if not a.is_out]
+
+    wanted = read(func)
+    for name in packet.overloads():
+        candidate = cast(torch._ops.OpOverload, getattr(packet, name))
+        if not kind_of(candidate).outs and not kind_of(candidate).written and read(candidate) == wanted:
+            return candidate
+    return None
+
+
+def _brought(out: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A result in the layout of the tensor that it will be written to."""
+    if not isinstance(out, ShardedTensor) or not isinstance(value, ShardedTensor) or out.shape != value.shape:
+        return value
+    if out._layout is value._layout or out._layout.pending or value._layout.pending:
+        return value
+    return moved(value, out._layout, "out=", implicit=True)
+
+
+def _assign(out: torch.Tensor, value: torch.Tensor) -> None:
+    """Writes a result to an `out=` tensor, which keeps its layout and dtype."""
+    if not torch.can_cast(value.dtype, out.dtype):
+        raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {out.dtype}")
+    if out.shape != value.shape:
+        _resize(out, value)
+    if isinstance(out, ShardedTensor):
+        store(out, value, "out=")
+    else:
+        out.copy_(to_write_plain(value, "out=") if isinstance(value, ShardedTensor) else value)
+
+
+def _resize(out: torch.Tensor, value: torch.Tensor) -> None:
+    """As torch does: an empty out takes the result's shape, another one too, with a warning."""
+    if out.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not "
+            f"match the required output shape {list(value.shape)}",
+            UserWarning,
+            stacklevel=2,
+        )
+    if isinstance(out, ShardedTensor):
+        mesh, same = out._layout.mesh, out.dim() == value.dim()
+        layout = out._layout.resolved if same else Layout.replicated(mesh, value.dim())
+        become(out, from_plain(torch.zeros(value.shape, dtype=out.dtype), layout))
+    else:
+        out.resize_(value.shape)

@@ -1,0 +1,27 @@
+"""Calls that are wrong: rules and handlers are made for right ones; what is wrong with another, torch says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .strides.whole_results import Args, Kwargs, whole_results
+
+__all__ = ["STUMBLES", "let_torch_say"]
+
+STUMBLES = (ValueError, KeyError, ZeroDivisionError, TypeError)
+"""What rules and handlers raise when they meet a call that torch refuses; an `IndexError` is mostly torch's own."""
+
+
+def let_torch_say(
+    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]
+) -> Exception | None:
+    """What torch raises for a call, asked with tensors that have no memory; None where it takes it, or cannot say."""
+    try:
+        whole_results(func, args, kwargs, tensors)
+    except NotImplementedError:
+        return None
+    except (RuntimeError, IndexError) as error:
+        return error
+    return None

@@ -1,0 +1,34 @@
+"""Ops that need more than a rule. Importing the package fills the table of handlers."""
+
+from ..rules import table  # noqa: F401 - the rules that handlers go on from
+from . import (  # noqa: F401
+    attention,
+    creation_like,
+    determinants,
+    embedding,
+    folded_products,
+    foreach,
+    indexing,
+    loss_scaling,
+    metadata_writes,
+    one_hot,
+    overwriting,
+    packing,
+    random_numbers,
+    refusals,
+    shared_memory,
+)
+from .rearranged import edge_padding, gating, joining, padding, shifting  # noqa: F401
+from .split_dims import (  # noqa: F401
+    batch_norm,
+    best_of_parts,
+    foreach_norm,
+    layer_norm,
+    losses,
+    reductions,
+    scanning,
+    split_softmax,
+    swap_split,
+)
+from .views import as_strided, reshaping, slicing, unfolding  # noqa: F401
+from .windows import convolution, pooling  # noqa: F401

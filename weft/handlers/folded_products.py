@@ -1,0 +1,211 @@
+"""Products of folded tensors: computed in the dims that they were merged from, and folded again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import cast
+
+import torch
+
+from ..engine.arguments import as_dim, as_dims
+from ..engine.choose import Input, choose
+from ..engine.dispatch import run_in
+from ..engine.sharded import ShardedTensor
+from ..engine.strides.restriding import with_strides
+from ..engine.views.conjugation import keep_marks
+from ..engine.views.copy_views import remember_alias
+from ..engine.views.folded import FoldedOp, fold, fold_of, folded_ops
+from ..rules.arguments import one_each
+from ..rules.factors import Factors
+from ..rules.registry import Rule
+from ..rules.views import reshape_groups
+from ..runtime.strides import row_major
+from .views.reshaping import free_reshape
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Shape = tuple[int, ...]
+
+_PRODUCTS: dict[Op, tuple[str, str, str]] = {
+    aten.mm.default: ("mk", "kn", "mn"),
+    aten.addmm.default: ("mk", "kn", "mn"),
+    aten.bmm.default: ("bmk", "bkn", "bmn"),
+}
+"""The dims of the two factors and of the product."""
+
+
+def _for_folded(*ops: Op) -> Callable[[FoldedOp], FoldedOp]:
+    def register(function: FoldedOp) -> FoldedOp:
+        folded_ops.update(dict.fromkeys(ops, function))
+        return function
+
+    return register
+
+
+@_for_folded(*_PRODUCTS)
+def _product(func: Op, args: Args, kwargs: Kwargs) -> object:
+    added, factors = (args[0], args[1:3]) if func is aten.addmm.default else (None, args[:2])
+    if kwargs or (added is not None and cast(torch.Tensor, added).dim() != 1):
+        return NotImplemented
+    left, right, out = _PRODUCTS[func]
+    given = cast("tuple[torch.Tensor, torch.Tensor]", factors)
+    parts = _parts(given, (left, right))
+    if all(fold_of(x) is None for x in given):
+        return NotImplemented
+    if parts is None or (added is not None and len(parts["n"]) > 1):
+        return NotImplemented
+    spread = [_spread(x, dims, parts) for x, dims in zip(given, (left, right), strict=True)]
+    if spread[0] is None or spread[1] is None:
+        return NotImplemented
+    result = _multiplied(cast("list[torch.Tensor]", spread), (left, right, out), parts)
+    if added is not None:
+        result = aten.add.Tensor(result, added)
+    return aten._unsafe_view.default(result, [math.prod(parts[dim]) for dim in out])
+
+
+def _parts(given: Sequence[torch.Tensor], dims: Sequence[str]) -> dict[str, Shape] | None:
+    """The sizes that each dim is merged from, or None where two tensors do not agree on them."""
+    parts: dict[str, Shape] = {}
+    for x, names in zip(given, dims, strict=True):
+        for name, sizes in zip(names, _sizes(x), strict=True):
+            known = parts.setdefault(name, sizes)
+            if len(known) == 1:
+                parts[name] = sizes
+            elif len(sizes) > 1 and sizes != known:
+                return None
+    return parts
+
+
+def _sizes(x: torch.Tensor) -> Iterator[Shape]:
+    """For each dim, the sizes that it is merged from."""
+    folded = fold_of(x)
+    if folded is None:
+        yield from ((size,) for size in x.shape)
+        return
+    start = 0
+    for group in folded.groups:
+        yield tuple(folded.of.shape[start : start + group])
+        start += group
+
+
+def _spread(x: torch.Tensor, dims: str, parts: dict[str, Shape]) -> torch.Tensor | None:
+    """A tensor with its dims as they were before they were merged, or None where its elements would have to move."""
+    folded = fold_of(x)
+    y = x if folded is None else folded.of
+    for dim, sizes in zip(dims, _sizes(x), strict=True):
+        if len(sizes) < len(parts[dim]) and isinstance(x, ShardedTensor) and x._layout.splits[dims.index(dim)]:
+            return None
+    shape = [size for dim in dims for size in parts[dim]]
+    return y if list(y.shape) == shape else cast(torch.Tensor, aten.reshape.default(y, shape))
+
+
+def _multiplied(given: list[torch.Tensor], dims: tuple[str, str, str], parts: dict[str, Shape]) -> torch.Tensor:
+    letters = (chr(ord("a") + k) for k in count())
+    names = {dim: [next(letters) for _ in sizes] for dim, sizes in parts.items()}
+    first, second, out = ([name for dim in each for name in names[dim]] for each in dims)
+    sizes = {name: size for dim, each in parts.items() for name, size in zip(names[dim], each, strict=True)}
+    factors = Factors((one_each(first), one_each(second)), (one_each(out),), sizes, linear="each")
+    mesh = next(x._layout.mesh for x in given if isinstance(x, ShardedTensor))
+    inputs = [
+        Input(x._layout if isinstance(x, ShardedTensor) else None, tuple(x.shape), x.dtype.itemsize) for x in given
+    ]
+    choice = choose(factors, inputs, mesh, max(x.dtype.itemsize for x in given))
+    equation = f"{''.join(first)},{''.join(second)}->{''.join(out)}"
+    rule = Rule(lambda _: factors)
+    args = (equation, given)
+    product = run_in(aten.einsum.default, args, {}, choice.inputs, choice.outputs, rule)
+    # Products of few dims lie row by row, those of many as it comes.
+    return with_strides(cast(ShardedTensor, product), row_major(cast(ShardedTensor, product).shape))
+
+
+@_for_folded(aten.t.default, aten.transpose.int, aten.permute.default)
+def _turned(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = args[0]
+    folded = fold_of(x)
+    if not isinstance(x, ShardedTensor) or folded is None or x.dim() < 2:
+        return NotImplemented
+    order = list(range(x.dim()))
+    if func is aten.permute.default:
+        order = as_dims(args[1], x.dim())
+        if sorted(order) != list(range(x.dim())):
+            return NotImplemented
+    else:
+        first, second = (as_dim(dim, x.dim()) for dim in (args[1:3] if func is aten.transpose.int else (0, 1)))
+        order[first], order[second] = order[second], order[first]
+    starts = [sum(folded.groups[:dim]) for dim in range(x.dim())]
+    inner = [starts[dim] + k for dim in order for k in range(folded.groups[dim])]
+    base = cast(ShardedTensor, aten.permute.default(folded.of, inner))
+    layout = x._layout
+    y = fold(
+        base,
+        tuple(folded.groups[dim] for dim in order),
+        type(layout)(layout.mesh, [layout.splits[dim] for dim in order], layout.pending),
+        [x.shape[dim] for dim in order],
+        lambda: tuple(piece.permute(order) for piece in x._value.pieces),
+        [x.stride(dim) for dim in order],
+        int(x.storage_offset()),
+    )
+    keep_marks(func, args, y)
+    return remember_alias(y, x)
+
+
+@_for_folded(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
+def _unfolded(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """Back to the dims that it was merged from, or to others that moves nothing: a view of the other tensor."""
+    x, size = args[0], list(cast("Sequence[int]", args[1]))
+    folded = fold_of(x)
+    if not isinstance(x, ShardedTensor) or folded is None:
+        return NotImplemented
+    if -1 in size:
+        size[size.index(-1)] = x.numel() // max(1, -math.prod(size))
+    if math.prod(size) != x.numel():
+        return NotImplemented
+    if _is_cut(folded.of.shape, size):
+        return aten.view.default(folded.of, size)
+    free = free_reshape(func, folded.of, size)
+    return NotImplemented if free is None else free
+
+
+@_for_folded(aten.clone.default)
+def _copied(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """A copy row by row, folded in turn: what torch makes before a reshape."""
+    x = args[0]
+    folded = fold_of(x)
+    if not isinstance(x, ShardedTensor) or folded is None or kwargs.get("memory_format") is not torch.contiguous_format:
+        return NotImplemented
+    return aten._unsafe_view.default(func(folded.of, **kwargs), list(x.shape))
+
+
+def _is_cut(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether a reshape leaves each dim as it is or cuts it into several.
+
+    >>> _is_cut((6, 4, 8), (6, 1, 4, 2, 4)), _is_cut((6, 4), (3, 8))
+    (True, False)
+    """
+    if math.prod(old) != math.prod(new) or 0 in old:
+        return False
+    return all(len(first) == 1 for first, _ in reshape_groups(old, [size for size in new if size != 1]))
+
+
+@_for_folded(aten.sum.dim_IntList)
+def _sum(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """The sum over all merged dims, such as the gradient of what was added to every row."""
+    x, given = args[:2]
+    folded = fold_of(x)
+    if not isinstance(x, ShardedTensor) or folded is None or not given:
+        return NotImplemented
+    dims = {dim % x.dim() for dim in cast("Sequence[int]", given)}
+    if any(group > 1 and dim not in dims for dim, group in enumerate(folded.groups)):
+        return NotImplemented
+    starts = [sum(folded.groups[:dim]) for dim in range(x.dim())]
+    inner = [starts[dim] + k for dim in dims for k in range(folded.groups[dim])]
+    if not inner:
+        return NotImplemented
+    total = aten.sum.dim_IntList(folded.of, inner, False, **kwargs)
+    keeps = bool(args[2]) if len(args) > 2 else False
+    left = [1 if dim in dims else size for dim, size in enumerate(x.shape) if keeps or dim not in dims]
+    return total if list(total.shape) == left else aten.view.default(total, left)

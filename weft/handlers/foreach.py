@@ -1,0 +1,265 @@
+"""Ops on lists of tensors, and fused optimizer steps: one call for all pieces of all tensors.
+
+The tensors at one place of the lists (a parameter, its gradient, its state) are computed on in the layout of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
+
+import torch
+from torch.autograd.graph import increment_version
+
+from ..engine.handlers import handler
+from ..engine.moves.movement import from_plain, moved, to_plain, to_write_plain
+from ..engine.op_kind import kind_of
+from ..engine.sharded import ShardedTensor, wrap
+from ..engine.total import own_pieces
+from ..engine.views.copy_views import is_copy, note_unseen_write, refresh
+from ..engine.writes.writing import store
+from ..runtime.holding import holding
+from ..runtime.strides import elementwise_strides, in_order
+from ..sharding.layout import Layout
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+_FUSED = ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad")
+
+
+def _lists_of(names: Sequence[str]) -> Iterator[Op]:
+    """All overloads of some ops but those with `out=`, and their in-place forms."""
+    known = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+    for name in names:
+        for packet in (name, f"{name}_"):
+            if f"aten::{packet}" in known:
+                for overload in getattr(aten, packet).overloads():
+                    op = cast(Op, getattr(getattr(aten, packet), overload))
+                    if not kind_of(op).outs:
+                        yield op
+
+
+def _foreach_names() -> list[str]:
+    names = (name.removeprefix("aten::").partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
+    return sorted({name.removesuffix("_") for name in names if name.startswith("_foreach_")})
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The tensors at one place of the lists, all in one layout; None where a list is empty."""
+
+    given: tuple[torch.Tensor | None, ...]
+    laid: tuple[torch.Tensor | None, ...]
+    layout: Layout | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+
+    @property
+    def count(self) -> int:
+        """How many pieces each tensor has."""
+        return 1 if self.layout is None else holding(self.layout).count
+
+    def pieces(self, position: int) -> list[torch.Tensor]:
+        """The pieces of the tensor of one list; a plain one serves for all pieces."""
+        x = self.laid[position]
+        assert x is not None
+        return list(x._value.pieces) if isinstance(x, ShardedTensor) else [x] * self.count
+
+
+def _elementwise(func: Op, args: Args, kwargs: Kwargs) -> object:
+    lists = [i for i, a in enumerate(func._schema.arguments) if str(a.type) == "List[Tensor]" and i < len(args)]
+    columns = [list(cast("Sequence[torch.Tensor]", args[i])) for i in lists]
+    places = max(map(len, columns), default=0)
+    written = kind_of(func).written
+    changing = [x for j, i in enumerate(lists) if i in written for x in columns[j]]
+    if places > 1 and (any(map(_is_written_elsewhere, changing)) or _race(changing)):
+        _one_by_one(func, args, kwargs, places)
+        refresh(changing)
+        return args[0] if func._schema.returns else None
+    entries = [
+        _entry([column[k] if column else None for column in columns], bool(written), str(func)) for k in range(places)
+    ]
+    counts = [entry.count for entry in entries]
+    flat = {
+        i: [piece for entry in entries for piece in entry.pieces(j)] if columns[j] else [] for j, i in enumerate(lists)
+    }
+    for piece in (piece for i in written for piece in flat.get(i, ()) if piece.is_cuda):
+        # Torch's kernels for lists on GPUs write past copy-on-write; asking for a writable address parts the copies.
+        piece.data_ptr()
+    if func._schema.name.removeprefix("aten::").startswith("_fused"):
+        flat = {i: [_evenly(x, i in written) for x in pieces] for i, pieces in flat.items()}
+    here = [flat[i] if i in flat else _repeated(value, counts, i, func) for i, value in enumerate(args)]
+    options = {name: to_plain(v) if isinstance(v, ShardedTensor) else v for name, v in kwargs.items()}
+    # A process that has no device of any mesh has nothing to compute on.
+    result = func(*here, **options) if any(counts) else []
+    if written:
+        _stored(entries, [j for j, i in enumerate(lists) if i in written], str(func))
+        _counted(func, changing)
+        return args[0] if func._schema.returns else None
+    return _regrouped(cast("list[torch.Tensor]", result), entries)
+
+
+def _counted(func: Op, written: Sequence[torch.Tensor]) -> None:
+    """Counts writes to the tensors of a list, which autograd does not do for ops that we run: it leaves that to kernels."""
+    if func._schema.name.removeprefix("aten::").startswith("_fused"):
+        note_unseen_write()  # torch's own fused steps do not count theirs
+    else:
+        increment_version([x for x in written if isinstance(x, ShardedTensor) and not x.is_inference()])
+
+
+def _is_written_elsewhere(x: torch.Tensor) -> bool:
+    """Whether a tensor is computed on in other memory than its own, so that others of its list do not see it at once."""
+    return isinstance(x, ShardedTensor) and (bool(x._layout.pending) or is_copy(x))
+
+
+def _race(written: Sequence[torch.Tensor]) -> bool:
+    """Whether some tensors of a list share elements on a GPU, whose kernels write to all of them at once."""
+    pieces = [
+        piece for x in written if x.is_cuda for piece in (x._value.pieces if isinstance(x, ShardedTensor) else (x,))
+    ]
+    spans = sorted(_span(piece) for piece in pieces if piece.numel())
+    return any(one[0] == other[0] and other[1] < one[2] for one, other in pairwise(spans))
+
+
+def _span(x: torch.Tensor) -> tuple[int, int, int]:
+    """The storage of a tensor, and from where to where in it the elements are."""
+    start = int(x.storage_offset())
+    reach = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+    return x.untyped_storage()._cdata, start, start + reach + 1
+
+
+def _one_by_one(func: Op, args: Args, kwargs: Kwargs, places: int) -> None:
+    """The op on each place of the lists alone: what is written at one is read at the next, as torch does."""
+    kinds = [str(argument.type) for argument in func._schema.arguments]
+    for k in range(places):
+        # Lists that are empty stay so; scalars in a plain tensor stand for one place each.
+        here = [
+            list(value[k : k + 1])
+            if isinstance(value, (list, tuple)) and kind.startswith("List")
+            else value[k : k + 1]
+            if isinstance(value, torch.Tensor) and value.dim() == 1
+            else value
+            for value, kind in zip(args, kinds, strict=False)
+        ]
+        func(*here, **kwargs)
+
+
+def _evenly(x: torch.Tensor, is_written: bool) -> torch.Tensor:
+    """A piece with the strides of a fresh tensor: fused steps on GPUs compare strides, also of dims of size 1."""
+    x = x if is_written or x.is_contiguous() else x.contiguous()
+    if not x.is_contiguous():
+        return x
+    strides = torch._prims_common.make_contiguous_strides_for(x.shape)
+    return x if x.stride() == strides else x.as_strided(x.shape, strides)
+
+
+def _entry(given: list[torch.Tensor | None], writes: bool, op: str) -> _Entry:
+    leader = given[0]
+    if not isinstance(leader, ShardedTensor):
+        sharded = (
+            next((x for x in given if isinstance(x, ShardedTensor) and x.shape == leader.shape), None)
+            if leader is not None
+            else None
+        )
+        if sharded is None or writes:
+            plain = tuple(to_write_plain(x, op) if isinstance(x, ShardedTensor) else x for x in given)
+            shape = () if leader is None else tuple(leader.shape)
+            return _Entry(tuple(given), plain, None, shape, None)
+        leader = sharded
+    layout = leader._layout.resolved
+    laid = tuple(None if x is None else _laid(x, layout, tuple(leader.shape), op) for x in given)
+    return _Entry(tuple(given), laid, layout, tuple(leader.shape), leader.dtype)
+
+
+def _laid(x: torch.Tensor, layout: Layout, shape: tuple[int, ...], op: str) -> torch.Tensor:
+    """A tensor in the layout of the first of its place; a single number is plain and serves for all pieces."""
+    if not x.dim() and shape:
+        return to_plain(x) if isinstance(x, ShardedTensor) else x
+    if tuple(x.shape) != shape:
+        x = aten.expand.default(x, list(shape))
+    if not isinstance(x, ShardedTensor):
+        return from_plain(x, layout, brought_to=op)
+    if x._layout is layout:
+        own_pieces(x)
+        return x
+    return moved(x, layout, op, implicit=True)
+
+
+def _repeated(value: object, counts: list[int], position: int, func: Op) -> object:
+    """An argument that has one entry per tensor, for each piece of the tensors."""
+    kind = str(func._schema.arguments[position].type)
+    if isinstance(value, torch.Tensor):
+        value = to_plain(value) if isinstance(value, ShardedTensor) else value
+        if value.dim() == 1:
+            return value.repeat_interleave(torch.tensor(counts, device=value.device))
+        return value
+    if isinstance(value, (list, tuple)) and kind.startswith("List"):
+        return [item for item, count in zip(value, counts, strict=True) for _ in range(count)]
+    return value
+
+
+def _stored(entries: Sequence[_Entry], positions: Sequence[int], op: str) -> None:
+    """Writes back what was written in another layout than its own."""
+    for entry in entries:
+        for j in positions:
+            x, changed = entry.given[j], entry.laid[j]
+            if x is changed or x is None or changed is None:
+                continue
+            if isinstance(x, ShardedTensor):
+                store(x, changed, op)
+            else:
+                x.copy_(to_write_plain(changed, op) if isinstance(changed, ShardedTensor) else changed)
+
+
+def _regrouped(values: list[torch.Tensor], entries: Sequence[_Entry]) -> list[torch.Tensor]:
+    """The pieces of the results, put together."""
+    result: list[torch.Tensor] = []
+    rest = iter(values)
+    for entry in entries:
+        pieces = tuple(next(rest) for _ in range(entry.count))
+        if entry.layout is None:
+            result.append(pieces[0])
+        else:
+            strides = elementwise_strides([x for x in entry.given if x is not None and x.dim()] or [pieces[0]])
+            pieces = tuple(in_order(piece, strides) for piece in pieces)
+            result.append(wrap(pieces, entry.layout, entry.shape, dtype=entry.dtype, strides=strides))
+    return result
+
+
+def _powsum(x: torch.Tensor, order: float = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
+    powers = aten.pow.Tensor_Scalar(aten.abs.default(x), order)
+    return cast(torch.Tensor, aten.sum.default(powers, dtype=dtype))
+
+
+_EACH: dict[str, Callable[..., torch.Tensor]] = {
+    "_foreach_powsum": _powsum,
+    "_foreach_max": aten.max.default,
+}
+"""The ops that reduce each tensor of a list."""
+
+
+def _reduced(func: Op, args: Args, kwargs: Kwargs) -> object:
+    each = _EACH[func._schema.name.removeprefix("aten::")]
+    return [each(x, *args[1:], **kwargs) for x in cast("Sequence[torch.Tensor]", args[0])]
+
+
+def _products(func: Op, args: Args, kwargs: Kwargs) -> object:
+    assert not kwargs, func
+    left, right = cast("tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]", args)
+    return [aten.mm.default(a, b) for a, b in zip(left, right, strict=True)]
+
+
+def _power(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """One number to the power of each tensor: the tensors stand second."""
+    assert not kwargs, func
+    return [aten.pow.Scalar(args[0], x) for x in cast("Sequence[torch.Tensor]", args[1])]
+
+
+handler(*_lists_of([*_foreach_names(), *_FUSED]))(_elementwise)
+handler(*_lists_of(list(_EACH)))(_reduced)
+handler(*_lists_of(["_foreach_mm"]))(_products)
+handler(aten._foreach_pow.ScalarAndTensor)(_power)

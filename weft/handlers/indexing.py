@@ -1,0 +1,95 @@
+"""Indexing by masks, whose results depend on values: a mask is the indices where it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ..engine.dispatch import run_by_rule
+from ..engine.handlers import handler
+from ..engine.sharded import ShardedTensor
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+_MASKS = (torch.bool, torch.uint8)
+
+
+def _counted(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Masks as the indices, one per dim, where they are true."""
+    result: list[torch.Tensor | None] = []
+    for index in indices:
+        if index is None or index.dtype not in _MASKS:
+            result.append(index)
+        else:
+            _check_shape(x, index, len(result))
+            found = aten.nonzero.default(index)
+            result += [aten.select.int(found, 1, d) for d in range(index.dim())]
+    return result
+
+
+def _check_shape(x: torch.Tensor, mask: torch.Tensor, first: int) -> None:
+    """Refuses a mask of another shape than the dims of `x` from some one on have: indices alone would not show it."""
+    for k, size in enumerate(mask.shape):
+        dim = first + k
+        if dim >= x.dim():
+            raise IndexError(f"too many indices for tensor of dimension {x.dim()}")
+        if size != x.shape[dim]:
+            raise IndexError(
+                f"The shape of the mask {list(mask.shape)} at index {k} does not match the shape of the indexed tensor "
+                f"{list(x.shape)} at index {dim}"
+            )
+
+
+@handler(aten.index.Tensor, may_be_direct=True)
+def _index(func: Op, args: Args, kwargs: Kwargs) -> object:
+    indices = cast("Sequence[torch.Tensor | None]", args[1])
+    if any(index is not None and index.dtype in _MASKS for index in indices):
+        return func(args[0], _counted(cast(torch.Tensor, args[0]), indices), *args[2:], **kwargs)
+    return run_by_rule(func, args, kwargs)
+
+
+@handler(aten.index_put.default, aten.index_put_.default)
+def _index_put(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(torch.Tensor, args[0])
+    indices = cast("Sequence[torch.Tensor | None]", args[1])
+    values = cast(torch.Tensor, args[2])
+    if not any(index is not None and index.dtype in _MASKS for index in indices):
+        return run_by_rule(func, args, kwargs)
+    accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    given = [(d, index) for d, index in enumerate(indices) if index is not None]
+    if len(given) == 1 and values.numel() == 1 and not accumulate:
+        ((first, mask),) = given
+        _check_shape(x, mask, first)
+        beside = aten.reshape.default(mask, [*mask.shape, *[1] * (x.dim() - first - mask.dim())])
+        filled = aten.masked_fill_.Tensor if func is aten.index_put_.default else aten.masked_fill.Tensor
+        return filled(x, beside, aten.reshape.default(aten._to_copy.default(values, dtype=x.dtype), []))
+    return func(x, _counted(x, indices), *args[2:], **kwargs)
+
+
+@handler(aten.bincount.default)
+def _bincount(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """Counts are sums over what each device has."""
+    x = cast(torch.Tensor, args[0])
+    weights = cast("torch.Tensor | None", args[1] if len(args) > 1 else kwargs.get("weights"))
+    least = cast(int, args[2] if len(args) > 2 else kwargs.get("minlength", 0))
+    if (
+        x.dim() != 1
+        or x.dtype is torch.bool
+        or x.dtype.is_floating_point
+        or least < 0
+        or not isinstance(x, ShardedTensor)
+    ):
+        return run_by_rule(func, args, kwargs)
+    if x.numel() and cast(int, aten.min.default(x).item()) < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    count = max(least, cast(int, aten.max.default(x).item()) + 1 if x.numel() else 0)
+    if weights is None:
+        given, dtype = aten.ones_like.default(x, dtype=torch.int64), torch.int64
+    else:
+        dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
+        given = aten._to_copy.default(weights, dtype=dtype)
+    return aten.index_add.default(torch.zeros(count, dtype=dtype, device=x.device), 0, x, given)

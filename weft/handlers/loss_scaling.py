@@ -1,0 +1,26 @@
+"""Loss scaling: gradients are divided by the scale, and whether any is not finite is known everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ..engine.handlers import handler
+from ..engine.moves.movement import to_plain
+from ..engine.sharded import ShardedTensor
+
+aten = torch.ops.aten
+
+
+@handler(aten._amp_foreach_non_finite_check_and_unscale_.default)
+def _unscale(_: torch._ops.OpOverload, args: tuple[object, ...], __: dict[str, object]) -> None:
+    """Writes to the gradients and to the mark of what was found, which is one value for all devices."""
+    gradients = cast("Sequence[torch.Tensor]", args[0])
+    found, inverse_scale = cast("tuple[torch.Tensor, torch.Tensor]", args[1:3])
+    for gradient in gradients:
+        bad = gradient.isfinite().logical_not().any()
+        whole = to_plain(bad) if isinstance(bad, ShardedTensor) else bad
+        found.copy_(torch.maximum(found, whole.to(found.dtype)))
+        gradient.mul_(inverse_scale)

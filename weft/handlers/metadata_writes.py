@@ -1,0 +1,88 @@
+"""Ops that change what a tensor is, not only its values: `t_`, `unsqueeze_`, `resize_`, `set_`, and `x.data = y`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ..engine.handlers import handler
+from ..engine.moves.movement import moved
+from ..engine.sharded import ShardedTensor, as_it_is
+from ..engine.views.conjugation import mark
+from ..engine.writes.becoming import become
+from ..engine.writes.writing import store
+from ..runtime.strides import dense_strides, order_of
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+_VIEWED = {
+    aten.t_.default: aten.t.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.as_strided_.default: aten.as_strided.default,
+}
+"""The ops that make a tensor a view of itself."""
+
+
+@handler(*_VIEWED)
+def _view_in_place(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(ShardedTensor, args[0])
+    conjugate, negative = x.is_conj(), x.is_neg()
+    # The view is one of what the tensor was, which goes on without it.
+    become(x, cast(ShardedTensor, _VIEWED[func](as_it_is(x), *args[1:], **kwargs)))
+    mark(x, conjugate=conjugate, negative=negative)
+    return x
+
+
+@handler(aten.addbmm_.default)
+def _addbmm(_func: Op, args: Args, kwargs: Kwargs) -> object:
+    """Torch lets a smaller tensor grow to the shape of the product."""
+    x = cast(ShardedTensor, args[0])
+    y = cast(torch.Tensor, aten.addbmm.default(*args, **kwargs))
+    if y.shape == x.shape:
+        store(x, y, "addbmm_")
+    else:
+        become(x, cast(ShardedTensor, y))
+    return x
+
+
+@handler(aten.set_.source_Tensor)
+def _set(_func: Op, args: Args, _kwargs: Kwargs) -> object:
+    x, source = args
+    if not isinstance(x, ShardedTensor) or not isinstance(source, ShardedTensor):
+        kinds = " to ".join("a sharded tensor" if isinstance(t, ShardedTensor) else "a plain one" for t in (source, x))
+        raise TypeError(f"set_ cannot give the memory of {kinds}: use x.copy_(source), or weft.shard the source first")
+    become(x, source)
+    return x
+
+
+@handler(aten.resize_.default)
+def _resize(_func: Op, args: Args, _kwargs: Kwargs) -> object:
+    """What there was stays, in row-major order; what is new is zero."""
+    x = cast(ShardedTensor, args[0])
+    shape = [int(s) for s in cast("Sequence[int]", args[1])]
+    if list(x.shape) == shape:
+        return x
+    if x.stride() != dense_strides(tuple(x.shape), x.stride()):
+        raise RuntimeError(
+            f"resize_ keeps what lies in memory, and this tensor of shape {list(x.shape)} with strides {list(x.stride())} is a "
+            "view with gaps: resize a copy, x.clone().resize_(...)"
+        )
+    order = order_of(tuple(x.shape), x.stride())
+    flat = aten.reshape.default(x if order is None else aten.permute.default(x, list(order)), [x.numel()])
+    more = math.prod(shape) - x.numel()
+    flat = aten.constant_pad_nd.default(flat, [0, more])
+    y = cast(ShardedTensor, aten.reshape.default(flat, shape))
+    if len(shape) == x.dim():
+        y = moved(y, x._layout.resolved, "resize_", implicit=True)
+    become(x, y)
+    return x

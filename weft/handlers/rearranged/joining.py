@@ -1,0 +1,57 @@
+"""Joining tensors along a split dim: the result is split like the largest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import accumulate
+from typing import cast
+
+import torch
+
+from ...engine.arguments import argument, as_dim
+from ...engine.dispatch import run_by_rule
+from ...engine.handlers import handler
+from ...engine.moves.rearranging import alike, rearranged
+from ...engine.sharded import ShardedTensor
+from ...planning.rearrangement import Part, Run
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+
+@handler(aten.cat.default)
+def _cat(func: Op, args: Args, kwargs: Kwargs) -> object:
+    tensors = list(cast("Sequence[torch.Tensor]", args[0]))
+    # Torch lets empty tensors of one dim stand among any others.
+    joined = [x for x in tensors if tuple(x.shape) != (0,)] or tensors[:1]
+    dtype = reduce(torch.promote_types, (x.dtype for x in tensors))
+    joined = [x if x.dtype == dtype else aten._to_copy.default(x, dtype=dtype) for x in joined]
+    if not any(isinstance(x, ShardedTensor) for x in joined):
+        return run_by_rule(func, args, kwargs)
+    dim = as_dim(argument(func, args, kwargs, "dim"), joined[0].dim())
+    if not any(isinstance(x, ShardedTensor) and x._layout.splits[dim : dim + 1] not in ((), ((),)) for x in joined):
+        return run_by_rule(func, (joined, dim), {})
+    if any(x.dim() != joined[0].dim() for x in joined):
+        raise RuntimeError(f"Tensors must have same number of dimensions: got {[x.dim() for x in joined]}")
+    return _joined(func, joined, dim)
+
+
+def _joined(func: Op, tensors: list[torch.Tensor], dim: int) -> ShardedTensor:
+    laid = alike(tensors, str(func))
+    largest = max(laid, key=lambda x: x.numel())
+    shape = list(largest.shape)
+    for x in laid:
+        if any(a != b for d, (a, b) in enumerate(zip(x.shape, shape, strict=True)) if d != dim):
+            raise RuntimeError(
+                f"Sizes of tensors must match except in dimension {dim}, but got {[tuple(x.shape) for x in tensors]}"
+            )
+    starts = [0, *accumulate(x.shape[dim] for x in laid)]
+    shape[dim] = starts[-1]
+    parts = [
+        Part(i, tuple(Run(size, target=starts[i] if d == dim else 0) for d, size in enumerate(x.shape)))
+        for i, x in enumerate(laid)
+    ]
+    return rearranged(laid, largest._layout, shape, parts, str(func), lambda *pieces: aten.cat.default(pieces, dim))

@@ -1,0 +1,1 @@
+"""Ops along dims that are split, said so that little moves."""

@@ -1,0 +1,151 @@
+"""Batch norm over a split batch: the statistics are those of the whole batch, from small all-reduces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ...engine.dispatch import run_by_rule
+from ...engine.handlers import handler
+from ...engine.moves.movement import from_plain
+from ...engine.sharded import ShardedTensor
+from ...engine.strides.restriding import as_op_gives
+from ...runtime.holding import holding
+from ...sharding.layout import Layout
+from .reductions import is_cut, moments, wide
+
+aten = torch.ops.aten
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Op = torch._ops.OpOverload
+Optional = torch.Tensor | None
+
+
+def _across(x: torch.Tensor) -> list[int]:
+    """The dims that a channel is normalized over."""
+    return [d for d in range(x.dim()) if d != 1]
+
+
+def _per_channel(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return value.reshape([1, -1, *[1] * (x.dim() - 2)])
+
+
+def _runs_whole(x: ShardedTensor, each: Sequence[torch.Tensor]) -> bool:
+    """Whether the kernel gives what the formula does, in its layout: next to replicated numbers for each channel."""
+    if any(isinstance(value, ShardedTensor) and (value._layout.dim_of or value._layout.pending) for value in each):
+        return False
+    return holding(x._layout).unified and not x._layout.pending
+
+
+@handler(aten.native_batch_norm.default)
+def _batch_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
+    return as_op_gives(func, args, kwargs, _computed(func, args, kwargs), whole=True)
+
+
+def _computed(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(ShardedTensor, args[0])
+    weight, bias, mean, variance = cast("tuple[Optional, ...]", args[1:5])
+    training, momentum, eps = cast("tuple[bool, float, float]", args[5:8])
+    each = [value for value in (weight, bias, mean, variance) if value is not None]
+    if not x.is_floating_point() or x.dim() < 2 or any(value.shape != x.shape[1:2] for value in each):
+        return run_by_rule(func, args, kwargs)  # torch refuses it
+    if not training:
+        if _runs_whole(x, each):
+            return run_by_rule(func, args, kwargs)
+        assert mean is not None
+        assert variance is not None
+        out = _normalized(x, mean, (variance + eps).rsqrt(), weight, bias)
+        none = from_plain(torch.empty(0, dtype=mean.dtype), Layout.replicated(x.mesh, 1))
+        return out, none, none
+    across = _across(x)
+    count = math.prod(x.shape[d] for d in across)
+    own_mean, own_variance = (m.reshape(-1) for m in moments(wide(x), across, 0))
+    if mean is not None:
+        mean.copy_((1 - momentum) * mean + momentum * own_mean)
+    if variance is not None:
+        variance.copy_((1 - momentum) * variance + momentum * own_variance * (count / max(1, count - 1)))
+    if _runs_whole(x, [value for value in (weight, bias) if value is not None]) and not is_cut(x, frozenset(across)):
+        return run_by_rule(func, (x, weight, bias, None, None, *args[5:]), kwargs)
+    invstd = (own_variance + eps).rsqrt()
+    return _normalized(x, own_mean, invstd, weight, bias), own_mean, invstd
+
+
+def _normalized(
+    x: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor, weight: Optional, bias: Optional
+) -> torch.Tensor:
+    out = (wide(x) - _per_channel(mean, x)) * _per_channel(invstd if weight is None else invstd * weight, x)
+    if bias is not None:
+        out = out + _per_channel(bias, x)
+    return out if out.dtype is x.dtype else out.to(x.dtype)
+
+
+@handler(aten.native_batch_norm_backward.default)
+def _batch_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    grad, x = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
+    weight, _, _, mean, invstd = cast("tuple[Optional, ...]", args[2:7])
+    training, _, mask = cast("tuple[bool, float, Sequence[bool]]", args[7:10])
+    if not training:
+        # Nothing was saved; what stands for it has no elements.
+        return run_by_rule(func, (*args[:5], None, None, *args[7:]), kwargs)
+    if not isinstance(x, ShardedTensor) or not is_cut(x, frozenset(_across(x))):
+        return run_by_rule(func, args, kwargs)
+    assert mean is not None
+    assert invstd is not None
+    across = _across(x)
+    count = math.prod(x.shape[d] for d in across)
+    flow = wide(grad)
+    unit = (wide(x) - _per_channel(mean, x)) * _per_channel(invstd, x)
+    shift = aten.sum.dim_IntList(flow, across)
+    scale = aten.sum.dim_IntList(flow * unit, across)
+    back = None
+    if mask[0]:
+        rest = flow - _per_channel(shift, x) / count - unit * (_per_channel(scale, x) / count)
+        back = (rest * _per_channel(invstd if weight is None else invstd * weight, x)).to(x.dtype)
+    return back, scale if mask[1] else None, shift if mask[2] else None
+
+
+@handler(aten.cudnn_batch_norm.default)
+def _cudnn_batch_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """What torch calls on GPUs: the same, and memory that cuDNN reserves for the way back, which stays empty."""
+    x = cast(ShardedTensor, args[0])
+    assert not kwargs, func
+    out, mean, invstd = cast("tuple[torch.Tensor, ...]", _batch_norm(aten.native_batch_norm.default, args, kwargs))
+    reserve = from_plain(torch.empty(0, dtype=torch.uint8, device=x.device), Layout.replicated(x.mesh, 1))
+    return out, mean, invstd, reserve
+
+
+@handler(aten.cudnn_batch_norm_backward.default)
+def _cudnn_batch_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, grad, weight, mean, variance, own_mean, invstd, eps, _ = args
+    assert not kwargs, func
+    native = (grad, x, weight, mean, variance, own_mean, invstd, True, eps, [True, True, True])
+    return _batch_norm_backward(aten.native_batch_norm_backward.default, native, kwargs)
+
+
+@handler(aten._native_batch_norm_legit.default)
+def _legit(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """The same op, which says that it writes to the running statistics."""
+    return _batch_norm(aten.native_batch_norm.default, args, kwargs)
+
+
+@handler(aten._native_batch_norm_legit.no_stats)
+def _without_running(func: Op, args: Args, kwargs: Kwargs) -> object:
+    return _batch_norm(aten.native_batch_norm.default, (*args[:3], None, None, *args[3:]), kwargs)
+
+
+@handler(aten._batch_norm_with_update.default, aten._batch_norm_no_update.default)
+def _with_reserve(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """The same op with memory that some kernels reserve for the way back, which stays empty."""
+    x, training = cast(ShardedTensor, args[0]), func is aten._batch_norm_with_update.default
+    native = (*args[:5], training, *args[5:])
+    reserve = from_plain(torch.empty(0, dtype=torch.uint8, device=x.device), Layout.replicated(x.mesh, 1))
+    return (*cast("tuple[torch.Tensor, ...]", _batch_norm(aten.native_batch_norm.default, native, kwargs)), reserve)
+
+
+@handler(aten.batch_norm_backward.default)
+def _backward_with_reserve(func: Op, args: Args, kwargs: Kwargs) -> object:
+    return _batch_norm_backward(aten.native_batch_norm_backward.default, args[:10], kwargs)

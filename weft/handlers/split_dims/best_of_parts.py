@@ -1,0 +1,155 @@
+"""The largest of a split dim: each device offers its own largest, and only these travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+import torch
+
+from ...engine.arguments import argument, as_dim
+from ...engine.dispatch import run_by_rule
+from ...engine.handlers import handler
+from ...engine.moves.movement import moved, note_move
+from ...engine.moves.rearranging import resolved
+from ...engine.sharded import ShardedTensor, wrap
+from ...planning import plan_layouts
+from ...runtime.holding import holding
+from ...sharding.geometry import box_at
+from ...sharding.layout import Layout
+from .swap_split import set_aside, whole_rows
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Best = tuple[torch.Tensor, torch.Tensor]
+"""Values and where they stand along a dim, which is kept."""
+Pick = Callable[[torch.Tensor], Best]
+
+
+@handler(aten.topk.default, may_be_direct=True)
+def _topk(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, k = cast("tuple[ShardedTensor, int]", args[:2])
+    dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
+    order = [argument(func, args, kwargs, name) for name in ("largest", "sorted")]
+    if _offers_least(x, dim, k):
+        best = _by_offers(x, dim, k, lambda value: func(value, k, dim, *order), str(func))
+        if best is not None:
+            return best
+    return run_by_rule(func, (set_aside(x, [dim] if x.dim() else [], str(func)), *args[1:]), kwargs)
+
+
+@handler(aten.kthvalue.default, may_be_direct=True)
+def _kthvalue(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """One of the smallest is one of the smallest that devices offer, one of the largest one of the largest."""
+    x, k = cast("tuple[ShardedTensor, int]", args[:2])
+    dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
+    count = x.shape[dim] if x.dim() else 1
+    largest = count - k + 1 < k
+    offered = count - k + 1 if largest else k
+    if 1 <= k <= count and _offers_least(x, dim, offered):
+
+        def place(value: torch.Tensor) -> Best:
+            return cast(Best, func(value, value.shape[dim] - offered + 1 if largest else k, dim, True))
+
+        offer = partial(torch.topk, k=offered, dim=dim, largest=largest)
+        best = _by_offers(x, dim, offered, place, str(func), offer)
+        if best is not None:
+            return best if argument(func, args, kwargs, "keepdim") else tuple(aten.squeeze.dim(y, dim) for y in best)
+    return run_by_rule(func, (set_aside(x, [dim] if x.dim() else [], str(func)), *args[1:]), kwargs)
+
+
+def _offers_least(x: ShardedTensor, dim: int, k: int) -> bool:
+    """Whether it takes fewer bytes to gather the best of each device than to bring whole rows to devices."""
+    layout = x._layout.resolved
+    if not x.dim() or not layout.splits[dim]:
+        return False
+    shape = tuple(k * layout.split_count(dim) if d == dim else size for d, size in enumerate(x.shape))
+    sizes = (x.dtype.itemsize, torch.int64.itemsize)
+    target = layout.with_split(dim, ())
+    offers = sum(plan_layouts(layout, target, shape, size).bytes_received.max for size in sizes)
+    return offers <= whole_rows(layout, tuple(x.shape), x.dtype.itemsize, (dim,))[1]
+
+
+@handler(aten.max.dim, aten.min.dim, may_be_direct=True)
+def _extreme(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(ShardedTensor, args[0])
+    dim = as_dim(args[1], x.dim())
+    best = _by_offers(x, dim, 1, lambda value: func(value, dim, True), str(func))
+    if best is None:
+        return run_by_rule(func, args, kwargs)
+    return best if argument(func, args, kwargs, "keepdim") else tuple(aten.squeeze.dim(each, dim) for each in best)
+
+
+_EXTREMES = {aten.argmax.default: aten.max.dim, aten.argmin.default: aten.min.dim}
+
+
+@handler(*_EXTREMES, may_be_direct=True)
+def _place_of_extreme(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, along = cast(ShardedTensor, args[0]), argument(func, args, kwargs, "dim")
+    if not x.numel() or not x._layout.split_axes:
+        return run_by_rule(func, args, kwargs)
+    extreme, keepdim = _EXTREMES[func], bool(argument(func, args, kwargs, "keepdim"))
+    if along is None:
+        place = _place_in_all(extreme, x)
+        return aten.reshape.default(place, [1] * x.dim()) if keepdim else place
+    dim = as_dim(along, x.dim())
+    best = _by_offers(x, dim, 1, lambda value: extreme(value, dim, True), str(func))
+    if best is None:
+        return run_by_rule(func, args, kwargs)
+    return best[1] if keepdim else aten.squeeze.dim(best[1], dim)
+
+
+def _place_in_all(extreme: Op, x: torch.Tensor) -> torch.Tensor:
+    """The index of the first extreme in row-major order: where it stands in its row, and where the row stands."""
+    values, places = cast(Best, extreme(x, -1, False))
+    if x.dim() == 1:
+        return places
+    row = _place_in_all(extreme, values)
+    return row * x.shape[-1] + cast(torch.Tensor, aten.take.default(places, row))
+
+
+def _by_offers(x: ShardedTensor, dim: int, k: int, pick: Pick, op: str, offer: Pick | None = None) -> Best | None:
+    """The best of a split dim from what each device offers, or None where gathering moves no more than that.
+
+    `offer` gives the k best of a part, where `pick` gives less.
+    """
+    layout = x._layout.resolved
+    if not x.dim() or not x.numel() or not layout.splits[dim] or k < 1:
+        return None
+    offers = k * layout.split_count(dim)
+    if k > x.shape[dim] // layout.split_count(dim) or offers >= x.shape[dim]:
+        return None
+    x = resolved(x, op)
+    target = layout.with_split(dim, ())
+    if holding(layout).unified:
+        shape = [offers if d == dim else size for d, size in enumerate(x.shape)]
+        for dtype in (x.dtype, torch.int64):
+            note_move(_without_memory(shape, layout, dtype), target, op)
+        values, places = pick(x._value.pieces[0])
+        return wrap((values,), target, values.shape), wrap((places,), target, places.shape)
+    offered = _offered(x, dim, offers, offer or pick)
+    values, places = (moved(each, target, op, implicit=True) for each in offered)
+    best, at = pick(values)
+    return best, aten.gather.default(places, dim, at)
+
+
+def _without_memory(shape: list[int], layout: Layout, dtype: torch.dtype) -> ShardedTensor:
+    return wrap((torch.empty(shape, dtype=dtype, device="meta"),), layout, shape)
+
+
+def _offered(x: ShardedTensor, dim: int, offers: int, pick: Pick) -> tuple[ShardedTensor, ShardedTensor]:
+    """The best of each shard, and where they stand in the whole."""
+    layout, here = x._layout, holding(x._layout)
+    values, places = [], []
+    for piece, coords in zip(x._value.pieces, here.coords, strict=True):
+        best, at = pick(piece)
+        values.append(best)
+        places.append(at + box_at(layout, x.shape, coords)[dim][0])
+    shape = [offers if d == dim else size for d, size in enumerate(x.shape)]
+    return (
+        wrap(tuple(values), layout, shape, dtype=x.dtype),
+        wrap(tuple(places), layout, shape, dtype=torch.int64),
+    )

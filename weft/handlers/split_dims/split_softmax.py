@@ -1,0 +1,163 @@
+"""Softmax along a split dim, and losses of split classes: small all-reduces instead of gathering scores.
+
+Each device reduces what it holds of the dim. In one memory the op runs as it is, and what it stands for is noted.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+
+from ...engine.dispatch import run_by_rule
+from ...engine.handlers import handler
+from ...engine.index_bounds import check_index
+from ...engine.moves.movement import from_plain, note_move
+from ...engine.sharded import ShardedTensor, wrap
+from ...planning import move_cost, plan_layouts
+from ...rules.bounds import Bound
+from ...runtime.holding import holding
+from ...sharding.layout import Layout
+from ...sharding.placements import ReduceOp
+from ...watch import comm_log, policy
+from .reductions import wide
+
+__all__ = ["nll_loss_of_split_classes", "nll_loss_of_split_classes_backward", "stays_split"]
+
+aten = torch.ops.aten
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Op = torch._ops.OpOverload
+
+
+def _statistic(x: ShardedTensor, dim: int) -> tuple[Layout, tuple[int, ...]]:
+    """The layout and shape of a reduction along a split dim, before it is resolved."""
+    layout = x._layout.with_split(dim, ()).with_pending(dict.fromkeys(x._layout.splits[dim], ReduceOp.SUM))
+    return layout, (*x.shape[:dim], 1, *x.shape[dim + 1 :])
+
+
+def stays_split(x: torch.Tensor, dim: int) -> bool:
+    """Whether a dim is split, and two small all-reduces are cheaper than gathering it."""
+    if (
+        not isinstance(x, ShardedTensor)
+        or not x.dim()
+        or x._layout.pending
+        or not x._layout.splits[dim]
+        or not x.numel()
+    ):
+        return False
+    layout, shape = _statistic(x, dim)
+    small = move_cost(layout, layout.resolved, shape, x.dtype.itemsize)
+    return 2 * small < move_cost(x._layout, x._layout.with_split(dim, ()), tuple(x.shape), x.dtype.itemsize)
+
+
+def _note(x: ShardedTensor, dim: int, count: int, op: str) -> None:
+    """Notes the reductions along a dim that one memory need not carry out."""
+    if not comm_log.is_logging() and not policy.watches():
+        return
+    layout, shape = _statistic(x, dim)
+    plan = plan_layouts(layout, layout.resolved, shape, x.dtype.itemsize)
+    for _ in range(count):
+        policy.report(plan, op)
+        comm_log.log_plan(plan, op, implicit=True)
+
+
+def _in_one_memory(*tensors: torch.Tensor) -> bool:
+    return all(isinstance(x, ShardedTensor) and holding(x._layout).unified and not x._layout.pending for x in tensors)
+
+
+@handler(aten._softmax.default, aten._log_softmax.default, may_be_direct=True)
+def _softmax(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, widens = cast(ShardedTensor, args[0]), bool(args[2])
+    dim = cast(int, args[1]) % max(1, x.dim())
+    if not stays_split(x, dim):
+        return run_by_rule(func, args, kwargs)
+    if _in_one_memory(x):
+        _note(x, dim, 2, str(func))
+        return wrap((func(x._value.pieces[0], dim, widens),), x._layout, x.shape)
+    value = x.float() if widens else wide(x)
+    shifted = value - aten.amax(value, [dim], True)
+    power = shifted.exp()
+    total = aten.sum.dim_IntList(power, [dim], True)
+    result = power / total if func is aten._softmax.default else shifted - total.log()
+    return result if widens else result.to(x.dtype)
+
+
+@handler(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default, may_be_direct=True)
+def _softmax_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    grad, output = cast("tuple[torch.Tensor, ShardedTensor]", args[:2])
+    dim = cast(int, args[2]) % max(1, output.dim())
+    if not stays_split(output, dim):
+        return run_by_rule(func, args, kwargs)
+    if _in_one_memory(grad, output):
+        note_move(cast(ShardedTensor, grad), output._layout, str(func))
+        _note(output, dim, 1, str(func))
+        pieces = cast(ShardedTensor, grad)._value.pieces[0], output._value.pieces[0]
+        return wrap((func(*pieces, dim, args[3]),), output._layout, output.shape)
+    flow, value = wide(grad), wide(output)
+    if func is aten._softmax_backward_data.default:
+        result = value * (flow - aten.sum.dim_IntList(flow * value, [dim], True))
+    else:
+        result = flow - value.exp() * aten.sum.dim_IntList(flow, [dim], True)
+    return result.to(cast(torch.dtype, args[3]))
+
+
+def _relabeled(x: ShardedTensor, layout: Layout) -> ShardedTensor:
+    """The same whole value under another layout, which in one memory is only a label."""
+    return wrap(x._value.pieces, layout, x.shape)
+
+
+class _Picks:
+    """For each sample, which class it picks: as a mask that lies like the scores."""
+
+    def __init__(self, x: ShardedTensor, target: torch.Tensor, weight: torch.Tensor | None, ignored: int) -> None:
+        beside = [1, -1, *[1] * (x.dim() - 2)]
+        classes = torch.arange(x.shape[1], device=x.device)
+        split = Layout(x.mesh, [x._layout.splits[1] if d == 1 else () for d in range(x.dim())])
+        numbers = from_plain(classes.reshape(beside), split)
+        self.counted = target != ignored
+        self.mask = (numbers == target.unsqueeze(1)) & self.counted.unsqueeze(1)
+        self.weight = None if weight is None else weight.reshape(beside)
+
+
+def nll_loss_of_split_classes(
+    func: Op, args: Args, x: ShardedTensor, target: torch.Tensor, weight: torch.Tensor | None, ignored: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The losses of samples and their weights; scores of classes that others hold are not needed."""
+    if _in_one_memory(x):
+        _note(x, 1, 1, str(func))
+        whole = _relabeled(x, x._layout.with_split(1, ()))
+        each, _ = cast("tuple[torch.Tensor, torch.Tensor]", run_by_rule(func, (whole, *args[1:3], 0, args[4]), {}))
+    else:
+        picks = _Picks(x, target, weight, ignored)
+        picked = torch.where(picks.counted, target, torch.zeros_like(target))
+        check_index(picked, Bound(1, 1, x.shape[1], words="Target {index} is out of bounds."))
+        scores = x if picks.weight is None else x * picks.weight
+        each = -aten.sum.dim_IntList(torch.where(picks.mask, scores, torch.zeros_like(x)), [1])
+    counted = target != ignored
+    if weight is None:
+        return each, counted.to(x.dtype)
+    safe = torch.where(counted, target, torch.zeros_like(target))
+    return each, aten.index_select(weight, 0, safe.reshape(-1)).reshape(target.shape) * counted
+
+
+def nll_loss_of_split_classes_backward(
+    func: Op,
+    args: Args,
+    grad: torch.Tensor,
+    x: ShardedTensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignored: int,
+) -> torch.Tensor:
+    """The gradient of the scores: it lies like them, and nothing moves."""
+    if _in_one_memory(x):
+        whole = _relabeled(x, x._layout.with_split(1, ()))
+        result = cast(ShardedTensor, run_by_rule(func, (grad, whole, *args[2:]), {}))
+        free = not result._layout.pending and not set(x._layout.splits[1]) & set(result._layout.dim_of)
+        return _relabeled(result, result._layout.with_split(1, x._layout.splits[1])) if free else result
+    picks = _Picks(x, target, weight, ignored)
+    flow = -(grad.unsqueeze(1) if grad.dim() else grad)
+    flow = flow if picks.weight is None else flow * picks.weight
+    return torch.where(picks.mask, flow, torch.zeros_like(x))

@@ -1,0 +1,205 @@
+"""`as_strided`: said as slices, selections and a permutation where that is what it is, else taken of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import cast
+
+import torch
+
+from ...engine.dispatch import run_by_rule
+from ...engine.handlers import handler
+from ...engine.moves.movement import from_plain, note_move, to_plain
+from ...engine.sharded import ShardedTensor, wrap
+from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart
+from ...engine.views.view_results import shown, tell_whole
+from ...engine.writes.copying import copy_once
+from ...engine.writes.writing import store
+from ...runtime.holding import holding
+from ...sharding.layout import Layout
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Sizes = tuple[int, ...]
+_NAME = str(aten.as_strided.default)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What is taken of each dim (start, step, count; count None: one index, and the dim goes), and how dims then stand."""
+
+    parts: tuple[tuple[int, int, int | None], ...]
+    order: tuple[int, ...]
+    new: tuple[int, ...]
+    """Where dims of size 1 are put in, in ascending order."""
+
+    def views(self, shape: Sizes) -> Iterator[tuple[Op, Args]]:
+        """The same as views of a tensor of this shape, one of another."""
+        for dim in reversed(range(len(shape))):
+            start, step, count = self.parts[dim]
+            if count is None:
+                yield aten.select.int, (dim, start)
+            elif (start, step, count) != (0, 1, shape[dim]):
+                yield aten.slice.Tensor, (dim, start, start + (count - 1) * step + 1, step)
+        if self.order != tuple(range(len(self.order))):
+            yield aten.permute.default, (list(self.order),)
+        for dim in self.new:
+            yield aten.unsqueeze.default, (dim,)
+
+
+@handler(aten.as_strided.default)
+def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(ShardedTensor, args[0])
+    size, stride = (tuple(map(int, cast("Sequence[int]", value))) for value in args[1:3])
+    given = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    base = int(x.storage_offset())
+    if min(stride, default=0) < 0:
+        raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}")
+    if min(size, default=0) < 0:
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
+    taken = _read(tuple(x.shape), x.stride(), size, stride, (base if given is None else cast(int, given)) - base)
+    if taken is None:
+        wanted = _Strided(size, stride, base if given is None else cast(int, given))
+        if holding(x._layout).unified and not x._layout.pending and not is_copy(x):
+            whole = _whole_of(x, wanted) if is_observed() else x
+            return run_by_rule(func, (whole, size, stride, wanted.offset), {})
+        return _of_whole(x, wanted)
+    unified = holding(x._layout).unified and not is_observed()
+    y, may_be_copy = x, not unified or bool(x._layout.pending) or x._value.shown is not None
+    for view, rest in taken.views(tuple(x.shape)):
+        z = cast(ShardedTensor, view(y, *rest))
+        # Torch will know the last one as a view of `x`, but not those on the way.
+        y = remember_apart(z, y) if may_be_copy else z
+    return y if y is not x else aten.alias.default(x)
+
+
+@handler(aten.as_strided_copy.default)
+def _as_strided_copy(_: Op, args: Args, kwargs: Kwargs) -> object:
+    return aten.clone.default(aten.as_strided.default(*args, **kwargs), memory_format=torch.contiguous_format)
+
+
+@dataclass(frozen=True, slots=True)
+class _Strided:
+    """Where elements are taken from: the offset is that in the memory a tensor would have if it were whole."""
+
+    size: Sizes
+    stride: Sizes
+    offset: int
+
+    def of(self, base: ShardedTensor, memory: torch.Tensor) -> torch.Tensor:
+        """The elements, of a memory that begins where `base` does."""
+        start = 0 if 0 in self.size else self.offset - int(base.storage_offset())  # nothing lies anywhere
+        return memory.as_strided(self.size, self.stride, start)
+
+    def lies_in(self, base: ShardedTensor) -> bool:
+        """Whether all of them are elements of a tensor."""
+        start = self.offset - int(base.storage_offset())
+        if 0 in self.size:
+            return True
+        if start < 0 or start + _reach(self.size, self.stride) >= 1 + _reach(tuple(base.shape), base.stride()):
+            return False
+        held = torch.zeros(1 + _reach(tuple(base.shape), base.stride()), dtype=torch.bool)
+        held[_places(base)] = True
+        return bool(self.of(base, held).all())
+
+    def read(self, base: ShardedTensor) -> ShardedTensor:
+        """The value of the view, whole on every device; what is one element of the tensor is one in the view."""
+        memory = from_plain(_memory(base), Layout.replicated(base._layout.mesh, 1))
+        layout = Layout.replicated(base._layout.mesh, len(self.size))
+        y = wrap(tuple(self.of(base, piece) for piece in memory._value.pieces), layout, self.size, dtype=base.dtype)
+        return shown(base, y, (self.stride, self.offset - int(base.storage_offset())))
+
+    def write(self, base: ShardedTensor, view: ShardedTensor) -> None:
+        """Writes the view back to the tensor."""
+        memory = _memory(base)
+        copy_once(self.of(base, memory), to_plain(view, _NAME, implicit=True))
+        store(base, memory[_places(base).to(memory.device)].reshape(base.shape), "as_strided")
+
+
+def _whole_of(x: ShardedTensor, view: _Strided) -> ShardedTensor:
+    """What a view is taken of: `x`, or where it reaches beyond that, the tensor that this is a view of."""
+    return x if not x._is_view() or view.lies_in(x) else cast(ShardedTensor, x._base)
+
+
+def _of_whole(x: ShardedTensor, view: _Strided) -> ShardedTensor:
+    """A view of elements wherever they lie; it may reach beyond `x`, into the tensor that this is a view of."""
+    base = _whole_of(x, view)
+    if not view.lies_in(base):
+        raise RuntimeError(
+            f"as_strided({list(view.size)}, {list(view.stride)}, {view.offset}) reaches memory outside of a tensor of shape "
+            f"{list(x.shape)} with strides {list(x.stride())} and offset {int(x.storage_offset())}, and what lies there is not "
+            "known where each device has memory of its own: take it of the tensor that this one is a view of"
+        )
+    told = Told(_tell_read, partial(tell_whole, aten.as_strided.default))
+    return remember(view.read(base), base, view.read, view.write, told=told)
+
+
+def _tell_read(base: ShardedTensor) -> None:
+    note_move(base, Layout.replicated(base._layout.mesh, base.dim()), _NAME)
+
+
+def _reach(shape: Sizes, strides: Sizes) -> int:
+    """How far the last element is from the first."""
+    return sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else -1
+
+
+def _places(x: ShardedTensor) -> torch.Tensor:
+    """For each element, its place in memory from where `x` begins."""
+    places = torch.zeros(1, dtype=torch.int64)
+    for size, stride in zip(x.shape, x.stride(), strict=True):
+        places = (places.unsqueeze(-1) + torch.arange(size) * stride).reshape(-1)
+    return places
+
+
+def _memory(x: ShardedTensor) -> torch.Tensor:
+    """The memory of a tensor as it would be if it were whole; what is not of the tensor is zero."""
+    whole = to_plain(x, _NAME, implicit=True)
+    memory = torch.zeros(1 + _reach(tuple(x.shape), x.stride()), dtype=x.dtype, device=whole.device)
+    memory[_places(x).to(whole.device)] = whole.reshape(-1)
+    return memory
+
+
+@lru_cache(maxsize=4096)
+def _read(shape: Sizes, strides: Sizes, size: Sizes, stride: Sizes, offset: int) -> _Taken | None:
+    """A strided view as one of indices, or None where it is not one."""
+    if offset < 0 or 0 in shape or 0 in size:
+        return None
+    starts = _starts(shape, strides, offset)
+    if starts is None:
+        return None
+    dim_of: dict[int, int] = {}
+    parts: list[tuple[int, int, int | None]] = [(start, 1, None) for start in starts]
+    for k, (count, step) in enumerate(zip(size, stride, strict=True)):
+        if count == 1:
+            continue
+        dim = _dim(shape, strides, step, set(dim_of.values()))
+        if dim is None or starts[dim] + (count - 1) * (step // strides[dim]) >= shape[dim]:
+            return None
+        dim_of[k] = dim
+        parts[dim] = starts[dim], step // strides[dim], count
+    kept = sorted(dim_of.values())
+    order = tuple(kept.index(dim) for _, dim in sorted(dim_of.items()))
+    return _Taken(tuple(parts), order, tuple(k for k, count in enumerate(size) if count == 1))
+
+
+def _starts(shape: Sizes, strides: Sizes, offset: int) -> list[int] | None:
+    """The index of the element at an offset."""
+    starts = [0] * len(shape)
+    for dim in sorted(range(len(shape)), key=lambda d: -strides[d]):
+        if shape[dim] > 1:
+            if strides[dim] == 0:
+                return None
+            starts[dim], offset = divmod(offset, strides[dim])
+            if starts[dim] >= shape[dim]:
+                return None
+    return None if offset else starts
+
+
+def _dim(shape: Sizes, strides: Sizes, step: int, used: set[int]) -> int | None:
+    """The dim whose stride a step is a multiple of, the coarsest of them."""
+    fitting = [d for d, s in enumerate(strides) if d not in used and shape[d] > 1 and s and s <= step and step % s == 0]
+    return max(fitting, key=lambda d: strides[d], default=None)

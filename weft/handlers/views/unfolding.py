@@ -1,0 +1,136 @@
+"""`Tensor.unfold` along a split dim: devices exchange what their slices reach over the border, and the dim stays split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import cast
+
+import torch
+
+from ...engine.arguments import as_dim
+from ...engine.dispatch import run_by_rule
+from ...engine.handlers import handler
+from ...engine.moves.rearranging import here, note_rearrangement, resolved
+from ...engine.sharded import ShardedTensor, wrap
+from ...engine.views.view_results import viewed
+from ...planning.rearrangement import Part, Rearrangement, Run, Side
+from ...planning.windows import Reach, Windows, windows_of
+from ...runtime.holding import holding
+from ...runtime.rearranging import rearrange
+from ...sharding.layout import Layout
+from ...sharding.placements import ReduceOp
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+
+_SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
+_MOST_LAYERS = 8
+
+
+@handler(aten.unfold.default, may_be_direct=True)
+def _unfold(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x = cast(ShardedTensor, args[0])
+    size, step = cast("tuple[int, int]", args[2:4])
+    dim = as_dim(args[1], x.dim())
+    if not x.dim() or not x._layout.splits[dim] or step < 1 or not 0 < size <= x.shape[dim]:
+        return run_by_rule(func, args, kwargs)
+    layout = Layout(x._layout.mesh, (*x._layout.splits, ()), x._layout.pending)
+    count = (x.shape[dim] - size) // step + 1
+    results = tuple(count if d == dim else n for d, n in enumerate(x.shape))
+    windows = windows_of(Side.of(x._layout, x.shape), x._layout, {dim: Reach(size, step)}, results)
+
+    def tell(base: ShardedTensor) -> None:
+        note_rearrangement(windows.plan, base.dtype.itemsize, str(func))
+
+    tell(x)
+    if holding(layout).unified:
+        y = here([x], layout, lambda piece: func(piece, dim, size, step), is_view=True)
+        return viewed(func, args, kwargs, y, is_alias=True, is_moved=True, tell_read=tell)
+    pieces = tuple(
+        func(piece, dim, size, step).contiguous() if piece.shape[dim] else piece.new_empty([*piece.shape, size])
+        for piece in _cut(windows, x, dim, str(func))
+    )
+    y = wrap(pieces, layout, (*results, size), dtype=x.dtype)
+    return viewed(func, args, kwargs, y, is_alias=False, tell_read=tell)
+
+
+def _cut(windows: Windows, x: ShardedTensor, dim: int, op: str) -> list[torch.Tensor]:
+    """What each device reads along a dim."""
+    whole = rearrange([x._value.pieces], windows.plan, x.dtype, op=op)
+    result = []
+    for piece, coords in zip(whole, holding(windows.target).coords, strict=True):
+        start, stop = cast("tuple[int, int]", windows.at(coords)[dim])
+        result.append(piece.narrow(dim, 0, stop - start))
+    return result
+
+
+@handler(aten.unfold_backward.default, may_be_direct=True)
+def _unfold_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    """Each device adds up its slices; what reaches over its border goes to whose it is, and is added there."""
+    grad = cast(ShardedTensor, args[0])
+    sizes = [int(n) for n in cast("Sequence[int]", args[1])]
+    size, step = cast("tuple[int, int]", args[3:5])
+    dim = as_dim(args[2], len(sizes))
+    if not sizes or not grad._layout.splits[dim] or grad._layout.splits[-1] or not grad.numel():
+        return run_by_rule(func, args, kwargs)
+    layout = Layout(grad._layout.mesh, grad._layout.splits[:-1], grad._layout.pending)
+    sums = _sums(layout, tuple(grad.shape[:-1]), tuple(sizes), dim, Reach(size, step))
+    if len(sums.layers) > _MOST_LAYERS:
+        return run_by_rule(func, args, kwargs)
+    kept = resolved(grad, str(func), _SUMS)
+    if kept is not grad:
+        return _unfold_backward(func, (kept, *args[1:]), kwargs)
+    for plan in sums.layers:
+        note_rearrangement(plan, grad.dtype.itemsize, str(func))
+    if holding(layout).unified:
+        return here([grad], layout, lambda piece: func(piece, sizes, dim, size, step), is_view=False)
+    added = []
+    for piece, coords in zip(grad._value.pieces, holding(layout).coords, strict=True):
+        start, stop = cast("tuple[int, int]", sums.windows.at(coords)[dim])
+        shape = [stop - start if d == dim else n for d, n in enumerate(piece.shape[:-1])]
+        part = func(piece.contiguous(), shape, dim, size, step) if piece.numel() else piece.new_zeros(shape)
+        sides = [0, 0] * (len(sizes) - 1 - dim) + [0, sums.width - (stop - start)]
+        added.append(aten.constant_pad_nd.default(part, sides))
+    result: torch.Tensor | None = None
+    for plan in sums.layers:
+        pieces = rearrange([tuple(added)], plan, grad.dtype, fill=0, op=str(func))
+        layer = wrap(pieces, layout, sizes, dtype=grad.dtype)
+        result = layer if result is None else result + layer
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What the sums of devices over their own slices are: the indices of each, and how they come to where these lie."""
+
+    windows: Windows
+    width: int
+    layers: tuple[Rearrangement, ...]
+    """Exchanges in none of which two devices send to one index; their results are added."""
+
+
+@lru_cache(maxsize=1024)
+def _sums(layout: Layout, results: tuple[int, ...], sizes: tuple[int, ...], dim: int, reach: Reach) -> _Sums:
+    windows = windows_of(Side.of(layout, sizes), layout, {dim: reach}, results)
+    reads = windows.reads[dim]
+    assert reads is not None
+    width = max(stop - start for start, stop in reads)
+    source = Side.of(layout, [width * len(reads) if d == dim else n for d, n in enumerate(sizes)])
+    layers: list[list[Part]] = []
+    ends: list[int] = []
+    for number, (start, stop) in enumerate(reads):
+        if start == stop:
+            continue
+        run = Run(stop - start, source=number * width, target=start)
+        k = next((k for k, end in enumerate(ends) if end <= start), len(ends))
+        if k == len(ends):
+            layers.append([])
+            ends.append(0)
+        layers[k].append(Part(0, tuple(run if d == dim else Run(n) for d, n in enumerate(sizes))))
+        ends[k] = stop
+    target = Side.of(layout, sizes)
+    return _Sums(windows, width, tuple(Rearrangement((source,), target, tuple(parts)) for parts in layers))

@@ -1,0 +1,1 @@
+"""Ops that look over the border of what a device holds."""

@@ -1,0 +1,265 @@
+"""Pooling of split space: devices exchange what the windows at their borders reach over, and nothing else moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+
+from ...engine.arguments import argument
+from ...engine.dispatch import run_by_rule
+from ...engine.handlers import handler
+from ...engine.sharded import ShardedTensor
+from ...planning.windows import Reach
+from ...rules.pooling import pooling
+from ...rules.registry import Region
+from ..split_dims.reductions import wide
+from .convolution import cropped, hollow, reached, unpadded
+from .windowing import Look, Reaches, windowed
+
+aten = torch.ops.aten
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Regions = Sequence[Region]
+
+_SPACE: dict[Op, int] = {
+    aten.max_pool2d_with_indices.default: 2,
+    aten.max_pool3d_with_indices.default: 3,
+    aten.avg_pool2d.default: 2,
+    aten.avg_pool3d.default: 3,
+    aten.max_pool2d_with_indices_backward.default: 2,
+    aten.max_pool3d_with_indices_backward.default: 3,
+    aten.avg_pool2d_backward.default: 2,
+    aten.avg_pool3d_backward.default: 3,
+}
+"""How many dims each op pools over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """What a call says of its windows; only dims of space are counted."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    rounds_up: bool
+
+    @staticmethod
+    def of(func: Op, args: Args, kwargs: Kwargs) -> _Pool:
+        """The windows of a call; what is said once stands for all dims, and windows stand side by side unless said."""
+        space = _SPACE[func]
+        names = [each.name for each in func._schema.arguments]
+
+        def values(name: str, default: object) -> tuple[int, ...]:
+            given = argument(func, args, kwargs, name) if name in names else None
+            found = [int(n) for n in cast("Sequence[int]", given if given not in (None, [], ()) else default)]
+            return tuple(found * space if len(found) == 1 else found)
+
+        kernel = values("kernel_size", ())
+        rounds_up = bool(argument(func, args, kwargs, "ceil_mode"))
+        return _Pool(kernel, values("stride", kernel), values("padding", [0]), values("dilation", [1]), rounds_up)
+
+    @property
+    def reaches(self) -> list[Reach]:
+        """How far each dim is looked around."""
+        return [Reach(*each) for each in zip(self.kernel, self.stride, self.padding, self.dilation, strict=True)]
+
+    def results(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of what is pooled from a shape."""
+        space = len(self.kernel)
+        sizes = []
+        for size, reach in zip(shape[-space:], self.reaches, strict=True):
+            free = size + 2 * reach.padding - reach.extent
+            count = (-(-free // reach.stride) if self.rounds_up else free // reach.stride) + 1
+            # A window that would begin past the tensor and its padding on the left is left out.
+            past = self.rounds_up and (count - 1) * reach.stride >= size + reach.padding
+            sizes.append(count - past)
+        return (*shape[:-space], *sizes)
+
+
+def _positional(func: Op, args: Args, kwargs: Kwargs) -> Args:
+    return tuple(argument(func, args, kwargs, each.name) for each in func._schema.arguments)
+
+
+@handler(
+    aten.max_pool2d_with_indices.default,
+    aten.max_pool3d_with_indices.default,
+    aten.avg_pool2d.default,
+    aten.avg_pool3d.default,
+    may_be_direct=True,
+)
+def _pool(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, pool, space = cast(ShardedTensor, args[0]), _Pool.of(func, args, kwargs), _SPACE[func]
+    found = windowed(
+        func,
+        _positional(func, args, kwargs),
+        lambda call, dims: pooling(call, space, dims),
+        pool.reaches,
+        [Look(0, pool.results(x.shape))],
+    )
+    if found is None:
+        return run_by_rule(func, args, kwargs)
+    plan, args = found
+    if plan.unified:
+        return plan.labeled(args)
+    (look,) = plan.windows
+    x = cast(ShardedTensor, args[0])
+    if "max" in str(func):
+        least = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+        return plan.everywhere(args, [plan.exchanged(look, x, least)], partial(_maxima, pool, plan.reaches))
+    return plan.everywhere(args, [plan.exchanged(look, x)], partial(_means, pool, plan.reaches))
+
+
+def _maxima(
+    pool: _Pool, reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions
+) -> object:
+    """The largest of each window of a device, and where they stand in the whole."""
+    x = cast(torch.Tensor, args[0])
+    if 0 in made[0].shape:
+        nothing = torch.empty(made[0].shape, dtype=x.dtype, device=x.device)
+        return nothing, nothing.to(torch.int64)
+    padding = unpadded(pool.padding, reaches, x.dim())
+    values, places = func(x, pool.kernel, pool.stride, padding, pool.dilation, pool.rounds_up)
+    first = {dim: reach.reads(*made[0].box[dim])[0] for dim, reach in reaches.items()}
+    return values, _renumbered(places, x.shape, given[0].whole, first, pool)
+
+
+def _renumbered(
+    places: torch.Tensor, shape: Sequence[int], whole: Sequence[int], first: dict[int, int], pool: _Pool
+) -> torch.Tensor:
+    """Places in a window that begins somewhere, as places in the whole."""
+    rank, space = len(shape), len(pool.kernel)
+    result: torch.Tensor | int = 0
+    rest = places
+    step = 1
+    for dim in reversed(range(rank - space, rank)):
+        at = rest % shape[dim] + first.get(dim, 0)
+        rest = rest // shape[dim]
+        # Where all of a window is -inf, its first element counts, which may be padding here: torch takes the next after it.
+        at = torch.where(at < 0, at % pool.dilation[dim - rank], at) if dim in first else at
+        result = result + at * step
+        step *= whole[dim]
+    return cast(torch.Tensor, result)
+
+
+def _means(
+    pool: _Pool, reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions
+) -> torch.Tensor:
+    x = cast(torch.Tensor, args[0])
+    if 0 in made[0].shape:
+        return torch.empty(made[0].shape, dtype=x.dtype, device=x.device)
+    divisor = _Divisor.of(pool, args[5:7], given[0].whole, made[0].whole)
+    padding = unpadded(pool.padding, reaches, x.dim())
+    value = x if divisor.one is not None else wide(x)
+    total = func(value, pool.kernel, pool.stride, padding, pool.rounds_up, True, divisor.one or 1)
+    return cast(torch.Tensor, total if divisor.one is not None else (total / divisor.at(made[0].box, x)).to(x.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class _Divisor:
+    """What sums of windows are divided by: one number, or for each dim one for each result, to be multiplied."""
+
+    one: int | None
+    each: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(pool: _Pool, said: Sequence[object], whole: Sequence[int], results: Sequence[int]) -> _Divisor:
+        """The divisors of a call; `said`: whether padding counts, and a divisor for all."""
+        counts_padding, override = said
+        if override is not None:
+            return _Divisor(cast(int, override), ())
+        space = len(pool.kernel)
+        each = []
+        for size, count, reach in zip(whole[-space:], results[-space:], pool.reaches, strict=True):
+            starts = [o * reach.stride - reach.padding for o in range(count)]
+            low, high = (-reach.padding, size + reach.padding) if counts_padding else (0, size)
+            each.append(tuple(min(start + reach.kernel, high) - max(start, low) for start in starts))
+        full = all(n == size for counts, size in zip(each, pool.kernel, strict=True) for n in counts)
+        return _Divisor(math.prod(pool.kernel) if full else None, tuple(each))
+
+    def at(self, box: Sequence[tuple[int, int]], x: torch.Tensor) -> torch.Tensor:
+        """The divisors of some results, for a value like `x`."""
+        space = len(self.each)
+        result = torch.ones([], dtype=torch.int64, device=x.device)
+        for i, counts in enumerate(self.each):
+            start, stop = box[len(box) - space + i]
+            here = torch.tensor(counts[start:stop], device=x.device)
+            result = result * here.reshape([-1, *[1] * (space - 1 - i)])
+        return result
+
+
+@handler(
+    aten.max_pool2d_with_indices_backward.default,
+    aten.max_pool3d_with_indices_backward.default,
+    aten.avg_pool2d_backward.default,
+    aten.avg_pool3d_backward.default,
+    may_be_direct=True,
+)
+def _pool_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+    x, pool, space = cast(torch.Tensor, args[1]), _Pool.of(func, args, kwargs), _SPACE[func]
+    maxima = "max" in str(func)
+    given = _positional(func, args, kwargs)
+    looks = [Look(0, tuple(x.shape), back=True), *([Look(2, tuple(x.shape), back=True)] if maxima else [])]
+    found = windowed(func, given, lambda call, dims: pooling(call, space, dims, linear=True), pool.reaches, looks)
+    if found is None:
+        return run_by_rule(func, args, kwargs)
+    plan, args = found
+    if plan.unified:
+        return plan.labeled(args)
+    around = [plan.exchanged(look, plan.brought(args, look.tensor)) for look in looks]
+    laid = [around[0], hollow(plan, args), *around[1:]]
+    return plan.everywhere(args, laid, partial(_max_gradient if maxima else _mean_gradient, pool, plan.reaches))
+
+
+def _max_gradient(
+    pool: _Pool, reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions
+) -> torch.Tensor:
+    grad, _, places = cast("tuple[torch.Tensor, ...]", (*args[:2], args[7]))
+    first, shape = reached(reaches, made[0], given[0])
+    if not grad.numel() or 0 in shape:
+        return torch.zeros(made[0].shape, dtype=grad.dtype, device=grad.device)
+    x = torch.empty(shape, dtype=grad.dtype, device=grad.device)
+    places = _here(places, given[1].whole, shape, first, len(pool.kernel))
+    padding = unpadded(pool.padding, reaches, grad.dim())
+    back = func(grad.contiguous(), x, pool.kernel, pool.stride, padding, pool.dilation, pool.rounds_up, places)
+    return cropped(back, made[0], first)
+
+
+def _here(
+    places: torch.Tensor, whole: Sequence[int], shape: Sequence[int], first: dict[int, int], space: int
+) -> torch.Tensor:
+    """Places in the whole as places in what begins somewhere and has a shape."""
+    result: torch.Tensor | int = 0
+    step = 1
+    for dim in reversed(range(len(whole) - space, len(whole))):
+        result = result + (places % whole[dim] - first.get(dim, 0)) * step
+        places = places // whole[dim]
+        step *= shape[dim]
+    return cast(torch.Tensor, result)
+
+
+def _mean_gradient(
+    pool: _Pool, reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions
+) -> torch.Tensor:
+    grad = cast(torch.Tensor, args[0])
+    first, shape = reached(reaches, made[0], given[0])
+    if not grad.numel() or 0 in shape:
+        return torch.zeros(made[0].shape, dtype=grad.dtype, device=grad.device)
+    divisor = _Divisor.of(pool, args[6:8], given[1].whole, given[0].whole)
+    flow = grad.contiguous()
+    if divisor.one is None:
+        read = [
+            reaches[dim].reached(*own, given[0].whole[dim]) if dim in reaches else side
+            for dim, (own, side) in enumerate(zip(made[0].box, given[0].box, strict=True))
+        ]
+        flow = wide(grad) / divisor.at(read, grad)
+    x = torch.empty(shape, dtype=flow.dtype, device=grad.device)
+    padding = unpadded(pool.padding, reaches, grad.dim())
+    back = func(flow, x, pool.kernel, pool.stride, padding, pool.rounds_up, True, divisor.one or 1)
+    return cropped(back, made[0], first).to(grad.dtype)

@@ -1,0 +1,224 @@
+"""Ops that look over the border of what a device holds: devices exchange halos, and each computes its part of the result.
+
+In one memory the op runs as it is, and what devices would exchange is noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+
+from ...engine.choose import Choice, Input, choose
+from ...engine.dispatch import brought, run_in
+from ...engine.local_run import run_everywhere, schedule_for, swapped
+from ...engine.moves.movement import moved
+from ...engine.moves.rearranging import note_rearrangement, resolved
+from ...engine.op_plan import tensors_in
+from ...engine.schedule import Schedule
+from ...engine.sharded import ShardedTensor, wrap
+from ...planning.rearrangement import Side
+from ...planning.windows import Reach, Windows, windows_of
+from ...rules.factors import Factors
+from ...rules.registry import Call, Local, Rule, Spec, rules
+from ...runtime.holding import holding
+from ...runtime.machine import forget_with_residences
+from ...runtime.rearranging import rearrange
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh
+
+__all__ = ["Look", "Reaches", "Windowed", "windowed"]
+
+Op = torch._ops.OpOverload
+Args = tuple[object, ...]
+Reaches = Mapping[int, Reach]
+"""Dims along which an op looks around, and how far."""
+
+_MOST_WINDOWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A tensor of a call of which devices read windows: those that their part of results of a shape is made of."""
+
+    tensor: int
+    results: tuple[int, ...]
+    back: bool = False
+    """Whether the tensor is the results, and the shape that of what they were made of."""
+
+
+@dataclass(slots=True)
+class Windowed:
+    """How a call is computed on windows, decided once for all such calls."""
+
+    func: Op
+    choice: Choice
+    reaches: dict[int, Reach]
+    """Those along dims that stay split."""
+    windows: dict[Look, Windows]
+    mesh: DeviceMesh
+    schedules: dict[str, Schedule] = field(default_factory=dict)
+
+    @property
+    def unified(self) -> bool:
+        """Whether all devices share one memory, where layouts are labels."""
+        return holding(Layout.replicated(self.mesh, 0)).unified
+
+    def brought(self, args: Args, position: int) -> ShardedTensor:
+        """A tensor of the call in the layout that it is computed in."""
+        return cast(
+            ShardedTensor, brought(tensors_in(args, {})[position], self.choice.inputs[position], self.func, False)
+        )
+
+    def exchanged(self, look: Look, x: ShardedTensor, fill: float = 0) -> ShardedTensor:
+        """A tensor whose pieces are windows; only for `everywhere`, since its layout says nothing of their shapes."""
+        windows, op = self.windows[look], str(self.func)
+        note_rearrangement(windows.plan, x.dtype.itemsize, op)
+        whole = rearrange([x._value.pieces], windows.plan, x.dtype, fill=None if windows.is_covered else fill, op=op)
+        pieces = []
+        for piece, coords in zip(whole, holding(windows.target).coords, strict=True):
+            for dim, window in enumerate(windows.at(coords)):
+                piece = piece if window is None else piece.narrow(dim, 0, window[1] - window[0])
+            pieces.append(piece)
+        return wrap(tuple(pieces), windows.target, x.shape, dtype=x.dtype)
+
+    def everywhere(self, args: Args, laid: Sequence[ShardedTensor], local: Local) -> object:
+        """What each device computes with `local`, where it has the call's tensors as `laid` says."""
+        key = _told(args)
+        schedule = self.schedules.get(key)
+        if schedule is None:
+            inputs, outputs = self.choice.inputs, self.choice.outputs
+            schedule = schedule_for(self.func, args, {}, tensors_in(args, {}), inputs, outputs, self.mesh)
+            self.schedules[key] = schedule
+        rule = Rule(rules[self.func].factors, local=local)
+        return run_everywhere(self.func, args, {}, laid, schedule, rule, given=tensors_in(args, {}))
+
+    def labeled(self, args: Args) -> object:
+        """The op in one memory: on whole values, with what devices would exchange noted, in the layouts they would have."""
+        space = {axis for look in self.windows for dim in self.reaches for axis in self._need(look).splits[dim]}
+        whole = _without(space)
+        given: list[torch.Tensor] = []
+        for i, (x, need) in enumerate(zip(tensors_in(args, {}), self.choice.inputs, strict=True)):
+            looks = [look for look in self.windows if look.tensor == i]
+            if not looks or looks[0].back:
+                x = brought(x, need, self.func, True)
+            for look in looks:
+                note_rearrangement(self.windows[look].plan, x.dtype.itemsize, str(self.func))
+            given.append(wrap(x._value.pieces, whole(need), x.shape) if isinstance(x, ShardedTensor) else x)
+        inputs, outputs = tuple(map(whole, self.choice.inputs)), tuple(map(whole, self.choice.outputs))
+        result = run_in(self.func, cast(Args, swapped(args, iter(given))), {}, inputs, outputs, rules[self.func])
+        if isinstance(result, torch.Tensor):
+            return self._relabeled(result, 0)
+        return tuple(
+            None if x is None else self._relabeled(x, k) for k, x in enumerate(cast("Sequence[ShardedTensor]", result))
+        )
+
+    def _relabeled(self, x: torch.Tensor, k: int) -> torch.Tensor:
+        target = self.choice.outputs[k]
+        return (
+            x
+            if cast(ShardedTensor, x)._layout is target
+            else moved(cast(ShardedTensor, x), target, str(self.func), implicit=True)
+        )
+
+    def _need(self, look: Look) -> Layout:
+        return self.choice.inputs[look.tensor]
+
+
+def _without(axes: set[str]) -> Callable[[Layout], Layout]:
+    """Layouts with nothing split over some axes, nor pending."""
+
+    def without(layout: Layout) -> Layout:
+        splits = [[axis for axis in names if axis not in axes] for names in layout.splits]
+        return Layout(layout.mesh, splits, [(axis, op) for axis, op in layout.pending if axis not in axes])
+
+    return without
+
+
+Proposal = Callable[[Call, frozenset[int]], Factors | None]
+"""The factors of a call of which some dims, counted from the first of space, are read in windows."""
+
+_known: dict[tuple[object, ...], Windowed | None] = {}
+_MOST_KNOWN = 1 << 12
+forget_with_residences(_known.clear)
+
+
+def windowed(
+    func: Op, args: Args, propose: Proposal, reaches: Sequence[Reach], looks: Sequence[Look]
+) -> tuple[Windowed, Args] | None:
+    """How a call is computed on windows of the last dims, and with what; None where they are whole."""
+    tensors = tensors_in(args, {})
+    if not any(isinstance(x, ShardedTensor) and any(x._layout.splits[-len(reaches) :]) for x in tensors):
+        return None
+    if (
+        not looks
+        or any(reach.stride < 1 or reach.dilation < 1 for reach in reaches)
+        or any(min(look.results, default=0) < 1 or len(look.results) <= len(reaches) for look in looks)
+    ):
+        return None  # nothing to look at, or a call that torch refuses
+    tensors = [resolved(x, str(func)) if isinstance(x, ShardedTensor) else x for x in tensors]
+    args = cast(Args, swapped(args, iter(tensors)))
+    key = (func, _told(args), *(_signature(x) for x in tensors), *looks)
+    if key not in _known:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = _decided(func, args, tensors, propose, reaches, looks)
+    found = _known[key]
+    return None if found is None else (found, args)
+
+
+def _told(args: Args) -> str:
+    """What a call says beside its tensors."""
+    return repr(swapped(args, iter(["tensor"] * len(tensors_in(args, {})))))
+
+
+def _signature(x: torch.Tensor) -> tuple[object, ...]:
+    return x._layout if isinstance(x, ShardedTensor) else None, tuple(x.shape), x.dtype
+
+
+def _decided(
+    func: Op,
+    args: Args,
+    tensors: Sequence[torch.Tensor],
+    propose: Proposal,
+    reaches: Sequence[Reach],
+    looks: Sequence[Look],
+) -> Windowed | None:
+    specs = tuple(Spec(tuple(x.shape), x.dtype) for x in tensors)
+    call = Call(func, cast(Args, swapped(args, iter(specs))), {}, specs)
+    factors = propose(call, frozenset(_split_space(tensors, len(reaches))))
+    mesh = max((x._layout.mesh for x in tensors if isinstance(x, ShardedTensor)), key=lambda mesh: mesh.num_devices)
+    if factors is None or any(not _may_be_read(tensors[look.tensor], mesh) for look in looks):
+        return None
+    given = [
+        Input(x._layout if isinstance(x, ShardedTensor) else None, tuple(x.shape), x.dtype.itemsize) for x in tensors
+    ]
+    choice = choose(factors, given, mesh, max(x.dtype.itemsize for x in tensors))
+    first = len(looks[0].results) - len(reaches)
+    split = choice.inputs[looks[0].tensor].splits
+    chosen = {first + i: reach for i, reach in enumerate(reaches) if split[first + i]}
+    windows = {look: _windows(look, tensors, choice, chosen) for look in looks}
+    if not chosen or any(each.parts > _MOST_WINDOWS for each in windows.values()):
+        return None
+    # However wide a window is, a device receives no more for it than it would of the whole.
+    return Windowed(func, choice, chosen, windows, mesh)
+
+
+def _split_space(tensors: Sequence[torch.Tensor], space: int) -> Iterator[int]:
+    """The dims of space that are split in some tensor."""
+    for i in range(space):
+        if any(isinstance(x, ShardedTensor) and x.dim() >= space and x._layout.splits[i - space] for x in tensors):
+            yield i
+
+
+def _may_be_read(x: torch.Tensor, mesh: DeviceMesh) -> bool:
+    return isinstance(x, ShardedTensor) and x._layout.mesh == mesh and not x._layout.pending and x.numel() > 0
+
+
+def _windows(look: Look, tensors: Sequence[torch.Tensor], choice: Choice, reaches: dict[int, Reach]) -> Windows:
+    x, need = cast(ShardedTensor, tensors[look.tensor]), choice.inputs[look.tensor]
+    # What is also computed with as it is, is brought first; of other tensors windows are read from wherever they lie.
+    source = Side.of(need if look.back else x._layout, x.shape)
+    return windows_of(source, need, reaches, look.results, back=look.back)

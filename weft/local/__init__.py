@@ -1,0 +1,1 @@
+"""`local_map`: plain torch code on the shards, device by device."""

@@ -369,11 +369,9 @@ class Tensor(ShardedTensor):
         raw_memory.written(self, "map_", lambda whole, other: whole.map_(other, function), y)
         return self
 
-    def map2_(
-        self, y: torch.Tensor, z: torch.Tensor, function: Callable[..., raw_memory.Number]
-    ) -> Self:
+    def map2_(self, x: torch.Tensor, y: torch.Tensor, function: Callable[..., raw_memory.Number]) -> Self:
         """As in torch: replaces each element by what a Python function gives for it and those of two other tensors."""
-        raw_memory.written(self, "map2_", lambda whole, *others: whole.map2_(*others, function), y, z)
+        raw_memory.written(self, "map2_", lambda whole, *others: whole.map2_(*others, function), x, y)
         return self
 
     def __getattr__(self, name: str) -> Any:

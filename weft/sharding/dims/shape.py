@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import SupportsIndex, final, overload
 
-from .dims import Dim, DimLike, StaticDim
+from .dim import Dim, DimLike, StaticDim
 
 __all__ = ["Shape", "ShapeLike"]
 

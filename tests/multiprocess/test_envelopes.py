@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.runtime.process_group.envelopes import Envelopes
+from weft.runtime.processes.transport.small_messages import Envelopes
 
 SENT = {0: torch.arange(5.0), 2: torch.tensor([True, False])}
 

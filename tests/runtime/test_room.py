@@ -10,8 +10,8 @@ import torch
 
 import weft
 from weft.runtime.host_memory import empty_cache
+from weft.runtime.host_pool import LEAST, Rooms, room, rooms
 from weft.runtime.in_process import lazy_clone
-from weft.runtime.room import LEAST, Rooms, room, rooms
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
 

@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from .room import rooms
+from .host_pool import rooms
 
 __all__ = ["empty_cache", "keep_freed_memory", "pool_size", "relieve_pressure"]
 

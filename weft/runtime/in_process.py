@@ -17,9 +17,9 @@ from .accelerator import brought, copy, settle
 from .copies import Writing, contributions, exchanges, writings
 from .holding import Pieces, holding, nbytes, slices
 from .host_memory import relieve_pressure
+from .host_pool import room
 from .machine import forget_with_residences
 from .reduction import neutral, reduce_into
-from .room import room
 from .strides import is_dense
 
 __all__ = ["fill_pending", "lazy_clone", "may_overlap", "move", "placed", "scatter", "without_memory"]

@@ -11,16 +11,16 @@ import torch
 from ..planning.rearrangement import Copy, Rearrangement
 from ..sharding.mesh import Slot
 from .holding import Pieces, holding
+from .host_pool import room
 from .machine import forget_with_residences, residence
-from .process_group import execution, world
-from .process_group.calls import call_between
-from .process_group.group import Processes, owners_of, wire_device
-from .process_group.moving import shared
-from .process_group.occupancy import occupancy
-from .process_group.parcels import Pair, Parcels, parcelled
-from .process_group.parcels import Part as Stored
-from .process_group.wire import exchange
-from .room import room
+from .processes import movement, world
+from .processes.current_call import call_between
+from .processes.group import Processes, owners_of, wire_device
+from .processes.steps.moving import shared
+from .processes.steps.occupancy import occupancy
+from .processes.transport.exchange import exchange
+from .processes.transport.messages import Pair, Parcels, parcelled
+from .processes.transport.messages import Part as Stored
 
 __all__ = ["rearrange"]
 
@@ -40,14 +40,14 @@ def rearrange(
     """
     targets = into if into is not None else _new(plan, dtype, fill)
     mesh = plan.target.layout.mesh
-    if execution.is_elsewhere(mesh):
+    if movement.is_elsewhere(mesh):
         return ()
-    if execution.spans(mesh):
+    if movement.spans(mesh):
         processes = owners_of(mesh)
         stored = [piece for pieces in sources for piece in pieces]
         source, target = plan.sources[0], plan.target
         call = call_between(f"{op} to {list(target.shape)}", source.layout, target.layout, tuple(source.shape), dtype)
-        with execution.communicating(call, processes):
+        with movement.communicating(call, processes):
             exchange(_parcels(plan, processes), stored, targets, dtype, shared(processes), wire_device(mesh))
     else:
         _copy(sources, plan, targets)

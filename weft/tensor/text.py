@@ -7,7 +7,7 @@ from typing import cast
 import torch
 
 from ..runtime.holding import holding
-from ..runtime.process_group import world
+from ..runtime.processes import world
 from ..sharding.layout import Layout
 from .movement import to_plain
 from .single_run import leaves_out

@@ -9,18 +9,18 @@ from typing import final
 
 import torch
 
-from ...planning.transfers import Transfer
-from ...sharding.geometry import Box, box_shape
-from ...sharding.layout import Layout
-from ...sharding.mesh import Slot
-from ..holding import holding
-from ..machine import residence
-from . import world
-from .group import Processes
+from ....planning.transfers import Transfer
+from ....sharding.geometry import Box, box_shape
+from ....sharding.layout import Layout
+from ....sharding.mesh import Slot
+from ...holding import holding
+from ...machine import residence
+from .. import world
+from ..group import Processes
+from ..transport.messages import Pair, Parcels, Part, parcelled, part
 from .moving import stored_part
 from .occupancy import occupancy, slots_of
 from .owners import Owners
-from .parcels import Pair, Parcels, Part, parcelled, part
 
 __all__ = ["Arrival", "Bundle", "Collection", "Result", "collection"]
 

@@ -16,15 +16,16 @@ from ...sharding.mesh import DeviceMesh
 from .. import in_process
 from ..holding import Pieces, holding
 from ..machine import forget_with_residences, residence
-from . import calls, watch, world
-from .calls import Call, call_between
-from .check import check
+from . import current_call, world
+from .agreement.same_call import check
+from .current_call import Call, call_between
 from .fork import check_is_no_child
 from .group import Processes, group_of, owners_of, wire_device
-from .issuing import settle
-from .moving import BroadcastStage, FillStage, MoveStage, PermuteStage, Route
-from .reducing import ReduceStage
-from .wire import swap
+from .liveness import heartbeat
+from .steps.moving import BroadcastStage, FillStage, MoveStage, PermuteStage, Route
+from .steps.reduce import ReduceStage
+from .transport.async_ops import settle
+from .transport.exchange import swap
 
 __all__ = ["communicating", "is_elsewhere", "move", "permute", "spans", "whole"]
 
@@ -62,14 +63,14 @@ class communicating:  # noqa: N801 - read as a word: `with communicating(call, p
     def __enter__(self) -> None:
         check_is_no_child(self._call)
         settle()
-        watch.begin()
-        calls.started(self._call)
+        heartbeat.begin()
+        current_call.started(self._call)
         check(self._call, self._processes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        calls.finished()
+        current_call.finished()
 
 
 class Stage(Protocol):

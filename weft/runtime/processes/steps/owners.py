@@ -10,11 +10,11 @@ from functools import lru_cache
 from itertools import product
 from typing import final
 
-from ...planning import AllReduce, ReduceExchange, ReduceScatter
-from ...planning.transfers import Transfer
-from ...sharding.geometry import Box, box, box_shape, piece
-from ...sharding.mesh import Slot
-from ..machine import forget_with_residences, residence
+from ....planning import AllReduce, ReduceExchange, ReduceScatter
+from ....planning.transfers import Transfer
+from ....sharding.geometry import Box, box, box_shape, piece
+from ....sharding.mesh import Slot
+from ...machine import forget_with_residences, residence
 
 __all__ = ["Owners", "Reducing", "owners_of_step"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import final
 
-from ...sharding.layout import Layout
-from ...sharding.mesh import DeviceMesh, Slot
-from ..machine import forget_with_residences, residence
+from ....sharding.layout import Layout
+from ....sharding.mesh import DeviceMesh, Slot
+from ...machine import forget_with_residences, residence
 
 __all__ = ["Occupancy", "occupancy", "slots_of"]
 

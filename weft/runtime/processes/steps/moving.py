@@ -8,24 +8,24 @@ from typing import final
 
 import torch
 
-from ...planning import Exchange, FillPartial, LocalSlice, Permute, Step
-from ...planning.transfers import Transfer, receives, sends
-from ...sharding.geometry import Box, box_shape, within
-from ...sharding.geometry import box as box_of
-from ...sharding.layout import Layout
-from ...sharding.mesh import Slot
-from ...sharding.placements import ReduceOp
-from ..holding import Pieces, holding
-from ..in_process import lazy_clone
-from ..machine import residence
-from ..reduction import neutral
-from ..room import room
-from . import world
-from .envelopes import ROOM
-from .group import Group, Processes, component, group_of, owners_of, wire_device
+from ....planning import Exchange, FillPartial, LocalSlice, Permute, Step
+from ....planning.transfers import Transfer, receives, sends
+from ....sharding.geometry import Box, box_shape, within
+from ....sharding.geometry import box as box_of
+from ....sharding.layout import Layout
+from ....sharding.mesh import Slot
+from ....sharding.placements import ReduceOp
+from ...holding import Pieces, holding
+from ...host_pool import room
+from ...in_process import lazy_clone
+from ...machine import residence
+from ...reduction import neutral
+from .. import world
+from ..group import Group, Processes, component, group_of, owners_of, wire_device
+from ..transport.exchange import broadcast, exchange
+from ..transport.messages import Pair, Parcels, Part, parcelled, part
+from ..transport.small_messages import ROOM
 from .occupancy import occupancy, slots_of
-from .parcels import Pair, Parcels, Part, parcelled, part
-from .wire import broadcast, exchange
 
 __all__ = ["BroadcastStage", "FillStage", "MoveStage", "PermuteStage", "Room", "Route", "processes_of", "stored_part"]
 

@@ -12,18 +12,18 @@ from typing import final
 
 import torch
 
-from ...planning import ReduceExchange
-from ...sharding.placements import ReduceOp
-from ..holding import Pieces
-from ..reduction import reduce_into, reduced
-from ..room import room
+from ....planning import ReduceExchange
+from ....sharding.placements import ReduceOp
+from ...holding import Pieces
+from ...host_pool import room
+from ...reduction import reduce_into, reduced
+from ..group import wire_device
+from ..transport.exchange import exchange, swap
+from ..transport.messages import Part
 from .collection import Arrival, Bundle, Result, collection
-from .group import wire_device
 from .moving import Room, processes_of, shared
 from .occupancy import slots_of
 from .owners import Reducing, owners_of_step
-from .parcels import Part
-from .wire import exchange, swap
 
 __all__ = ["ReduceStage"]
 

@@ -6,11 +6,11 @@ import json
 
 import torch
 
-from . import world
-from .calls import Call
-from .execution import communicating
-from .group import Group, group_of
-from .wire import swap
+from .. import world
+from ..current_call import Call
+from ..group import Group, group_of
+from ..movement import communicating
+from ..transport.exchange import swap
 
 __all__ = ["gathered"]
 

@@ -18,9 +18,9 @@ from torch.distributed import distributed_c10d
 
 from ...errors import WeftError
 from . import fork
-from .launch import devices_per_process as devices_of_each
-from .launch import has_place, is_launched, note_joined, number
-from .seeds import share_random_state
+from .launch_environment import devices_per_process as devices_of_each
+from .launch_environment import has_place, is_launched, note_joined, number
+from .random_state import share_random_state
 
 __all__ = ["DEFAULT_TIMEOUT", "World", "asked", "current", "join", "leave", "on_change", "on_leave"]
 

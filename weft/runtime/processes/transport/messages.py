@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from ...sharding.geometry import Box, box_shape
-from ..holding import slices
-from . import world
+from ....sharding.geometry import Box, box_shape
+from ...holding import slices
+from .. import world
 
 __all__ = ["Join", "Leg", "Pair", "Parcels", "Part", "Range", "leg_of", "parcelled", "part"]
 

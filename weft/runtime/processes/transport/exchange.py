@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from ..room import room
-from .envelopes import HEAD, Envelopes, bytes_of, envelope_size
-from .group import Group
-from .parcels import Leg, Parcels
-from .waiting import different_calls, fingerprint, finish, finish_turns, in_time, stream
+from ...host_pool import room
+from ..group import Group
+from ..liveness.waiting import different_calls, fingerprint, finish, finish_turns, in_time, stream
+from .messages import Leg, Parcels
+from .small_messages import HEAD, Envelopes, bytes_of, envelope_size
 
 __all__ = ["broadcast", "exchange", "swap"]
 

@@ -17,11 +17,12 @@ from typing import TypeVar, final
 
 from torch._C import _distributed_c10d as c10d
 
-from ...errors import MismatchError, TimeoutError, WeftError  # noqa: A004 - the one of this package
-from . import calls, watch, world
-from .calls import Call
-from .group import Group, Processes
-from .watch import Sign, Vigil
+from ....errors import MismatchError, TimeoutError, WeftError  # noqa: A004 - the one of this package
+from .. import current_call, world
+from ..current_call import Call
+from ..group import Group, Processes
+from . import heartbeat
+from .heartbeat import Sign, Vigil
 
 __all__ = ["TURN", "Patience", "different_calls", "fingerprint", "finish", "finish_turns", "in_time", "stream"]
 
@@ -180,9 +181,9 @@ class Patience:
     def lost(self, cause: Exception | None = None) -> WeftError:
         """The error for a call in which others did not take part."""
         seconds = self.seconds
-        call = calls.current()
+        call = current_call.current()
         if call is not None:
-            watch.note_giving_up(call)
+            heartbeat.note_giving_up(call)
         lines, is_mismatch = self._lines((self._vigil or Vigil(self._others)).signs(), seconds)
         if is_mismatch:
             lines.append(
@@ -196,7 +197,7 @@ class Patience:
     def _lines(self, signs: list[Sign], seconds: float | None = None) -> tuple[list[str], bool]:
         """What is to say, and whether processes make different calls."""
         seconds = self.seconds if seconds is None else seconds
-        call = calls.current() or Call("a collective", "something")
+        call = current_call.current() or Call("a collective", "something")
         limit = self._here.timeout.total_seconds()
         blamed = [sign for sign in signs if sign.is_to_blame]
         elsewhere = [sign for sign in signs if sign.is_elsewhere(call)]
@@ -215,7 +216,7 @@ class Patience:
 
 def fingerprint(number: int) -> int:
     """What tells the call under way from others, in a few bytes; the same in every process."""
-    mixed = (_digest(*calls.current_words()) ^ number * 0x9E3779B97F4A7C15) & (1 << 64) - 1
+    mixed = (_digest(*current_call.current_words()) ^ number * 0x9E3779B97F4A7C15) & (1 << 64) - 1
     return mixed - (1 << 64) if mixed >> 63 else mixed
 
 
@@ -227,8 +228,8 @@ def _digest(op: str, what: str) -> int:
 
 def different_calls(group: Group, prints: Sequence[int], mine: int) -> WeftError:
     """The error for processes that are in different calls, shown from their signs."""
-    call = calls.current() or Call("a collective", "something")
-    watch.note_giving_up(call)
+    call = current_call.current() or Call("a collective", "something")
+    heartbeat.note_giving_up(call)
     others = [process for process, seen in zip(group.processes, prints, strict=True) if seen != mine]
     said = "\n".join(f"  {sign}" for sign in Vigil(others).signs())
     return MismatchError(

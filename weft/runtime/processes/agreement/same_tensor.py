@@ -17,16 +17,17 @@ from pathlib import PurePath
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from ...errors import MismatchError
-from ...sharding.mesh import DeviceMesh
-from . import calls, watch, world
-from .calls import Call
-from .check import check, is_always_on, is_off
-from .clerk import asked
-from .envelopes import bytes_of
-from .fork import is_child
-from .group import Processes, owners_of
-from .issuing import settle
+from ....errors import MismatchError
+from ....sharding.mesh import DeviceMesh
+from .. import current_call, world
+from ..current_call import Call
+from ..fork import is_child
+from ..group import Processes, owners_of
+from ..liveness import heartbeat
+from ..store_client import asked
+from ..transport.async_ops import settle
+from ..transport.small_messages import bytes_of
+from .same_call import check, is_always_on, is_off
 
 __all__ = ["check_same"]
 
@@ -52,7 +53,7 @@ world.on_change(_forget)
 
 @lru_cache(maxsize=1)
 def _store() -> c10d.Store:
-    return c10d.PrefixStore("same", watch.cloned(world.store()))
+    return c10d.PrefixStore("same", heartbeat.cloned(world.store()))
 
 
 def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
@@ -63,7 +64,7 @@ def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
     processes = owners_of(mesh)
     if len(processes) == 1 or here.process not in processes:
         return
-    site = calls.site()
+    site = current_call.site()
     if is_always_on():
         settle()  # what was asked for before is compared before
         check(Call(op, f"plain {_kind(x)}", str(site)), processes, value=_digest(x), differs=_differs)
@@ -89,12 +90,12 @@ def _compare(x: torch.Tensor, call: Call, processes: Processes, number: int) -> 
         return
     other = Call.from_json(note["call"])
     if note["process"] != here and other is not None and (note["value"], other.what) != (digest, call.what):
-        watch.begin()
+        heartbeat.begin()
         raise _differs(call, here, other, note["process"])
 
 
 def _differs(call: Call, here: int, other: Call, process: int) -> MismatchError:
-    watch.note_failure(f"it brought another tensor than process {process} to {call.op}, called at {call.site}")
+    heartbeat.note_failure(f"it brought another tensor than process {process} to {call.op}, called at {call.site}")
     return MismatchError(
         f"processes bring different tensors to {call.op}, called at {call.site}:\n"
         f"  process {here}: {call.what}\n"

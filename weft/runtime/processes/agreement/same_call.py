@@ -15,12 +15,13 @@ from typing import final
 
 from torch._C import _distributed_c10d as c10d
 
-from ...errors import MismatchError
-from . import calls, watch, world
-from .calls import Call
-from .clerk import Question
-from .group import Processes
-from .waiting import TURN, Patience, in_time
+from ....errors import MismatchError
+from .. import current_call, world
+from ..current_call import Call
+from ..group import Processes
+from ..liveness import heartbeat
+from ..liveness.waiting import TURN, Patience, in_time
+from ..store_client import Question
 
 __all__ = ["check"]
 
@@ -47,7 +48,7 @@ world.on_change(_forget)
 
 @lru_cache(maxsize=1)
 def _store() -> c10d.Store:
-    return c10d.PrefixStore("check", watch.cloned(world.store()))
+    return c10d.PrefixStore("check", heartbeat.cloned(world.store()))
 
 
 def is_always_on() -> bool:
@@ -71,7 +72,7 @@ def check(call: Call, processes: Processes, value: str | None = None, differs: D
     if not is_always_on() and not _is_new(call, processes):
         return
     if value is None:
-        call = calls.current() or call  # with where it was made
+        call = current_call.current() or call  # with where it was made
     count = _counts[processes] = _counts.get(processes, 0) + 1
     here = world.current()
     exchange = _Exchange(processes, count, here.process, json.dumps({**call.to_json(), "value": value}))
@@ -149,5 +150,5 @@ def _mismatch(call: Call, here: int, other: Call, process: int) -> MismatchError
         f"  process {process}: {other}\n"
         "  Every process has to make the same calls in the same order."
     )
-    watch.note_failure(f"it made another call than process {process}: {call}")
+    heartbeat.note_failure(f"it made another call than process {process}: {call}")
     return error

@@ -16,9 +16,9 @@ from typing import Protocol, final
 
 import torch
 
-from ..holding import Pieces
-from . import calls, fork, world
-from .waiting import TURN
+from ...holding import Pieces
+from .. import current_call, fork, world
+from ..liveness.waiting import TURN
 
 __all__ = ["Arriving", "issue", "settle"]
 
@@ -52,7 +52,7 @@ class _Task:
 
     def __init__(self, action: Callable[[], Pieces]) -> None:
         self._action: Callable[[], Pieces] | None = action
-        self._site = str(calls.site())
+        self._site = str(current_call.site())
         self._is_inference = torch.is_inference_mode_enabled()
         self._pieces: Pieces = ()
         self.error: BaseException | None = None
@@ -65,7 +65,7 @@ class _Task:
         self.error = earlier
         if earlier is None:
             try:
-                with calls.at(self._site), torch.inference_mode(self._is_inference), torch.no_grad():
+                with current_call.at(self._site), torch.inference_mode(self._is_inference), torch.no_grad():
                     self._pieces = action()
             except BaseException as error:  # noqa: BLE001 - it is raised where the result is used
                 self.error = error

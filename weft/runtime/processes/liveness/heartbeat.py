@@ -16,10 +16,10 @@ from typing import final
 
 from torch._C import _distributed_c10d as c10d
 
-from ...errors import TimeoutError  # noqa: A004 - the one of this package
-from . import calls, fork, world
-from .calls import Call
-from .clerk import REPLY, asked
+from ....errors import TimeoutError  # noqa: A004 - the one of this package
+from .. import current_call, fork, world
+from ..current_call import Call
+from ..store_client import REPLY, asked
 
 __all__ = ["Sign", "Vigil", "begin", "cloned", "note_failure", "note_giving_up", "stop"]
 
@@ -98,7 +98,7 @@ class Watch:
         """Leaves a sign of life."""
         with self._lock:
             self._beats += 1
-            now, before = calls.current(), calls.last()
+            now, before = current_call.current(), current_call.last()
             note = {
                 "beat": self._beats,
                 "call": None if now is None else now.to_json(),

@@ -12,7 +12,7 @@ from torch._C import _distributed_c10d as c10d
 from ...sharding.mesh import DeviceMesh
 from ..machine import residence
 from . import fork, world
-from .envelopes import Envelopes
+from .transport.small_messages import Envelopes
 
 __all__ = ["Group", "component", "group_of", "owners_of"]
 

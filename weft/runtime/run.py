@@ -14,8 +14,8 @@ from .holding import Pieces, holding
 from .host_pool import room
 from .processes import movement, world
 from .processes.agreement.same_tensor import check_same
-from .processes.group import wire_device
-from .processes.steps.moving import Route
+from .processes.mesh_processes import is_elsewhere, spans, wire_device
+from .processes.steps.permute import Route
 from .processes.transport.async_ops import Arriving, issue
 
 __all__ = ["Arriving", "Route", "begin", "check_same", "move", "permute", "scatter", "spread", "whole"]
@@ -28,9 +28,9 @@ def move(
     if world.current().count > 1:
         if pieces and pieces[0].is_meta:
             return in_process.without_memory(target, shape, dtype)
-        if movement.spans(source.mesh, target.mesh):
+        if spans(source.mesh, target.mesh):
             return movement.move(pieces, source, target, tuple(shape), dtype, op)
-        if movement.is_elsewhere(source.mesh, target.mesh):
+        if is_elsewhere(source.mesh, target.mesh):
             return ()
     return in_process.move(pieces, source, target, shape)
 
@@ -40,7 +40,7 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
 
     What is sent is what the pieces hold now, even if they are written to before it has gone.
     """
-    if not movement.spans(*meshes) or movement.is_elsewhere(*meshes):
+    if not spans(*meshes) or is_elsewhere(*meshes):
         return action(pieces)
     wire = wire_device(*meshes)
     # A lazy copy that is written to on a stream of its own would not wait for the others.
@@ -61,14 +61,14 @@ def spread(whole: torch.Tensor, layout: Layout) -> Pieces:
 
 def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     """The pieces of a value that this process has whole, in separate memories."""
-    if movement.spans(layout.mesh) and layout.pending:
+    if spans(layout.mesh) and layout.pending:
         return move(in_process.scatter(whole, layout.resolved), layout.resolved, layout, whole.shape, whole.dtype)
     return in_process.scatter(whole, layout)
 
 
 def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, dtype: torch.dtype) -> Pieces:
     """The pieces after shards have changed places."""
-    if movement.spans(layout.mesh):
+    if spans(layout.mesh):
         return movement.permute(pieces, layout, tuple(shape), route, dtype)
     here = holding(layout)
     if here.unified:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import cast, final
 
-import torch
 from torch._C import _distributed_c10d as c10d
 
-from ...sharding.mesh import DeviceMesh
-from ..machine import residence
 from . import fork, world
 from .transport.small_messages import Envelopes
 
-__all__ = ["Group", "component", "group_of", "owners_of"]
+__all__ = ["Group", "Processes", "group_if_shared", "group_of"]
 
 Processes = tuple[int, ...]
 """Some processes, in order."""
@@ -101,6 +97,11 @@ def group_of(processes: Processes) -> Group:
     return group
 
 
+def group_if_shared(processes: Processes) -> Group | None:
+    """The group of these processes, unless this one is alone."""
+    return group_of(processes) if len(processes) > 1 else None
+
+
 def _left(last: world.Leaving) -> None:
     if not last.failed:
         for group in _groups.values():
@@ -115,48 +116,3 @@ def _forked() -> None:
 world.on_leave(_left)
 fork.on_fork(_forked)
 world.on_change(lambda _: _groups.clear())
-
-
-@lru_cache(maxsize=4096)
-def owners_of(*meshes: DeviceMesh) -> Processes:
-    """The processes that own devices of these meshes, in order."""
-    return tuple(sorted({owner for mesh in meshes for owner in residence(mesh).owners}))
-
-
-world.on_change(lambda _: owners_of.cache_clear())
-
-
-@lru_cache(maxsize=4096)
-def component(mesh: DeviceMesh, axes: tuple[str, ...]) -> Processes:
-    """The processes that this one communicates with along some axes, itself included; none if it owns no slot.
-
-    Processes are connected when slots of theirs stand in one group along the axes.
-    """
-    owners = residence(mesh).owners
-    here = world.current().process
-    neighbours: dict[int, set[int]] = {}
-    for slots in mesh.groups(axes) if axes else ((slot,) for slot in range(mesh.num_devices)):
-        members = {owners[slot] for slot in slots}
-        for member in members:
-            neighbours.setdefault(member, set()).update(members)
-    found: set[int] = set()
-    waiting = [here] if here in neighbours else []
-    while waiting:
-        process = waiting.pop()
-        if process not in found:
-            found.add(process)
-            waiting.extend(neighbours[process])
-    return tuple(sorted(found))
-
-
-world.on_change(lambda _: component.cache_clear())
-
-
-def wire_device(*meshes: DeviceMesh) -> torch.device:
-    """On which kind of torch device the tensors between processes lie: on accelerators if all devices are such."""
-    here = world.current()
-    if here.backend("cuda") == "nccl" and (
-        here.backend("cpu") is None or not any(device.is_host for mesh in meshes for device in mesh.devices)
-    ):
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")

@@ -5,39 +5,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from types import TracebackType
-from typing import Protocol
 
 import torch
 
-from ...planning import AllReduce, FillPartial, ReduceExchange, ReduceScatter, Step, plan_layouts
+from ...planning import plan_layouts
 from ...sharding.layout import Layout
-from ...sharding.mesh import DeviceMesh
-from .. import in_process
 from ..holding import Pieces, holding
-from ..machine import forget_with_residences, residence
-from . import current_call, world
-from .agreement.same_call import check
+from ..machine import forget_with_residences
+from . import world
+from .communicating import communicating
 from .current_call import Call, call_between
-from .fork import check_is_no_child
-from .group import Processes, group_of, owners_of, wire_device
-from .liveness import heartbeat
-from .steps.moving import BroadcastStage, FillStage, MoveStage, PermuteStage, Route
-from .steps.reduce import ReduceStage
-from .transport.async_ops import settle
+from .group import Processes, group_of
+from .mesh_processes import is_elsewhere, owners_of, wire_device
+from .steps.permute import PermuteStage, Route
+from .steps.stage import Stage, stage_of
 from .transport.exchange import swap
 
-__all__ = ["communicating", "is_elsewhere", "move", "permute", "spans", "whole"]
-
-
-def spans(*meshes: DeviceMesh) -> bool:
-    """Whether these meshes have devices of several processes."""
-    return world.current().count > 1 and len(owners_of(*meshes)) > 1
-
-
-def is_elsewhere(*meshes: DeviceMesh) -> bool:
-    """Whether this process owns no device of these meshes."""
-    return world.current().count > 1 and not any(residence(mesh).owned for mesh in meshes)
+__all__ = ["move", "permute", "whole"]
 
 
 def move(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str) -> Pieces:
@@ -52,32 +36,6 @@ def _travelled(pieces: Pieces, journey: _Journey | None, dtype: torch.dtype) -> 
         for stage in journey.stages:
             pieces = stage.run(pieces, dtype)
     return pieces
-
-
-class communicating:  # noqa: N801 - read as a word: `with communicating(call, processes):`
-    """Notes what this process does while it communicates, and checks that the others do the same."""
-
-    def __init__(self, call: Call, processes: Processes) -> None:
-        self._call, self._processes = call, processes
-
-    def __enter__(self) -> None:
-        check_is_no_child(self._call)
-        settle()
-        heartbeat.begin()
-        current_call.started(self._call)
-        check(self._call, self._processes)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        current_call.finished()
-
-
-class Stage(Protocol):
-    """What this process does in a step."""
-
-    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
-        """The pieces after the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,35 +63,10 @@ forget_with_residences(_journey.cache_clear)
 def _stages(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> tuple[Stage, ...]:
     """What this process does in a plan, worked out once."""
     steps = plan_layouts(source, target, shape, itemsize).steps
-    return tuple(_stage(step, is_last=step is steps[-1]) for step in steps)
+    return tuple(stage_of(step, is_last=step is steps[-1]) for step in steps)
 
 
 forget_with_residences(_stages.cache_clear)
-
-
-def _stage(step: Step, *, is_last: bool) -> Stage:
-    if is_elsewhere(step.source.mesh, step.target.mesh) or not spans(step.source.mesh, step.target.mesh):
-        return _WithinAProcess(step)
-    if isinstance(step, FillPartial):
-        return FillStage(step)
-    if isinstance(step, (AllReduce, ReduceScatter, ReduceExchange)):
-        return ReduceStage(step)
-    if BroadcastStage.fits(step):
-        return BroadcastStage(step)
-    return MoveStage(step, is_last=is_last)
-
-
-@dataclass(frozen=True, slots=True)
-class _WithinAProcess:
-    """A step on devices of one process, which is this one or has nothing to do with it."""
-
-    step: Step
-
-    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:  # noqa: ARG002 - as every stage
-        step = self.step
-        if is_elsewhere(step.source.mesh, step.target.mesh):
-            return ()
-        return in_process.move(pieces, step.source, step.target, step.shape)
 
 
 def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:

@@ -22,8 +22,9 @@ from ....sharding.mesh import DeviceMesh
 from .. import current_call, world
 from ..current_call import Call
 from ..fork import is_child
-from ..group import Processes, owners_of
+from ..group import Processes
 from ..liveness import heartbeat
+from ..mesh_processes import owners_of
 from ..store_client import asked
 from ..transport.async_ops import settle
 from ..transport.small_messages import bytes_of

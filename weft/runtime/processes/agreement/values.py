@@ -7,9 +7,9 @@ import json
 import torch
 
 from .. import world
+from ..communicating import communicating
 from ..current_call import Call
 from ..group import Group, group_of
-from ..movement import communicating
 from ..transport.exchange import swap
 
 __all__ = ["gathered"]

@@ -18,8 +18,7 @@ from ...machine import residence
 from .. import world
 from ..group import Processes
 from ..transport.messages import Pair, Parcels, Part, parcelled, part
-from .moving import stored_part
-from .occupancy import occupancy, slots_of
+from .occupancy import occupancy, slots_of, stored_part
 from .owners import Owners
 
 __all__ = ["Arrival", "Bundle", "Collection", "Result", "collection"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import final
 
+from ....sharding.geometry import Box, within
 from ....sharding.layout import Layout
 from ....sharding.mesh import DeviceMesh, Slot
+from ...holding import holding
 from ...machine import forget_with_residences, residence
+from ..transport.messages import Part, part
 
-__all__ = ["Occupancy", "occupancy", "slots_of"]
+__all__ = ["Occupancy", "occupancy", "slots_of", "stored_part"]
 
 
 @lru_cache(maxsize=1024)
@@ -63,3 +66,10 @@ def occupancy(layout: Layout, process: int) -> Occupancy:
 
 
 forget_with_residences(occupancy.cache_clear)
+
+
+def stored_part(layout: Layout, shape: tuple[int, ...], slot: Slot, where: Box) -> Part:
+    """A box of the tensor in the memory of one of this process's slots."""
+    stored = holding(layout)
+    piece = stored.piece_of[slot]
+    return part(piece, within(where, stored.box(piece, shape)), stored.piece_shape(piece, shape))

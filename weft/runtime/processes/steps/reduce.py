@@ -17,11 +17,12 @@ from ....sharding.placements import ReduceOp
 from ...holding import Pieces
 from ...host_pool import room
 from ...reduction import reduce_into, reduced
-from ..group import wire_device
+from ..group import group_if_shared
+from ..mesh_processes import processes_of, wire_device
 from ..transport.exchange import exchange, swap
 from ..transport.messages import Part
 from .collection import Arrival, Bundle, Result, collection
-from .moving import Room, processes_of, shared
+from .new_pieces import NewPieces
 from .occupancy import slots_of
 from .owners import Reducing, owners_of_step
 
@@ -42,7 +43,7 @@ class ReduceStage:
         self._work = collection(owners, self._processes)
         self._flat = owners.flat
         begins = step if isinstance(step, ReduceExchange) else None
-        self._room = Room(step.target, step.shape, None if begins is None else begins.neutral)
+        self._room = NewPieces(step.target, step.shape, None if begins is None else begins.neutral)
         self._scale = 1 if begins is None else begins.scale
         self._limit = math.prod(step.shape) * max(step.itemsize, torch.float32.itemsize)
         self.op, self.divisor = step.op, step.divisor
@@ -51,7 +52,7 @@ class ReduceStage:
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the step."""
-        group, work = shared(self._processes), self._work
+        group, work = group_if_shared(self._processes), self._work
         sources = tuple(piece.reshape(-1) for piece in pieces) if self._flat else pieces
         width = self._width(dtype)
         arrived = torch.empty(0, dtype=width)

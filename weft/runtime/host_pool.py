@@ -1,4 +1,4 @@
-"""Room for results: large host memory that has been used before, so that no result pays page faults twice.
+"""`HostPool`: large host memory that has been used before, so that no result pays page faults twice.
 
 A block is a storage that this module keeps. While a tensor uses it, its count of users says so; when only this module
 does, the next result of that size gets it. Torch's own results come from the C library, see `host_memory`.
@@ -14,14 +14,14 @@ from typing import final
 
 import torch
 
-__all__ = ["Rooms", "room", "rooms"]
+__all__ = ["HostPool", "pool", "pooled_empty"]
 
 LEAST = 1 << 20
 """Bytes from which on a result gets a kept block; smaller ones hardly fault."""
 
 
 @final
-class Rooms:
+class HostPool:
     """Kept blocks, those used last at the end, of at most `bound` bytes together where that can be."""
 
     def __init__(self, bound: int) -> None:
@@ -68,17 +68,17 @@ class Rooms:
         return alone and not block.is_shared()
 
 
-rooms = Rooms(0)
+pool = HostPool(0)
 """The blocks of this process; none are kept until `host_memory` says how many bytes may be."""
 
 
-def room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def pooled_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A tensor with any values in it, like `torch.empty`.
 
-    >>> room((2, 3), torch.float32, torch.device("cpu")).shape
+    >>> pooled_empty((2, 3), torch.float32, torch.device("cpu")).shape
     torch.Size([2, 3])
     """
     nbytes = math.prod(shape) * dtype.itemsize
-    if not LEAST <= nbytes <= rooms.bound or device.type != "cpu" or torch._C._len_torch_dispatch_stack():
+    if not LEAST <= nbytes <= pool.bound or device.type != "cpu" or torch._C._len_torch_dispatch_stack():
         return torch.empty(tuple(shape), dtype=dtype, device=device)
-    return torch.empty(0, dtype=dtype, device=device).set_(rooms.block(nbytes), 0, tuple(shape))  # type: ignore[call-overload, no-any-return]
+    return torch.empty(0, dtype=dtype, device=device).set_(pool.block(nbytes), 0, tuple(shape))  # type: ignore[call-overload, no-any-return]

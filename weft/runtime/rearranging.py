@@ -8,7 +8,7 @@ import torch
 
 from ..planning.rearrangement import Rearrangement
 from .holding import Pieces, holding
-from .host_pool import room
+from .host_pool import pooled_empty
 from .processes.mesh_processes import is_elsewhere, spans
 from .processes.steps import rearrange as among_processes
 
@@ -45,7 +45,7 @@ def _new(plan: Rearrangement, dtype: torch.dtype, fill: float | None) -> Pieces:
     for coords, device in zip(there.coords, there.devices, strict=True):
         shape = [stop - start for start, stop in plan.target.box(coords)]
         if fill is None:
-            result.append(room(shape, dtype, device))
+            result.append(pooled_empty(shape, dtype, device))
         else:
             result.append(torch.full(shape, fill, dtype=dtype, device=device))
     return tuple(result)

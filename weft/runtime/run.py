@@ -11,7 +11,7 @@ from ..sharding.mesh import DeviceMesh
 from . import in_process
 from .copies import permutations
 from .holding import Pieces, holding
-from .host_pool import room
+from .host_pool import pooled_empty
 from .processes import movement, world
 from .processes.agreement.same_tensor import check_same
 from .processes.mesh_processes import is_elsewhere, spans, wire_device
@@ -87,7 +87,7 @@ def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, 
 
 def _permuted_whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route) -> Pieces:
     """Whole values: a shard is a box of them, and those that nothing is sent to become zeros."""
-    result = tuple(torch.zeros_like(p) if None in route else room(p.shape, p.dtype, p.device) for p in pieces)
+    result = tuple(torch.zeros_like(p) if None in route else pooled_empty(p.shape, p.dtype, p.device) for p in pieces)
     for at, each in permutations(layout, shape, route):
         result[at][each.target].copy_(pieces[each.origin][each.source])
     return result

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from . import current_call
 from .agreement.same_call import check
-from .current_call import Call
+from .current_call import CollectiveCall
 from .fork import check_is_no_child
 from .group import Processes
 from .liveness import heartbeat
@@ -18,7 +18,7 @@ __all__ = ["communicating"]
 class communicating:  # noqa: N801 - read as a word: `with communicating(call, processes):`
     """Notes what this process does while it communicates, and checks that the others do the same."""
 
-    def __init__(self, call: Call, processes: Processes) -> None:
+    def __init__(self, call: CollectiveCall, processes: Processes) -> None:
         self._call, self._processes = call, processes
 
     def __enter__(self) -> None:

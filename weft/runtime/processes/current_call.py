@@ -1,4 +1,4 @@
-"""`Call`: what a process is doing when it communicates, in words that another process understands."""
+"""`CollectiveCall`: what a process is doing when it communicates, in words that another process understands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 
 __all__ = [
-    "Call",
+    "CollectiveCall",
     "at",
     "call_between",
     "current",
@@ -30,7 +30,7 @@ __all__ = [
 
 @final
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """One call that communicates: the op, what it moves and between which layouts, and where the user called it."""
 
     op: str
@@ -45,7 +45,7 @@ class Call:
         return {"op": self.op, "what": self.what, "site": self.site}
 
     @classmethod
-    def from_json(cls, words: object) -> Call | None:
+    def from_json(cls, words: object) -> CollectiveCall | None:
         """The call that another process wrote down; None if it is none."""
         if not isinstance(words, dict):
             return None
@@ -54,19 +54,21 @@ class Call:
             return cls(op, what, site)
         return None
 
-    def is_like(self, other: Call) -> bool:
+    def is_like(self, other: CollectiveCall) -> bool:
         """Whether two processes do the same."""
         return (self.op, self.what) == (other.op, other.what)
 
 
 @lru_cache(maxsize=8192)
-def call_between(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Call:
+def call_between(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> CollectiveCall:
     """The call that moves a tensor from a layout to another."""
     name = str(dtype).removeprefix("torch.")
     sizes = ", ".join(map(str, shape))
     if source.mesh == target.mesh:
-        return Call(op, f"{name}[{sizes}] from {source} to {target} on {_named(source.mesh)}")
-    return Call(op, f"{name}[{sizes}] from {source} on {_named(source.mesh)} to {target} on {_named(target.mesh)}")
+        return CollectiveCall(op, f"{name}[{sizes}] from {source} to {target} on {_named(source.mesh)}")
+    return CollectiveCall(
+        op, f"{name}[{sizes}] from {source} on {_named(source.mesh)} to {target} on {_named(target.mesh)}"
+    )
 
 
 def _named(mesh: DeviceMesh) -> str:
@@ -79,9 +81,9 @@ def _named(mesh: DeviceMesh) -> str:
 
 
 _site: Callable[[], object] = lambda: "an unknown line"  # noqa: E731 - until the layer that knows replaces it
-_current: tuple[Call, object] | None = None
+_current: tuple[CollectiveCall, object] | None = None
 """What this process does, and where it was called: put into words only when they are needed."""
-_last: tuple[Call, object] | None = None
+_last: tuple[CollectiveCall, object] | None = None
 
 
 def set_call_site(site: Callable[[], object]) -> None:
@@ -108,7 +110,7 @@ def at(site: object) -> Iterator[None]:
         _elsewhere.site = None
 
 
-def started(call: Call) -> None:
+def started(call: CollectiveCall) -> None:
     """Notes that this process begins a call."""
     global _current  # noqa: PLW0603 - what this process does is one thing
     _current = call, site()
@@ -120,7 +122,7 @@ def finished() -> None:
     _last, _current = _current, None
 
 
-def current() -> Call | None:
+def current() -> CollectiveCall | None:
     """What this process communicates now, if it does."""
     return _said(_current)
 
@@ -132,10 +134,10 @@ def current_words() -> tuple[str, str]:
     return _current[0].op, _current[0].what
 
 
-def last() -> Call | None:
+def last() -> CollectiveCall | None:
     """What this process communicated last."""
     return _said(_last)
 
 
-def _said(noted: tuple[Call, object] | None) -> Call | None:
-    return None if noted is None else Call(noted[0].op, noted[0].what, str(noted[1]))
+def _said(noted: tuple[CollectiveCall, object] | None) -> CollectiveCall | None:
+    return None if noted is None else CollectiveCall(noted[0].op, noted[0].what, str(noted[1]))

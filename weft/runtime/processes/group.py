@@ -8,7 +8,7 @@ from typing import cast, final
 from torch._C import _distributed_c10d as c10d
 
 from . import fork, world
-from .transport.small_messages import Envelopes
+from .transport.small_messages import SmallMessages
 
 __all__ = ["Group", "Processes", "group_if_shared", "group_of"]
 
@@ -36,7 +36,7 @@ class Group:
         self._streamed = {kind for kind, name in here.backends if name == "nccl"}
         self._backends: dict[str, c10d.ProcessGroup] = {}
         self._number = 0
-        self.envelopes: Envelopes | None = None
+        self.small_messages: SmallMessages | None = None
         """Memory for small messages, unless it is in use or was never needed."""
 
     @property

@@ -14,7 +14,7 @@ from ..holding import Pieces, holding
 from ..machine import forget_with_residences
 from . import world
 from .communicating import communicating
-from .current_call import Call, call_between
+from .current_call import CollectiveCall, call_between
 from .group import Processes, group_of
 from .mesh_processes import is_elsewhere, owners_of, wire_device
 from .steps.permute import PermuteStage, Route
@@ -42,7 +42,7 @@ def _travelled(pieces: Pieces, journey: _Journey | None, dtype: torch.dtype) -> 
 class _Journey:
     """What this process does in a movement, and with whom."""
 
-    call: Call
+    call: CollectiveCall
     processes: Processes
     stages: tuple[Stage, ...]
 

@@ -1,19 +1,23 @@
-"""Questions to the store, which may never answer: a thread asks, and whoever waits for it can stop waiting.
+"""Requests to the store, which may never answer: a thread asks, and whoever waits for it can stop waiting.
 
 Torch's store has no limit on how long most of its calls take; where its host cannot be reached, they never return.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Generic, TypeVar, final
 
-from . import fork
+from torch._C import _distributed_c10d as c10d
 
-__all__ = ["REPLY", "Question", "asked"]
+from ...errors import TimeoutError  # noqa: A004 - the one of this package
+from . import fork, world
+
+__all__ = ["REPLY", "StoreRequest", "ask", "own_connection"]
 
 REPLY = timedelta(seconds=5)
 """How long the store may take for an answer."""
@@ -21,15 +25,15 @@ T = TypeVar("T")
 
 
 @final
-class Question(Generic[T]):
-    """Something that a thread does, and its outcome once there is one."""
+class StoreRequest(Generic[T]):
+    """A request that a thread makes, and its outcome once there is one."""
 
     def __init__(self, action: Callable[[], T]) -> None:
         self._action = action
         self._answer: list[T] = []
         self._error: Exception | None = None
         self._ended = threading.Event()
-        _clerk_for(self)
+        _hand_over(self)
 
     def run(self) -> None:
         """Called by the thread."""
@@ -53,45 +57,63 @@ class Question(Generic[T]):
         return self._answer[0]
 
 
-def asked(action: Callable[[], T], limit: timedelta = REPLY) -> T:
+def ask(action: Callable[[], T], limit: timedelta = REPLY) -> T:
     """What an action gives, or a RuntimeError if it takes too long; then it is left alone.
 
-    >>> asked(lambda: 1 + 1)
+    >>> ask(lambda: 1 + 1)
     2
     """
-    question = Question(action)
-    if not question.wait(limit.total_seconds()):
+    request = StoreRequest(action)
+    if not request.wait(limit.total_seconds()):
         raise RuntimeError(f"the store has not answered within {limit.total_seconds():g} s")
-    return question.answer()
+    return request.answer()
 
 
 @final
-class _Clerk:
-    """A thread that asks one question after another, as long as it gets answers."""
+class _StoreThread:
+    """A thread that makes one request after another, as long as it gets answers."""
 
     def __init__(self) -> None:
-        self.questions: SimpleQueue[Question[object]] = SimpleQueue()
+        self.requests: SimpleQueue[StoreRequest[object]] = SimpleQueue()
         threading.Thread(target=self._run, name="weft-store", daemon=True).start()
 
     def _run(self) -> None:
         while True:
-            question = self.questions.get()
-            question.run()
+            request = self.requests.get()
+            request.run()
             _idle.append(self)
-            question.end()
-            del question
+            request.end()
+            del request
 
 
-_idle: list[_Clerk] = []
+_idle: list[_StoreThread] = []
 
 
-def _clerk_for(question: Question[T]) -> None:
+def _hand_over(request: StoreRequest[T]) -> None:
     try:
-        clerk = _idle.pop()
+        thread = _idle.pop()
     except IndexError:
-        clerk = _Clerk()
-    clerk.questions.put(question)  # type: ignore[arg-type]
+        thread = _StoreThread()
+    thread.requests.put(request)  # type: ignore[arg-type]
 
 
-# The threads are the parent's: a child asks others.
+# The threads are the parent's: a child starts its own.
 fork.on_fork(_idle.clear)
+
+
+def own_connection(store: c10d.Store) -> c10d.Store:
+    """A connection of its own, where the store can have one: one that waits in a thread would block the others."""
+    clone = getattr(store, "clone", None)
+    if clone is None:
+        return store
+    try:
+        found: c10d.Store = clone()
+    except RuntimeError as error:
+        where = f"{os.environ.get('MASTER_ADDR', 'an unknown host')}:{os.environ.get('MASTER_PORT', '?')}"
+        lost = TimeoutError(
+            f"process {world.current().process} cannot reach the store at {where}, through which processes find each other: "
+            "its host or the network is down, or the process that keeps it has ended."
+        )
+        lost.add_note(f"The store says: {str(error).strip().splitlines()[0]}")
+        raise lost from None
+    return found

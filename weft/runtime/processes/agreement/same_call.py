@@ -17,16 +17,16 @@ from torch._C import _distributed_c10d as c10d
 
 from ....errors import MismatchError
 from .. import current_call, world
-from ..current_call import Call
+from ..current_call import CollectiveCall
 from ..group import Processes
 from ..liveness import heartbeat
 from ..liveness.waiting import TURN, Patience, in_time
-from ..store_client import Question
+from ..store_client import StoreRequest, own_connection
 
 __all__ = ["check"]
 
 FIRST_PAUSE, LAST_PAUSE = 0.0002, 0.02
-"""Seconds between questions to the store: the others mostly come at once, or only much later."""
+"""Seconds between requests to the store: the others mostly come at once, or only much later."""
 
 MOST = 256
 """How many kinds of one op are compared: a program whose sizes never repeat does not wait for the store for ever."""
@@ -48,7 +48,7 @@ world.on_change(_forget)
 
 @lru_cache(maxsize=1)
 def _store() -> c10d.Store:
-    return c10d.PrefixStore("check", heartbeat.cloned(world.store()))
+    return c10d.PrefixStore("check", own_connection(world.store()))
 
 
 def is_always_on() -> bool:
@@ -61,11 +61,13 @@ def is_off() -> bool:
     return os.environ.get("WEFT_CHECK") == "off"
 
 
-Difference = Callable[[Call, int, Call, int], MismatchError]
+Difference = Callable[[CollectiveCall, int, CollectiveCall, int], MismatchError]
 """The error for two processes that differ: the call of this one, its index, and those of the other."""
 
 
-def check(call: Call, processes: Processes, value: str | None = None, differs: Difference | None = None) -> None:
+def check(
+    call: CollectiveCall, processes: Processes, value: str | None = None, differs: Difference | None = None
+) -> None:
     """Raises `MismatchError` if one of these processes makes another call, or the same with another value."""
     if len(processes) == 1 or world.current().is_fake or is_off():
         return
@@ -78,14 +80,14 @@ def check(call: Call, processes: Processes, value: str | None = None, differs: D
     exchange = _Exchange(processes, count, here.process, json.dumps({**call.to_json(), "value": value}))
     for process, note in exchange.notes().items():
         words = json.loads(note)
-        theirs = Call.from_json(words)
+        theirs = CollectiveCall.from_json(words)
         if theirs is not None and not theirs.is_like(call):
             raise _mismatch(call, here.process, theirs, process)
         if theirs is not None and differs is not None and words["value"] != value:
             raise differs(call, here.process, theirs, process)
 
 
-def _is_new(call: Call, processes: Processes) -> bool:
+def _is_new(call: CollectiveCall, processes: Processes) -> bool:
     """Whether this kind of call has not been made before; of ops with very many kinds, none is after some time."""
     key = (processes, call.op, call.what)
     if key in _seen:
@@ -111,16 +113,16 @@ class _Exchange:
     def notes(self) -> dict[int, bytes]:
         """What the others say, once they all have; waits in turns that a signal can interrupt."""
         patience = Patience(self._processes)
-        question = Question(self._ask)
+        request = StoreRequest(self._ask)
         try:
-            while not question.wait(TURN.total_seconds()):
+            while not request.wait(TURN.total_seconds()):
                 # Who has left may have told before: that was a turn ago.
                 if patience.is_over or patience.is_in_vain:
                     raise patience.lost()
                 patience.take_turn()
         finally:
             self._is_over = True
-        return in_time(question.answer, self._processes)
+        return in_time(request.answer, self._processes)
 
     def _ask(self) -> dict[int, bytes]:
         """Asks again and again: a wait of the store would say aloud each time that it waits."""
@@ -143,7 +145,7 @@ class _Exchange:
         return f"{self._members}/{count}/{process}"
 
 
-def _mismatch(call: Call, here: int, other: Call, process: int) -> MismatchError:
+def _mismatch(call: CollectiveCall, here: int, other: CollectiveCall, process: int) -> MismatchError:
     error = MismatchError(
         "processes make different calls:\n"
         f"  process {here}: {call}\n"

@@ -20,12 +20,12 @@ from torch._C import _distributed_c10d as c10d
 from ....errors import MismatchError
 from ....sharding.mesh import DeviceMesh
 from .. import current_call, world
-from ..current_call import Call
+from ..current_call import CollectiveCall
 from ..fork import is_child
 from ..group import Processes
 from ..liveness import heartbeat
 from ..mesh_processes import owners_of
-from ..store_client import asked
+from ..store_client import ask, own_connection
 from ..transport.async_ops import settle
 from ..transport.small_messages import bytes_of
 from .same_call import check, is_always_on, is_off
@@ -54,7 +54,7 @@ world.on_change(_forget)
 
 @lru_cache(maxsize=1)
 def _store() -> c10d.Store:
-    return c10d.PrefixStore("same", heartbeat.cloned(world.store()))
+    return c10d.PrefixStore("same", own_connection(world.store()))
 
 
 def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
@@ -68,17 +68,17 @@ def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
     site = current_call.site()
     if is_always_on():
         settle()  # what was asked for before is compared before
-        check(Call(op, f"plain {_kind(x)}", str(site)), processes, value=_digest(x), differs=_differs)
+        check(CollectiveCall(op, f"plain {_kind(x)}", str(site)), processes, value=_digest(x), differs=_differs)
         return
     line = (processes, op, site)
     kind = (line, x.shape, x.dtype)
     number, made = _compared.get(line, 0) + 1, _made.get(kind, 0) + 1
     if made <= FIRST and number <= MOST:
         _compared[line], _made[kind] = number, made
-        _compare(x, Call(op, _kind(x), str(site)), processes, number)
+        _compare(x, CollectiveCall(op, _kind(x), str(site)), processes, number)
 
 
-def _compare(x: torch.Tensor, call: Call, processes: Processes, number: int) -> None:
+def _compare(x: torch.Tensor, call: CollectiveCall, processes: Processes, number: int) -> None:
     """Compares with who came first; that is this process, if nobody has."""
     here, digest = world.current().process, _digest(x)
     mine = json.dumps({"process": here, "call": call.to_json(), "value": digest})
@@ -86,16 +86,16 @@ def _compare(x: torch.Tensor, call: Call, processes: Processes, number: int) -> 
     words = f"{processes} {call.op} {path.parent.name}/{path.name} {number}"
     key = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
     try:
-        note = json.loads(asked(lambda: _store().compare_set(key, "", mine)))
+        note = json.loads(ask(lambda: _store().compare_set(key, "", mine)))
     except RuntimeError:  # a store that does not answer is found out by those who have to wait for it
         return
-    other = Call.from_json(note["call"])
+    other = CollectiveCall.from_json(note["call"])
     if note["process"] != here and other is not None and (note["value"], other.what) != (digest, call.what):
         heartbeat.begin()
         raise _differs(call, here, other, note["process"])
 
 
-def _differs(call: Call, here: int, other: Call, process: int) -> MismatchError:
+def _differs(call: CollectiveCall, here: int, other: CollectiveCall, process: int) -> MismatchError:
     heartbeat.note_failure(f"it brought another tensor than process {process} to {call.op}, called at {call.site}")
     return MismatchError(
         f"processes bring different tensors to {call.op}, called at {call.site}:\n"

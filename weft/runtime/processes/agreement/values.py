@@ -8,7 +8,7 @@ import torch
 
 from .. import world
 from ..communicating import communicating
-from ..current_call import Call
+from ..current_call import CollectiveCall
 from ..group import Group, group_of
 from ..transport.exchange import swap
 
@@ -28,7 +28,7 @@ def gathered(value: object, op: str = "an agreement") -> list[object]:
         return [json.loads(json.dumps(value)) for _ in range(here.count)]
     group = group_of(tuple(range(here.count)))
     mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    with communicating(Call(op, "what each process has"), group.processes):
+    with communicating(CollectiveCall(op, "what each process has"), group.processes):
         sizes = _from_each(group, torch.tensor([mine.numel()]), [1] * group.size).tolist()
         whole = bytes(_from_each(group, mine, sizes).numpy())
     found, at = [], 0

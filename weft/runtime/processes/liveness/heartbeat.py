@@ -1,4 +1,4 @@
-"""`Watch`: signs of life. Every process says now and then that it lives and what it does; whoever waits in vain looks.
+"""`Heartbeat`: signs of life. Every process says now and then that it lives and what it does; whoever waits in vain looks.
 
 The notes are JSON in the launcher's store. A note counts as a sign of life when it changes while one looks, so clocks
 of different hosts are never compared.
@@ -7,76 +7,30 @@ of different hosts are never compared.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import final
 
 from torch._C import _distributed_c10d as c10d
 
-from ....errors import TimeoutError  # noqa: A004 - the one of this package
 from .. import current_call, fork, world
-from ..current_call import Call
-from ..store_client import REPLY, asked
+from ..current_call import CollectiveCall
+from ..store_client import REPLY, ask, own_connection
 
-__all__ = ["Sign", "Vigil", "begin", "cloned", "note_failure", "note_giving_up", "stop"]
+__all__ = ["Heartbeat", "begin", "note_failure", "note_giving_up", "stop"]
 
 BEAT = 1.0
 """Seconds between signs of life, where the timeout leaves room for several."""
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Sign:
-    """What is known of another process."""
-
-    process: int
-    alive: bool
-    call: Call | None = None
-    """What it communicates now."""
-    last: Call | None = None
-    """What it communicated before."""
-    left: bool = False
-    failure: str | None = None
-    """The error that ended its program."""
-    gave_up: Call | None = None
-    """What it was in when it lost contact with others."""
-
-    @property
-    def is_to_blame(self) -> bool:
-        """Whether it is this process that others wait for in vain."""
-        return self.failure is not None or (self.left and self.gave_up is None) or not self.alive
-
-    def is_elsewhere(self, call: Call) -> bool:
-        """Whether this process makes, or has given up on, another call."""
-        theirs = self.call or self.gave_up
-        return theirs is not None and not theirs.is_like(call)
-
-    def __str__(self) -> str:
-        who = f"process {self.process}"
-        before = "" if self.last is None else f" Its last call was {self.last}."
-        if self.failure is not None:
-            return f"{who} has failed: {self.failure}"
-        if self.gave_up is not None and (self.left or self.call is None):
-            return f"{who} has lost contact with other processes, too, in {self.gave_up}"
-        if self.left:
-            return f"{who} has left: its program has ended, or called weft.distributed.shutdown.{before}"
-        if not self.alive:
-            return f"{who} shows no sign of life: it was killed or stopped, or cannot be reached.{before}"
-        if self.call is not None:
-            return f"{who} is in another call: {self.call}"
-        return f"{who} is alive, but has not come here: it computes, or waits for something else.{before}"
-
-
-@final
-class Watch:
+class Heartbeat:
     """A thread that leaves signs of life of this process."""
 
     def __init__(self, here: world.World) -> None:
         self._here = here
-        self._store = c10d.PrefixStore("signs", cloned(world.store()))
+        self._store = c10d.PrefixStore("signs", own_connection(world.store()))
         self._ended = threading.Event()
         self._beats = 0
         self._is_cut_off = False
@@ -84,10 +38,10 @@ class Watch:
         self.beat = min(BEAT, here.timeout.total_seconds() / 5)
         """Seconds between signs of life."""
         self.failure: str | None = None
-        self.gave_up: Call | None = None
+        self.gave_up: CollectiveCall | None = None
         self.left = False
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="weft-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="weft-heartbeat", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -116,7 +70,7 @@ class Watch:
             return (
                 {process: {} for process in wanted}
                 if self._is_cut_off
-                else asked(lambda: self._read(wanted), self._reply)
+                else ask(lambda: self._read(wanted), self._reply)
             )
         except RuntimeError:
             self._is_cut_off = True
@@ -130,7 +84,7 @@ class Watch:
 
     def try_note(self) -> None:
         """Leaves a sign of life, as long as there is somewhere to leave it."""
-        self._leave(lambda: asked(self.note, self._reply))
+        self._leave(lambda: ask(self.note, self._reply))
 
     def _leave(self, note: Callable[[], None]) -> None:
         if self._is_cut_off:
@@ -147,39 +101,40 @@ class Watch:
         self.try_note()
 
 
-_watch: Watch | None = None
+_heartbeat: Heartbeat | None = None
 
 
-def begin() -> None:
-    """Begins to leave signs of life, if that has not begun."""
-    global _watch  # noqa: PLW0603 - one watch a process
-    if _watch is None and not world.current().is_fake:
-        _watch = Watch(world.current())
+def begin() -> Heartbeat | None:
+    """Begins to leave signs of life, if that has not begun; none where the others are only said to be there."""
+    global _heartbeat  # noqa: PLW0603 - one a process
+    if _heartbeat is None and not world.current().is_fake:
+        _heartbeat = Heartbeat(world.current())
+    return _heartbeat
 
 
 def stop(*, linger: bool) -> None:
     """Says farewell to the others; who keeps the store for them waits until they have, too."""
-    global _watch
-    watch, _watch = _watch, None
-    if watch is None:
+    global _heartbeat
+    heartbeat, _heartbeat = _heartbeat, None
+    if heartbeat is None:
         return
-    watch.end()
+    heartbeat.end()
     if linger:
-        _wait_for_farewells(watch)
+        _wait_for_farewells(heartbeat)
 
 
-def _wait_for_farewells(watch: Watch) -> None:
+def _wait_for_farewells(heartbeat: Heartbeat) -> None:
     here = world.current()
     last: dict[int, dict[str, object]] = {p: {} for p in range(here.count) if p != here.process}
     seen = dict.fromkeys(last, time.monotonic())
     while last:
         now = time.monotonic()
-        for process, note in watch.notes(last).items():
+        for process, note in heartbeat.notes(last).items():
             if note != last[process]:
                 last[process], seen[process] = note, now
-            if note.get("left") or note.get("failure") or now - seen[process] > 3 * watch.beat:
+            if note.get("left") or note.get("failure") or now - seen[process] > 3 * heartbeat.beat:
                 del last[process]
-        time.sleep(watch.beat / 20 if last else 0)
+        time.sleep(heartbeat.beat / 20 if last else 0)
 
 
 def _leaving(last: world.Leaving) -> None:
@@ -190,10 +145,10 @@ def _leaving(last: world.Leaving) -> None:
 
 def _forked() -> None:
     """The thread is the parent's, and so are the signs of life."""
-    global _watch  # noqa: PLW0603 - one watch a process
-    if _watch is not None:
-        fork.keep(_watch)
-    _watch = None
+    global _heartbeat  # noqa: PLW0603 - one a process
+    if _heartbeat is not None:
+        fork.keep(_heartbeat)
+    _heartbeat = None
 
 
 world.on_leave(_leaving)
@@ -202,84 +157,13 @@ fork.on_fork(_forked)
 
 def note_failure(text: str) -> None:
     """Tells the others which error ends this process."""
-    if _watch is not None:
-        _watch.failure = text
-        _watch.try_note()
+    if _heartbeat is not None:
+        _heartbeat.failure = text
+        _heartbeat.try_note()
 
 
-def note_giving_up(call: Call) -> None:
+def note_giving_up(call: CollectiveCall) -> None:
     """Tells the others that this process has lost contact, too."""
-    if _watch is not None:
-        _watch.gave_up = call
-        _watch.try_note()
-
-
-@final
-class Vigil:
-    """Looks at the signs of other processes while one waits for them."""
-
-    def __init__(self, processes: Iterable[int]) -> None:
-        begin()
-        assert _watch is not None
-        self._watch = _watch
-        self._patience = 3 * self._watch.beat
-        self._notes = self._watch.notes(processes)
-        self._changed: dict[int, float] = {}
-        self._since = time.monotonic()
-
-    def look(self) -> None:
-        """Sees who has left another sign."""
-        now = time.monotonic()
-        for process, note in self._watch.notes(self._notes).items():
-            if note != self._notes[process]:
-                self._notes[process], self._changed[process] = note, now
-
-    @property
-    def is_in_vain(self) -> bool:
-        """Whether one of them has said that it will not come any more."""
-        return any(note.get("left") or note.get("failure") for note in self._notes.values())
-
-    def signs(self) -> list[Sign]:
-        """What is known of each process; who leaves no other sign for three beats is not alive."""
-        while True:
-            self.look()
-            now = time.monotonic()
-            waiting = now - self._since < self._patience and any(
-                process not in self._changed and not note.get("left") for process, note in self._notes.items()
-            )
-            if not waiting:
-                break
-            time.sleep(self._watch.beat / 5)
-        alive = {process for process, when in self._changed.items() if now - when < self._patience}
-        return [_sign(process, note, alive=process in alive) for process, note in self._notes.items()]
-
-
-def _sign(process: int, note: dict[str, object], *, alive: bool) -> Sign:
-    failure = note.get("failure")
-    return Sign(
-        process,
-        alive,
-        Call.from_json(note.get("call")),
-        Call.from_json(note.get("last")),
-        note.get("left") is True,
-        failure if isinstance(failure, str) else None,
-        Call.from_json(note.get("gave_up")),
-    )
-
-
-def cloned(store: c10d.Store) -> c10d.Store:
-    """A connection of its own, where the store can have one: one that waits in a thread would block the others."""
-    clone = getattr(store, "clone", None)
-    if clone is None:
-        return store
-    try:
-        found: c10d.Store = clone()
-    except RuntimeError as error:
-        where = f"{os.environ.get('MASTER_ADDR', 'an unknown host')}:{os.environ.get('MASTER_PORT', '?')}"
-        lost = TimeoutError(
-            f"process {world.current().process} cannot reach the store at {where}, through which processes find each other: "
-            "its host or the network is down, or the process that keeps it has ended."
-        )
-        lost.add_note(f"The store says: {str(error).strip().splitlines()[0]}")
-        raise lost from None
-    return found
+    if _heartbeat is not None:
+        _heartbeat.gave_up = call
+        _heartbeat.try_note()

@@ -19,10 +19,10 @@ from torch._C import _distributed_c10d as c10d
 
 from ....errors import MismatchError, TimeoutError, WeftError  # noqa: A004 - the one of this package
 from .. import current_call, world
-from ..current_call import Call
+from ..current_call import CollectiveCall
 from ..group import Group, Processes
 from . import heartbeat
-from .heartbeat import Sign, Vigil
+from .signs import Observer, Sign
 
 __all__ = ["TURN", "Patience", "different_calls", "fingerprint", "finish", "finish_turns", "in_time", "stream"]
 
@@ -150,7 +150,7 @@ class Patience:
         self._here = world.current()
         self._others = [process for process in processes if process != self._here.process]
         self._start = time.monotonic() if start is None else start
-        self._vigil: Vigil | None = None
+        self._observer: Observer | None = None
         self._warned = False
 
     @property
@@ -166,16 +166,16 @@ class Patience:
     @property
     def is_in_vain(self) -> bool:
         """Whether one of the others has left or failed, as far as has been seen."""
-        return self._vigil is not None and self._vigil.is_in_vain
+        return self._observer is not None and self._observer.is_in_vain
 
     def take_turn(self) -> None:
         """Looks after the others while waiting, and says once that it takes long."""
-        if self._vigil is None:
-            self._vigil = Vigil(self._others)
-        self._vigil.look()
+        if self._observer is None:
+            self._observer = Observer(self._others)
+        self._observer.look()
         if self.seconds > LONG and not self._warned:
             self._warned = True
-            lines = self._lines(self._vigil.signs())[0]
+            lines = self._lines(self._observer.signs())[0]
             _log.warning("%s", "\n".join(lines))
 
     def lost(self, cause: Exception | None = None) -> WeftError:
@@ -184,7 +184,7 @@ class Patience:
         call = current_call.current()
         if call is not None:
             heartbeat.note_giving_up(call)
-        lines, is_mismatch = self._lines((self._vigil or Vigil(self._others)).signs(), seconds)
+        lines, is_mismatch = self._lines((self._observer or Observer(self._others)).signs(), seconds)
         if is_mismatch:
             lines.append(
                 "  Every process has to make the same calls in the same order; WEFT_CHECK=1 checks each of them."
@@ -197,7 +197,7 @@ class Patience:
     def _lines(self, signs: list[Sign], seconds: float | None = None) -> tuple[list[str], bool]:
         """What is to say, and whether processes make different calls."""
         seconds = self.seconds if seconds is None else seconds
-        call = current_call.current() or Call("a collective", "something")
+        call = current_call.current() or CollectiveCall("a collective", "something")
         limit = self._here.timeout.total_seconds()
         blamed = [sign for sign in signs if sign.is_to_blame]
         elsewhere = [sign for sign in signs if sign.is_elsewhere(call)]
@@ -228,10 +228,10 @@ def _digest(op: str, what: str) -> int:
 
 def different_calls(group: Group, prints: Sequence[int], mine: int) -> WeftError:
     """The error for processes that are in different calls, shown from their signs."""
-    call = current_call.current() or Call("a collective", "something")
+    call = current_call.current() or CollectiveCall("a collective", "something")
     heartbeat.note_giving_up(call)
     others = [process for process, seen in zip(group.processes, prints, strict=True) if seen != mine]
-    said = "\n".join(f"  {sign}" for sign in Vigil(others).signs())
+    said = "\n".join(f"  {sign}" for sign in Observer(others).signs())
     return MismatchError(
         f"processes make different calls:\n  process {world.current().process}: {call}\n{said}\n"
         "  Every process has to make the same calls in the same order; WEFT_CHECK=1 checks each of them."

@@ -9,12 +9,12 @@ import torch
 
 from ....planning import Step
 from ...holding import Pieces, holding
-from ...host_pool import room
+from ...host_pool import pooled_empty
 from ...in_process import lazy_clone
 from ..group import group_of
 from ..mesh_processes import owners_of, processes_of, wire_device
 from ..transport.exchange import broadcast
-from ..transport.small_messages import ROOM
+from ..transport.small_messages import ALWAYS_FITS
 
 __all__ = ["BroadcastStage"]
 
@@ -33,7 +33,7 @@ class BroadcastStage:
     def fits(cls, step: Step) -> bool:
         """Whether a step is that, and large enough for the processes to pass it on."""
         whole = step.source.is_replicated and step.target.is_replicated
-        large = math.prod(step.shape) * step.itemsize > ROOM
+        large = math.prod(step.shape) * step.itemsize > ALWAYS_FITS
         return whole and large and len(owners_of(step.source.mesh)) == 1
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
@@ -42,7 +42,7 @@ class BroadcastStage:
         if pieces:
             flat = pieces[0].to(self._wire).resolve_conj().resolve_neg().contiguous().view(-1)
         else:
-            flat = room((math.prod(self._step.shape),), dtype, self._wire)
+            flat = pooled_empty((math.prod(self._step.shape),), dtype, self._wire)
         broadcast(group_of(self._processes), flat, self._root)
         if pieces:
             return tuple(lazy_clone(pieces[0].to(device)) for device in there.devices)

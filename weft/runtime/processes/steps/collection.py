@@ -9,6 +9,7 @@ from typing import final
 
 import torch
 
+from ....planning.owners import Owners
 from ....planning.transfers import Transfer
 from ....sharding.geometry import Box, box_shape
 from ....sharding.layout import Layout
@@ -17,9 +18,8 @@ from ...holding import holding
 from ...machine import residence
 from .. import world
 from ..group import Processes
-from ..transport.messages import Pair, Parcels, Part, parcelled, part
+from ..transport.messages import Messages, Pair, Part, messages_of, part
 from .occupancy import occupancy, slots_of, stored_part
-from .owners import Owners
 
 __all__ = ["Arrival", "Bundle", "Collection", "Result", "collection"]
 
@@ -63,7 +63,7 @@ class Collection:
     """From which process of the group; what one sends arrives in one stretch."""
     arriving: int
     """How many elements arrive."""
-    spread: Parcels | None
+    spread: Messages | None
     """From results to new pieces; None where the results are the new pieces."""
 
 
@@ -160,7 +160,7 @@ def _boxes(owners: Owners, here: int) -> Iterator[tuple[Slot, Box, list[_Contrib
             yield slot, where, list(found.values())
 
 
-def _spread(owners: Owners, boxes: list[tuple[Slot, Box]], processes: Processes, here: int) -> Parcels:
+def _spread(owners: Owners, boxes: list[tuple[Slot, Box]], processes: Processes, here: int) -> Messages:
     """Who passes which results on to whom."""
     target = owners.step.target
     process_of = residence(target.mesh).owners
@@ -186,7 +186,7 @@ def _spread(owners: Owners, boxes: list[tuple[Slot, Box]], processes: Processes,
             if to != here and _size(transfer.box) and occupancy(target, to).is_first(transfer.target_slot):
                 given = _whole(number[owner, transfer.box], transfer.box)
                 leaving.setdefault(to, []).append((_order(transfer), given))
-    return parcelled(copies, leaving, arriving, processes)
+    return messages_of(copies, leaving, arriving, processes)
 
 
 def _works(owners: Owners, slot: Slot, process: int) -> bool:

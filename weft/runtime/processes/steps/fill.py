@@ -21,7 +21,7 @@ class FillStage:
 
     def __init__(self, step: FillPartial) -> None:
         self._step = step
-        self._room = NewPieces(step.target, step.shape, step.op)
+        self._targets = NewPieces(step.target, step.shape, step.op)
         here, there = holding(step.source), holding(step.target)
         self._parts: list[tuple[Part, Part]] = []
         for slot in there.slots:
@@ -34,7 +34,7 @@ class FillStage:
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the step."""
-        targets = self._room.new(dtype)
+        targets = self._targets.new(dtype)
         for source, target in self._parts:
             kept = pieces[source.piece][source.where]
             targets[target.piece][target.where].copy_(kept if self._step.scale == 1 else kept * self._step.scale)

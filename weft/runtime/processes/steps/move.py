@@ -20,7 +20,7 @@ from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import processes_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Pair, Parcels, Part, parcelled
+from ..transport.messages import Messages, Pair, Part, messages_of
 from .new_pieces import NewPieces
 from .occupancy import occupancy, slots_of, stored_part
 
@@ -35,16 +35,16 @@ class MoveStage:
         begins = step if isinstance(step, Exchange) else None
         self._processes = processes_of(step)
         self._wire = wire_device(step.source.mesh, step.target.mesh)
-        self._parcels = _parcels_of(step, self._processes)
-        self._room = NewPieces(step.target, step.shape, None if begins is None else begins.neutral)
+        self._messages = _messages_of(step, self._processes)
+        self._targets = NewPieces(step.target, step.shape, None if begins is None else begins.neutral)
         self._scale = 1 if begins is None else begins.scale
         self._limit = math.prod(step.shape) * step.itemsize
         self._views = None
         if isinstance(step, LocalSlice) and not is_last:
-            self._views = _views(self._parcels, holding(step.target).count)
-        self._kept = _kept(step, self._parcels) if self._scale == 1 else None
+            self._views = _views(self._messages, holding(step.target).count)
+        self._kept = _kept(step, self._messages) if self._scale == 1 else None
         if self._kept is not None:
-            self._parcels = replace(self._parcels, copies=())
+            self._messages = replace(self._messages, copies=())
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the step."""
@@ -52,29 +52,29 @@ class MoveStage:
             return tuple(pieces[part.piece][part.where] for part in self._views)
         group = group_if_shared(self._processes)
         if self._kept is not None:
-            exchange(self._parcels, pieces, (), dtype, group, self._wire, self._limit)
+            exchange(self._messages, pieces, (), dtype, group, self._wire, self._limit)
             return tuple(lazy_clone(pieces[origin]) for origin in self._kept)
-        targets = self._room.new(dtype)
-        exchange(self._parcels, pieces, targets, dtype, group, self._wire, self._limit)
+        targets = self._targets.new(dtype)
+        exchange(self._messages, pieces, targets, dtype, group, self._wire, self._limit)
         if self._scale != 1:
             for target in targets:
                 target.mul_(self._scale)
         return targets
 
 
-def _views(parcels: Parcels, count: int) -> list[Part] | None:
+def _views(messages: Messages, count: int) -> list[Part] | None:
     """For each new piece the part of a stored one that it is, if each is one part."""
-    found = {target.piece: source for source, target in parcels.copies}
-    return [found[piece] for piece in range(count)] if len(found) == len(parcels.copies) == count else None
+    found = {target.piece: source for source, target in messages.copies}
+    return [found[piece] for piece in range(count)] if len(found) == len(messages.copies) == count else None
 
 
-def _kept(step: Step, parcels: Parcels) -> list[int] | None:
+def _kept(step: Step, messages: Messages) -> list[int] | None:
     """For each new piece the stored one that it is, if nothing arrives and each is whole already."""
     here, there = holding(step.source), holding(step.target)
-    if parcels.receives or not parcels.copies:
+    if messages.receives or not messages.copies:
         return None
-    found = {target.piece: source.piece for source, target in parcels.copies}
-    if len(found) != len(parcels.copies) or len(found) != there.count:
+    found = {target.piece: source.piece for source, target in messages.copies}
+    if len(found) != len(messages.copies) or len(found) != there.count:
         return None
     same = all(
         here.piece_shape(source, step.shape) == there.piece_shape(target, step.shape)
@@ -84,7 +84,7 @@ def _kept(step: Step, parcels: Parcels) -> list[int] | None:
     return [found[piece] for piece in range(there.count)] if same else None
 
 
-def _parcels_of(step: Step, processes: Processes) -> Parcels:
+def _messages_of(step: Step, processes: Processes) -> Messages:
     """Who copies, sends and receives what. A box that a process holds anywhere does not travel to it."""
     source, target, shape = step.source, step.target, step.shape
     here = world.current().process
@@ -111,7 +111,7 @@ def _parcels_of(step: Step, processes: Processes) -> Parcels:
             given = stored_part(source, shape, slot, transfer.box)
             if given.size and occupancy(source, to).same_shard(slot) is None:
                 leaving.setdefault(to, []).append((_order(transfer), given))
-    return parcelled(copies, leaving, arriving, processes)
+    return messages_of(copies, leaving, arriving, processes)
 
 
 def _order(transfer: Transfer) -> tuple[object, ...]:

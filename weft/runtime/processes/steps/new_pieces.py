@@ -9,7 +9,7 @@ import torch
 from ....sharding.layout import Layout
 from ....sharding.placements import ReduceOp
 from ...holding import Pieces, holding
-from ...host_pool import room
+from ...host_pool import pooled_empty
 from ...reduction import neutral
 
 __all__ = ["NewPieces"]
@@ -26,7 +26,7 @@ class NewPieces:
 
     def new(self, dtype: torch.dtype) -> Pieces:
         """Fresh pieces: neutral elements of the reduction that begins to be pending, else anything."""
-        pieces = tuple(room(shape, dtype, device) for shape, device in self._kinds)
+        pieces = tuple(pooled_empty(shape, dtype, device) for shape, device in self._kinds)
         if self._fill is not None:
             for piece in pieces:
                 piece.fill_(neutral(self._fill, dtype))

@@ -15,7 +15,7 @@ from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Pair, Parcels, Part, parcelled
+from ..transport.messages import Messages, Pair, Part, messages_of
 from .new_pieces import NewPieces
 from .occupancy import occupancy, stored_part
 
@@ -32,21 +32,21 @@ class PermuteStage:
     def __init__(self, layout: Layout, shape: tuple[int, ...], route: Route, itemsize: int) -> None:
         self._processes = owners_of(layout.mesh)
         self._wire = wire_device(layout.mesh)
-        self._parcels = _permuted(layout, shape, route, self._processes)
-        self._room = NewPieces(layout, shape)
+        self._messages = _permuted(layout, shape, route, self._processes)
+        self._targets = NewPieces(layout, shape)
         self._empty = [piece for piece, slot in enumerate(holding(layout).slots) if route[slot] is None]
         self._limit = math.prod(shape) * itemsize
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the shards have changed places."""
-        targets = self._room.new(dtype)
+        targets = self._targets.new(dtype)
         for piece in self._empty:
             targets[piece].zero_()
-        exchange(self._parcels, pieces, targets, dtype, group_if_shared(self._processes), self._wire, self._limit)
+        exchange(self._messages, pieces, targets, dtype, group_if_shared(self._processes), self._wire, self._limit)
         return targets
 
 
-def _permuted(layout: Layout, shape: tuple[int, ...], route: Route, processes: Processes) -> Parcels:
+def _permuted(layout: Layout, shape: tuple[int, ...], route: Route, processes: Processes) -> Messages:
     here = world.current().process
     owners = residence(layout.mesh).owners
     copies: list[tuple[Part, Part]] = []
@@ -67,4 +67,4 @@ def _permuted(layout: Layout, shape: tuple[int, ...], route: Route, processes: P
         elif owners[source] == here and near is None:
             given = stored_part(layout, shape, source, box(layout, shape, source))
             leaving.setdefault(owners[target], []).append((target, given))
-    return parcelled(copies, leaving, arriving, processes)
+    return messages_of(copies, leaving, arriving, processes)

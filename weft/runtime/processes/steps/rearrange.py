@@ -18,7 +18,7 @@ from ..current_call import call_between
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Pair, Parcels, Part, parcelled
+from ..transport.messages import Messages, Pair, Part, messages_of
 from .occupancy import occupancy
 
 __all__ = ["rearrange"]
@@ -32,11 +32,11 @@ def rearrange(sources: Sequence[Pieces], plan: Rearrangement, targets: Pieces, d
     source, target = plan.sources[0], plan.target
     call = call_between(f"{op} to {list(target.shape)}", source.layout, target.layout, tuple(source.shape), dtype)
     with communicating(call, processes):
-        exchange(_parcels(plan, processes), stored, targets, dtype, group_if_shared(processes), wire_device(mesh))
+        exchange(_messages(plan, processes), stored, targets, dtype, group_if_shared(processes), wire_device(mesh))
 
 
 @lru_cache(maxsize=4096)
-def _parcels(plan: Rearrangement, processes: Processes) -> Parcels:
+def _messages(plan: Rearrangement, processes: Processes) -> Messages:
     """Who copies, sends and receives what. What a process holds anywhere does not travel to it."""
     here = world.current().process
     mesh = plan.target.layout.mesh
@@ -56,10 +56,10 @@ def _parcels(plan: Rearrangement, processes: Processes) -> Parcels:
                 elif near is None and owners[copy.source_slot] == here:
                     given = _given(plan, copy, copy.source_slot)
                     leaving.setdefault(process, []).append(((slot, number), given))
-    return parcelled(copies, leaving, arriving, processes)
+    return messages_of(copies, leaving, arriving, processes)
 
 
-forget_with_residences(_parcels.cache_clear)
+forget_with_residences(_messages.cache_clear)
 
 
 def _given(plan: Rearrangement, copy: Copy, slot: Slot) -> Part:

@@ -13,9 +13,10 @@ from typing import final
 import torch
 
 from ....planning import ReduceExchange
+from ....planning.owners import Reducing, owners_of_step
 from ....sharding.placements import ReduceOp
 from ...holding import Pieces
-from ...host_pool import room
+from ...host_pool import pooled_empty
 from ...reduction import reduce_into, reduced
 from ..group import group_if_shared
 from ..mesh_processes import processes_of, wire_device
@@ -24,7 +25,6 @@ from ..transport.messages import Part
 from .collection import Arrival, Bundle, Result, collection
 from .new_pieces import NewPieces
 from .occupancy import slots_of
-from .owners import Reducing, owners_of_step
 
 __all__ = ["ReduceStage"]
 
@@ -37,18 +37,18 @@ class ReduceStage:
     """What this process does in a step that reduces."""
 
     def __init__(self, step: Reducing) -> None:
-        owners = owners_of_step(step)
+        mesh = step.source.mesh
+        self._crowded = len(slots_of(mesh)) < mesh.num_devices
+        owners = owners_of_step(step, crowded=self._crowded)
         self._processes = processes_of(step)
         self._wire = wire_device(step.source.mesh)
         self._work = collection(owners, self._processes)
         self._flat = owners.flat
         begins = step if isinstance(step, ReduceExchange) else None
-        self._room = NewPieces(step.target, step.shape, None if begins is None else begins.neutral)
+        self._targets = NewPieces(step.target, step.shape, None if begins is None else begins.neutral)
         self._scale = 1 if begins is None else begins.scale
         self._limit = math.prod(step.shape) * max(step.itemsize, torch.float32.itemsize)
         self.op, self.divisor = step.op, step.divisor
-        mesh = step.source.mesh
-        self._crowded = len(slots_of(mesh)) < mesh.num_devices
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the step."""
@@ -58,12 +58,12 @@ class ReduceStage:
         arrived = torch.empty(0, dtype=width)
         if group is not None:
             outgoing = {index: self._given(bundles, sources, width) for index, bundles in work.sends}
-            arrived = room((work.arriving,), width, self._wire)
+            arrived = pooled_empty((work.arriving,), width, self._wire)
             incoming = {index: arrived[each.start : each.stop] for index, each in work.receives}
             swap(group, outgoing, incoming, self._wire, self._limit)
         if work.spread is None:
             return tuple(self._reduced(result, None, sources, arrived, dtype, width) for result in work.results)
-        targets = self._room.new(dtype)
+        targets = self._targets.new(dtype)
         outputs = tuple(target.view(-1) for target in targets) if self._flat else targets
         results = []
         for result in work.results:
@@ -82,7 +82,7 @@ class ReduceStage:
         """What one process is given: bundles, each reduced; straight from its place if it is one part."""
         if len(bundles) == 1 and len(bundles[0]) == 1:
             return _read(sources, bundles[0], width, self._wire)[0].contiguous().view(-1)
-        outgoing = room((sum(bundle[0].size for bundle in bundles),), width, self._wire)
+        outgoing = pooled_empty((sum(bundle[0].size for bundle in bundles),), width, self._wire)
         at = 0
         for bundle in bundles:
             first = bundle[0]
@@ -111,7 +111,7 @@ class ReduceStage:
             parts = bundles[0]
         else:
             parts = [each[0] if len(each) == 1 else reduced(_summed(self.op), each) for each in bundles]
-        out = room(result.shape, dtype, result.device) if into is None else into
+        out = pooled_empty(result.shape, dtype, result.device) if into is None else into
         if self.op is ReduceOp.AVG and len(parts) != self.divisor:
             total = reduced(ReduceOp.SUM, [part.float() for part in parts] if dtype in _SHORT_FLOATS else parts)
             return out.copy_(total.div_(self.divisor))

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from ...host_pool import room
+from ...host_pool import pooled_empty
 from ..group import Group
 from ..liveness.waiting import different_calls, fingerprint, finish, finish_turns, in_time, stream
-from .messages import Leg, Parcels
-from .small_messages import HEAD, Envelopes, bytes_of, envelope_size
+from .messages import Message, Messages
+from .small_messages import HEAD, SmallMessages, bytes_of, small_message_size
 
 __all__ = ["broadcast", "exchange", "swap"]
 
 
 def exchange(
-    parcels: Parcels,
+    messages: Messages,
     sources: Sequence[torch.Tensor],
     targets: Sequence[torch.Tensor],
     dtype: torch.dtype,
@@ -30,17 +30,17 @@ def exchange(
     wire: torch.device,
     limit: int | None = None,
 ) -> None:
-    """Carries out parcels: fills the targets with parts of the sources, here and in the other processes.
+    """Carries out messages: fills the targets with parts of the sources, here and in the other processes.
 
     No message has more bytes than `limit`, which all processes know alike.
     """
     if group is None:
-        _copy(parcels, sources, targets)
+        _copy(messages, sources, targets)
         return
-    outgoing = _outgoing(parcels, sources, dtype, wire)
-    incoming = _incoming(parcels, targets, dtype, wire)
-    swap(group, outgoing, incoming, wire, limit, meanwhile=lambda: _copy(parcels, sources, targets))
-    _unpack(parcels, incoming, sources, targets, wire)
+    outgoing = _outgoing(messages, sources, dtype, wire)
+    incoming = _incoming(messages, targets, dtype, wire)
+    swap(group, outgoing, incoming, wire, limit, meanwhile=lambda: _copy(messages, sources, targets))
+    _unpack(messages, incoming, sources, targets, wire)
 
 
 def swap(
@@ -69,7 +69,7 @@ def swap(
         stream(backend.alltoall(received, sent), group)
         meanwhile()
         return
-    if limit is not None and limit <= envelope_size(group.size) - HEAD:
+    if limit is not None and limit <= small_message_size(group.size) - HEAD:
         _swap_small(backend, group, outgoing, incoming, number)
         meanwhile()
         return
@@ -107,34 +107,34 @@ def _swap_small(
 ) -> None:
     """Small messages go in one all-to-all, which has the least latency; each says which call it belongs to."""
     # Taken while in use: what fails may still be read or written to, and is not used again.
-    envelopes, group.envelopes = group.envelopes or Envelopes(group.size), None
+    small, group.small_messages = group.small_messages or SmallMessages(group.size), None
     mine = fingerprint(number)
-    envelopes.fill(mine, outgoing)
-    finish_turns(backend.alltoall_base(envelopes.arriving, envelopes.leaving, [], []), group)
-    calls = envelopes.calls()
+    small.fill(mine, outgoing)
+    finish_turns(backend.alltoall_base(small.arriving, small.leaving, [], []), group)
+    calls = small.calls()
     if calls != [mine] * group.size:
         raise different_calls(group, calls, mine)
-    envelopes.empty(incoming)
-    group.envelopes = envelopes
+    small.empty(incoming)
+    group.small_messages = small
 
 
-def _copy(parcels: Parcels, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    for source, target in parcels.copies:
+def _copy(messages: Messages, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+    for source, target in messages.copies:
         targets[target.piece][target.where].copy_(sources[source.piece][source.where])
 
 
 def _outgoing(
-    parcels: Parcels, sources: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
+    messages: Messages, sources: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
 ) -> dict[int, torch.Tensor]:
     """What goes to each process: a stretch of a source, straight from its place, or else parts one after another."""
     flat: dict[int, torch.Tensor] = {}
     found: dict[int, torch.Tensor] = {}
-    packed = _apart([leg for _, leg in parcels.sends if leg.stretch is None], dtype, wire)
-    for index, leg in parcels.sends:
-        if leg.stretch is None:
-            found[index] = _pack(next(packed), leg, sources)
+    packed = _apart([message for _, message in messages.sends if message.stretch is None], dtype, wire)
+    for index, message in messages.sends:
+        if message.stretch is None:
+            found[index] = _pack(next(packed), message, sources)
             continue
-        piece, start, stop = leg.stretch
+        piece, start, stop = message.stretch
         if piece not in flat:
             flat[piece] = _flat(sources[piece])
         given = flat[piece][start:stop]
@@ -142,33 +142,41 @@ def _outgoing(
     return found
 
 
-def _apart(legs: Sequence[Leg], dtype: torch.dtype, wire: torch.device) -> Iterator[torch.Tensor]:
-    """Memory for the time being for each leg, of one block: blocks are few that way, and found again."""
-    return iter(room((sum(leg.size for leg in legs),), dtype, wire).split([leg.size for leg in legs]) if legs else ())
+def _apart(listed: Sequence[Message], dtype: torch.dtype, wire: torch.device) -> Iterator[torch.Tensor]:
+    """Memory for the time being for each message, of one block: blocks are few that way, and found again."""
+    return iter(
+        pooled_empty((sum(message.size for message in listed),), dtype, wire).split(
+            [message.size for message in listed]
+        )
+        if listed
+        else ()
+    )
 
 
-def _pack(buffer: torch.Tensor, leg: Leg, sources: Sequence[torch.Tensor]) -> torch.Tensor:
+def _pack(buffer: torch.Tensor, message: Message, sources: Sequence[torch.Tensor]) -> torch.Tensor:
     at = 0
-    for part in leg.parts:
+    for part in message.parts:
         buffer[at : at + part.size].view(part.shape).copy_(sources[part.piece][part.where])
         at += part.size
     return buffer
 
 
-def _is_in_place(leg: Leg, targets: Sequence[torch.Tensor], wire: torch.device) -> bool:
+def _is_in_place(message: Message, targets: Sequence[torch.Tensor], wire: torch.device) -> bool:
     """Whether what comes from a process is received where it belongs."""
-    return leg.stretch is not None and targets[leg.stretch[0]].device.type == wire.type
+    return message.stretch is not None and targets[message.stretch[0]].device.type == wire.type
 
 
 def _incoming(
-    parcels: Parcels, targets: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
+    messages: Messages, targets: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
 ) -> dict[int, torch.Tensor]:
     """Where what comes from each process is received: in its place, or else in memory for the time being."""
     found: dict[int, torch.Tensor] = {}
-    apart = _apart([leg for _, leg in parcels.receives if not _is_in_place(leg, targets, wire)], dtype, wire)
-    for index, leg in parcels.receives:
-        if leg.stretch is not None and _is_in_place(leg, targets, wire):
-            piece, start, stop = leg.stretch
+    apart = _apart(
+        [message for _, message in messages.receives if not _is_in_place(message, targets, wire)], dtype, wire
+    )
+    for index, message in messages.receives:
+        if message.stretch is not None and _is_in_place(message, targets, wire):
+            piece, start, stop = message.stretch
             found[index] = targets[piece].view(-1)[start:stop]
         else:
             found[index] = next(apart)
@@ -176,22 +184,22 @@ def _incoming(
 
 
 def _unpack(
-    parcels: Parcels,
+    messages: Messages,
     incoming: Mapping[int, torch.Tensor],
     sources: Sequence[torch.Tensor],
     targets: Sequence[torch.Tensor],
     wire: torch.device,
 ) -> None:
     """Brings what has arrived to its place."""
-    joined = parcels.joined if parcels.joins else ()
-    for index, leg in parcels.receives:
-        if index in joined or _is_in_place(leg, targets, wire):
+    joined = messages.joined if messages.joins else ()
+    for index, message in messages.receives:
+        if index in joined or _is_in_place(message, targets, wire):
             continue
         at = 0
-        for part in leg.parts:
+        for part in message.parts:
             targets[part.piece][part.where].copy_(incoming[index][at : at + part.size].view(part.shape))
             at += part.size
-    for join in parcels.joins:
+    for join in messages.joins:
         target = targets[join.piece]
         parts = [
             incoming[each].view(shape).to(target.device) if isinstance(each, int) else sources[each.piece][each.where]

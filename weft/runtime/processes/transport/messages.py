@@ -1,4 +1,4 @@
-"""`Parcels`: what one process copies within itself, sends to each other process and receives from each.
+"""`Messages`: what one process copies within itself, sends to each other process and receives from each.
 
 A *part* is a box of one stored tensor. Both ends list the parts between them in the same order, so nothing but
 the elements themselves travels.
@@ -15,7 +15,7 @@ from ....sharding.geometry import Box, box_shape
 from ...holding import slices
 from .. import world
 
-__all__ = ["Join", "Leg", "Pair", "Parcels", "Part", "Range", "leg_of", "parcelled", "part"]
+__all__ = ["Join", "Message", "Messages", "Pair", "Part", "Range", "message_of", "messages_of", "part"]
 
 Range = tuple[int, int, int]
 """A stretch of one stored tensor, flat: which tensor, start and stop."""
@@ -36,7 +36,7 @@ class Part:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Leg:
+class Message:
     """The parts that go to one process, or come from it, one after another."""
 
     parts: tuple[Part, ...]
@@ -59,14 +59,14 @@ class Join:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Parcels:
+class Messages:
     """One process's part of an exchange among a group."""
 
     copies: tuple[tuple[Part, Part], ...]
     """From a stored tensor to a new one, within this process."""
-    sends: tuple[tuple[int, Leg], ...]
+    sends: tuple[tuple[int, Message], ...]
     """To which process of the group, beginning with the right-hand neighbour: not all send to the first at once."""
-    receives: tuple[tuple[int, Leg], ...]
+    receives: tuple[tuple[int, Message], ...]
     joins: tuple[Join, ...]
     """New tensors that are put together in one go, from copies and receives that are not unpacked by themselves."""
 
@@ -104,18 +104,18 @@ Pair = tuple[object, Part]
 """A part, and what both ends sort it by."""
 
 
-def parcelled(
+def messages_of(
     copies: Iterable[tuple[Part, Part]],
     sends: Mapping[int, Sequence[Pair]],
     receives: Mapping[int, Sequence[Pair]],
     processes: Sequence[int],
-) -> Parcels:
-    """The parcels of this process, given what goes to and comes from each."""
-    kept, arriving = tuple(copies), _legs(receives, processes)
+) -> Messages:
+    """The messages of this process, given what goes to and comes from each."""
+    kept, arriving = tuple(copies), _by_process(receives, processes)
     joins = tuple(join for join in map(_join, *_by_piece(kept, arriving)) if join is not None)
     joined = {join.piece for join in joins}
     kept = tuple((source, target) for source, target in kept if target.piece not in joined)
-    return Parcels(kept, _legs(sends, processes), arriving, joins)
+    return Messages(kept, _by_process(sends, processes), arriving, joins)
 
 
 _Beside = list[tuple[Part, Part | int]]
@@ -123,15 +123,15 @@ _Beside = list[tuple[Part, Part | int]]
 
 
 def _by_piece(
-    copies: Sequence[tuple[Part, Part]], arriving: Sequence[tuple[int, Leg]]
+    copies: Sequence[tuple[Part, Part]], arriving: Sequence[tuple[int, Message]]
 ) -> tuple[list[int], list[_Beside]]:
     """New tensors whose parts come from several processes, one from each."""
     found: dict[int, _Beside] = {}
     several = set()
-    for index, leg in arriving:
-        for into in leg.parts:
+    for index, message in arriving:
+        for into in message.parts:
             found.setdefault(into.piece, []).append((into, index))
-            if len(leg.parts) > 1 or leg.stretch is not None:
+            if len(message.parts) > 1 or message.stretch is not None:
                 several.add(into.piece)  # it arrives in its place, or with others
     for source, into in copies:
         if into.piece in found:
@@ -162,19 +162,19 @@ def _join(piece: int, parts: _Beside) -> Join | None:
     return Join(piece, dim, shape, tuple(origin for _, origin in parts), tuple(into.shape for into, _ in parts))
 
 
-def _legs(pairs: Mapping[int, Sequence[Pair]], processes: Sequence[int]) -> tuple[tuple[int, Leg], ...]:
+def _by_process(pairs: Mapping[int, Sequence[Pair]], processes: Sequence[int]) -> tuple[tuple[int, Message], ...]:
     here = world.current().process
     start = processes.index(here) + 1 if here in processes else 0
     order = [*range(start, len(processes)), *range(start)]
-    legs = [(index, leg_of(pairs.get(processes[index], ()))) for index in order]
-    return tuple((index, leg) for index, leg in legs if leg.size)
+    listed = [(index, message_of(pairs.get(processes[index], ()))) for index in order]
+    return tuple((index, message) for index, message in listed if message.size)
 
 
-def leg_of(pairs: Iterable[Pair]) -> Leg:
+def message_of(pairs: Iterable[Pair]) -> Message:
     """The parts in the order that both ends know."""
     key: Callable[[Pair], object] = lambda pair: pair[0]  # noqa: E731 - a name for the line below
     parts = tuple(part for _, part in sorted(pairs, key=key))  # type: ignore[arg-type]
-    return Leg(parts, sum(part.size for part in parts), _joined(parts))
+    return Message(parts, sum(part.size for part in parts), _joined(parts))
 
 
 def _joined(parts: Sequence[Part]) -> Range | None:

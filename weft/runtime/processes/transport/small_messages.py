@@ -1,4 +1,4 @@
-"""`Envelopes`: small messages of a group, all of one size, in memory that is kept from call to call."""
+"""`SmallMessages`: small messages of a group, all of one size, in memory that is kept from call to call."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import final
 
 import torch
 
-__all__ = ["HEAD", "ROOM", "Envelopes", "bytes_of", "envelope_size"]
+__all__ = ["ALWAYS_FITS", "HEAD", "SmallMessages", "bytes_of", "small_message_size"]
 
 HEAD = 8
-ROOM = 4096 - HEAD
+ALWAYS_FITS = 4096 - HEAD
 """Bytes that always fit into a small message."""
 
 
-def envelope_size(processes: int) -> int:
+def small_message_size(processes: int) -> int:
     """Bytes of a small message: all of a group have the same, so that those of different calls can be told apart.
 
-    >>> envelope_size(4), envelope_size(64)
+    >>> small_message_size(4), small_message_size(64)
     (32768, 4096)
     """
-    return 32768 if processes <= 16 else HEAD + ROOM
+    return 32768 if processes <= 16 else HEAD + ALWAYS_FITS
 
 
 def bytes_of(flat: torch.Tensor) -> torch.Tensor:
@@ -33,12 +33,12 @@ def bytes_of(flat: torch.Tensor) -> torch.Tensor:
 
 
 @final
-class Envelopes:
+class SmallMessages:
     """One small message to each process of a group and one from each; each begins with which call it belongs to."""
 
     def __init__(self, processes: int) -> None:
         with torch.inference_mode(False):  # memory of inference mode could not be written to later
-            self.leaving = torch.zeros(processes, envelope_size(processes), dtype=torch.uint8)
+            self.leaving = torch.zeros(processes, small_message_size(processes), dtype=torch.uint8)
             self.arriving = torch.zeros_like(self.leaving)
             self._heads_leaving = self.leaving.view(torch.int64)[:, 0]
             self._heads_arriving = self.arriving.view(torch.int64)[:, 0]

@@ -10,7 +10,7 @@ import torch
 
 import weft
 from weft.runtime.host_memory import empty_cache
-from weft.runtime.host_pool import LEAST, Rooms, room, rooms
+from weft.runtime.host_pool import LEAST, HostPool, pool, pooled_empty
 from weft.runtime.in_process import lazy_clone
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
@@ -21,16 +21,16 @@ SIZE = LEAST // 4
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    before = rooms.bound
-    rooms.forget()
-    rooms.bound = 64 << 20
+    before = pool.bound
+    pool.forget()
+    pool.bound = 64 << 20
     yield
-    rooms.forget()
-    rooms.bound = before
+    pool.forget()
+    pool.bound = before
 
 
 def made(value: float = 0.0) -> torch.Tensor:
-    return room((SIZE,), torch.float32, CPU).fill_(value)
+    return pooled_empty((SIZE,), torch.float32, CPU).fill_(value)
 
 
 USES: dict[str, Callable[[torch.Tensor], object]] = {
@@ -64,22 +64,22 @@ def test_what_nobody_uses_is_given_again() -> None:
     address = first.data_ptr()
     del first
     assert made().data_ptr() == address
-    assert rooms.kept == LEAST
+    assert pool.kept == LEAST
 
 
 def test_another_size_gets_another_block() -> None:
     made()
-    assert room((SIZE + 1,), torch.float32, CPU).untyped_storage().nbytes() == 4 * SIZE + 4
+    assert pooled_empty((SIZE + 1,), torch.float32, CPU).untyped_storage().nbytes() == 4 * SIZE + 4
 
 
 def test_small_results_and_those_over_the_bound_are_not_kept() -> None:
-    room((SIZE // 2,), torch.float32, CPU)
-    room((32 << 20,), torch.float32, CPU)
-    assert rooms.kept == 0
+    pooled_empty((SIZE // 2,), torch.float32, CPU)
+    pooled_empty((32 << 20,), torch.float32, CPU)
+    assert pool.kept == 0
 
 
 def test_kept_bytes_stay_within_the_bound() -> None:
-    few = Rooms(3 * LEAST)
+    few = HostPool(3 * LEAST)
     held = [few.block(LEAST) for _ in range(5)]
     assert len({block.data_ptr() for block in held}) == 5
     assert few.kept == 3 * LEAST
@@ -88,7 +88,7 @@ def test_kept_bytes_stay_within_the_bound() -> None:
 def test_emptying_the_cache_keeps_what_is_in_use() -> None:
     x = made(5.0)
     empty_cache()
-    assert rooms.kept == 0
+    assert pool.kept == 0
     made(1.0)
     assert x.unique().tolist() == [5.0]
 
@@ -105,8 +105,8 @@ def test_threads_do_not_get_the_same_block() -> None:
     def work(value: int) -> bool:
         return all((made(value) == value).all() for _ in range(20))
 
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(4)))
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(4)))
 
 
 def test_reductions_come_from_kept_blocks() -> None:
@@ -118,6 +118,6 @@ def test_reductions_come_from_kept_blocks() -> None:
     z.mul_(3)
     assert y.unique().tolist() == [2.0]
     del y, z
-    before = rooms.kept
+    before = pool.kept
     assert weft.all_reduce(x).unique().tolist() == [2.0]
-    assert rooms.kept == before
+    assert pool.kept == before

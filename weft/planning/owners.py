@@ -10,11 +10,10 @@ from functools import lru_cache
 from itertools import product
 from typing import final
 
-from ....planning import AllReduce, ReduceExchange, ReduceScatter
-from ....planning.transfers import Transfer
-from ....sharding.geometry import Box, box, box_shape, piece
-from ....sharding.mesh import Slot
-from ...machine import forget_with_residences, residence
+from ..sharding.geometry import Box, box, box_shape, piece
+from ..sharding.mesh import Slot
+from .reducing import AllReduce, ReduceExchange, ReduceScatter
+from .transfers import Transfer
 
 __all__ = ["Owners", "Reducing", "owners_of_step"]
 
@@ -134,21 +133,16 @@ class Planned(Owners):
 
 
 @lru_cache(maxsize=8192)
-def owners_of_step(step: Reducing) -> Owners:
-    """Who reduces what in a step."""
+def owners_of_step(step: Reducing, *, crowded: bool) -> Owners:
+    """Who reduces what in a step; `crowded` says whether some process has several devices of the mesh."""
     if isinstance(step, ReduceExchange):
         return Planned(step)
     if isinstance(step, ReduceScatter):
         return EachItsShard(step)
-    mesh = step.source.mesh
-    sizes = mesh.shape
+    sizes = step.source.mesh.shape
     # What a process reduces before it sends it depends on which devices it has; replicas must come out alike.
-    crowded = len(set(residence(mesh).owners)) < mesh.num_devices
     replicas = crowded and any(sizes[axis] > 1 for axis in step.source.replicated_axes)
     count = math.prod(sizes[axis] for axis in step.source.split_axes)
     limit = SMALL_PAIR if step.contributions == 2 else SMALL
     small = math.prod(step.shape) * step.itemsize <= limit * count
     return EachItsShard(step) if replicas or small else EachAStretch(step)
-
-
-forget_with_residences(owners_of_step.cache_clear)

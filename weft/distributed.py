@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from .devices import Device
 from .runtime.machine import known_world, ownership
-from .runtime.process_group import world
+from .runtime.processes import world
 
 __all__ = ["init", "is_initialized", "on_main", "process_count", "process_index", "process_of", "shutdown"]
 

@@ -57,7 +57,7 @@ def main(process: int) -> None:
     shape = weft.from_local([torch.ones(2)], weft.NamedMapping(mesh, P(("dp", "tp")))).shape
     assert shape == (2 * COUNT,)
     assert weft.to_device(torch.ones(3), weft.CPU(5)).full_tensor().shape == (3,)  # type: ignore[attr-defined]
-    assert not [each.name for each in threading.enumerate() if each.name in ("weft-watch", "weft-store")]
+    assert not [each.name for each in threading.enumerate() if each.name in ("weft-heartbeat", "weft-store")]
     weft.distributed.shutdown()
     print(json.dumps(found))
 

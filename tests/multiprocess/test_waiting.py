@@ -9,12 +9,12 @@ import pytest
 from torch._C import _distributed_c10d as c10d
 
 from weft.errors import WeftError
-from weft.runtime.process_group import check
-from weft.runtime.process_group.calls import Call
-from weft.runtime.process_group.group import Group
-from weft.runtime.process_group.waiting import finish_turns
-from weft.runtime.process_group.watch import Sign
-from weft.runtime.process_group.world import World
+from weft.runtime.processes.agreement import same_call
+from weft.runtime.processes.current_call import CollectiveCall
+from weft.runtime.processes.group import Group
+from weft.runtime.processes.liveness.signs import Sign
+from weft.runtime.processes.liveness.waiting import finish_turns
+from weft.runtime.processes.world import World
 
 
 class Work:
@@ -37,7 +37,7 @@ class Work:
         return self._done
 
 
-class Vigil:
+class Observer:
     """Nobody to look after."""
 
     def __init__(self, _: object) -> None:
@@ -52,7 +52,7 @@ class Vigil:
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.runtime.process_group.waiting.Vigil", Vigil)
+    monkeypatch.setattr("weft.runtime.processes.liveness.waiting.Observer", Observer)
 
 
 def finished(work: Work) -> None:
@@ -71,18 +71,18 @@ def test_work_that_fails_when_a_turn_ends_is_lost() -> None:
 
 def test_a_process_that_left_in_the_middle_of_a_call_is_shown_in_that_call() -> None:
     """Not in the one before: a thread that communicates may still be in the call when the program ends."""
-    before, given_up = Call("all_gather", "x", "train.py:1"), Call("ppermute", "x", "train.py:2")
+    before, given_up = CollectiveCall("all_gather", "x", "train.py:1"), CollectiveCall("ppermute", "x", "train.py:2")
     sign = Sign(1, alive=False, call=given_up, last=before, left=True, gave_up=given_up)
     assert str(sign) == f"process 1 has lost contact with other processes, too, in {given_up}"
 
 
 def test_an_op_of_very_many_kinds_is_not_compared_for_ever() -> None:
     """Sizes that never repeat would cost a question to the store in every call."""
-    kinds = [Call(f"aten.cat.default to [{i}]", f"float32[{i}]") for i in range(2 * check.MOST)]
+    kinds = [CollectiveCall(f"aten.cat.default to [{i}]", f"float32[{i}]") for i in range(2 * same_call.MOST)]
     try:
-        assert sum(check._is_new(kind, (0, 1)) for kind in kinds) == check.MOST
-        assert not any(check._is_new(kind, (0, 1)) for kind in kinds)
-        assert check._is_new(Call("all_gather", "float32[1]"), (0, 1))
-        assert check._is_new(kinds[0], (0, 2))
+        assert sum(same_call._is_new(kind, (0, 1)) for kind in kinds) == same_call.MOST
+        assert not any(same_call._is_new(kind, (0, 1)) for kind in kinds)
+        assert same_call._is_new(CollectiveCall("all_gather", "float32[1]"), (0, 1))
+        assert same_call._is_new(kinds[0], (0, 2))
     finally:
-        check._forget(None)
+        same_call._forget(None)

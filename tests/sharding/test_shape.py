@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.sharding.dims import Dim, StaticDim, SymbolicDim
-from weft.sharding.shape import Shape
+from weft.sharding.dims import Dim, Shape, StaticDim, SymbolicDim
 
 DIMS = st.lists(st.integers(0, 12) | st.sampled_from(["batch", "batch // 4", "seq * 2 + 1"]), max_size=4)
 

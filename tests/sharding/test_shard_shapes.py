@@ -17,8 +17,8 @@ from weft.sharding import (
     make_mesh,
     shard_shape,
 )
+from weft.sharding.dims import Shape
 from weft.sharding.geometry import box, box_shape
-from weft.sharding.shape import Shape
 
 DIMS = st.integers(0, 12) | st.sampled_from(["batch", "seq", "batch * 2 + 1", "batch * seq", "(batch + 1) * 4"])
 

@@ -26,10 +26,9 @@ from weft.sharding import (
     TensorLayout,
     make_mesh,
 )
-from weft.sharding.dims import Dim
+from weft.sharding.dims import Dim, Shape
 from weft.sharding.dtype import DType
 from weft.sharding.layout import Layout
-from weft.sharding.shape import Shape
 from weft.sharding.types import LocalBufferType, LocalTensorType
 
 MESH = make_mesh({"dp": 2, "tp": 4})

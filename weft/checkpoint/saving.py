@@ -18,8 +18,8 @@ from ..engine.moves.movement import moved
 from ..engine.views.copy_views import current
 from ..runtime.holding import holding
 from ..runtime.machine import residence
-from ..runtime.process_group import world
-from ..runtime.process_group.agreement import gathered
+from ..runtime.processes import world
+from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import Box, box_at, box_shape, holders
 from ..sharding.layout import Layout
 from ..tensor.tensor import Tensor

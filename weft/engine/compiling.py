@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from ..runtime.process_group.execution import spans
+from ..runtime.processes.mesh_processes import spans
 from ..sharding.mesh import DeviceMesh
 
 __all__ = ["announce", "check_compilable", "is_traced"]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from ..rules.bounds import Bound
-from ..runtime.process_group import world
+from ..runtime.processes import world
 from .sharded import ShardedTensor
 
 __all__ = ["check_bounds", "check_index"]

@@ -13,7 +13,7 @@ from typing import cast
 import torch
 
 from ..runtime.machine import residence
-from ..runtime.process_group import world
+from ..runtime.processes import world
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .local_run import swapped, written_argument

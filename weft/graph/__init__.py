@@ -24,8 +24,7 @@ from weft.graph.picture import GraphPicture, visualize
 from weft.graph.signals import Signals
 from weft.graph.types import BufferType, TensorType
 from weft.graph.values import BufferValue, HasBufferValue, HasTensorValue, TensorValue
-from weft.sharding.dims import AlgebraicDim, Dim, StaticDim, SymbolicDim
-from weft.sharding.shape import Shape
+from weft.sharding.dims import AlgebraicDim, Dim, Shape, StaticDim, SymbolicDim
 
 __all__ = [
     "AlgebraicDim",

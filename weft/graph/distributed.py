@@ -14,10 +14,9 @@ from weft.graph.op import Kind, Op
 from weft.graph.types import BufferType, TensorType, torch_dtype
 from weft.graph.values import BufferValue, TensorValue
 from weft.runtime.holding import holding
-from weft.sharding.dims import Dim, piece_size
+from weft.sharding.dims import Dim, Shape, piece_size
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import DeviceMesh
-from weft.sharding.shape import Shape
 from weft.sharding.types import DistributedBufferType, DistributedTensorType, TensorLayout
 
 if TYPE_CHECKING:

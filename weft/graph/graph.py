@@ -21,8 +21,7 @@ from weft.graph.op import CONSTANT, PART, SIZE, SIZES, Argument, Call, Op
 from weft.graph.printing import text
 from weft.graph.types import BufferType, DTypeLike, TensorType, torch_dtype
 from weft.graph.values import BufferValue, DLPackArray, HasTensorValue, TensorLike, TensorValue, Value
-from weft.sharding.dims import Dim
-from weft.sharding.shape import Shape
+from weft.sharding.dims import Dim, Shape
 from weft.sharding.types import (
     DistributedBufferType,
     DistributedTensorType,

@@ -15,9 +15,9 @@ from weft.graph.passes.aliasing import Sharing
 from weft.graph.sizes import value_of
 from weft.graph.types import TensorType
 from weft.runtime.in_process import lazy_clone
+from weft.sharding.dims import Shape
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import DeviceMapping
-from weft.sharding.shape import Shape
 from weft.sharding.types import TensorLayout
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import final
 import torch
 
 from weft.graph.device_ref import DeviceLike, DeviceRef
-from weft.sharding.dims import Dim, DimLike
+from weft.sharding.dims import Dim, DimLike, Shape, ShapeLike
 from weft.sharding.dtype import DType, DTypeLike
-from weft.sharding.shape import Shape, ShapeLike
 
 __all__ = ["BufferType", "DTypeLike", "TensorType", "short_dtype", "torch_dtype"]
 

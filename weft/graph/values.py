@@ -11,8 +11,7 @@ from torch import fx
 
 from weft.graph.device_ref import DeviceLike, DeviceRef
 from weft.graph.types import BufferType, DTypeLike, TensorType
-from weft.sharding.dims import Dim
-from weft.sharding.shape import Shape, ShapeLike
+from weft.sharding.dims import Dim, Shape, ShapeLike
 
 if TYPE_CHECKING:
     from weft.graph.graph import Graph

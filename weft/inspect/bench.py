@@ -18,7 +18,7 @@ from rich.table import Table
 from ..devices import CPU, Device, list_devices
 from ..planning import plan
 from ..runtime.machine import torch_device
-from ..runtime.process_group import world
+from ..runtime.processes import world
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import P
 from ..tensor.communication import (

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..runtime.process_group import world
-from ..runtime.process_group.agreement import gathered
-from ..runtime.process_group.issuing import settle
+from ..runtime.processes import world
+from ..runtime.processes.agreement.values import gathered
+from ..runtime.processes.transport.async_ops import settle
 from ..sharding.layout import Layout
 from ..watch.comm_log import CommLog, CommRecord, comm_log
 

@@ -16,13 +16,13 @@ from rich.text import Text
 from ..planning import Plan
 from ..planning.bounds import largest
 from ..planning.text import bytes_text
+from ..sharding.dims import Shape
 from ..sharding.dtype import DType
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import P
 from ..sharding.placements import Sharded
-from ..sharding.shape import Shape
 from ..sharding.types import TensorLayout
 from .drawing import panels, printed
 from .explain import Explanation, Mapped, Whole

@@ -3,7 +3,7 @@
 Torch takes CPU memory from the C library. By default glibc gives every large block back to the system when it is
 freed, and the next result of that size faults in fresh pages, which costs several times the copy itself. Here glibc is
 told to keep freed memory, up to a bound (`WEFT_HOST_POOL` bytes; 0 turns this off). It does not always find what it
-keeps again, so the results of movements and reductions come from kept blocks (`room`), within the same bound.
+keeps again, so the results of movements and reductions come from kept blocks (`host_pool`), within the same bound.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from .room import rooms
+from .host_pool import pool
 
 __all__ = ["empty_cache", "keep_freed_memory", "pool_size", "relieve_pressure"]
 
@@ -62,7 +62,7 @@ def keep_freed_memory() -> bool:
     libc = _libc()
     if libc is None or (size := pool_size()) == 0:
         return False
-    rooms.bound = _bound()
+    pool.bound = _bound()
     return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, size))
 
 
@@ -71,7 +71,7 @@ def empty_cache() -> None:
 
     >>> empty_cache()
     """
-    rooms.forget()
+    pool.forget()
     libc = _libc()
     if libc is not None:
         libc.malloc_trim(0)

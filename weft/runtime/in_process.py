@@ -17,9 +17,9 @@ from .accelerator import brought, copy, settle
 from .copies import Writing, contributions, exchanges, writings
 from .holding import Pieces, holding, nbytes, slices
 from .host_memory import relieve_pressure
+from .host_pool import pooled_empty
 from .machine import forget_with_residences
 from .reduction import neutral, reduce_into
-from .room import room
 from .strides import is_dense
 
 __all__ = ["fill_pending", "lazy_clone", "may_overlap", "move", "placed", "scatter", "without_memory"]
@@ -136,7 +136,7 @@ def _reduced_whole(pieces: Pieces, source: Layout, kept: Layout, shape: Sequence
     op, divisor, groups = _whole_groups(source, kept)
     first = pieces[0]
     relieve_pressure(len(groups) * nbytes(shape, first.dtype))
-    outs = [room(shape, first.dtype, first.device) for _ in groups]
+    outs = [pooled_empty(shape, first.dtype, first.device) for _ in groups]
     return tuple([reduce_into(out, op, [pieces[i] for i in of], divisor) for out, of in zip(outs, groups, strict=True)])
 
 
@@ -185,16 +185,16 @@ def _run_step(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, 
     dropped = tuple(axis for axis in source.pending_axes if axis not in target.pending_axes)
     if not dropped:
         return tuple(
-            _written(room(writing.shape, dtype, device), writing, pieces)
+            _written(pooled_empty(writing.shape, dtype, device), writing, pieces)
             for writing, device in zip(writings(source, target, shape), there.devices, strict=True)
         )
     op, divisor = _how(source, dropped)
     result: list[torch.Tensor] = []
     for each, device in zip(contributions(source, target, shape, dropped), there.devices, strict=True):
         if isinstance(each, int):  # a replica of what has just been reduced
-            result.append(copy(room(result[each].shape, dtype, device), result[each]))
+            result.append(copy(pooled_empty(result[each].shape, dtype, device), result[each]))
             continue
-        out = room(each[0].shape, dtype, device)
+        out = pooled_empty(each[0].shape, dtype, device)
         result.append(reduce_into(out, op, [_contributed(writing, pieces, device) for writing in each], divisor))
     return tuple(result)
 
@@ -211,7 +211,7 @@ def _contributed(writing: Writing, pieces: Pieces, device: torch.device) -> torc
     if len(writing.copies) == 1:
         (only,) = writing.copies
         return brought(pieces[only.origin][only.source], device)
-    return _written(room(writing.shape, pieces[0].dtype, device), writing, pieces)
+    return _written(pooled_empty(writing.shape, pieces[0].dtype, device), writing, pieces)
 
 
 def _all_reduced(pieces: Pieces, step: AllReduce) -> Pieces | None:
@@ -226,7 +226,7 @@ def _all_reduced(pieces: Pieces, step: AllReduce) -> Pieces | None:
         coords = mesh.coords(slot)
         groups.setdefault(tuple(c for i, c in enumerate(coords) if i not in reduced), []).append(slot)
     shapes = [there.piece_shape(piece, step.shape) for piece in range(there.count)]
-    outs = [room(shape, pieces[0].dtype, device) for shape, device in zip(shapes, there.devices, strict=True)]
+    outs = [pooled_empty(shape, pieces[0].dtype, device) for shape, device in zip(shapes, there.devices, strict=True)]
     for slots in groups.values():
         parts = [pieces[here.piece_of[slot]] for slot in slots]
         targets = [outs[there.piece_of[slot]] for slot in slots]
@@ -255,7 +255,7 @@ def _reduced_by_owners(pieces: Pieces, step: ReduceExchange) -> Pieces:
     def owned(slot: int, box: Box) -> torch.Tensor:
         if (slot, box) not in reduced:
             device = here.residence.torch_devices[slot]
-            out = room(box_shape(box), pieces[0].dtype, device)
+            out = pooled_empty(box_shape(box), pieces[0].dtype, device)
             parts = []
             for transfer in step.owners.collects(slot):
                 if transfer.box == box:
@@ -281,7 +281,7 @@ def _blank(
 ) -> torch.Tensor:
     """Room for a result: neutral elements where a reduction begins to be pending, else anything."""
     if step.neutral is None:
-        return room(shape, dtype, device)
+        return pooled_empty(shape, dtype, device)
     return torch.full(shape, neutral(step.neutral, dtype), dtype=dtype, device=device)
 
 

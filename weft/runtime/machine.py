@@ -11,8 +11,8 @@ import torch
 
 from ..devices import CPU, Accelerator, Device, Inventory, cpu_inventory, set_inventory
 from ..sharding.mesh import DeviceMesh, Slot
-from .process_group import world
-from .process_group.launch import is_launched
+from .processes import world
+from .processes.launch_environment import is_launched
 
 __all__ = ["Residence", "accelerator_count", "residence", "torch_device"]
 

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from itertools import accumulate
 
 import torch
 
-from ..planning.rearrangement import Copy, Rearrangement
-from ..sharding.mesh import Slot
+from ..planning.rearrangement import Rearrangement
 from .holding import Pieces, holding
-from .machine import forget_with_residences, residence
-from .process_group import execution, world
-from .process_group.calls import call_between
-from .process_group.group import Processes, owners_of, wire_device
-from .process_group.moving import shared
-from .process_group.occupancy import occupancy
-from .process_group.parcels import Pair, Parcels, parcelled
-from .process_group.parcels import Part as Stored
-from .process_group.wire import exchange
-from .room import room
+from .host_pool import pooled_empty
+from .processes.mesh_processes import is_elsewhere, spans
+from .processes.steps import rearrange as among_processes
 
 __all__ = ["rearrange"]
 
@@ -40,15 +30,10 @@ def rearrange(
     """
     targets = into if into is not None else _new(plan, dtype, fill)
     mesh = plan.target.layout.mesh
-    if execution.is_elsewhere(mesh):
+    if is_elsewhere(mesh):
         return ()
-    if execution.spans(mesh):
-        processes = owners_of(mesh)
-        stored = [piece for pieces in sources for piece in pieces]
-        source, target = plan.sources[0], plan.target
-        call = call_between(f"{op} to {list(target.shape)}", source.layout, target.layout, tuple(source.shape), dtype)
-        with execution.communicating(call, processes):
-            exchange(_parcels(plan, processes), stored, targets, dtype, shared(processes), wire_device(mesh))
+    if spans(mesh):
+        among_processes.rearrange(sources, plan, targets, dtype, op)
     else:
         _copy(sources, plan, targets)
     return tuple(piece.flip(plan.flips) for piece in targets) if plan.flips else targets
@@ -60,7 +45,7 @@ def _new(plan: Rearrangement, dtype: torch.dtype, fill: float | None) -> Pieces:
     for coords, device in zip(there.coords, there.devices, strict=True):
         shape = [stop - start for start, stop in plan.target.box(coords)]
         if fill is None:
-            result.append(room(shape, dtype, device))
+            result.append(pooled_empty(shape, dtype, device))
         else:
             result.append(torch.full(shape, fill, dtype=dtype, device=device))
     return tuple(result)
@@ -72,42 +57,3 @@ def _copy(sources: Sequence[Pieces], plan: Rearrangement, targets: Pieces) -> No
         for copy in plan.copies(slot):
             piece = sources[copy.source][held[copy.source].piece_of[copy.source_slot]]
             out[copy.target_part].copy_(piece[copy.source_part])
-
-
-@lru_cache(maxsize=4096)
-def _parcels(plan: Rearrangement, processes: Processes) -> Parcels:
-    """Who copies, sends and receives what. What a process holds anywhere does not travel to it."""
-    here = world.current().process
-    mesh = plan.target.layout.mesh
-    owners = residence(mesh).owners
-    copies: list[tuple[Stored, Stored]] = []
-    leaving: dict[int, list[Pair]] = {}
-    arriving: dict[int, list[Pair]] = {}
-    for process in processes:
-        for slot in occupancy(plan.target.layout, process).slots:
-            for number, copy in enumerate(plan.copies(slot)):
-                near = occupancy(plan.sources[copy.source].layout, process).same_shard(copy.source_slot)
-                if process == here and near is not None:
-                    copies.append((_given(plan, copy, near), _taken(plan, copy, slot)))
-                elif process == here:
-                    origin = owners[copy.source_slot]
-                    arriving.setdefault(origin, []).append(((slot, number), _taken(plan, copy, slot)))
-                elif near is None and owners[copy.source_slot] == here:
-                    given = _given(plan, copy, copy.source_slot)
-                    leaving.setdefault(process, []).append(((slot, number), given))
-    return parcelled(copies, leaving, arriving, processes)
-
-
-forget_with_residences(_parcels.cache_clear)
-
-
-def _given(plan: Rearrangement, copy: Copy, slot: Slot) -> Stored:
-    """What is read, among the pieces of all sources one after another."""
-    counts = [holding(side.layout).count for side in plan.sources]
-    base = [0, *accumulate(counts)][copy.source]
-    piece = base + holding(plan.sources[copy.source].layout).piece_of[slot]
-    return Stored(piece, copy.source_part, copy.shape, copy.elements, None)
-
-
-def _taken(plan: Rearrangement, copy: Copy, slot: Slot) -> Stored:
-    return Stored(holding(plan.target.layout).piece_of[slot], copy.target_part, copy.shape, copy.elements, None)

@@ -11,12 +11,12 @@ from ..sharding.mesh import DeviceMesh
 from . import in_process
 from .copies import permutations
 from .holding import Pieces, holding
-from .process_group import execution, world
-from .process_group.group import wire_device
-from .process_group.issuing import Arriving, issue
-from .process_group.moving import Route
-from .process_group.sameness import check_same
-from .room import room
+from .host_pool import pooled_empty
+from .processes import movement, world
+from .processes.agreement.same_tensor import check_same
+from .processes.mesh_processes import is_elsewhere, spans, wire_device
+from .processes.steps.permute import Route
+from .processes.transport.async_ops import Arriving, issue
 
 __all__ = ["Arriving", "Route", "begin", "check_same", "move", "permute", "scatter", "spread", "whole"]
 
@@ -28,9 +28,9 @@ def move(
     if world.current().count > 1:
         if pieces and pieces[0].is_meta:
             return in_process.without_memory(target, shape, dtype)
-        if execution.spans(source.mesh, target.mesh):
-            return execution.move(pieces, source, target, tuple(shape), dtype, op)
-        if execution.is_elsewhere(source.mesh, target.mesh):
+        if spans(source.mesh, target.mesh):
+            return movement.move(pieces, source, target, tuple(shape), dtype, op)
+        if is_elsewhere(source.mesh, target.mesh):
             return ()
     return in_process.move(pieces, source, target, shape)
 
@@ -40,7 +40,7 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
 
     What is sent is what the pieces hold now, even if they are written to before it has gone.
     """
-    if not execution.spans(*meshes) or execution.is_elsewhere(*meshes):
+    if not spans(*meshes) or is_elsewhere(*meshes):
         return action(pieces)
     wire = wire_device(*meshes)
     # A lazy copy that is written to on a stream of its own would not wait for the others.
@@ -51,7 +51,7 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
 
 def whole(pieces: Pieces, layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A value of which every device has the whole, in every process: those without a device of the mesh included."""
-    return execution.whole(pieces, layout, tuple(shape), dtype)
+    return movement.whole(pieces, layout, tuple(shape), dtype)
 
 
 def spread(whole: torch.Tensor, layout: Layout) -> Pieces:
@@ -61,15 +61,15 @@ def spread(whole: torch.Tensor, layout: Layout) -> Pieces:
 
 def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     """The pieces of a value that this process has whole, in separate memories."""
-    if execution.spans(layout.mesh) and layout.pending:
+    if spans(layout.mesh) and layout.pending:
         return move(in_process.scatter(whole, layout.resolved), layout.resolved, layout, whole.shape, whole.dtype)
     return in_process.scatter(whole, layout)
 
 
 def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, dtype: torch.dtype) -> Pieces:
     """The pieces after shards have changed places."""
-    if execution.spans(layout.mesh):
-        return execution.permute(pieces, layout, tuple(shape), route, dtype)
+    if spans(layout.mesh):
+        return movement.permute(pieces, layout, tuple(shape), route, dtype)
     here = holding(layout)
     if here.unified:
         return _permuted_whole(pieces, layout, tuple(shape), route)
@@ -87,7 +87,7 @@ def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, 
 
 def _permuted_whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route) -> Pieces:
     """Whole values: a shard is a box of them, and those that nothing is sent to become zeros."""
-    result = tuple(torch.zeros_like(p) if None in route else room(p.shape, p.dtype, p.device) for p in pieces)
+    result = tuple(torch.zeros_like(p) if None in route else pooled_empty(p.shape, p.dtype, p.device) for p in pieces)
     for at, each in permutations(layout, shape, route):
         result[at][each.target].copy_(pieces[each.origin][each.source])
     return result

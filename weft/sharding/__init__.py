@@ -20,10 +20,10 @@ from .placements import Partial, Placement, ReduceOp, Replicated, Sharded
 if TYPE_CHECKING:
     from .dims import AlgebraicDim as AlgebraicDim
     from .dims import Dim as Dim
+    from .dims import Shape as Shape
     from .dims import StaticDim as StaticDim
     from .dims import SymbolicDim as SymbolicDim
     from .dtype import DType as DType
-    from .shape import Shape as Shape
     from .shard_shapes import global_shape_from_local, local_shard_shape_from_global, shard_shape
     from .types import DistributedBufferType, DistributedTensorType, DistributedType, TensorLayout
 
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 _LATER = {
     "shard_shapes": ("global_shape_from_local", "local_shard_shape_from_global", "shard_shape"),
     "types": ("DistributedBufferType", "DistributedTensorType", "DistributedType", "TensorLayout"),
-    "dims": ("AlgebraicDim", "Dim", "StaticDim", "SymbolicDim"),
+    "dims": ("AlgebraicDim", "Dim", "Shape", "StaticDim", "SymbolicDim"),
     "dtype": ("DType",),
-    "shape": ("Shape",),
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names}
 

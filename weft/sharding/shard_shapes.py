@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import TypeGuard, cast
 
-from .dims import Dim, DimLike, SymbolicDim, piece_size, whole_size
+from .dims import Dim, DimLike, Shape, ShapeLike, SymbolicDim, piece_size, whole_size
 from .layout import Layout
 from .mapping import PlacementMapping
 from .mesh import DeviceMesh
 from .placements import Placement, Sharded
-from .shape import Shape, ShapeLike
 
 __all__ = ["global_shape_from_local", "local_shapes", "local_shard_shape_from_global", "shard_shape"]
 

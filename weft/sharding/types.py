@@ -9,13 +9,12 @@ from functools import cached_property
 from typing import final
 
 from ..devices import Device
-from .dims import Dim, DimLike
+from .dims import Dim, DimLike, Shape, ShapeLike
 from .dtype import DType, DTypeLike
 from .layout import Layout
 from .mapping import DeviceMapping, PlacementMapping
 from .mesh import DeviceMesh
 from .placements import Placement, Sharded
-from .shape import Shape, ShapeLike
 from .shard_shapes import local_shapes
 
 __all__ = [

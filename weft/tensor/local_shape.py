@@ -9,8 +9,8 @@ from typing import cast, final
 import torch
 
 from ..runtime.machine import residence
-from ..runtime.process_group import world
-from ..runtime.process_group.agreement import gathered
+from ..runtime.processes import world
+from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import box, box_shape
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping

@@ -10,7 +10,7 @@ from ..engine.moves.movement import to_plain
 from ..engine.sharded import ShardedTensor
 from ..engine.single_run import leaves_out
 from ..runtime.holding import holding
-from ..runtime.process_group import world
+from ..runtime.processes import world
 from ..sharding.layout import Layout
 
 __all__ = ["text"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..runtime.process_group import calls
+from ..runtime.processes import current_call
 
 __all__ = ["CallSite", "call_site"]
 
@@ -41,4 +41,4 @@ def call_site() -> CallSite:
     return CallSite(frame.f_code.co_filename, frame.f_lineno)
 
 
-calls.set_call_site(call_site)
+current_call.set_call_site(call_site)

@@ -14,8 +14,7 @@ from weft.graph.ops.reductions import cumsum, mean, reduced_shape
 from weft.graph.ops.reductions import sum as reduce_sum
 from weft.graph.ops.shaping import broadcast_to, flip, reshape
 from weft.graph.values import TensorLike, TensorValue
-from weft.sharding.dims import Dim
-from weft.sharding.shape import Shape
+from weft.sharding.dims import Dim, Shape
 
 
 def _stretched(back: Backward, value: TensorValue) -> TensorValue:

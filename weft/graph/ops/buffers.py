@@ -11,8 +11,7 @@ from weft.graph.op import Kernel, Kind, Op
 from weft.graph.ops.indexing import cut, cut_step, select_step, spelled_out
 from weft.graph.ops.inference import broadcast_shape
 from weft.graph.values import BufferValue, HasBufferValue, Index, TensorLike, TensorValue, operation
-from weft.sharding.dims import Dim
-from weft.sharding.shape import Shape
+from weft.sharding.dims import Dim, Shape
 
 Step = tuple[Kernel, *tuple[object, ...]]
 """A view: its kernel and the arguments after the tensor."""

@@ -10,8 +10,7 @@ from weft.graph.graph import Graph
 from weft.graph.op import Op
 from weft.graph.types import DTypeLike, TensorType, torch_dtype
 from weft.graph.values import TensorLike, TensorValue
-from weft.sharding.dims import Dim, DimLike
-from weft.sharding.shape import Shape, ShapeLike
+from weft.sharding.dims import Dim, DimLike, Shape, ShapeLike
 
 
 def _full(shape: tuple[int, ...], value: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

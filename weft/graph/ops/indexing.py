@@ -14,8 +14,7 @@ from weft.graph.ops.inference import checked_axis, common_device
 from weft.graph.ops.shaping import unsqueeze
 from weft.graph.types import TensorType
 from weft.graph.values import BufferValue, Index, TensorLike, TensorValue, operation
-from weft.sharding.dims import Dim, DimLike
-from weft.sharding.shape import Shape
+from weft.sharding.dims import Dim, DimLike, Shape
 
 
 def cut(x: torch.Tensor, axis: int, start: int, stop: int, step: int) -> torch.Tensor:

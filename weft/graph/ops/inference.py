@@ -12,8 +12,7 @@ from weft.graph.device_ref import DeviceRef
 from weft.graph.errors import AxisError
 from weft.graph.op import Argument, Kernel, Op
 from weft.graph.values import TensorValue
-from weft.sharding.dims import Dim
-from weft.sharding.shape import Shape
+from weft.sharding.dims import Dim, Shape
 
 __all__ = ["broadcast_shape", "checked_axis", "common_device", "listed", "result_dtype"]
 

@@ -10,7 +10,7 @@ from weft.graph.op import Op
 from weft.graph.ops.inference import broadcast_shape, checked_axis, common_device, listed, result_dtype
 from weft.graph.types import TensorType
 from weft.graph.values import TensorLike, TensorValue, operation
-from weft.sharding.shape import Shape
+from weft.sharding.dims import Shape
 
 MATMUL = Op("matmul", torch.matmul)
 SOFTMAX = Op("softmax", torch.softmax)

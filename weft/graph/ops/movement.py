@@ -15,8 +15,7 @@ from weft.graph.op import Kind, Op
 from weft.graph.ops.inference import checked_axis, listed
 from weft.graph.types import TensorType
 from weft.graph.values import TensorLike, TensorValue, operation
-from weft.sharding.dims import Dim
-from weft.sharding.shape import Shape
+from weft.sharding.dims import Dim, Shape
 
 
 def _transfer(emit: Emitter, x: TensorValue, device: DeviceRef) -> fx.Node:

@@ -13,7 +13,7 @@ from weft.graph.op import Kernel, Op
 from weft.graph.ops.inference import checked_axis, result_dtype
 from weft.graph.types import TensorType
 from weft.graph.values import TensorLike, TensorValue, operation
-from weft.sharding.shape import Shape
+from weft.sharding.dims import Shape
 
 _EXAMPLE = """{sentence} The `axis` is a tensor dim or several; all of them unless told.
 

@@ -11,8 +11,7 @@ from weft.graph.graph import Graph
 from weft.graph.op import REBIND, Kind, Op
 from weft.graph.ops.inference import broadcast_shape, checked_axis, common_device, listed
 from weft.graph.values import TensorLike, TensorValue, operation
-from weft.sharding.dims import Dim, DimLike, piece_size
-from weft.sharding.shape import Shape, ShapeLike
+from weft.sharding.dims import Dim, DimLike, Shape, ShapeLike, piece_size
 
 RESHAPE = Op("reshape", torch.reshape, Kind.VIEW)
 BROADCAST_TO = Op("broadcast_to", torch.broadcast_to, Kind.VIEW)

@@ -20,7 +20,7 @@ from ...engine.views.view_results import shown, view_geometry
 from ...engine.writes.writing import store
 from ...runtime.holding import Pieces, holding
 from ...runtime.machine import forget_with_residences
-from ...runtime.process_group import execution
+from ...runtime.processes.mesh_processes import spans
 from ...runtime.rearranging import rearrange
 from ...runtime.strides import in_order
 from ...sharding.geometry import box_at, box_shape
@@ -204,7 +204,7 @@ def _showing(func: Op, x: ShardedTensor, y: ShardedTensor, shape: tuple[int, ...
     # An unsafe view mostly is of a tensor that nobody else has; it need not stay for its sake. When it goes, processes
     # may not agree on, and what they do then must not depend on that.
     weakly = func is aten._unsafe_view.default
-    if weakly and execution.spans(x.mesh):
+    if weakly and spans(x.mesh):
         return y
     return remember(y, x, lambda base: aten.reshape.default(base, list(shape)), put_back, weakly=weakly, told=told)
 

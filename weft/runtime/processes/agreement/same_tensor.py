@@ -1,0 +1,130 @@
+"""Do all processes bring the same plain tensor to a call? The first calls from each line compare, or all of them do.
+
+A plain tensor counts as whole, so of what each process brings only the part of its own devices is kept. Where processes
+bring different ones, nothing fails: what they end up with is a patchwork.
+
+In the first calls nobody waits: who comes first leaves a note in the store, and the others compare theirs with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from functools import lru_cache
+from pathlib import PurePath
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from ....errors import MismatchError
+from ....sharding.mesh import DeviceMesh
+from .. import current_call, world
+from ..current_call import CollectiveCall
+from ..fork import is_child
+from ..group import Processes
+from ..liveness import heartbeat
+from ..mesh_processes import owners_of
+from ..store_client import ask, own_connection
+from ..transport.async_ops import settle
+from ..transport.small_messages import bytes_of
+from .same_call import check, is_always_on, is_off
+
+__all__ = ["check_same"]
+
+FIRST = 2
+"""How many calls compare, for each line and shape."""
+MOST = 64
+"""How many calls from one line compare at most, whatever their shapes."""
+_BLOCK = 1 << 24
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+_made: dict[tuple[object, ...], int] = {}
+_compared: dict[tuple[object, ...], int] = {}
+
+
+def _forget(_: object) -> None:
+    _made.clear()
+    _compared.clear()
+    _store.cache_clear()
+
+
+world.on_change(_forget)
+
+
+@lru_cache(maxsize=1)
+def _store() -> c10d.Store:
+    return c10d.PrefixStore("same", own_connection(world.store()))
+
+
+def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
+    """Raises `MismatchError` if a process of this mesh brings another tensor to this call."""
+    here = world.current()
+    if here.count == 1 or here.is_fake or is_off() or is_child() or not _has_bytes(x):
+        return
+    processes = owners_of(mesh)
+    if len(processes) == 1 or here.process not in processes:
+        return
+    site = current_call.site()
+    if is_always_on():
+        settle()  # what was asked for before is compared before
+        check(CollectiveCall(op, f"plain {_kind(x)}", str(site)), processes, value=_digest(x), differs=_differs)
+        return
+    line = (processes, op, site)
+    kind = (line, x.shape, x.dtype)
+    number, made = _compared.get(line, 0) + 1, _made.get(kind, 0) + 1
+    if made <= FIRST and number <= MOST:
+        _compared[line], _made[kind] = number, made
+        _compare(x, CollectiveCall(op, _kind(x), str(site)), processes, number)
+
+
+def _compare(x: torch.Tensor, call: CollectiveCall, processes: Processes, number: int) -> None:
+    """Compares with who came first; that is this process, if nobody has."""
+    here, digest = world.current().process, _digest(x)
+    mine = json.dumps({"process": here, "call": call.to_json(), "value": digest})
+    path = PurePath(call.site)  # the folder may be another on another host
+    words = f"{processes} {call.op} {path.parent.name}/{path.name} {number}"
+    key = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+    try:
+        note = json.loads(ask(lambda: _store().compare_set(key, "", mine)))
+    except RuntimeError:  # a store that does not answer is found out by those who have to wait for it
+        return
+    other = CollectiveCall.from_json(note["call"])
+    if note["process"] != here and other is not None and (note["value"], other.what) != (digest, call.what):
+        heartbeat.begin()
+        raise _differs(call, here, other, note["process"])
+
+
+def _differs(call: CollectiveCall, here: int, other: CollectiveCall, process: int) -> MismatchError:
+    heartbeat.note_failure(f"it brought another tensor than process {process} to {call.op}, called at {call.site}")
+    return MismatchError(
+        f"processes bring different tensors to {call.op}, called at {call.site}:\n"
+        f"  process {here}: {call.what}\n"
+        f"  process {process}: {other.what}{', with other values' if other.what == call.what else ''}\n"
+        "  A plain tensor counts as whole, so each process has to bring the same one: seed all alike, after they have joined, or let all "
+        "take that of process 0, weft.to_device(x, weft.devices()[0]).\n"
+        "  Where each process has a part of its own, such as its share of a batch, say so: weft.from_local([part], mapping)."
+    )
+
+
+def _kind(x: torch.Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')}[{', '.join(map(str, x.shape))}]"
+
+
+def _has_bytes(x: torch.Tensor) -> bool:
+    """Whether a tensor has values to compare: it is no stand-in of a trace or transform, nor of a CUDA graph."""
+    if type(x) not in _PLAIN or x.is_meta or x.layout is not torch.strided or not x.numel():
+        return False
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return not torch._C._len_torch_dispatch_stack() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def _digest(x: torch.Tensor) -> str:
+    """A checksum of all bytes."""
+    x = x.detach().resolve_neg()
+    flat = bytes_of((x.resolve_conj() if x.is_complex() else x).contiguous().view(-1))
+    found = 0
+    for block in flat.split(_BLOCK):
+        found = zlib.crc32(memoryview(block.cpu().numpy()), found)
+    return f"{found:08x}"

@@ -1,0 +1,143 @@
+"""`CollectiveCall`: what a process is doing when it communicates, in words that another process understands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import final
+
+import torch
+
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh
+
+__all__ = [
+    "CollectiveCall",
+    "at",
+    "call_between",
+    "current",
+    "current_words",
+    "finished",
+    "last",
+    "set_call_site",
+    "site",
+    "started",
+]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """One call that communicates: the op, what it moves and between which layouts, and where the user called it."""
+
+    op: str
+    what: str
+    site: str = "an unknown line"
+
+    def __str__(self) -> str:
+        return f"{self.op} of {self.what}, called at {self.site}"
+
+    def to_json(self) -> dict[str, str]:
+        """The call in words that JSON has."""
+        return {"op": self.op, "what": self.what, "site": self.site}
+
+    @classmethod
+    def from_json(cls, words: object) -> CollectiveCall | None:
+        """The call that another process wrote down; None if it is none."""
+        if not isinstance(words, dict):
+            return None
+        op, what, site = (words.get(name) for name in ("op", "what", "site"))
+        if isinstance(op, str) and isinstance(what, str) and isinstance(site, str):
+            return cls(op, what, site)
+        return None
+
+    def is_like(self, other: CollectiveCall) -> bool:
+        """Whether two processes do the same."""
+        return (self.op, self.what) == (other.op, other.what)
+
+
+@lru_cache(maxsize=8192)
+def call_between(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> CollectiveCall:
+    """The call that moves a tensor from a layout to another."""
+    name = str(dtype).removeprefix("torch.")
+    sizes = ", ".join(map(str, shape))
+    if source.mesh == target.mesh:
+        return CollectiveCall(op, f"{name}[{sizes}] from {source} to {target} on {_named(source.mesh)}")
+    return CollectiveCall(
+        op, f"{name}[{sizes}] from {source} on {_named(source.mesh)} to {target} on {_named(target.mesh)}"
+    )
+
+
+def _named(mesh: DeviceMesh) -> str:
+    """A mesh with its devices, a line of which is named by its ends."""
+    devices = mesh.devices
+    ids = [device.id for device in devices]
+    if ids == list(range(ids[0], ids[0] + len(ids))) and len(ids) > 2:
+        return f"{mesh} ({devices[0]} to {devices[-1]})"
+    return f"{mesh} ({', '.join(map(str, devices))})"
+
+
+_site: Callable[[], object] = lambda: "an unknown line"  # noqa: E731 - until the layer that knows replaces it
+_current: tuple[CollectiveCall, object] | None = None
+"""What this process does, and where it was called: put into words only when they are needed."""
+_last: tuple[CollectiveCall, object] | None = None
+
+
+def set_call_site(site: Callable[[], object]) -> None:
+    """Lets the layer that knows the user's code say where a call comes from; what it gives says so as a text."""
+    global _site  # noqa: PLW0603 - the one place that replaces it
+    _site = site
+
+
+_elsewhere = threading.local()
+
+
+def site() -> object:
+    """Where in the user's program this thread is, or what it works for was called."""
+    return getattr(_elsewhere, "site", None) or _site()
+
+
+@contextmanager
+def at(site: object) -> Iterator[None]:
+    """Says that this thread works for a call that was made elsewhere."""
+    _elsewhere.site = site
+    try:
+        yield
+    finally:
+        _elsewhere.site = None
+
+
+def started(call: CollectiveCall) -> None:
+    """Notes that this process begins a call."""
+    global _current  # noqa: PLW0603 - what this process does is one thing
+    _current = call, site()
+
+
+def finished() -> None:
+    """Notes that the call is done."""
+    global _current, _last
+    _last, _current = _current, None
+
+
+def current() -> CollectiveCall | None:
+    """What this process communicates now, if it does."""
+    return _said(_current)
+
+
+def current_words() -> tuple[str, str]:
+    """The op and what it moves, of the call under way."""
+    if _current is None:
+        return "a collective", "something"
+    return _current[0].op, _current[0].what
+
+
+def last() -> CollectiveCall | None:
+    """What this process communicated last."""
+    return _said(_last)
+
+
+def _said(noted: tuple[CollectiveCall, object] | None) -> CollectiveCall | None:
+    return None if noted is None else CollectiveCall(noted[0].op, noted[0].what, str(noted[1]))

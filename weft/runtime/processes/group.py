@@ -1,0 +1,118 @@
+"""`Group`: some of the processes, which communicate with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast, final
+
+from torch._C import _distributed_c10d as c10d
+
+from . import fork, world
+from .transport.small_messages import SmallMessages
+
+__all__ = ["Group", "Processes", "group_if_shared", "group_of"]
+
+Processes = tuple[int, ...]
+"""Some processes, in order."""
+
+
+@final
+class Group:
+    """Some of the processes, this one among them, and the backends through which they communicate.
+
+    Torch's own `new_group` has to be called by every process, or names a group by how many this process has made
+    before; these groups are named by their members alone, so that only they take part in making one.
+    """
+
+    def __init__(self, processes: Processes, here: world.World) -> None:
+        if here.process not in processes:
+            raise ValueError(f"process {here.process} is not among the processes {processes}")
+        self.processes = processes
+        self.index = processes.index(here.process)
+        """The index of this process among them."""
+        self._world = here
+        self.is_fake = here.is_fake
+        """Whether the others are only said to be there."""
+        self._streamed = {kind for kind, name in here.backends if name == "nccl"}
+        self._backends: dict[str, c10d.ProcessGroup] = {}
+        self._number = 0
+        self.small_messages: SmallMessages | None = None
+        """Memory for small messages, unless it is in use or was never needed."""
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return len(self.processes)
+
+    def next_number(self) -> int:
+        """The number of the next exchange, the same in all processes that have made the same calls."""
+        self._number = (self._number + 1) & 0x7FFFFFFF
+        return self._number
+
+    def known_backend(self, device_type: str) -> c10d.ProcessGroup | None:
+        """What carries tensors on this kind of torch device, if it has been made."""
+        return self._backends.get(device_type)
+
+    def backend(self, device_type: str) -> c10d.ProcessGroup:
+        """What carries tensors on this kind of torch device, made when it is first needed."""
+        known = self._backends.get(device_type)
+        if known is None:
+            known = self._backends[device_type] = self._made(device_type)
+        return known
+
+    def _made(self, device_type: str) -> c10d.ProcessGroup:
+        name = self._world.backend(device_type)
+        members = "_".join(map(str, self.processes))
+        store = c10d.PrefixStore(f"{name}/{members}", world.store())
+        # The backends have a group's methods, whatever torch's type stubs say.
+        if name == "gloo":
+            gloo = c10d.ProcessGroupGloo(store, self.index, self.size, self._world.timeout)
+            return cast(c10d.ProcessGroup, gloo)
+        options = c10d.ProcessGroupNCCL.Options()
+        options._timeout = self._world.timeout
+        return cast(c10d.ProcessGroup, c10d.ProcessGroupNCCL(store, self.index, self.size, options))
+
+    def is_streamed(self, device_type: str) -> bool:
+        """Whether waiting only lets the device wait, and this process goes on."""
+        return device_type in self._streamed
+
+    def close(self) -> None:
+        """Ends what carries tensors between accelerators, which would complain at the end of the program."""
+        for kind in self._streamed & self._backends.keys():
+            self._backends.pop(kind).shutdown()
+
+    def abandon(self, works: Iterable[object] = ()) -> None:
+        """Gives up on what is under way. The backends would wait for it when they go, so they stay until the end."""
+        fork.keep(*self._backends.values(), *works)
+
+
+_groups: dict[Processes, Group] = {}
+
+
+def group_of(processes: Processes) -> Group:
+    """The group of these processes, made when it is first needed and used from then on."""
+    group = _groups.get(processes)
+    if group is None:
+        group = _groups[processes] = Group(processes, world.current())
+    return group
+
+
+def group_if_shared(processes: Processes) -> Group | None:
+    """The group of these processes, unless this one is alone."""
+    return group_of(processes) if len(processes) > 1 else None
+
+
+def _left(last: world.Leaving) -> None:
+    if not last.failed:
+        for group in _groups.values():
+            group.close()
+
+
+def _forked() -> None:
+    for group in _groups.values():
+        group.abandon()
+
+
+world.on_leave(_left)
+fork.on_fork(_forked)
+world.on_change(lambda _: _groups.clear())

@@ -1,0 +1,238 @@
+"""Waiting for others: in turns short enough to be interrupted, and with an error that says who did not come.
+
+Torch's errors say which connection failed; ours say which process, during what, and what it did instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from queue import SimpleQueue
+from typing import TypeVar, final
+
+from torch._C import _distributed_c10d as c10d
+
+from ....errors import MismatchError, TimeoutError, WeftError  # noqa: A004 - the one of this package
+from .. import current_call, world
+from ..current_call import CollectiveCall
+from ..group import Group, Processes
+from . import heartbeat
+from .signs import Observer, Sign
+
+__all__ = ["TURN", "Patience", "different_calls", "fingerprint", "finish", "finish_turns", "in_time", "stream"]
+
+TURN = timedelta(seconds=0.5)
+NO_LIMIT = timedelta(0)
+LONG = 30.0
+"""Seconds after which a process says that it waits."""
+_log = logging.getLogger("weft")
+T = TypeVar("T")
+
+
+def stream(work: c10d.Work, group: Group) -> None:
+    """Lets the device wait for an exchange; this process goes on."""
+    in_time(work.wait, group.processes)
+
+
+def finish_turns(work: c10d.Work, group: Group) -> None:
+    """Waits for a collective that can be waited for in turns."""
+    start = time.monotonic()
+    patience: Patience | None = None
+    while True:
+        # A turn may end just before the work does, so what is completed is asked once more, and says how it ended.
+        is_completed = work.is_completed()
+        try:
+            work.wait(NO_LIMIT if is_completed else TURN)
+        except RuntimeError as error:
+            patience = patience or Patience(group.processes, start)
+            if is_completed:
+                group.abandon([work])
+                raise patience.lost(error) from None
+            # A turn that ends is no failure; the backend itself watches over the timeout.
+            if not work.is_completed():
+                patience.take_turn()
+        except BaseException:
+            group.abandon([work])
+            raise
+        else:
+            return
+
+
+def finish(works: Sequence[c10d.Work], group: Group, meanwhile: Callable[[], None]) -> None:
+    """Waits for messages, and does something in the meantime."""
+    if not works:
+        meanwhile()
+        return
+    start = time.monotonic()
+    task = _waiter.wait_for(works)
+    patience: Patience | None = None
+    try:
+        meanwhile()
+        while not task.done.acquire(timeout=TURN.total_seconds()):
+            if patience is None:
+                patience = Patience(group.processes, start)
+            patience.take_turn()
+    except BaseException:
+        group.abandon(works)
+        raise
+    if task.error is not None:
+        group.abandon(works)
+        raise (patience or Patience(group.processes, start)).lost(task.error) from None
+
+
+class _Task:
+    """Messages to wait for; the lock is free when they have gone and come, or will not."""
+
+    __slots__ = ("done", "error", "works")
+
+    def __init__(self, works: Sequence[c10d.Work]) -> None:
+        self.works, self.error = works, None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+    works: Sequence[c10d.Work]
+    error: RuntimeError | None
+
+
+@final
+class _Waiter:
+    """A thread that waits for messages, because a wait of the backend cannot be interrupted, and its thread can wait."""
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[_Task] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def wait_for(self, works: Sequence[c10d.Work]) -> _Task:
+        """Says when all of it is done."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="weft-wire", daemon=True)
+            self._thread.start()
+        task = _Task(works)
+        self._tasks.put(task)
+        return task
+
+    def _run(self) -> None:
+        while True:
+            task = self._tasks.get()
+            try:
+                for work in task.works:
+                    work.wait()
+            except RuntimeError as error:
+                task.error = error
+            task.done.release()
+            del task
+
+
+_waiter = _Waiter()
+
+
+def in_time(action: Callable[[], T], processes: Processes) -> T:
+    """Does something that waits for other processes, and says who did not come."""
+    patience = Patience(processes)
+    try:
+        return action()
+    except WeftError:
+        raise
+    except RuntimeError as error:
+        raise patience.lost(error) from None
+
+
+@final
+class Patience:
+    """How long this process has waited for others, and what they did in the meantime."""
+
+    def __init__(self, processes: Processes, start: float | None = None) -> None:
+        self._here = world.current()
+        self._others = [process for process in processes if process != self._here.process]
+        self._start = time.monotonic() if start is None else start
+        self._observer: Observer | None = None
+        self._warned = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been."""
+        return time.monotonic() - self._start
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has been longer than the timeout."""
+        return self.seconds >= self._here.timeout.total_seconds()
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether one of the others has left or failed, as far as has been seen."""
+        return self._observer is not None and self._observer.is_in_vain
+
+    def take_turn(self) -> None:
+        """Looks after the others while waiting, and says once that it takes long."""
+        if self._observer is None:
+            self._observer = Observer(self._others)
+        self._observer.look()
+        if self.seconds > LONG and not self._warned:
+            self._warned = True
+            lines = self._lines(self._observer.signs())[0]
+            _log.warning("%s", "\n".join(lines))
+
+    def lost(self, cause: Exception | None = None) -> WeftError:
+        """The error for a call in which others did not take part."""
+        seconds = self.seconds
+        call = current_call.current()
+        if call is not None:
+            heartbeat.note_giving_up(call)
+        lines, is_mismatch = self._lines((self._observer or Observer(self._others)).signs(), seconds)
+        if is_mismatch:
+            lines.append(
+                "  Every process has to make the same calls in the same order; WEFT_CHECK=1 checks each of them."
+            )
+        error = (MismatchError if is_mismatch else TimeoutError)("\n".join(lines))
+        if cause is not None:
+            error.add_note(f"The backend says: {str(cause).strip()}")
+        return error
+
+    def _lines(self, signs: list[Sign], seconds: float | None = None) -> tuple[list[str], bool]:
+        """What is to say, and whether processes make different calls."""
+        seconds = self.seconds if seconds is None else seconds
+        call = current_call.current() or CollectiveCall("a collective", "something")
+        limit = self._here.timeout.total_seconds()
+        blamed = [sign for sign in signs if sign.is_to_blame]
+        elsewhere = [sign for sign in signs if sign.is_elsewhere(call)]
+        absent = [sign for sign in signs if sign.call is None and sign.gave_up is None]
+        how = "lost contact with other processes"
+        if seconds > limit / 2 or seconds > LONG:
+            how = f"has waited {seconds:.1f} s for other processes"
+        lines = [f"process {self._here.process} {how} in {call}."]
+        lines += [f"  {sign}" for sign in blamed or elsewhere or absent or signs]
+        if blamed:
+            lines.append("  Look at what that process printed.")
+        elif not elsewhere:
+            lines.append(f"  If it is only slow, wait longer than {limit:g} s: weft.distributed.init(timeout=...).")
+        return lines, bool(elsewhere and not blamed)
+
+
+def fingerprint(number: int) -> int:
+    """What tells the call under way from others, in a few bytes; the same in every process."""
+    mixed = (_digest(*current_call.current_words()) ^ number * 0x9E3779B97F4A7C15) & (1 << 64) - 1
+    return mixed - (1 << 64) if mixed >> 63 else mixed
+
+
+@lru_cache(maxsize=8192)
+def _digest(op: str, what: str) -> int:
+    """What tells calls apart, in 8 bytes."""
+    return int.from_bytes(hashlib.blake2b(f"{op} {what}".encode(), digest_size=8).digest(), "little")
+
+
+def different_calls(group: Group, prints: Sequence[int], mine: int) -> WeftError:
+    """The error for processes that are in different calls, shown from their signs."""
+    call = current_call.current() or CollectiveCall("a collective", "something")
+    heartbeat.note_giving_up(call)
+    others = [process for process, seen in zip(group.processes, prints, strict=True) if seen != mine]
+    said = "\n".join(f"  {sign}" for sign in Observer(others).signs())
+    return MismatchError(
+        f"processes make different calls:\n  process {world.current().process}: {call}\n{said}\n"
+        "  Every process has to make the same calls in the same order; WEFT_CHECK=1 checks each of them."
+    )

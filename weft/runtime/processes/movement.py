@@ -1,0 +1,117 @@
+"""Carrying out plans whose devices belong to several processes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from ...planning import plan_layouts
+from ...sharding.layout import Layout
+from ..holding import Pieces, holding
+from ..machine import forget_with_residences
+from . import world
+from .communicating import communicating
+from .current_call import CollectiveCall, call_between
+from .group import Processes, group_of
+from .mesh_processes import is_elsewhere, owners_of, wire_device
+from .steps.permute import PermuteStage, Route
+from .steps.stage import Stage, stage_of
+from .transport.exchange import swap
+
+__all__ = ["move", "permute", "whole"]
+
+
+def move(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str) -> Pieces:
+    """The pieces of the same tensor in another layout. The meshes span several processes."""
+    return _travelled(pieces, _journey(op, source, target, shape, dtype), dtype)
+
+
+def _travelled(pieces: Pieces, journey: _Journey | None, dtype: torch.dtype) -> Pieces:
+    if journey is None:
+        return ()
+    with communicating(journey.call, journey.processes):
+        for stage in journey.stages:
+            pieces = stage.run(pieces, dtype)
+    return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class _Journey:
+    """What this process does in a movement, and with whom."""
+
+    call: CollectiveCall
+    processes: Processes
+    stages: tuple[Stage, ...]
+
+
+@lru_cache(maxsize=8192)
+def _journey(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> _Journey | None:
+    """What this process does in a movement, looked up; None if it has nothing to do with it."""
+    if is_elsewhere(source.mesh, target.mesh):
+        return None
+    call = call_between(op, source, target, shape, dtype)
+    return _Journey(call, owners_of(source.mesh, target.mesh), _stages(source, target, shape, dtype.itemsize))
+
+
+forget_with_residences(_journey.cache_clear)
+
+
+@lru_cache(maxsize=8192)
+def _stages(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> tuple[Stage, ...]:
+    """What this process does in a plan, worked out once."""
+    steps = plan_layouts(source, target, shape, itemsize).steps
+    return tuple(stage_of(step, is_last=step is steps[-1]) for step in steps)
+
+
+forget_with_residences(_stages.cache_clear)
+
+
+def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:
+    """The pieces after shards have changed places."""
+    return _travelled(pieces, _permutation(layout, shape, route, dtype), dtype)
+
+
+@lru_cache(maxsize=1024)
+def _permutation(layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> _Journey | None:
+    if is_elsewhere(layout.mesh):
+        return None
+    call = call_between(f"ppermute by {route}", layout, layout, shape, dtype)
+    return _Journey(call, owners_of(layout.mesh), (PermuteStage(layout, shape, route, dtype.itemsize),))
+
+
+forget_with_residences(_permutation.cache_clear)
+
+
+def whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A replicated value in every process, those that own no device of its mesh included."""
+    assert layout.is_replicated
+    here = world.current()
+    if here.count == 1:
+        return pieces[0]
+    owners = owners_of(layout.mesh)
+    if len(owners) == here.count:
+        return pieces[0]
+    everyone = tuple(range(here.count))
+    with communicating(call_between("full_tensor", layout, layout, shape, dtype), everyone):
+        return _given_to_all(pieces[0] if pieces else None, layout, shape, dtype, everyone)
+
+
+def _given_to_all(
+    value: torch.Tensor | None, layout: Layout, shape: tuple[int, ...], dtype: torch.dtype, everyone: Processes
+) -> torch.Tensor:
+    """The value in every process: each that has none gets it from one of the owners, who share the work."""
+    wire, group = wire_device(layout.mesh), group_of(everyone)
+    owners = owners_of(layout.mesh)
+    giver = {process: owners[process % len(owners)] for process in everyone if process not in owners}
+    here = world.current().process
+    limit = math.prod(shape) * dtype.itemsize
+    if value is not None:
+        flat = value.contiguous().view(-1).to(wire)
+        swap(group, {process: flat for process, by in giver.items() if by == here and limit}, {}, wire, limit)
+        return value
+    arrived = torch.empty(math.prod(shape), dtype=dtype, device=wire)
+    swap(group, {}, {giver[here]: arrived} if limit else {}, wire, limit)
+    return arrived.view(shape).to(holding(layout).residence.device)

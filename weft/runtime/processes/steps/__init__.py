@@ -1,0 +1,1 @@
+"""What one process does in each step of a plan."""

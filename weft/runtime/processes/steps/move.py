@@ -1,0 +1,151 @@
+"""Steps that move boxes and reduce nothing, over processes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import singledispatch
+from typing import final
+
+import torch
+
+from ....planning import Exchange, LocalSlice, Permute, Step
+from ....planning.transfers import Transfer, receives, sends
+from ....sharding.geometry import box
+from ....sharding.mesh import Slot
+from ...holding import Pieces, holding
+from ...in_process import lazy_clone
+from ...machine import residence
+from .. import world
+from ..group import Processes, group_if_shared
+from ..mesh_processes import processes_of, wire_device
+from ..transport.exchange import exchange
+from ..transport.messages import Messages, Pair, Part, messages_of
+from .new_pieces import NewPieces
+from .occupancy import occupancy, slots_of, stored_part
+
+__all__ = ["MoveStage"]
+
+
+@final
+class MoveStage:
+    """What this process does in a step that moves boxes."""
+
+    def __init__(self, step: Step, *, is_last: bool) -> None:
+        begins = step if isinstance(step, Exchange) else None
+        self._processes = processes_of(step)
+        self._wire = wire_device(step.source.mesh, step.target.mesh)
+        self._messages = _messages_of(step, self._processes)
+        self._targets = NewPieces(step.target, step.shape, None if begins is None else begins.neutral)
+        self._scale = 1 if begins is None else begins.scale
+        self._limit = math.prod(step.shape) * step.itemsize
+        self._views = None
+        if isinstance(step, LocalSlice) and not is_last:
+            self._views = _views(self._messages, holding(step.target).count)
+        self._kept = _kept(step, self._messages) if self._scale == 1 else None
+        if self._kept is not None:
+            self._messages = replace(self._messages, copies=())
+
+    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
+        """The pieces after the step."""
+        if self._views is not None:
+            return tuple(pieces[part.piece][part.where] for part in self._views)
+        group = group_if_shared(self._processes)
+        if self._kept is not None:
+            exchange(self._messages, pieces, (), dtype, group, self._wire, self._limit)
+            return tuple(lazy_clone(pieces[origin]) for origin in self._kept)
+        targets = self._targets.new(dtype)
+        exchange(self._messages, pieces, targets, dtype, group, self._wire, self._limit)
+        if self._scale != 1:
+            for target in targets:
+                target.mul_(self._scale)
+        return targets
+
+
+def _views(messages: Messages, count: int) -> list[Part] | None:
+    """For each new piece the part of a stored one that it is, if each is one part."""
+    found = {target.piece: source for source, target in messages.copies}
+    return [found[piece] for piece in range(count)] if len(found) == len(messages.copies) == count else None
+
+
+def _kept(step: Step, messages: Messages) -> list[int] | None:
+    """For each new piece the stored one that it is, if nothing arrives and each is whole already."""
+    here, there = holding(step.source), holding(step.target)
+    if messages.receives or not messages.copies:
+        return None
+    found = {target.piece: source.piece for source, target in messages.copies}
+    if len(found) != len(messages.copies) or len(found) != there.count:
+        return None
+    same = all(
+        here.piece_shape(source, step.shape) == there.piece_shape(target, step.shape)
+        and here.devices[source] == there.devices[target]
+        for target, source in found.items()
+    )
+    return [found[piece] for piece in range(there.count)] if same else None
+
+
+def _messages_of(step: Step, processes: Processes) -> Messages:
+    """Who copies, sends and receives what. A box that a process holds anywhere does not travel to it."""
+    source, target, shape = step.source, step.target, step.shape
+    here = world.current().process
+    owners, receivers = residence(source.mesh).owners, residence(target.mesh).owners
+    held = occupancy(source, here)
+    copies: list[tuple[Part, Part]] = []
+    leaving: dict[int, list[Pair]] = {}
+    arriving: dict[int, list[Pair]] = {}
+    for slot in occupancy(target, here).slots:
+        for transfer in _receives(step, slot):
+            near = held.same_shard(transfer.source_slot)
+            into = stored_part(target, shape, slot, transfer.box)
+            if not into.size:
+                continue
+            if near is not None:
+                copies.append((stored_part(source, shape, near, transfer.box), into))
+            else:
+                arriving.setdefault(owners[transfer.source_slot], []).append((_order(transfer), into))
+    for slot in slots_of(source.mesh).get(here, ()):
+        for transfer in _sends(step, slot):
+            to = receivers[transfer.target_slot]
+            if to == here or not occupancy(target, to).is_first(transfer.target_slot):
+                continue
+            given = stored_part(source, shape, slot, transfer.box)
+            if given.size and occupancy(source, to).same_shard(slot) is None:
+                leaving.setdefault(to, []).append((_order(transfer), given))
+    return messages_of(copies, leaving, arriving, processes)
+
+
+def _order(transfer: Transfer) -> tuple[object, ...]:
+    return transfer.source_slot, transfer.target_slot, transfer.box
+
+
+@singledispatch
+def _receives(step: Step, slot: Slot) -> tuple[Transfer, ...]:
+    """What a slot receives in a step."""
+    return receives(step.source, step.target, step.shape, slot)
+
+
+@_receives.register
+def _(step: Permute, slot: Slot) -> tuple[Transfer, ...]:
+    return (Transfer(step.source_of(slot), slot, box(step.target, step.shape, slot)),)
+
+
+@_receives.register
+def _(step: Exchange, slot: Slot) -> tuple[Transfer, ...]:
+    return step.receives(slot)
+
+
+@singledispatch
+def _sends(step: Step, slot: Slot) -> tuple[Transfer, ...]:
+    """What a slot sends in a step."""
+    return sends(step.source, step.target, step.shape, slot)
+
+
+@_sends.register
+def _(step: Permute, slot: Slot) -> tuple[Transfer, ...]:
+    to = step.target_of(slot)
+    return (Transfer(slot, to, box(step.target, step.shape, to)),)
+
+
+@_sends.register
+def _(step: Exchange, slot: Slot) -> tuple[Transfer, ...]:
+    return step.sends(slot)

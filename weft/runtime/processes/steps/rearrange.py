@@ -1,0 +1,74 @@
+"""A rearrangement between processes: strided parts of some tensors become parts of another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+import torch
+
+from ....planning.rearrangement import Copy, Rearrangement
+from ....sharding.mesh import Slot
+from ...holding import Pieces, holding
+from ...machine import forget_with_residences, residence
+from .. import world
+from ..communicating import communicating
+from ..current_call import call_between
+from ..group import Processes, group_if_shared
+from ..mesh_processes import owners_of, wire_device
+from ..transport.exchange import exchange
+from ..transport.messages import Messages, Pair, Part, messages_of
+from .occupancy import occupancy
+
+__all__ = ["rearrange"]
+
+
+def rearrange(sources: Sequence[Pieces], plan: Rearrangement, targets: Pieces, dtype: torch.dtype, op: str) -> None:
+    """Writes the parts of the sources to their places in the targets, here and in the other processes."""
+    mesh = plan.target.layout.mesh
+    processes = owners_of(mesh)
+    stored = [piece for pieces in sources for piece in pieces]
+    source, target = plan.sources[0], plan.target
+    call = call_between(f"{op} to {list(target.shape)}", source.layout, target.layout, tuple(source.shape), dtype)
+    with communicating(call, processes):
+        exchange(_messages(plan, processes), stored, targets, dtype, group_if_shared(processes), wire_device(mesh))
+
+
+@lru_cache(maxsize=4096)
+def _messages(plan: Rearrangement, processes: Processes) -> Messages:
+    """Who copies, sends and receives what. What a process holds anywhere does not travel to it."""
+    here = world.current().process
+    mesh = plan.target.layout.mesh
+    owners = residence(mesh).owners
+    copies: list[tuple[Part, Part]] = []
+    leaving: dict[int, list[Pair]] = {}
+    arriving: dict[int, list[Pair]] = {}
+    for process in processes:
+        for slot in occupancy(plan.target.layout, process).slots:
+            for number, copy in enumerate(plan.copies(slot)):
+                near = occupancy(plan.sources[copy.source].layout, process).same_shard(copy.source_slot)
+                if process == here and near is not None:
+                    copies.append((_given(plan, copy, near), _taken(plan, copy, slot)))
+                elif process == here:
+                    origin = owners[copy.source_slot]
+                    arriving.setdefault(origin, []).append(((slot, number), _taken(plan, copy, slot)))
+                elif near is None and owners[copy.source_slot] == here:
+                    given = _given(plan, copy, copy.source_slot)
+                    leaving.setdefault(process, []).append(((slot, number), given))
+    return messages_of(copies, leaving, arriving, processes)
+
+
+forget_with_residences(_messages.cache_clear)
+
+
+def _given(plan: Rearrangement, copy: Copy, slot: Slot) -> Part:
+    """What is read, among the pieces of all sources one after another."""
+    counts = [holding(side.layout).count for side in plan.sources]
+    base = [0, *accumulate(counts)][copy.source]
+    piece = base + holding(plan.sources[copy.source].layout).piece_of[slot]
+    return Part(piece, copy.source_part, copy.shape, copy.elements, None)
+
+
+def _taken(plan: Rearrangement, copy: Copy, slot: Slot) -> Part:
+    return Part(holding(plan.target.layout).piece_of[slot], copy.target_part, copy.shape, copy.elements, None)

@@ -1,0 +1,73 @@
+"""`Stage`: what this process does in a step, and which kind of it does which kind of step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Protocol, final
+
+import torch
+
+from ....planning import AllReduce, FillPartial, ReduceExchange, ReduceScatter, Step
+from ... import in_process
+from ...holding import Pieces
+from ..mesh_processes import is_elsewhere, spans
+from .broadcast import BroadcastStage
+from .fill import FillStage
+from .move import MoveStage
+from .reduce import ReduceStage
+
+__all__ = ["Stage", "stage_of"]
+
+
+class Stage(Protocol):
+    """What this process does in a step."""
+
+    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
+        """The pieces after the step."""
+
+
+def stage_of(step: Step, *, is_last: bool) -> Stage:
+    """What this process does in a step of a plan."""
+    if is_elsewhere(step.source.mesh, step.target.mesh):
+        return _NothingToDo()
+    if not spans(step.source.mesh, step.target.mesh):
+        return _WithinAProcess(step)
+    return _among_processes(step, is_last)
+
+
+@singledispatch
+def _among_processes(step: Step, is_last: bool) -> Stage:
+    return BroadcastStage(step) if BroadcastStage.fits(step) else MoveStage(step, is_last=is_last)
+
+
+@_among_processes.register
+def _(step: FillPartial, is_last: bool) -> Stage:  # noqa: ARG001 - as every row
+    return FillStage(step)
+
+
+@_among_processes.register(AllReduce)
+@_among_processes.register(ReduceScatter)
+@_among_processes.register(ReduceExchange)
+def _(step: AllReduce | ReduceScatter | ReduceExchange, is_last: bool) -> Stage:  # noqa: ARG001 - as every row
+    return ReduceStage(step)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _WithinAProcess:
+    """A step on devices of this process alone."""
+
+    step: Step
+
+    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:  # noqa: ARG002 - as every stage
+        step = self.step
+        return in_process.move(pieces, step.source, step.target, step.shape)
+
+
+@final
+class _NothingToDo:
+    """A step on devices of other processes."""
+
+    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:  # noqa: ARG002 - as every stage
+        return ()

@@ -1,0 +1,217 @@
+"""The wire: parts of plain tensors go from process to process, straight from and into their place where they can.
+
+Every exchange is a set of messages, at most one between two processes in each direction. On Gloo that beats its own
+collectives (they pack, or pass everything round a ring), it takes any sizes, and messages of different calls never mix:
+each has the fingerprint of its call. What travels are bytes, so every dtype does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from ...host_pool import pooled_empty
+from ..group import Group
+from ..liveness.waiting import different_calls, fingerprint, finish, finish_turns, in_time, stream
+from .messages import Message, Messages
+from .small_messages import HEAD, SmallMessages, bytes_of, small_message_size
+
+__all__ = ["broadcast", "exchange", "swap"]
+
+
+def exchange(
+    messages: Messages,
+    sources: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
+    dtype: torch.dtype,
+    group: Group | None,
+    wire: torch.device,
+    limit: int | None = None,
+) -> None:
+    """Carries out messages: fills the targets with parts of the sources, here and in the other processes.
+
+    No message has more bytes than `limit`, which all processes know alike.
+    """
+    if group is None:
+        _copy(messages, sources, targets)
+        return
+    outgoing = _outgoing(messages, sources, dtype, wire)
+    incoming = _incoming(messages, targets, dtype, wire)
+    swap(group, outgoing, incoming, wire, limit, meanwhile=lambda: _copy(messages, sources, targets))
+    _unpack(messages, incoming, sources, targets, wire)
+
+
+def swap(
+    group: Group,
+    outgoing: Mapping[int, torch.Tensor],
+    incoming: Mapping[int, torch.Tensor],
+    wire: torch.device,
+    limit: int | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
+    """Sends flat tensors to processes of a group and receives others from them: at most one each, none without elements.
+
+    No message has more bytes than `limit`, which all processes know alike. `meanwhile` is what to do while they travel.
+    """
+    if group.is_fake:
+        meanwhile()
+        for each in incoming.values():
+            each.zero_()
+        return
+    backend = _backend(group, wire.type)
+    number = group.next_number()
+    if group.is_streamed(wire.type):
+        empty = torch.empty(0, dtype=torch.uint8, device=wire)
+        sent = [bytes_of(outgoing.get(k, empty)) for k in range(group.size)]
+        received = [bytes_of(incoming.get(k, empty)) for k in range(group.size)]
+        stream(backend.alltoall(received, sent), group)
+        meanwhile()
+        return
+    if limit is not None and limit <= small_message_size(group.size) - HEAD:
+        _swap_small(backend, group, outgoing, incoming, number)
+        meanwhile()
+        return
+    tag = fingerprint(number) & 0x7FFFFFFF
+    works = [backend.recv([bytes_of(x)], k, tag) for k, x in incoming.items()]
+    works += [backend.send([bytes_of(x)], k, tag) for k, x in outgoing.items()]
+    finish(works, group, meanwhile)
+
+
+def _backend(group: Group, kind: str) -> c10d.ProcessGroup:
+    known = group.known_backend(kind)
+    return in_time(lambda: group.backend(kind), group.processes) if known is None else known
+
+
+def broadcast(group: Group, flat: torch.Tensor, root: int) -> None:
+    """Gives the elements of one process's flat tensor to all others of a group."""
+    if group.is_fake:
+        if root != group.processes[group.index]:
+            flat.zero_()
+        return
+    backend = _backend(group, flat.device.type)
+    work = backend.broadcast(bytes_of(flat), group.processes.index(root))
+    if group.is_streamed(flat.device.type):
+        stream(work, group)
+    else:
+        finish_turns(work, group)
+
+
+def _swap_small(
+    backend: c10d.ProcessGroup,
+    group: Group,
+    outgoing: Mapping[int, torch.Tensor],
+    incoming: Mapping[int, torch.Tensor],
+    number: int,
+) -> None:
+    """Small messages go in one all-to-all, which has the least latency; each says which call it belongs to."""
+    # Taken while in use: what fails may still be read or written to, and is not used again.
+    small, group.small_messages = group.small_messages or SmallMessages(group.size), None
+    mine = fingerprint(number)
+    small.fill(mine, outgoing)
+    finish_turns(backend.alltoall_base(small.arriving, small.leaving, [], []), group)
+    calls = small.calls()
+    if calls != [mine] * group.size:
+        raise different_calls(group, calls, mine)
+    small.empty(incoming)
+    group.small_messages = small
+
+
+def _copy(messages: Messages, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+    for source, target in messages.copies:
+        targets[target.piece][target.where].copy_(sources[source.piece][source.where])
+
+
+def _outgoing(
+    messages: Messages, sources: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
+) -> dict[int, torch.Tensor]:
+    """What goes to each process: a stretch of a source, straight from its place, or else parts one after another."""
+    flat: dict[int, torch.Tensor] = {}
+    found: dict[int, torch.Tensor] = {}
+    packed = _apart([message for _, message in messages.sends if message.stretch is None], dtype, wire)
+    for index, message in messages.sends:
+        if message.stretch is None:
+            found[index] = _pack(next(packed), message, sources)
+            continue
+        piece, start, stop = message.stretch
+        if piece not in flat:
+            flat[piece] = _flat(sources[piece])
+        given = flat[piece][start:stop]
+        found[index] = given if given.device.type == wire.type else given.to(wire)
+    return found
+
+
+def _apart(listed: Sequence[Message], dtype: torch.dtype, wire: torch.device) -> Iterator[torch.Tensor]:
+    """Memory for the time being for each message, of one block: blocks are few that way, and found again."""
+    return iter(
+        pooled_empty((sum(message.size for message in listed),), dtype, wire).split(
+            [message.size for message in listed]
+        )
+        if listed
+        else ()
+    )
+
+
+def _pack(buffer: torch.Tensor, message: Message, sources: Sequence[torch.Tensor]) -> torch.Tensor:
+    at = 0
+    for part in message.parts:
+        buffer[at : at + part.size].view(part.shape).copy_(sources[part.piece][part.where])
+        at += part.size
+    return buffer
+
+
+def _is_in_place(message: Message, targets: Sequence[torch.Tensor], wire: torch.device) -> bool:
+    """Whether what comes from a process is received where it belongs."""
+    return message.stretch is not None and targets[message.stretch[0]].device.type == wire.type
+
+
+def _incoming(
+    messages: Messages, targets: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
+) -> dict[int, torch.Tensor]:
+    """Where what comes from each process is received: in its place, or else in memory for the time being."""
+    found: dict[int, torch.Tensor] = {}
+    apart = _apart(
+        [message for _, message in messages.receives if not _is_in_place(message, targets, wire)], dtype, wire
+    )
+    for index, message in messages.receives:
+        if message.stretch is not None and _is_in_place(message, targets, wire):
+            piece, start, stop = message.stretch
+            found[index] = targets[piece].view(-1)[start:stop]
+        else:
+            found[index] = next(apart)
+    return found
+
+
+def _unpack(
+    messages: Messages,
+    incoming: Mapping[int, torch.Tensor],
+    sources: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
+    wire: torch.device,
+) -> None:
+    """Brings what has arrived to its place."""
+    joined = messages.joined if messages.joins else ()
+    for index, message in messages.receives:
+        if index in joined or _is_in_place(message, targets, wire):
+            continue
+        at = 0
+        for part in message.parts:
+            targets[part.piece][part.where].copy_(incoming[index][at : at + part.size].view(part.shape))
+            at += part.size
+    for join in messages.joins:
+        target = targets[join.piece]
+        parts = [
+            incoming[each].view(shape).to(target.device) if isinstance(each, int) else sources[each.piece][each.where]
+            for each, shape in zip(join.parts, join.shapes, strict=True)
+        ]
+        into = target if join.shape == target.shape else target[tuple(slice(size) for size in join.shape)]
+        torch.cat(parts, join.dim, out=into)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+        return tensor.view(-1)
+    if tensor.is_complex():
+        tensor = tensor.resolve_conj()
+    return tensor.resolve_neg().contiguous().view(-1)

@@ -1,261 +1,142 @@
-"""Dispatch: every torch op on sharded tensors, by the layouts that its rule allows and the chooser prefers."""
+"""Dispatch: every torch op on sharded tensors comes here. A call like one before is repeated; others are looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 import torch
 
 from ..errors import WeftError
-from ..rules.registry import Rule, rule_for
-from ..runtime.holding import holding
-from ..sharding.layout import Layout
-from .call_cache import (
-    NOT_REPEATED,
-    repeated,
-    run_resolved,
-    signature_of,
-)
-from .choose import stop_over
-from .handlers import handlers
-from .index_bounds import check_bounds
-from .learning import learn, resolved_first
-from .local_run import run_everywhere, run_replicated, run_whole, schedule_for, swapped
-from .moves.movement import from_plain, moved, note_move, note_return, to_plain, to_write_plain
-from .moves.plain_gradient import keep_gradient_plain
-from .moves.resolving import is_expanded, is_resolved, note_computed, resolve
-from .op_kind import is_elementwise, kind_of
-from .op_plan import Prepared, prepared_for, prepared_in, tensors_in
+from ..rules.call import Args, BoundCall, Kwargs, Op
+from ..rules.registry import rule_for
+from .execute import run_by_rule
+from .handlers import handlers, may_run_by_rule
+from .moves.resolving import note_computed, resolve
+from .op_kind import kind_of
+from .op_plan import NOT_REPEATED, decided, key_of, plans
+from .repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
 from .sharded import ShardedTensor
-from .single_run import run_once
 from .strides.restriding import as_op_gives
-from .total import known_total, note_write, own_pieces, part_pieces
-from .total_run import total_call
+from .total import note_write
 from .views.conjugation import keep_marks
-from .views.copy_views import (
-    forget_resolved,
-    refresh,
-    remember_resolved,
-    shows_another,
-    tell_writes,
-    write_through,
-)
+from .views.copy_views import refresh, shows_another, tell_writes, write_through
 from .views.folded import folded_ops
-from .views.view_results import viewed
-from .writes.overlapping import refuse_overlaps
 from .writes.writing import store, write_out, written_tensors
 from .wrong_calls import STUMBLES, let_torch_say
 
-__all__ = ["brought", "dispatch", "run_by_rule", "run_in"]
+__all__ = ["dispatch"]
 
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
+_repeats = plans.repeats
 
 
-def dispatch(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
+def dispatch(func: Op, args: Args, kwargs: Kwargs) -> object:
     """Runs one torch op on sharded tensors."""
-    if torch.is_inference_mode_enabled() and _gives_usual_view(func, args):
-        with torch.inference_mode(False), torch.no_grad():
-            return dispatch(func, args, kwargs)
-    signature = signature_of(func, args, kwargs)
-    if signature is None:
-        return _looked_at(func, args, kwargs)
-    result = repeated(func, args, kwargs, signature)
-    if result is NOT_REPEATED:
-        result = _run(func, args, kwargs)
-        note_computed(func, result, args, kwargs)
-        learn(signature, func, args, kwargs, result)
-    return result
-
-
-def _looked_at(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """A call that is not looked up: among its tensors may be views that are copies, which show others."""
-    tensors = tensors_in(args, kwargs)
-    folded = folded_ops.get(func)
-    if folded is not None and any(map(_is_folded, args)) and not torch.is_inference_mode_enabled():
-        refresh(x for x in args if isinstance(x, ShardedTensor))
-        refresh(x._value.fold.of for x in args if isinstance(x, ShardedTensor) and x._value.fold is not None)
-        result = folded(func, args, kwargs)
-        if result is not NotImplemented:
+    key: tuple[object, ...] | None = key_of(func, args, kwargs)
+    try:
+        repeat = _repeats.get(key)  # type: ignore[arg-type]
+    except TypeError:  # sizes that a compiler has not settled have no hash
+        key = repeat = None
+    if repeat is not None:
+        try:
+            result = repeat(args, kwargs)
+        except RuntimeError as error:
+            # Some kernels cannot take lazy copies, which the long way knows to copy for them.
+            if "COW.cpp" not in str(error) or func._schema.is_mutable:
+                raise
+            result = NOT_REPEATED
+        if result is not NOT_REPEATED:
             return result
-    shows = any(map(shows_another, tensors))
+    return _at_length(BoundCall(func, args, kwargs), key)
+
+
+def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
+    """A call that is looked at: one of a kind that is new, or whose tensors are special."""
+    if torch.is_inference_mode_enabled() and _gives_usual_view(call):
+        with torch.inference_mode(False), torch.no_grad():
+            return dispatch(call.func, call.args, call.kwargs)
+    result = _of_folded(call)
+    if result is not NotImplemented:
+        return result
+    shows = any(map(shows_another, call.tensors))
     if shows:
-        refresh(tensors)
-        tell_writes(written_tensors(func, args, kwargs))
-    result = _run(func, args, kwargs)
-    note_computed(func, result, args, kwargs)
+        refresh(call.tensors)
+        tell_writes(written_tensors(call))
+    result = _run(call)
+    note_computed(call, result)
     if shows:
-        keep_marks(func, args, result)
-        for x in written_tensors(func, args, kwargs):
+        keep_marks(call, result)
+        for x in written_tensors(call):
             write_through(x)
+    elif key is not None:
+        repeat = repeat_of(call, result)
+        if repeat is not None:
+            plans.repeat_by(key, repeat)
     return result
 
 
-def _is_folded(x: object) -> bool:
-    return isinstance(x, ShardedTensor) and x._value.fold is not None
+def _of_folded(call: BoundCall) -> object:
+    """What an op gives of tensors whose dims are merged, where it can use them as they were before."""
+    op = folded_ops.get(call.func)
+    if op is None or torch.is_inference_mode_enabled():
+        return NotImplemented
+    given = [x for x in call.args if isinstance(x, ShardedTensor)]
+    folds = [x._value.fold for x in given if x._value.fold is not None]
+    if not folds:
+        return NotImplemented
+    refresh(given)
+    refresh(fold.of for fold in folds)
+    return op(call)
 
 
-def _gives_usual_view(func: torch._ops.OpOverload, args: Args) -> bool:
+def _gives_usual_view(call: BoundCall) -> bool:
     """Whether a call gives views that are no inference tensors, also in inference mode: views are what their base is."""
-    viewed = kind_of(func).viewed
-    base = None if viewed is None or viewed >= len(args) else args[viewed]
+    viewed = kind_of(call.func).viewed
+    base = None if viewed is None or viewed >= len(call.args) else call.args[viewed]
     return isinstance(base, ShardedTensor) and not base.is_inference()
 
 
-def _run(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
+def _run(call: BoundCall) -> object:
+    func, args = call.func, call.args
     kind = kind_of(func)
     if kind.written or kind.outs:
         note_write()
-    positions = resolved_first(func, args, kwargs)
-    if positions is not None:
-        return run_resolved(positions, func, args, kwargs)
-    if (
-        kind.written == (0,)
-        and scales_beyond(func, args)
-        and isinstance(args[0], ShardedTensor)
-        and args[0]._layout.pending
-    ):
-        x = args[0]
-        store(x, cast(ShardedTensor, func(resolve(x, str(func)).clone(), *args[1:], **kwargs)), str(func))
+    if kind.is_pure and any(isinstance(x, ShardedTensor) and x._layout.pending for x in args):
+        positions = _resolved_first(call)
+        if positions:
+            here = [resolve(cast(ShardedTensor, x), str(func)) if at in positions else x for at, x in enumerate(args)]
+            return func(*here, **call.kwargs)
+    x = args[0] if args else None
+    if kind.written == (0,) and isinstance(x, ShardedTensor) and x._layout.pending and scales_beyond(func, args):
+        store(x, cast(ShardedTensor, func(resolve(x, str(func)).clone(), *args[1:], **call.kwargs)), str(func))
         return x
     special = handlers.get(func)
     if special is not None:
         try:
-            result = special(func, args, kwargs)
+            result = special(call)
         except WeftError:
             raise
         except STUMBLES as error:
-            raise let_torch_say(func, args, kwargs, tensors_in(args, kwargs)) or error from None
-        return as_op_gives(func, args, kwargs, result) if kind.is_pure else result
+            raise let_torch_say(call) or error from None
+        return as_op_gives(call, result) if kind.is_pure else result
     if kind.outs:
-        return write_out(func, args, kwargs)
+        return write_out(call)
     if kind.composite and rule_for(func) is None:
-        return func.decompose(*args, **kwargs)
-    return run_by_rule(func, args, kwargs)
+        return func.decompose(*args, **call.kwargs)
+    return run_by_rule(call)
 
 
-def run_by_rule(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """Runs an op in the layouts that its rule and the chooser say."""
-    kind = kind_of(func)
-    tensors = tensors_in(args, kwargs)
-    prepared = prepared_for(func, args, kwargs, tensors)
-    if prepared.written is not None and not isinstance(tensors[prepared.written], ShardedTensor):
-        return _run_plain(func, args, kwargs)
-    if prepared.once:
-        return run_once(func, args, kwargs, tensors, [_whole(x, func) for x in tensors], prepared.mesh)
-    if kind.is_pure:
-        laid = [brought(x, need, func, prepared.whole) for x, need in zip(tensors, prepared.inputs, strict=True)]
-        return _run_prepared(func, args, kwargs, tensors, laid, prepared)
-    if prepared.written is not None and is_elementwise(func):
-        refuse_overlaps(tensors[prepared.written], tensors)
-    shared = prepared.written if kind.viewed is None else 0
-    laid = [
-        brought(x, need, func, prepared.whole, in_place=i == shared)
-        for i, (x, need) in enumerate(zip(tensors, prepared.inputs, strict=True))
-    ]
-    if kind.viewed is not None:
-        if isinstance(laid[0], ShardedTensor) and laid[0]._layout.pending and known_total(laid[0]) is None:
-            part_pieces(laid[0])
-        result = _run_prepared(func, args, kwargs, tensors, laid, prepared)
-        is_moved = isinstance(tensors[0], ShardedTensor) and tensors[0]._layout is not prepared.inputs[0]
-        return viewed(func, args, kwargs, result, is_alias=laid[0] is tensors[0], is_moved=is_moved)
-    if prepared.written is None:
-        return _run_prepared(func, args, kwargs, tensors, laid, prepared)
-    x, changed = cast(ShardedTensor, tensors[prepared.written]), cast(ShardedTensor, laid[prepared.written])
-    if changed is x:
-        # In one memory nothing comes back: what would is told before anything is written.
-        note_return(x, prepared.inputs[prepared.written], str(func))
-    own_pieces(changed)
-    result = _run_prepared(func, args, kwargs, tensors, laid, prepared)
-    if changed is not x:
-        store(x, changed, str(func))
-    if x._layout.pending:
-        forget_resolved()
-        if changed._layout is x._layout.resolved:
-            remember_resolved(x, changed)
-    return result
-
-
-def run_in(
-    func: torch._ops.OpOverload,
-    args: Args,
-    kwargs: Kwargs,
-    inputs: tuple[Layout, ...],
-    outputs: tuple[Layout, ...],
-    rule: Rule,
-) -> object:
-    """Runs an op that only reads, in layouts that a handler has chosen."""
-    tensors = tensors_in(args, kwargs)
-    prepared = prepared_in(func, args, kwargs, tensors, inputs, outputs, rule)
-    laid = [brought(x, need, func, prepared.whole) for x, need in zip(tensors, inputs, strict=True)]
-    return _run_prepared(func, args, kwargs, tensors, laid, prepared)
-
-
-def _run_prepared(
-    func: torch._ops.OpOverload,
-    args: Args,
-    kwargs: Kwargs,
-    tensors: Sequence[torch.Tensor],
-    laid: Sequence[torch.Tensor],
-    prepared: Prepared,
-) -> object:
-    if prepared.whole:
-        return run_whole(func, args, kwargs, laid, prepared.outputs, prepared.mesh)
-    if prepared.outputs is None and holding(Layout.replicated(prepared.mesh, 0)).count:
-        return run_replicated(func, args, kwargs, cast("list[ShardedTensor]", laid), prepared.mesh)
-    if prepared.schedule is None:
-        prepared.schedule = schedule_for(func, args, kwargs, tensors, prepared.inputs, prepared.outputs, prepared.mesh)
-        prepared.total = total_call(func, tensors, prepared.inputs, prepared.schedule, prepared.rule)
-    if prepared.total is not None:
-        result = prepared.total(args, kwargs, cast("list[ShardedTensor]", laid))
-        if result is not None:
-            return result
-    if prepared.bounds:
-        check_bounds(prepared.bounds, tensors, cast("list[ShardedTensor]", laid))
-    return run_everywhere(
-        func, args, kwargs, cast("list[ShardedTensor]", laid), prepared.schedule, prepared.rule, given=tensors
-    )
-
-
-def brought(
-    x: torch.Tensor, need: Layout, func: torch._ops.OpOverload, whole: bool, *, in_place: bool = False
-) -> torch.Tensor:
-    """A tensor in the layout an op needs it in; itself, where the op is to use its very memory and can.
-
-    Plain tensors count as whole.
-    """
-    if not isinstance(x, ShardedTensor):
-        if x.requires_grad and torch.is_grad_enabled():
-            keep_gradient_plain(x)
-        if not whole:
-            return from_plain(x, need, brought_to=str(func))
-        device = holding(need).residence.device
-        return x if x.device == device or x.dim() == 0 or x.is_meta else x.to(device)
-    if x._layout is need:
-        return x
-    if in_place and whole and not x._layout.pending and x._layout.mesh == need.mesh:
-        note_move(x, need, str(func))
-        return x
-    if x._layout.pending and not in_place and not need.pending:
-        if need is x._layout.resolved:
-            return resolve(x, str(func))
-        x = resolve(x, str(func)) if is_expanded(x) or is_resolved(x) else x
-    middle = stop_over(x._layout, need)
-    return moved(x if middle is None else moved(x, middle, str(func), implicit=True), need, str(func), implicit=True)
-
-
-def _whole(x: torch.Tensor, func: torch._ops.OpOverload) -> torch.Tensor:
-    """A copy of the value of a tensor, plain."""
-    if not isinstance(x, ShardedTensor):
-        return x
-    return to_plain(cast(ShardedTensor, brought(x, Layout.replicated(x.mesh, x.dim()), func, False))).clone()
-
-
-def _run_plain(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """An op that writes to a plain tensor: everything it reads becomes plain, and comes to where that is."""
-    tensors = tensors_in(args, kwargs)
-    device = next(x.device for x in tensors if not isinstance(x, ShardedTensor))
-    plain = iter([to_write_plain(x, str(func)).to(device) if isinstance(x, ShardedTensor) else x for x in tensors])
-    return func(*cast(Args, swapped(args, plain)), **cast(Kwargs, swapped(kwargs, plain)))
+def _resolved_first(call: BoundCall) -> tuple[int, ...]:
+    """The pending arguments, by position, of a call that resolves them and nothing else of them."""
+    if rule_for(call.func) is None:
+        return ()
+    if scales_beyond(call.func, call.args):
+        return tuple(at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor) and x._layout.pending)
+    given = sum(isinstance(x, torch.Tensor) for x in call.args)
+    if given < len(call.tensors) or not may_run_by_rule(call.func):
+        return ()
+    plan = decided(call)
+    positions = resolved_first(call, plan)
+    if positions:
+        call.plan = plan
+    return positions

@@ -10,7 +10,7 @@ import torch
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 
-__all__ = ["Form", "form_of"]
+__all__ = ["Form", "form_of", "special"]
 
 
 @final
@@ -20,7 +20,7 @@ class Form:
     Two of one kind may be about after the table was emptied; they are told apart then, which costs a look-up and no more.
     """
 
-    __slots__ = ("device", "dtype", "layout", "shape", "strides")
+    __slots__ = ("device", "dtype", "is_special", "layout", "shape", "strides")
 
     def __init__(
         self,
@@ -29,8 +29,11 @@ class Form:
         strides: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
+        is_special: bool = False,
     ) -> None:
         self.layout, self.shape, self.strides, self.dtype, self.device = layout, shape, strides, dtype, device
+        self.is_special = is_special
+        """Whether ops on such a tensor are looked at every time: it shows another, or its elements lie elsewhere."""
 
     def __repr__(self) -> str:
         return f"Form({self.dtype}{list(self.shape)} in {self.layout}, strides {list(self.strides)}, {self.device})"
@@ -43,7 +46,12 @@ forget_with_residences(_forms.clear)
 
 
 def form_of(
-    layout: Layout, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device
+    layout: Layout,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    is_special: bool = False,
 ) -> Form:
     """The form with these facts.
 
@@ -53,7 +61,7 @@ def form_of(
     >>> form_of(*facts) is form_of(*facts)
     True
     """
-    key = (layout, tuple(shape), tuple(strides), dtype, device)
+    key = (layout, tuple(shape), tuple(strides), dtype, device, is_special)
     try:
         known = _forms.get(key)
     except TypeError:  # sizes that a compiler has not settled have no hash
@@ -63,3 +71,8 @@ def form_of(
             _forms.clear()
         known = _forms[key] = Form(*key)
     return known
+
+
+def special(form: Form) -> Form:
+    """The form of a tensor that is otherwise the same, and special."""
+    return form_of(form.layout, form.shape, form.strides, form.dtype, form.device, is_special=True)

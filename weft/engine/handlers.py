@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import torch
 
+from ..rules.call import BoundCall
+
 __all__ = ["Handler", "handler", "handlers", "may_run_by_rule"]
 
-Handler = Callable[[torch._ops.OpOverload, tuple[object, ...], dict[str, object]], object]
+Handler = Callable[[BoundCall], object]
 
 handlers: dict[torch._ops.OpOverload, Handler] = {}
 """The ops that need more than a rule."""

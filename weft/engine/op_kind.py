@@ -7,7 +7,9 @@ from functools import lru_cache
 
 import torch
 
-__all__ = ["OpKind", "is_elementwise", "kind_of"]
+from ..rules.call import BoundCall
+
+__all__ = ["OpKind", "is_elementwise", "kind_of", "written_argument"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +70,28 @@ def _read(func: torch._ops.OpOverload) -> OpKind:
 def is_elementwise(func: torch._ops.OpOverload) -> bool:
     """Whether an op computes each element of its result of one element of each argument."""
     return torch.Tag.pointwise in func.tags or func is torch.ops.aten._to_copy.default
+
+
+@lru_cache(maxsize=8192)
+def _aliases(func: torch._ops.OpOverload) -> tuple[int | str | None, ...]:
+    """For each output, which argument it is (position, or name for keyword-only ones) when the op writes in place."""
+    found: list[int | str | None] = []
+    for output in func._schema.returns:
+        where: int | str | None = None
+        if output.alias_info is not None and output.alias_info.is_write:
+            for i, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.before_set & output.alias_info.before_set:
+                    where = argument.name if argument.kwarg_only else i
+        found.append(where)
+    return tuple(found) if any(where is not None for where in found) else ()
+
+
+def written_argument(call: BoundCall, position: int) -> object | None:
+    """The argument that an output is, when the op writes in place."""
+    aliases = _aliases(call.func)
+    if position >= len(aliases):
+        return None
+    where = aliases[position]
+    if where is None:
+        return None
+    return call.kwargs.get(where) if isinstance(where, str) else call.args[where]

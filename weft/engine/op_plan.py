@@ -1,38 +1,45 @@
-"""Preparing: the layouts in which an op takes its tensors and gives its results, decided once for all such calls."""
+"""`OpPlan`: in which layouts an op takes its tensors and gives its results, and how it runs; decided once for all such calls."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..rules.bounds import Bound
+from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.factors import Factors
-from ..rules.registry import Call, Rule, Spec, rule_for
+from ..rules.registry import Rule, rule_for
 from ..runtime.holding import holding
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .choose import Choice, Input, choose
-from .local_run import swapped
-from .schedule import Schedule
+from .once import needs_single_run, writes_beside
 from .sharded import ShardedTensor
-from .single_run import needs_single_run, writes_beside
-from .total_run import TotalCall
 from .wrong_calls import STUMBLES, let_torch_say
 
-__all__ = ["Prepared", "known", "layouts_for", "prepare", "prepared_for", "prepared_in", "tensors_in"]
+if TYPE_CHECKING:
+    from .on_totals import TotalCall
+    from .schedule import Schedule
 
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
+__all__ = ["NOT_REPEATED", "OpPlan", "Repeat", "decided", "key_of", "layouts_for", "plan_in", "plans"]
+
+Key = tuple[object, ...]
+Repeat = Callable[[Args, Kwargs], object]
+"""What gives the result of a call like the one that was planned; it may still give `NOT_REPEATED`."""
+
+NOT_REPEATED = object()
+"""What a call that has to be looked at gives, when it is repeated."""
 
 
 @dataclass(slots=True)
-class Prepared:
-    """What is decided once for all calls of an op with such inputs."""
+class OpPlan:
+    """What is decided once for all calls of an op with such arguments."""
 
+    func: Op
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...] | None
     """None: as many replicated outputs as there will be."""
@@ -51,148 +58,153 @@ class Prepared:
     total: TotalCall | None = None
     """How it runs once on whole values all the same, and leaves a reduction pending; worked out with `schedule`."""
 
-
-_prepared: dict[tuple[object, ...], Prepared] = {}
-_MOST_PREPARED = 1 << 16
-forget_with_residences(_prepared.clear)
-
-
-def prepared_for(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> Prepared:
-    """What is decided for a call, now or before."""
-    key = _key(func, args, kwargs, tensors)
-    prepared = _prepared.get(key)
-    if prepared is None:
-        if len(_prepared) >= _MOST_PREPARED:
-            _prepared.clear()
-        prepared = _prepared[key] = prepare(func, args, kwargs, tensors)
-    return prepared
+    def __str__(self) -> str:
+        outputs = "replicated" if self.outputs is None else ", ".join(map(str, self.outputs))
+        return f"{self.func}: {', '.join(map(str, self.inputs))} -> {outputs} on {self.mesh}"
 
 
-def known(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> Prepared | None:
-    """What was decided for such a call before, if there was one."""
-    return _prepared.get(_key(func, args, kwargs, tensors))
+class _Plans:
+    """The one cache of the engine: by what a call is made with, its plan, and how it is repeated.
+
+    At most `MOST` of each, then they are emptied; also emptied when devices change places.
+    """
+
+    MOST = 1 << 16
+
+    def __init__(self) -> None:
+        self.repeats: dict[Key, Repeat] = {}
+        self._decided: dict[Key, OpPlan] = {}
+        forget_with_residences(self.repeats.clear)
+        forget_with_residences(self._decided.clear)
+
+    def plan(self, key: Key, make: Callable[[], OpPlan]) -> OpPlan:
+        """The plan of a call, now or before."""
+        try:
+            plan = self._decided.get(key)
+        except TypeError:  # sizes that a compiler has not settled have no hash
+            return make()
+        if plan is None:
+            if len(self._decided) >= self.MOST:
+                self._decided.clear()
+            plan = self._decided[key] = make()
+        return plan
+
+    def repeat_by(self, key: Key, repeat: Repeat) -> None:
+        """Notes how calls are repeated."""
+        if len(self.repeats) >= self.MOST:
+            self.repeats.clear()
+        self.repeats[key] = repeat
 
 
-def prepared_in(
-    func: torch._ops.OpOverload,
-    args: Args,
-    kwargs: Kwargs,
-    tensors: Sequence[torch.Tensor],
-    inputs: tuple[Layout, ...],
-    outputs: tuple[Layout, ...],
-    rule: Rule,
-) -> Prepared:
-    """The same for a call that only reads, in layouts that a handler has chosen."""
-    key = (*_key(func, args, kwargs, tensors), inputs, outputs)
-    prepared = _prepared.get(key)
-    if prepared is None:
+plans = _Plans()
+
+
+def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
+    """All that a plan depends on: not the values of tensors, nor of floats that are usual numbers."""
+    final = ShardedTensor.final
+    key: list[object] = [func]
+    for x in args:
+        if type(x) is final:
+            key.append(x._form)
+        else:
+            key.append(_token(x))
+    if kwargs:
+        for name, x in kwargs.items():
+            key += (name, _token(x))
+    return tuple(key)
+
+
+def _token(x: object) -> object:
+    kind = type(x)
+    if kind is int or kind is bool:
+        return (kind, x)
+    if kind is float:
+        # What is linear for other numbers may not be for 0, infinity or what is not a number.
+        return float if x and x - x == 0 else str(x)  # type: ignore[operator]
+    if kind is list or kind is tuple:
+        return tuple([_token(item) for item in x])  # type: ignore[attr-defined]
+    if isinstance(x, ShardedTensor):
+        return x._form
+    if isinstance(x, torch.Tensor):
+        return (x.shape, x.stride(), x.dtype, x.device)
+    return x
+
+
+def decided(call: BoundCall) -> OpPlan:
+    """The plan of a call."""
+    return plans.plan(key_of(call.func, call.args, call.kwargs), lambda: _decide(call))
+
+
+def plan_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, ...], rule: Rule) -> OpPlan:
+    """The plan of a call that only reads, in layouts that are given."""
+
+    def make() -> OpPlan:
         whole = holding(outputs[0]).unified and not any(layout.pending for layout in (*inputs, *outputs))
-        prepared = _prepared[key] = Prepared(inputs, outputs, outputs[0].mesh, whole, rule, None)
-    return prepared
+        return OpPlan(call.func, inputs, outputs, outputs[0].mesh, whole, rule, None)
+
+    return plans.plan((*key_of(call.func, call.args, call.kwargs), inputs, outputs), make)
 
 
-def _key(
-    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]
-) -> tuple[object, ...]:
-    return (func, tuple(map(_signature, tensors)), _static(args), _static(kwargs) if kwargs else None)
-
-
-def layouts_for(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> tuple[Layout, ...]:
+def layouts_for(call: BoundCall) -> tuple[Layout, ...]:
     """The layouts in which an op would take its tensors."""
-    return prepare(func, args, kwargs, tensors_in(args, kwargs)).inputs
+    return decided(call).inputs
 
 
-def prepare(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> Prepared:
+def _decide(call: BoundCall) -> OpPlan:
     """Chooses the layouts of a call."""
+    func, tensors = call.func, call.tensors
     mesh = _common_mesh(tensors)
-    written = _written(func, args, kwargs, tensors)
+    written = _written(call)
     rule = rule_for(func)
-    call = _call(func, args, kwargs, tensors)
-    factors = None if rule is None else _factors(rule, call, args, kwargs, tensors)
+    factors = None if rule is None else _factors(rule, call)
     if factors is None:
-        replicated = tuple(Layout.replicated(mesh, x.dim()) for x in tensors)
+        inputs = tuple(Layout.replicated(mesh, x.dim()) for x in tensors)
         outputs: tuple[Layout, ...] | None = None
         if written is not None and isinstance(tensors[written], ShardedTensor) and not writes_beside(func):
-            outputs = (replicated[written],)
-        choice: Choice | None = None
+            outputs = (inputs[written],)
     else:
-        given = [
-            Input(x._layout if isinstance(x, ShardedTensor) else None, tuple(x.shape), x.dtype.itemsize)
-            for x in tensors
-        ]
-        itemsize = max((x.dtype.itemsize for x in tensors), default=4)
-        choice = choose(factors, given, mesh, itemsize, written)
-        if written is not None and choice.inputs[written] is not choice.outputs[0]:
-            # What is written in place cannot become pending: everything is resolved first.
-            choice = choose(replace(factors, linear="no", reduces=None), given, mesh, itemsize, written)
-        replicated, outputs = choice.inputs, choice.outputs
-    unified = holding(replicated[0]).unified if replicated else True
-    pending = any(layout.pending for layout in (*replicated, *(outputs or ())))
+        choice = chosen(factors, tensors, mesh, written)
+        inputs, outputs = choice.inputs, choice.outputs
+    unified = holding(inputs[0]).unified if inputs else True
+    pending = any(layout.pending for layout in (*inputs, *(outputs or ())))
     whole = unified and not pending
     once = factors is None and (needs_single_run(func, mesh) or writes_beside(func))
     if rule is None or factors is None:
-        return Prepared(replicated, outputs, mesh, whole, None, written, once=once)
+        return OpPlan(func, inputs, outputs, mesh, whole, None, written, once=once)
     bounds = () if rule.bounds is None or whole else rule.bounds(call)
-    return Prepared(replicated, outputs, mesh, whole, rule, written, bounds)
+    return OpPlan(func, inputs, outputs, mesh, whole, rule, written, bounds)
 
 
-def _call(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> Call:
-    """A call as rules see it."""
-    specs = tuple(Spec(tuple(x.shape), x.dtype) for x in tensors)
-    placed = iter(specs)
-    return Call(func, cast(Args, swapped(args, placed)), cast(Kwargs, swapped(kwargs, placed)), specs)
+def inputs_of(tensors: Sequence[torch.Tensor]) -> list[Input]:
+    """What the chooser sees of tensors."""
+    return [
+        Input(x._layout if isinstance(x, ShardedTensor) else None, tuple(x.shape), x.dtype.itemsize) for x in tensors
+    ]
 
 
-def _factors(rule: Rule, call: Call, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> Factors | None:
+def chosen(factors: Factors, tensors: Sequence[torch.Tensor], mesh: DeviceMesh, written: int | None = None) -> Choice:
+    """The layouts that a call in factor notation is computed in."""
+    given, itemsize = inputs_of(tensors), max((x.dtype.itemsize for x in tensors), default=4)
+    choice = choose(factors, given, mesh, itemsize, written)
+    if written is not None and choice.inputs[written] is not choice.outputs[0]:
+        # What is written in place cannot become pending: everything is resolved first.
+        choice = choose(replace(factors, linear="no", reduces=None), given, mesh, itemsize, written)
+    return choice
+
+
+def _factors(rule: Rule, call: BoundCall) -> Factors | None:
     """The factors of a call. Rules take calls that are right: what is wrong with others, torch says."""
-    if rule.of_nothing is not None and any(0 in spec.shape for spec in call.tensors):
+    if rule.of_nothing is not None and any(0 in x.shape for x in call.tensors):
         return None
     try:
         factors = rule.factors(call)
     except STUMBLES as error:
-        raise let_torch_say(call.func, args, kwargs, tensors) or error from None
-    if factors is not None and [len(dims) for dims in factors.inputs] != [spec.ndim for spec in call.tensors]:
-        shapes = ", ".join(str(spec.shape) for spec in call.tensors)
+        raise let_torch_say(call) or error from None
+    if factors is not None and [len(dims) for dims in factors.inputs] != [x.dim() for x in call.tensors]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in call.tensors)
         fault = RuntimeError(f"the rule of {call.func} is not made for tensors of the shapes {shapes}")
-        raise let_torch_say(call.func, args, kwargs, tensors) or fault
+        raise let_torch_say(call) or fault
     return factors
-
-
-def tensors_in(args: object, kwargs: object) -> list[torch.Tensor]:
-    """All tensors of a call, in order."""
-    found: list[torch.Tensor] = []
-    _collect(args, found)
-    if kwargs:
-        _collect(kwargs, found)
-    return found
-
-
-def _collect(value: object, found: list[torch.Tensor]) -> None:
-    if isinstance(value, torch.Tensor):
-        found.append(value)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _collect(item, found)
-    elif isinstance(value, dict):
-        for item in value.values():
-            _collect(item, found)
-
-
-def _signature(x: torch.Tensor) -> tuple[object, ...]:
-    return (x._layout if isinstance(x, ShardedTensor) else None, x.shape, x.dtype)
-
-
-def _static(value: object) -> object:
-    """What of the other arguments a decision may depend on: not the value of a float."""
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_static, value))
-    if isinstance(value, dict):
-        return tuple((name, _static(item)) for name, item in value.items())
-    if isinstance(value, torch.Tensor):
-        return torch.Tensor
-    if isinstance(value, float):
-        return float
-    return (type(value), value) if isinstance(value, (int, bool)) else value
 
 
 def _common_mesh(tensors: Sequence[torch.Tensor]) -> DeviceMesh:
@@ -201,11 +213,11 @@ def _common_mesh(tensors: Sequence[torch.Tensor]) -> DeviceMesh:
     return max(meshes, key=lambda mesh: mesh.num_devices)
 
 
-def _written(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> int | None:
+def _written(call: BoundCall) -> int | None:
     """Which of the tensors the op writes to, if any."""
-    for i, argument in enumerate(func._schema.arguments):
+    for i, argument in enumerate(call.func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            value = call.args[i] if i < len(call.args) else call.kwargs.get(argument.name)
             if isinstance(value, torch.Tensor):
-                return next(k for k, x in enumerate(tensors) if x is value)
+                return next(k for k, x in enumerate(call.tensors) if x is value)
     return None

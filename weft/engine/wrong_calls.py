@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
-
-from .strides.whole_results import Args, Kwargs, whole_results
+from ..rules.call import BoundCall
+from .strides.whole_results import whole_results
 
 __all__ = ["STUMBLES", "let_torch_say"]
 
@@ -14,12 +11,10 @@ STUMBLES = (ValueError, KeyError, ZeroDivisionError, TypeError)
 """What rules and handlers raise when they meet a call that torch refuses; an `IndexError` is mostly torch's own."""
 
 
-def let_torch_say(
-    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]
-) -> Exception | None:
+def let_torch_say(call: BoundCall) -> Exception | None:
     """What torch raises for a call, asked with tensors that have no memory; None where it takes it, or cannot say."""
     try:
-        whole_results(func, args, kwargs, tensors)
+        whole_results(call)
     except NotImplementedError:
         return None
     except (RuntimeError, IndexError) as error:

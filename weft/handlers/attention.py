@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 
 from ..engine.handlers import handler
-from ..engine.local_run import swapped
-from ..engine.op_plan import tensors_in
 from ..engine.sharded import ShardedTensor
+from ..rules.call import BoundCall
 from ..runtime.holding import holding
 
 aten = torch.ops.aten
 
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-
 
 @handler(aten._fused_sdp_choice.default)
-def _choice(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
-    inner = iter([_outside(x) for x in tensors_in(args, kwargs)])
-    return func(*cast(Args, swapped(args, inner)), **cast(Kwargs, swapped(kwargs, inner)))
+def _choice(call: BoundCall) -> object:
+    return call.on([_outside(x) for x in call.tensors])
 
 
 def _outside(x: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from ..devices import CPU, Accelerator
 from ..engine.handlers import handler
 from ..engine.moves.movement import from_plain
 from ..engine.sharded import ShardedTensor, wrap
+from ..rules.call import BoundCall
 from ..runtime.holding import Holding, holding
 from ..runtime.machine import residence, torch_device
 from ..runtime.strides import row_major
@@ -44,14 +45,16 @@ _META = torch.device("meta")
 
 
 @handler(aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default)
-def _like(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _like(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     return _filled(_there(x._layout.resolved, x, kwargs), x, func, args[1:], kwargs)
 
 
 @handler(*_NEW)
-def _new(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _new(call: BoundCall) -> object:
     """Dims as large as the other's, among as many: split as they are there. Every device has all of the others."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, size = cast(ShardedTensor, args[0]), tuple(cast("Sequence[int]", args[1]))
     layout = x._layout.resolved
     if size != tuple(x.shape):
@@ -162,8 +165,9 @@ def _shaped(
 
 
 @handler(*(op for op in _RANDOM if not any(argument.is_out for argument in op._schema.arguments)))
-def _random_like(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _random_like(call: BoundCall) -> object:
     """The numbers that one device would draw, laid out like the other tensor."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     layout = _there(x._layout.resolved, x, kwargs)
     if holding(layout).unified or _kind(x, kwargs) == "meta":

@@ -8,12 +8,12 @@ from typing import cast
 import torch
 
 from ..engine.arguments import argument
-from ..engine.dispatch import run_by_rule, run_in
+from ..engine.execute import run_by_rule, run_in
 from ..engine.handlers import handler
-from ..engine.op_plan import tensors_in
 from ..engine.sharded import ShardedTensor
 from ..planning import move_cost
 from ..rules.bags import LARGEST
+from ..rules.call import BoundCall
 from ..rules.registry import Region, Rule, rules
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
@@ -32,12 +32,13 @@ _MOST_TABLES = 1024
 
 
 @handler(aten.embedding.default, may_be_direct=True)
-def _lookup(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _lookup(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     table = args[0]
     if isinstance(table, ShardedTensor) and table.dim() == 2:
         _check_dense(func, args, kwargs, table.requires_grad and torch.is_grad_enabled())
         _remember_rows(table)
-    return run_by_rule(func, args, kwargs)
+    return run_by_rule(call)
 
 
 def _remember_rows(table: ShardedTensor) -> None:
@@ -47,28 +48,30 @@ def _remember_rows(table: ShardedTensor) -> None:
 
 
 @handler(aten._embedding_bag.default, may_be_direct=True)
-def _bags(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _bags(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     table = cast(torch.Tensor, args[0])
     _check_dense(func, args, kwargs, table.requires_grad and torch.is_grad_enabled())
     if isinstance(table, ShardedTensor) and table.dim() == 2:
         _remember_rows(table)
-    return run_by_rule(func, args, kwargs)
+    return run_by_rule(call)
 
 
 @handler(aten._embedding_bag_backward.default)
-def _gradient_of_bags(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _gradient_of_bags(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     _check_dense(func, args, kwargs, has_gradient=True)
     grad, rows, mode = cast(torch.Tensor, args[0]), cast(int, args[6]), cast(int, args[8])
     scales = bool(args[7])
     if not isinstance(grad, ShardedTensor) or grad._layout.pending or scales or mode == LARGEST:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     axes, features = _axes_of_rows.get((grad.mesh, rows, grad.shape[1]), ()), grad._layout.splits[1]
     if not axes or set(axes) & set(features):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     need = Layout(grad.mesh, ((), features))
-    others = [Layout.replicated(grad.mesh, x.dim()) for x in tensors_in(args, kwargs)[1:]]
+    others = [Layout.replicated(grad.mesh, x.dim()) for x in call.tensors[1:]]
     made = Layout(grad.mesh, (axes, features))
-    return run_in(func, args, kwargs, (need, *others), (made,), _OWN_ROWS_OF_BAGS)
+    return run_in(call, (need, *others), (made,), _OWN_ROWS_OF_BAGS)
 
 
 def _check_dense(func: Op, args: Args, kwargs: Kwargs, has_gradient: bool) -> None:
@@ -80,20 +83,21 @@ def _check_dense(func: Op, args: Args, kwargs: Kwargs, has_gradient: bool) -> No
 
 
 @handler(aten.embedding_dense_backward.default)
-def _gradient(func: Op, args: Args, kwargs: Kwargs) -> object:
-    grad, indices, rows = cast("tuple[torch.Tensor, torch.Tensor, int]", args[:3])
+def _gradient(call: BoundCall) -> object:
+    args = call.args
+    grad, rows = call.tensor("grad_output"), call.integer("num_weights")
     if not isinstance(grad, ShardedTensor) or args[4]:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     axes = _axes_of_rows.get((grad.mesh, rows, grad.shape[-1]), ())
     layout = grad._layout
     if not axes or any(axis in axes for axis in layout.splits[-1]):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     need = Layout(grad.mesh, [[axis for axis in names if axis not in axes] for names in layout.splits])
     if _price(layout, need, axes, grad, rows) > _price(layout, layout.resolved, axes, grad, rows):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     made = Layout(grad.mesh, (axes, need.splits[-1]), _summed(need))
     inputs = (need, Layout(grad.mesh, need.splits[:-1]))
-    return run_in(func, (grad, indices, *args[2:]), kwargs, inputs, (made,), _OWN_ROWS)
+    return run_in(call, inputs, (made,), _OWN_ROWS)
 
 
 def _summed(layout: Layout) -> dict[str, ReduceOp]:
@@ -110,7 +114,8 @@ def _price(layout: Layout, need: Layout, axes: tuple[str, ...], grad: ShardedTen
     return move_cost(layout, need, tuple(grad.shape), item) + move_cost(made, wanted, (rows, grad.shape[-1]), item)
 
 
-def _local(func: Op, args: Args, _: Kwargs, _given: Sequence[Region], made: Sequence[Region]) -> object:
+def _local(call: BoundCall, _given: Sequence[Region], made: Sequence[Region]) -> object:
+    func, args = call.func, call.args
     if made[0].is_whole(0):
         return func(*args)
     grad, indices, _rows, padding = cast("tuple[torch.Tensor, torch.Tensor, int, int]", args[:4])
@@ -121,7 +126,8 @@ def _local(func: Op, args: Args, _: Kwargs, _given: Sequence[Region], made: Sequ
     return func(grad, local, stop - start + 1, padding, False).narrow(0, 0, stop - start)
 
 
-def _local_of_bags(func: Op, args: Args, kwargs: Kwargs, _given: Sequence[Region], made: Sequence[Region]) -> object:
+def _local_of_bags(call: BoundCall, _given: Sequence[Region], made: Sequence[Region]) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     if made[0].is_whole(0):
         return func(*args, **kwargs)
     indices, padding = cast(torch.Tensor, args[1]), cast(int, argument(func, args, kwargs, "padding_idx"))

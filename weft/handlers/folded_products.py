@@ -10,14 +10,15 @@ from typing import cast
 import torch
 
 from ..engine.arguments import as_dim, as_dims
-from ..engine.choose import Input, choose
-from ..engine.dispatch import run_in
+from ..engine.execute import run_in
+from ..engine.op_plan import chosen
 from ..engine.sharded import ShardedTensor
 from ..engine.strides.restriding import with_strides
 from ..engine.views.conjugation import keep_marks
 from ..engine.views.copy_views import remember_alias
 from ..engine.views.folded import FoldedOp, fold, fold_of, folded_ops
 from ..rules.arguments import one_each
+from ..rules.call import BoundCall
 from ..rules.factors import Factors
 from ..rules.registry import Rule
 from ..rules.views import reshape_groups
@@ -47,7 +48,8 @@ def _for_folded(*ops: Op) -> Callable[[FoldedOp], FoldedOp]:
 
 
 @_for_folded(*_PRODUCTS)
-def _product(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _product(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     added, factors = (args[0], args[1:3]) if func is aten.addmm.default else (None, args[:2])
     if kwargs or (added is not None and cast(torch.Tensor, added).dim() != 1):
         return NotImplemented
@@ -109,21 +111,17 @@ def _multiplied(given: list[torch.Tensor], dims: tuple[str, str, str], parts: di
     first, second, out = ([name for dim in each for name in names[dim]] for each in dims)
     sizes = {name: size for dim, each in parts.items() for name, size in zip(names[dim], each, strict=True)}
     factors = Factors((one_each(first), one_each(second)), (one_each(out),), sizes, linear="each")
-    mesh = next(x._layout.mesh for x in given if isinstance(x, ShardedTensor))
-    inputs = [
-        Input(x._layout if isinstance(x, ShardedTensor) else None, tuple(x.shape), x.dtype.itemsize) for x in given
-    ]
-    choice = choose(factors, inputs, mesh, max(x.dtype.itemsize for x in given))
+    choice = chosen(factors, given, next(x._layout.mesh for x in given if isinstance(x, ShardedTensor)))
     equation = f"{''.join(first)},{''.join(second)}->{''.join(out)}"
     rule = Rule(lambda _: factors)
-    args = (equation, given)
-    product = run_in(aten.einsum.default, args, {}, choice.inputs, choice.outputs, rule)
+    product = run_in(BoundCall(aten.einsum.default, (equation, given)), choice.inputs, choice.outputs, rule)
     # Products of few dims lie row by row, those of many as it comes.
     return with_strides(cast(ShardedTensor, product), row_major(cast(ShardedTensor, product).shape))
 
 
 @_for_folded(aten.t.default, aten.transpose.int, aten.permute.default)
-def _turned(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _turned(call: BoundCall) -> object:
+    func, args = call.func, call.args
     x = args[0]
     folded = fold_of(x)
     if not isinstance(x, ShardedTensor) or folded is None or x.dim() < 2:
@@ -149,13 +147,14 @@ def _turned(func: Op, args: Args, kwargs: Kwargs) -> object:
         [x.stride(dim) for dim in order],
         int(x.storage_offset()),
     )
-    keep_marks(func, args, y)
+    keep_marks(call, y)
     return remember_alias(y, x)
 
 
 @_for_folded(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
-def _unfolded(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _unfolded(call: BoundCall) -> object:
     """Back to the dims that it was merged from, or to others that moves nothing: a view of the other tensor."""
+    func, args = call.func, call.args
     x, size = args[0], list(cast("Sequence[int]", args[1]))
     folded = fold_of(x)
     if not isinstance(x, ShardedTensor) or folded is None:
@@ -171,8 +170,9 @@ def _unfolded(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @_for_folded(aten.clone.default)
-def _copied(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _copied(call: BoundCall) -> object:
     """A copy row by row, folded in turn: what torch makes before a reshape."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = args[0]
     folded = fold_of(x)
     if not isinstance(x, ShardedTensor) or folded is None or kwargs.get("memory_format") is not torch.contiguous_format:
@@ -192,8 +192,9 @@ def _is_cut(old: Sequence[int], new: Sequence[int]) -> bool:
 
 
 @_for_folded(aten.sum.dim_IntList)
-def _sum(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _sum(call: BoundCall) -> object:
     """The sum over all merged dims, such as the gradient of what was added to every row."""
+    args, kwargs = call.args, call.kwargs
     x, given = args[:2]
     folded = fold_of(x)
     if not isinstance(x, ShardedTensor) or folded is None or not given:

@@ -20,6 +20,7 @@ from ..engine.sharded import ShardedTensor, wrap
 from ..engine.total import own_pieces
 from ..engine.views.copy_views import is_copy, note_unseen_write, refresh
 from ..engine.writes.writing import store
+from ..rules.call import BoundCall
 from ..runtime.holding import holding
 from ..runtime.strides import elementwise_strides, in_order
 from ..sharding.layout import Layout
@@ -70,7 +71,8 @@ class _Entry:
         return list(x._value.pieces) if isinstance(x, ShardedTensor) else [x] * self.count
 
 
-def _elementwise(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _elementwise(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     lists = [i for i, a in enumerate(func._schema.arguments) if str(a.type) == "List[Tensor]" and i < len(args)]
     columns = [list(cast("Sequence[torch.Tensor]", args[i])) for i in lists]
     places = max(map(len, columns), default=0)
@@ -242,21 +244,19 @@ _EACH: dict[str, Callable[..., torch.Tensor]] = {
 """The ops that reduce each tensor of a list."""
 
 
-def _reduced(func: Op, args: Args, kwargs: Kwargs) -> object:
-    each = _EACH[func._schema.name.removeprefix("aten::")]
-    return [each(x, *args[1:], **kwargs) for x in cast("Sequence[torch.Tensor]", args[0])]
+def _reduced(call: BoundCall) -> object:
+    each = _EACH[call.name]
+    return [each(x, *call.args[1:], **call.kwargs) for x in call.tensor_list("self")]
 
 
-def _products(func: Op, args: Args, kwargs: Kwargs) -> object:
-    assert not kwargs, func
-    left, right = cast("tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]", args)
+def _products(call: BoundCall) -> object:
+    left, right = call.tensor_list("self"), call.tensor_list("mat2")
     return [aten.mm.default(a, b) for a, b in zip(left, right, strict=True)]
 
 
-def _power(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _power(call: BoundCall) -> object:
     """One number to the power of each tensor: the tensors stand second."""
-    assert not kwargs, func
-    return [aten.pow.Scalar(args[0], x) for x in cast("Sequence[torch.Tensor]", args[1])]
+    return [aten.pow.Scalar(call.args[0], x) for x in call.tensor_list("exponent")]
 
 
 handler(*_lists_of([*_foreach_names(), *_FUSED]))(_elementwise)

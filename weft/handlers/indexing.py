@@ -7,9 +7,10 @@ from typing import cast
 
 import torch
 
-from ..engine.dispatch import run_by_rule
+from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
 from ..engine.sharded import ShardedTensor
+from ..rules.call import BoundCall
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -45,20 +46,22 @@ def _check_shape(x: torch.Tensor, mask: torch.Tensor, first: int) -> None:
 
 
 @handler(aten.index.Tensor, may_be_direct=True)
-def _index(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _index(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     indices = cast("Sequence[torch.Tensor | None]", args[1])
     if any(index is not None and index.dtype in _MASKS for index in indices):
         return func(args[0], _counted(cast(torch.Tensor, args[0]), indices), *args[2:], **kwargs)
-    return run_by_rule(func, args, kwargs)
+    return run_by_rule(call)
 
 
 @handler(aten.index_put.default, aten.index_put_.default)
-def _index_put(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _index_put(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(torch.Tensor, args[0])
     indices = cast("Sequence[torch.Tensor | None]", args[1])
     values = cast(torch.Tensor, args[2])
     if not any(index is not None and index.dtype in _MASKS for index in indices):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
     given = [(d, index) for d, index in enumerate(indices) if index is not None]
     if len(given) == 1 and values.numel() == 1 and not accumulate:
@@ -71,8 +74,9 @@ def _index_put(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten.bincount.default)
-def _bincount(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _bincount(call: BoundCall) -> object:
     """Counts are sums over what each device has."""
+    args, kwargs = call.args, call.kwargs
     x = cast(torch.Tensor, args[0])
     weights = cast("torch.Tensor | None", args[1] if len(args) > 1 else kwargs.get("weights"))
     least = cast(int, args[2] if len(args) > 2 else kwargs.get("minlength", 0))
@@ -83,7 +87,7 @@ def _bincount(func: Op, args: Args, kwargs: Kwargs) -> object:
         or least < 0
         or not isinstance(x, ShardedTensor)
     ):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     if x.numel() and cast(int, aten.min.default(x).item()) < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     count = max(least, cast(int, aten.max.default(x).item()) + 1 if x.numel() else 0)

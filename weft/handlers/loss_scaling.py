@@ -10,13 +10,15 @@ import torch
 from ..engine.handlers import handler
 from ..engine.moves.movement import to_plain
 from ..engine.sharded import ShardedTensor
+from ..rules.call import BoundCall
 
 aten = torch.ops.aten
 
 
 @handler(aten._amp_foreach_non_finite_check_and_unscale_.default)
-def _unscale(_: torch._ops.OpOverload, args: tuple[object, ...], __: dict[str, object]) -> None:
+def _unscale(call: BoundCall) -> None:
     """Writes to the gradients and to the mark of what was found, which is one value for all devices."""
+    args = call.args
     gradients = cast("Sequence[torch.Tensor]", args[0])
     found, inverse_scale = cast("tuple[torch.Tensor, torch.Tensor]", args[1:3])
     for gradient in gradients:

@@ -14,6 +14,7 @@ from ..engine.sharded import ShardedTensor, as_it_is
 from ..engine.views.conjugation import mark
 from ..engine.writes.becoming import become
 from ..engine.writes.writing import store
+from ..rules.call import BoundCall
 from ..runtime.strides import dense_strides, order_of
 
 aten = torch.ops.aten
@@ -34,7 +35,8 @@ _VIEWED = {
 
 
 @handler(*_VIEWED)
-def _view_in_place(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _view_in_place(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     conjugate, negative = x.is_conj(), x.is_neg()
     # The view is one of what the tensor was, which goes on without it.
@@ -44,8 +46,9 @@ def _view_in_place(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten.addbmm_.default)
-def _addbmm(_func: Op, args: Args, kwargs: Kwargs) -> object:
+def _addbmm(call: BoundCall) -> object:
     """Torch lets a smaller tensor grow to the shape of the product."""
+    args, kwargs = call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     y = cast(torch.Tensor, aten.addbmm.default(*args, **kwargs))
     if y.shape == x.shape:
@@ -56,7 +59,8 @@ def _addbmm(_func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten.set_.source_Tensor)
-def _set(_func: Op, args: Args, _kwargs: Kwargs) -> object:
+def _set(call: BoundCall) -> object:
+    args = call.args
     x, source = args
     if not isinstance(x, ShardedTensor) or not isinstance(source, ShardedTensor):
         kinds = " to ".join("a sharded tensor" if isinstance(t, ShardedTensor) else "a plain one" for t in (source, x))
@@ -66,8 +70,9 @@ def _set(_func: Op, args: Args, _kwargs: Kwargs) -> object:
 
 
 @handler(aten.resize_.default)
-def _resize(_func: Op, args: Args, _kwargs: Kwargs) -> object:
+def _resize(call: BoundCall) -> object:
     """What there was stays, in row-major order; what is new is zero."""
+    args = call.args
     x = cast(ShardedTensor, args[0])
     shape = [int(s) for s in cast("Sequence[int]", args[1])]
     if list(x.shape) == shape:

@@ -11,6 +11,7 @@ from ..engine.moves.movement import to_write_plain
 from ..engine.sharded import ShardedTensor
 from ..engine.writes.overlapping import parted, refuse_overlaps
 from ..engine.writes.writing import store
+from ..rules.call import BoundCall
 from ..runtime.holding import holding
 
 __all__ = ["overwrite"]
@@ -42,7 +43,8 @@ def _is_itself(x: ShardedTensor, value: torch.Tensor) -> bool:
 
 
 @handler(aten.copy_.default)
-def _copy(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _copy(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, given = cast("tuple[torch.Tensor, torch.Tensor | float]", args[:2])
     # Torch takes a number too.
     value = given if isinstance(given, torch.Tensor) else torch.tensor(given, dtype=_WIDEST.get(type(given)))
@@ -53,7 +55,8 @@ def _copy(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten.zero_.default, aten.fill_.Scalar, aten.fill_.Tensor)
-def _fill(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _fill(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(torch.Tensor, args[0])
     value = args[1] if len(args) > 1 else kwargs.get("value", 0)
     if not isinstance(x, ShardedTensor):

@@ -11,10 +11,11 @@ from typing import cast
 import torch
 
 from ..engine.arguments import argument
-from ..engine.dispatch import run_by_rule
+from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
 from ..engine.moves.movement import to_plain
 from ..engine.sharded import ShardedTensor
+from ..rules.call import BoundCall
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -28,18 +29,20 @@ _PADDING_MASK = 1
 
 
 @handler(aten._pack_padded_sequence.default)
-def _packed(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _packed(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, lengths, batch_first = cast("tuple[torch.Tensor, torch.Tensor, bool]", args)
     lengths = to_plain(lengths) if isinstance(lengths, ShardedTensor) else lengths
     sizes = func(torch.empty((*x.shape[:2], 1)), lengths, batch_first)[1]
     if not isinstance(x, ShardedTensor):
         return func(x, lengths, batch_first)[0], sizes
-    data, _ = cast("tuple[torch.Tensor, torch.Tensor]", run_by_rule(func, (x, lengths, batch_first), kwargs))
+    data, _ = cast("tuple[torch.Tensor, torch.Tensor]", run_by_rule(BoundCall(func, (x, lengths, batch_first), kwargs)))
     return data, sizes
 
 
 @handler(aten._nested_tensor_from_mask.default)
-def _left_out(_func: Op, args: Args, _kwargs: Kwargs) -> object:
+def _left_out(call: BoundCall) -> object:
+    args = call.args
     x, kept = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     padded = torch.where(kept.unsqueeze(-1), x, torch.zeros((), dtype=x.dtype, device=x.device))
     padded.__dict__[_KEPT] = kept
@@ -47,19 +50,21 @@ def _left_out(_func: Op, args: Args, _kwargs: Kwargs) -> object:
 
 
 @handler(aten._transformer_encoder_layer_fwd.default)
-def _layer(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _layer(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     kept = getattr(args[0], _KEPT, None)
     if kept is None:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     names = [a.name for a in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs | {"mask": kept.logical_not(), "mask_type": _PADDING_MASK}
-    result = cast(torch.Tensor, run_by_rule(func, tuple(given[name] for name in names), {}))
+    result = cast(torch.Tensor, run_by_rule(BoundCall(func, tuple(given[name] for name in names), {})))
     result.__dict__[_KEPT] = kept
     return result
 
 
 @handler(aten.to_padded_tensor.default)
-def _padded(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _padded(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(torch.Tensor, args[0])
     kept = getattr(x, _KEPT, None)
     if kept is None:

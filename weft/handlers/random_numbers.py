@@ -6,10 +6,11 @@ from typing import cast
 
 import torch
 
-from ..engine.dispatch import run_by_rule
+from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
 from ..engine.moves.movement import from_plain, moved
 from ..engine.sharded import ShardedTensor, wrap
+from ..rules.call import BoundCall
 from ..runtime.holding import holding
 from .overwriting import overwrite
 
@@ -33,7 +34,8 @@ _DRAWN_INTO = (
 
 
 @handler(*(getattr(op, name) for op in _DRAWN_INTO for name in op.overloads()), aten.bernoulli_.float)
-def _draw(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _draw(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     here = holding(x._layout)
     if here.unified and not x._layout.pending:
@@ -45,8 +47,9 @@ def _draw(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten.native_dropout.default)
-def _dropout(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _dropout(call: BoundCall) -> object:
     """Where the value is whole in one memory, one kernel; else a mask that is drawn whole, and a product."""
+    func, args = call.func, call.args
     x, probability, training = cast("tuple[ShardedTensor, float, bool | None]", args)
     if holding(x._layout).unified and not x._layout.pending:
         result, mask = func(x._value.pieces[0], probability, training)
@@ -62,10 +65,11 @@ def _dropout(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten.bernoulli.default, aten.bernoulli_.Tensor, aten.poisson.default, aten._standard_gamma.default)
-def _drawn_from(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _drawn_from(call: BoundCall) -> object:
     """Numbers drawn from the distributions that a tensor says: drawn once from the whole, laid out like the first."""
+    func, args = call.func, call.args
     x = cast(torch.Tensor, args[0])
-    result = run_by_rule(func, args, kwargs)
+    result = run_by_rule(call)
     if result is x or not isinstance(x, ShardedTensor) or not isinstance(result, ShardedTensor):
         return result
     return moved(result, x._layout.resolved, str(func), implicit=True)

@@ -7,6 +7,7 @@ from typing import NoReturn
 import torch
 
 from ..engine.handlers import handler
+from ..rules.call import BoundCall
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -25,7 +26,7 @@ _SPARSE = (
 
 
 @handler(*_SPARSE)
-def _sparse(_func: Op, _args: Args, _kwargs: Kwargs) -> NoReturn:
+def _sparse(call: BoundCall) -> NoReturn:
     raise NotImplementedError(
         "sharded tensors have no sparse form: use sparse=False for the embeddings (their gradients then lie like the table), "
         "or x.full_tensor() for a sparse tensor of your own"
@@ -33,7 +34,7 @@ def _sparse(_func: Op, _args: Args, _kwargs: Kwargs) -> NoReturn:
 
 
 @handler(aten._nested_tensor_from_tensor_list.default)
-def _nested(_func: Op, _args: Args, _kwargs: Kwargs) -> NoReturn:
+def _nested(call: BoundCall) -> NoReturn:
     raise NotImplementedError(
         "sharded tensors have no nested form: pad the sequences (torch.nn.utils.rnn.pad_sequence) and give a mask"
     )
@@ -47,7 +48,8 @@ def _nested(_func: Op, _args: Args, _kwargs: Kwargs) -> NoReturn:
     aten.quantize_per_channel.default,
     aten.to_mkldnn.default,
 )
-def _refused(func: Op, _args: Args, _kwargs: Kwargs) -> NoReturn:
+def _refused(call: BoundCall) -> NoReturn:
+    func = call.func
     raise NotImplementedError(
         f"{func} makes a tensor of another kind of memory, which cannot be sharded: call it on x.full_tensor() or on each of x.local_shards"
     )

@@ -6,6 +6,7 @@ import torch
 
 from ..engine.handlers import handler
 from ..engine.sharded import ShardedTensor
+from ..rules.call import BoundCall
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -25,7 +26,8 @@ def _can_share(keys: torch._C.DispatchKeySet, x: torch.Tensor, y: torch.Tensor) 
 
 
 @handler(_SHALLOW)
-def _can_share_below_autograd(_func: Op, args: Args, _kwargs: Kwargs) -> bool:
+def _can_share_below_autograd(call: BoundCall) -> bool:
+    args = call.args
     return isinstance(args[0], ShardedTensor) or not isinstance(args[1], ShardedTensor)
 
 

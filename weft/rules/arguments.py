@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
+import torch
+
+from .call import BoundCall
 from .factors import Dims
-from .registry import Call, Spec
 
 __all__ = ["arranged", "broadcast_into", "dim_set", "one_each", "position", "tensor_names"]
 
 
-def tensor_names(call: Call) -> Iterator[str]:
+def tensor_names(call: BoundCall) -> Iterator[str]:
     """The argument names of a call's tensors, in the order of `call.tensors`."""
     names = [argument.name for argument in call.func._schema.arguments]
     for name, value in (*zip(names, call.args, strict=False), *call.kwargs.items()):
-        if isinstance(value, Spec):
+        if isinstance(value, torch.Tensor):
             yield name
         elif isinstance(value, (list, tuple)):
-            yield from (name for item in value if isinstance(item, Spec))
+            yield from (name for item in value if isinstance(item, torch.Tensor))
 
 
-def arranged(call: Call, dims: Mapping[str, Dims]) -> tuple[Dims, ...]:
+def arranged(call: BoundCall, dims: Mapping[str, Dims]) -> tuple[Dims, ...]:
     """The dims of a call's tensors in their order, from the dims of its arguments."""
     return tuple(dims[name] for name in tensor_names(call))
 
 
-def position(call: Call, name: str) -> int | None:
+def position(call: BoundCall, name: str) -> int | None:
     """Where among a call's tensors an argument stands, or None when it is not given."""
     return next((i for i, given in enumerate(tensor_names(call)) if given == name), None)
 

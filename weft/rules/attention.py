@@ -9,8 +9,9 @@ import torch
 
 from ..sharding.placements import ReduceOp
 from .arguments import arranged, broadcast_into, tensor_names
+from .call import BoundCall
 from .factors import Dims, Factors
-from .registry import Call, Region, Rule, Spec, rules
+from .registry import Region, Rule, rules
 
 aten = torch.ops.aten
 
@@ -18,8 +19,8 @@ aten = torch.ops.aten
 class _Heads:
     """The factors of one attention call on tensors (batch, heads, length, features)."""
 
-    def __init__(self, call: Call) -> None:
-        query, key, value = (cast(Spec, call.arg(name)).shape for name in ("query", "key", "value"))
+    def __init__(self, call: BoundCall) -> None:
+        query, key, value = (call.tensor(name).shape for name in ("query", "key", "value"))
         groups = query[1] // key[1] if key[1] else 1
         self.sizes = {"b": query[0], "h": key[1], "g": groups, "q": query[2], "k": key[2], "e": query[3], "v": value[3]}
         self.whole = {"g", "k", "e", "v"}
@@ -34,32 +35,32 @@ class _Heads:
         self.scores: Dims = (("b",), heads, ("q",), ("k",))
         self.score_sizes = (query[0], query[1], query[2], key[2])
 
-    def mask(self, spec: Spec | None) -> Dims:
+    def mask(self, spec: torch.Tensor | None) -> Dims:
         return () if spec is None else broadcast_into(spec.shape, self.scores, self.score_sizes)
 
-    def named(self, call: Call) -> dict[str, Dims]:
+    def named(self, call: BoundCall) -> dict[str, Dims]:
         """The dims of the tensors that a kernel or its gradient takes, by name."""
         one: dict[str, Dims] = {"query": self.query, "key": self.key, "value": self.value}
         one |= dict.fromkeys(("out", "grad_out", "grad_out_"), self.out)
         one |= dict.fromkeys(("attn_mask", "attn_bias"), self.mask(_mask(call)))
         for name in ("philox_seed", "philox_offset", "cum_seq_q", "cum_seq_k"):
             spec = call.arg(name)
-            one[name] = ((),) * spec.ndim if isinstance(spec, Spec) else ()
+            one[name] = ((),) * spec.ndim if isinstance(spec, torch.Tensor) else ()
         rows = call.arg("logsumexp")
-        return one | ({"logsumexp": self.normalizers(rows)} if isinstance(rows, Spec) else {})
+        return one | ({"logsumexp": self.normalizers(rows)} if isinstance(rows, torch.Tensor) else {})
 
-    def normalizers(self, rows: Spec) -> Dims:
+    def normalizers(self, rows: torch.Tensor) -> Dims:
         """One number per query, or where a kernel rounds their count up, some more."""
         per_query = self.rows if self.is_exact(rows) else self.rows[:2]
         return (*per_query, *((),) * (rows.ndim - len(per_query)))
 
-    def is_exact(self, rows: Spec) -> bool:
+    def is_exact(self, rows: torch.Tensor) -> bool:
         return rows.shape[2] == self.sizes["q"]
 
 
-def _mask(call: Call) -> Spec | None:
+def _mask(call: BoundCall) -> torch.Tensor | None:
     given = call.arg("attn_mask") or call.arg("attn_bias")
-    return given if isinstance(given, Spec) and given.ndim else None
+    return given if isinstance(given, torch.Tensor) and given.ndim else None
 
 
 def _forward(rows: int | None, constants: Sequence[int], nothing: Sequence[int], count: int) -> Rule:
@@ -68,7 +69,7 @@ def _forward(rows: int | None, constants: Sequence[int], nothing: Sequence[int],
     `rows`: how many dims the normalizers have; None: (batch, heads, queries), and queries may be split.
     """
 
-    def factors(call: Call) -> Factors | None:
+    def factors(call: BoundCall) -> Factors | None:
         heads = _Heads(call)
         if cast(float, call.arg("dropout_p")) > 0 or call.arg("return_debug_mask"):
             return None
@@ -86,7 +87,7 @@ def _forward(rows: int | None, constants: Sequence[int], nothing: Sequence[int],
 def _backward(mask_gradient: bool = False) -> Rule:
     """The gradients of queries, keys and values; those of keys and values are sums over the queries."""
 
-    def factors(call: Call) -> Factors | None:
+    def factors(call: BoundCall) -> Factors | None:
         heads = _Heads(call)
         mask = _mask(call)
         if cast(float, call.arg("dropout_p")) > 0:
@@ -95,7 +96,7 @@ def _backward(mask_gradient: bool = False) -> Rule:
         if mask_gradient:
             wanted = cast("Sequence[bool]", call.arg("grad_input_mask"))[3]
             outputs += (heads.mask(mask) if wanted and mask is not None else None,)
-        whole = heads.whole if heads.is_exact(cast(Spec, call.arg("logsumexp"))) else heads.whole | {"q"}
+        whole = heads.whole if heads.is_exact(call.tensor("logsumexp")) else heads.whole | {"q"}
         inputs = arranged(call, heads.named(call))
         partial = frozenset(range(1, len(outputs)))
         return Factors(inputs, outputs, heads.sizes, frozenset(whole), linear=0, partial_outputs=partial)
@@ -103,14 +104,9 @@ def _backward(mask_gradient: bool = False) -> Rule:
     return Rule(factors, local=_efficient_backward_here) if mask_gradient else Rule(factors, of_nothing=ReduceOp.SUM)
 
 
-def _efficient_backward_here(
-    func: torch._ops.OpOverload,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-    inputs: Sequence[Region],
-    outputs: Sequence[Region],
-) -> object:
+def _efficient_backward_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
     """The kernel reads its own result as it wrote it: the features of all heads of a query side by side."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     out = cast(torch.Tensor, args[5]).transpose(1, 2).contiguous().transpose(1, 2)
     if out.numel():
         return func(*args[:5], out, *args[6:], **kwargs)
@@ -122,11 +118,11 @@ _MASKS: dict[object, Dims] = {None: (), 0: ((), ()), 1: (("b",), ()), 2: (("b",)
 """The dims of an encoder layer's mask by the number of its kind: for all sequences, of padding, for each score."""
 
 
-def _encoder_layer(call: Call) -> Factors | None:
+def _encoder_layer(call: BoundCall) -> Factors | None:
     """A whole layer in one kernel, where no gradient is asked for: batches are independent, weights are whole."""
     mask = call.arg("mask")
-    kind = call.arg("mask_type") if isinstance(mask, Spec) else None
-    if kind not in _MASKS or (isinstance(mask, Spec) and mask.ndim != len(_MASKS[kind])):
+    kind = call.arg("mask_type") if isinstance(mask, torch.Tensor) else None
+    if kind not in _MASKS or (isinstance(mask, torch.Tensor) and mask.ndim != len(_MASKS[kind])):
         return None
     dims = {name: ((),) * spec.ndim for name, spec in zip(tensor_names(call), call.tensors, strict=True)}
     source: Dims = (("b",), (), ())

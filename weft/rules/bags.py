@@ -9,8 +9,9 @@ import torch
 
 from .arguments import arranged, tensor_names
 from .bounds import Bound
+from .call import BoundCall
 from .factors import Dims, Factors
-from .registry import Call, Region, Rule, rules
+from .registry import Region, Rule, rules
 
 __all__ = ["LARGEST"]
 
@@ -20,7 +21,7 @@ _SUM, _MEAN, LARGEST = range(3)
 """torch's numbers for what is made of a bag; the place of the largest differs between features."""
 
 
-def _bagged(call: Call) -> Factors | None:
+def _bagged(call: BoundCall) -> Factors | None:
     """Beside the result, torch gives what depends on the bags only."""
     if call.arg("mode") == LARGEST or 0 in call.tensors[0].shape:
         return None
@@ -31,7 +32,7 @@ def _bagged(call: Call) -> Factors | None:
     return Factors(inputs, outputs, {"v": rows, "e": features}, repeated=repeated)
 
 
-def _bagged_backward(call: Call) -> Factors | None:
+def _bagged_backward(call: BoundCall) -> Factors | None:
     if call.arg("mode") == LARGEST or call.arg("sparse"):
         return None
     features: Dims = ((), ("e",))
@@ -39,24 +40,19 @@ def _bagged_backward(call: Call) -> Factors | None:
     return Factors(inputs, (features,), {"e": call.tensors[0].shape[1]}, linear=0)
 
 
-def _whole(call: Call) -> dict[str, Dims]:
+def _whole(call: BoundCall) -> dict[str, Dims]:
     return {name: ((),) * spec.ndim for name, spec in zip(tensor_names(call), call.tensors, strict=True)}
 
 
-def _rows(call: Call) -> tuple[Bound, ...]:
+def _rows(call: BoundCall) -> tuple[Bound, ...]:
     rows = call.tensors[0].shape[0]
     words = "index {index} of a bag is not in the valid range [0, {size})"
     return (Bound(1, 0, rows, error=RuntimeError, words=words),)
 
 
-def _bagged_here(
-    func: torch._ops.OpOverload,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-    inputs: Sequence[Region],
-    outputs: Sequence[Region],
-) -> object:
+def _bagged_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
     """The sums of the rows that are here: bags lose what others have of them, and nothing is said of that row."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     if inputs[0].is_whole(0):
         return func(*args, **kwargs)
     given = _by_name(func, args, kwargs)

@@ -132,12 +132,14 @@ class BoundCall:
         rank = self.tensors[0].dim() if rank is None else rank
         return [as_dim(dim, rank) for dim in self.integers(name)]
 
-    def replaced(self, **named: object) -> BoundCall:
-        """The same call with other arguments, by name.
+    def replaced(self, /, **named: object) -> BoundCall:
+        """The same call with other arguments, by name; itself where they are what it has.
 
         >>> BoundCall(torch.ops.aten.sum.dim_IntList, ("x", [0])).replaced(keepdim=True).args
         ('x', [0], True)
         """
+        if all(self.arg(name) is value for name, value in named.items()):
+            return self
         args, kwargs = list(self.args), dict(self.kwargs)
         places = _places(self.func)
         for name in sorted(named, key=lambda name: places[name][0]):

@@ -12,8 +12,9 @@ from typing import cast
 import torch
 
 from .arguments import arranged, one_each, position
+from .call import BoundCall
 from .factors import Dims, Factors
-from .registry import Call, Region, Rule, Spec, rules
+from .registry import Region, Rule, rules
 
 __all__ = ["convolution", "convolution_backward", "convolution_backward_here", "convolution_here"]
 
@@ -26,9 +27,9 @@ class _Convolution:
     `windowed`: the dims of space that may be split, counted from the first of space.
     """
 
-    def __init__(self, call: Call, windowed: AbstractSet[int] = frozenset()) -> None:
-        x, weight = cast(Spec, call.arg("input")).shape, cast(Spec, call.arg("weight")).shape
-        groups = cast(int, call.arg("groups"))
+    def __init__(self, call: BoundCall, windowed: AbstractSet[int] = frozenset()) -> None:
+        x, weight = call.tensor("input").shape, call.tensor("weight").shape
+        groups = call.integer("groups")
         space = len(weight) - 2
         inner, outer = (weight[0] // groups, weight[1]) if call.arg("transposed") else (weight[1], weight[0] // groups)
         self.batched = len(x) == len(weight)
@@ -50,7 +51,7 @@ def _grouped(groups: int, channels: str) -> tuple[str, ...]:
     return ("g", channels) if groups > 1 else (channels,)
 
 
-def convolution(call: Call, windowed: AbstractSet[int] = frozenset()) -> Factors:
+def convolution(call: BoundCall, windowed: AbstractSet[int] = frozenset()) -> Factors:
     """The factors of a convolution, of which some dims of space are read in windows."""
     conv = _Convolution(call, windowed)
     inputs = arranged(call, {"input": conv.input, "weight": conv.weight, "bias": conv.bias})
@@ -59,7 +60,7 @@ def convolution(call: Call, windowed: AbstractSet[int] = frozenset()) -> Factors
     return Factors(inputs, (conv.output,), conv.sizes, conv.whole, linear="each", added=added)
 
 
-def convolution_backward(call: Call, windowed: AbstractSet[int] = frozenset()) -> Factors:
+def convolution_backward(call: BoundCall, windowed: AbstractSet[int] = frozenset()) -> Factors:
     """The factors of its gradients; those of weight and bias are sums over space."""
     conv = _Convolution(call, windowed)
     named = {"grad_output": conv.output, "input": conv.input, "weight": conv.weight}
@@ -73,14 +74,9 @@ def convolution_backward(call: Call, windowed: AbstractSet[int] = frozenset()) -
 Given = tuple[object, ...]
 
 
-def convolution_here(
-    func: torch._ops.OpOverload,
-    args: Given,
-    kwargs: dict[str, object],
-    inputs: Sequence[Region],
-    outputs: Sequence[Region],
-) -> torch.Tensor:
+def convolution_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> torch.Tensor:
     """On one device; a convolution of no channels is its bias, where there is one."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, weight, bias = cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]", args[:3])
     if x.numel() and weight.numel():
         groups = _groups_here(args[8], bool(args[6]), x.shape, outputs[0].shape, weight)
@@ -98,14 +94,9 @@ def _groups_here(
     return (result if transposed else x)[1 - weight.dim()] // weight.shape[1]
 
 
-def convolution_backward_here(
-    func: torch._ops.OpOverload,
-    args: Given,
-    kwargs: dict[str, object],
-    inputs: Sequence[Region],
-    outputs: Sequence[Region],
-) -> Given:
+def convolution_backward_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> Given:
     """On one device; where it holds nothing of the input or the weight, only the bias has a gradient."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     grad, x, weight = cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor]", args[:3])
     mask = cast("Sequence[bool]", args[10])
     if grad.numel() and x.numel() and weight.numel():

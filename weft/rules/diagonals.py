@@ -8,22 +8,23 @@ from typing import cast
 import torch
 
 from ..sharding.placements import ReduceOp
+from .call import BoundCall
 from .factors import Factors
-from .registry import Call, Region, Rule, rules
+from .registry import Region, Rule, rules
 from .slicing import along, local_sizes, named, touching
 
 aten = torch.ops.aten
 _SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
 
 
-def _diagonal(call: Call) -> Factors:
+def _diagonal(call: BoundCall) -> Factors:
     rank = call.tensors[0].ndim
     dims = [along(call.arg("dim1"), rank), along(call.arg("dim2"), rank)]
     kept = [d for i, d in enumerate(named(rank)) if i not in dims]
     return touching(call, dims, [[*kept, ()]])
 
 
-def _diagonal_backward(call: Call) -> Factors:
+def _diagonal_backward(call: BoundCall) -> Factors:
     rank = len(cast("Sequence[int]", call.args[1]))
     first, second = sorted(along(call.arg(name), rank) for name in ("dim1", "dim2"))
     output = named(rank - 2)
@@ -32,7 +33,7 @@ def _diagonal_backward(call: Call) -> Factors:
     return touching(call, [rank - 2], [output], _SUMS)
 
 
-def _diag_embed(call: Call) -> Factors:
+def _diag_embed(call: BoundCall) -> Factors:
     rank = call.tensors[0].ndim + 1
     first, second = sorted(along(call.arg(name), rank) for name in ("dim1", "dim2"))
     output = named(rank - 2)
@@ -48,18 +49,13 @@ rules |= {
 }
 
 
-def _triangle(call: Call) -> Factors:
+def _triangle(call: BoundCall) -> Factors:
     return touching(call, [], [named(call.tensors[0].ndim)], _SUMS)
 
 
-def _local_triangle(
-    func: torch._ops.OpOverload,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-    regions: Sequence[Region],
-    _: Sequence[Region],
-) -> object:
+def _local_triangle(call: BoundCall, regions: Sequence[Region], _: Sequence[Region]) -> object:
     """On a box, the diagonal is further right by as much as the box begins further down than right."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     diagonal = cast(int, args[1] if len(args) > 1 else kwargs.get("diagonal", 0))
     down, right = regions[0].box[-2][0], regions[0].box[-1][0]
     return func(args[0], diagonal + down - right)

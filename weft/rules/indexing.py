@@ -15,8 +15,9 @@ from typing import cast
 import torch
 
 from .bounds import Bound
+from .call import BoundCall
 from .factors import Dims, Factors
-from .registry import Call, Region, Rule, Spec, rules
+from .registry import Region, Rule, rules
 from .slicing import along, named
 
 __all__ = ["Placed", "bounded", "bounds_of_each", "placed_dims"]
@@ -27,10 +28,10 @@ Args = tuple[object, ...]
 Kwargs = dict[str, object]
 
 
-def bounded(error: type[Exception], *, negative: bool = False) -> Callable[[Call], tuple[Bound, ...]]:
+def bounded(error: type[Exception], *, negative: bool = False) -> Callable[[BoundCall], tuple[Bound, ...]]:
     """What one index may be that counts along the dim before it: x, dim, index."""
 
-    def bounds(call: Call) -> tuple[Bound, ...]:
+    def bounds(call: BoundCall) -> tuple[Bound, ...]:
         shape = call.tensors[0].shape
         dim = along(call.args[1], len(shape))
         return (Bound(1, dim, shape[dim], -shape[dim] if negative else 0, error),)
@@ -38,7 +39,7 @@ def bounded(error: type[Exception], *, negative: bool = False) -> Callable[[Call
     return bounds
 
 
-def bounds_of_each(call: Call) -> tuple[Bound, ...]:
+def bounds_of_each(call: BoundCall) -> tuple[Bound, ...]:
     """What a list of indices may be, one for each dim or none."""
     shape = call.tensors[0].shape
     given = [d for d, index in enumerate(_specs(call.args[1])) if index is not None]
@@ -57,7 +58,7 @@ def _masked(result: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
     return torch.where(inside, result, torch.zeros((), dtype=result.dtype, device=result.device))
 
 
-def _index_select(call: Call) -> Factors | None:
+def _index_select(call: BoundCall) -> Factors | None:
     x, index = call.tensors
     dim = along(call.args[1], x.ndim)
     if not x.ndim or index.ndim != 1 or 0 in x.shape:
@@ -69,12 +70,13 @@ def _index_select(call: Call) -> Factors | None:
     return Factors((tuple(table), (("i",),)), (tuple(output),), sizes, linear=0)
 
 
-def _selected(call: Call) -> tuple[Bound, ...]:
+def _selected(call: BoundCall) -> tuple[Bound, ...]:
     dim = along(call.args[1], call.tensors[0].ndim)
     return bounded(RuntimeError if dim else IndexError)(call)  # torch has two kernels, which differ in that
 
 
-def _local_index_select(func: Op, args: Args, _: Kwargs, given: Sequence[Region], made: Sequence[Region]) -> object:
+def _local_index_select(call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> object:
+    func, args = call.func, call.args
     return _looked_up(func, args, given, made, along_dim=True)
 
 
@@ -91,7 +93,7 @@ def _looked_up(func: Op, args: Args, given: Sequence[Region], made: Sequence[Reg
     return _masked(func(x, dim, local), mask)
 
 
-def _embedding(call: Call) -> Factors | None:
+def _embedding(call: BoundCall) -> Factors | None:
     weight, indices = call.tensors
     if weight.ndim != 2 or 0 in weight.shape:
         return None
@@ -100,7 +102,8 @@ def _embedding(call: Call) -> Factors | None:
     return Factors(((("v",), ("e",)), places), ((*places, ("e",)),), sizes, linear=0)
 
 
-def _local_embedding(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Region], made: Sequence[Region]) -> object:
+def _local_embedding(call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     weight, indices = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     if given[0].is_whole(0):
         return func(*args, **kwargs)
@@ -110,11 +113,11 @@ def _local_embedding(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Regio
     return _masked(func(weight, local), inside.unsqueeze(-1))
 
 
-def _rows(call: Call) -> tuple[Bound, ...]:
+def _rows(call: BoundCall) -> tuple[Bound, ...]:
     return (Bound(1, 0, call.tensors[0].shape[0]),)
 
 
-def _embedding_backward(call: Call) -> Factors:
+def _embedding_backward(call: BoundCall) -> Factors:
     grad, indices = call.tensors
     places = tuple((f"i{k}",) for k in range(indices.ndim))
     sizes = {f"i{k}": s for k, s in enumerate(indices.shape)} | {"e": grad.shape[-1]}
@@ -144,7 +147,7 @@ def placed_dims(shapes: Sequence[Sequence[int]], dim: int) -> tuple[tuple[Dims, 
     return tuple(map(tuple, result)), sizes, frozenset(whole)
 
 
-def _gather(call: Call) -> Factors | None:
+def _gather(call: BoundCall) -> Factors | None:
     x, index = call.tensors
     if not x.ndim or x.ndim != index.ndim or 0 in x.shape:
         return None
@@ -152,7 +155,8 @@ def _gather(call: Call) -> Factors | None:
     return Factors((table, places), (places,), sizes, whole, linear=0)
 
 
-def _local_gather(func: Op, args: Args, _: Kwargs, given: Sequence[Region], made: Sequence[Region]) -> object:
+def _local_gather(call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> object:
+    func, args = call.func, call.args
     return _looked_up(func, args, given, made, along_dim=False)
 
 
@@ -167,7 +171,7 @@ rules |= {
 _COUNTED, _MASKS = (torch.int64, torch.int32), (torch.bool, torch.uint8)
 
 
-def _check_indices(indices: Sequence[Spec]) -> None:
+def _check_indices(indices: Sequence[torch.Tensor]) -> None:
     if any(index.dtype not in (*_COUNTED, *_MASKS) for index in indices):
         raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     try:
@@ -182,7 +186,7 @@ def _check_indices(indices: Sequence[Spec]) -> None:
 class Placed:
     """An advanced index: which dims of `x` it takes, and where its own dims stand in the result."""
 
-    def __init__(self, x: Spec, indices: Sequence[Spec | None]) -> None:
+    def __init__(self, x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> None:
         self.dims = [d for d, index in enumerate(indices) if index is not None]
         self.indices = [index for index in indices if index is not None]
         _check_indices(self.indices)
@@ -221,15 +225,15 @@ class Placed:
         return frozenset(f"d{d}" for d in self.dims)
 
 
-def _specs(given: object) -> list[Spec | None]:
-    return [each if isinstance(each, Spec) else None for each in cast("Sequence[object]", given)]
+def _specs(given: object) -> list[torch.Tensor | None]:
+    return [each if isinstance(each, torch.Tensor) else None for each in cast("Sequence[object]", given)]
 
 
-def _is_counted(indices: Sequence[Spec | None]) -> bool:
+def _is_counted(indices: Sequence[torch.Tensor | None]) -> bool:
     return all(index is None or index.dtype not in _MASKS for index in indices)
 
 
-def _index(call: Call) -> Factors | None:
+def _index(call: BoundCall) -> Factors | None:
     indices = _specs(call.args[1])
     if not _is_counted(indices) or len(indices) > call.tensors[0].ndim or 0 in call.tensors[0].shape:
         return None
@@ -237,7 +241,8 @@ def _index(call: Call) -> Factors | None:
     return Factors((tuple(placed.table), *placed.index_dims()), (tuple(placed.result),), placed.sizes, linear=0)
 
 
-def _local_indexed(func: Op, args: Args, _: Kwargs, given: Sequence[Region], made: Sequence[Region]) -> object:
+def _local_indexed(call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> object:
+    func, args = call.func, call.args
     x = cast(torch.Tensor, args[0])
     indices = list(cast("Sequence[torch.Tensor | None]", args[1]))
     cut = [d for d, index in enumerate(indices) if index is not None and not given[0].is_whole(d)]
@@ -254,7 +259,7 @@ def _local_indexed(func: Op, args: Args, _: Kwargs, given: Sequence[Region], mad
     result = cast(torch.Tensor, func(x, indices))
     assert inside is not None
     rank = max(index.dim() for index in indices if index is not None)
-    placed = Placed(Spec(tuple(x.shape), x.dtype), [i if i is None else Spec(tuple(i.shape), i.dtype) for i in indices])
+    placed = Placed(x, indices)
     after = result.dim() - rank - placed.at
     return _masked(result, inside.reshape(*inside.shape, *[1] * after))
 
@@ -262,7 +267,7 @@ def _local_indexed(func: Op, args: Args, _: Kwargs, given: Sequence[Region], mad
 rules[aten.index.Tensor] = rules[aten._unsafe_index.Tensor] = Rule(_index, local=_local_indexed, bounds=bounds_of_each)
 
 
-def _take(call: Call) -> Factors:
+def _take(call: BoundCall) -> Factors:
     x, index = call.tensors
     table = named(x.ndim)
     places = tuple((f"i{k}",) for k in range(index.ndim))

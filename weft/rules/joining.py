@@ -8,15 +8,16 @@ import torch
 
 from ..sharding.placements import ReduceOp
 from .arguments import one_each
+from .call import BoundCall
 from .factors import Factors
-from .registry import Call, Rule, rules
+from .registry import Rule, rules
 
 aten = torch.ops.aten
 
 _ALL_KINDS = frozenset(ReduceOp)
 
 
-def _cat(call: Call) -> Factors | None:
+def _cat(call: BoundCall) -> Factors | None:
     rank = call.tensors[0].ndim
     if not rank or any(spec.ndim != rank for spec in call.tensors):
         return None
@@ -29,7 +30,7 @@ def _cat(call: Call) -> Factors | None:
     return Factors((dims,) * len(call.tensors), (dims,), sizes, whole, linear="all", keeps=_ALL_KINDS)
 
 
-def _stack(call: Call) -> Factors:
+def _stack(call: BoundCall) -> Factors:
     rank = call.tensors[0].ndim
     dim = cast(int, call.arg("dim", 0)) % (rank + 1)
     names = [f"d{i}" for i in range(rank)]

@@ -11,8 +11,9 @@ import torch
 
 from ..sharding.placements import ReduceOp
 from .arguments import one_each
+from .call import BoundCall
 from .factors import Dims, Factors
-from .registry import Call, Rule, Spec, rules
+from .registry import Rule, rules
 
 aten = torch.ops.aten
 
@@ -20,7 +21,7 @@ aten = torch.ops.aten
 def _batched(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
     """The rule of an op on matrices: how many dims of each tensor, and of each result, belong to one matrix."""
 
-    def factors(call: Call) -> Factors | None:
+    def factors(call: BoundCall) -> Factors | None:
         ahead = {spec.shape[: spec.ndim - own] for spec, own in zip(call.tensors, inputs, strict=True)}
         if len(ahead) != 1:
             return None
@@ -38,7 +39,7 @@ def _ahead(shape: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) 
     return Factors(tuple(map(dims, inputs)), tuple(map(dims, outputs)), dict(zip(batch, shape, strict=True)))
 
 
-def _solve(call: Call) -> Factors | None:
+def _solve(call: BoundCall) -> Factors | None:
     """A matrix and right-hand sides, which are matrices or vectors."""
     matrix, given = call.tensors
     ahead = matrix.shape[:-2]
@@ -70,7 +71,7 @@ rules |= {
 class _Pairs:
     """The factors of the distances between two sets of points."""
 
-    def __init__(self, first: Spec, second: Spec) -> None:
+    def __init__(self, first: torch.Tensor, second: torch.Tensor) -> None:
         batch = [f"d{i}" for i in range(first.ndim - 2)]
         self.fit = first.shape[:-2] == second.shape[:-2]
         self.sizes = dict(zip(batch, first.shape, strict=False)) | {"p": first.shape[-2], "r": second.shape[-2]}
@@ -78,12 +79,12 @@ class _Pairs:
         self.distances = one_each([*batch, "p", "r"])
 
 
-def _cdist(call: Call) -> Factors | None:
+def _cdist(call: BoundCall) -> Factors | None:
     pairs = _Pairs(*call.tensors)
     return Factors((pairs.first, pairs.second), (pairs.distances,), pairs.sizes) if pairs.fit else None
 
 
-def _cdist_backward(call: Call) -> Factors | None:
+def _cdist_backward(call: BoundCall) -> Factors | None:
     """The gradient of the first points: a sum over the second ones."""
     _, first, second, _ = call.tensors
     pairs = _Pairs(first, second)

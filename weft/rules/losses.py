@@ -6,15 +6,15 @@ Here a loss is not yet averaged: a sum over split samples is a pending sum. `wef
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 
 from ..sharding.placements import ReduceOp
 from .arguments import arranged, one_each
+from .call import BoundCall
 from .factors import Dims, Factors
 from .pointwise import broadcast_dims
-from .registry import Call, Rule, Spec, rules
+from .registry import Rule, rules
 
 __all__ = ["ELEMENTWISE", "NONE", "SUM"]
 
@@ -33,7 +33,7 @@ ELEMENTWISE = (
 """Losses of pairs of elements, with their gradients."""
 
 
-def _elementwise(call: Call) -> Factors | None:
+def _elementwise(call: BoundCall) -> Factors | None:
     """A loss of each pair; a sum over all of them leaves out every dim."""
     inputs, output, sizes = broadcast_dims(tuple(spec.shape for spec in call.tensors))
     reduction = call.arg("reduction")
@@ -42,7 +42,7 @@ def _elementwise(call: Call) -> Factors | None:
     return Factors(inputs, (output if reduction == NONE else (),), sizes)
 
 
-def _elementwise_backward(call: Call) -> Factors | None:
+def _elementwise_backward(call: BoundCall) -> Factors | None:
     inputs, output, sizes = broadcast_dims(tuple(spec.shape for spec in call.tensors))
     if call.arg("reduction") not in (NONE, SUM):
         return None
@@ -57,8 +57,8 @@ for _forward, _backward in ELEMENTWISE:
 class _Classes:
     """The factors of a loss of samples that each pick one class: (n, c, …) beside (n, …), or (c) beside one target."""
 
-    def __init__(self, call: Call) -> None:
-        shape = cast(Spec, call.arg("self")).shape
+    def __init__(self, call: BoundCall) -> None:
+        shape = call.tensor("self").shape
         samples = ["n"] if len(shape) > 1 else []
         rest = [f"s{i}" for i in range(len(shape) - 2)]
         names = [*samples, "c", *rest]
@@ -66,13 +66,13 @@ class _Classes:
         self.all, self.one, self.classes = one_each(names), one_each([*samples, *rest]), one_each(["c"])
         self.named: dict[str, Dims] = {
             "self": self.all,
-            "target": self.one if cast(Spec, call.arg("target")).ndim else (),
+            "target": self.one if call.tensor("target").ndim else (),
             "weight": self.classes,
             "total_weight": (),
         }
 
 
-def _nll_loss(call: Call) -> Factors | None:
+def _nll_loss(call: BoundCall) -> Factors | None:
     if call.arg("reduction") not in (NONE, SUM):
         return None
     classes = _Classes(call)
@@ -87,11 +87,11 @@ def _nll_loss(call: Call) -> Factors | None:
     )
 
 
-def _nll_loss_backward(call: Call) -> Factors | None:
+def _nll_loss_backward(call: BoundCall) -> Factors | None:
     if call.arg("reduction") not in (NONE, SUM):
         return None
     classes = _Classes(call)
-    grad = classes.one if cast(Spec, call.arg("grad_output")).ndim else ()
+    grad = classes.one if call.tensor("grad_output").ndim else ()
     inputs = arranged(call, {**classes.named, "grad_output": grad})
     return Factors(inputs, (classes.all,), classes.sizes, frozenset({"c"}), linear=0)
 

@@ -9,8 +9,9 @@ import torch
 
 from ..sharding.placements import ReduceOp
 from .arguments import broadcast_into, one_each
+from .call import BoundCall
 from .factors import Factors, parse
-from .registry import Call, Rule, row, rules
+from .registry import Rule, row, rules
 
 aten = torch.ops.aten
 
@@ -19,7 +20,7 @@ def _added_to(notation: str) -> Rule:
     """The rule of a product that is added to a first tensor, which is broadcast to the result, and added once."""
     product = parse(notation)
 
-    def factors(call: Call) -> Factors:
+    def factors(call: BoundCall) -> Factors:
         first, *rest = call.tensors
         factors = product.meet([spec.shape for spec in rest])
         (output,) = factors.outputs
@@ -32,7 +33,7 @@ def _added_to(notation: str) -> Rule:
     return Rule(factors)
 
 
-def _linear(call: Call) -> Factors:
+def _linear(call: BoundCall) -> Factors:
     """`x @ w.T + b`: comes whole in inference mode."""
     x, weight, *bias = call.tensors
     lead = tuple((f"d{i}",) for i in range(x.ndim - 1))
@@ -44,7 +45,7 @@ def _linear(call: Call) -> Factors:
     return Factors(inputs, ((*lead, *out),), sizes, linear="each", added=frozenset({2} if bias else ()))
 
 
-def _matmul(call: Call) -> Factors:
+def _matmul(call: BoundCall) -> Factors:
     """Products of many dims, which are broadcast: comes whole in inference mode."""
     shapes = [spec.shape for spec in call.tensors]
     lead = [shape[:-2] if len(shape) > 1 else () for shape in shapes]
@@ -65,7 +66,7 @@ def _ends(shape: Sequence[int], names: Sequence[str]) -> Iterable[tuple[str, int
     return zip(names, shape[-len(names) :], strict=True)
 
 
-def _trilinear(call: Call) -> Factors:
+def _trilinear(call: BoundCall) -> Factors:
     """A product of three tensors, each with some dims of size 1 put in, summed over some dims."""
     new = [cast("Sequence[int]", call.arg(f"expand{k}")) for k in (1, 2, 3)]
     rank = call.tensors[0].ndim + len(new[0])

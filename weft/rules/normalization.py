@@ -13,14 +13,15 @@ import torch
 
 from ..sharding.placements import ReduceOp
 from .arguments import arranged, one_each
+from .call import BoundCall
 from .factors import Dims, Factors
-from .registry import Call, Rule, Spec, rules
+from .registry import Rule, rules
 
 aten = torch.ops.aten
 
 
 def _softmax(linear: bool) -> Rule:
-    def factors(call: Call) -> Factors:
+    def factors(call: BoundCall) -> Factors:
         spec = call.tensors[0]
         dims = one_each(f"d{i}" for i in range(spec.ndim))
         sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}
@@ -40,14 +41,14 @@ rules |= {
 }
 
 
-def _spec(call: Call, name: str) -> Spec:
-    return cast(Spec, call.arg(name))
+def _spec(call: BoundCall, name: str) -> torch.Tensor:
+    return call.tensor(name)
 
 
 class _Trailing:
     """The factors of a normalization over the last dims."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: BoundCall) -> None:
         shape = _spec(call, "input").shape
         lead = len(shape) - len(cast("Sequence[int]", call.arg("normalized_shape")))
         names = [f"d{i}" for i in range(len(shape))]
@@ -57,14 +58,14 @@ class _Trailing:
         self.statistic = one_each([*names[:lead], *[None] * (len(shape) - lead)])
 
 
-def _layer_norm(call: Call) -> Factors:
+def _layer_norm(call: BoundCall) -> Factors:
     trailing = _Trailing(call)
     inputs = arranged(call, {"input": trailing.all, "weight": trailing.scale, "bias": trailing.scale})
     statistics = (trailing.statistic,) * (len(call.func._schema.returns) - 1)
     return Factors(inputs, (trailing.all, *statistics), trailing.sizes, trailing.whole)
 
 
-def _layer_norm_backward(call: Call) -> Factors:
+def _layer_norm_backward(call: BoundCall) -> Factors:
     trailing = _Trailing(call)
     named: dict[str, Dims] = dict.fromkeys(("grad_out", "input"), trailing.all)
     named |= dict.fromkeys(("weight", "bias"), trailing.scale) | dict.fromkeys(("mean", "rstd"), trailing.statistic)
@@ -73,7 +74,7 @@ def _layer_norm_backward(call: Call) -> Factors:
 
 
 def _gradients(
-    call: Call, inputs: tuple[Dims, ...], grads: tuple[Dims, ...], sizes: dict[str, int], whole: frozenset[str]
+    call: BoundCall, inputs: tuple[Dims, ...], grads: tuple[Dims, ...], sizes: dict[str, int], whole: frozenset[str]
 ) -> Factors:
     """A backward op: the gradients that its mask asks for, linear in the first input, sums over what they lack."""
     mask = cast("Sequence[bool]", call.arg("output_mask"))
@@ -93,9 +94,9 @@ rules |= {
 class _Grouped:
     """The factors of a normalization over groups of channels: the channels are groups times what is in one."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: BoundCall) -> None:
         shape = _spec(call, "input").shape
-        groups = cast(int, call.arg("group"))
+        groups = call.integer("group")
         rest = [f"s{i}" for i in range(len(shape) - 2)]
         self.sizes = {"n": shape[0], "g": groups, "c": shape[1] // groups} | dict(zip(rest, shape[2:], strict=True))
         self.whole = frozenset({"c", *rest})
@@ -104,13 +105,13 @@ class _Grouped:
         self.statistic = one_each(["n", "g"])
 
 
-def _group_norm(call: Call) -> Factors:
+def _group_norm(call: BoundCall) -> Factors:
     grouped = _Grouped(call)
     inputs = arranged(call, {"input": grouped.all, "weight": grouped.scale, "bias": grouped.scale})
     return Factors(inputs, (grouped.all, grouped.statistic, grouped.statistic), grouped.sizes, grouped.whole)
 
 
-def _group_norm_backward(call: Call) -> Factors:
+def _group_norm_backward(call: BoundCall) -> Factors:
     grouped = _Grouped(call)
     named: dict[str, Dims] = dict.fromkeys(("grad_out", "input"), grouped.all) | {"weight": grouped.scale}
     named |= dict.fromkeys(("mean", "rstd"), grouped.statistic)
@@ -119,11 +120,11 @@ def _group_norm_backward(call: Call) -> Factors:
 
 
 def _local_groups(
-    call: Call, local: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
+    call: BoundCall, local: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """N, C and the number of groups on one device."""
     shape, names = _spec(call, "input").shape, [argument.name for argument in call.func._schema.arguments]
-    per_group = cast(int, call.arg("C")) // cast(int, call.arg("group"))
+    per_group = call.integer("C") // call.integer("group")
     values = {"N": shape[0], "C": shape[1], "HxW": math.prod(shape[2:]), "group": shape[1] // per_group}
     args = [values.get(name, value) for name, value in zip(names, call.args, strict=False)]
     return tuple(args), {name: values.get(name, value) for name, value in call.kwargs.items()}
@@ -138,7 +139,7 @@ rules |= {
 class _Channels:
     """The factors of a normalization of each channel over everything else."""
 
-    def __init__(self, call: Call, *, fixed: bool) -> None:
+    def __init__(self, call: BoundCall, *, fixed: bool) -> None:
         shape = _spec(call, "input").shape
         names = ["n", "c", *(f"s{i}" for i in range(len(shape) - 2))]
         self.sizes = dict(zip(names, shape, strict=True))
@@ -153,7 +154,7 @@ _PER_CHANNEL = ("weight", "bias", "running_mean", "running_var", "save_mean", "s
 def batch_norm_rule(*, backward: bool) -> Rule:
     """The rule of a batch norm: with the batch's own statistics it must be whole, with fixed ones it may be split."""
 
-    def factors(call: Call) -> Factors:
+    def factors(call: BoundCall) -> Factors:
         training = bool(call.arg("train" if backward else "training"))
         channels = _Channels(call, fixed=not training)
         named: dict[str, Dims] = dict.fromkeys(("grad_out", "input"), channels.all)

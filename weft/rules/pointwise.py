@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from ..sharding.placements import ReduceOp
+from .call import BoundCall
 from .factors import Dims, Factors
-from .registry import Call, Rule, rules
+from .registry import Rule, rules
 
 __all__ = ["broadcast_dims", "pointwise"]
 
@@ -53,10 +54,10 @@ FIRST = Linear(0)
 COPY = Linear(0, keeps=_ALL_KINDS)
 
 
-def pointwise(linear: Linear | Callable[[Call], Linear] = NOT) -> Rule:
+def pointwise(linear: Linear | Callable[[BoundCall], Linear] = NOT) -> Rule:
     """The rule of an elementwise op."""
 
-    def factors(call: Call) -> Factors:
+    def factors(call: BoundCall) -> Factors:
         inputs, output, sizes = broadcast_dims(tuple(spec.shape for spec in call.tensors))
         how = linear(call) if callable(linear) else linear
         outputs = (output,) * max(1, len(call.func._schema.returns))
@@ -65,31 +66,31 @@ def pointwise(linear: Linear | Callable[[Call], Linear] = NOT) -> Rule:
     return Rule(factors)
 
 
-def _numbers(how: Linear) -> Callable[[Call], Linear]:
+def _numbers(how: Linear) -> Callable[[BoundCall], Linear]:
     """`how`, unless truth values are among the inputs: their sum is an `or`, which is not linear."""
 
-    def chosen(call: Call) -> Linear:
+    def chosen(call: BoundCall) -> Linear:
         return NOT if any(spec.dtype is torch.bool for spec in call.tensors) else how
 
     return chosen
 
 
-def _added(call: Call) -> Linear:
+def _added(call: BoundCall) -> Linear:
     """A sum of tensors. A number beside a pending tensor must be added once, so that is not linear."""
     return _numbers(ALL)(call) if len(call.tensors) == 2 else NOT
 
 
-def _selected(call: Call) -> Linear:
+def _selected(call: BoundCall) -> Linear:
     """`where` picks from two tensors: linear in both together, the condition being the same everywhere."""
     numeric = len(call.tensors) == 3 and all(spec.dtype is not torch.bool for spec in call.tensors[1:])
     return Linear(1, frozenset({2})) if numeric else NOT
 
 
-def _filled(call: Call) -> Linear:
+def _filled(call: BoundCall) -> Linear:
     return Linear(0, frozenset({2})) if call.tensors[0].dtype is not torch.bool else NOT
 
 
-def _copied(call: Call) -> Linear:
+def _copied(call: BoundCall) -> Linear:
     """A copy keeps every reduction; a conversion keeps sums where it loses no digits of a contribution."""
     before, after = call.tensors[0].dtype, call.arg("dtype")
     if after is None or after is before:
@@ -105,7 +106,7 @@ def _is_smooth(dtype: torch.dtype) -> bool:
 
 _PRODUCT_ADDED = Linear("each", frozenset({0}))
 
-_LINEAR: dict[str, Linear | Callable[[Call], Linear]] = {
+_LINEAR: dict[str, Linear | Callable[[BoundCall], Linear]] = {
     "add.Tensor add_.Tensor sub.Tensor sub_.Tensor rsub.Tensor": _added,
     "lerp.Scalar lerp_.Scalar": _numbers(ALL),
     "lerp.Tensor lerp_.Tensor": _numbers(Linear(0, frozenset({1}))),

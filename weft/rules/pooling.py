@@ -12,8 +12,9 @@ import torch
 
 from ..sharding.placements import ReduceOp
 from .arguments import one_each
+from .call import BoundCall
 from .factors import Factors
-from .registry import Call, Rule, rules
+from .registry import Rule, rules
 
 __all__ = ["pooling"]
 
@@ -23,14 +24,14 @@ aten = torch.ops.aten
 def _over_space(space: int, *, linear: bool) -> Rule:
     """The rule of an op on (…, space): the dims ahead of space are those of every tensor."""
 
-    def factors(call: Call) -> Factors | None:
+    def factors(call: BoundCall) -> Factors | None:
         return pooling(call, space, linear=linear)
 
     return Rule(factors, _local_sizes, of_nothing=ReduceOp.SUM)
 
 
 def pooling(
-    call: Call, space: int, windowed: AbstractSet[int] = frozenset(), *, linear: bool = False
+    call: BoundCall, space: int, windowed: AbstractSet[int] = frozenset(), *, linear: bool = False
 ) -> Factors | None:
     """The factors of an op on (…, space), of which some dims of space are read in windows."""
     shape = call.tensors[0].shape
@@ -45,7 +46,7 @@ def pooling(
 
 
 def _local_sizes(
-    call: Call, local: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
+    call: BoundCall, local: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """A whole input's size is said by some gradients: on one device, it is what the result will be."""
     names = [argument.name for argument in call.func._schema.arguments]

@@ -8,8 +8,9 @@ from typing import cast
 import torch
 
 from .arguments import arranged, tensor_names
+from .call import BoundCall
 from .factors import Dims, Factors
-from .registry import Call, Region, Rule, rules
+from .registry import Region, Rule, rules
 
 aten = torch.ops.aten
 
@@ -23,17 +24,17 @@ _DIMS: dict[str, Dims] = {
 }
 
 
-def _layer(call: Call) -> Factors | None:
+def _layer(call: BoundCall) -> Factors | None:
     return _factors(call, (_STEPS, _STATE, _STATE, ((),)), repeated=frozenset({(_NOTES, "b")}))
 
 
-def _layer_backward(call: Call) -> Factors | None:
+def _layer_backward(call: BoundCall) -> Factors | None:
     """The gradients of weights are sums over the batch."""
     outputs: tuple[Dims, ...] = (_STEPS, ((), ()), ((), ()), ((),), ((),), _STATE, _STATE)
     return _factors(call, outputs, partial_outputs=frozenset(range(1, 5)))
 
 
-def _factors(call: Call, outputs: tuple[Dims, ...], **options: frozenset[object]) -> Factors | None:
+def _factors(call: BoundCall, outputs: tuple[Dims, ...], **options: frozenset[object]) -> Factors | None:
     if call.arg("batch_sizes"):
         return None
     whole = {name: ((),) * spec.ndim for name, spec in zip(tensor_names(call), call.tensors, strict=True)}
@@ -41,14 +42,9 @@ def _factors(call: Call, outputs: tuple[Dims, ...], **options: frozenset[object]
     return Factors(inputs, outputs, {"b": call.tensors[0].shape[1]}, **options)  # type: ignore[arg-type]
 
 
-def _layer_here(
-    func: torch._ops.OpOverload,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-    inputs: Sequence[Region],
-    outputs: Sequence[Region],
-) -> object:
+def _layer_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
     """What the kernel notes is of this device's sequences only: nobody else can use it, and it is not kept."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(torch.Tensor, args[0])
     notes = x.new_empty(outputs[_NOTES].shape, dtype=torch.uint8)
     if not x.numel():
@@ -56,14 +52,9 @@ def _layer_here(
     return (*func(x.contiguous(), *args[1:], **kwargs)[:_NOTES], notes)
 
 
-def _layer_backward_here(
-    func: torch._ops.OpOverload,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-    inputs: Sequence[Region],
-    outputs: Sequence[Region],
-) -> object:
+def _layer_backward_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
     """The kernel's notes are made again, of the sequences that this device has."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(torch.Tensor, args[0])
     if not x.numel():
         return tuple(x.new_zeros(region.shape) for region in outputs)

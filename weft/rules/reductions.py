@@ -6,8 +6,9 @@ import torch
 
 from ..sharding.placements import ReduceOp
 from .arguments import dim_set
+from .call import BoundCall
 from .factors import Factors
-from .registry import Call, Rule, rules
+from .registry import Rule, rules
 
 __all__ = ["reduction"]
 
@@ -23,7 +24,7 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
     `keeps`: the pending reductions that pass through; of truth values none does, unless `bools`.
     """
 
-    def factors(call: Call) -> Factors:
+    def factors(call: BoundCall) -> Factors:
         spec = call.tensors[0]
         dims = dim_set(call.arg("dim"), spec.ndim)
         keepdim = bool(call.arg("keepdim", False))
@@ -46,7 +47,7 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
 def scan(linear: bool = False) -> Rule:
     """The rule of an op that goes along one dim, which must be whole, and keeps the shape."""
 
-    def factors(call: Call) -> Factors:
+    def factors(call: BoundCall) -> Factors:
         spec = call.tensors[0]
         dims = tuple((f"d{i}",) for i in range(spec.ndim))
         whole = frozenset(f"d{i}" for i in dim_set(call.arg("dim"), spec.ndim))

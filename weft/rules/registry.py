@@ -10,21 +10,19 @@ import torch
 from ..sharding.geometry import Box
 from ..sharding.placements import ReduceOp
 from .bounds import Bound
+from .call import Args, BoundCall, Kwargs
 from .factors import Factors, parse
 
-__all__ = ["Call", "Rule", "register_rule", "rule_for", "rules"]
-
-Arg = object
+__all__ = ["Region", "Rule", "Spec", "register_rule", "rule_for", "rules"]
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a rule sees of a tensor: its shape and dtype."""
+    """What is known of a result before it is there: its shape and dtype, and the strides that plain torch gives it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     strides: tuple[int, ...] | None = None
-    """Of results, those that plain torch gives them; rules see none."""
 
     @property
     def ndim(self) -> int:
@@ -32,32 +30,8 @@ class Spec:
         return len(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An op call as rules see it: tensors stand as `Spec`s, also inside lists."""
-
-    func: torch._ops.OpOverload
-    args: tuple[object, ...]
-    kwargs: dict[str, object]
-    tensors: tuple[Spec, ...]
-    """All tensors of args and kwargs, in order."""
-
-    def arg(self, name: str, default: object = None) -> object:
-        """An argument by its name in the op's schema."""
-        for i, argument in enumerate(self.func._schema.arguments):
-            if argument.name == name:
-                if i < len(self.args):
-                    return self.args[i]
-                if name in self.kwargs:
-                    return self.kwargs[name]
-                return argument.default_value if argument.has_default_value() else default
-        return default
-
-
-LocalArgs = Callable[
-    ["Call", Sequence[tuple[int, ...]], Sequence[tuple[int, ...]]], tuple[tuple[object, ...], dict[str, object]]
-]
-"""(call, local input shapes, local output shapes) -> the args and kwargs to run on one device, tensors still as Specs."""
+LocalArgs = Callable[[BoundCall, Sequence[tuple[int, ...]], Sequence[tuple[int, ...]]], tuple[Args, Kwargs]]
+"""(call on one device, its input shapes, its output shapes) -> the args and kwargs to run there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +52,15 @@ class Region:
         return self.box[dim] == (0, self.whole[dim])
 
 
-Local = Callable[
-    [torch._ops.OpOverload, tuple[object, ...], dict[str, object], Sequence[Region], Sequence[Region]],
-    object,
-]
-"""(op, args, kwargs, regions of the input tensors, regions of the outputs) -> what the op gives on one device."""
+Local = Callable[[BoundCall, Sequence[Region], Sequence[Region]], object]
+"""(call on one device, regions of its tensors, regions of the outputs) -> what the op gives there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How an op may be split: its factors, and how its other arguments change on one device."""
 
-    factors: Callable[[Call], Factors | None]
+    factors: Callable[[BoundCall], Factors | None]
     """None: this call cannot be said in factors; it runs on replicas."""
     local_args: LocalArgs | None = None
     local: Local | None = None
@@ -101,7 +72,7 @@ class Rule:
 
     It is for devices that have nothing of a whole that is something: what there is of nothing at all, torch says.
     """
-    bounds: Callable[[Call], tuple[Bound, ...]] | None = None
+    bounds: Callable[[BoundCall], tuple[Bound, ...]] | None = None
     """What the indices among the tensors may be; None: it has none."""
 
 
@@ -116,7 +87,7 @@ def rule_for(func: torch._ops.OpOverload) -> Rule | None:
 def row(text: str, **options: object) -> Rule:
     """A rule from one row of factor notation."""
     notation = parse(text)
-    return Rule(lambda call: notation.meet([spec.shape for spec in call.tensors], **options))
+    return Rule(lambda call: notation.meet([x.shape for x in call.tensors], **options))
 
 
 def register_rule(op: torch._ops.OpOverload | torch._ops.OpOverloadPacket, notation: str, **options: object) -> None:

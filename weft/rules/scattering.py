@@ -12,9 +12,10 @@ from typing import cast
 
 import torch
 
+from .call import BoundCall
 from .factors import Factors
 from .indexing import Placed, bounded, bounds_of_each, placed_dims
-from .registry import Call, Region, Rule, Spec, rules
+from .registry import Region, Rule, rules
 from .slicing import along, named
 
 aten = torch.ops.aten
@@ -26,7 +27,7 @@ Kwargs = dict[str, object]
 def _scatter(*, adds: bool) -> Rule:
     """x, dim, index and a source or a value; without adding, the order of writes matters, so the index is whole."""
 
-    def factors(call: Call) -> Factors | None:
+    def factors(call: BoundCall) -> Factors | None:
         x = call.tensors[0]
         if not x.ndim or 0 in x.shape or any(spec.ndim != x.ndim for spec in call.tensors):
             return None
@@ -38,7 +39,8 @@ def _scatter(*, adds: bool) -> Rule:
     return Rule(factors, local=_local_scatter, bounds=bounded(RuntimeError))
 
 
-def _local_scatter(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Region], _: Sequence[Region]) -> object:
+def _local_scatter(call: BoundCall, given: Sequence[Region], _: Sequence[Region]) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, index = cast(torch.Tensor, args[0]), cast(torch.Tensor, args[2])
     dim = along(args[1], x.dim())
     if given[0].is_whole(dim):
@@ -62,7 +64,7 @@ rules[aten.scatter_add.default] = rules[aten.scatter_add_.default] = _scatter(ad
 def _index_written(error: type[Exception], *, adds: bool = False, negative: bool = False) -> Rule:
     """x, dim, a 1-d index, and a source or a value; what torch raises for an index out of range, and if it may be negative."""
 
-    def factors(call: Call) -> Factors | None:
+    def factors(call: BoundCall) -> Factors | None:
         x, index = call.tensors[:2]
         dim = along(call.args[1], x.ndim)
         if not x.ndim or index.ndim != 1 or 0 in x.shape:
@@ -84,7 +86,8 @@ def _index_written(error: type[Exception], *, adds: bool = False, negative: bool
     return Rule(factors, local=_local_index_written, bounds=bounded(error, negative=negative))
 
 
-def _local_index_written(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Region], _: Sequence[Region]) -> object:
+def _local_index_written(call: BoundCall, given: Sequence[Region], _: Sequence[Region]) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, index = cast(torch.Tensor, args[0]), cast(torch.Tensor, args[2])
     dim = along(args[1], x.dim())
     if given[0].is_whole(dim):
@@ -105,9 +108,9 @@ for _overload in ("int_Scalar", "int_Tensor"):
     rules[getattr(aten.index_fill_, _overload)] = _index_written(IndexError, negative=True)
 
 
-def _index_put(call: Call) -> Factors | None:
+def _index_put(call: BoundCall) -> Factors | None:
     x, values = call.tensors[0], call.tensors[-1]
-    indices = [each if isinstance(each, Spec) else None for each in cast("Sequence[object]", call.args[1])]
+    indices = [each if isinstance(each, torch.Tensor) else None for each in cast("Sequence[object]", call.args[1])]
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return None
     if len(indices) > x.ndim or 0 in x.shape:
@@ -132,7 +135,8 @@ def _index_put(call: Call) -> Factors | None:
     return Factors(inputs, (tuple(placed.table),), placed.sizes, linear=len(inputs) - 1, added=frozenset({0}))
 
 
-def _local_index_put(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Region], _: Sequence[Region]) -> object:
+def _local_index_put(call: BoundCall, given: Sequence[Region], _: Sequence[Region]) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, values = cast("tuple[torch.Tensor, torch.Tensor]", (args[0], args[2]))
     indices = list(cast("Sequence[torch.Tensor | None]", args[1]))
     cut = [d for d, index in enumerate(indices) if index is not None and not given[0].is_whole(d)]
@@ -147,7 +151,7 @@ def _local_index_put(func: Op, args: Args, kwargs: Kwargs, given: Sequence[Regio
         index = torch.where(index < 0, index + given[0].whole[d], index)
         inside = inside & (index >= start) & (index < stop)
         local.append(index - start)
-    placed = Placed(Spec(tuple(x.shape), x.dtype), [i if i is None else Spec(tuple(i.shape), i.dtype) for i in indices])
+    placed = Placed(x, indices)
     kept = [size for d, size in enumerate(x.shape) if d not in taken]
     before = placed.at
     values = values.expand([*kept[:before], *inside.shape, *kept[before:]])

@@ -8,8 +8,9 @@ from typing import cast
 import torch
 
 from ..sharding.placements import ReduceOp
+from .call import BoundCall
 from .factors import Dims, Factors
-from .registry import Call, Region, Rule, rules
+from .registry import Region, Rule, rules
 
 __all__ = ["along", "local_sizes", "named", "touching"]
 
@@ -29,7 +30,7 @@ def along(dim: object, rank: int) -> int:
 
 
 def touching(
-    call: Call,
+    call: BoundCall,
     touched: Sequence[int],
     outputs: Sequence[Sequence[tuple[str, ...]]],
     keeps: frozenset[ReduceOp] = _ALL_KINDS,
@@ -46,7 +47,7 @@ def touching(
 def _one_dim(*, gone: bool = False, name: str = "dim", keeps: frozenset[ReduceOp] = _ALL_KINDS) -> Rule:
     """An op along one dim, which it removes or gives another size."""
 
-    def factors(call: Call) -> Factors:
+    def factors(call: BoundCall) -> Factors:
         rank = call.tensors[0].ndim
         dim = along(call.arg(name), rank)
         output = named(rank)
@@ -56,7 +57,7 @@ def _one_dim(*, gone: bool = False, name: str = "dim", keeps: frozenset[ReduceOp
     return Rule(factors)
 
 
-def _slice(call: Call) -> Factors:
+def _slice(call: BoundCall) -> Factors:
     spec = call.tensors[0]
     dim = along(call.arg("dim"), spec.ndim)
     first, last, _ = slice(cast("int | None", call.arg("start")), cast("int | None", call.arg("end"))).indices(
@@ -69,7 +70,7 @@ def _slice(call: Call) -> Factors:
     return touching(call, [dim], [output])
 
 
-def _unfold(call: Call) -> Factors:
+def _unfold(call: BoundCall) -> Factors:
     rank = call.tensors[0].ndim
     dim = along(call.args[1], rank)
     output = named(rank)
@@ -77,10 +78,10 @@ def _unfold(call: Call) -> Factors:
     return touching(call, [dim] if rank else [], [[*output, ()]])
 
 
-def _several(count: Callable[[Call, int], int], *, gone: bool = False) -> Rule:
+def _several(count: Callable[[BoundCall, int], int], *, gone: bool = False) -> Rule:
     """An op that gives the parts of a dim."""
 
-    def factors(call: Call) -> Factors:
+    def factors(call: BoundCall) -> Factors:
         rank = call.tensors[0].ndim
         dim = along(call.arg("dim"), rank)
         output = named(rank)
@@ -90,7 +91,7 @@ def _several(count: Callable[[Call, int], int], *, gone: bool = False) -> Rule:
     return Rule(factors)
 
 
-def _parts(call: Call, dim: int) -> int:
+def _parts(call: BoundCall, dim: int) -> int:
     size = call.tensors[0].shape[dim]
     given = call.args[1]
     if isinstance(given, (list, tuple)):
@@ -117,7 +118,7 @@ def local_sizes(position: int) -> Callable[..., tuple[tuple[object, ...], dict[s
     """The sizes of the result that stand at a position of the arguments, as one device needs them."""
 
     def local(
-        call: Call, _: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
+        call: BoundCall, _: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
         return (*call.args[:position], list(out[0]), *call.args[position + 1 :]), call.kwargs
 
@@ -127,7 +128,7 @@ def local_sizes(position: int) -> Callable[..., tuple[tuple[object, ...], dict[s
 def _placed_back(name: str, *, is_new: bool) -> Rule:
     """The gradient of taking part of a dim (or, new, one index of it): zeros around it."""
 
-    def factors(call: Call) -> Factors:
+    def factors(call: BoundCall) -> Factors:
         rank = len(cast("Sequence[int]", call.args[1]))
         dim = along(call.arg(name), rank)
         output = named(call.tensors[0].ndim)
@@ -142,7 +143,7 @@ def _placed_back(name: str, *, is_new: bool) -> Rule:
     return Rule(factors, local_sizes(1))
 
 
-def _unfold_backward(call: Call) -> Factors:
+def _unfold_backward(call: BoundCall) -> Factors:
     rank = len(cast("Sequence[int]", call.args[1]))
     dim = along(call.args[2], rank)
     output = named(rank)
@@ -160,7 +161,7 @@ rules |= {
 def _scattered(*, is_new: bool) -> Rule:
     """A tensor with part of a dim (or, new, one index of it) taken from another."""
 
-    def factors(call: Call) -> Factors | None:
+    def factors(call: BoundCall) -> Factors | None:
         spec = call.tensors[0]
         dim = along(call.arg("dim"), spec.ndim)
         shape = list(spec.shape)
@@ -198,36 +199,36 @@ rules |= {
 }
 
 
-def _dims_whole(call: Call, dims: Sequence[int], keeps: frozenset[ReduceOp] = _ALL_KINDS) -> Factors:
+def _dims_whole(call: BoundCall, dims: Sequence[int], keeps: frozenset[ReduceOp] = _ALL_KINDS) -> Factors:
     """An op that changes along some dims and nowhere else."""
     output = [() if i in dims else d for i, d in enumerate(named(call.tensors[0].ndim))]
     return touching(call, dims, [output], keeps)
 
 
-def _listed(call: Call, name: str) -> list[int]:
+def _listed(call: BoundCall, name: str) -> list[int]:
     rank = call.tensors[0].ndim
     given = call.arg(name)
     return [along(dim, rank) for dim in cast("Sequence[int]", given if isinstance(given, (list, tuple)) else [given])]
 
 
-def _roll(call: Call) -> Factors:
+def _roll(call: BoundCall) -> Factors:
     dims = _listed(call, "dims") or list(range(call.tensors[0].ndim))
     return _dims_whole(call, dims)
 
 
-def _rot90(call: Call) -> Factors:
+def _rot90(call: BoundCall) -> Factors:
     dims = _listed(call, "dims")
     return _dims_whole(call, dims)
 
 
-def _pad(call: Call) -> Factors:
+def _pad(call: BoundCall) -> Factors:
     pad = cast("Sequence[int]", call.args[1])
     rank = call.tensors[0].ndim
     dims = [rank - 1 - i // 2 for i in range(len(pad)) if pad[i]]
     return _dims_whole(call, sorted(set(dims)))
 
 
-def _repeat(call: Call) -> Factors:
+def _repeat(call: BoundCall) -> Factors:
     repeats = cast("Sequence[int]", call.args[1])
     rank = call.tensors[0].ndim
     new = len(repeats) - rank
@@ -239,7 +240,7 @@ def _repeat(call: Call) -> Factors:
 def _last_dims(count: int) -> Rule:
     """An op on the last dims, whose other tensors (a gradient first) are laid out alike."""
 
-    def factors(call: Call) -> Factors:
+    def factors(call: BoundCall) -> Factors:
         spec = call.tensors[0]
         dims = range(spec.ndim - count, spec.ndim)
         output = tuple(() if i in dims else d for i, d in enumerate(named(spec.ndim)))
@@ -258,14 +259,9 @@ def _last_dims(count: int) -> Rule:
     return Rule(factors, local=_local_of_last_dims)
 
 
-def _local_of_last_dims(
-    func: torch._ops.OpOverload,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-    _: Sequence[Region],
-    made: Sequence[Region],
-) -> object:
+def _local_of_last_dims(call: BoundCall, _: Sequence[Region], made: Sequence[Region]) -> object:
     """Torch refuses to pad where there are no rows."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(torch.Tensor, args[0])
     return func(*args, **kwargs) if x.numel() else x.new_zeros(made[0].shape)
 

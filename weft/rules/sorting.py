@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from .call import BoundCall
 from .factors import Factors
-from .registry import Call, Rule, rules
+from .registry import Rule, rules
 from .slicing import along, named
 
 aten = torch.ops.aten
@@ -14,7 +15,7 @@ aten = torch.ops.aten
 def _ordering(*, keepdim: bool | None = True, outputs: int = 2) -> Rule:
     """Values and indices along a dim; keepdim None: the call says whether the dim stays."""
 
-    def factors(call: Call) -> Factors | None:
+    def factors(call: BoundCall) -> Factors | None:
         x = call.tensors[0]
         if 0 in x.shape:
             return None  # what there is of nothing, or that there is none, torch says
@@ -42,7 +43,7 @@ rules |= {
 }
 
 
-def _searched(call: Call) -> Factors | None:
+def _searched(call: BoundCall) -> Factors | None:
     """A sorted sequence, whole along its last dim, and values that may be split; rows of both go together."""
     first, second = call.tensors[:2]
     sequence, values = (second, first) if call.func is aten.bucketize.Tensor else (first, second)

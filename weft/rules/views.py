@@ -11,8 +11,9 @@ from typing import cast
 import torch
 
 from ..sharding.placements import ReduceOp
+from .call import BoundCall
 from .factors import Dims, Factors
-from .registry import Call, Region, Rule, rules
+from .registry import Region, Rule, rules
 
 __all__ = ["common_cuts", "reshape_dims", "reshape_groups"]
 
@@ -104,7 +105,7 @@ def _assigned(run: Sequence[int], names: Sequence[tuple[str, int]]) -> list[tupl
     return result
 
 
-def _reshape(call: Call) -> Factors:
+def _reshape(call: BoundCall) -> Factors:
     shape = call.tensors[0].shape
     size = [int(s) for s in cast("Sequence[int]", call.args[1])]
     if -1 in size:
@@ -115,7 +116,7 @@ def _reshape(call: Call) -> Factors:
 
 
 def _local_size(
-    call: Call, _: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
+    call: BoundCall, _: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     return (call.args[0], list(out[0]), *call.args[2:]), call.kwargs
 
@@ -128,7 +129,7 @@ def _numbered(rank: int) -> list[tuple[str, ...]]:
     return [(f"d{i}",) for i in range(rank)]
 
 
-def _renamed(call: Call, output: Sequence[tuple[str, ...]]) -> Factors:
+def _renamed(call: BoundCall, output: Sequence[tuple[str, ...]]) -> Factors:
     spec = call.tensors[0]
     sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}
     return Factors((tuple(_numbered(spec.ndim)),), (tuple(output),), sizes, linear=0, keeps=_ALL_KINDS)
@@ -138,14 +139,14 @@ def _dim(value: object, rank: int) -> int:
     return cast(int, value) % rank if rank else 0
 
 
-def _permute(call: Call) -> Factors | None:
+def _permute(call: BoundCall) -> Factors | None:
     rank = call.tensors[0].ndim
     dims = _numbered(rank)
     output = [dims[_dim(d, rank)] for d in cast("Sequence[int]", call.args[1])]
     return _renamed(call, output) if sorted(output) == sorted(dims) else None
 
 
-def _transpose(call: Call) -> Factors:
+def _transpose(call: BoundCall) -> Factors:
     rank = call.tensors[0].ndim
     dims = _numbered(rank)
     a, b = (_dim(call.args[1], rank), _dim(call.args[2], rank)) if len(call.args) > 1 else (0, rank - 1)
@@ -154,14 +155,14 @@ def _transpose(call: Call) -> Factors:
     return _renamed(call, dims)
 
 
-def _unsqueeze(call: Call) -> Factors:
+def _unsqueeze(call: BoundCall) -> Factors:
     rank = call.tensors[0].ndim
     dims = _numbered(rank)
     dims.insert(_dim(call.args[1], rank + 1), ())
     return _renamed(call, dims)
 
 
-def _squeeze(call: Call) -> Factors:
+def _squeeze(call: BoundCall) -> Factors:
     spec = call.tensors[0]
     named = call.args[1] if len(call.args) > 1 else range(spec.ndim)
     wanted = {
@@ -175,18 +176,13 @@ def _squeeze(call: Call) -> Factors:
     return Factors(plain.inputs, plain.outputs, plain.sizes, whole, linear=0, keeps=_ALL_KINDS)
 
 
-def _local_squeeze(
-    _func: torch._ops.OpOverload,
-    args: tuple[object, ...],
-    _kwargs: dict[str, object],
-    _inputs: Sequence[Region],
-    outputs: Sequence[Region],
-) -> object:
+def _local_squeeze(call: BoundCall, _inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
     """Only what has size 1 in the whole goes away, not what happens to have it here."""
+    args = call.args
     return cast(torch.Tensor, args[0]).view(outputs[0].shape)
 
 
-def _view_dtype(call: Call) -> Factors:
+def _view_dtype(call: BoundCall) -> Factors:
     spec = call.tensors[0]
     dims = _numbered(spec.ndim)
     sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}
@@ -197,18 +193,18 @@ def _view_dtype(call: Call) -> Factors:
     return Factors((tuple(dims),), (tuple(output),), sizes, whole)
 
 
-def _view_as_real(call: Call) -> Factors:
+def _view_as_real(call: BoundCall) -> Factors:
     # The parts of a product are not the products of the parts, and complex numbers have no largest.
     return replace(_renamed(call, [*_numbered(call.tensors[0].ndim), ()]), keeps=_SUMS)
 
 
-def _view_as_complex(call: Call) -> Factors:
+def _view_as_complex(call: BoundCall) -> Factors:
     spec = call.tensors[0]
     plain = _renamed(call, _numbered(spec.ndim)[:-1])
     return replace(plain, whole=frozenset({f"d{spec.ndim - 1}"}), keeps=_SUMS)
 
 
-def _expand(call: Call) -> Factors:
+def _expand(call: BoundCall) -> Factors:
     spec = call.tensors[0]
     size = [int(s) for s in cast("Sequence[int]", call.args[1])]
     new = len(size) - spec.ndim

@@ -14,13 +14,14 @@ import torch
 
 from ..sharding.placements import ReduceOp
 from .arguments import arranged, one_each
+from .call import BoundCall
 from .factors import Dims, Factors
-from .registry import Call, Rule, Spec, rules
+from .registry import Rule, rules
 
 aten = torch.ops.aten
 
 
-def _columns(call: Call) -> Factors:
+def _columns(call: BoundCall) -> Factors:
     """Windows as columns, and back: the channels of all places of a window stand in one dim."""
     shape = call.tensors[0].shape
     window = math.prod(cast("Sequence[int]", call.arg("kernel_size")))
@@ -38,8 +39,8 @@ def _columns(call: Call) -> Factors:
 class _Points:
     """The factors of samples of an image at points."""
 
-    def __init__(self, call: Call) -> None:
-        shape, points = cast(Spec, call.arg("input")).shape, cast(Spec, call.arg("grid")).shape[1:-1]
+    def __init__(self, call: BoundCall) -> None:
+        shape, points = call.tensor("input").shape, call.tensor("grid").shape[1:-1]
         places = [f"p{i}" for i in range(len(points))]
         self.sizes = {"n": shape[0], "c": shape[1]} | dict(zip(places, points, strict=True))
         self.image = one_each(["n", "c", *[None] * len(points)])
@@ -47,12 +48,12 @@ class _Points:
         self.samples = one_each(["n", "c", *places])
 
 
-def _sampled(call: Call) -> Factors:
+def _sampled(call: BoundCall) -> Factors:
     points = _Points(call)
     return Factors((points.image, points.points), (points.samples,), points.sizes, linear=0)
 
 
-def _sampled_backward(call: Call) -> Factors:
+def _sampled_backward(call: BoundCall) -> Factors:
     points = _Points(call)
     inputs = arranged(call, {"grad_output": points.samples, "input": points.image, "grid": points.points})
     mask = cast("Sequence[bool]", call.arg("output_mask"))

@@ -18,6 +18,7 @@ from ..engine.handlers import handler
 from ..engine.moves.movement import to_plain
 from ..engine.sharded import ShardedTensor
 from ..engine.views.copy_views import current
+from ..rules.call import BoundCall
 from ..runtime.holding import Pieces, holding
 from ..runtime.machine import residence
 
@@ -131,8 +132,6 @@ def _fill(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 @handler(torch.ops.aten._cudnn_rnn_flatten_weight.default)
-def _left_where_they_are(
-    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
-) -> torch.Tensor:
+def _left_where_they_are(call: BoundCall) -> torch.Tensor:
     """The weights of an RNN are not moved into one block, which `nn.LSTM` asks for where they have addresses."""
     return torch.empty(0)

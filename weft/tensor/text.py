@@ -7,8 +7,8 @@ from typing import cast
 import torch
 
 from ..engine.moves.movement import to_plain
+from ..engine.once import leaves_out
 from ..engine.sharded import ShardedTensor
-from ..engine.single_run import leaves_out
 from ..runtime.holding import holding
 from ..runtime.processes import world
 from ..sharding.layout import Layout

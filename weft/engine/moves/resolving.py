@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 
+from ...rules.call import BoundCall
 from ..op_kind import is_elementwise, kind_of
 from ..sharded import ShardedTensor
 from ..total import last_write
@@ -17,8 +18,6 @@ from .movement import moved
 __all__ = ["Turned", "is_expanded", "is_resolved", "note_computed", "note_turned", "resolve"]
 
 aten = torch.ops.aten
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
 _TURNS = frozenset(
     {
@@ -67,10 +66,11 @@ def _memory(x: ShardedTensor) -> object:
     return x._value.pieces if x._value.total is None else x._value.total
 
 
-def note_computed(func: torch._ops.OpOverload, result: object, args: Args, kwargs: Kwargs) -> None:
+def note_computed(call: BoundCall, result: object) -> None:
     """Notes what a pending result was computed of, element by element, where that is resolved for less, or was already."""
     if not isinstance(result, ShardedTensor) or not result._layout.pending:
         return
+    func, args = call.func, call.args
     if not is_elementwise(func) or not kind_of(func).is_pure:
         return
     given = [at for at, x in enumerate(args) if isinstance(x, torch.Tensor)]
@@ -81,7 +81,7 @@ def note_computed(func: torch._ops.OpOverload, result: object, args: Args, kwarg
         return
     x = cast(ShardedTensor, args[waiting[0]])
     if len(given) == 1 and is_expanded(x) and x._layout is result._layout and x.shape == result.shape:
-        _note_expanded(func, result, args, kwargs, given[0])
+        _note_expanded(call, result, given[0])
     elif all(is_resolved(cast(ShardedTensor, args[at])) for at in waiting):
 
         def again(first: ShardedTensor) -> ShardedTensor:
@@ -89,19 +89,20 @@ def note_computed(func: torch._ops.OpOverload, result: object, args: Args, kwarg
             here[waiting[0]] = first
             for at in waiting[1:]:
                 here[at] = resolve(cast(ShardedTensor, args[at]), str(func))
-            return cast(ShardedTensor, func(*here, **kwargs))
+            return cast(ShardedTensor, func(*here, **call.kwargs))
 
         result._value.turned = Turned(x, _memory(x), again, last_write(), is_resolved=True)
 
 
-def _note_expanded(func: torch._ops.OpOverload, result: ShardedTensor, args: Args, kwargs: Kwargs, at: int) -> None:
+def _note_expanded(call: BoundCall, result: ShardedTensor, at: int) -> None:
+    func, args = call.func, call.args
     turned = cast(ShardedTensor, args[at])._value.turned
     assert turned is not None
 
     def again(base: ShardedTensor) -> ShardedTensor:
         here = list(args)
         here[at] = turned.again(base)
-        return cast(ShardedTensor, func(*here, **kwargs))
+        return cast(ShardedTensor, func(*here, **call.kwargs))
 
     result._value.turned = Turned(turned.base, turned.memory, again, last_write())
 

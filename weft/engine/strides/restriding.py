@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...runtime.strides import Strides, in_order, is_in_order
-from ..op_plan import tensors_in
+from ..once import is_foreseen
 from ..sharded import ShardedTensor, wrap
-from ..single_run import is_foreseen
-from .whole_results import Args, Kwargs, whole_results
+from .whole_results import whole_results
 
 __all__ = ["as_op_gives", "with_strides"]
 
@@ -17,20 +17,18 @@ _GIVES_VIEWS = frozenset({torch.ops.aten._unsafe_view.default})
 """Ops that only read, by their schema, and give views all the same."""
 
 
-def as_op_gives(
-    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object, *, whole: bool = False
-) -> object:
+def as_op_gives(call: BoundCall, result: object, *, whole: bool = False) -> object:
     """The results of an op with the strides that plain torch gives them.
 
     In one memory an op mostly runs as it is; `whole` says that it did not, so that they have to be looked at there too.
     """
     values = result if isinstance(result, (tuple, list)) else (result,)
-    if func in _GIVES_VIEWS or isinstance(result, list) or not is_foreseen(func):
+    if call.func in _GIVES_VIEWS or isinstance(result, list) or not is_foreseen(call.func):
         return result
     if not any(isinstance(x, ShardedTensor) and (whole or not holding(x._layout).unified) for x in values):
         return result
     try:
-        specs = whole_results(func, args, kwargs, tensors_in(args, kwargs))
+        specs = whole_results(call)
     except RuntimeError:  # of some ops torch can tell nothing without the values: what they gave lies as it came
         return result
     strided = [

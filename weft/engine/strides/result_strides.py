@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
-import torch
-
+from ...rules.call import BoundCall
 from ...runtime.holding import Pieces, holding
 from ...runtime.strides import Strides, dense_strides, in_order
 from ...sharding.layout import Layout
-from .whole_results import Args, Kwargs, whole_results
+from .whole_results import whole_results
 
 __all__ = ["ResultStrides", "Strided"]
 
@@ -47,16 +45,14 @@ class ResultStrides:
         self._layouts = layouts
         self._known: dict[tuple[Strides, ...], tuple[Strided | None, ...]] = {}
 
-    def of(
-        self, func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]
-    ) -> tuple[Strided | None, ...]:
+    def of(self, call: BoundCall) -> tuple[Strided | None, ...]:
         """Those of one call; None for what is no tensor."""
-        key = tuple([x.stride() for x in tensors])
+        key = tuple([x.stride() for x in call.tensors])
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            specs = whole_results(func, args, kwargs, tensors)
+            specs = whole_results(call)
             known = self._known[key] = tuple(
                 None if spec is None or spec.strides is None else Strided(layout, spec.shape, spec.strides)
                 for layout, spec in zip(self._layouts, specs, strict=True)

@@ -10,6 +10,7 @@ from typing import cast
 
 import torch
 
+from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...runtime.in_process import may_overlap
 from ..handlers import handler
@@ -29,7 +30,8 @@ _COMPUTED = {aten._conj.default: aten._conj_physical.default, aten._neg_view.def
 
 
 @handler(*_COMPUTED)
-def _at_once(func: Op, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+def _at_once(call: BoundCall) -> object:
+    func, args = call.func, call.args
     x = cast(ShardedTensor, args[0])
 
     def read(base: ShardedTensor) -> ShardedTensor:
@@ -58,9 +60,9 @@ def _with_gaps(value: torch.Tensor, x: ShardedTensor) -> torch.Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
 
-def keep_marks(func: Op, args: tuple[object, ...], result: object) -> None:
+def keep_marks(call: BoundCall, result: object) -> None:
     """Marks views of a tensor that bears marks."""
-    base = None if kind_of(func).viewed != 0 or func in _COMPUTED else args[0]
+    base = None if kind_of(call.func).viewed != 0 or call.func in _COMPUTED else call.args[0]
     if isinstance(base, ShardedTensor) and (base.is_conj() or base.is_neg()):
         for y in result if isinstance(result, (list, tuple)) else (result,):
             mark(cast(ShardedTensor, y), conjugate=base.is_conj(), negative=base.is_neg())

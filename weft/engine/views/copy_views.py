@@ -17,6 +17,7 @@ import torch
 
 from ...runtime.holding import Pieces
 from ...watch import comm_log, policy
+from ..form import special
 from ..sharded import ShardedTensor, Stand, stand_of
 from ..total import last_write, note_write, own_pieces
 from ..writes.copying import copy_once
@@ -89,6 +90,11 @@ def is_copy(x: ShardedTensor) -> bool:
     return False
 
 
+def _show(view: ShardedTensor, shown: Shown) -> None:
+    view._value.shown = shown
+    view._form = special(view._form)
+
+
 def remember(
     view: ShardedTensor,
     base: ShardedTensor,
@@ -99,7 +105,7 @@ def remember(
     told: Told | None = None,
 ) -> ShardedTensor:
     """Notes that `view` is a copy of what it shows of `base`; weakly: as long as somebody else holds the base."""
-    view._value.shown = Shown(weakref.ref(base) if weakly else stand_of(base), read, write, _stamp(base), told=told)
+    _show(view, Shown(weakref.ref(base) if weakly else stand_of(base), read, write, _stamp(base), told=told))
     return view
 
 
@@ -108,7 +114,7 @@ def remember_told(view: ShardedTensor, base: ShardedTensor, told: Told) -> Shard
 
     Only where somebody looks on (`is_observed`), since ops on it take longer.
     """
-    view._value.shown = Shown(stand_of(base), None, None, _stamp(base), told=told)
+    _show(view, Shown(stand_of(base), None, None, _stamp(base), told=told))
     return view
 
 
@@ -130,7 +136,7 @@ def tell_writes(tensors: Iterable[ShardedTensor]) -> None:
 def remember_alias(view: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
     """Notes that `view` is a true view of `base`, which itself is a copy of what it shows."""
     if base._value.shown is not None:
-        view._value.shown = Shown(stand_of(base), None, None, 0)
+        _show(view, Shown(stand_of(base), None, None, 0))
     return view
 
 
@@ -138,7 +144,7 @@ def remember_apart(alias: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
     """Notes that torch does not know `alias` as a view of `base`, as for `base.data`: copies show writes to both."""
     shown = alias._value.shown
     if alias is not base and (shown is None or (shown.read is None and shown.told is None)):
-        alias._value.shown = Shown(stand_of(base), None, None, 0, is_apart=True)
+        _show(alias, Shown(stand_of(base), None, None, 0, is_apart=True))
     return alias
 
 

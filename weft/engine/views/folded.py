@@ -13,6 +13,7 @@ from typing import final
 
 import torch
 
+from ...rules.call import BoundCall
 from ...runtime.holding import Pieces
 from ...sharding.layout import Layout
 from ..form import form_of
@@ -22,7 +23,7 @@ from ..value import Value
 __all__ = ["Fold", "fold", "fold_of", "folded_ops", "is_unmade"]
 
 Exchange = Callable[[], Pieces]
-FoldedOp = Callable[[torch._ops.OpOverload, tuple[object, ...], dict[str, object]], object]
+FoldedOp = Callable[[BoundCall], object]
 
 folded_ops: dict[torch._ops.OpOverload, FoldedOp] = {}
 """What ops do with folded tensors; NotImplemented where they need the elements where the layout says."""
@@ -101,4 +102,4 @@ def fold(
     later = _Later(exchange)
     value = Value(source=later)
     value.fold = Fold(stand_of(x), groups, x._version, later)
-    return made(form_of(layout, shape, strides, x.dtype, x.device), value, offset)
+    return made(form_of(layout, shape, strides, x.dtype, x.device, is_special=True), value, offset)

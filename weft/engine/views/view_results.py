@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 
+from ...rules.call import Args, BoundCall, Kwargs
 from ...runtime.holding import Pieces, holding
 from ...runtime.in_process import may_overlap
 from ...runtime.strides import in_order
@@ -23,16 +24,12 @@ from .copy_views import Told, is_current, is_observed, remember, remember_alias,
 __all__ = ["Geometry", "noted", "shown", "tell_whole", "view_geometry", "viewed", "write_whole"]
 
 aten = torch.ops.aten
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 Geometry = tuple[tuple[int, ...], int]
 """Strides and storage offset."""
 
 
 def viewed(
-    func: torch._ops.OpOverload,
-    args: Args,
-    kwargs: Kwargs,
+    call: BoundCall,
     result: object,
     *,
     is_alias: bool,
@@ -43,6 +40,7 @@ def viewed(
 
     `is_moved`: with memories apart, the argument is moved for them; `tell_read` tells how, where the rule does not.
     """
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     unified = holding(x._layout).unified
     # Elements that are one may lie on several devices: a write to a view of such a copy is to change them all.
@@ -60,31 +58,30 @@ def viewed(
         return result
     outs = cast("list[ShardedTensor]", list(result) if isinstance(result, (list, tuple)) else [result])
     if not unified:
-        outs = _with_strides(func, args, kwargs, outs, is_alias)
+        outs = _with_strides(call, outs, is_alias)
     for i, y in enumerate(outs):
         if is_told:
-            remember_told(y, x, _told(func, args, kwargs, tell_read))
+            remember_told(y, x, _told(call, tell_read))
         elif is_alias:
             remember_alias(y, x)
             note_turned(func, y, x, partial(_read, func, args[1:], kwargs, i))
         else:
             read = partial(_read, func, args[1:], kwargs, i)
-            remember(
-                y, x, read, partial(write_whole, func, args[1:], kwargs, i), told=_told(func, args, kwargs, tell_read)
-            )
+            remember(y, x, read, partial(write_whole, func, args[1:], kwargs, i), told=_told(call, tell_read))
     if is_alias and x._value.resolved is not None and is_current(x):
-        _share_resolved(func, args, kwargs, outs)
+        _share_resolved(call, outs)
     return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
 
 
-def noted(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, result: object) -> object:
+def noted(call: BoundCall, result: object) -> object:
     """The views of a pending tensor in one memory, which remember what they are views of."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     outs = cast("list[ShardedTensor]", list(result) if isinstance(result, (list, tuple)) else [result])
     for i, y in enumerate(outs):
         note_turned(func, y, x, partial(_read, func, args[1:], kwargs, i))
     if x._value.resolved is not None and is_current(x):
-        _share_resolved(func, args, kwargs, outs)
+        _share_resolved(call, outs)
     return result
 
 
@@ -98,12 +95,10 @@ def _at(x: ShardedTensor, y: ShardedTensor, pieces: Pieces, geometry: Geometry) 
     return wrap(pieces, y._layout, y.shape, dtype=y.dtype, strides=strides, offset=int(x.storage_offset()) + offset)
 
 
-def _with_strides(
-    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, outs: list[ShardedTensor], is_alias: bool
-) -> list[ShardedTensor]:
+def _with_strides(call: BoundCall, outs: list[ShardedTensor], is_alias: bool) -> list[ShardedTensor]:
     """In separate memories, a view has the strides that it would have if the tensor were whole: autograd uses them."""
-    x = cast(ShardedTensor, args[0])
-    places = zip(outs, view_geometry(func, args[1:], kwargs, x), strict=True)
+    x = cast(ShardedTensor, call.args[0])
+    places = zip(outs, view_geometry(call.func, call.args[1:], call.kwargs, x), strict=True)
     return [_at(x, y, y._value.pieces, geometry) if is_alias else shown(x, y, geometry) for y, geometry in places]
 
 
@@ -158,21 +153,20 @@ def tell_whole(func: torch._ops.OpOverload, base: ShardedTensor, y: ShardedTenso
         note_move(x, Layout.replicated(x._layout.mesh, x.dim()), str(func))
 
 
-def _told(
-    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, tell_read: Callable[[ShardedTensor], None] | None
-) -> Told:
+def _told(call: BoundCall, tell_read: Callable[[ShardedTensor], None] | None) -> Told:
+    func, args, kwargs = call.func, call.args, call.kwargs
     return Told(tell_read or partial(_tell_read, func, args[1:], kwargs), partial(tell_whole, func))
 
 
 def _tell_read(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, base: ShardedTensor) -> None:
-    note_move(base, layouts_for(func, (base, *rest), kwargs)[0], str(_op_again(func)))
+    note_move(base, layouts_for(BoundCall(func, (base, *rest), kwargs))[0], str(_op_again(func)))
 
 
-def _share_resolved(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, outs: list[ShardedTensor]) -> None:
+def _share_resolved(call: BoundCall, outs: list[ShardedTensor]) -> None:
     """A view of a pending tensor that was resolved already is resolved too."""
-    x = cast(ShardedTensor, args[0])
+    x = cast(ShardedTensor, call.args[0])
     assert x._value.resolved is not None
-    result = _again(func, x._value.resolved, args[1:], kwargs)
+    result = _again(call.func, x._value.resolved, call.args[1:], call.kwargs)
     for y, resolved in zip(outs, result if isinstance(result, (list, tuple)) else [result], strict=True):
         if y._layout.pending and cast(ShardedTensor, resolved)._layout is y._layout.resolved:
             y._value.resolved, y._value.resolved_at = cast(ShardedTensor, resolved), x._value.resolved_at

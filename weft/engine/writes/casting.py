@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
+
+from ...rules.call import BoundCall, Op
+from ..op_kind import kind_of
 
 __all__ = ["check_cast"]
-
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-Op = torch._ops.OpOverload
 
 _refusals: dict[tuple[object, ...], str | None] = {}
 _MOST_REFUSALS = 4096
@@ -19,32 +18,33 @@ _MOST_TRIED = 1 << 20
 """Elements: with more of them it is not tried, because that takes as long as the op itself."""
 
 
-def check_cast(func: Op, functional: Op, args: Args, kwargs: Kwargs, outs: Sequence[str]) -> None:
+def check_cast(call: BoundCall, functional: Op) -> None:
     """Raises what torch raises for `out=` tensors of these dtypes, where it refuses them."""
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    tensors = call.tensors
     if sum(x.numel() for x in tensors) > _MOST_TRIED:
         return
-    rest = tree_map_only(torch.Tensor, lambda _: None, (args, kwargs))
-    key = (func, tuple((tuple(x.shape), x.dtype) for x in tensors), repr(rest))
+    rest = call.with_tensors([None] * len(tensors))
+    key = (call.func, tuple((tuple(x.shape), x.dtype) for x in tensors), repr((rest.args, rest.kwargs)))
     if key not in _refusals:
         if len(_refusals) >= _MOST_REFUSALS:
             _refusals.clear()
-        _refusals[key] = _refusal(func, functional, args, kwargs, outs)
+        _refusals[key] = _refusal(call, functional)
     refusal = _refusals[key]
     if refusal is not None:
         raise RuntimeError(refusal)
 
 
-def _refusal(func: Op, functional: Op, args: Args, kwargs: Kwargs, outs: Sequence[str]) -> str | None:
+def _refusal(call: BoundCall, functional: Op) -> str | None:
     """What the op says when it is tried on values that need no memory: not its `out=`, if it says so without one too."""
-    here = tree_map_only(torch.Tensor, _stand_in, args)
+    kwargs, outs = call.kwargs, kind_of(call.func).outs
+    here = tree_map_only(torch.Tensor, _stand_in, call.args)
     given = {name: value for name, value in kwargs.items() if name not in outs}
     given = tree_map_only(torch.Tensor, _stand_in, given)
     into = {name: tree_map_only(torch.Tensor, _empty, kwargs[name]) for name in outs}
     with torch.random.fork_rng([]):
         if _said(lambda: functional(*here, **given)) is not None:
             return None
-        return _said(lambda: func(*here, **given, **into))
+        return _said(lambda: call.func(*here, **given, **into))
 
 
 def _said(action: Callable[[], object]) -> str | None:

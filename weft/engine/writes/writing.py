@@ -9,6 +9,7 @@ from typing import cast
 
 import torch
 
+from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.layout import Layout
 from ..moves.movement import from_plain, moved, to_plain, to_write_plain
@@ -24,12 +25,11 @@ from .overlapping import refuse_overlaps
 __all__ = ["store", "write_out", "written_tensors"]
 
 aten = torch.ops.aten
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
 
-def written_tensors(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Iterator[ShardedTensor]:
+def written_tensors(call: BoundCall) -> Iterator[ShardedTensor]:
     """The sharded tensors that a call writes to."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     kind = kind_of(func)
     if not kind.written and not kind.outs:
         return
@@ -64,15 +64,16 @@ def store(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: bool 
         forget_resolved()
 
 
-def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
+def write_out(call: BoundCall) -> object:
     """An op with `out=`: the same op without it, whose results are written to the outs."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     outs = kind_of(func).outs
     functional = _functional(func)
     if is_elementwise(func):
-        for x in written_tensors(func, (), kwargs):
+        for x in written_tensors(BoundCall(func, (), kwargs)):
             refuse_overlaps(x, [value for value in args if isinstance(value, torch.Tensor)])
     if functional is None:
-        return _write_plain(func, args, kwargs)
+        return _write_plain(call)
     results = functional(*args, **{name: value for name, value in kwargs.items() if name not in outs})
     listed = isinstance(kwargs[outs[0]], (list, tuple))
     values = results if isinstance(results, (list, tuple)) and not listed else (results,)
@@ -82,7 +83,7 @@ def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object
         for pair in zip(_listed(kwargs[name]), _listed(value), strict=True)
     ]
     if any(out.dtype is not new.dtype for out, new in pairs):
-        check_cast(func, functional, args, kwargs, outs)
+        check_cast(call, functional)
     pairs = [(out, _brought(out, new)) for out, new in pairs]  # all of them, before anything is written
     for out, new in pairs:
         _assign(out, new)
@@ -92,8 +93,9 @@ def write_out(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object
     return given[0] if len(given) == 1 else tuple(given)
 
 
-def _write_plain(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> object:
+def _write_plain(call: BoundCall) -> object:
     """An op that only exists with `out=`, and may write to other arguments too: it runs on whole values."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     changed: list[tuple[ShardedTensor, torch.Tensor]] = []
 
     def plain(value: object) -> object:
@@ -106,7 +108,7 @@ def _write_plain(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> obj
         return whole
 
     func(*[plain(value) for value in args], **{name: plain(value) for name, value in kwargs.items()})
-    written = {id(x) for x in written_tensors(func, args, kwargs)}
+    written = {id(x) for x in written_tensors(call)}
     for x, whole in changed:
         if id(x) in written:
             _assign(x, whole)

@@ -9,11 +9,12 @@ from typing import cast
 
 import torch
 
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.rearranging import rearranged, resolved
 from ...engine.sharded import ShardedTensor
 from ...planning.rearrangement import Part, Run
+from ...rules.call import BoundCall
 from ...sharding.placements import ReduceOp
 
 aten = torch.ops.aten
@@ -85,31 +86,33 @@ _KINDS = [f"{kind}_pad{count}d" for kind in ("reflection", "replication") for co
 
 
 @handler(*(getattr(aten, name).default for name in _KINDS), may_be_direct=True)
-def _padded(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _padded(call: BoundCall) -> object:
+    func, args = call.func, call.args
     x = cast(ShardedTensor, args[0])
     sides = _sides(func, x.shape, args[1])
     if sides is None or not _is_split(x, args[1]) or x.dtype is torch.bool:  # torch refuses the latter
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     runs = [
         [Run(side.size, target=side.before), *(Run(1, source=index, target=place) for place, index in side.pads())]
         for side in sides
     ]
     parts = [Part(0, each) for each in product(*runs)]
     if len(parts) > _MOST_PARTS:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     shape = [side.padded for side in sides]
     return rearranged([x], x._layout, shape, parts, str(func), lambda piece: func(piece, args[1]))
 
 
 @handler(*(getattr(aten, f"{name}_backward").default for name in _KINDS), may_be_direct=True)
-def _padded_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _padded_backward(call: BoundCall) -> object:
     """What went to the padding is added to where it came from, dim by dim."""
+    func, args = call.func, call.args
     grad, x = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     sides = _sides(func, x.shape, args[2])
     if sides is None or not isinstance(grad, ShardedTensor) or not (_is_split(grad, args[2]) or _is_split(x, args[2])):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     if any(len(side.layers()) > _MOST_LAYERS for side in sides):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     back: torch.Tensor = resolved(grad, str(func), _SUMS)
     for dim, side in enumerate(sides):
         if side.padded > side.size:

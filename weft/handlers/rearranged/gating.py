@@ -7,11 +7,12 @@ from typing import cast
 import torch
 
 from ...engine.arguments import argument, as_dim
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.rearranging import rearranged, resolved
 from ...engine.sharded import ShardedTensor
 from ...planning.rearrangement import Part, Run
+from ...rules.call import BoundCall
 from ..split_dims.reductions import wide
 
 aten = torch.ops.aten
@@ -40,21 +41,23 @@ def _half(x: ShardedTensor, dim: int, start: int, count: int, op: str) -> Sharde
 
 
 @handler(aten.glu.default, may_be_direct=True)
-def _glu(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _glu(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(torch.Tensor, args[0])
     dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
     if not _is_halved(x, dim):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     value, gate = _halves(x, dim, str(func))
     return (value * gate).to(x.dtype)
 
 
 @handler(aten.glu_backward.default, may_be_direct=True)
-def _glu_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _glu_backward(call: BoundCall) -> object:
+    func, args = call.func, call.args
     grad, x = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     dim = as_dim(args[2], x.dim())
     if not _is_halved(x, dim):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     value, gate = _halves(x, dim, str(func))
     flow = wide(grad) * gate
     return aten.cat.default([flow.to(x.dtype), (flow * value * (1 - gate)).to(x.dtype)], dim)

@@ -10,11 +10,12 @@ from typing import cast
 import torch
 
 from ...engine.arguments import argument, as_dim
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.rearranging import alike, rearranged
 from ...engine.sharded import ShardedTensor
 from ...planning.rearrangement import Part, Run
+from ...rules.call import BoundCall
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -23,17 +24,18 @@ Kwargs = dict[str, object]
 
 
 @handler(aten.cat.default)
-def _cat(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _cat(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     tensors = list(cast("Sequence[torch.Tensor]", args[0]))
     # Torch lets empty tensors of one dim stand among any others.
     joined = [x for x in tensors if tuple(x.shape) != (0,)] or tensors[:1]
     dtype = reduce(torch.promote_types, (x.dtype for x in tensors))
     joined = [x if x.dtype == dtype else aten._to_copy.default(x, dtype=dtype) for x in joined]
     if not any(isinstance(x, ShardedTensor) for x in joined):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     dim = as_dim(argument(func, args, kwargs, "dim"), joined[0].dim())
     if not any(isinstance(x, ShardedTensor) and x._layout.splits[dim : dim + 1] not in ((), ((),)) for x in joined):
-        return run_by_rule(func, (joined, dim), {})
+        return run_by_rule(BoundCall(func, (joined, dim), {}))
     if any(x.dim() != joined[0].dim() for x in joined):
         raise RuntimeError(f"Tensors must have same number of dimensions: got {[x.dim() for x in joined]}")
     return _joined(func, joined, dim)

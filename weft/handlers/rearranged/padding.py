@@ -10,11 +10,12 @@ from typing import cast
 import torch
 
 from ...engine.arguments import argument
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.rearranging import rearranged, resolved
 from ...engine.sharded import ShardedTensor
 from ...planning.rearrangement import Part, Run
+from ...rules.call import BoundCall
 from ...sharding.placements import ReduceOp
 
 aten = torch.ops.aten
@@ -28,7 +29,8 @@ _SAME_EVERYWHERE = frozenset({ReduceOp.AVG, ReduceOp.MAX, ReduceOp.MIN})
 
 
 @handler(aten.constant_pad_nd.default)
-def _pad(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _pad(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     pad = [int(p) for p in cast("Sequence[int]", args[1])]
     value = cast(float, argument(func, args, kwargs, "value"))
@@ -40,7 +42,7 @@ def _pad(func: Op, args: Args, kwargs: Kwargs) -> object:
     if min((*shape, *cut), default=0) < 0 or not any(
         axes and any(side) for axes, side in zip(x._layout.splits, sides, strict=True)
     ):
-        return run_by_rule(func, (x, *args[1:]), kwargs)
+        return run_by_rule(call.replaced(self=x))
     runs = tuple(_padded(size, *side) for size, side in zip(x.shape, sides, strict=True))
     return rearranged(
         [x],
@@ -60,7 +62,8 @@ def _padded(size: int, before: int, after: int) -> Run:
 
 
 @handler(aten.repeat.default)
-def _repeat(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _repeat(call: BoundCall) -> object:
+    func, args = call.func, call.args
     x = cast(ShardedTensor, args[0])
     repeats = [int(n) for n in cast("Sequence[int]", args[1])]
     new = len(repeats) - x.dim()
@@ -68,7 +71,7 @@ def _repeat(func: Op, args: Args, kwargs: Kwargs) -> object:
     crossed = [bool(axes) and n != 1 for axes, n in zip(x._layout.splits, times, strict=True)]
     parts = math.prod(n for n, split in zip(times, crossed, strict=True) if split)
     if not any(crossed) or not 0 < parts <= _MOST_PARTS:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     across = [n if split else 1 for n, split in zip(times, crossed, strict=True)]
     within = [*repeats[:new], *(1 if split else n for n, split in zip(times, crossed, strict=True))]
     shape = [size * n for size, n in zip(x.shape, across, strict=True)]

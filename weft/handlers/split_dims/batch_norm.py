@@ -8,11 +8,12 @@ from typing import cast
 
 import torch
 
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.movement import from_plain
 from ...engine.sharded import ShardedTensor
 from ...engine.strides.restriding import as_op_gives
+from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.layout import Layout
 from .reductions import is_cut, moments, wide
@@ -42,20 +43,21 @@ def _runs_whole(x: ShardedTensor, each: Sequence[torch.Tensor]) -> bool:
 
 
 @handler(aten.native_batch_norm.default)
-def _batch_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
-    return as_op_gives(func, args, kwargs, _computed(func, args, kwargs), whole=True)
+def _batch_norm(call: BoundCall) -> object:
+    return as_op_gives(call, _computed(call), whole=True)
 
 
-def _computed(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _computed(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     weight, bias, mean, variance = cast("tuple[Optional, ...]", args[1:5])
     training, momentum, eps = cast("tuple[bool, float, float]", args[5:8])
     each = [value for value in (weight, bias, mean, variance) if value is not None]
     if not x.is_floating_point() or x.dim() < 2 or any(value.shape != x.shape[1:2] for value in each):
-        return run_by_rule(func, args, kwargs)  # torch refuses it
+        return run_by_rule(call)  # torch refuses it
     if not training:
         if _runs_whole(x, each):
-            return run_by_rule(func, args, kwargs)
+            return run_by_rule(call)
         assert mean is not None
         assert variance is not None
         out = _normalized(x, mean, (variance + eps).rsqrt(), weight, bias)
@@ -69,7 +71,7 @@ def _computed(func: Op, args: Args, kwargs: Kwargs) -> object:
     if variance is not None:
         variance.copy_((1 - momentum) * variance + momentum * own_variance * (count / max(1, count - 1)))
     if _runs_whole(x, [value for value in (weight, bias) if value is not None]) and not is_cut(x, frozenset(across)):
-        return run_by_rule(func, (x, weight, bias, None, None, *args[5:]), kwargs)
+        return run_by_rule(BoundCall(func, (x, weight, bias, None, None, *args[5:]), kwargs))
     invstd = (own_variance + eps).rsqrt()
     return _normalized(x, own_mean, invstd, weight, bias), own_mean, invstd
 
@@ -84,15 +86,16 @@ def _normalized(
 
 
 @handler(aten.native_batch_norm_backward.default)
-def _batch_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _batch_norm_backward(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     grad, x = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     weight, _, _, mean, invstd = cast("tuple[Optional, ...]", args[2:7])
     training, _, mask = cast("tuple[bool, float, Sequence[bool]]", args[7:10])
     if not training:
         # Nothing was saved; what stands for it has no elements.
-        return run_by_rule(func, (*args[:5], None, None, *args[7:]), kwargs)
+        return run_by_rule(BoundCall(func, (*args[:5], None, None, *args[7:]), kwargs))
     if not isinstance(x, ShardedTensor) or not is_cut(x, frozenset(_across(x))):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     assert mean is not None
     assert invstd is not None
     across = _across(x)
@@ -109,43 +112,54 @@ def _batch_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten.cudnn_batch_norm.default)
-def _cudnn_batch_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _cudnn_batch_norm(call: BoundCall) -> object:
     """What torch calls on GPUs: the same, and memory that cuDNN reserves for the way back, which stays empty."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     assert not kwargs, func
-    out, mean, invstd = cast("tuple[torch.Tensor, ...]", _batch_norm(aten.native_batch_norm.default, args, kwargs))
+    out, mean, invstd = cast(
+        "tuple[torch.Tensor, ...]", _batch_norm(BoundCall(aten.native_batch_norm.default, args, kwargs))
+    )
     reserve = from_plain(torch.empty(0, dtype=torch.uint8, device=x.device), Layout.replicated(x.mesh, 1))
     return out, mean, invstd, reserve
 
 
 @handler(aten.cudnn_batch_norm_backward.default)
-def _cudnn_batch_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _cudnn_batch_norm_backward(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, grad, weight, mean, variance, own_mean, invstd, eps, _ = args
     assert not kwargs, func
     native = (grad, x, weight, mean, variance, own_mean, invstd, True, eps, [True, True, True])
-    return _batch_norm_backward(aten.native_batch_norm_backward.default, native, kwargs)
+    return _batch_norm_backward(BoundCall(aten.native_batch_norm_backward.default, native, kwargs))
 
 
 @handler(aten._native_batch_norm_legit.default)
-def _legit(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _legit(call: BoundCall) -> object:
     """The same op, which says that it writes to the running statistics."""
-    return _batch_norm(aten.native_batch_norm.default, args, kwargs)
+    args, kwargs = call.args, call.kwargs
+    return _batch_norm(BoundCall(aten.native_batch_norm.default, args, kwargs))
 
 
 @handler(aten._native_batch_norm_legit.no_stats)
-def _without_running(func: Op, args: Args, kwargs: Kwargs) -> object:
-    return _batch_norm(aten.native_batch_norm.default, (*args[:3], None, None, *args[3:]), kwargs)
+def _without_running(call: BoundCall) -> object:
+    args, kwargs = call.args, call.kwargs
+    return _batch_norm(BoundCall(aten.native_batch_norm.default, (*args[:3], None, None, *args[3:]), kwargs))
 
 
 @handler(aten._batch_norm_with_update.default, aten._batch_norm_no_update.default)
-def _with_reserve(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _with_reserve(call: BoundCall) -> object:
     """The same op with memory that some kernels reserve for the way back, which stays empty."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, training = cast(ShardedTensor, args[0]), func is aten._batch_norm_with_update.default
     native = (*args[:5], training, *args[5:])
     reserve = from_plain(torch.empty(0, dtype=torch.uint8, device=x.device), Layout.replicated(x.mesh, 1))
-    return (*cast("tuple[torch.Tensor, ...]", _batch_norm(aten.native_batch_norm.default, native, kwargs)), reserve)
+    return (
+        *cast("tuple[torch.Tensor, ...]", _batch_norm(BoundCall(aten.native_batch_norm.default, native, kwargs))),
+        reserve,
+    )
 
 
 @handler(aten.batch_norm_backward.default)
-def _backward_with_reserve(func: Op, args: Args, kwargs: Kwargs) -> object:
-    return _batch_norm_backward(aten.native_batch_norm_backward.default, args[:10], kwargs)
+def _backward_with_reserve(call: BoundCall) -> object:
+    args, kwargs = call.args, call.kwargs
+    return _batch_norm_backward(BoundCall(aten.native_batch_norm_backward.default, args[:10], kwargs))

@@ -9,12 +9,13 @@ from typing import cast
 import torch
 
 from ...engine.arguments import argument, as_dim
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.movement import moved, note_move
 from ...engine.moves.rearranging import resolved
 from ...engine.sharded import ShardedTensor, wrap
 from ...planning import plan_layouts
+from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.geometry import box_at
 from ...sharding.layout import Layout
@@ -30,7 +31,8 @@ Pick = Callable[[torch.Tensor], Best]
 
 
 @handler(aten.topk.default, may_be_direct=True)
-def _topk(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _topk(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, k = cast("tuple[ShardedTensor, int]", args[:2])
     dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
     order = [argument(func, args, kwargs, name) for name in ("largest", "sorted")]
@@ -38,12 +40,13 @@ def _topk(func: Op, args: Args, kwargs: Kwargs) -> object:
         best = _by_offers(x, dim, k, lambda value: func(value, k, dim, *order), str(func))
         if best is not None:
             return best
-    return run_by_rule(func, (set_aside(x, [dim] if x.dim() else [], str(func)), *args[1:]), kwargs)
+    return run_by_rule(call.replaced(self=set_aside(x, [dim] if x.dim() else [], str(func))))
 
 
 @handler(aten.kthvalue.default, may_be_direct=True)
-def _kthvalue(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _kthvalue(call: BoundCall) -> object:
     """One of the smallest is one of the smallest that devices offer, one of the largest one of the largest."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, k = cast("tuple[ShardedTensor, int]", args[:2])
     dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
     count = x.shape[dim] if x.dim() else 1
@@ -58,7 +61,7 @@ def _kthvalue(func: Op, args: Args, kwargs: Kwargs) -> object:
         best = _by_offers(x, dim, offered, place, str(func), offer)
         if best is not None:
             return best if argument(func, args, kwargs, "keepdim") else tuple(aten.squeeze.dim(y, dim) for y in best)
-    return run_by_rule(func, (set_aside(x, [dim] if x.dim() else [], str(func)), *args[1:]), kwargs)
+    return run_by_rule(call.replaced(self=set_aside(x, [dim] if x.dim() else [], str(func))))
 
 
 def _offers_least(x: ShardedTensor, dim: int, k: int) -> bool:
@@ -74,12 +77,13 @@ def _offers_least(x: ShardedTensor, dim: int, k: int) -> bool:
 
 
 @handler(aten.max.dim, aten.min.dim, may_be_direct=True)
-def _extreme(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _extreme(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     dim = as_dim(args[1], x.dim())
     best = _by_offers(x, dim, 1, lambda value: func(value, dim, True), str(func))
     if best is None:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     return best if argument(func, args, kwargs, "keepdim") else tuple(aten.squeeze.dim(each, dim) for each in best)
 
 
@@ -87,10 +91,11 @@ _EXTREMES = {aten.argmax.default: aten.max.dim, aten.argmin.default: aten.min.di
 
 
 @handler(*_EXTREMES, may_be_direct=True)
-def _place_of_extreme(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _place_of_extreme(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, along = cast(ShardedTensor, args[0]), argument(func, args, kwargs, "dim")
     if not x.numel() or not x._layout.split_axes:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     extreme, keepdim = _EXTREMES[func], bool(argument(func, args, kwargs, "keepdim"))
     if along is None:
         place = _place_in_all(extreme, x)
@@ -98,7 +103,7 @@ def _place_of_extreme(func: Op, args: Args, kwargs: Kwargs) -> object:
     dim = as_dim(along, x.dim())
     best = _by_offers(x, dim, 1, lambda value: extreme(value, dim, True), str(func))
     if best is None:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     return best[1] if keepdim else aten.squeeze.dim(best[1], dim)
 
 

@@ -12,6 +12,7 @@ from ...engine.handlers import handler
 from ...engine.moves.movement import moved
 from ...engine.moves.resolving import resolve
 from ...engine.sharded import ShardedTensor
+from ...rules.call import BoundCall
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from .reductions import is_cut, is_norm, norm_of, norm_terms, wide
@@ -23,7 +24,8 @@ Kwargs = dict[str, object]
 
 
 @handler(aten._foreach_norm.Scalar)
-def _norms(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _norms(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     tensors = list(cast("Sequence[torch.Tensor]", args[0]))
     order = float(cast(float, argument(func, args, kwargs, "ord")))
     dtype = cast("torch.dtype | None", argument(func, args, kwargs, "dtype"))

@@ -8,10 +8,11 @@ from typing import cast
 
 import torch
 
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.sharded import ShardedTensor
 from ...planning import move_cost
+from ...rules.call import BoundCall
 from ...sharding.placements import ReduceOp
 from .reductions import moments, wide
 
@@ -43,11 +44,12 @@ def _stays_split(x: torch.Tensor, dims: Sequence[int]) -> bool:
 
 
 @handler(aten.native_layer_norm.default, may_be_direct=True)
-def _layer_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _layer_norm(call: BoundCall) -> object:
+    args = call.args
     x, shape, weight, bias, eps = cast("tuple[torch.Tensor, object, Optional, Optional, float]", args)
     dims = _features(x, shape)
     if not _stays_split(x, dims):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     value = wide(x)
     mean, variance = moments(value, dims, 0)
     scale = (variance + eps).rsqrt()
@@ -58,11 +60,12 @@ def _layer_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten._fused_rms_norm.default, may_be_direct=True)
-def _rms_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _rms_norm(call: BoundCall) -> object:
+    args = call.args
     x, shape, weight, eps = cast("tuple[torch.Tensor, object, Optional, float | None]", args)
     dims = _features(x, shape)
     if not _stays_split(x, dims):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     value = wide(x)
     squares = aten.sum.dim_IntList(value * value, dims, True) / math.prod(x.shape[dim] for dim in dims)
     scale = (squares + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
@@ -71,14 +74,15 @@ def _rms_norm(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten.native_layer_norm_backward.default, may_be_direct=True)
-def _layer_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _layer_norm_backward(call: BoundCall) -> object:
+    args = call.args
     grad, x, shape, mean, scale, weight, _, mask = cast(
         "tuple[torch.Tensor, torch.Tensor, object, torch.Tensor, torch.Tensor, Optional, Optional, Sequence[bool]]",
         args,
     )
     dims = _features(x, shape)
     if not _stays_split(x, dims):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     unit = (wide(x) - mean) * scale
     flow = wide(grad)
     scaled = flow if weight is None else flow * weight
@@ -87,13 +91,14 @@ def _layer_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten._fused_rms_norm_backward.default, may_be_direct=True)
-def _rms_norm_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _rms_norm_backward(call: BoundCall) -> object:
+    args = call.args
     grad, x, shape, scale, weight, mask = cast(
         "tuple[torch.Tensor, torch.Tensor, object, torch.Tensor, Optional, Sequence[bool]]", args
     )
     dims = _features(x, shape)
     if not _stays_split(x, dims):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     unit = wide(x) * scale
     flow = wide(grad)
     scaled = flow if weight is None else flow * weight

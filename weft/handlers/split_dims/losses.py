@@ -6,10 +6,10 @@ from typing import cast
 
 import torch
 
-from ...engine.arguments import argument
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.sharded import ShardedTensor
+from ...rules.call import BoundCall
 from ...rules.losses import ELEMENTWISE, NONE, SUM
 from .split_softmax import nll_loss_of_split_classes, nll_loss_of_split_classes_backward, stays_split
 
@@ -23,25 +23,15 @@ Optional = torch.Tensor | None
 _MEAN = 1
 
 
-def _reduction(func: Op, args: Args, kwargs: Kwargs) -> int:
-    return cast(int, argument(func, args, kwargs, "reduction"))
-
-
-def _with_reduction(func: Op, args: Args, kwargs: Kwargs, reduction: int) -> tuple[Args, Kwargs]:
-    at = next(i for i, each in enumerate(func._schema.arguments) if each.name == "reduction")
-    if at < len(args):
-        return (*args[:at], reduction, *args[at + 1 :]), kwargs
-    return args, {**kwargs, "reduction": reduction}
-
-
 @handler(*(forward for forward, _ in ELEMENTWISE), aten.binary_cross_entropy_with_logits.default)
-def _averaged(func: Op, args: Args, kwargs: Kwargs) -> object:
-    reduction = _reduction(func, args, kwargs)
-    if func is aten.binary_cross_entropy_with_logits.default:
-        given = {name: argument(func, args, kwargs, name) for name in ("self", "target", "weight", "pos_weight")}
-        each = _with_logits(*cast("tuple[torch.Tensor, torch.Tensor, Optional, Optional]", tuple(given.values())))
+def _averaged(call: BoundCall) -> object:
+    reduction = call.integer("reduction")
+    if call.func is aten.binary_cross_entropy_with_logits.default:
+        each = _with_logits(
+            call.tensor("self"), call.tensor("target"), call.optional("weight"), call.optional("pos_weight")
+        )
     else:
-        each = cast(torch.Tensor, run_by_rule(func, *_with_reduction(func, args, kwargs, NONE)))
+        each = cast(torch.Tensor, run_by_rule(call.replaced(reduction=NONE)))
     return each if reduction == NONE else each.mean() if reduction == _MEAN else each.sum()
 
 
@@ -54,53 +44,52 @@ def _with_logits(x: torch.Tensor, target: torch.Tensor, weight: Optional, pos_we
 
 
 @handler(*(backward for _, backward in ELEMENTWISE))
-def _averaged_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
-    if _reduction(func, args, kwargs) == _MEAN:
-        grad, *pair = cast("tuple[torch.Tensor, ...]", args[:3])
-        count = torch.broadcast_shapes(*(x.shape for x in pair)).numel()
-        args, kwargs = _with_reduction(func, (grad / max(1, count), *args[1:]), kwargs, SUM)
-    return run_by_rule(func, args, kwargs)
+def _averaged_backward(call: BoundCall) -> object:
+    if call.integer("reduction") == _MEAN:
+        count = torch.broadcast_shapes(call.tensor("self").shape, call.tensor("target").shape).numel()
+        call = call.replaced(grad_output=call.tensor("grad_output") / max(1, count), reduction=SUM)
+    return run_by_rule(call)
 
 
 @handler(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
-def _nll_loss(func: Op, args: Args, kwargs: Kwargs) -> object:
-    x, target, weight, reduction, ignored = cast("tuple[ShardedTensor, torch.Tensor, Optional, int, int]", args)
-    if x.dim() > 1 and stays_split(x, 1):
-        each, share = nll_loss_of_split_classes(func, args, x, target, weight, ignored)
+def _nll_loss(call: BoundCall) -> object:
+    x, reduction = call.tensor("self"), call.integer("reduction")
+    if isinstance(x, ShardedTensor) and x.dim() > 1 and stays_split(x, 1):
+        each, share = nll_loss_of_split_classes(call)
         if reduction == NONE:
             return each, torch.zeros_like(share.sum())
         total, share = each.sum(), share.sum()
     elif reduction == _MEAN:
-        total, share = cast("tuple[torch.Tensor, torch.Tensor]", run_by_rule(func, (*args[:3], SUM, ignored), kwargs))
+        total, share = cast("tuple[torch.Tensor, torch.Tensor]", run_by_rule(call.replaced(reduction=SUM)))
     else:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     return total / share if reduction == _MEAN else total, share
 
 
 @handler(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
-def _nll_loss_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
-    grad, x, target, weight, reduction, ignored, share = cast(
-        "tuple[torch.Tensor, torch.Tensor, torch.Tensor, Optional, int, int, torch.Tensor]", args
-    )
-    if reduction == _MEAN:
-        grad, reduction = grad / share, SUM
-    args = (grad, x, target, weight, reduction, ignored, share)
+def _nll_loss_backward(call: BoundCall) -> object:
+    x = call.tensor("self")
+    if call.integer("reduction") == _MEAN:
+        share = call.tensor("total_weight")
+        call = call.replaced(grad_output=call.tensor("grad_output") / share, reduction=SUM)
     if isinstance(x, ShardedTensor) and x.dim() > 1 and stays_split(x, 1):
-        return nll_loss_of_split_classes_backward(func, args, grad, x, target, weight, ignored)
-    return run_by_rule(func, args, kwargs)
+        return nll_loss_of_split_classes_backward(call)
+    return run_by_rule(call)
 
 
 @handler(aten.log_sigmoid_forward.default)
-def _log_sigmoid(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _log_sigmoid(call: BoundCall) -> object:
     """The result, and what its gradient is computed from: on CPUs of the input's size, on GPUs nothing."""
+    args = call.args
     x = cast(torch.Tensor, args[0])
     if not x.is_floating_point():
-        return run_by_rule(func, args, kwargs)  # torch refuses it
+        return run_by_rule(call)  # torch refuses it
     buffer = (-x.abs()).exp()
     return x.clamp(max=0) - buffer.log1p(), buffer
 
 
 @handler(aten.log_sigmoid_backward.default)
-def _log_sigmoid_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _log_sigmoid_backward(call: BoundCall) -> object:
+    args = call.args
     grad, x, _ = cast("tuple[torch.Tensor, ...]", args)
     return grad * (-x).sigmoid()

@@ -12,10 +12,11 @@ from typing import cast
 
 import torch
 
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.sharded import ShardedTensor
 from ...rules.arguments import dim_set
+from ...rules.call import BoundCall
 
 __all__ = ["is_cut", "is_norm", "moments", "norm_of", "norm_terms", "wide"]
 
@@ -63,8 +64,9 @@ def wide(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 
 @handler(aten.mean.default, aten.mean.dim)
-def _mean(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _mean(call: BoundCall) -> object:
     """A mean over shards of different sizes is the sum divided by the count, not the mean of means."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, dims, keepdim = _reduced(func, args, kwargs)
     dtype = cast("torch.dtype | None", kwargs.get("dtype")) or x.dtype
     if not dtype.is_floating_point and not dtype.is_complex:
@@ -96,10 +98,11 @@ def _without(x: torch.Tensor, dims: Sequence[int], keepdim: bool, dtype: torch.d
 
 
 @handler(aten.var.correction, aten.std.correction, aten.var_mean.correction, aten.std_mean.correction)
-def _variance(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _variance(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, dims, keepdim = _reduced(func, args, kwargs)
     if not _is_said_by_sums(x, dims):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     mean, variance = moments(wide(x), dims, _given(func, args, kwargs, "correction"))
     name = func._schema.name.removeprefix("aten::")
     spread = variance.sqrt() if name.startswith("std") else variance
@@ -139,10 +142,11 @@ def norm_of(terms: torch.Tensor, order: float) -> torch.Tensor:
     aten.norm.ScalarOpt_dtype,
     aten.norm.ScalarOpt_dim_dtype,
 )
-def _norm(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _norm(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, dims, keepdim = _reduced(func, args, kwargs)
     if not _is_said_by_sums(x, dims):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     given = _given(func, args, kwargs, "ord" if func is aten.linalg_vector_norm.default else "p", 2)
     order = 2.0 if given is None else float(cast(float, given))
     dtype = cast("torch.dtype | None", _given(func, args, kwargs, "dtype"))
@@ -152,11 +156,12 @@ def _norm(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten.logsumexp.default)
-def _logsumexp(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _logsumexp(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, dims, keepdim = _reduced(func, args, kwargs)
     is_said = bool(_given(func, args, kwargs, "dim") != [])  # along no dim, torch refuses what has any
     if not is_said or not is_cut(x, frozenset(dims)) or not x.is_floating_point():
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     value = wide(x)
     top = aten.amax(value, dims, True)
     top = torch.where(top.abs() == math.inf, torch.zeros_like(top), top)
@@ -165,25 +170,28 @@ def _logsumexp(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten.aminmax.default)
-def _aminmax(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _aminmax(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     named = _given(func, args, kwargs, "dim")
     dims = [] if named is None else [cast(int, named)]
     if not is_cut(x, dim_set(named, x.dim())):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     keepdim = bool(_given(func, args, kwargs, "keepdim", False))
     return aten.amin(x, dims, keepdim), aten.amax(x, dims, keepdim)
 
 
 @handler(aten.count_nonzero.default)
-def _count_nonzero(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _count_nonzero(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     named = _given(func, args, kwargs, "dim")
     return aten.count_nonzero.dim_IntList(x, [] if named is None else [named])
 
 
 @handler(aten.equal.default)
-def _equal(func: Op, args: Args, kwargs: Kwargs) -> bool:
+def _equal(call: BoundCall) -> bool:
     """Whether two tensors have one shape and all elements equal; every process gets the same answer."""
+    args = call.args
     first, second = cast("tuple[torch.Tensor, torch.Tensor]", args)
     return first.shape == second.shape and bool((first == second).all().item())

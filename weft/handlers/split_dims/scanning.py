@@ -8,10 +8,11 @@ from typing import cast
 import torch
 
 from ...engine.arguments import argument, as_dim
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.movement import moved, note_move
 from ...engine.sharded import ShardedTensor, wrap
+from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.layout import Layout
 
@@ -29,12 +30,13 @@ _COMBINED: dict[Op, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 @handler(*_COMBINED, may_be_direct=True)
-def _scan(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _scan(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
     layout = x._layout
     if not x.dim() or layout.pending or not layout.splits[dim] or x.shape[dim] < 2 * layout.split_count(dim):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     parts = layout.split_count(dim)
     shape = [parts if d == dim else size for d, size in enumerate(x.shape)]
     target = layout.with_split(dim, ())

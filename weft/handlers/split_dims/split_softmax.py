@@ -9,13 +9,14 @@ from typing import cast
 
 import torch
 
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.index_bounds import check_index
 from ...engine.moves.movement import from_plain, note_move
 from ...engine.sharded import ShardedTensor, wrap
 from ...planning import move_cost, plan_layouts
 from ...rules.bounds import Bound
+from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
@@ -68,11 +69,12 @@ def _in_one_memory(*tensors: torch.Tensor) -> bool:
 
 
 @handler(aten._softmax.default, aten._log_softmax.default, may_be_direct=True)
-def _softmax(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _softmax(call: BoundCall) -> object:
+    func, args = call.func, call.args
     x, widens = cast(ShardedTensor, args[0]), bool(args[2])
     dim = cast(int, args[1]) % max(1, x.dim())
     if not stays_split(x, dim):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     if _in_one_memory(x):
         _note(x, dim, 2, str(func))
         return wrap((func(x._value.pieces[0], dim, widens),), x._layout, x.shape)
@@ -85,11 +87,12 @@ def _softmax(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default, may_be_direct=True)
-def _softmax_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _softmax_backward(call: BoundCall) -> object:
+    func, args = call.func, call.args
     grad, output = cast("tuple[torch.Tensor, ShardedTensor]", args[:2])
     dim = cast(int, args[2]) % max(1, output.dim())
     if not stays_split(output, dim):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     if _in_one_memory(grad, output):
         note_move(cast(ShardedTensor, grad), output._layout, str(func))
         _note(output, dim, 1, str(func))
@@ -121,14 +124,14 @@ class _Picks:
         self.weight = None if weight is None else weight.reshape(beside)
 
 
-def nll_loss_of_split_classes(
-    func: Op, args: Args, x: ShardedTensor, target: torch.Tensor, weight: torch.Tensor | None, ignored: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def nll_loss_of_split_classes(call: BoundCall) -> tuple[torch.Tensor, torch.Tensor]:
     """The losses of samples and their weights; scores of classes that others hold are not needed."""
+    x, target, weight = cast(ShardedTensor, call.tensor("self")), call.tensor("target"), call.optional("weight")
+    ignored = call.integer("ignore_index")
     if _in_one_memory(x):
-        _note(x, 1, 1, str(func))
+        _note(x, 1, 1, str(call))
         whole = _relabeled(x, x._layout.with_split(1, ()))
-        each, _ = cast("tuple[torch.Tensor, torch.Tensor]", run_by_rule(func, (whole, *args[1:3], 0, args[4]), {}))
+        each, _ = cast("tuple[torch.Tensor, torch.Tensor]", run_by_rule(call.replaced(self=whole, reduction=0)))
     else:
         picks = _Picks(x, target, weight, ignored)
         picked = torch.where(picks.counted, target, torch.zeros_like(target))
@@ -142,22 +145,15 @@ def nll_loss_of_split_classes(
     return each, aten.index_select(weight, 0, safe.reshape(-1)).reshape(target.shape) * counted
 
 
-def nll_loss_of_split_classes_backward(
-    func: Op,
-    args: Args,
-    grad: torch.Tensor,
-    x: ShardedTensor,
-    target: torch.Tensor,
-    weight: torch.Tensor | None,
-    ignored: int,
-) -> torch.Tensor:
+def nll_loss_of_split_classes_backward(call: BoundCall) -> torch.Tensor:
     """The gradient of the scores: it lies like them, and nothing moves."""
+    grad, x = call.tensor("grad_output"), cast(ShardedTensor, call.tensor("self"))
     if _in_one_memory(x):
         whole = _relabeled(x, x._layout.with_split(1, ()))
-        result = cast(ShardedTensor, run_by_rule(func, (grad, whole, *args[2:]), {}))
+        result = cast(ShardedTensor, run_by_rule(call.replaced(self=whole)))
         free = not result._layout.pending and not set(x._layout.splits[1]) & set(result._layout.dim_of)
         return _relabeled(result, result._layout.with_split(1, x._layout.splits[1])) if free else result
-    picks = _Picks(x, target, weight, ignored)
+    picks = _Picks(x, call.tensor("target"), call.optional("weight"), call.integer("ignore_index"))
     flow = -(grad.unsqueeze(1) if grad.dim() else grad)
     flow = flow if picks.weight is None else flow * picks.weight
     return torch.where(picks.mask, flow, torch.zeros_like(x))

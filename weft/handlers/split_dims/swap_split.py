@@ -13,12 +13,13 @@ from typing import cast
 import torch
 
 from ...engine.arguments import argument, as_dims
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.movement import moved
 from ...engine.moves.rearranging import resolved
 from ...engine.sharded import ShardedTensor
 from ...planning import plan_layouts
+from ...rules.call import BoundCall
 from ...sharding.layout import Layout
 
 __all__ = ["set_aside", "whole_rows"]
@@ -73,7 +74,8 @@ def set_aside(x: torch.Tensor, dims: Sequence[int], op: str) -> torch.Tensor:
     aten._fft_c2r.default,
     may_be_direct=True,
 )
-def _along(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _along(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(torch.Tensor, args[0])
     dims = as_dims(argument(func, args, kwargs, "dim"), x.dim()) if x.dim() else []
-    return run_by_rule(func, (set_aside(x, dims, str(func)), *args[1:]), kwargs)
+    return run_by_rule(call.replaced(self=set_aside(x, dims, str(func))))

@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.movement import from_plain, note_move, to_plain
 from ...engine.sharded import ShardedTensor, wrap
@@ -17,6 +17,7 @@ from ...engine.views.copy_views import Told, is_copy, is_observed, remember, rem
 from ...engine.views.view_results import shown, tell_whole
 from ...engine.writes.copying import copy_once
 from ...engine.writes.writing import store
+from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.layout import Layout
 
@@ -52,7 +53,8 @@ class _Taken:
 
 
 @handler(aten.as_strided.default)
-def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _as_strided(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     size, stride = (tuple(map(int, cast("Sequence[int]", value))) for value in args[1:3])
     given = args[3] if len(args) > 3 else kwargs.get("storage_offset")
@@ -66,7 +68,7 @@ def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
         wanted = _Strided(size, stride, base if given is None else cast(int, given))
         if holding(x._layout).unified and not x._layout.pending and not is_copy(x):
             whole = _whole_of(x, wanted) if is_observed() else x
-            return run_by_rule(func, (whole, size, stride, wanted.offset), {})
+            return run_by_rule(BoundCall(func, (whole, size, stride, wanted.offset), {}))
         return _of_whole(x, wanted)
     unified = holding(x._layout).unified and not is_observed()
     y, may_be_copy = x, not unified or bool(x._layout.pending) or x._value.shown is not None
@@ -78,7 +80,8 @@ def _as_strided(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 @handler(aten.as_strided_copy.default)
-def _as_strided_copy(_: Op, args: Args, kwargs: Kwargs) -> object:
+def _as_strided_copy(call: BoundCall) -> object:
+    args, kwargs = call.args, call.kwargs
     return aten.clone.default(aten.as_strided.default(*args, **kwargs), memory_format=torch.contiguous_format)
 
 

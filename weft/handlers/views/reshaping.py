@@ -8,16 +8,17 @@ from typing import cast
 
 import torch
 
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.movement import moved, note_move, note_return
 from ...engine.moves.rearranging import here, note_rearrangement
-from ...engine.op_plan import layouts_for, prepare
+from ...engine.op_plan import decided, layouts_for
 from ...engine.sharded import ShardedTensor, stand_of, wrap
 from ...engine.views.copy_views import Told, is_observed, remember, remember_alias, remember_told
 from ...engine.views.folded import fold
 from ...engine.views.view_results import shown, view_geometry
 from ...engine.writes.writing import store
+from ...rules.call import BoundCall
 from ...runtime.holding import Pieces, holding
 from ...runtime.machine import forget_with_residences
 from ...runtime.processes.mesh_processes import spans
@@ -45,16 +46,17 @@ forget_with_residences(_ways.clear)
     aten._reshape_alias.default,
     may_be_direct=True,
 )
-def _reshape(func: Op, args: Args, kwargs: Kwargs) -> object:
-    if func is aten._reshape_alias.default:
-        func = aten.view.default
-    x = cast(ShardedTensor, args[0])
-    shape = _full_shape(x, [int(s) for s in cast("Sequence[int]", args[1])])
+def _reshape(call: BoundCall) -> object:
+    x = cast(ShardedTensor, call.tensor("self"))
+    shape = _full_shape(x, call.integers("size" if call.has("size") else "shape"))
+    func = aten.view.default if call.func is aten._reshape_alias.default else call.func
+    if func is call.func:
+        call.args = (x, list(shape))  # said in full, for whoever repeats it
+    else:
+        call = BoundCall(func, (x, list(shape)))
     way = _way_of(func, x, shape)
     if way is None:
-        if holding(x._layout).unified:
-            return run_by_rule(func, args[:2], kwargs)
-        return _by_rule(func, x, shape)
+        return run_by_rule(call) if holding(x._layout).unified else _by_rule(call, x, shape)
     if func is aten.view.default:
         # What no strides can say, torch refuses here; elements that are exchanged would take any shape.
         torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(shape)
@@ -96,7 +98,7 @@ def free_reshape(func: Op, x: ShardedTensor, shape: Sequence[int]) -> ShardedTen
     if tuple(shape) == tuple(x.shape):
         return x
     way = aten.view.default if func is aten.view.default else aten.reshape.default
-    if layouts_for(way, (x, list(shape)), {})[0] is not x._layout:
+    if layouts_for(BoundCall(way, (x, list(shape))))[0] is not x._layout:
         return None
     return cast(ShardedTensor, way(x, list(shape)))
 
@@ -144,7 +146,7 @@ def _way_of(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
 
 def _way(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
     """The exchange, or None where the rule moves nothing, or no more."""
-    need = layouts_for(func, (x, list(shape)), {})[0]
+    need = layouts_for(BoundCall(func, (x, list(shape))))[0]
     if need is x._layout or not x.numel():
         return None
     return find_way(x._layout, tuple(x.shape), shape, x.dtype.itemsize, need)
@@ -170,14 +172,14 @@ def _exchanged(x: ShardedTensor, shape: tuple[int, ...], way: Way) -> ShardedTen
     return wrap(pieces, way.after, shape, dtype=x.dtype)
 
 
-def _by_rule(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> ShardedTensor:
+def _by_rule(call: BoundCall, x: ShardedTensor, shape: tuple[int, ...]) -> ShardedTensor:
     """In separate memories: shards that lie otherwise than the whole may have to be copied."""
-    y = cast(ShardedTensor, run_by_rule(func, (x, list(shape)), {}))
+    y = cast(ShardedTensor, run_by_rule(call))
     if (y._value.shown is None or y._value.shown.read is None) and any(
         new.untyped_storage()._cdata != old.untyped_storage()._cdata
         for new, old in zip(y._value.pieces, x._value.pieces, strict=True)
     ):
-        return _as_view(func, x, y, shape)
+        return _as_view(call.func, x, y, shape)
     return y
 
 
@@ -212,7 +214,9 @@ def _showing(func: Op, x: ShardedTensor, y: ShardedTensor, shape: tuple[int, ...
 def _tell(x: ShardedTensor, shape: tuple[int, ...]) -> None:
     """Logs and reports what a reshape moves."""
     way = _way_of(aten.view.default, x, shape)
-    note_move(x, layouts_for(aten.view.default, (x, list(shape)), {})[0] if way is None else way.before, "reshape")
+    note_move(
+        x, layouts_for(BoundCall(aten.view.default, (x, list(shape))))[0] if way is None else way.before, "reshape"
+    )
     if way is not None:
         note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
 
@@ -222,6 +226,6 @@ def _tell_back(base: ShardedTensor, view: ShardedTensor) -> None:
     shape = tuple(base.shape)
     _tell(view, shape)
     way = _way_of(aten.view.default, view, shape)
-    outputs = prepare(aten.view.default, (view, list(shape)), {}, [view]).outputs
+    outputs = decided(BoundCall(aten.view.default, (view, list(shape)))).outputs
     after = way.after if way is not None else outputs[0] if outputs else base._layout
     note_return(base, after, "reshape")

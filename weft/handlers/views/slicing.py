@@ -8,7 +8,7 @@ from typing import cast
 import torch
 
 from ...engine.arguments import argument, as_dim
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.rearranging import alike, note_rearrangement, rearranged, resolved
 from ...engine.sharded import ShardedTensor
@@ -16,6 +16,7 @@ from ...engine.views.copy_views import Told, is_observed, remember, remember_ali
 from ...engine.views.view_results import shown, tell_whole, view_geometry, write_whole
 from ...engine.writes.writing import store
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
+from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...runtime.in_process import may_overlap
 from ...sharding.layout import Layout
@@ -39,14 +40,15 @@ def _runs(shape: Sequence[int], dim: int, run: Run) -> tuple[Run, ...]:
 
 
 @handler(aten.slice.Tensor, may_be_direct=True)
-def _slice(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _slice(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
     first, step, count = _bounds(
         x.shape[dim] if x.dim() else 0, *(argument(func, args, kwargs, name) for name in ("start", "end", "step"))
     )
     if not x.dim() or step < 1 or not x._layout.splits[dim] or count == x.shape[dim]:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     return sliced(x, dim, first, step, count)
 
 
@@ -120,15 +122,16 @@ def _scattered(x: ShardedTensor, source: ShardedTensor, dim: int, first: int, st
 
 
 @handler(aten.select.int, may_be_direct=True)
-def _select(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _select(call: BoundCall) -> object:
+    args = call.args
     x = cast(ShardedTensor, args[0])
     if not x.dim():
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     dim = as_dim(args[1], x.dim())
     index = int(cast(int, args[2]))
     size = x.shape[dim]
     if not x._layout.splits[dim] or not -size <= index < size:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     return _selected(x, dim, index % size)
 
 
@@ -168,12 +171,13 @@ def _selected(x: ShardedTensor, dim: int, index: int) -> ShardedTensor:
 
 
 @handler(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, may_be_direct=True)
-def _split(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _split(call: BoundCall) -> object:
     """Pieces of a split dim are slices of it."""
+    func, args, kwargs = call.func, call.args, call.kwargs
     x = cast(ShardedTensor, args[0])
     dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
     if not x.dim() or not x._layout.splits[dim]:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     size = x.shape[dim]
     if func is aten.unbind.int:
         return [_selected(x, dim, i) for i in range(size)]
@@ -197,13 +201,14 @@ def _sizes(func: Op, args: Args, size: int) -> list[int]:
 
 
 @handler(aten.slice_backward.default, may_be_direct=True)
-def _slice_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _slice_backward(call: BoundCall) -> object:
     """Zeros around a gradient; where its dim is split, the result is split the same way."""
+    func, args = call.func, call.args
     grad = cast(ShardedTensor, args[0])
     shape = [int(s) for s in cast("Sequence[int]", args[1])]
     dim = as_dim(args[2], len(shape))
     if not grad._layout.splits[dim] or grad.shape[dim] == shape[dim]:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     first, step, count = _bounds(shape[dim], args[3], args[4], args[5])
     runs = _runs(grad.shape, dim, Run(count, target=first, target_step=step))
     grad = resolved(grad, str(func), _LINEAR)
@@ -222,29 +227,31 @@ _LINEAR = frozenset({ReduceOp.SUM, ReduceOp.AVG})
 
 
 @handler(aten.slice_scatter.default)
-def _slice_scatter(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _slice_scatter(call: BoundCall) -> object:
+    func, args, kwargs = call.func, call.args, call.kwargs
     x, source = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
     if not isinstance(x, ShardedTensor) or not x._layout.splits[dim]:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     first, step, count = _bounds(
         x.shape[dim], *(argument(func, args, kwargs, name) for name in ("start", "end", "step"))
     )
     if source.shape != (*x.shape[:dim], count, *x.shape[dim + 1 :]):
-        return run_by_rule(func, args, kwargs)  # torch refuses it
+        return run_by_rule(call)  # torch refuses it
     x, given = alike([x, source], str(func))
     return _scattered(x, given, dim, first, step)
 
 
 @handler(aten.select_scatter.default)
-def _select_scatter(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _select_scatter(call: BoundCall) -> object:
+    func, args = call.func, call.args
     x, source = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     dim = as_dim(args[2], x.dim())
     if not isinstance(x, ShardedTensor) or not x._layout.splits[dim]:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     index, size = cast(int, args[3]), x.shape[dim]
     if source.shape != (*x.shape[:dim], *x.shape[dim + 1 :]) or not -size <= index < size:
-        return run_by_rule(func, args, kwargs)  # torch refuses it
+        return run_by_rule(call)  # torch refuses it
     index %= size
     x, given = alike([x, aten.unsqueeze.default(source, dim)], str(func))
     return _scattered(x, given, dim, index, 1)

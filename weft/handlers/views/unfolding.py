@@ -10,13 +10,14 @@ from typing import cast
 import torch
 
 from ...engine.arguments import as_dim
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.rearranging import here, note_rearrangement, resolved
 from ...engine.sharded import ShardedTensor, wrap
 from ...engine.views.view_results import viewed
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...planning.windows import Reach, Windows, windows_of
+from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...runtime.rearranging import rearrange
 from ...sharding.layout import Layout
@@ -32,12 +33,13 @@ _MOST_LAYERS = 8
 
 
 @handler(aten.unfold.default, may_be_direct=True)
-def _unfold(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _unfold(call: BoundCall) -> object:
+    func, args = call.func, call.args
     x = cast(ShardedTensor, args[0])
     size, step = cast("tuple[int, int]", args[2:4])
     dim = as_dim(args[1], x.dim())
     if not x.dim() or not x._layout.splits[dim] or step < 1 or not 0 < size <= x.shape[dim]:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     layout = Layout(x._layout.mesh, (*x._layout.splits, ()), x._layout.pending)
     count = (x.shape[dim] - size) // step + 1
     results = tuple(count if d == dim else n for d, n in enumerate(x.shape))
@@ -49,13 +51,13 @@ def _unfold(func: Op, args: Args, kwargs: Kwargs) -> object:
     tell(x)
     if holding(layout).unified:
         y = here([x], layout, lambda piece: func(piece, dim, size, step), is_view=True)
-        return viewed(func, args, kwargs, y, is_alias=True, is_moved=True, tell_read=tell)
+        return viewed(call, y, is_alias=True, is_moved=True, tell_read=tell)
     pieces = tuple(
         func(piece, dim, size, step).contiguous() if piece.shape[dim] else piece.new_empty([*piece.shape, size])
         for piece in _cut(windows, x, dim, str(func))
     )
     y = wrap(pieces, layout, (*results, size), dtype=x.dtype)
-    return viewed(func, args, kwargs, y, is_alias=False, tell_read=tell)
+    return viewed(call, y, is_alias=False, tell_read=tell)
 
 
 def _cut(windows: Windows, x: ShardedTensor, dim: int, op: str) -> list[torch.Tensor]:
@@ -69,21 +71,22 @@ def _cut(windows: Windows, x: ShardedTensor, dim: int, op: str) -> list[torch.Te
 
 
 @handler(aten.unfold_backward.default, may_be_direct=True)
-def _unfold_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _unfold_backward(call: BoundCall) -> object:
     """Each device adds up its slices; what reaches over its border goes to whose it is, and is added there."""
+    func, args = call.func, call.args
     grad = cast(ShardedTensor, args[0])
     sizes = [int(n) for n in cast("Sequence[int]", args[1])]
     size, step = cast("tuple[int, int]", args[3:5])
     dim = as_dim(args[2], len(sizes))
     if not sizes or not grad._layout.splits[dim] or grad._layout.splits[-1] or not grad.numel():
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     layout = Layout(grad._layout.mesh, grad._layout.splits[:-1], grad._layout.pending)
     sums = _sums(layout, tuple(grad.shape[:-1]), tuple(sizes), dim, Reach(size, step))
     if len(sums.layers) > _MOST_LAYERS:
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     kept = resolved(grad, str(func), _SUMS)
     if kept is not grad:
-        return _unfold_backward(func, (kept, *args[1:]), kwargs)
+        return _unfold_backward(call.replaced(grad_in=kept))
     for plan in sums.layers:
         note_rearrangement(plan, grad.dtype.itemsize, str(func))
     if holding(layout).unified:

@@ -8,10 +8,11 @@ from typing import cast
 
 import torch
 
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.sharded import ShardedTensor, wrap
 from ...planning.windows import Reach
+from ...rules.call import BoundCall
 from ...rules.convolution import convolution, convolution_backward, convolution_backward_here, convolution_here
 from ...rules.registry import Region
 from ...runtime.holding import holding
@@ -72,7 +73,8 @@ def cropped(x: torch.Tensor, own: Region, first: dict[int, int]) -> torch.Tensor
 
 
 @handler(aten.convolution.default, may_be_direct=True)
-def _convolution(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _convolution(call: BoundCall) -> object:
+    args = call.args
     x, weight = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
     stride, padding, dilation, transposed = args[3:7]
     if min(cast("Sequence[int]", padding), default=0) < 0:
@@ -82,35 +84,36 @@ def _convolution(func: Op, args: Args, kwargs: Kwargs) -> object:
             f"Only zero batch or zero channel inputs are supported, but got input shape: {list(x.shape)}"
         )
     if not _is_taken(x, weight, stride, dilation):
-        return run_by_rule(func, args, kwargs)
+        return run_by_rule(call)
     reaches = _reaches(weight, stride, padding, dilation)
 
     results = _spread(x, weight, reaches, args) if transposed else _result(x, weight, reaches)
-    found = windowed(func, args, convolution, reaches, [Look(0, results, back=bool(transposed))])
-    if found is None or kwargs:
-        return run_by_rule(func, args, kwargs)
-    plan, args = found
+    found = windowed(call, convolution, reaches, [Look(0, results, back=bool(transposed))])
+    if found is None or call.kwargs:
+        return run_by_rule(call)
+    plan, call = found
     if plan.unified:
-        return plan.labeled(args)
+        return plan.labeled(call)
     (look,) = plan.windows
-    x = plan.exchanged(look, plan.brought(args, 0) if transposed else cast(ShardedTensor, args[0]))
-    rest = [plan.brought(args, i) for i in range(1, len(plan.choice.inputs))]
-    return plan.everywhere(args, [x, *rest], partial(_transposed if transposed else _convolved, plan.reaches))
+    x = plan.exchanged(look, plan.brought(call, 0) if transposed else cast(ShardedTensor, call.tensors[0]))
+    rest = [plan.brought(call, i) for i in range(1, len(plan.choice.inputs))]
+    return plan.everywhere(call, [x, *rest], partial(_transposed if transposed else _convolved, plan.reaches))
 
 
-def _convolved(reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions) -> torch.Tensor:
-    here = (*args[:4], unpadded(args[4], reaches, len(made[0].box)), *args[5:])
-    return convolution_here(func, here, kwargs, given, made)
+def _convolved(reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> torch.Tensor:
+    padding = unpadded(call.integers("padding"), reaches, len(made[0].box))
+    return convolution_here(call.replaced(padding=padding), given, made)
 
 
-def _transposed(reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions) -> torch.Tensor:
+def _transposed(reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> torch.Tensor:
     """What the inputs that reach into a device's own part give there; where none does, only the bias."""
+    args = call.args
     x, weight, bias = cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]", args[:3])
     rank = x.dim()
     first, _ = reached(reaches, made[0], given[0])
     if x.numel() and weight.numel():
         sides = unpadded(args[4], reaches, rank), args[5], args[6], unpadded(args[7], reaches, rank)
-        out = convolution_here(func, (x, weight, None, args[3], *sides, args[8]), kwargs, given, made)
+        out = convolution_here(BoundCall(call.func, (x, weight, None, args[3], *sides, args[8])), given, made)
         out = cropped(out, made[0], first)
     else:
         out = torch.zeros(made[0].shape, dtype=x.dtype, device=x.device)
@@ -138,77 +141,82 @@ def _result(x: torch.Tensor, weight: torch.Tensor, reaches: Sequence[Reach]) -> 
 
 
 @handler(aten.convolution_backward.default, may_be_direct=True)
-def _convolution_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
+def _convolution_backward(call: BoundCall) -> object:
+    args = call.args
     grad, x, weight = cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor]", args[:3])
     stride, padding, dilation, transposed = args[4:8]
     reaches, mask = _reaches(weight, stride, padding, dilation), cast("Sequence[bool]", args[10])
     looks = [Look(0, tuple(x.shape), back=not transposed)] if mask[0] or transposed else []
     looks += [Look(1, tuple(grad.shape))] if any(mask[1:]) and not transposed else []
-    found = windowed(func, args, convolution_backward, reaches, looks)
-    if found is None or kwargs:
-        return run_by_rule(func, args, kwargs)
-    plan, args = found
+    found = windowed(call, convolution_backward, reaches, looks)
+    if found is None or call.kwargs:
+        return run_by_rule(call)
+    plan, call = found
     if plan.unified:
-        return plan.labeled(args)
-    return (_gradients_of_transposed if transposed else _gradients)(plan, args, mask)
+        return plan.labeled(call)
+    return (_gradients_of_transposed if transposed else _gradients)(plan, call, mask)
 
 
-def _gradients_of_transposed(plan: Windowed, args: Args, mask: Sequence[bool]) -> tuple[object, ...]:
+def _gradients_of_transposed(plan: Windowed, call: BoundCall, mask: Sequence[bool]) -> tuple[object, ...]:
     """Those of input and weight from windows of what each part of the input went to; that of the bias from all of it."""
     (look,) = plan.windows
-    grad = cast(ShardedTensor, args[0])
+    grad = cast(ShardedTensor, call.tensors[0])
     back: object = None
     scale: object = None
     if mask[0] or mask[1]:
-        laid = [plan.exchanged(look, grad), plan.brought(args, 1), plan.brought(args, 2)]
-        only = (*args[:10], [*mask[:2], False])
+        laid = [plan.exchanged(look, grad), plan.brought(call, 1), plan.brought(call, 2)]
+        only = call.replaced(output_mask=[*mask[:2], False])
         back, scale, _ = cast(Args, plan.everywhere(only, laid, partial(_weight_gradient, plan.reaches)))
     if not mask[2]:
         return back, scale, None
-    channel = grad.dim() - cast(torch.Tensor, args[2]).dim() + 1
+    channel = grad.dim() - call.tensor("weight").dim() + 1
     others = [d for d in range(grad.dim()) if d != channel]
-    return back, scale, aten.sum.dim_IntList(plan.brought(args, 0), others)
+    return back, scale, aten.sum.dim_IntList(plan.brought(call, 0), others)
 
 
-def _gradients(plan: Windowed, args: Args, mask: Sequence[bool]) -> tuple[object, ...]:
+def _gradients(plan: Windowed, call: BoundCall, mask: Sequence[bool]) -> tuple[object, ...]:
     """That of the input from windows of the results that each part went into; those of the weight from each part."""
-    grad = plan.brought(args, 0)
-    around = {look: plan.exchanged(look, grad if look.back else cast(ShardedTensor, args[1])) for look in plan.windows}
-    weight = plan.brought(args, 2)
+    grad = plan.brought(call, 0)
+    around = {
+        look: plan.exchanged(look, grad if look.back else cast(ShardedTensor, call.tensors[1])) for look in plan.windows
+    }
+    weight = plan.brought(call, 2)
     result: list[object] = [None, None, None]
     for look, window in around.items():
         if look.back:
-            only = (*args[:10], [True, False, False])
-            laid = [window, hollow(plan, args), weight]
+            only = call.replaced(output_mask=[True, False, False])
+            laid = [window, hollow(plan, call), weight]
             made = plan.everywhere(only, laid, partial(_input_gradient, plan.reaches))
         else:
-            only = (*args[:10], [False, *mask[1:]])
+            only = call.replaced(output_mask=[False, *mask[1:]])
             laid = [grad, window, weight]
             made = plan.everywhere(only, laid, partial(_weight_gradient, plan.reaches))
         result = [new if old is None else old for old, new in zip(result, cast(Args, made), strict=True)]
     return tuple(result)
 
 
-def hollow(plan: Windowed, args: Args) -> ShardedTensor:
+def hollow(plan: Windowed, call: BoundCall) -> ShardedTensor:
     """The input where only its shape counts."""
-    x, layout = cast(ShardedTensor, args[1]), plan.choice.inputs[1]
+    x, layout = call.tensors[1], plan.choice.inputs[1]
     nothing = torch.empty(0, dtype=x.dtype, device=x.device)
     return wrap((nothing,) * holding(layout).count, layout, x.shape, dtype=x.dtype)
 
 
-def _input_gradient(reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions) -> Args:
+def _input_gradient(reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> Args:
+    args = call.args
     grad, _, weight = cast("tuple[torch.Tensor, ...]", args[:3])
     first, shape = reached(reaches, made[0], given[0])
     if not grad.numel() or not weight.numel() or 0 in shape:
         return torch.zeros(made[0].shape, dtype=grad.dtype, device=grad.device), None, None
     x = torch.empty(shape, dtype=grad.dtype, device=grad.device)
     here = (grad, x, weight, *args[3:5], unpadded(args[5], reaches, grad.dim()), *args[6:])
-    back = cast("tuple[torch.Tensor, ...]", convolution_backward_here(func, here, kwargs, given, made))[0]
+    back = cast("tuple[torch.Tensor, ...]", convolution_backward_here(BoundCall(call.func, here), given, made))[0]
     return cropped(back, made[0], first), None, None
 
 
-def _weight_gradient(reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions) -> Args:
+def _weight_gradient(reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> Args:
+    args = call.args
     grad = cast(torch.Tensor, args[0])
     padding, beyond = (unpadded(args[i], reaches, grad.dim()) for i in (5, 8))
     here = (*args[:5], padding, *args[6:8], beyond, *args[9:])
-    return convolution_backward_here(func, here, kwargs, given, made)
+    return convolution_backward_here(BoundCall(call.func, here), given, made)

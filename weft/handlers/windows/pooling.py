@@ -10,11 +10,11 @@ from typing import cast
 
 import torch
 
-from ...engine.arguments import argument
-from ...engine.dispatch import run_by_rule
+from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.sharded import ShardedTensor
 from ...planning.windows import Reach
+from ...rules.call import BoundCall
 from ...rules.pooling import pooling
 from ...rules.registry import Region
 from ..split_dims.reductions import wide
@@ -51,19 +51,17 @@ class _Pool:
     rounds_up: bool
 
     @staticmethod
-    def of(func: Op, args: Args, kwargs: Kwargs) -> _Pool:
+    def of(call: BoundCall) -> _Pool:
         """The windows of a call; what is said once stands for all dims, and windows stand side by side unless said."""
-        space = _SPACE[func]
-        names = [each.name for each in func._schema.arguments]
+        space = _SPACE[call.func]
 
-        def values(name: str, default: object) -> tuple[int, ...]:
-            given = argument(func, args, kwargs, name) if name in names else None
-            found = [int(n) for n in cast("Sequence[int]", given if given not in (None, [], ()) else default)]
+        def values(name: str, default: Sequence[int]) -> tuple[int, ...]:
+            found = call.integers(name) or list(default)
             return tuple(found * space if len(found) == 1 else found)
 
         kernel = values("kernel_size", ())
-        rounds_up = bool(argument(func, args, kwargs, "ceil_mode"))
-        return _Pool(kernel, values("stride", kernel), values("padding", [0]), values("dilation", [1]), rounds_up)
+        stride, padding, dilation = values("stride", kernel), values("padding", [0]), values("dilation", [1])
+        return _Pool(kernel, stride, padding, dilation, call.flag("ceil_mode"))
 
     @property
     def reaches(self) -> list[Reach]:
@@ -83,8 +81,8 @@ class _Pool:
         return (*shape[:-space], *sizes)
 
 
-def _positional(func: Op, args: Args, kwargs: Kwargs) -> Args:
-    return tuple(argument(func, args, kwargs, each.name) for each in func._schema.arguments)
+def _positional(call: BoundCall) -> BoundCall:
+    return BoundCall(call.func, tuple(call.arg(each.name) for each in call.func._schema.arguments))
 
 
 @handler(
@@ -94,32 +92,26 @@ def _positional(func: Op, args: Args, kwargs: Kwargs) -> Args:
     aten.avg_pool3d.default,
     may_be_direct=True,
 )
-def _pool(func: Op, args: Args, kwargs: Kwargs) -> object:
-    x, pool, space = cast(ShardedTensor, args[0]), _Pool.of(func, args, kwargs), _SPACE[func]
-    found = windowed(
-        func,
-        _positional(func, args, kwargs),
-        lambda call, dims: pooling(call, space, dims),
-        pool.reaches,
-        [Look(0, pool.results(x.shape))],
-    )
+def _pool(call: BoundCall) -> object:
+    pool, space = _Pool.of(call), _SPACE[call.func]
+    looks = [Look(0, pool.results(call.tensors[0].shape))]
+    found = windowed(_positional(call), lambda each, dims: pooling(each, space, dims), pool.reaches, looks)
     if found is None:
-        return run_by_rule(func, args, kwargs)
-    plan, args = found
+        return run_by_rule(call)
+    plan, call = found
     if plan.unified:
-        return plan.labeled(args)
+        return plan.labeled(call)
     (look,) = plan.windows
-    x = cast(ShardedTensor, args[0])
-    if "max" in str(func):
+    x = cast(ShardedTensor, call.tensors[0])
+    if "max" in call.name:
         least = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-        return plan.everywhere(args, [plan.exchanged(look, x, least)], partial(_maxima, pool, plan.reaches))
-    return plan.everywhere(args, [plan.exchanged(look, x)], partial(_means, pool, plan.reaches))
+        return plan.everywhere(call, [plan.exchanged(look, x, least)], partial(_maxima, pool, plan.reaches))
+    return plan.everywhere(call, [plan.exchanged(look, x)], partial(_means, pool, plan.reaches))
 
 
-def _maxima(
-    pool: _Pool, reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions
-) -> object:
+def _maxima(pool: _Pool, reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> object:
     """The largest of each window of a device, and where they stand in the whole."""
+    func, args = call.func, call.args
     x = cast(torch.Tensor, args[0])
     if 0 in made[0].shape:
         nothing = torch.empty(made[0].shape, dtype=x.dtype, device=x.device)
@@ -149,8 +141,9 @@ def _renumbered(
 
 
 def _means(
-    pool: _Pool, reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions
+    pool: _Pool, reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]
 ) -> torch.Tensor:
+    func, args = call.func, call.args
     x = cast(torch.Tensor, args[0])
     if 0 in made[0].shape:
         return torch.empty(made[0].shape, dtype=x.dtype, device=x.device)
@@ -201,25 +194,25 @@ class _Divisor:
     aten.avg_pool3d_backward.default,
     may_be_direct=True,
 )
-def _pool_backward(func: Op, args: Args, kwargs: Kwargs) -> object:
-    x, pool, space = cast(torch.Tensor, args[1]), _Pool.of(func, args, kwargs), _SPACE[func]
-    maxima = "max" in str(func)
-    given = _positional(func, args, kwargs)
+def _pool_backward(call: BoundCall) -> object:
+    x, pool, space = call.tensor("self"), _Pool.of(call), _SPACE[call.func]
+    maxima = "max" in call.name
     looks = [Look(0, tuple(x.shape), back=True), *([Look(2, tuple(x.shape), back=True)] if maxima else [])]
-    found = windowed(func, given, lambda call, dims: pooling(call, space, dims, linear=True), pool.reaches, looks)
+    found = windowed(_positional(call), lambda each, dims: pooling(each, space, dims, linear=True), pool.reaches, looks)
     if found is None:
-        return run_by_rule(func, args, kwargs)
-    plan, args = found
+        return run_by_rule(call)
+    plan, call = found
     if plan.unified:
-        return plan.labeled(args)
-    around = [plan.exchanged(look, plan.brought(args, look.tensor)) for look in looks]
-    laid = [around[0], hollow(plan, args), *around[1:]]
-    return plan.everywhere(args, laid, partial(_max_gradient if maxima else _mean_gradient, pool, plan.reaches))
+        return plan.labeled(call)
+    around = [plan.exchanged(look, plan.brought(call, look.tensor)) for look in looks]
+    laid = [around[0], hollow(plan, call), *around[1:]]
+    return plan.everywhere(call, laid, partial(_max_gradient if maxima else _mean_gradient, pool, plan.reaches))
 
 
 def _max_gradient(
-    pool: _Pool, reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions
+    pool: _Pool, reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]
 ) -> torch.Tensor:
+    func, args = call.func, call.args
     grad, _, places = cast("tuple[torch.Tensor, ...]", (*args[:2], args[7]))
     first, shape = reached(reaches, made[0], given[0])
     if not grad.numel() or 0 in shape:
@@ -245,8 +238,9 @@ def _here(
 
 
 def _mean_gradient(
-    pool: _Pool, reaches: Reaches, func: Op, args: Args, kwargs: Kwargs, given: Regions, made: Regions
+    pool: _Pool, reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]
 ) -> torch.Tensor:
+    func, args = call.func, call.args
     grad = cast(torch.Tensor, args[0])
     first, shape = reached(reaches, made[0], given[0])
     if not grad.numel() or 0 in shape:

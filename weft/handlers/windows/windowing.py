@@ -11,18 +11,19 @@ from typing import cast
 
 import torch
 
-from ...engine.choose import Choice, Input, choose
-from ...engine.dispatch import brought, run_in
-from ...engine.local_run import run_everywhere, schedule_for, swapped
+from ...engine.choose import Choice
+from ...engine.execute import brought, run_in
 from ...engine.moves.movement import moved
 from ...engine.moves.rearranging import note_rearrangement, resolved
-from ...engine.op_plan import tensors_in
+from ...engine.on_pieces import run_everywhere, schedule_for
+from ...engine.op_plan import chosen
 from ...engine.schedule import Schedule
 from ...engine.sharded import ShardedTensor, wrap
 from ...planning.rearrangement import Side
 from ...planning.windows import Reach, Windows, windows_of
+from ...rules.call import BoundCall
 from ...rules.factors import Factors
-from ...rules.registry import Call, Local, Rule, Spec, rules
+from ...rules.registry import Local, Rule, rules
 from ...runtime.holding import holding
 from ...runtime.machine import forget_with_residences
 from ...runtime.rearranging import rearrange
@@ -66,11 +67,9 @@ class Windowed:
         """Whether all devices share one memory, where layouts are labels."""
         return holding(Layout.replicated(self.mesh, 0)).unified
 
-    def brought(self, args: Args, position: int) -> ShardedTensor:
+    def brought(self, call: BoundCall, position: int) -> ShardedTensor:
         """A tensor of the call in the layout that it is computed in."""
-        return cast(
-            ShardedTensor, brought(tensors_in(args, {})[position], self.choice.inputs[position], self.func, False)
-        )
+        return cast(ShardedTensor, brought(call.tensors[position], self.choice.inputs[position], str(call), False))
 
     def exchanged(self, look: Look, x: ShardedTensor, fill: float = 0) -> ShardedTensor:
         """A tensor whose pieces are windows; only for `everywhere`, since its layout says nothing of their shapes."""
@@ -84,31 +83,30 @@ class Windowed:
             pieces.append(piece)
         return wrap(tuple(pieces), windows.target, x.shape, dtype=x.dtype)
 
-    def everywhere(self, args: Args, laid: Sequence[ShardedTensor], local: Local) -> object:
+    def everywhere(self, call: BoundCall, laid: Sequence[ShardedTensor], local: Local) -> object:
         """What each device computes with `local`, where it has the call's tensors as `laid` says."""
-        key = _told(args)
+        key = _told(call)
         schedule = self.schedules.get(key)
         if schedule is None:
-            inputs, outputs = self.choice.inputs, self.choice.outputs
-            schedule = schedule_for(self.func, args, {}, tensors_in(args, {}), inputs, outputs, self.mesh)
+            schedule = schedule_for(call, self.choice.inputs, self.choice.outputs, self.mesh)
             self.schedules[key] = schedule
         rule = Rule(rules[self.func].factors, local=local)
-        return run_everywhere(self.func, args, {}, laid, schedule, rule, given=tensors_in(args, {}))
+        return run_everywhere(call, laid, schedule, rule)
 
-    def labeled(self, args: Args) -> object:
+    def labeled(self, call: BoundCall) -> object:
         """The op in one memory: on whole values, with what devices would exchange noted, in the layouts they would have."""
         space = {axis for look in self.windows for dim in self.reaches for axis in self._need(look).splits[dim]}
         whole = _without(space)
         given: list[torch.Tensor] = []
-        for i, (x, need) in enumerate(zip(tensors_in(args, {}), self.choice.inputs, strict=True)):
+        for i, (x, need) in enumerate(zip(call.tensors, self.choice.inputs, strict=True)):
             looks = [look for look in self.windows if look.tensor == i]
             if not looks or looks[0].back:
-                x = brought(x, need, self.func, True)
+                x = brought(x, need, str(call), True)
             for look in looks:
                 note_rearrangement(self.windows[look].plan, x.dtype.itemsize, str(self.func))
             given.append(wrap(x._value.pieces, whole(need), x.shape) if isinstance(x, ShardedTensor) else x)
         inputs, outputs = tuple(map(whole, self.choice.inputs)), tuple(map(whole, self.choice.outputs))
-        result = run_in(self.func, cast(Args, swapped(args, iter(given))), {}, inputs, outputs, rules[self.func])
+        result = run_in(call.with_tensors(given), inputs, outputs, rules[self.func])
         if isinstance(result, torch.Tensor):
             return self._relabeled(result, 0)
         return tuple(
@@ -137,7 +135,7 @@ def _without(axes: set[str]) -> Callable[[Layout], Layout]:
     return without
 
 
-Proposal = Callable[[Call, frozenset[int]], Factors | None]
+Proposal = Callable[[BoundCall, frozenset[int]], Factors | None]
 """The factors of a call of which some dims, counted from the first of space, are read in windows."""
 
 _known: dict[tuple[object, ...], Windowed | None] = {}
@@ -146,10 +144,10 @@ forget_with_residences(_known.clear)
 
 
 def windowed(
-    func: Op, args: Args, propose: Proposal, reaches: Sequence[Reach], looks: Sequence[Look]
-) -> tuple[Windowed, Args] | None:
+    call: BoundCall, propose: Proposal, reaches: Sequence[Reach], looks: Sequence[Look]
+) -> tuple[Windowed, BoundCall] | None:
     """How a call is computed on windows of the last dims, and with what; None where they are whole."""
-    tensors = tensors_in(args, {})
+    tensors = call.tensors
     if not any(isinstance(x, ShardedTensor) and any(x._layout.splits[-len(reaches) :]) for x in tensors):
         return None
     if (
@@ -158,52 +156,40 @@ def windowed(
         or any(min(look.results, default=0) < 1 or len(look.results) <= len(reaches) for look in looks)
     ):
         return None  # nothing to look at, or a call that torch refuses
-    tensors = [resolved(x, str(func)) if isinstance(x, ShardedTensor) else x for x in tensors]
-    args = cast(Args, swapped(args, iter(tensors)))
-    key = (func, _told(args), *(_signature(x) for x in tensors), *looks)
+    call = call.with_tensors([resolved(x, str(call)) if isinstance(x, ShardedTensor) else x for x in tensors])
+    key = (call.func, _told(call), *(_signature(x) for x in call.tensors), *looks)
     if key not in _known:
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
-        _known[key] = _decided(func, args, tensors, propose, reaches, looks)
+        _known[key] = _decided(call, propose, reaches, looks)
     found = _known[key]
-    return None if found is None else (found, args)
+    return None if found is None else (found, call)
 
 
-def _told(args: Args) -> str:
+def _told(call: BoundCall) -> str:
     """What a call says beside its tensors."""
-    return repr(swapped(args, iter(["tensor"] * len(tensors_in(args, {})))))
+    return repr(call.with_tensors(["tensor"] * len(call.tensors)).args)
 
 
 def _signature(x: torch.Tensor) -> tuple[object, ...]:
     return x._layout if isinstance(x, ShardedTensor) else None, tuple(x.shape), x.dtype
 
 
-def _decided(
-    func: Op,
-    args: Args,
-    tensors: Sequence[torch.Tensor],
-    propose: Proposal,
-    reaches: Sequence[Reach],
-    looks: Sequence[Look],
-) -> Windowed | None:
-    specs = tuple(Spec(tuple(x.shape), x.dtype) for x in tensors)
-    call = Call(func, cast(Args, swapped(args, iter(specs))), {}, specs)
+def _decided(call: BoundCall, propose: Proposal, reaches: Sequence[Reach], looks: Sequence[Look]) -> Windowed | None:
+    tensors = call.tensors
     factors = propose(call, frozenset(_split_space(tensors, len(reaches))))
     mesh = max((x._layout.mesh for x in tensors if isinstance(x, ShardedTensor)), key=lambda mesh: mesh.num_devices)
     if factors is None or any(not _may_be_read(tensors[look.tensor], mesh) for look in looks):
         return None
-    given = [
-        Input(x._layout if isinstance(x, ShardedTensor) else None, tuple(x.shape), x.dtype.itemsize) for x in tensors
-    ]
-    choice = choose(factors, given, mesh, max(x.dtype.itemsize for x in tensors))
+    choice = chosen(factors, tensors, mesh)
     first = len(looks[0].results) - len(reaches)
     split = choice.inputs[looks[0].tensor].splits
-    chosen = {first + i: reach for i, reach in enumerate(reaches) if split[first + i]}
-    windows = {look: _windows(look, tensors, choice, chosen) for look in looks}
-    if not chosen or any(each.parts > _MOST_WINDOWS for each in windows.values()):
+    reached = {first + i: reach for i, reach in enumerate(reaches) if split[first + i]}
+    windows = {look: _windows(look, tensors, choice, reached) for look in looks}
+    if not reached or any(each.parts > _MOST_WINDOWS for each in windows.values()):
         return None
     # However wide a window is, a device receives no more for it than it would of the whole.
-    return Windowed(func, choice, chosen, windows, mesh)
+    return Windowed(call.func, choice, reached, windows, mesh)
 
 
 def _split_space(tensors: Sequence[torch.Tensor], space: int) -> Iterator[int]:

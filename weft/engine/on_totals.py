@@ -10,13 +10,14 @@ from typing import final
 
 import torch
 
+from ..rules.call import Args, BoundCall, Kwargs
 from ..rules.registry import Rule
 from ..runtime.holding import holding
 from ..runtime.in_process import lazy_clone
 from ..sharding.layout import Layout
 from .compiling import is_traced
-from .local_run import called, run_everywhere
 from .moves.movement import spread
+from .on_pieces import run_everywhere
 from .op_kind import OpKind, kind_of
 from .quick import Call, quick
 from .schedule import Schedule
@@ -25,23 +26,14 @@ from .total import Contributions, Origin, known_total
 
 __all__ = ["TotalCall", "total_call"]
 
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-
 _SMALL = 1 << 20
 _MOST_KEPT = 8
 """A pending tensor keeps what it was computed from if that is at most so many times as large as itself, or small."""
 
 
-def total_call(
-    func: torch._ops.OpOverload,
-    tensors: Sequence[torch.Tensor],
-    inputs: tuple[Layout, ...],
-    schedule: Schedule,
-    rule: Rule | None,
-) -> TotalCall | None:
+def total_call(call: BoundCall, inputs: tuple[Layout, ...], schedule: Schedule, rule: Rule | None) -> TotalCall | None:
     """How an op runs on whole values and leaves a reduction pending, where it can."""
-    kind = kind_of(func)
+    tensors, kind = call.tensors, kind_of(call.func)
     if not _may_be_total(kind, schedule):
         return None
     keeps = kind.viewed is not None or _may_keep(tensors, schedule)
@@ -49,7 +41,7 @@ def total_call(
     # pending may have to be computed for it.
     if not keeps and not any(isinstance(x, ShardedTensor) and x._layout.pending for x in tensors):
         return None
-    return TotalCall(func, inputs, schedule, rule, quick(func), kind.viewed is not None, keeps)
+    return TotalCall(call.func, inputs, schedule, rule, quick(call.func), kind.viewed is not None, keeps)
 
 
 def _may_be_total(kind: OpKind, schedule: Schedule) -> bool:
@@ -81,14 +73,14 @@ class TotalCall:
     keeps: bool
     """Whether the results keep what they were computed from."""
 
-    def __call__(self, args: Args, kwargs: Kwargs, laid: Sequence[ShardedTensor]) -> object:
+    def __call__(self, call: BoundCall, laid: Sequence[ShardedTensor]) -> object:
         """The results, those that are pending with their totals; None where the total of an input is not known."""
         if is_traced():
             return None
         wholes = [known_total(x) if x._layout.pending else x._value.pieces[0] for x in laid]
         if any(whole is None for whole in wholes):
             return None
-        return self._finished(called(self.func, args, kwargs, wholes), args, kwargs, laid)
+        return self._finished(call.on(wholes), call, laid)
 
     def repeat(self, args: Args, kwargs: Kwargs) -> object:
         """The same for arguments that lie as they did before, all of them by position."""
@@ -102,7 +94,7 @@ class TotalCall:
                 laid.append(x)
         if is_traced():
             return None
-        return self._finished(self.quick(*here, **kwargs), args, kwargs, laid)
+        return self._finished(self.quick(*here, **kwargs), BoundCall(self.func, args, kwargs), laid)
 
     def takes(self, tensors: Sequence[ShardedTensor]) -> bool:
         """Whether it can take tensors as they lie: those that are not pending count as if they were."""
@@ -111,16 +103,16 @@ class TotalCall:
             for x, need in zip(tensors, self.inputs, strict=True)
         )
 
-    def _everywhere(self, args: Args, kwargs: Kwargs, laid: Sequence[ShardedTensor] | Stand) -> object:
+    def _everywhere(self, call: BoundCall, laid: Sequence[ShardedTensor] | Stand) -> object:
         there = [
             x if x._layout is need else spread(lazy_clone(x._value.pieces[0]), need)
             for x, need in zip([laid.tensor] if isinstance(laid, Stand) else laid, self.inputs, strict=True)
         ]
-        return run_everywhere(self.func, args, kwargs, there, self.schedule, self.rule)
+        return run_everywhere(call, there, self.schedule, self.rule)
 
-    def _finished(self, result: object, args: Args, kwargs: Kwargs, laid: Sequence[ShardedTensor]) -> object:
+    def _finished(self, result: object, call: BoundCall, laid: Sequence[ShardedTensor]) -> object:
         held = stand_of(laid[0]) if self.is_view else laid
-        origin = Origin(partial(self._everywhere, args, kwargs, held) if self.keeps else None, self.is_view)
+        origin = Origin(partial(self._everywhere, call, held) if self.keeps else None, self.is_view)
         shared = laid[0]._value.total.written if self.is_view and laid[0]._value.total is not None else [False]
         if isinstance(result, torch.Tensor):
             return self._labeled(result, 0, origin, shared)

@@ -8,36 +8,32 @@ from typing import cast
 
 import torch
 
-from ..rules.registry import Call, Rule, Spec
+from ..rules.call import BoundCall
+from ..rules.registry import Rule, Spec
 from ..runtime.holding import holding
 from ..runtime.reduction import neutral
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
-from .op_kind import kind_of
+from .op_kind import kind_of, written_argument
 from .schedule import Place, Schedule, scheduled
 from .sharded import ShardedTensor, wrap
 from .strides.result_strides import Strided
-from .strides.whole_results import Args, Kwargs, called, swapped, whole_results
+from .strides.whole_results import whole_results
 
-__all__ = ["called", "expects_contiguous", "run_everywhere", "run_replicated", "run_whole", "schedule_for", "swapped"]
+__all__ = ["expects_contiguous", "run_everywhere", "run_replicated", "run_whole", "schedule_for"]
 
 
 def run_whole(
-    func: torch._ops.OpOverload,
-    args: Args,
-    kwargs: Kwargs,
-    laid: Sequence[torch.Tensor],
-    outputs: tuple[Layout, ...] | None,
-    mesh: DeviceMesh,
+    call: BoundCall, laid: Sequence[torch.Tensor], outputs: tuple[Layout, ...] | None, mesh: DeviceMesh
 ) -> object:
     """Runs an op once, on whole values: one memory, nothing pending."""
-    result = called(func, args, kwargs, [x._value.pieces[0] if isinstance(x, ShardedTensor) else x for x in laid])
+    result = call.on([x._value.pieces[0] if isinstance(x, ShardedTensor) else x for x in laid])
     if isinstance(result, torch.Tensor):
-        same = written_argument(func, 0, args, kwargs)
+        same = written_argument(call, 0)
         if same is not None:
             return same
-        _check_dense(func, result)
+        _check_dense(call, result)
         return wrap((result,), Layout.replicated(mesh, result.dim()) if outputs is None else outputs[0], result.shape)
     if not isinstance(result, (tuple, list)):
         return result
@@ -46,7 +42,7 @@ def run_whole(
         if not isinstance(value, torch.Tensor):
             wrapped.append(value)
             continue
-        same = written_argument(func, i, args, kwargs)
+        same = written_argument(call, i)
         layout = _of_rank(None if outputs is None else outputs[i], value.dim(), mesh)
         wrapped.append(same if same is not None else wrap((value,), layout, value.shape))
     return type(result)(wrapped)
@@ -57,63 +53,25 @@ def _of_rank(layout: Layout | None, rank: int, mesh: DeviceMesh) -> Layout:
     return layout if layout is not None and layout.rank == rank else Layout.replicated(mesh, rank)
 
 
-@lru_cache(maxsize=8192)
-def _aliases(func: torch._ops.OpOverload) -> tuple[int | str | None, ...]:
-    """For each output, which argument it is (position, or name for keyword-only ones) when the op writes in place."""
-    found: list[int | str | None] = []
-    for output in func._schema.returns:
-        where: int | str | None = None
-        if output.alias_info is not None and output.alias_info.is_write:
-            for i, argument in enumerate(func._schema.arguments):
-                if argument.alias_info is not None and argument.alias_info.before_set & output.alias_info.before_set:
-                    where = argument.name if argument.kwarg_only else i
-        found.append(where)
-    return tuple(found) if any(where is not None for where in found) else ()
-
-
-def written_argument(func: torch._ops.OpOverload, position: int, args: Args, kwargs: Kwargs) -> object | None:
-    """The argument that an output is, when the op writes in place."""
-    aliases = _aliases(func)
-    if position >= len(aliases):
-        return None
-    where = aliases[position]
-    if where is None:
-        return None
-    return kwargs.get(where) if isinstance(where, str) else args[where]
-
-
 def schedule_for(
-    func: torch._ops.OpOverload,
-    args: Args,
-    kwargs: Kwargs,
-    tensors: Sequence[torch.Tensor],
-    inputs: Sequence[Layout],
-    outputs: tuple[Layout, ...] | None,
-    mesh: DeviceMesh,
+    call: BoundCall, inputs: Sequence[Layout], outputs: tuple[Layout, ...] | None, mesh: DeviceMesh
 ) -> Schedule:
     """Where an op runs."""
-    specs = whole_results(func, args, kwargs, tensors)
+    specs = whole_results(call)
     if outputs is not None:
         outputs = tuple(
             layout if spec is None else _of_rank(layout, spec.ndim, mesh)
             for layout, spec in zip(outputs, specs, strict=True)
         )
-    return scheduled(inputs, [tuple(x.shape) for x in tensors], outputs, specs, mesh)
+    return scheduled(inputs, [tuple(x.shape) for x in call.tensors], outputs, specs, mesh)
 
 
-def run_everywhere(
-    func: torch._ops.OpOverload,
-    args: Args,
-    kwargs: Kwargs,
-    laid: Sequence[ShardedTensor],
-    schedule: Schedule,
-    rule: Rule | None,
-    given: Sequence[torch.Tensor] | None = None,
-) -> object:
-    """Runs an op at every place of its schedule; `given`: the tensors of the call, where `laid` has other shapes."""
+def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Schedule, rule: Rule | None) -> object:
+    """Runs an op at every place of its schedule, on its tensors as they were laid out for it."""
+    func = call.func
     made: list[dict[int, torch.Tensor]] = [{} for _ in schedule.outputs]
     result: object = None
-    op = func if rule is None or rule.local_op is None else rule.local_op
+    local_call = call if rule is None or rule.local_op is None else BoundCall(rule.local_op, call.args, call.kwargs)
     for place in schedule.places:
         local = [
             x._value.pieces[piece] if part is None else x._value.pieces[piece][part]
@@ -121,18 +79,16 @@ def run_everywhere(
         ]
         if expects_contiguous(func):
             local = [t.contiguous() for t in local]
-        here_args, here_kwargs = args, kwargs
+        here = local_call
         if rule is not None and rule.local_args is not None:
-            here_args, here_kwargs = _localized(func, args, kwargs, local, place, rule)
+            localized = rule.local_args(call.with_tensors(local), [tuple(t.shape) for t in local], place.out_shapes)
+            here = BoundCall(local_call.func, *localized)
         if rule is not None and rule.local is not None:
-            replacements = iter(local)
-            here_args = cast(Args, swapped(args, replacements))
-            here_kwargs = cast(Kwargs, swapped(kwargs, replacements))
-            result = rule.local(func, here_args, here_kwargs, place.inputs, place.outputs)
+            result = rule.local(call.with_tensors(local), place.inputs, place.outputs)
         elif rule is not None and rule.of_nothing is not None and not all(t.numel() for t in local):
             result = _neutral(func, rule.of_nothing, local, place, schedule)
         else:
-            result = called(op, here_args, here_kwargs, local)
+            result = here.on(local)
         values = result if isinstance(result, (tuple, list)) else (result,)
         for k, (piece, value) in enumerate(zip(place.makes, values, strict=True)):
             if isinstance(value, torch.Tensor):
@@ -143,8 +99,7 @@ def run_everywhere(
                     _fill(made[k], piece, part, value, schedule.specs[k])
             elif value is not None and len(values) == 1:
                 return result
-    strided = schedule.strides.of(func, args, kwargs, laid if given is None else given)
-    return _gathered(func, args, kwargs, schedule, made, result, strided)
+    return _gathered(call, schedule, made, result, schedule.strides.of(call))
 
 
 @lru_cache(maxsize=4096)
@@ -177,48 +132,44 @@ def _neutral(
     return values[0] if len(func._schema.returns) == 1 else tuple(values)
 
 
-def run_replicated(
-    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, laid: Sequence[ShardedTensor], mesh: DeviceMesh
-) -> object:
+def run_replicated(call: BoundCall, laid: Sequence[ShardedTensor], mesh: DeviceMesh) -> object:
     """Runs an op that has no rule on the replica in each memory; what it gives is replicated too."""
-    results = [called(func, args, kwargs, pieces) for pieces in zip(*(x._value.pieces for x in laid), strict=True)]
+    results = [call.on(pieces) for pieces in zip(*(x._value.pieces for x in laid), strict=True)]
     first = results[0]
     if isinstance(first, torch.Tensor):
-        same = written_argument(func, 0, args, kwargs)
-        return same if same is not None else _replicated(func, cast("list[torch.Tensor]", results), mesh)
+        same = written_argument(call, 0)
+        return same if same is not None else _replicated(call, cast("list[torch.Tensor]", results), mesh)
     if not isinstance(first, (tuple, list)):
         return first
     wrapped: list[object] = []
     for k, values in enumerate(zip(*cast("list[tuple[object, ...]]", results), strict=True)):
-        same = written_argument(func, k, args, kwargs)
+        same = written_argument(call, k)
         tensors = isinstance(values[0], torch.Tensor)
         wrapped.append(
             same
             if same is not None
-            else _replicated(func, cast("list[torch.Tensor]", values), mesh)
+            else _replicated(call, cast("list[torch.Tensor]", values), mesh)
             if tensors
             else values[0]
         )
     return type(first)(wrapped)
 
 
-def _check_dense(func: torch._ops.OpOverload, value: torch.Tensor) -> None:
+def _check_dense(call: BoundCall, value: torch.Tensor) -> None:
     if value.layout is not torch.strided:
         raise TypeError(
-            f"{func} gives a tensor of layout {value.layout}, which cannot lie on a mesh: use it on x.full_tensor()"
+            f"{call} gives a tensor of layout {value.layout}, which cannot lie on a mesh: use it on x.full_tensor()"
         )
 
 
-def _replicated(func: torch._ops.OpOverload, pieces: Sequence[torch.Tensor], mesh: DeviceMesh) -> ShardedTensor:
+def _replicated(call: BoundCall, pieces: Sequence[torch.Tensor], mesh: DeviceMesh) -> ShardedTensor:
     first = pieces[0]
-    _check_dense(func, first)
+    _check_dense(call, first)
     return wrap(tuple(pieces), Layout.replicated(mesh, first.dim()), first.shape, strides=first.stride())
 
 
 def _gathered(
-    func: torch._ops.OpOverload,
-    args: Args,
-    kwargs: Kwargs,
+    call: BoundCall,
     schedule: Schedule,
     made: list[dict[int, torch.Tensor]],
     result: object,
@@ -230,25 +181,14 @@ def _gathered(
         if spec is None or strides is None:
             wrapped.append(result[k] if isinstance(result, (tuple, list)) else None)
             continue
-        same = written_argument(func, k, args, kwargs)
+        same = written_argument(call, k)
         if same is not None:
             wrapped.append(same)
             continue
         pieces = tuple(made[k][i] for i in range(holding(layout).count))
-        if kind_of(func).viewed is None:
+        if kind_of(call.func).viewed is None:
             pieces = strides.ordered(pieces)
         wrapped.append(wrap(pieces, layout, spec.shape, dtype=spec.dtype, strides=strides.whole))
     if isinstance(result, (tuple, list)) or (not schedule.places and len(wrapped) > 1):
         return type(result)(wrapped) if isinstance(result, (tuple, list)) else tuple(wrapped)
     return wrapped[0]
-
-
-def _localized(
-    func: torch._ops.OpOverload, args: Args, kwargs: Kwargs, local: Sequence[torch.Tensor], place: Place, rule: Rule
-) -> tuple[Args, Kwargs]:
-    """The arguments as one device needs them."""
-    assert rule.local_args is not None
-    specs = tuple(Spec(tuple(t.shape), t.dtype) for t in local)
-    placed = iter(specs)
-    call = Call(func, cast(Args, swapped(args, placed)), cast(Kwargs, swapped(kwargs, placed)), specs)
-    return rule.local_args(call, [spec.shape for spec in specs], place.out_shapes)

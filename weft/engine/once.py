@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import cast
 
 import torch
 
+from ..rules.call import BoundCall
 from ..runtime.machine import residence
 from ..runtime.processes import world
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
-from .local_run import swapped, written_argument
 from .moves.movement import from_plain
-from .op_kind import kind_of
+from .op_kind import kind_of, written_argument
 from .sharded import ShardedTensor
 from .writes.writing import store, written_tensors
 
 __all__ = ["is_foreseen", "is_random", "leaves_out", "needs_single_run", "run_once", "writes_beside"]
-
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
 
 @lru_cache(maxsize=8192)
@@ -80,34 +76,24 @@ def writes_beside(func: torch._ops.OpOverload) -> bool:
     return len(kind_of(func).written) > returned
 
 
-def run_once(
-    func: torch._ops.OpOverload,
-    args: Args,
-    kwargs: Kwargs,
-    tensors: Sequence[torch.Tensor],
-    values: Sequence[torch.Tensor],
-    mesh: DeviceMesh,
-) -> object:
-    """Runs an op on whole values of tensors, the same in every process; tensors that it gives are replicated."""
-    plain = iter(values)
-    result = func(*cast(Args, swapped(args, plain)), **cast(Kwargs, swapped(kwargs, plain)))
-    if writes_beside(func):
-        written = list(written_tensors(func, args, kwargs))
-        for x, value in zip(tensors, values, strict=True):
-            if any(x is each for each in written):
-                store(cast(ShardedTensor, x), value, str(func))
+def run_once(call: BoundCall, values: Sequence[torch.Tensor], mesh: DeviceMesh) -> object:
+    """Runs an op on whole values of its tensors, the same in every process; tensors that it gives are replicated."""
+    result = call.with_tensors(values)()
+    if writes_beside(call.func):
+        written = list(written_tensors(call))
+        for x, value in zip(call.tensors, values, strict=True):
+            if isinstance(x, ShardedTensor) and any(x is each for each in written):
+                store(x, value, str(call))
     if not isinstance(result, (tuple, list)):
-        return _given(func, 0, result, args, kwargs, mesh)
-    return type(result)([_given(func, k, value, args, kwargs, mesh) for k, value in enumerate(result)])
+        return _given(call, 0, result, mesh)
+    return type(result)([_given(call, k, value, mesh) for k, value in enumerate(result)])
 
 
-def _given(
-    func: torch._ops.OpOverload, position: int, value: object, args: Args, kwargs: Kwargs, mesh: DeviceMesh
-) -> object:
+def _given(call: BoundCall, position: int, value: object, mesh: DeviceMesh) -> object:
     if not isinstance(value, torch.Tensor):
         return value
-    same = written_argument(func, position, args, kwargs)
+    same = written_argument(call, position)
     if isinstance(same, ShardedTensor):
-        store(same, value, str(func))
+        store(same, value, str(call))
         return same
     return from_plain(value, Layout.replicated(mesh, value.dim()))

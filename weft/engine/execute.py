@@ -1,0 +1,146 @@
+"""Running a call by its rule: its tensors are brought to the layouts of its plan, and it runs where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ..rules.call import BoundCall
+from ..rules.registry import Rule
+from ..runtime.holding import holding
+from ..sharding.layout import Layout
+from .choose import stop_over
+from .index_bounds import check_bounds
+from .moves.movement import from_plain, moved, note_move, note_return, to_plain, to_write_plain
+from .moves.plain_gradient import keep_gradient_plain
+from .moves.resolving import is_expanded, is_resolved, resolve
+from .on_pieces import run_everywhere, run_replicated, run_whole, schedule_for
+from .on_totals import total_call
+from .once import run_once
+from .op_kind import is_elementwise, kind_of
+from .op_plan import OpPlan, decided, plan_in
+from .sharded import ShardedTensor
+from .total import known_total, own_pieces, part_pieces
+from .views.copy_views import forget_resolved, remember_resolved
+from .views.view_results import viewed
+from .writes.overlapping import refuse_overlaps
+from .writes.writing import store
+
+__all__ = ["brought", "run_by_rule", "run_in"]
+
+
+def run_by_rule(call: BoundCall) -> object:
+    """Runs an op in the layouts that its rule and the chooser say."""
+    plan = call.plan = decided(call)
+    kind, tensors = kind_of(call.func), call.tensors
+    if plan.written is not None and not isinstance(tensors[plan.written], ShardedTensor):
+        return _run_plain(call)
+    if plan.once:
+        return run_once(call, [_whole(x, call) for x in tensors], plan.mesh)
+    if kind.is_pure:
+        return _run(call, _laid(call, plan), plan)
+    if plan.written is not None and is_elementwise(call.func):
+        refuse_overlaps(tensors[plan.written], tensors)
+    laid = _laid(call, plan, plan.written if kind.viewed is None else 0)
+    if kind.viewed is not None:
+        return _run_view(call, laid, plan)
+    return _run(call, laid, plan) if plan.written is None else _run_write(call, laid, plan, plan.written)
+
+
+def run_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, ...], rule: Rule) -> object:
+    """Runs an op that only reads, in layouts that are given."""
+    plan = plan_in(call, inputs, outputs, rule)
+    return _run(call, _laid(call, plan), plan)
+
+
+def _laid(call: BoundCall, plan: OpPlan, shared: int | None = None) -> list[torch.Tensor]:
+    """The tensors of a call in the layouts of its plan; of the shared one the very memory, where that can be."""
+    return [
+        brought(x, need, str(call), plan.whole, in_place=i == shared)
+        for i, (x, need) in enumerate(zip(call.tensors, plan.inputs, strict=True))
+    ]
+
+
+def _run_view(call: BoundCall, laid: list[torch.Tensor], plan: OpPlan) -> object:
+    base, x = laid[0], call.tensors[0]
+    if isinstance(base, ShardedTensor) and base._layout.pending and known_total(base) is None:
+        part_pieces(base)
+    result = _run(call, laid, plan)
+    is_moved = isinstance(x, ShardedTensor) and x._layout is not plan.inputs[0]
+    return viewed(call, result, is_alias=base is x, is_moved=is_moved)
+
+
+def _run_write(call: BoundCall, laid: list[torch.Tensor], plan: OpPlan, written: int) -> object:
+    x, changed = cast(ShardedTensor, call.tensors[written]), cast(ShardedTensor, laid[written])
+    if changed is x:
+        # In one memory nothing comes back: what would is told before anything is written.
+        note_return(x, plan.inputs[written], str(call))
+    own_pieces(changed)
+    result = _run(call, laid, plan)
+    if changed is not x:
+        store(x, changed, str(call))
+    if x._layout.pending:
+        forget_resolved()
+        if changed._layout is x._layout.resolved:
+            remember_resolved(x, changed)
+    return result
+
+
+def _run(call: BoundCall, laid: Sequence[torch.Tensor], plan: OpPlan) -> object:
+    if plan.whole:
+        return run_whole(call, laid, plan.outputs, plan.mesh)
+    there = cast("list[ShardedTensor]", laid)
+    if plan.outputs is None and holding(Layout.replicated(plan.mesh, 0)).count:
+        return run_replicated(call, there, plan.mesh)
+    if plan.schedule is None:
+        schedule = schedule_for(call, plan.inputs, plan.outputs, plan.mesh)
+        plan.total = total_call(call, plan.inputs, schedule, plan.rule)
+        plan.schedule = schedule
+    if plan.total is not None:
+        result = plan.total(call, there)
+        if result is not None:
+            return result
+    if plan.bounds:
+        check_bounds(plan.bounds, call.tensors, there)
+    return run_everywhere(call, there, plan.schedule, plan.rule)
+
+
+def brought(x: torch.Tensor, need: Layout, op: str, whole: bool, *, in_place: bool = False) -> torch.Tensor:
+    """A tensor in the layout an op needs it in; itself, where the op is to use its very memory and can.
+
+    Plain tensors count as whole.
+    """
+    if not isinstance(x, ShardedTensor):
+        if x.requires_grad and torch.is_grad_enabled():
+            keep_gradient_plain(x)
+        if not whole:
+            return from_plain(x, need, brought_to=op)
+        device = holding(need).residence.device
+        return x if x.device == device or x.dim() == 0 or x.is_meta else x.to(device)
+    if x._layout is need:
+        return x
+    if in_place and whole and not x._layout.pending and x._layout.mesh == need.mesh:
+        note_move(x, need, op)
+        return x
+    if x._layout.pending and not in_place and not need.pending:
+        if need is x._layout.resolved:
+            return resolve(x, op)
+        x = resolve(x, op) if is_expanded(x) or is_resolved(x) else x
+    middle = stop_over(x._layout, need)
+    return moved(x if middle is None else moved(x, middle, op, implicit=True), need, op, implicit=True)
+
+
+def _whole(x: torch.Tensor, call: BoundCall) -> torch.Tensor:
+    """A copy of the value of a tensor, plain."""
+    if not isinstance(x, ShardedTensor):
+        return x
+    return to_plain(cast(ShardedTensor, brought(x, Layout.replicated(x.mesh, x.dim()), str(call), False))).clone()
+
+
+def _run_plain(call: BoundCall) -> object:
+    """An op that writes to a plain tensor: everything it reads becomes plain, and comes to where that is."""
+    device = next(x.device for x in call.tensors if not isinstance(x, ShardedTensor))
+    plain = [to_write_plain(x, str(call)).to(device) if isinstance(x, ShardedTensor) else x for x in call.tensors]
+    return call.with_tensors(plain)()

@@ -43,6 +43,7 @@ _TORCH = {
     "watch.policy": "reshard_policy",
     "rules.registry": "register_rule",
     "distributed": "on_main",
+    "inspect.op_explanation": "explain_op",
     "inspect.trace": "trace",
     "graph.capture": "capture",
 }

@@ -11,6 +11,7 @@ from ..rules.factors import Dims, Factors
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
+from .strategy import Moved, consider, is_considered
 
 __all__ = ["Choice", "Input", "choose", "stop_over"]
 
@@ -47,18 +48,23 @@ def choose(
     `pinned`: the input that must stay as it is, because it is written to.
     """
     layouts = [_on(mesh, given.layout, len(given.shape)) for given in inputs]
-    best: tuple[tuple[float, float], Choice] | None = None
-    for order, keep in _orders(factors, layouts, inputs, pinned):
-        proposal = _Proposal(factors, layouts, mesh, order, keep)
-        choice = proposal.choice()
-        if pinned is not None and not (choice.inputs[pinned] is layouts[pinned] is choice.outputs[0]):
-            continue
-        price = _price(choice, factors, inputs, out_itemsize, proposal)
-        if best is None or price < best[0]:
-            best = price, choice
-    if best is None:
-        return choice
-    return best[1]
+    proposals = [
+        _Proposal(factors, layouts, mesh, order, keep) for order, keep in _orders(factors, layouts, inputs, pinned)
+    ]
+    choices = [proposal.choice() for proposal in proposals]
+    may_be = [
+        k
+        for k, choice in enumerate(choices)
+        if pinned is None or choice.inputs[pinned] is layouts[pinned] is choice.outputs[0]
+    ]
+    if not may_be:
+        return choices[-1]
+    prices = {k: _price(choices[k], factors, inputs, out_itemsize, proposals[k]) for k in may_be}
+    best = min(may_be, key=prices.__getitem__)
+    if is_considered():
+        rows = [(str(proposals[k]), prices[k][0], _bytes(choices[k], inputs)) for k in may_be]
+        consider(rows, may_be.index(best))
+    return choices[best]
 
 
 def _on(mesh: DeviceMesh, layout: Layout | None, rank: int) -> Layout:
@@ -200,6 +206,11 @@ class _Proposal:
         ]
         return Choice(tuple(inputs), tuple(outputs))
 
+    def __str__(self) -> str:
+        split = [f"{factor} over {'·'.join(axes)}" for factor, axes in sorted(self.axes.items()) if axes]
+        kept = [f"{op} over {axis} stays pending" for axis, op in self.pending.items()]
+        return ", ".join(split + kept) or "everything on every device"
+
     @property
     def parallel(self) -> int:
         """Over how many devices the work is split."""
@@ -218,6 +229,16 @@ def _taken(axes: Sequence[str], size: int, mesh: DeviceMesh, *, even: bool) -> l
             break
         taken.append(axis)
     return taken
+
+
+def _bytes(choice: Choice, inputs: Sequence[Input]) -> int:
+    """What the busiest device receives of the inputs."""
+    moves = [
+        Moved(given.layout, need, given.shape, given.itemsize)
+        for given, need in zip(inputs, choice.inputs, strict=True)
+        if given.layout is not None and given.layout is not need and stop_over(given.layout, need) is None
+    ]
+    return sum(move.bytes for move in moves)
 
 
 def _price(

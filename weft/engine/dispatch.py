@@ -17,6 +17,7 @@ from .op_plan import NOT_REPEATED, decided, key_of, plans
 from .repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
 from .sharded import ShardedTensor
+from .strategy import unconsidered
 from .strides.restriding import as_op_gives
 from .total import note_write
 from .views.conjugation import keep_marks
@@ -25,7 +26,7 @@ from .views.folded import folded_ops
 from .writes.writing import store, write_out, written_tensors
 from .wrong_calls import STUMBLES, let_torch_say
 
-__all__ = ["dispatch"]
+__all__ = ["dispatch", "planned"]
 
 _repeats = plans.repeats
 
@@ -47,7 +48,13 @@ def dispatch(func: Op, args: Args, kwargs: Kwargs) -> object:
             result = NOT_REPEATED
         if result is not NOT_REPEATED:
             return result
-    return _at_length(BoundCall(func, args, kwargs), key)
+    with unconsidered():
+        return _at_length(BoundCall(func, args, kwargs), key)
+
+
+def planned(call: BoundCall) -> object:
+    """What a call gives, looked at whether or not one like it is known."""
+    return _at_length(call, None)
 
 
 def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:

@@ -6,7 +6,7 @@ Cost is one number everywhere: the seconds that movements take by the cost model
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -97,6 +97,23 @@ def considering() -> Iterator[list[Considered]]:
     token = _considered.set(kept)
     try:
         yield kept
+    finally:
+        _considered.reset(token)
+
+
+_UNWATCHED = nullcontext()
+
+
+def unconsidered() -> AbstractContextManager[None]:
+    """What is decided inside, for an op on the way to another, is not kept."""
+    return _unconsidered() if is_considered() else _UNWATCHED
+
+
+@contextmanager
+def _unconsidered() -> Iterator[None]:
+    token = _considered.set(None)
+    try:
+        yield
     finally:
         _considered.reset(token)
 

@@ -13,7 +13,7 @@ from ..runtime.holding import holding
 from ..runtime.processes import world
 from ..sharding.layout import Layout
 
-__all__ = ["text"]
+__all__ = ["short_dtype", "short_form", "text"]
 
 _SHOWN = 1000
 """Elements up to which values are printed."""
@@ -32,13 +32,28 @@ def short_dtype(dtype: torch.dtype) -> str:
     return _SHORT[letters] + name[len(letters) :] if letters in _SHORT else name
 
 
+def _dims(x: torch.Tensor) -> str:
+    splits = x._layout.splits if isinstance(x, ShardedTensor) else ((),) * x.dim()
+    sizes = (f"{size}@{'·'.join(axes)}" if axes else str(size) for size, axes in zip(x.shape, splits, strict=True))
+    return f"{short_dtype(x.dtype)}[{', '.join(sizes)}]"
+
+
+def _waiting(x: ShardedTensor) -> str:
+    return "".join(f", pending {op}@{axis}" for axis, op in x._layout.pending)
+
+
+def short_form(x: torch.Tensor) -> str:
+    """A tensor in a few words.
+
+    >>> short_form(torch.ones(2, 3))
+    'f32[2, 3], plain'
+    """
+    return _dims(x) + (_waiting(x) if isinstance(x, ShardedTensor) else ", plain")
+
+
 def text(x: ShardedTensor) -> str:
     """What `print(x)` shows. Values that lie in other processes are not fetched for it."""
     layout = x._layout
-    dims = ", ".join(
-        f"{size}@{'·'.join(axes)}" if axes else str(size) for size, axes in zip(x.shape, layout.splits, strict=True)
-    )
-    waiting = "".join(f", pending {op}@{axis}" for axis, op in layout.pending)
     grad = (
         ", requires_grad=True"
         if x.requires_grad and x.is_leaf
@@ -47,7 +62,7 @@ def text(x: ShardedTensor) -> str:
         else ""
     )
     where = str(layout.mesh) if not layout.mesh.is_single else str(layout.mesh.devices[0])
-    head = f"Tensor({short_dtype(x.dtype)}[{dims}] on {where}{waiting}{grad})"
+    head = f"Tensor({_dims(x)} on {where}{_waiting(x)}{grad})"
     if x.numel() > _SHOWN or not x._value.pieces or not _is_known(layout):
         return head
     if any(isinstance(piece, torch._subclasses.FakeTensor) or piece.is_meta for piece in x._value.pieces):

@@ -76,7 +76,7 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
         for x in written_tensors(call):
             write_through(x)
     elif key is not None:
-        repeat = repeat_of(call, result)
+        repeat = call.repeat or repeat_of(call, result)
         if repeat is not None:
             plans.repeat_by(key, repeat)
     return result

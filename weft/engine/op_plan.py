@@ -123,12 +123,24 @@ def _token(x: object) -> object:
         # What is linear for other numbers may not be for 0, infinity or what is not a number.
         return float if x and x - x == 0 else str(x)  # type: ignore[operator]
     if kind is list or kind is tuple:
-        return tuple([_token(item) for item in x])  # type: ignore[attr-defined]
+        return _list_token(x)  # type: ignore[arg-type]
     if isinstance(x, ShardedTensor):
         return x._form
     if isinstance(x, torch.Tensor):
         return (x.shape, x.stride(), x.dtype, x.device)
     return x
+
+
+def _list_token(values: list[object] | tuple[object, ...]) -> object:
+    kind = type(values[0]) if values else int
+    if kind is int or kind is bool:
+        return tuple(values)
+    if kind is ShardedTensor.final:
+        try:
+            return tuple([x._form for x in values])  # type: ignore[attr-defined]
+        except AttributeError:  # plain ones among them
+            pass
+    return tuple([_token(x) for x in values])
 
 
 def decided(call: BoundCall) -> OpPlan:

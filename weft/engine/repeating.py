@@ -33,7 +33,7 @@ from .value import Value
 from .views.view_results import noted
 from .writes.overlapping import refuse_overlaps
 
-__all__ = ["repeat_of", "resolved_first"]
+__all__ = ["repeat_of", "resolved_first", "tensor_of"]
 
 Reader = Callable[[Pieces], Sequence[torch.Tensor]]
 """Gives what each run reads of one argument."""
@@ -133,7 +133,7 @@ def _on_whole(func: Op, kind: OpKind, result: object) -> Repeat | None:
 
     def repeat_all(args: Args, kwargs: Kwargs) -> object:
         wholes: Any = call(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)
-        return several([_tensor(form, (whole,)) for form, whole in zip(forms, wholes, strict=True)])
+        return several([tensor_of(form, (whole,)) for form, whole in zip(forms, wholes, strict=True)])
 
     return repeat_all
 
@@ -152,13 +152,14 @@ def _views_of_whole(call: Callable[..., object], result: object) -> Repeat | Non
             return NOT_REPEATED
         whole: Any = call(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)
         if several:
-            return gather([_tensor(f, (w,), w.storage_offset()) for f, w in zip(forms, whole, strict=True)])  # type: ignore[call-arg]
-        return _tensor(form, (whole,), whole.storage_offset())
+            return gather([tensor_of(f, (w,), w.storage_offset()) for f, w in zip(forms, whole, strict=True)])  # type: ignore[call-arg]
+        return tensor_of(form, (whole,), whole.storage_offset())
 
     return repeat
 
 
-def _tensor(form: Form, pieces: Pieces, offset: int = 0) -> ShardedTensor:
+def tensor_of(form: Form, pieces: Pieces, offset: int = 0) -> ShardedTensor:
+    """The tensor of a form that these pieces make up."""
     tensor = _make(ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device)
     tensor._form = form
     tensor._value = Value(pieces)
@@ -188,10 +189,10 @@ def _on_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None:
     def repeat(args: Args, kwargs: Kwargs) -> object:
         results = runs(args, kwargs)
         if not several:
-            return _tensor(forms[0], ordered[0](tuple([results[run] for run in made[0]])))
+            return tensor_of(forms[0], ordered[0](tuple([results[run] for run in made[0]])))
         columns = zip(forms, ordered, made, zip(*results, strict=True), strict=True)
         return gather(  # type: ignore[call-arg]
-            [_tensor(form, order(tuple([of[run] for run in by]))) for form, order, by, of in columns]
+            [tensor_of(form, order(tuple([of[run] for run in by]))) for form, order, by, of in columns]
         )
 
     return repeat
@@ -309,10 +310,10 @@ def _views_of_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | 
         offset = base.storage_offset()
         if not several:
             form, ahead = forms[0]
-            return _tensor(form, tuple([results[run] for run in made[0]]), offset + ahead)
+            return tensor_of(form, tuple([results[run] for run in made[0]]), offset + ahead)
         columns = zip(forms, made, zip(*results, strict=True), strict=True)
         return gather(  # type: ignore[call-arg]
-            [_tensor(form, tuple([of[run] for run in by]), offset + ahead) for (form, ahead), by, of in columns]
+            [tensor_of(form, tuple([of[run] for run in by]), offset + ahead) for (form, ahead), by, of in columns]
         )
 
     return repeat

@@ -13,22 +13,23 @@ from typing import cast
 import torch
 from torch.autograd.graph import increment_version
 
+from ..engine.form import Form
 from ..engine.handlers import handler
 from ..engine.moves.movement import from_plain, moved, to_plain, to_write_plain
 from ..engine.op_kind import kind_of
+from ..engine.op_plan import NOT_REPEATED, Repeat
+from ..engine.repeating import tensor_of
 from ..engine.sharded import ShardedTensor, wrap
-from ..engine.total import own_pieces
+from ..engine.strides.result_strides import Strided
+from ..engine.total import note_write, own_pieces
 from ..engine.views.copy_views import is_copy, note_unseen_write, refresh
 from ..engine.writes.writing import store
-from ..rules.call import BoundCall
+from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..runtime.holding import holding
 from ..runtime.strides import elementwise_strides, in_order
 from ..sharding.layout import Layout
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 _FUSED = ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad")
 
 
@@ -58,6 +59,14 @@ class _Entry:
     layout: Layout | None
     shape: tuple[int, ...]
     dtype: torch.dtype | None
+
+    @property
+    def lay_right(self) -> bool:
+        """Whether all tensors were computed on where they lie."""
+        return self.layout is not None and all(
+            x is y and (not isinstance(x, ShardedTensor) or not (x._form.is_special or x._layout.pending))
+            for x, y in zip(self.given, self.laid, strict=True)
+        )
 
     @property
     def count(self) -> int:
@@ -101,8 +110,76 @@ def _elementwise(call: BoundCall) -> object:
     if written:
         _stored(entries, [j for j, i in enumerate(lists) if i in written], str(func))
         _counted(func, changing)
+        call.repeat = _repeat(call, lists, entries, None)
         return args[0] if func._schema.returns else None
-    return _regrouped(cast("list[torch.Tensor]", result), entries)
+    results = _regrouped(cast("list[torch.Tensor]", result), entries)
+    call.repeat = _repeat(call, lists, entries, results)
+    return results
+
+
+def _repeat(
+    call: BoundCall, lists: Sequence[int], entries: Sequence[_Entry], results: Sequence[torch.Tensor] | None
+) -> Repeat | None:
+    """What repeats a call whose tensors all lay right: one call on all of their pieces."""
+    if any(not entry.lay_right for entry in entries) or call.kwargs.keys() & {"grad_scale", "found_inf"}:
+        return None
+    if any(isinstance(x, torch.Tensor) for i, x in enumerate(call.args) if i not in lists):
+        return None
+    func, written, counts = call.func, kind_of(call.func).written, [entry.count for entry in entries]
+    if any(_is_mixed(call.args[i]) for i in lists) or not entries:
+        return None
+    spread = {
+        i: _repeated(value, counts, i, func)
+        for i, value in enumerate(call.args)
+        if isinstance(value, (list, tuple)) and i not in lists
+    }
+    is_fused = call.name.startswith("_fused")
+    made = None if results is None else [_made(x) for x in results]
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        if any(x.is_cuda for x in args[0]) and _race([x for i in written for x in args[i]]):  # type: ignore[attr-defined]
+            return NOT_REPEATED
+        here = list(args)
+        for i, value in enumerate(args):
+            if i in lists:
+                pieces = _pieces(value, counts)
+                here[i] = [_evenly(x, i in written) for x in pieces] if is_fused else pieces
+                for piece in pieces if i in written else ():
+                    if piece.is_cuda:
+                        piece.data_ptr()
+            elif i in spread:
+                here[i] = _repeated(value, counts, i, func)
+        if written:
+            note_write()
+        result = func(*here, **kwargs)
+        if made is None:
+            _counted(func, [x for i in written for x in args[i]])  # type: ignore[attr-defined]
+            return args[0] if func._schema.returns else None
+        rest = iter(cast("list[torch.Tensor]", result))
+        return [
+            tensor_of(form, strided.ordered(tuple([next(rest) for _ in range(count)])))
+            for (form, strided), count in zip(made, counts, strict=True)
+        ]
+
+    return repeat
+
+
+def _made(x: torch.Tensor) -> tuple[Form, Strided]:
+    assert isinstance(x, ShardedTensor)
+    return x._form, Strided(x._layout, tuple(x.shape), x.stride())
+
+
+def _is_mixed(value: object) -> bool:
+    """Whether some tensors of a list are sharded and some are not."""
+    return len({isinstance(x, ShardedTensor) for x in cast("Sequence[torch.Tensor]", value)}) > 1
+
+
+def _pieces(value: object, counts: Sequence[int]) -> list[torch.Tensor]:
+    """The pieces of all tensors of a list; a plain one serves for all pieces of its place."""
+    given = cast("Sequence[torch.Tensor]", value)
+    if given and not isinstance(given[0], ShardedTensor):
+        return [x for x, count in zip(given, counts, strict=True) for _ in range(count)]
+    return [piece for x in cast("Sequence[ShardedTensor]", given) for piece in x._value.pieces]
 
 
 def _counted(func: Op, written: Sequence[torch.Tensor]) -> None:

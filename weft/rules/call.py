@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import final
 
@@ -24,17 +24,20 @@ class BoundCall:
     (torch.Size([4, 3]), 1, 1, None)
     """
 
-    __slots__ = ("_tensors", "args", "func", "kwargs", "plan")
+    __slots__ = ("_tensors", "args", "func", "kwargs", "plan", "repeat")
 
     func: Op
     args: Args
     kwargs: Kwargs
     plan: object
     """How the call runs, once that is known."""
+    repeat: Callable[[Args, Kwargs], object] | None
+    """What gives the results of calls like this one, where whoever ran it knows."""
 
     def __init__(self, func: Op, args: Args, kwargs: Kwargs | None = None) -> None:
         self.func, self.args, self.kwargs = func, args, {} if kwargs is None else kwargs
         self.plan = None
+        self.repeat = None
         self._tensors: list[torch.Tensor] | None = None
 
     def __str__(self) -> str:

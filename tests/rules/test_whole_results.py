@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from weft.engine.strides.whole_results import whole_results
+from weft.rules.call import BoundCall
 
 aten = torch.ops.aten
 SHAPES = [((3, 4), (3, 4)), ((4,), (3, 4)), ((3, 1), (1, 4)), ((), (3, 4)), ((0, 4), (1, 4)), ((), ())]
@@ -28,9 +29,8 @@ def outcome(func: torch._ops.OpOverload, *args: object) -> object:
 
 
 def found(func: torch._ops.OpOverload, *args: object) -> object:
-    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     try:
-        specs = whole_results(func, args, {}, tensors)
+        specs = whole_results(BoundCall(func, args))
     except (RuntimeError, NotImplementedError) as error:
         return type(error)
     return [(spec.shape, spec.dtype) for spec in specs if spec is not None]
@@ -56,7 +56,7 @@ def test_shapes_that_do_not_meet_are_torchs_error() -> None:
     for func, shapes in ((aten.add.Tensor, ((3, 2), (3, 4))), (aten.add_.Tensor, ((3, 1), (3, 4)))):
         tensors = [torch.empty(shape) for shape in shapes]
         with pytest.raises(RuntimeError, match=r"size|shape"):
-            whole_results(func, tuple(tensors), {}, tensors)
+            whole_results(BoundCall(func, tuple(tensors)))
 
 
 PROGRAM = """

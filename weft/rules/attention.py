@@ -59,8 +59,8 @@ class _Heads:
 
 
 def _mask(call: BoundCall) -> torch.Tensor | None:
-    given = call.arg("attn_mask") or call.arg("attn_bias")
-    return given if isinstance(given, torch.Tensor) and given.ndim else None
+    given = call.optional("attn_mask") if call.has("attn_mask") else call.optional("attn_bias")
+    return given if given is not None and given.dim() else None
 
 
 def _forward(rows: int | None, constants: Sequence[int], nothing: Sequence[int], count: int) -> Rule:

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 
 from ...runtime.holding import Pieces, holding
-from ...runtime.in_process import may_overlap
+from ...runtime.lazy_copy import may_overlap
 from ...runtime.strides import in_order
 from ...sharding.layout import Layout
 from ..moves.movement import note_move, to_plain

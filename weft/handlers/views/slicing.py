@@ -17,7 +17,7 @@ from ...engine.views.view_results import shown, tell_whole, view_geometry, write
 from ...engine.writes.writing import store
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...runtime.holding import holding
-from ...runtime.in_process import may_overlap
+from ...runtime.lazy_copy import may_overlap
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 

@@ -10,7 +10,7 @@ import torch
 from ....planning import Step
 from ...holding import Pieces, holding
 from ...host_pool import pooled_empty
-from ...in_process import lazy_clone
+from ...lazy_copy import lazy_clone
 from ..group import group_of
 from ..mesh_processes import owners_of, processes_of, wire_device
 from ..transport.exchange import broadcast

@@ -14,7 +14,7 @@ from ....planning.transfers import Transfer, receives, sends
 from ....sharding.geometry import box
 from ....sharding.mesh import Slot
 from ...holding import Pieces, holding
-from ...in_process import lazy_clone
+from ...lazy_copy import lazy_clone
 from ...machine import residence
 from .. import world
 from ..group import Processes, group_if_shared

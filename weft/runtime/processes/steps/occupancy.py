@@ -12,7 +12,7 @@ from ...holding import holding
 from ...machine import forget_with_residences, residence
 from ..transport.messages import Part, part
 
-__all__ = ["Occupancy", "occupancy", "slots_of", "stored_part"]
+__all__ = ["Occupancy", "most_slots", "occupancy", "slots_of", "stored_part"]
 
 
 @lru_cache(maxsize=1024)
@@ -25,6 +25,11 @@ def slots_of(mesh: DeviceMesh) -> dict[int, tuple[Slot, ...]]:
 
 
 forget_with_residences(slots_of.cache_clear)
+
+
+def most_slots(mesh: DeviceMesh) -> int:
+    """How many slots the process with the most of them has."""
+    return max(map(len, slots_of(mesh).values()))
 
 
 @final

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 
+from ..caches import cached
 from ..planning import plan_layouts
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
@@ -90,7 +90,7 @@ def _reduced_whole(pieces: Pieces, source: Layout, kept: Layout, shape: Sequence
     return tuple([reduce_into(out, op, [pieces[i] for i in of], divisor) for out, of in zip(outs, groups, strict=True)])
 
 
-@lru_cache(maxsize=4096)
+@cached(4096, cleared_by=forget_with_residences)
 def _whole_groups(source: Layout, kept: Layout) -> tuple[ReduceOp, int, tuple[tuple[int, ...], ...]]:
     """How whole contributions are combined, and which of them make each piece."""
     here, there = holding(source), holding(kept)
@@ -99,9 +99,6 @@ def _whole_groups(source: Layout, kept: Layout) -> tuple[ReduceOp, int, tuple[tu
         groups.setdefault(there.piece_of[slot], []).append(piece)
     op, divisor = combination(source, [axis for axis in source.pending_axes if axis not in kept.pending_axes])
     return op, divisor, tuple(tuple(groups[k]) for k in range(len(groups)))
-
-
-forget_with_residences(_whole_groups.cache_clear)
 
 
 def fill_pending(whole: torch.Tensor, target: Layout) -> Pieces:

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import final
 
 import torch
 
+from ...caches import cached
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 
@@ -65,12 +65,12 @@ class CollectiveCall:
         return (self.op, self.what) == (other.op, other.what)
 
 
-@lru_cache(maxsize=8192)
+@cached(8192)
 def _fingerprint(op: str, what: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{op} {what}".encode(), digest_size=8).digest(), "little")
 
 
-@lru_cache(maxsize=8192)
+@cached(8192)
 def call_between(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> CollectiveCall:
     """The call that moves a tensor from a layout to another."""
     name = str(dtype).removeprefix("torch.")

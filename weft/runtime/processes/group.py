@@ -87,6 +87,7 @@ class Group:
 
 
 _groups: dict[Processes, Group] = {}
+"""Bound: the sets of processes that communicate, which meshes decide. Cleared: when this process joins or leaves."""
 
 
 def group_of(processes: Processes) -> Group:

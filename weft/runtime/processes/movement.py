@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
+from ...caches import cached
 from ...planning import Step, plan_layouts
 from ...sharding.layout import Layout
 from ..holding import Pieces, holding
@@ -49,7 +49,7 @@ class _Journey:
     """Whether the first messages go between all processes, and tell them whether they make the same call."""
 
 
-@lru_cache(maxsize=8192)
+@cached(8192, cleared_by=forget_with_residences)
 def _journey(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> _Journey | None:
     """What this process does in a movement, looked up; None if it has nothing to do with it."""
     if is_elsewhere(source.mesh, target.mesh):
@@ -68,10 +68,7 @@ def _journey(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dt
     return _Journey(call, processes, stages, is_compared)
 
 
-forget_with_residences(_journey.cache_clear)
-
-
-@lru_cache(maxsize=8192)
+@cached(8192, cleared_by=forget_with_residences)
 def _stages(
     source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int
 ) -> tuple[tuple[Step, ...], tuple[Stage, ...]]:
@@ -80,24 +77,18 @@ def _stages(
     return steps, tuple(stage_of(step, is_last=step is steps[-1]) for step in steps)
 
 
-forget_with_residences(_stages.cache_clear)
-
-
 def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:
     """The pieces after shards have changed places."""
     return _travelled(pieces, _permutation(layout, shape, route, dtype), dtype)
 
 
-@lru_cache(maxsize=1024)
+@cached(1024, cleared_by=forget_with_residences)
 def _permutation(layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> _Journey | None:
     if is_elsewhere(layout.mesh):
         return None
     call = call_between(f"ppermute by {route}", layout, layout, shape, dtype)
     stage = PermuteStage(layout, shape, route, dtype.itemsize)
     return _Journey(call, stage.processes, (stage,), stage.is_compared)
-
-
-forget_with_residences(_permutation.cache_clear)
 
 
 def whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

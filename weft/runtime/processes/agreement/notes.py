@@ -6,11 +6,11 @@ Not in the collective itself, which a process that calls something else would co
 from __future__ import annotations
 
 import time
-from functools import lru_cache
 from typing import final
 
 from torch._C import _distributed_c10d as c10d
 
+from ....caches import cached
 from .. import world
 from ..group import Processes
 from ..liveness.waiting import TURN, Patience, in_time
@@ -22,7 +22,7 @@ FIRST_PAUSE, LAST_PAUSE = 0.0002, 0.02
 """Seconds between requests to the store: the others mostly come at once, or only much later."""
 
 
-@lru_cache(maxsize=1)
+@cached(1, cleared_by=world.forget_on_change)
 def _store() -> c10d.Store:
     return c10d.PrefixStore("check", own_connection(world.store()))
 
@@ -75,6 +75,8 @@ class Notes:
 
 
 _notes: dict[tuple[str, Processes], Notes] = {}
+"""Bound: two subjects for each set of processes. Cleared: when this process joins or leaves."""
+world.forget_on_change(_notes.clear)
 
 
 def notes_about(subject: str, processes: Processes) -> Notes:
@@ -83,11 +85,3 @@ def notes_about(subject: str, processes: Processes) -> Notes:
     if key not in _notes:
         _notes[key] = Notes(subject, processes)
     return _notes[key]
-
-
-def _forget(_: object) -> None:
-    _store.cache_clear()
-    _notes.clear()
-
-
-world.on_change(_forget)

@@ -29,7 +29,8 @@ MOST_MEETING = 16
 """How many processes meet by messages; more would open a connection between any two of them for this alone."""
 
 _kinds: dict[tuple[Processes, str], set[int]] = {}
-world.on_change(lambda _: _kinds.clear())
+"""Bound: `MOST_KINDS` fingerprints for each op and set of processes. Cleared: when this process joins or leaves."""
+world.forget_on_change(_kinds.clear)
 
 
 def is_always_on() -> bool:

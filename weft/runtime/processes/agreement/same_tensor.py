@@ -13,12 +13,12 @@ import json
 import threading
 import zlib
 from collections import Counter
-from functools import lru_cache
 from pathlib import PurePath
 
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from ....caches import cached
 from ....errors import MismatchError
 from ....sharding.mesh import DeviceMesh
 from .. import current_call, world
@@ -45,18 +45,11 @@ _BLOCK = 1 << 24
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _compared: dict[tuple[object, ...], Counter[object]] = {}
-"""For each line, how often it has brought each kind."""
+"""For each line, how often it has brought each kind. Bound: `MOST_LINES` lines. Cleared: when this process joins or leaves."""
+world.forget_on_change(_compared.clear)
 
 
-def _forget(_: object) -> None:
-    _compared.clear()
-    _store.cache_clear()
-
-
-world.on_change(_forget)
-
-
-@lru_cache(maxsize=1)
+@cached(1, cleared_by=world.forget_on_change)
 def _store() -> c10d.Store:
     return c10d.PrefixStore("same", own_connection(world.store()))
 

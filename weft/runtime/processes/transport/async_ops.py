@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from queue import SimpleQueue
 from typing import Protocol, final
 
 import torch
 
+from ....caches import cached
 from ...holding import Pieces
 from .. import current_call, fork, world
 from ..liveness.waiting import TURN
@@ -157,7 +157,7 @@ def _leaving(last: world.Leaving) -> None:
 world.on_leave(_leaving)
 
 
-@lru_cache(maxsize=64)
+@cached(64)
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 

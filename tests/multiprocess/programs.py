@@ -328,6 +328,17 @@ def permutations(devices: Sequence[Device]) -> Iterator[Yielded]:
 
 
 @program
+def contributions_of_one_process(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """A tensor that fits into a small message, but not several contributions to it that travel together."""
+    across = 2 if len(devices) % 2 == 0 else 1
+    mesh = weft.make_mesh({"b": across, "a": len(devices) // across}, devices=devices)
+    x = held(Layout(mesh, (("b",),), {"a": ReduceOp.SUM}), (6000,))
+    gathered = x.redistribute(named_mapping(Layout(mesh, ((),), {"a": ReduceOp.SUM})))
+    yield "gathered", gathered
+    yield "summed", weft.all_reduce(gathered)
+
+
+@program
 def transfers(devices: Sequence[Device]) -> Iterator[Yielded]:
     x = weft.shard(numbers(6, 5), mesh_of(devices), P("a", None))
     for device in dict.fromkeys((devices[0], devices[-1])):

@@ -62,6 +62,13 @@ def test_processes_give_what_one_gives(launch: str, name: str) -> None:
     assert wrong(name, found(launch), expected(name, processes * devices)) == []
 
 
+@pytest.mark.multiprocess
+@pytest.mark.timeout(700)
+def test_several_contributions_of_one_process_travel_together() -> None:
+    name = "contributions_of_one_process"
+    assert wrong(name, run([name], 2, 4), expected(name, 8)) == []
+
+
 def test_a_difference_is_seen() -> None:
     found, expected = expected_of("exchanges", [weft.CPU(0)]), expected_of("exchanges", [weft.CPU(0)])
     assert wrong("exchanges", [{"exchanges": found}], expected) == []

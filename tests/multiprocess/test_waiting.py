@@ -78,11 +78,40 @@ def test_a_process_that_left_in_the_middle_of_a_call_is_shown_in_that_call() -> 
 
 def test_an_op_of_very_many_kinds_is_not_compared_for_ever() -> None:
     """Sizes that never repeat would cost a question to the store in every call."""
-    kinds = [CollectiveCall(f"aten.cat.default to [{i}]", f"float32[{i}]") for i in range(2 * same_call.MOST)]
+    kinds = [CollectiveCall(f"aten.cat.default to [{i}]", f"float32[{i}]") for i in range(2 * same_call.MOST_KINDS)]
     try:
-        assert sum(same_call._is_new(kind, (0, 1)) for kind in kinds) == same_call.MOST
+        assert sum(same_call._is_new(kind, (0, 1)) for kind in kinds) == same_call.MOST_KINDS
         assert not any(same_call._is_new(kind, (0, 1)) for kind in kinds)
         assert same_call._is_new(CollectiveCall("all_gather", "float32[1]"), (0, 1))
         assert same_call._is_new(kinds[0], (0, 2))
     finally:
-        same_call._forget(None)
+        same_call._kinds.clear()
+
+
+def rounds(monkeypatch: pytest.MonkeyPatch, here: World, call: CollectiveCall, **how: bool) -> list[str]:
+    """What `check` does to compare a call that two calls before it were like."""
+    done: list[str] = []
+    monkeypatch.setattr("weft.runtime.processes.world.current", lambda: here)
+    monkeypatch.setattr(same_call, "group_of", lambda processes: processes)
+    monkeypatch.setattr(same_call, "swap", lambda *_, **__: done.append("messages"))
+    monkeypatch.setattr(same_call, "compare", lambda *_: done.append("words"))
+    try:
+        for _ in range(3):
+            same_call.check(call, tuple(range(here.count)), **how)
+        return done
+    finally:
+        same_call._kinds.clear()
+
+
+def test_a_call_is_compared_once_unless_its_messages_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    call, gloo = CollectiveCall("all_gather", "float32[4]"), (("cpu", "gloo"),)
+    assert rounds(monkeypatch, World(0, 2, backends=gloo), call) == ["messages"]
+    assert rounds(monkeypatch, World(0, 2, backends=gloo), call, is_compared=True) == []
+    assert rounds(monkeypatch, World(0, 2, backends=(("cuda", "nccl"),)), call) == ["words"]
+    assert rounds(monkeypatch, World(0, 64, backends=gloo), call) == ["words"]
+    # There every new call waits in the store, so those whose messages would compare them do, too.
+    assert rounds(monkeypatch, World(0, 64, backends=gloo), call, is_compared=True) == ["words"]
+    monkeypatch.setenv("WEFT_CHECK", "1")
+    assert rounds(monkeypatch, World(0, 2, backends=gloo), call, is_compared=True) == ["words"] * 3
+    monkeypatch.setenv("WEFT_CHECK", "off")
+    assert rounds(monkeypatch, World(0, 2, backends=gloo), call) == []

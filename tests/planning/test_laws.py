@@ -9,10 +9,10 @@ import time
 import pytest
 from hypothesis import given, settings
 
+from weft.caches import BoundedCache
 from weft.devices import CPU
 from weft.errors import PlanError
 from weft.planning import Plan, Topology, dual, move_cost, plan, plan_layouts, step_between
-from weft.planning.plans import CACHE_SIZE
 from weft.sharding import (
     DeviceMesh,
     NamedMapping,
@@ -171,9 +171,8 @@ def test_a_plan_for_the_same_thing_is_the_same_plan():
 def test_plans_are_not_remembered_without_end(monkeypatch):
     plans = sys.modules["weft.planning.plans"]
 
-    assert 1000 < CACHE_SIZE < 1_000_000
-    monkeypatch.setattr(plans, "CACHE_SIZE", 3)
-    monkeypatch.setattr(plans, "_cache", {})
+    assert 1000 < plans._cache.bound < 1_000_000
+    monkeypatch.setattr(plans, "_cache", BoundedCache(3))
     for size in range(10):
         plan_layouts(laid(MESH, "a", "b"), laid(MESH, "b", "a"), (8, size), 4)
     assert len(plans._cache) == 3

@@ -13,7 +13,7 @@ import torch
 from ..rules.call import Args, BoundCall, Kwargs
 from ..rules.registry import Rule
 from ..runtime.holding import holding
-from ..runtime.in_process import lazy_clone
+from ..runtime.lazy_copy import lazy_clone
 from ..sharding.layout import Layout
 from .compiling import is_traced
 from .moves.movement import spread

@@ -127,7 +127,8 @@ def _token(x: object) -> object:
     if isinstance(x, ShardedTensor):
         return x._form
     if isinstance(x, torch.Tensor):
-        return (x.shape, x.stride(), x.dtype, x.device)
+        strides = x.stride() if x.layout is torch.strided else x.layout
+        return (x.shape, strides, x.dtype, x.device)
     return x
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from ..runtime.holding import Pieces
-from ..runtime.in_process import fill_pending, lazy_clone
+from ..runtime.in_process import fill_pending
+from ..runtime.lazy_copy import lazy_clone
 from ..sharding.layout import Layout
 
 if TYPE_CHECKING:

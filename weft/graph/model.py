@@ -14,7 +14,7 @@ from weft.graph.guard import Guard, ModelInput
 from weft.graph.passes.aliasing import Sharing
 from weft.graph.sizes import value_of
 from weft.graph.types import TensorType
-from weft.runtime.in_process import lazy_clone
+from weft.runtime.lazy_copy import lazy_clone
 from weft.sharding.dims import Shape
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import DeviceMapping

@@ -27,8 +27,8 @@ from weft.kernels.all_gather import DistributedAllGather
 from weft.kernels.all_reduce import DistributedAllReduce
 from weft.kernels.all_to_all import DistributedAllToAll
 from weft.kernels.broadcast import DistributedBroadcast
-from weft.kernels.call import MAX_GPUS
 from weft.kernels.context import DeviceContext
+from weft.kernels.open_collective import MAX_GPUS
 from weft.kernels.reduce_scatter import DistributedReduceScatter
 from weft.kernels.signals import SIGNAL_BYTES, signal_buffer
 

@@ -7,9 +7,9 @@ from typing import final
 
 import torch
 
-from weft.kernels.call import Call, opened
 from weft.kernels.context import DeviceContext
 from weft.kernels.element import Element, element
+from weft.kernels.open_collective import OpenCollective, opened
 from weft.kernels.operands import check_operands, check_shape
 from weft.kernels.shots import shots
 
@@ -57,7 +57,7 @@ class DistributedAllReduce:
 
 
 def _run(
-    call: Call, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], reduce_op: str, kind: Element
+    call: OpenCollective, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], reduce_op: str, kind: Element
 ) -> None:
     if outputs[0].numel() == 0:
         return

@@ -7,8 +7,8 @@ from typing import final
 
 import torch
 
-from weft.kernels.call import Call, opened
 from weft.kernels.context import DeviceContext
+from weft.kernels.open_collective import OpenCollective, opened
 from weft.kernels.operands import check_dim, check_operands, check_shape
 from weft.kernels.work import Work, balanced
 
@@ -60,7 +60,9 @@ class DistributedAllToAll:
             _run(call, [o.movedim(dim, 0) for o in outputs], [given.movedim(dim, 0) for given in inputs], bounds)
 
 
-def _run(call: Call, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], bounds: Sequence[int]) -> None:
+def _run(
+    call: OpenCollective, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], bounds: Sequence[int]
+) -> None:
     if inputs[0].numel() == 0:
         return
     everyone = range(len(inputs))

@@ -7,8 +7,8 @@ from typing import final
 
 import torch
 
-from weft.kernels.call import Call, opened
 from weft.kernels.context import DeviceContext
+from weft.kernels.open_collective import OpenCollective, opened
 from weft.kernels.operands import check_operands, check_shape
 from weft.kernels.shots import shots
 
@@ -54,7 +54,7 @@ class DistributedBroadcast:
             _run(call, outputs, input, _root(input, dev_ctxs_input, root))
 
 
-def _run(call: Call, outputs: Sequence[torch.Tensor], given: torch.Tensor, root: int) -> None:
+def _run(call: OpenCollective, outputs: Sequence[torch.Tensor], given: torch.Tensor, root: int) -> None:
     if given.numel() == 0:
         return
     targets = call.writes(outputs, shared=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from weft.caches import cached
 from weft.kernels.context import DeviceContext
 from weft.kernels.signals import ORDINALS
 
@@ -91,7 +91,7 @@ def _check_peers(name: str, devices: Sequence[torch.device]) -> None:
                 _open_peer(name, here.index, there.index)
 
 
-@functools.cache
+@cached(4096)
 def _open_peer(name: str, here: int, there: int) -> None:
     if not torch.cuda.can_device_access_peer(here, there):
         raise ValueError(

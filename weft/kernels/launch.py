@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from weft.caches import BoundedCache
 from weft.kernels.collective import collective
 from weft.kernels.element import Element, word
 from weft.kernels.group import Group
@@ -141,16 +142,17 @@ def _filled(values: Sequence[int], count: int) -> tuple[int, ...]:
     return (*values, *(0 for _ in range(count - len(values))))
 
 
-_cache: dict[tuple[torch.device, tuple[tuple[str, object], ...]], Callable[[Launch], object]] = {}
+_cache = BoundedCache[tuple[torch.device, tuple[tuple[str, object], ...]], Callable[[Launch], object]](1024)
 
 
 def _loaded(launch: Launch) -> Callable[[Launch], object]:
     """What runs a launch, compiled and loaded on its device; asked for by what it was compiled with, not by Triton."""
     key = (launch.group.device, launch.options)
-    if key not in _cache:
+    run = _cache.get(key)
+    if run is None:
         with on_stream(launch.group):
-            _cache[key] = _interpreter(launch) if INTERPRETED else _compiled(launch)
-    return _cache[key]
+            run = _cache[key] = _interpreter(launch) if INTERPRETED else _compiled(launch)
+    return run
 
 
 def _interpreter(launch: Launch) -> Callable[[Launch], object]:

@@ -7,9 +7,9 @@ from typing import final
 
 import torch
 
-from weft.kernels.call import Call, opened
 from weft.kernels.context import DeviceContext
 from weft.kernels.element import Element, element
+from weft.kernels.open_collective import OpenCollective, opened
 from weft.kernels.operands import check_dim, check_operands, check_shape
 from weft.kernels.work import Work, balanced
 
@@ -66,7 +66,7 @@ class DistributedReduceScatter:
 
 
 def _run(
-    call: Call,
+    call: OpenCollective,
     outputs: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
     bounds: Sequence[int],

@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from types import MappingProxyType
 from typing import final
 
+from ..caches import cached
 from ..sharding.geometry import Box, Interval, box_at
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
@@ -213,7 +213,7 @@ def spread_index(sizes: Mapping[str, int], axes: Sequence[str]) -> list[int]:
     return result
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def axis_sizes(mesh: DeviceMesh) -> Mapping[str, int]:
     """Axis sizes by name, in mesh order."""
     return MappingProxyType(mesh.shape)

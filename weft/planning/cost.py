@@ -7,8 +7,8 @@ lower bound, which it does wherever a plan can be balanced. So the price of a mo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
+from ..caches import cached
 from ..sharding.mesh import DeviceMesh
 from .step import Bytes, Step
 from .topology import Tier, Topology, axis_tier
@@ -37,7 +37,7 @@ def step_tier(step: Step, topology: Topology) -> Tier:
     return max((axis_tier(step.target.mesh, axis, topology) for axis in step.axes), default=Tier.DEVICE)
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def mesh_tier(source: DeviceMesh, target: DeviceMesh, topology: Topology) -> Tier:
     """The farthest that a device of one mesh is from the nearest of another."""
     if topology.devices_per_host is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
+from ..caches import cached
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh, Slot
 from .census import Shape, Volume, axis_sizes, everywhere, split_sizes, spread_index
@@ -13,7 +13,7 @@ from .pieces import cuts
 __all__ = ["combined", "crossing", "same_slots", "volumes"]
 
 
-@lru_cache(maxsize=256)
+@cached(256)
 def same_slots(source: DeviceMesh, target: DeviceMesh) -> tuple[Slot | None, ...]:
     """For each slot of one mesh, the slot of another where the same device stands, if any.
 
@@ -28,13 +28,13 @@ def same_slots(source: DeviceMesh, target: DeviceMesh) -> tuple[Slot | None, ...
     return tuple(slots.get(identity) for identity in target.slot_ids)
 
 
-@lru_cache(maxsize=256)
+@cached(256)
 def volumes(layout: Layout, shape: Shape) -> tuple[int, ...]:
     """How many elements each slot holds."""
     return tuple(everywhere(layout.mesh, shape, Volume(layout)))
 
 
-@lru_cache(maxsize=256)
+@cached(256)
 def crossing(source: Layout, target: Layout, shape: Shape) -> tuple[int, ...]:
     """How many elements each slot of the target's mesh wants and does not hold.
 

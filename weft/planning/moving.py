@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import final
 
+from ..caches import cached
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .census import Overlap, Volume, axis_sizes, spread_index
@@ -252,7 +252,7 @@ def _same_cuts(move: Transition) -> bool:
     return True
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _permuted(source: Layout, target: Layout) -> tuple[str, ...] | None:
     """The axes along which whole shards change places, or `None` where a device would receive what it holds."""
     mesh = source.mesh

@@ -6,10 +6,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from typing import final
 
+from ..caches import cached
 from ..sharding.geometry import Box, box, box_shape, piece
 from ..sharding.mesh import Slot
 from .reducing import AllReduce, ReduceExchange, ReduceScatter
@@ -132,7 +132,7 @@ class Planned(Owners):
         return self.step.owners.gives(slot)
 
 
-@lru_cache(maxsize=8192)
+@cached(8192)
 def owners_of_step(step: Reducing, *, crowded: bool) -> Owners:
     """Who reduces what in a step; `crowded` says whether some process has several devices of the mesh."""
     if isinstance(step, ReduceExchange):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
+from ..caches import cached
 from ..sharding.geometry import Interval, piece
 
 __all__ = ["Coords", "cuts", "flat_index", "locate", "meetings", "overlapping"]
@@ -13,7 +13,7 @@ Coords = tuple[int, ...]
 """One coordinate per splitting axis, major first."""
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def cuts(size: int, counts: Coords) -> tuple[Interval, ...]:
     """Every interval of nested balanced cuts, in row-major order of the coordinates.
 
@@ -27,12 +27,12 @@ def cuts(size: int, counts: Coords) -> tuple[Interval, ...]:
     return tuple(intervals)
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def _pieces(size: int, count: int) -> tuple[Interval, ...]:
     return tuple(piece(size, count, i) for i in range(count))
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def meetings(size: int, first: Coords, second: Coords) -> tuple[tuple[int, int, Interval], ...]:
     """Where pieces of one nested cut meet pieces of another: their row-major indices and the common interval, in order.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from ..caches import BoundedCache
 from ..devices import Device
 from ..errors import PlanError
 from ..sharding.layout import Layout
@@ -88,8 +89,7 @@ class Plan:
 
 
 _Key = tuple[Layout, Layout, Shape, int, Topology | None, int | None]
-_cache: dict[_Key, Plan] = {}
-CACHE_SIZE = 16384
+_cache = BoundedCache[_Key, Plan](16384)
 
 
 def plan_layouts(
@@ -113,8 +113,6 @@ def plan_layouts(
     plan = _cache.get(key)
     if plan is None:
         plan = _made(source, target, tuple(shape), itemsize, topology or DEFAULT, memory_limit)
-        while len(_cache) >= CACHE_SIZE:
-            _cache.pop(next(iter(_cache)), None)
         _cache[key] = plan
     return plan
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from typing import final
 
+from ..caches import cached
 from ..sharding.geometry import Interval, interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
@@ -130,7 +130,7 @@ class Rearrangement:
         return _copies(self, slot)
 
 
-@lru_cache(maxsize=16384)
+@cached(16384)
 def _copies(plan: Rearrangement, slot: Slot) -> tuple[Copy, ...]:
     coords = plan.target.layout.mesh.coords(slot)
     where = list(plan.target.box(coords))
@@ -195,7 +195,7 @@ def _slice(start: int, step: int, low: int, high: int, base: int) -> slice:
     return slice(start + low * step - base, start + (high - 1) * step - base + 1, step)
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def rearranged_bytes(plan: Rearrangement, itemsize: int) -> Bytes:
     """What devices receive from others; along axes that split nothing, all receive alike."""
     mesh = plan.target.layout.mesh

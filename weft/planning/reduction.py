@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import product
 from typing import final
 
+from ..caches import cached
 from ..sharding.geometry import Box, Interval, box_at, piece
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
@@ -38,7 +39,7 @@ class _Meeting:
     interval: Interval
 
 
-@lru_cache(maxsize=256)
+@cached(256)
 def reduction(source: Layout, target: Layout, shape: tuple[int, ...]) -> Reduction:
     """The owners of a movement that resolves pending reductions."""
     return Reduction(source, target, shape)

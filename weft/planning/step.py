@@ -6,9 +6,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import ClassVar, final
 
+from ..caches import cached
 from ..errors import PlanError
 from ..sharding.layout import Layout, Pending, Splits
 from ..sharding.mesh import Slot
@@ -148,7 +148,7 @@ class Step(ABC):
         return bytes_of(self.target, self.shape, self.itemsize, self.load())
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def bytes_of(layout: Layout, shape: Shape, itemsize: int, load: Load) -> Bytes:
     """The most that a slot of the layout's mesh receives under a load, and what all receive."""
     if not load:
@@ -163,6 +163,7 @@ def bytes_of(layout: Layout, shape: Shape, itemsize: int, load: Load) -> Bytes:
 
 
 _kinds: list[type[Step]] = []
+"""Bound: the kinds of steps that there are. Cleared: never."""
 
 
 def register(*kinds: type[Step]) -> None:
@@ -215,7 +216,7 @@ class Begins(Step):
         return axis in self.source.mesh.index_of
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def dual(layout: Layout) -> Layout:
     """The layout of the gradient: replicated axes hold a pending sum, axes with a pending sum are replicated.
 
@@ -232,7 +233,7 @@ def dual(layout: Layout) -> Layout:
     return Layout(layout.mesh, layout.splits, [(axis, ReduceOp.SUM) for axis in layout.replicated_axes])
 
 
-@lru_cache(maxsize=8192)
+@cached(8192)
 def live(layout: Layout) -> Splits:
     """The splits without mesh axes of size 1, which cut nothing."""
     sizes = axis_sizes(layout.mesh)
@@ -241,7 +242,7 @@ def live(layout: Layout) -> Splits:
     return tuple(tuple(axis for axis in axes if sizes[axis] > 1) for axes in layout.splits)
 
 
-@lru_cache(maxsize=8192)
+@cached(8192)
 def live_pending(layout: Layout) -> Pending:
     """The pending reductions without mesh axes of size 1, which have nothing to reduce."""
     sizes = axis_sizes(layout.mesh)

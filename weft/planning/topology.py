@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import lru_cache
 from types import MappingProxyType
 from typing import final
 
+from ..caches import cached
 from ..devices import Device
 from ..sharding.mesh import DeviceMesh
 
@@ -133,7 +133,7 @@ PRESETS: Mapping[str, Topology] = MappingProxyType(
 """Round numbers of what one device receives, below the makers' peak figures."""
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def axis_tier(mesh: DeviceMesh, axis: str, topology: Topology) -> Tier:
     """The farthest that two neighbours along a mesh axis are apart."""
     if mesh.is_simulated or mesh.is_single:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from typing import final
 
+from ..caches import cached
 from ..sharding.geometry import Box, Interval, box_at, interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
@@ -66,7 +66,7 @@ def sends(
     return routes(source, target, tuple(shape), topology).sends(slot)
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def routes(source: Layout, target: Layout, shape: tuple[int, ...], topology: Topology | None = None) -> Routes:
     """The routes from one layout to another of a tensor of this shape."""
     kind = SameMesh if source.mesh == target.mesh else AcrossMeshes

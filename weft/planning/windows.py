@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from typing import final
 
+from ..caches import cached
 from ..sharding.geometry import Interval
 from ..sharding.layout import Layout
 from .pieces import Coords, cuts
@@ -110,7 +110,7 @@ def _width(dim: tuple[Interval, ...]) -> int:
     return max(stop - start for start, stop in dim)
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _plan(windows: Windows) -> Rearrangement:
     shape: list[int] = []
     runs: list[list[Run]] = []

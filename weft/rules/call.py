@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from typing import final
 
 import torch
+
+from ..caches import cached
 
 __all__ = ["Args", "BoundCall", "Kwargs", "Op", "as_dim", "swapped"]
 
@@ -233,7 +234,7 @@ def _collect(value: object, found: list[torch.Tensor]) -> None:
             _collect(item, found)
 
 
-@lru_cache(maxsize=8192)
+@cached(8192)
 def _places(func: Op) -> dict[str, tuple[int, bool, object]]:
     """For each argument of an op its position, whether it has a default, and the default."""
     return {

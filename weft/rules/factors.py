@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
+from ..caches import cached
 from ..sharding.placements import ReduceOp
 
 __all__ = ["Dims", "Factors", "parse"]
@@ -111,7 +111,7 @@ def _sized(dims: Dims, shape: Sequence[int], sizes: dict[str, int]) -> Dims:
     return tuple(result)
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def parse(text: str) -> Notation:
     """A row of factor notation.
 

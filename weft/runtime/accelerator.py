@@ -7,14 +7,15 @@ only where it reads the result, or where its own memory must not change yet.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 
 import torch
+
+from ..caches import cached
 
 __all__ = ["address", "brought", "copy", "reaches", "settle"]
 
 
-@cache
+@cached(4096)
 def reaches(one: torch.device, other: torch.device) -> bool:
     """Whether one accelerator can read another's memory; two on the same hardware can.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from ..caches import cached
 from ..sharding.placements import ReduceOp
 from .accelerator import reaches
 
@@ -133,19 +133,19 @@ def is_watched() -> bool:
     return _get_current_dispatch_mode() is not None or torch._C._functorch.maybe_current_level() is not None
 
 
-@cache
+@cached(1)
 def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-@cache
+@cached(16)
 def _kernel(name: str) -> Callable[..., object]:
     module, _, attribute = name.partition(":")
     found: Callable[..., object] = getattr(import_module(module), attribute)
     return found
 
 
-@cache
+@cached(256)
 def _signals(devices: tuple[torch.device, ...]) -> tuple[object, ...]:
     """The buffers through which these devices meet, made once."""
     return tuple(_kernel(_SIGNAL_BUFFER)(device) for device in devices)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from typing import final
 
+from ..caches import cached
 from ..planning import Exchange
 from ..planning.transfers import Transfer, receives
 from ..sharding.geometry import Box, box_at, box_shape, within
@@ -40,7 +40,7 @@ class Writing:
     copies: tuple[Copy, ...]
 
 
-@lru_cache(maxsize=4096)
+@cached(4096, cleared_by=forget_with_residences)
 def writings(source: Layout, target: Layout, shape: tuple[int, ...]) -> tuple[Writing, ...]:
     """For each piece of the target, what is copied into it.
 
@@ -56,7 +56,7 @@ def writings(source: Layout, target: Layout, shape: tuple[int, ...]) -> tuple[Wr
     )
 
 
-@lru_cache(maxsize=4096)
+@cached(4096, cleared_by=forget_with_residences)
 def exchanges(step: Exchange) -> tuple[Writing, ...]:
     """The same for an exchange, which says itself who receives what."""
     here, there = holding(step.source), holding(step.target)
@@ -80,7 +80,7 @@ def _copy(
     return Copy(origin, slices(within(transfer.box, here.box(origin, shape))), slices(within(transfer.box, where)))
 
 
-@lru_cache(maxsize=4096)
+@cached(4096, cleared_by=forget_with_residences)
 def contributions(
     source: Layout, target: Layout, shape: tuple[int, ...], dropped: tuple[str, ...]
 ) -> tuple[tuple[Writing, ...] | int, ...]:
@@ -108,7 +108,7 @@ def contributions(
     return tuple(found)
 
 
-@lru_cache(maxsize=4096)
+@cached(4096, cleared_by=forget_with_residences)
 def permutations(
     layout: Layout, shape: tuple[int, ...], route: tuple[Slot | None, ...]
 ) -> tuple[tuple[int, Copy], ...]:
@@ -129,7 +129,3 @@ def _moved(layout: Layout, slot: Slot, axes: Sequence[str], at: Sequence[int]) -
     mesh = layout.mesh
     fixed = dict(zip(axes, at, strict=True))
     return mesh.slot([fixed.get(axis, c) for axis, c in zip(mesh.axis_names, mesh.coords(slot), strict=True)])
-
-
-for _cached in (writings, exchanges, contributions, permutations):
-    forget_with_residences(_cached.cache_clear)

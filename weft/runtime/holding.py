@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import product
 
 import torch
 
+from ..caches import cached
 from ..sharding.geometry import Box, box_at, box_shape
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
@@ -97,13 +97,10 @@ def slices(where: Box) -> tuple[slice, ...]:
     return tuple(slice(start, stop) for start, stop in where)
 
 
-@lru_cache(maxsize=65536)
+@cached(65536, cleared_by=forget_with_residences)
 def holding(layout: Layout) -> Holding:
     """The pieces of a layout in this process, computed once."""
     return Holding(layout)
-
-
-forget_with_residences(holding.cache_clear)
 
 
 def nbytes(shape: Sequence[int], dtype: torch.dtype) -> int:

@@ -1,7 +1,11 @@
 """`HostPool`: large host memory that has been used before, so that no result pays page faults twice.
 
-A block is a storage that this module keeps. While a tensor uses it, its count of users says so; when only this module
-does, the next result of that size gets it. Torch's own results come from the C library, see `host_memory`.
+A block is a storage that this module keeps. When nobody else has it any more, the next result of that size gets it.
+Torch's own results come from the C library, see `host_memory`.
+
+Torch tells nobody when the last user of a storage goes, other than by freeing it. So the two owners' counts are asked: that
+of torch, for tensors, views, NumPy arrays and graphs, and that of Python, for the storage object itself, which torch
+counts once however many hold it. What Python says of an object that only a list has is measured, not assumed.
 """
 
 from __future__ import annotations
@@ -62,10 +66,19 @@ class HostPool:
             self._kept -= self._blocks.pop(at).nbytes()
 
     def _is_free(self, at: int) -> bool:
-        # One user: the list's own object. That one has two references here: the list's, and that of the call below.
-        block = self._blocks[at]
-        alone = torch._C._storage_Use_Count(block._cdata) == 1 and sys.getrefcount(block) <= 3
-        return alone and not block.is_shared()
+        blocks = self._blocks
+        if torch._C._storage_Use_Count(blocks[at]._cdata) != 1 or _holders(blocks, at) != _ONLY_A_LIST:
+            return False
+        return not blocks[at].is_shared()
+
+
+def _holders(objects: list[torch.UntypedStorage], at: int) -> int:
+    """How many references Python counts to an object of a list: that of the list, and those of this very question."""
+    return sys.getrefcount(objects[at])
+
+
+_ONLY_A_LIST = _holders([torch.UntypedStorage(0)], 0)
+"""The answer for an object that nothing but a list has; it differs between versions of Python."""
 
 
 pool = HostPool(0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
+from ..caches import cached
 from ..devices import CPU, Accelerator, Device, Inventory, cpu_inventory, set_inventory
 from ..sharding.mesh import DeviceMesh, Slot
 from .processes import world
@@ -120,9 +120,16 @@ class _Ownership:
 
 
 ownership = _Ownership()
+_caches: list[Callable[[], None]] = []
+"""What empties caches. Bound: the calls of `forget_with_residences`, one where a module is imported. Cleared: never."""
 
 
-@lru_cache(maxsize=1024)
+def forget_with_residences(clear: Callable[[], None]) -> None:
+    """Registers a cache that is only right as long as devices stay where they are."""
+    _caches.append(clear)
+
+
+@cached(1024, cleared_by=forget_with_residences)
 def residence(mesh: DeviceMesh) -> Residence:
     """Where a mesh lies, seen from this process.
 
@@ -147,14 +154,6 @@ def residence(mesh: DeviceMesh) -> Residence:
             memories.append((f"{where.type} of {owner}", 0 if device.is_host else device.id))
     unified = len(owned) == mesh.num_devices and len(set(memories)) == 1
     return Residence(mesh, owned, tuple(memories), tuple(torch_devices), unified, owners)
-
-
-_caches: list[Callable[[], None]] = [residence.cache_clear]
-
-
-def forget_with_residences(clear: Callable[[], None]) -> None:
-    """Registers a cache that is only right as long as devices stay where they are."""
-    _caches.append(clear)
 
 
 def use_separate_memory(separate: bool) -> None:

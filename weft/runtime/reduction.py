@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 
+from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from . import accelerator_kernels
 
-__all__ = ["combine", "neutral", "reduce_into", "reduced"]
+__all__ = ["combination", "combine", "neutral", "reduce_into", "reduced"]
 
 _CHUNK = 1 << 18
 """Elements a pass works on: small enough for the accumulator to stay in the cache between passes."""
@@ -43,6 +45,14 @@ def neutral(op: ReduceOp, dtype: torch.dtype) -> float | int | bool:
         return float("-inf") if op is ReduceOp.MAX else float("inf")
     limits = torch.iinfo(dtype)
     return limits.min if op is ReduceOp.MAX else limits.max
+
+
+def combination(source: Layout, axes: Sequence[str]) -> tuple[ReduceOp, int]:
+    """How contributions along these axes are combined, and what a mean divides by; the planner has refused other mixtures."""
+    pending = dict(source.pending)
+    kinds = {pending[axis] for axis in axes}
+    divisor = math.prod(source.mesh.axis_size(axis) for axis in axes if pending[axis] is ReduceOp.AVG)
+    return (ReduceOp.AVG if ReduceOp.AVG in kinds else kinds.pop()), divisor
 
 
 def reduced(op: ReduceOp, parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -12,6 +12,7 @@ from . import in_process
 from .copies import permutations
 from .holding import Pieces, holding
 from .host_pool import pooled_empty
+from .lazy_copy import lazy_clone
 from .processes import movement, world
 from .processes.agreement.same_tensor import check_same
 from .processes.mesh_processes import is_elsewhere, spans, wire_device
@@ -44,7 +45,7 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
         return action(pieces)
     wire = wire_device(*meshes)
     # A lazy copy that is written to on a stream of its own would not wait for the others.
-    copy = torch.clone if wire.type == "cuda" else in_process.lazy_clone
+    copy = torch.clone if wire.type == "cuda" else lazy_clone
     kept = tuple(copy(piece) for piece in pieces)
     return issue(lambda: action(kept), kept, wire)
 
@@ -81,7 +82,7 @@ def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, 
                 shard = pieces[at].new_zeros(here.piece_shape(at, shape))
             else:
                 shard = here.shard(pieces, shape, source)
-            result[at] = in_process.lazy_clone(shard.to(here.devices[at]))
+            result[at] = lazy_clone(shard.to(here.devices[at]))
     return tuple(result[at] for at in range(len(pieces)))
 
 

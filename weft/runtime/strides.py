@@ -7,9 +7,10 @@ piece stand there, and what an op makes of pieces that stand so is what it would
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
+
+from ..caches import cached
 
 __all__ = ["dense_strides", "elementwise_strides", "in_order", "is_dense", "is_in_order", "order_of", "row_major"]
 
@@ -29,7 +30,7 @@ def row_major(shape: Sequence[int]) -> Strides:
     return tuple(reversed(strides))
 
 
-@lru_cache(maxsize=1 << 14)
+@cached(1 << 14)
 def dense_strides(shape: tuple[int, ...], strides: Strides) -> Strides:
     """The strides of a copy of such a tensor: without gaps, its dims in the same order, as `clone` makes it.
 
@@ -49,7 +50,7 @@ def elementwise_strides(tensors: Sequence[torch.Tensor]) -> Strides:
     return _elementwise_strides(tuple([(tuple(x.shape), x.stride()) for x in tensors]))
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def _elementwise_strides(given: tuple[tuple[tuple[int, ...], Strides], ...]) -> Strides:
     # Torch's own account of these ops loads its compiler, which takes seconds at the first op of a program.
     shape = torch.broadcast_shapes(*(own for own, _ in given))
@@ -89,7 +90,7 @@ def _finer(one: int, other: int, steps: Sequence[Strides], shape: Sequence[int])
     return 0
 
 
-@lru_cache(maxsize=1 << 14)
+@cached(1 << 14)
 def is_dense(shape: tuple[int, ...], strides: Strides) -> bool:
     """Whether elements lie side by side, each in one place, in whatever order of the dims.
 
@@ -122,7 +123,7 @@ def in_order(piece: torch.Tensor, strides: Strides) -> torch.Tensor:
     )
 
 
-@lru_cache(maxsize=1 << 14)
+@cached(1 << 14)
 def order_of(shape: tuple[int, ...], strides: Strides) -> tuple[int, ...] | None:
     """The dims of a tensor as they stand in memory, the coarsest first; None: as they are numbered.
 

@@ -166,6 +166,7 @@ class Layout:
 
 
 _interned: WeakValueDictionary[tuple[DeviceMesh, Splits, Pending], Layout] = WeakValueDictionary()
+"""Bound: the layouts that somebody has. Cleared: each when nobody has it any more."""
 _interning = Lock()
 
 

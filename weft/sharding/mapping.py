@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from types import MappingProxyType
 from typing import final
 
+from ..caches import cached
 from ..errors import ConversionError
 from .layout import Layout
 from .mesh import DeviceMesh, listed
@@ -336,7 +336,7 @@ def ShardingSpec(  # noqa: N802 - a constructor's name in the documents
     return mapping
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def named_mapping(layout: Layout) -> NamedMapping:
     """The layout in names."""
     return NamedMapping(layout.mesh, layout.splits, dict(layout.pending))

@@ -22,7 +22,7 @@ from ..engine.moves.permutation import permute
 from ..engine.sharded import wrap_whole
 from ..planning import plan_layouts
 from ..runtime.holding import holding
-from ..runtime.in_process import lazy_clone
+from ..runtime.lazy_copy import lazy_clone
 from ..runtime.machine import residence, torch_device
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, ShardingSpec

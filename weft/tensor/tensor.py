@@ -20,7 +20,7 @@ from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
 from ..engine.views.copy_views import current, remember_apart
 from ..engine.writes.becoming import become
 from ..runtime.holding import holding
-from ..runtime.in_process import lazy_clone
+from ..runtime.lazy_copy import lazy_clone
 from ..runtime.machine import torch_device
 from ..runtime.strides import dense_strides
 from ..sharding.layout import Layout

@@ -11,7 +11,8 @@ from torch._C import _functorch as functorch
 from ...planning import plan_layouts
 from ...runtime import run
 from ...runtime.holding import Pieces, holding
-from ...runtime.in_process import lazy_clone, placed
+from ...runtime.in_process import placed
+from ...runtime.lazy_copy import lazy_clone
 from ...runtime.strides import Strides, dense_strides, order_of
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping

@@ -13,7 +13,8 @@ from typing import Protocol, cast
 import torch
 
 from ...runtime.holding import holding
-from ...runtime.in_process import lazy_clone, placed
+from ...runtime.in_process import placed
+from ...runtime.lazy_copy import lazy_clone
 from ...runtime.strides import in_order, row_major
 from ...sharding.geometry import box, box_shape
 from ...sharding.layout import Layout

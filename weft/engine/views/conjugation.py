@@ -12,7 +12,7 @@ import torch
 
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
-from ...runtime.in_process import may_overlap
+from ...runtime.lazy_copy import may_overlap
 from ..handlers import handler
 from ..op_kind import kind_of
 from ..sharded import ShardedTensor, wrap

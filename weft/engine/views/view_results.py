@@ -10,7 +10,7 @@ import torch
 
 from ...rules.call import Args, BoundCall, Kwargs
 from ...runtime.holding import Pieces, holding
-from ...runtime.in_process import may_overlap
+from ...runtime.lazy_copy import may_overlap
 from ...runtime.strides import in_order
 from ...sharding.layout import Layout
 from ..moves.movement import note_move, to_plain

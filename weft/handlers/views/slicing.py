@@ -18,7 +18,7 @@ from ...engine.writes.writing import store
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
-from ...runtime.in_process import may_overlap
+from ...runtime.lazy_copy import may_overlap
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 

@@ -15,6 +15,7 @@ __all__ = ["check_is_no_child", "is_child", "keep", "note_child", "on_fork"]
 _parent: int | None = None
 """The index of the process that this one was forked from."""
 _listeners: list[Callable[[], None]] = []
+"""Bound: the calls of `on_fork`, one where a module is imported. Cleared: never."""
 
 
 def on_fork(listener: Callable[[], None]) -> None:

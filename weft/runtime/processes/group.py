@@ -87,13 +87,14 @@ class Group:
 
 
 _groups: dict[Processes, Group] = {}
+"""Bound: the sets of processes that communicate, which meshes decide. Cleared: when this process joins or leaves."""
 
 
 def group_of(processes: Processes) -> Group:
     """The group of these processes, made when it is first needed and used from then on."""
     group = _groups.get(processes)
-    if group is None:
-        group = _groups[processes] = Group(processes, world.current())
+    if group is None:  # `setdefault`: another thread may have made it meanwhile
+        group = _groups.setdefault(processes, Group(processes, world.current()))
     return group
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
+from ...caches import cached
 from ...planning import LocalSlice, Step
 from ...sharding.mesh import DeviceMesh
 from ..machine import residence
@@ -25,16 +24,13 @@ def is_elsewhere(*meshes: DeviceMesh) -> bool:
     return world.current().count > 1 and not any(residence(mesh).owned for mesh in meshes)
 
 
-@lru_cache(maxsize=4096)
+@cached(4096, cleared_by=world.forget_on_change)
 def owners_of(*meshes: DeviceMesh) -> Processes:
     """The processes that own devices of these meshes, in order."""
     return tuple(sorted({owner for mesh in meshes for owner in residence(mesh).owners}))
 
 
-world.on_change(lambda _: owners_of.cache_clear())
-
-
-@lru_cache(maxsize=4096)
+@cached(4096, cleared_by=world.forget_on_change)
 def component(mesh: DeviceMesh, axes: tuple[str, ...]) -> Processes:
     """The processes that this one communicates with along some axes, itself included; none if it owns no slot.
 
@@ -55,9 +51,6 @@ def component(mesh: DeviceMesh, axes: tuple[str, ...]) -> Processes:
             found.add(process)
             waiting.extend(neighbours[process])
     return tuple(sorted(found))
-
-
-world.on_change(lambda _: component.cache_clear())
 
 
 def wire_device(*meshes: DeviceMesh) -> torch.device:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
-from ...planning import plan_layouts
+from ...caches import cached
+from ...planning import Step, plan_layouts
 from ...sharding.layout import Layout
 from ..holding import Pieces, holding
 from ..machine import forget_with_residences
@@ -32,7 +32,7 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...],
 def _travelled(pieces: Pieces, journey: _Journey | None, dtype: torch.dtype) -> Pieces:
     if journey is None:
         return ()
-    with communicating(journey.call, journey.processes):
+    with communicating(journey.call, journey.processes, is_compared=journey.is_compared):
         for stage in journey.stages:
             pieces = stage.run(pieces, dtype)
     return pieces
@@ -45,28 +45,36 @@ class _Journey:
     call: CollectiveCall
     processes: Processes
     stages: tuple[Stage, ...]
+    is_compared: bool
+    """Whether the first messages go between all processes, and tell them whether they make the same call."""
 
 
-@lru_cache(maxsize=8192)
+@cached(8192, cleared_by=forget_with_residences)
 def _journey(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> _Journey | None:
     """What this process does in a movement, looked up; None if it has nothing to do with it."""
     if is_elsewhere(source.mesh, target.mesh):
         return None
     call = call_between(op, source, target, shape, dtype)
-    return _Journey(call, owners_of(source.mesh, target.mesh), _stages(source, target, shape, dtype.itemsize))
+    processes = owners_of(source.mesh, target.mesh)
+    steps, stages = _stages(source, target, shape, dtype.itemsize)
+    # Every process has to come to the same answer, those that have no part in the first step included.
+    first = next((number for number, step in enumerate(steps) if step.phases), None)
+    is_compared = (
+        first is not None
+        and owners_of(steps[first].source.mesh, steps[first].target.mesh) == processes
+        and stages[first].processes == processes
+        and stages[first].is_compared
+    )
+    return _Journey(call, processes, stages, is_compared)
 
 
-forget_with_residences(_journey.cache_clear)
-
-
-@lru_cache(maxsize=8192)
-def _stages(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> tuple[Stage, ...]:
-    """What this process does in a plan, worked out once."""
+@cached(8192, cleared_by=forget_with_residences)
+def _stages(
+    source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int
+) -> tuple[tuple[Step, ...], tuple[Stage, ...]]:
+    """The steps of a plan and what this process does in each, worked out once."""
     steps = plan_layouts(source, target, shape, itemsize).steps
-    return tuple(stage_of(step, is_last=step is steps[-1]) for step in steps)
-
-
-forget_with_residences(_stages.cache_clear)
+    return steps, tuple(stage_of(step, is_last=step is steps[-1]) for step in steps)
 
 
 def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:
@@ -74,15 +82,13 @@ def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route
     return _travelled(pieces, _permutation(layout, shape, route, dtype), dtype)
 
 
-@lru_cache(maxsize=1024)
+@cached(1024, cleared_by=forget_with_residences)
 def _permutation(layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> _Journey | None:
     if is_elsewhere(layout.mesh):
         return None
     call = call_between(f"ppermute by {route}", layout, layout, shape, dtype)
-    return _Journey(call, owners_of(layout.mesh), (PermuteStage(layout, shape, route, dtype.itemsize),))
-
-
-forget_with_residences(_permutation.cache_clear)
+    stage = PermuteStage(layout, shape, route, dtype.itemsize)
+    return _Journey(call, stage.processes, (stage,), stage.is_compared)
 
 
 def whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -87,6 +87,7 @@ class _StoreThread:
 
 
 _idle: list[_StoreThread] = []
+"""Bound: the requests that were under way at once. Cleared: in a child that is forked."""
 
 
 def _hand_over(request: StoreRequest[T]) -> None:

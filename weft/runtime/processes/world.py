@@ -22,7 +22,7 @@ from .launch_environment import devices_per_process as devices_of_each
 from .launch_environment import has_place, is_launched, note_joined, number
 from .random_state import share_random_state
 
-__all__ = ["DEFAULT_TIMEOUT", "World", "asked", "current", "join", "leave", "on_change", "on_leave"]
+__all__ = ["DEFAULT_TIMEOUT", "World", "asked", "current", "forget_on_change", "join", "leave", "on_change", "on_leave"]
 
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 
@@ -85,12 +85,19 @@ ALONE = World()
 _joins = count()
 _world: World | None = None
 _listeners: list[Callable[[World], None]] = []
+"""Bound: the calls of `on_change`, one where a module is imported. Cleared: never."""
 _before_leaving: list[Callable[[Leaving], None]] = []
+"""Bound: the calls of `on_leave`, one where a module is imported. Cleared: never."""
 
 
 def on_change(listener: Callable[[World], None]) -> None:
     """Registers what has to happen when this process joins or leaves the others."""
     _listeners.append(listener)
+
+
+def forget_on_change(clear: Callable[[], None]) -> None:
+    """Registers a cache that is only right as long as the same processes work together."""
+    on_change(lambda _: clear())
 
 
 def on_leave(tell: Callable[[Leaving], None]) -> None:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
+from ...caches import cached
 from .polynomial import Floor, Monomial, Polynomial, product, total
 
 __all__ = ["divided", "folded", "substituted"]
@@ -66,7 +66,7 @@ def substituted(polynomial: Polynomial, values: Mapping[str, Polynomial]) -> Pol
     return folded(result)
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def _divided(numerator: Polynomial, n: int) -> Mapping[Monomial, int]:
     """The terms of a floor division by a positive number, not folded yet."""
     whole, rest = _split_off(numerator, n)

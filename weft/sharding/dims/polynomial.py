@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import final
+
+from ...caches import cached
 
 __all__ = ["Floor", "Monomial", "Polynomial", "product", "total"]
 
@@ -143,7 +145,7 @@ class Polynomial:
         return str(self) if simple else f"({self})"
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def _order(monomial: Monomial) -> tuple[int, str]:
     return -sum(power for _, power in monomial), _term(monomial, 1)
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import zlib
-from functools import lru_cache
+from collections import Counter
 from pathlib import PurePath
 
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from ....caches import cached
 from ....errors import MismatchError
 from ....sharding.mesh import DeviceMesh
 from .. import current_call, world
+from ..communicating import one_at_a_time
 from ..current_call import CollectiveCall
 from ..fork import is_child
 from ..group import Processes
@@ -28,7 +31,7 @@ from ..mesh_processes import owners_of
 from ..store_client import ask, own_connection
 from ..transport.async_ops import settle
 from ..transport.small_messages import bytes_of
-from .same_call import check, is_always_on, is_off
+from .same_call import compare, is_always_on, is_off
 
 __all__ = ["check_same"]
 
@@ -36,23 +39,17 @@ FIRST = 2
 """How many calls compare, for each line and shape."""
 MOST = 64
 """How many calls from one line compare at most, whatever their shapes."""
+MOST_LINES = 4096
+"""How many lines compare."""
 _BLOCK = 1 << 24
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
-_made: dict[tuple[object, ...], int] = {}
-_compared: dict[tuple[object, ...], int] = {}
+_compared: dict[tuple[object, ...], Counter[object]] = {}
+"""For each line, how often it has brought each kind. Bound: `MOST_LINES` lines. Cleared: when this process joins or leaves."""
+world.forget_on_change(_compared.clear)
 
 
-def _forget(_: object) -> None:
-    _made.clear()
-    _compared.clear()
-    _store.cache_clear()
-
-
-world.on_change(_forget)
-
-
-@lru_cache(maxsize=1)
+@cached(1, cleared_by=world.forget_on_change)
 def _store() -> c10d.Store:
     return c10d.PrefixStore("same", own_connection(world.store()))
 
@@ -68,14 +65,22 @@ def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
     site = current_call.site()
     if is_always_on():
         settle()  # what was asked for before is compared before
-        check(CollectiveCall(op, f"plain {_kind(x)}", str(site)), processes, value=_digest(x), differs=_differs)
+        with one_at_a_time:
+            compare(CollectiveCall(op, f"plain {_kind(x)}", str(site)), processes, _digest(x), _differs)
+        return
+    # What several threads bring from one line comes in no order that all processes know.
+    if threading.current_thread() is not threading.main_thread():
         return
     line = (processes, op, site)
-    kind = (line, x.shape, x.dtype)
-    number, made = _compared.get(line, 0) + 1, _made.get(kind, 0) + 1
-    if made <= FIRST and number <= MOST:
-        _compared[line], _made[kind] = number, made
-        _compare(x, CollectiveCall(op, _kind(x), str(site)), processes, number)
+    known = _compared.get(line)
+    if known is None:
+        if len(_compared) >= MOST_LINES:
+            return
+        known = _compared[line] = Counter()
+    kind = (x.shape, x.dtype)
+    if known[kind] < FIRST and known.total() < MOST:
+        known[kind] += 1
+        _compare(x, CollectiveCall(op, _kind(x), str(site)), processes, known.total())
 
 
 def _compare(x: torch.Tensor, call: CollectiveCall, processes: Processes, number: int) -> None:

@@ -5,13 +5,11 @@ Torch's errors say which connection failed; ours say which process, during what,
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import lru_cache
 from queue import SimpleQueue
 from typing import TypeVar, final
 
@@ -24,7 +22,7 @@ from ..group import Group, Processes
 from . import heartbeat
 from .signs import Observer, Sign
 
-__all__ = ["TURN", "Patience", "different_calls", "fingerprint", "finish", "finish_turns", "in_time", "stream"]
+__all__ = ["TURN", "Patience", "finish", "finish_turns", "in_time", "stream"]
 
 TURN = timedelta(seconds=0.5)
 NO_LIMIT = timedelta(0)
@@ -212,27 +210,3 @@ class Patience:
         elif not elsewhere:
             lines.append(f"  If it is only slow, wait longer than {limit:g} s: weft.distributed.init(timeout=...).")
         return lines, bool(elsewhere and not blamed)
-
-
-def fingerprint(number: int) -> int:
-    """What tells the call under way from others, in a few bytes; the same in every process."""
-    mixed = (_digest(*current_call.current_words()) ^ number * 0x9E3779B97F4A7C15) & (1 << 64) - 1
-    return mixed - (1 << 64) if mixed >> 63 else mixed
-
-
-@lru_cache(maxsize=8192)
-def _digest(op: str, what: str) -> int:
-    """What tells calls apart, in 8 bytes."""
-    return int.from_bytes(hashlib.blake2b(f"{op} {what}".encode(), digest_size=8).digest(), "little")
-
-
-def different_calls(group: Group, prints: Sequence[int], mine: int) -> WeftError:
-    """The error for processes that are in different calls, shown from their signs."""
-    call = current_call.current() or CollectiveCall("a collective", "something")
-    heartbeat.note_giving_up(call)
-    others = [process for process, seen in zip(group.processes, prints, strict=True) if seen != mine]
-    said = "\n".join(f"  {sign}" for sign in Observer(others).signs())
-    return MismatchError(
-        f"processes make different calls:\n  process {world.current().process}: {call}\n{said}\n"
-        "  Every process has to make the same calls in the same order; WEFT_CHECK=1 checks each of them."
-    )

@@ -10,7 +10,7 @@ import torch
 from ....planning import Step
 from ...holding import Pieces, holding
 from ...host_pool import pooled_empty
-from ...in_process import lazy_clone
+from ...lazy_copy import lazy_clone
 from ..group import group_of
 from ..mesh_processes import owners_of, processes_of, wire_device
 from ..transport.exchange import broadcast
@@ -24,7 +24,8 @@ class BroadcastStage:
     """What this process does when one process gives its whole tensor to others."""
 
     def __init__(self, step: Step) -> None:
-        self._processes = processes_of(step)
+        self.processes = processes_of(step)
+        self.is_compared = False
         (self._root,) = owners_of(step.source.mesh)
         self._wire = wire_device(step.source.mesh, step.target.mesh)
         self._step = step
@@ -43,7 +44,7 @@ class BroadcastStage:
             flat = pieces[0].to(self._wire).resolve_conj().resolve_neg().contiguous().view(-1)
         else:
             flat = pooled_empty((math.prod(self._step.shape),), dtype, self._wire)
-        broadcast(group_of(self._processes), flat, self._root)
+        broadcast(group_of(self.processes), flat, self._root)
         if pieces:
             return tuple(lazy_clone(pieces[0].to(device)) for device in there.devices)
         first, *others = there.devices

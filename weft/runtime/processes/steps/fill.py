@@ -8,6 +8,7 @@ import torch
 
 from ....planning import FillPartial
 from ...holding import Pieces, holding
+from ..group import Processes
 from ..transport.messages import Part
 from .new_pieces import NewPieces
 from .occupancy import stored_part
@@ -18,6 +19,9 @@ __all__ = ["FillStage"]
 @final
 class FillStage:
     """What this process does in a step that makes contributions of what is stored; nothing travels."""
+
+    processes: Processes = ()
+    is_compared = False
 
     def __init__(self, step: FillPartial) -> None:
         self._step = step

@@ -14,15 +14,15 @@ from ....planning.transfers import Transfer, receives, sends
 from ....sharding.geometry import box
 from ....sharding.mesh import Slot
 from ...holding import Pieces, holding
-from ...in_process import lazy_clone
+from ...lazy_copy import lazy_clone
 from ...machine import residence
 from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import processes_of, wire_device
-from ..transport.exchange import exchange
+from ..transport.exchange import exchange, is_compared
 from ..transport.messages import Messages, Pair, Part, messages_of
 from .new_pieces import NewPieces
-from .occupancy import occupancy, slots_of, stored_part
+from .occupancy import most_slots, occupancy, slots_of, stored_part
 
 __all__ = ["MoveStage"]
 
@@ -33,12 +33,14 @@ class MoveStage:
 
     def __init__(self, step: Step, *, is_last: bool) -> None:
         begins = step if isinstance(step, Exchange) else None
-        self._processes = processes_of(step)
+        self.processes = processes_of(step)
         self._wire = wire_device(step.source.mesh, step.target.mesh)
-        self._messages = _messages_of(step, self._processes)
+        self._messages = _messages_of(step, self.processes)
         self._targets = NewPieces(step.target, step.shape, None if begins is None else begins.neutral)
         self._scale = 1 if begins is None else begins.scale
-        self._limit = math.prod(step.shape) * step.itemsize
+        # A process may have the same box in several memories, and contributions to it.
+        self._limit = math.prod(step.shape) * step.itemsize * most_slots(step.target.mesh)
+        self.is_compared = is_compared(self.processes, self._limit, self._wire)
         self._views = None
         if isinstance(step, LocalSlice) and not is_last:
             self._views = _views(self._messages, holding(step.target).count)
@@ -50,7 +52,7 @@ class MoveStage:
         """The pieces after the step."""
         if self._views is not None:
             return tuple(pieces[part.piece][part.where] for part in self._views)
-        group = group_if_shared(self._processes)
+        group = group_if_shared(self.processes)
         if self._kept is not None:
             exchange(self._messages, pieces, (), dtype, group, self._wire, self._limit)
             return tuple(lazy_clone(pieces[origin]) for origin in self._kept)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import final
 
+from ....caches import cached
 from ....sharding.geometry import Box, within
 from ....sharding.layout import Layout
 from ....sharding.mesh import DeviceMesh, Slot
@@ -12,10 +12,10 @@ from ...holding import holding
 from ...machine import forget_with_residences, residence
 from ..transport.messages import Part, part
 
-__all__ = ["Occupancy", "occupancy", "slots_of", "stored_part"]
+__all__ = ["Occupancy", "most_slots", "occupancy", "slots_of", "stored_part"]
 
 
-@lru_cache(maxsize=1024)
+@cached(1024, cleared_by=forget_with_residences)
 def slots_of(mesh: DeviceMesh) -> dict[int, tuple[Slot, ...]]:
     """The slots of each process that owns some."""
     found: dict[int, list[Slot]] = {}
@@ -24,7 +24,9 @@ def slots_of(mesh: DeviceMesh) -> dict[int, tuple[Slot, ...]]:
     return {owner: tuple(slots) for owner, slots in found.items()}
 
 
-forget_with_residences(slots_of.cache_clear)
+def most_slots(mesh: DeviceMesh) -> int:
+    """How many slots the process with the most of them has."""
+    return max(map(len, slots_of(mesh).values()))
 
 
 @final
@@ -59,13 +61,10 @@ class Occupancy:
         return tuple(self._first.values())
 
 
-@lru_cache(maxsize=65536)
+@cached(65536, cleared_by=forget_with_residences)
 def occupancy(layout: Layout, process: int) -> Occupancy:
     """What a process stores of a layout, worked out once."""
     return Occupancy(layout, process)
-
-
-forget_with_residences(occupancy.cache_clear)
 
 
 def stored_part(layout: Layout, shape: tuple[int, ...], slot: Slot, where: Box) -> Part:

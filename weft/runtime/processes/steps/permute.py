@@ -14,10 +14,10 @@ from ...machine import residence
 from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
-from ..transport.exchange import exchange
+from ..transport.exchange import exchange, is_compared
 from ..transport.messages import Messages, Pair, Part, messages_of
 from .new_pieces import NewPieces
-from .occupancy import occupancy, stored_part
+from .occupancy import most_slots, occupancy, stored_part
 
 __all__ = ["PermuteStage", "Route"]
 
@@ -30,19 +30,20 @@ class PermuteStage:
     """What this process does when whole shards change places; slots that get none get zeros."""
 
     def __init__(self, layout: Layout, shape: tuple[int, ...], route: Route, itemsize: int) -> None:
-        self._processes = owners_of(layout.mesh)
+        self.processes = owners_of(layout.mesh)
         self._wire = wire_device(layout.mesh)
-        self._messages = _permuted(layout, shape, route, self._processes)
+        self._messages = _permuted(layout, shape, route, self.processes)
         self._targets = NewPieces(layout, shape)
         self._empty = [piece for piece, slot in enumerate(holding(layout).slots) if route[slot] is None]
-        self._limit = math.prod(shape) * itemsize
+        self._limit = math.prod(shape) * itemsize * most_slots(layout.mesh)
+        self.is_compared = is_compared(self.processes, self._limit, self._wire)
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the shards have changed places."""
         targets = self._targets.new(dtype)
         for piece in self._empty:
             targets[piece].zero_()
-        exchange(self._messages, pieces, targets, dtype, group_if_shared(self._processes), self._wire, self._limit)
+        exchange(self._messages, pieces, targets, dtype, group_if_shared(self.processes), self._wire, self._limit)
         return targets
 
 

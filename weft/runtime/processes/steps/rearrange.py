@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate
 
 import torch
 
+from ....caches import cached
 from ....planning.rearrangement import Copy, Rearrangement
 from ....sharding.mesh import Slot
 from ...holding import Pieces, holding
@@ -35,7 +35,7 @@ def rearrange(sources: Sequence[Pieces], plan: Rearrangement, targets: Pieces, d
         exchange(_messages(plan, processes), stored, targets, dtype, group_if_shared(processes), wire_device(mesh))
 
 
-@lru_cache(maxsize=4096)
+@cached(4096, cleared_by=forget_with_residences)
 def _messages(plan: Rearrangement, processes: Processes) -> Messages:
     """Who copies, sends and receives what. What a process holds anywhere does not travel to it."""
     here = world.current().process
@@ -57,9 +57,6 @@ def _messages(plan: Rearrangement, processes: Processes) -> Messages:
                     given = _given(plan, copy, copy.source_slot)
                     leaving.setdefault(process, []).append(((slot, number), given))
     return messages_of(copies, leaving, arriving, processes)
-
-
-forget_with_residences(_messages.cache_clear)
 
 
 def _given(plan: Rearrangement, copy: Copy, slot: Slot) -> Part:

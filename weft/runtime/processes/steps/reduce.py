@@ -20,11 +20,11 @@ from ...host_pool import pooled_empty
 from ...reduction import reduce_into, reduced
 from ..group import group_if_shared
 from ..mesh_processes import processes_of, wire_device
-from ..transport.exchange import exchange, swap
+from ..transport.exchange import exchange, is_compared, swap
 from ..transport.messages import Part
 from .collection import Arrival, Bundle, Result, collection
 from .new_pieces import NewPieces
-from .occupancy import slots_of
+from .occupancy import most_slots
 
 __all__ = ["ReduceStage"]
 
@@ -38,21 +38,24 @@ class ReduceStage:
 
     def __init__(self, step: Reducing) -> None:
         mesh = step.source.mesh
-        self._crowded = len(slots_of(mesh)) < mesh.num_devices
+        self._crowded = most_slots(mesh) > 1
         owners = owners_of_step(step, crowded=self._crowded)
-        self._processes = processes_of(step)
+        self.processes = processes_of(step)
         self._wire = wire_device(step.source.mesh)
-        self._work = collection(owners, self._processes)
+        self._work = collection(owners, self.processes)
         self._flat = owners.flat
         begins = step if isinstance(step, ReduceExchange) else None
         self._targets = NewPieces(step.target, step.shape, None if begins is None else begins.neutral)
         self._scale = 1 if begins is None else begins.scale
-        self._limit = math.prod(step.shape) * max(step.itemsize, torch.float32.itemsize)
+        # A process may collect for several of its slots, and from each slot of another one by itself.
+        most = most_slots(mesh) if owners.bundles else most_slots(mesh) ** 2
+        self._limit = math.prod(step.shape) * max(step.itemsize, torch.float32.itemsize) * most
+        self.is_compared = is_compared(self.processes, self._limit, self._wire)
         self.op, self.divisor = step.op, step.divisor
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the step."""
-        group, work = group_if_shared(self._processes), self._work
+        group, work = group_if_shared(self.processes), self._work
         sources = tuple(piece.reshape(-1) for piece in pieces) if self._flat else pieces
         width = self._width(dtype)
         arrived = torch.empty(0, dtype=width)

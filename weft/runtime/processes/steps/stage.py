@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Protocol, final
+from typing import ClassVar, Protocol, final
 
 import torch
 
 from ....planning import AllReduce, FillPartial, ReduceExchange, ReduceScatter, Step
 from ... import in_process
 from ...holding import Pieces
+from ..group import Processes
 from ..mesh_processes import is_elsewhere, spans
 from .broadcast import BroadcastStage
 from .fill import FillStage
@@ -22,6 +23,14 @@ __all__ = ["Stage", "stage_of"]
 
 class Stage(Protocol):
     """What this process does in a step."""
+
+    @property
+    def processes(self) -> Processes:
+        """With whom it does it, itself included; none or one where nothing travels."""
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether its first messages go between all of them, and say which call they belong to."""
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the step."""
@@ -59,6 +68,8 @@ class _WithinAProcess:
     """A step on devices of this process alone."""
 
     step: Step
+    processes: ClassVar[Processes] = ()
+    is_compared: ClassVar[bool] = False
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:  # noqa: ARG002 - as every stage
         step = self.step
@@ -68,6 +79,9 @@ class _WithinAProcess:
 @final
 class _NothingToDo:
     """A step on devices of other processes."""
+
+    processes: Processes = ()
+    is_compared = False
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:  # noqa: ARG002 - as every stage
         return ()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from queue import SimpleQueue
 from typing import Protocol, final
 
 import torch
 
+from ....caches import cached
 from ...holding import Pieces
 from .. import current_call, fork, world
 from ..liveness.waiting import TURN
@@ -42,8 +42,9 @@ def issue(action: Callable[[], Pieces], sources: Sequence[torch.Tensor], wire: t
 
 def settle() -> None:
     """Waits until nothing that was asked for is under way, and raises what went wrong with it."""
-    if _issuer.under_way and threading.current_thread() is not _issuer.thread:
-        _issuer.under_way[-1].wait()
+    last = _issuer.under_way[-1:]  # the thread may take it out at any moment
+    if last and threading.current_thread() is not _issuer.thread:
+        last[0].wait()
 
 
 @final
@@ -104,15 +105,17 @@ class _Issuer:
         self.under_way: list[_Task] = []
         self.thread: threading.Thread | None = None
         self._tasks: SimpleQueue[_Task] = SimpleQueue()
+        self._lock = threading.Lock()
 
     def issue(self, action: Callable[[], Pieces]) -> _Task:
         """Adds to what is to be done."""
-        if self.thread is None:
-            self.thread = threading.Thread(target=self._run, name="weft-issue", daemon=True)
-            self.thread.start()
         task = _Task(action)
-        self.under_way.append(task)
-        self._tasks.put(task)
+        with self._lock:  # what is last under way is last to be done, whichever threads ask
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name="weft-issue", daemon=True)
+                self.thread.start()
+            self.under_way.append(task)
+            self._tasks.put(task)
         return task
 
     def _run(self) -> None:
@@ -154,12 +157,9 @@ def _leaving(last: world.Leaving) -> None:
 world.on_leave(_leaving)
 
 
-@lru_cache(maxsize=64)
+@cached(64)
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
-
-
-_read: list[tuple[torch.cuda.Event, tuple[torch.Tensor, ...]]] = []
 
 
 @final
@@ -173,9 +173,10 @@ class _Streamed:
         with torch.cuda.stream(side):
             self._pieces = action()
         self._event = side.record_event()
-        # What it reads stays until it has been read: the allocator does not know of streams that read lazy copies.
-        _read[:] = [(event, kept) for event, kept in _read if not event.query()]
-        _read.append((self._event, tuple(sources)))
+        # The allocator gives what was read to nobody else before the side stream has read it.
+        for source in sources:
+            if source.is_cuda:
+                source.record_stream(side)
 
     def done(self) -> bool:
         """Whether the device has come to the end of it."""

@@ -13,12 +13,15 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from ...host_pool import pooled_empty
-from ..group import Group
-from ..liveness.waiting import different_calls, fingerprint, finish, finish_turns, in_time, stream
+from .. import world
+from ..agreement.difference import out_of_step
+from ..current_call import fingerprint
+from ..group import Group, Processes
+from ..liveness.waiting import finish, finish_turns, in_time, stream
 from .messages import Message, Messages
 from .small_messages import HEAD, SmallMessages, bytes_of, small_message_size
 
-__all__ = ["broadcast", "exchange", "swap"]
+__all__ = ["broadcast", "exchange", "is_compared", "swap"]
 
 
 def exchange(
@@ -69,7 +72,7 @@ def swap(
         stream(backend.alltoall(received, sent), group)
         meanwhile()
         return
-    if limit is not None and limit <= small_message_size(group.size) - HEAD:
+    if _is_small(limit, group.size):
         _swap_small(backend, group, outgoing, incoming, number)
         meanwhile()
         return
@@ -77,6 +80,16 @@ def swap(
     works = [backend.recv([bytes_of(x)], k, tag) for k, x in incoming.items()]
     works += [backend.send([bytes_of(x)], k, tag) for k, x in outgoing.items()]
     finish(works, group, meanwhile)
+
+
+def is_compared(processes: Processes, limit: int | None, wire: torch.device) -> bool:
+    """Whether messages of at most so many bytes go from each process to each, and say which call they belong to."""
+    is_streamed = world.current().backend(wire.type) == "nccl"
+    return len(processes) > 1 and not is_streamed and _is_small(limit, len(processes))
+
+
+def _is_small(limit: int | None, processes: int) -> bool:
+    return limit is not None and limit <= small_message_size(processes) - HEAD
 
 
 def _backend(group: Group, kind: str) -> c10d.ProcessGroup:
@@ -113,7 +126,7 @@ def _swap_small(
     finish_turns(backend.alltoall_base(small.arriving, small.leaving, [], []), group)
     calls = small.calls()
     if calls != [mine] * group.size:
-        raise different_calls(group, calls, mine)
+        raise out_of_step(group, number)
     small.empty(incoming)
     group.small_messages = small
 

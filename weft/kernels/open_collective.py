@@ -1,4 +1,4 @@
-"""A call: its participants checked, its streams joined, its tensors made plain, its results put back."""
+"""A collective in progress: its participants checked, its streams joined, its tensors made plain, its results put back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.kernels.launch import launches, on_stream, start
 from weft.kernels.signals import SIGNAL_BYTES
 from weft.kernels.work import Work
 
-__all__ = ["MAX_GPUS", "Call", "opened"]
+__all__ = ["MAX_GPUS", "OpenCollective", "opened"]
 
 MAX_GPUS = 8
 """The most participants that one collective has.
@@ -27,7 +27,7 @@ MAX_GPUS = 8
 
 
 @dataclass(slots=True)
-class Call:
+class OpenCollective:
     """One collective in progress, between the moment its streams are joined and the moment they are released.
 
     >>> from weft.kernels.signals import signal_buffer
@@ -121,7 +121,7 @@ def opened(
     signal_buffers: Sequence[torch.Tensor],
     target: str | None,
     trace_name: str | None,
-) -> Iterator[Call]:
+) -> Iterator[OpenCollective]:
     """Open a call: check who takes part, order its streams before and after it, and name it in a profile.
 
     >>> with opened("x", [], [], None, None):
@@ -142,7 +142,7 @@ def opened(
         for leader, follower in followers:
             leader.wait_stream(follower)
         signals = tuple(signal_buffers[group.leader].data_ptr() for group in groups)
-        call = Call(name, tuple(contexts), groups, signals)
+        call = OpenCollective(name, tuple(contexts), groups, signals)
         yield call
         call.finish()
         for leader, follower in followers:

@@ -1,0 +1,46 @@
+"""Copies that cost nothing until they are written to, and which memory can have them."""
+
+from __future__ import annotations
+
+import torch
+
+from .strides import is_dense
+
+__all__ = ["lazy_clone", "may_overlap"]
+
+
+def lazy_clone(x: torch.Tensor) -> torch.Tensor:
+    """A copy that costs nothing until one of the two is written to.
+
+    >>> a = torch.zeros(3)
+    >>> b = lazy_clone(a)
+    >>> _ = a.add_(1)
+    >>> b
+    tensor([0., 0., 0.])
+    """
+    # A copy has no gaps, and no element in two places, as slices, expanded tensors and windows do: it may be written to.
+    if x.storage_offset() or not (x.is_contiguous() or is_dense(tuple(x.shape), x.stride())):
+        return x.clone()
+    # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one.
+    storage = x.untyped_storage()
+    if 2 * x.numel() * x.itemsize < storage.nbytes():
+        return x.clone()
+    # NumPy may write to memory that was handed to it, unseen; torch marks it as not resizable.
+    if not storage.resizable():
+        return x.clone()
+    try:
+        return torch._lazy_clone(x)
+    except RuntimeError:
+        # Memory that torch did not allocate (NumPy's, DLPack's, shared memory) cannot be copy-on-write.
+        return x.clone()
+
+
+def may_overlap(x: torch.Tensor) -> bool:
+    """Whether two indices may name one element in memory."""
+    reach = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False

@@ -1,0 +1,166 @@
+"""The steps of a plan in one process: box copies written straight into the target."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import torch
+
+from ..planning import AllReduce, Exchange, FillPartial, Permute, ReduceExchange, Step
+from ..sharding.geometry import Box, box_shape, within
+from . import accelerator_kernels
+from .accelerator import brought, copy
+from .copies import Writing, contributions, exchanges, writings
+from .holding import Pieces, holding, slices
+from .host_pool import pooled_empty
+from .lazy_copy import lazy_clone
+from .reduction import combination, neutral, reduce_into
+
+__all__ = ["run_step"]
+
+
+@singledispatch
+def run_step(step: Step, pieces: Pieces) -> Pieces:
+    """The pieces after a step: what its kind has a row for below, else copies and reductions of boxes."""
+    return _by_boxes(step, pieces)
+
+
+def _by_boxes(step: Step, pieces: Pieces) -> Pieces:
+    """Any step, from the boxes of its two layouts alone."""
+    source, target, shape = step.source, step.target, step.shape
+    there = holding(target)
+    dtype = pieces[0].dtype
+    dropped = tuple(axis for axis in source.pending_axes if axis not in target.pending_axes)
+    if not dropped:
+        return tuple(
+            _written(pooled_empty(writing.shape, dtype, device), writing, pieces)
+            for writing, device in zip(writings(source, target, shape), there.devices, strict=True)
+        )
+    op, divisor = combination(source, dropped)
+    result: list[torch.Tensor] = []
+    for each, device in zip(contributions(source, target, shape, dropped), there.devices, strict=True):
+        if isinstance(each, int):  # a replica of what has just been reduced
+            result.append(copy(pooled_empty(result[each].shape, dtype, device), result[each]))
+            continue
+        out = pooled_empty(each[0].shape, dtype, device)
+        result.append(reduce_into(out, op, [_contributed(writing, pieces, device) for writing in each], divisor))
+    return tuple(result)
+
+
+def _written(out: torch.Tensor, writing: Writing, pieces: Pieces) -> torch.Tensor:
+    """Fills a piece of the target."""
+    for each in writing.copies:
+        copy(out[each.target], pieces[each.origin][each.source])
+    return out
+
+
+def _contributed(writing: Writing, pieces: Pieces, device: torch.device) -> torch.Tensor:
+    """One contribution to a piece of the target: a view where it lies in one place."""
+    if len(writing.copies) == 1:
+        (only,) = writing.copies
+        return brought(pieces[only.origin][only.source], device)
+    return _written(pooled_empty(writing.shape, pieces[0].dtype, device), writing, pieces)
+
+
+@run_step.register
+def _(step: AllReduce, pieces: Pieces) -> Pieces:
+    return _all_reduced(pieces, step) or _by_boxes(step, pieces)
+
+
+def _all_reduced(pieces: Pieces, step: AllReduce) -> Pieces | None:
+    """Each group's shards, combined by one kernel on all its accelerators; None where that cannot be."""
+    if not accelerator_kernels.serves(pieces) or step.divisor not in (1, step.contributions):
+        return None
+    here, there = holding(step.source), holding(step.target)
+    mesh = step.source.mesh
+    reduced = [mesh.index_of[axis] for axis in step.axes]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for slot in here.residence.owned:
+        coords = mesh.coords(slot)
+        groups.setdefault(tuple(c for i, c in enumerate(coords) if i not in reduced), []).append(slot)
+    shapes = [there.piece_shape(piece, step.shape) for piece in range(there.count)]
+    outs = [pooled_empty(shape, pieces[0].dtype, device) for shape, device in zip(shapes, there.devices, strict=True)]
+    for slots in groups.values():
+        parts = [pieces[here.piece_of[slot]] for slot in slots]
+        targets = [outs[there.piece_of[slot]] for slot in slots]
+        if not accelerator_kernels.all_reduce(targets, step.op, parts):
+            return None
+    return tuple(outs)
+
+
+@run_step.register
+def _(step: Exchange, pieces: Pieces) -> Pieces:
+    """Every device gets the boxes it needs, and neutral elements where it contributes nothing to what begins to be pending."""
+    result = []
+    for writing, device in zip(exchanges(step), holding(step.target).devices, strict=True):
+        out = _blank(step, writing.shape, pieces[0].dtype, device)
+        for each in writing.copies:
+            part = pieces[each.origin][each.source]
+            copy(out[each.target], part if step.scale == 1 else part * step.scale)
+        result.append(out)
+    return tuple(result)
+
+
+@run_step.register
+def _(step: ReduceExchange, pieces: Pieces) -> Pieces:
+    """Each box is reduced by its owner, who then gives it to all that need it."""
+    here, there = holding(step.source), holding(step.target)
+    reduced: dict[tuple[int, Box], torch.Tensor] = {}
+
+    def owned(slot: int, box: Box) -> torch.Tensor:
+        if (slot, box) not in reduced:
+            device = here.residence.torch_devices[slot]
+            out = pooled_empty(box_shape(box), pieces[0].dtype, device)
+            parts = []
+            for transfer in step.owners.collects(slot):
+                if transfer.box == box:
+                    origin = here.piece_of[transfer.source_slot]
+                    part = pieces[origin][slices(within(box, here.box(origin, step.shape)))]
+                    parts.append(brought(part, device))
+            reduce_into(out, step.op, parts, step.divisor)
+            reduced[slot, box] = out if step.scale == 1 else out * step.scale
+        return reduced[slot, box]
+
+    result = []
+    for piece, slot in enumerate(there.slots):
+        where = there.box(piece, step.shape)
+        out = _blank(step, box_shape(where), pieces[0].dtype, there.devices[piece])
+        for transfer in step.owners.takes(slot):
+            copy(out[slices(within(transfer.box, where))], owned(transfer.source_slot, transfer.box))
+        result.append(out)
+    return tuple(result)
+
+
+def _blank(
+    step: Exchange | ReduceExchange, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Room for a result: neutral elements where a reduction begins to be pending, else anything."""
+    if step.neutral is None:
+        return pooled_empty(shape, dtype, device)
+    return torch.full(shape, neutral(step.neutral, dtype), dtype=dtype, device=device)
+
+
+@run_step.register
+def _(step: Permute, pieces: Pieces) -> Pieces:
+    here, there = holding(step.source), holding(step.target)
+    origins = [pieces[here.piece_of[step.source_of(slot)]] for slot in there.slots]
+    return tuple(lazy_clone(brought(origin, device)) for origin, device in zip(origins, there.devices, strict=True))
+
+
+@run_step.register
+def _(step: FillPartial, pieces: Pieces) -> Pieces:
+    """To pending, without communication: what a slot keeps of its value, and the neutral element elsewhere."""
+    here, there = holding(step.source), holding(step.target)
+    result = []
+    for piece, slot in enumerate(there.slots):
+        where = there.box(piece, step.shape)
+        origin = here.piece_of[slot]
+        value = neutral(step.op, pieces[origin].dtype)
+        out = torch.full(box_shape(where), value, dtype=pieces[origin].dtype, device=there.devices[piece])
+        held = here.box(origin, step.shape)
+        common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, where, strict=True))
+        if step.keeps(slot) and all(start < stop for start, stop in common):
+            kept = pieces[origin][slices(within(common, held))]
+            copy(out[slices(within(common, where))], kept if step.scale == 1 else kept * step.scale)
+        result.append(out)
+    return tuple(result)

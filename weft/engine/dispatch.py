@@ -78,7 +78,7 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
     elif key is not None:
         repeat = call.repeat or repeat_of(call, result)
         if repeat is not None:
-            plans.repeat_by(key, repeat)
+            _repeats[key] = repeat
     return result
 
 

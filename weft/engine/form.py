@@ -7,6 +7,7 @@ from typing import final
 
 import torch
 
+from ..caches import BoundedCache
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 
@@ -39,10 +40,7 @@ class Form:
         return f"Form({self.dtype}{list(self.shape)} in {self.layout}, strides {list(self.strides)}, {self.device})"
 
 
-_forms: dict[tuple[object, ...], Form] = {}
-"""At most `_MOST_FORMS`, then it is emptied; also emptied when devices change places."""
-_MOST_FORMS = 1 << 16
-forget_with_residences(_forms.clear)
+_forms = BoundedCache[tuple[object, ...], Form](1 << 16, cleared_by=forget_with_residences)
 
 
 def form_of(
@@ -67,8 +65,6 @@ def form_of(
     except TypeError:  # sizes that a compiler has not settled have no hash
         return Form(*key)
     if known is None:
-        if len(_forms) >= _MOST_FORMS:
-            _forms.clear()
         known = _forms[key] = Form(*key)
     return known
 

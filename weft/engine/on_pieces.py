@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import cast
 
 import torch
 
+from ..caches import cached
 from ..rules.call import BoundCall
 from ..rules.registry import Rule, Spec
 from ..runtime.holding import holding
@@ -102,7 +102,7 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Sch
     return _gathered(call, schedule, made, result, schedule.strides.of(call))
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def expects_contiguous(func: torch._ops.OpOverload) -> bool:
     """Whether an op's kernel may ignore strides: some take what their forward kernel has made to be contiguous."""
     name = func._schema.name.removeprefix("aten::")

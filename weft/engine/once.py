@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 
+from ..caches import cached
 from ..rules.call import BoundCall
 from ..runtime.machine import residence
 from ..runtime.processes import world
@@ -24,7 +24,7 @@ from .writes.writing import store, written_tensors
 __all__ = ["is_foreseen", "is_random", "leaves_out", "needs_single_run", "run_once", "writes_beside"]
 
 
-@lru_cache(maxsize=8192)
+@cached(8192)
 def is_random(func: torch._ops.OpOverload) -> bool:
     """Whether an op draws random numbers.
 
@@ -34,7 +34,7 @@ def is_random(func: torch._ops.OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-@lru_cache(maxsize=8192)
+@cached(8192)
 def is_foreseen(func: torch._ops.OpOverload) -> bool:
     """Whether the shapes and dtypes of its inputs tell what an op gives.
 
@@ -46,7 +46,7 @@ def is_foreseen(func: torch._ops.OpOverload) -> bool:
     return all("Tensor" in str(output.type) for output in func._schema.returns)
 
 
-@lru_cache(maxsize=8192)
+@cached(8192)
 def _is_told(func: torch._ops.OpOverload) -> bool:
     """Whether torch tells what an op gives without computing it."""
     return is_foreseen(func) and bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta"))
@@ -65,7 +65,7 @@ def needs_single_run(func: torch._ops.OpOverload, mesh: DeviceMesh) -> bool:
     return leaves_out(mesh) and not _is_told(func)
 
 
-@lru_cache(maxsize=8192)
+@cached(8192)
 def writes_beside(func: torch._ops.OpOverload) -> bool:
     """Whether an op writes to arguments that it does not return.
 

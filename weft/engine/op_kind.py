@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
+from ..caches import cached
 from ..rules.call import BoundCall
 
 __all__ = ["OpKind", "is_elementwise", "kind_of", "written_argument"]
@@ -31,9 +31,7 @@ class OpKind:
         return not self.written and not self.outs and self.viewed is None
 
 
-_kinds: dict[torch._ops.OpOverload, OpKind] = {}
-
-
+@cached(8192)
 def kind_of(func: torch._ops.OpOverload) -> OpKind:
     """What an op does with its arguments' memory.
 
@@ -42,13 +40,6 @@ def kind_of(func: torch._ops.OpOverload) -> OpKind:
     >>> kind_of(torch.ops.aten.mm.out).outs
     ('out',)
     """
-    known = _kinds.get(func)
-    if known is None:
-        known = _kinds[func] = _read(func)
-    return known
-
-
-def _read(func: torch._ops.OpOverload) -> OpKind:
     written: list[int] = []
     outs: list[str] = []
     viewed: int | None = None
@@ -66,13 +57,13 @@ def _read(func: torch._ops.OpOverload) -> OpKind:
     return OpKind(tuple(written), tuple(outs), viewed if returns_alias else None, composite)
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def is_elementwise(func: torch._ops.OpOverload) -> bool:
     """Whether an op computes each element of its result of one element of each argument."""
     return torch.Tag.pointwise in func.tags or func is torch.ops.aten._to_copy.default
 
 
-@lru_cache(maxsize=8192)
+@cached(8192)
 def _aliases(func: torch._ops.OpOverload) -> tuple[int | str | None, ...]:
     """For each output, which argument it is (position, or name for keyword-only ones) when the op writes in place."""
     found: list[int | str | None] = []

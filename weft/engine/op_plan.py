@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..caches import BoundedCache
 from ..rules.bounds import Bound
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.factors import Factors
@@ -65,18 +66,11 @@ class OpPlan:
 
 
 class _Plans:
-    """The one cache of the engine: by what a call is made with, its plan, and how it is repeated.
-
-    At most `MOST` of each, then they are emptied; also emptied when devices change places.
-    """
-
-    MOST = 1 << 16
+    """The one cache of the engine: by what a call is made with, its plan, and how it is repeated."""
 
     def __init__(self) -> None:
-        self.repeats: dict[Key, Repeat] = {}
-        self._decided: dict[Key, OpPlan] = {}
-        forget_with_residences(self.repeats.clear)
-        forget_with_residences(self._decided.clear)
+        self.repeats = BoundedCache[Key, Repeat](1 << 16, cleared_by=forget_with_residences)
+        self._decided = BoundedCache[Key, OpPlan](1 << 16, cleared_by=forget_with_residences)
 
     def plan(self, key: Key, make: Callable[[], OpPlan]) -> OpPlan:
         """The plan of a call, now or before."""
@@ -85,19 +79,12 @@ class _Plans:
         except TypeError:  # sizes that a compiler has not settled have no hash
             return make()
         if plan is None:
-            if len(self._decided) >= self.MOST:
-                self._decided.clear()
             plan = self._decided[key] = make()
         return plan
 
-    def repeat_by(self, key: Key, repeat: Repeat) -> None:
-        """Notes how calls are repeated."""
-        if len(self.repeats) >= self.MOST:
-            self.repeats.clear()
-        self.repeats[key] = repeat
-
 
 plans = _Plans()
+"""Bound: its own. Cleared: when devices change places."""
 
 
 def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:

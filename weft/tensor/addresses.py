@@ -36,6 +36,7 @@ class Gathered:
 
 
 _KNOWN: WeakValueDictionary[object, Gathered] = WeakValueDictionary()
+"""Bound: the copies that some tensor holds. Cleared: as they go."""
 
 
 def address(x: ShardedTensor) -> int:

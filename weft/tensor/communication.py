@@ -14,6 +14,7 @@ from typing import TypeVar, cast, overload
 
 import torch
 
+from ..caches import cached
 from ..devices import CPU, Accelerator, Device, list_devices
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering, shared
@@ -141,7 +142,7 @@ def _misplaced(given: object) -> str:
     return f"shard needs a DeviceMesh, but got {given!r}: use weft.make_mesh({{'dp': 2, 'tp': 4}})"
 
 
-_named = functools.lru_cache(maxsize=4096)(NamedMapping)
+_named = cached(4096)(NamedMapping)
 
 
 def _mapping(mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None) -> NamedMapping:
@@ -434,7 +435,7 @@ def _axes(layout: Layout, named: str | Iterable[str] | None, default: Sequence[s
     return tuple(axis for axis in layout.mesh.axis_names if axis in names)
 
 
-@functools.lru_cache(maxsize=4096)
+@cached(4096)
 def _gathered(layout: Layout, dim: int | None) -> Layout:
     """The layout with a dim (None: every dim) whole."""
     for each in range(len(layout.splits)) if dim is None else (dim,):
@@ -442,7 +443,7 @@ def _gathered(layout: Layout, dim: int | None) -> Layout:
     return layout
 
 
-@functools.lru_cache(maxsize=4096)
+@cached(4096)
 def _reduced(layout: Layout, axes: tuple[str, ...]) -> Layout:
     """The layout with these axes replicated."""
     splits = [tuple(a for a in names if a not in axes) for names in layout.splits]
@@ -529,7 +530,7 @@ def _repeated(x: torch.Tensor, count: int, kind: ReduceOp) -> torch.Tensor:
     return x
 
 
-@functools.lru_cache(maxsize=4096)
+@cached(4096)
 def _turned(layout: Layout, split: int, concat: int) -> Layout | None:
     """The layout after a tiled exchange that keeps the value: what split `concat` splits `split`. None if it is another."""
     axes = layout.splits[concat]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any
 
 import torch
 
+from ...caches import cached
 from ...runtime import run
 from ...runtime.holding import Pieces
 from ...runtime.run import Route
@@ -91,7 +91,7 @@ def _checked(permutation: Iterable[tuple[int, int]], count: int) -> Pairs:
     return pairs
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _route(layout: Layout, shape: tuple[int, ...], pairs: Pairs) -> Route:
     """For each box (and contribution) that is received, the slot it comes from; replicas must agree."""
     mesh = layout.mesh

@@ -10,6 +10,7 @@ from .movement import layout_of, move
 __all__ = ["keep_gradient_plain"]
 
 _kept = WeakIdKeyDictionary()
+"""The tensors that have the hook. Bound: those that are alive. Cleared: as they go."""
 
 
 def keep_gradient_plain(x: torch.Tensor) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ...caches import BoundedCache
 from ...rules.call import BoundCall
 from ...rules.pointwise import broadcast_dims
 from ...rules.registry import Spec
@@ -39,8 +40,6 @@ def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
                 raise RuntimeError(str(error)) from None
         if on_host:
             specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
-        while len(_results) >= _MOST_RESULTS:
-            _results.pop(next(iter(_results)), None)
         _results[key] = specs
     return specs
 
@@ -88,5 +87,4 @@ def _specs(result: object) -> tuple[Spec | None, ...]:
     )
 
 
-_results: dict[tuple[object, ...], tuple[Spec | None, ...]] = {}
-_MOST_RESULTS = 1 << 14
+_results = BoundedCache[tuple[object, ...], tuple[Spec | None, ...]](1 << 14)

@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 
+from ...caches import BoundedCache
 from ...rules.call import Args, BoundCall, Kwargs
 from ...runtime.holding import Pieces, holding
 from ...runtime.lazy_copy import may_overlap
@@ -102,8 +103,7 @@ def _with_strides(call: BoundCall, outs: list[ShardedTensor], is_alias: bool) ->
     return [_at(x, y, y._value.pieces, geometry) if is_alias else shown(x, y, geometry) for y, geometry in places]
 
 
-_geometries: dict[object, list[Geometry]] = {}
-_MOST_GEOMETRIES = 1 << 14
+_geometries = BoundedCache[object, list[Geometry]](1 << 14)
 
 
 def view_geometry(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, x: ShardedTensor) -> list[Geometry]:
@@ -115,8 +115,6 @@ def view_geometry(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, x: Sh
         result = func(meta, *rest, **kwargs)
         values = cast("Sequence[torch.Tensor]", result if isinstance(result, (list, tuple)) else [result])
         known = [(value.stride(), int(value.storage_offset())) for value in values]
-        if len(_geometries) >= _MOST_GEOMETRIES:
-            _geometries.clear()
         _geometries[key] = known
     return known
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch.utils._pytree import tree_map_only
 
+from ...caches import BoundedCache
 from ...rules.call import BoundCall, Op
 from ..op_kind import kind_of
 
 __all__ = ["check_cast"]
 
-_refusals: dict[tuple[object, ...], str | None] = {}
-_MOST_REFUSALS = 4096
+_refusals = BoundedCache[tuple[object, ...], str | None](4096)
 _MOST_TRIED = 1 << 20
 """Elements: with more of them it is not tried, because that takes as long as the op itself."""
 
@@ -26,8 +26,6 @@ def check_cast(call: BoundCall, functional: Op) -> None:
     rest = call.with_tensors([None] * len(tensors))
     key = (call.func, tuple((tuple(x.shape), x.dtype) for x in tensors), repr((rest.args, rest.kwargs)))
     if key not in _refusals:
-        if len(_refusals) >= _MOST_REFUSALS:
-            _refusals.clear()
         _refusals[key] = _refusal(call, functional)
     refusal = _refusals[key]
     if refusal is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import cast
 
 import torch
 
+from ...caches import cached
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.layout import Layout
@@ -120,7 +120,7 @@ def _listed(value: object) -> list[torch.Tensor]:
     return cast("list[torch.Tensor]", list(value) if isinstance(value, (list, tuple)) else [value])
 
 
-@lru_cache(maxsize=2048)
+@cached(2048)
 def _functional(func: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     """The overload with the same arguments but `out`."""
     packet = func.overloadpacket

@@ -7,11 +7,11 @@ S(d)@x -> S(e)@x    all-to-all: each device receives its share of whole rows, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import cast
 
 import torch
 
+from ...caches import cached
 from ...engine.arguments import argument, as_dims
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
@@ -30,7 +30,7 @@ Args = tuple[object, ...]
 Kwargs = dict[str, object]
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def whole_rows(layout: Layout, shape: tuple[int, ...], itemsize: int, dims: tuple[int, ...]) -> tuple[Layout, int]:
     """The layout with some dims whole that is reached with the fewest bytes, and how many a device receives for it.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import cast
 
 import torch
 
+from ...caches import cached
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.movement import from_plain, note_move, to_plain
@@ -166,7 +167,7 @@ def _memory(x: ShardedTensor) -> torch.Tensor:
     return memory
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def _read(shape: Sizes, strides: Sizes, size: Sizes, stride: Sizes, offset: int) -> _Taken | None:
     """A strided view as one of indices, or None where it is not one."""
     if offset < 0 or 0 in shape or 0 in size:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import cast
 
 import torch
 
+from ...caches import cached
 from ...engine.arguments import as_dim
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
@@ -116,7 +116,7 @@ class _Sums:
     """Exchanges in none of which two devices send to one index; their results are added."""
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _sums(layout: Layout, results: tuple[int, ...], sizes: tuple[int, ...], dim: int, reach: Reach) -> _Sums:
     windows = windows_of(Side.of(layout, sizes), layout, {dim: reach}, results)
     reads = windows.reads[dim]

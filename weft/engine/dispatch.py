@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -13,7 +14,7 @@ from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
 from .moves.resolving import note_computed, resolve
 from .op_kind import kind_of
-from .op_plan import NOT_REPEATED, decided, key_of, plans
+from .op_plan import NOT_REPEATED, decided, key_of, plans, token
 from .repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
 from .sharded import ShardedTensor
@@ -26,14 +27,20 @@ from .views.folded import folded_ops
 from .writes.writing import store, write_out, written_tensors
 from .wrong_calls import STUMBLES, let_torch_say
 
-__all__ = ["dispatch", "planned"]
+__all__ = ["planned", "torch_dispatch"]
 
 _repeats = plans.repeats
 
 
-def dispatch(func: Op, args: Args, kwargs: Kwargs) -> object:
-    """Runs one torch op on sharded tensors."""
-    key: tuple[object, ...] | None = key_of(func, args, kwargs)
+def torch_dispatch(
+    cls: type[ShardedTensor], func: Op, _types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+) -> object:
+    """What torch calls for every op on sharded tensors."""
+    if kwargs:
+        key: tuple[object, ...] | None = key_of(func, args, kwargs)
+    else:
+        kwargs = {}
+        key = (func, *[x._form if type(x) is cls else token(x) for x in args])
     try:
         repeat = _repeats.get(key)  # type: ignore[arg-type]
     except TypeError:  # sizes that a compiler has not settled have no hash
@@ -61,7 +68,7 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
     """A call that is looked at: one of a kind that is new, or whose tensors are special."""
     if torch.is_inference_mode_enabled() and _gives_usual_view(call):
         with torch.inference_mode(False), torch.no_grad():
-            return dispatch(call.func, call.args, call.kwargs)
+            return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
     result = _of_folded(call)
     if result is not NotImplemented:
         return result

@@ -16,13 +16,15 @@ from ..runtime.holding import holding
 from ..runtime.lazy_copy import lazy_clone
 from ..sharding.layout import Layout
 from .compiling import is_traced
+from .form import Form
 from .moves.movement import spread
 from .on_pieces import run_everywhere
 from .op_kind import OpKind, kind_of
 from .quick import Call, quick
 from .schedule import Schedule
-from .sharded import ShardedTensor, Stand, stand_of, wrap, wrap_total
-from .total import Contributions, Origin, known_total
+from .sharded import ShardedTensor, Stand, made, stand_of, wrap, wrap_total
+from .total import Contributions, Origin, Total, known_total
+from .value import Value
 
 __all__ = ["TotalCall", "total_call"]
 
@@ -60,7 +62,7 @@ def _may_keep(tensors: Sequence[torch.Tensor], schedule: Schedule) -> bool:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TotalCall:
     """What is known of such calls of an op."""
 
@@ -72,6 +74,8 @@ class TotalCall:
     is_view: bool
     keeps: bool
     """Whether the results keep what they were computed from."""
+    form: Form | None = None
+    """That of the one result, where it is pending, once it is known."""
 
     def __call__(self, call: BoundCall, laid: Sequence[ShardedTensor]) -> object:
         """The results, those that are pending with their totals; None where the total of an input is not known."""
@@ -80,7 +84,10 @@ class TotalCall:
         wholes = [known_total(x) if x._layout.pending else x._value.pieces[0] for x in laid]
         if any(whole is None for whole in wholes):
             return None
-        return self._finished(call.on(wholes), call, laid)
+        result = self._finished(call.on(wholes), call, laid)
+        if isinstance(result, ShardedTensor) and result._layout.pending:
+            self.form = result._form
+        return result
 
     def repeat(self, args: Args, kwargs: Kwargs) -> object:
         """The same for arguments that lie as they did before, all of them by position."""
@@ -94,7 +101,16 @@ class TotalCall:
                 laid.append(x)
         if is_traced():
             return None
-        return self._finished(self.quick(*here, **kwargs), BoundCall(self.func, args, kwargs), laid)
+        result = self.quick(*here, **kwargs)
+        if self.form is None or self.is_view or not isinstance(result, torch.Tensor):
+            return self._finished(result, BoundCall(self.func, args, kwargs), laid)
+        origin = Origin(partial(self._again, args, kwargs, laid) if self.keeps else None)
+        value = Value(source=Contributions(origin, 0, result, self.form.layout))
+        value.total = Total(result, [False])
+        return made(self.form, value)
+
+    def _again(self, args: Args, kwargs: Kwargs, laid: Sequence[ShardedTensor]) -> object:
+        return self._everywhere(BoundCall(self.func, args, kwargs), laid)
 
     def takes(self, tensors: Sequence[ShardedTensor]) -> bool:
         """Whether it can take tensors as they lie: those that are not pending count as if they were."""

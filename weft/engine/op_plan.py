@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .on_totals import TotalCall
     from .schedule import Schedule
 
-__all__ = ["NOT_REPEATED", "OpPlan", "Repeat", "decided", "key_of", "layouts_for", "plan_in", "plans"]
+__all__ = ["NOT_REPEATED", "OpPlan", "Repeat", "decided", "key_of", "layouts_for", "plan_in", "plans", "token"]
 
 Key = tuple[object, ...]
 Repeat = Callable[[Args, Kwargs], object]
@@ -95,14 +95,15 @@ def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
         if type(x) is final:
             key.append(x._form)
         else:
-            key.append(_token(x))
+            key.append(token(x))
     if kwargs:
         for name, x in kwargs.items():
-            key += (name, _token(x))
+            key += (name, token(x))
     return tuple(key)
 
 
-def _token(x: object) -> object:
+def token(x: object) -> object:
+    """What a plan depends on of one argument."""
     kind = type(x)
     if kind is int or kind is bool:
         return (kind, x)
@@ -128,7 +129,7 @@ def _list_token(values: list[object] | tuple[object, ...]) -> object:
             return tuple([x._form for x in values])  # type: ignore[attr-defined]
         except AttributeError:  # plain ones among them
             pass
-    return tuple([_token(x) for x in values])
+    return tuple([token(x) for x in values])
 
 
 def decided(call: BoundCall) -> OpPlan:

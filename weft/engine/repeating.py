@@ -39,6 +39,7 @@ Reader = Callable[[Pieces], Sequence[torch.Tensor]]
 """Gives what each run reads of one argument."""
 _make: Any = torch.Tensor._make_wrapper_subclass
 _strided = torch.strided
+_new = object.__new__
 
 
 def repeat_of(call: BoundCall, result: object) -> Repeat | None:
@@ -62,7 +63,7 @@ def repeat_of(call: BoundCall, result: object) -> Repeat | None:
             return _by_totals(call.func, plan.total, _waiting(call), None)
         return _resolving(call, plan)
     if plan.whole:
-        return _on_whole(call.func, kind, result)
+        return _on_whole(call, kind, result)
     if plan.schedule is None or plan.rule is None:
         return None
     if any(x._layout.pending or x._value.resolved is not None for x in tensors) or plan.total is not None:
@@ -100,30 +101,46 @@ def _resolving(call: BoundCall, plan: OpPlan) -> Repeat | None:
     return repeat if positions else None
 
 
-def _on_whole(func: Op, kind: OpKind, result: object) -> Repeat | None:
+def _applied(call: BoundCall) -> Callable[[Args, Kwargs], Any]:
+    """What runs an op on whole values, in one memory: the quickest way for the arguments it has."""
+    op, final = quick(call.func), ShardedTensor.final
+    is_tensor = [isinstance(x, ShardedTensor) for x in call.args]
+    if call.kwargs or not is_tensor[0]:
+        return lambda args, kwargs: op(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)  # type: ignore[attr-defined]
+    if len(is_tensor) == 1:
+        return lambda args, _: op(args[0]._value.pieces[0])  # type: ignore[attr-defined]
+    if is_tensor == [True, True]:
+        return lambda args, _: op(args[0]._value.pieces[0], args[1]._value.pieces[0])  # type: ignore[attr-defined]
+    if not any(is_tensor[1:]):
+        return lambda args, _: op(args[0]._value.pieces[0], *args[1:])  # type: ignore[attr-defined]
+    return lambda args, _: op(*[x._value.pieces[0] if type(x) is final else x for x in args])  # type: ignore[attr-defined]
+
+
+def _on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | None:
     """In one memory, a call on whole values."""
-    call, final = quick(func), ShardedTensor.final
+    apply, final = _applied(call), ShardedTensor.final
     if kind.written:
 
         def write(args: Args, kwargs: Kwargs) -> object:
             note_write()
-            call(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)
+            apply(args, kwargs)
             return args[0]
 
         return write
-    if not is_foreseen(func):
+    if not is_foreseen(call.func):
         return None
     if kind.viewed is not None:
-        return _views_of_whole(call, result)
+        return _views_of_whole(apply, result)
     if isinstance(result, ShardedTensor):
         form = result._form
         shape, strides, dtype, device = form.shape, form.strides, form.dtype, form.device
 
         def repeat(args: Args, kwargs: Kwargs) -> object:
-            whole = call(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)
+            value = _new(Value)
+            value.pieces = (apply(args, kwargs),)
             tensor = _make(final, shape, strides, 0, None, dtype, _strided, device)
             tensor._form = form
-            tensor._value = Value((whole,))  # type: ignore[arg-type]
+            tensor._value = value
             return tensor
 
         return repeat
@@ -132,14 +149,12 @@ def _on_whole(func: Op, kind: OpKind, result: object) -> Repeat | None:
     forms, several = [x._form for x in result], type(result)
 
     def repeat_all(args: Args, kwargs: Kwargs) -> object:
-        wholes: Any = call(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)
-        return several([tensor_of(form, (whole,)) for form, whole in zip(forms, wholes, strict=True)])
+        return several([tensor_of(form, (whole,)) for form, whole in zip(forms, apply(args, kwargs), strict=True)])
 
     return repeat_all
 
 
-def _views_of_whole(call: Callable[..., object], result: object) -> Repeat | None:
-    final = ShardedTensor.final
+def _views_of_whole(apply: Callable[[Args, Kwargs], Any], result: object) -> Repeat | None:
     several = isinstance(result, (list, tuple))
     values = cast("Sequence[ShardedTensor]", result if several else (result,))
     if any(x._form.is_special for x in values):
@@ -150,7 +165,7 @@ def _views_of_whole(call: Callable[..., object], result: object) -> Repeat | Non
     def repeat(args: Args, kwargs: Kwargs) -> object:
         if torch.is_inference_mode_enabled() and not cast(ShardedTensor, args[0]).is_inference():
             return NOT_REPEATED
-        whole: Any = call(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)
+        whole = apply(args, kwargs)
         if several:
             return gather([tensor_of(f, (w,), w.storage_offset()) for f, w in zip(forms, whole, strict=True)])  # type: ignore[call-arg]
         return tensor_of(form, (whole,), whole.storage_offset())
@@ -160,9 +175,11 @@ def _views_of_whole(call: Callable[..., object], result: object) -> Repeat | Non
 
 def tensor_of(form: Form, pieces: Pieces, offset: int = 0) -> ShardedTensor:
     """The tensor of a form that these pieces make up."""
-    tensor = _make(ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device)
+    value = _new(Value)
+    value.pieces = pieces
+    tensor = _make(ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, _strided, form.device)
     tensor._form = form
-    tensor._value = Value(pieces)
+    tensor._value = value
     return tensor  # type: ignore[no-any-return]
 
 

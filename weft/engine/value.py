@@ -53,9 +53,9 @@ class Value:
     """The whole, for who has asked for an address to read it at; kept as long as the tensor."""
 
     def __init__(self, pieces: Pieces | None = None, source: Source | None = None) -> None:
-        if pieces is not None:
-            self.pieces = pieces
-        if source is not None:
+        if source is None:
+            self.pieces = pieces or ()
+        else:
             self.source = source
 
     def __getattr__(self, name: str) -> Pieces:

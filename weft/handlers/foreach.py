@@ -126,7 +126,7 @@ def _repeat(
     if any(isinstance(x, torch.Tensor) for i, x in enumerate(call.args) if i not in lists):
         return None
     func, written, counts = call.func, kind_of(call.func).written, [entry.count for entry in entries]
-    if any(_is_mixed(call.args[i]) for i in lists) or not entries:
+    if any(_is_mixed(call.args[i]) for i in lists) or not any(counts):
         return None
     spread = {
         i: _repeated(value, counts, i, func)

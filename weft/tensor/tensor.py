@@ -12,7 +12,7 @@ from torch._C import _disabled_torch_function_impl
 
 from ..devices import CPU, Accelerator, Device
 from ..engine.compiling import announce, check_compilable
-from ..engine.dispatch import dispatch
+from ..engine.dispatch import torch_dispatch
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import aligned, move
@@ -55,15 +55,7 @@ class Tensor(ShardedTensor):
             "weft.Tensor is not made directly: use weft.tensor(data, mapping=...), weft.shard(x, mesh, spec) or weft.from_local(shards, mapping)"
         )
 
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: torch._ops.OpOverload,
-        types: Sequence[type],
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        return dispatch(func, args, kwargs or {})
+    __torch_dispatch__ = classmethod(torch_dispatch)  # type: ignore[assignment]
 
     @property
     def mapping(self) -> DeviceMapping:

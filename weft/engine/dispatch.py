@@ -36,13 +36,18 @@ def torch_dispatch(
     cls: type[ShardedTensor], func: Op, _types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
 ) -> object:
     """What torch calls for every op on sharded tensors."""
+    key: tuple[object, ...] | None
     if kwargs:
-        key: tuple[object, ...] | None = key_of(func, args, kwargs)
+        key = key_of(func, args, kwargs)
     else:
         kwargs = {}
-        key = (func, *[x._form if type(x) is cls else token(x) for x in args])
+        if len(args) == 2:
+            x, y = args
+            key = (func, x._form if type(x) is cls else token(x), y._form if type(y) is cls else token(y))
+        else:
+            key = (func, *[x._form if type(x) is cls else token(x) for x in args])
     try:
-        repeat = _repeats.get(key)  # type: ignore[arg-type]
+        repeat = _repeats.get(key)
     except TypeError:  # sizes that a compiler has not settled have no hash
         key = repeat = None
     if repeat is not None:

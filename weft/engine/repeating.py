@@ -101,19 +101,19 @@ def _resolving(call: BoundCall, plan: OpPlan) -> Repeat | None:
     return repeat if positions else None
 
 
-def _applied(call: BoundCall) -> Callable[[Args, Kwargs], Any]:
+def _applied(call: BoundCall) -> Callable[[Any, Kwargs], Any]:
     """What runs an op on whole values, in one memory: the quickest way for the arguments it has."""
     op, final = quick(call.func), ShardedTensor.final
     is_tensor = [isinstance(x, ShardedTensor) for x in call.args]
     if call.kwargs or not is_tensor[0]:
-        return lambda args, kwargs: op(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)  # type: ignore[attr-defined]
+        return lambda args, kwargs: op(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)
     if len(is_tensor) == 1:
-        return lambda args, _: op(args[0]._value.pieces[0])  # type: ignore[attr-defined]
+        return lambda args, _: op(args[0]._value.pieces[0])
     if is_tensor == [True, True]:
-        return lambda args, _: op(args[0]._value.pieces[0], args[1]._value.pieces[0])  # type: ignore[attr-defined]
+        return lambda args, _: op(args[0]._value.pieces[0], args[1]._value.pieces[0])
     if not any(is_tensor[1:]):
-        return lambda args, _: op(args[0]._value.pieces[0], *args[1:])  # type: ignore[attr-defined]
-    return lambda args, _: op(*[x._value.pieces[0] if type(x) is final else x for x in args])  # type: ignore[attr-defined]
+        return lambda args, _: op(args[0]._value.pieces[0], *args[1:])
+    return lambda args, _: op(*[x._value.pieces[0] if type(x) is final else x for x in args])
 
 
 def _on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | None:

@@ -9,11 +9,11 @@ import torch
 from torch import fx
 
 from weft.graph.gradients.table import NO_GRADIENT, TRANSPOSES, Backward, Contribution, differentiable, values_in
-from weft.graph.graph import Graph
-from weft.graph.op import CHAINED, PART, Call, Kernel, Op
 from weft.graph.ops.creation import ones, zeros
 from weft.graph.ops.elementwise import add
-from weft.graph.values import TensorLike, TensorValue
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import CHAINED, PART, Kernel, Op, RecordedCall
+from weft.graph.recording.values import TensorLike, TensorValue
 
 __all__ = ["grad"]
 
@@ -102,7 +102,7 @@ class _Sweep:
         for node in self.nodes:
             if node.op == "placeholder":
                 continue
-            call: Call = node.meta["call"]
+            call: RecordedCall = node.meta["call"]
             if call.op is PART or call.op.name in NO_GRADIENT:
                 continue
             back = self._backward(node, call)
@@ -111,7 +111,7 @@ class _Sweep:
                     self._add(value, contribution)
         return self.grads
 
-    def _backward(self, node: fx.Node, call: Call) -> Backward:
+    def _backward(self, node: fx.Node, call: RecordedCall) -> Backward:
         if not call.many:
             return Backward(call, (TensorValue(self.graph, node, call.types[0]),), (self.grads.get(node),))
         parts: dict[int, fx.Node] = {}
@@ -148,7 +148,7 @@ def _asked_of_torch(back: Backward) -> Iterable[Contribution]:
     return zip(floats, back.result.graph.record(kernel, args, kinds, many=True), strict=True)
 
 
-def _transposed(call: Call) -> Kernel:
+def _transposed(call: RecordedCall) -> Kernel:
     kernel, kinds = call.op.kernel, tuple(differentiable(kind) for kind in call.types)
 
     def backward(

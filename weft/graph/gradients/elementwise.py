@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from weft.graph.gradients.table import TRANSPOSES, Backward, Contribution, differentiable, transpose_of, unbroadcast
 from weft.graph.ops import elementwise as ops
-from weft.graph.values import TensorLike, TensorValue
+from weft.graph.recording.values import TensorLike, TensorValue
 
 V: TypeAlias = TensorValue
 Operand: TypeAlias = TensorValue | float

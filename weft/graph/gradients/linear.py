@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from weft.graph.gradients.table import Backward, Contribution, transpose_of, unbroadcast
-from weft.graph.graph import Graph
 from weft.graph.ops import elementwise as ops
 from weft.graph.ops.indexing import gather, put_along, scatter_add, take_along
 from weft.graph.ops.linear import matmul
 from weft.graph.ops.reductions import cumsum, mean, reduced_shape
 from weft.graph.ops.reductions import sum as reduce_sum
 from weft.graph.ops.shaping import broadcast_to, flip, reshape
-from weft.graph.values import TensorLike, TensorValue
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.values import TensorLike, TensorValue
 from weft.sharding.dims import Dim
 from weft.sharding.shape import Shape
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import cast
 
-from weft.graph.device_ref import DeviceRef
-from weft.graph.distributed import Cut
 from weft.graph.gradients.table import Backward, Contribution, transpose_of
 from weft.graph.ops import allreduce
 from weft.graph.ops import elementwise as ops
 from weft.graph.ops.collectives import allgather, piece_of, ppermute
 from weft.graph.ops.indexing import pad, slice_tensor
 from weft.graph.ops.shaping import concat, rebind
-from weft.graph.values import BufferValue, TensorValue
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.distributed_value import Cut
+from weft.graph.recording.values import BufferValue, TensorValue
 from weft.sharding.dims import Dim
 
 Values = tuple[TensorValue, ...]

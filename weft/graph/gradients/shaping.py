@@ -8,7 +8,7 @@ from typing import cast
 from weft.graph.gradients.table import Backward, Contribution, transpose_of, unbroadcast
 from weft.graph.ops.indexing import pad
 from weft.graph.ops.shaping import concat, flip, permute, rebind, reshape, split, tril, triu, unsqueeze
-from weft.graph.values import TensorValue
+from weft.graph.recording.values import TensorValue
 from weft.sharding.dims import Dim
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-from weft.graph.op import Call
 from weft.graph.ops.creation import zeros
 from weft.graph.ops.reductions import sum as reduce_sum
-from weft.graph.types import TensorType
-from weft.graph.values import TensorValue
+from weft.graph.recording.op import RecordedCall
+from weft.graph.recording.types import TensorType
+from weft.graph.recording.values import TensorValue
 
 __all__ = ["NO_GRADIENT", "TRANSPOSES", "Backward", "Contribution", "differentiable", "transpose_of", "unbroadcast"]
 
@@ -23,7 +23,7 @@ Contribution: TypeAlias = tuple[TensorValue, TensorValue | None]
 class Backward:
     """One call, seen from its results: the values they had, and their gradients where there are any."""
 
-    call: Call
+    call: RecordedCall
     results: tuple[TensorValue, ...]
     grads: tuple[TensorValue | None, ...]
 

@@ -7,13 +7,13 @@ from types import EllipsisType
 import torch
 from torch.nn import functional
 
-from weft.graph.constraint import Constraint
-from weft.graph.graph import Graph
-from weft.graph.op import Kind, Op
 from weft.graph.ops.inference import checked_axis, common_device
 from weft.graph.ops.shaping import unsqueeze
-from weft.graph.types import TensorType
-from weft.graph.values import BufferValue, Index, TensorLike, TensorValue, operation
+from weft.graph.recording.constraint import Constraint
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Kind, Op
+from weft.graph.recording.types import TensorType
+from weft.graph.recording.values import BufferValue, Index, TensorLike, TensorValue, operation
 from weft.sharding.dims import Dim, DimLike
 from weft.sharding.shape import Shape
 

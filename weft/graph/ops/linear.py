@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from weft.graph.graph import Graph
-from weft.graph.op import Op
 from weft.graph.ops.inference import broadcast_shape, checked_axis, common_device, listed, result_dtype
-from weft.graph.types import TensorType
-from weft.graph.values import TensorLike, TensorValue, operation
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Op
+from weft.graph.recording.types import TensorType
+from weft.graph.recording.values import TensorLike, TensorValue, operation
 from weft.sharding.shape import Shape
 
 MATMUL = Op("matmul", torch.matmul)

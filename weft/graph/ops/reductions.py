@@ -8,11 +8,11 @@ from typing import Protocol
 
 import torch
 
-from weft.graph.graph import Graph
-from weft.graph.op import Kernel, Op
 from weft.graph.ops.inference import checked_axis, result_dtype
-from weft.graph.types import TensorType
-from weft.graph.values import TensorLike, TensorValue, operation
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Kernel, Op
+from weft.graph.recording.types import TensorType
+from weft.graph.recording.values import TensorLike, TensorValue, operation
 from weft.sharding.shape import Shape
 
 _EXAMPLE = """{sentence} The `axis` is a tensor dim or several; all of them unless told.
@@ -24,7 +24,7 @@ _EXAMPLE = """{sentence} The `axis` is a tensor dim or several; all of them unle
     """
 
 
-class Reduction(Protocol):
+class ReductionFunction(Protocol):
     """How a reduction is called."""
 
     def __call__(
@@ -49,7 +49,9 @@ def checked_axes(axis: int | Sequence[int] | None, rank: int, what: str) -> tupl
     return tuple(sorted(axes))
 
 
-def _reduction(name: str, kernel: Kernel, sentence: str, dtype: str = "float32", result: str = "f32") -> Reduction:
+def _reduction(
+    name: str, kernel: Kernel, sentence: str, dtype: str = "float32", result: str = "f32"
+) -> ReductionFunction:
     op = Op(name, kernel)
 
     def function(x: TensorLike, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> TensorValue:

@@ -1,4 +1,4 @@
-"""`Op`: one kind of thing that a graph can do, and `Call`: one time it is done."""
+"""`Op`: one kind of thing that a graph can do, and `RecordedCall`: one time it is done."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TypeAlias, final
 
 import torch
 
-from weft.graph.types import TensorType
+from weft.graph.recording.types import TensorType
 
-__all__ = ["CHAINED", "CONSTANT", "PART", "REBIND", "SIZE", "SIZES", "Argument", "Call", "Kernel", "Kind", "Op"]
+__all__ = ["CHAINED", "CONSTANT", "PART", "REBIND", "SIZE", "SIZES", "Argument", "Kernel", "Kind", "Op", "RecordedCall"]
 
 Kernel: TypeAlias = Callable[..., object]
 """A function of plain torch tensors, numbers and dtypes that gives plain torch tensors."""
@@ -65,7 +65,7 @@ class Op:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class RecordedCall:
     """One use of an op, as it was written: the arguments as symbolic values, and what comes out."""
 
     op: Op

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, cast
 
 from torch import fx
 
-from weft.graph.emitter import Emitter
-from weft.graph.op import PART, Call
-from weft.graph.values import BufferValue, TensorValue
+from weft.graph.recording.emitter import Emitter
+from weft.graph.recording.op import PART, RecordedCall
+from weft.graph.recording.values import BufferValue, TensorValue
 
 if TYPE_CHECKING:
-    from weft.graph.device_ref import DeviceRef
+    from weft.graph.recording.device_ref import DeviceRef
 
 __all__ = ["FUSIONS", "fused"]
 
@@ -29,16 +29,16 @@ Nodes = fx.Node | tuple[fx.Node, ...]
 Values = tuple[TensorValue, ...]
 
 
-def fused(emit: Emitter, call: Call) -> Nodes | None:
+def fused(emit: Emitter, call: RecordedCall) -> Nodes | None:
     """The call written together with what comes before it, or `None` where there is nothing to join."""
     rule = FUSIONS.get(call.op.name)
     return None if rule is None else rule(emit, call)
 
 
-def _origin(value: TensorValue) -> tuple[Call | None, int, fx.Node]:
+def _origin(value: TensorValue) -> tuple[RecordedCall | None, int, fx.Node]:
     """The call that made a value, which of its results it is, and the node of that call."""
     node = value.node
-    call: Call | None = node.meta.get("call")
+    call: RecordedCall | None = node.meta.get("call")
     if call is not None and call.op is PART:
         whole, index = cast("tuple[fx.Node, int]", node.args)
         return whole.meta["call"], index, whole
@@ -53,13 +53,13 @@ def _before_transfers(value: TensorValue) -> TensorValue:
     return value
 
 
-def _transfer(emit: Emitter, call: Call) -> Nodes | None:
+def _transfer(emit: Emitter, call: RecordedCall) -> Nodes | None:
     x, device = cast("tuple[TensorValue, DeviceRef]", call.args)
     source = _before_transfers(x)
     return None if source is x else emit.moved(emit.node(source), source.device, device)
 
 
-def _broadcast(emit: Emitter, call: Call) -> Nodes | None:
+def _broadcast(emit: Emitter, call: RecordedCall) -> Nodes | None:
     x, signals = cast("tuple[TensorValue, tuple[BufferValue, ...]]", call.args)
     source = _before_transfers(x)
     if source is x:
@@ -78,13 +78,13 @@ def _whole_of(pieces: Values, axis: int) -> TensorValue | None:
     return whole if in_order and cut == axis else None
 
 
-def _concat(emit: Emitter, call: Call) -> Nodes | None:
+def _concat(emit: Emitter, call: RecordedCall) -> Nodes | None:
     pieces, axis = cast("tuple[Values, int]", call.args)
     whole = _whole_of(pieces, axis)
     return None if whole is None else emit.node(whole)
 
 
-def _gather(emit: Emitter, call: Call) -> Nodes | None:
+def _gather(emit: Emitter, call: RecordedCall) -> Nodes | None:
     inputs, _, axis = cast("tuple[Values, object, int]", call.args)
     whole = _whole_of(tuple(_before_transfers(value) for value in inputs), axis)
     if whole is not None:
@@ -106,7 +106,7 @@ def _reduced_everywhere(emit: Emitter, pieces: Values, axis: int) -> Nodes | Non
     return (whole,) * len(pieces)
 
 
-FUSIONS: dict[str, Callable[[Emitter, Call], Nodes | None]] = {
+FUSIONS: dict[str, Callable[[Emitter, RecordedCall], Nodes | None]] = {
     "transfer_to": _transfer,
     "distributed_broadcast": _broadcast,
     "allgather": _gather,

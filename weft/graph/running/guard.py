@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, SupportsFloat, TypeAlias, final
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from weft.graph.distributed import DistributedKind, layout_of
-from weft.graph.sizes import value_of
-from weft.graph.types import BufferType, TensorType, torch_dtype
-from weft.graph.values import DLPackArray, Value
+from weft.graph.recording.distributed_value import DistributedKind, layout_of
+from weft.graph.recording.sizes import value_of
+from weft.graph.recording.types import BufferType, TensorType, torch_dtype
+from weft.graph.recording.values import DLPackArray, Value
 from weft.runtime.machine import torch_device
 from weft.sharding.dims import Dim
 from weft.sharding.layout import Layout
@@ -22,7 +22,7 @@ from weft.tensor.creation import from_local
 from weft.tensor.movement import from_plain, moved
 
 if TYPE_CHECKING:
-    from weft.graph.graph import Graph
+    from weft.graph.recording.graph import Graph
 
 __all__ = ["Guard", "ModelInput"]
 

@@ -12,12 +12,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from weft.graph.device_ref import DeviceRef
-from weft.graph.distributed import DistributedValue, layout_of, piece_types
-from weft.graph.graph import Graph, OutputValue
-from weft.graph.op import Kernel, Kind, Op
-from weft.graph.types import TensorType
-from weft.graph.values import TensorLike, TensorValue
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.distributed_value import DistributedValue, layout_of, piece_types
+from weft.graph.recording.graph import Graph, OutputValue
+from weft.graph.recording.op import Kernel, Kind, Op
+from weft.graph.recording.types import TensorType
+from weft.graph.recording.values import TensorLike, TensorValue
 from weft.runtime.machine import torch_device
 from weft.sharding.mapping import named_mapping
 from weft.sharding.types import DistributedTensorType, TensorLayout

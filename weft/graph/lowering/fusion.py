@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING, cast
 
 from torch import fx
 
+from weft.graph.ops.collectives import ALLGATHER, BROADCAST
+from weft.graph.ops.movement import TRANSFER
+from weft.graph.ops.reducescatter import REDUCESCATTER
+from weft.graph.ops.shaping import CONCAT, SPLIT
 from weft.graph.recording.emitter import Emitter
-from weft.graph.recording.op import PART, RecordedCall
+from weft.graph.recording.op import PART, Op, RecordedCall
 from weft.graph.recording.values import BufferValue, TensorValue
 
 if TYPE_CHECKING:
@@ -28,10 +32,12 @@ __all__ = ["FUSIONS", "fused"]
 Nodes = fx.Node | tuple[fx.Node, ...]
 Values = tuple[TensorValue, ...]
 
+REDUCTIONS = {op: how for how, op in REDUCESCATTER.items()}
+
 
 def fused(emit: Emitter, call: RecordedCall) -> Nodes | None:
     """The call written together with what comes before it, or `None` where there is nothing to join."""
-    rule = FUSIONS.get(call.op.name)
+    rule = FUSIONS.get(call.op)
     return None if rule is None else rule(emit, call)
 
 
@@ -47,7 +53,7 @@ def _origin(value: TensorValue) -> tuple[RecordedCall | None, int, fx.Node]:
 
 def _before_transfers(value: TensorValue) -> TensorValue:
     call, _, _ = _origin(value)
-    while call is not None and call.op.name == "transfer_to":
+    while call is not None and call.op is TRANSFER:
         value = cast(TensorValue, call.args[0])
         call, _, _ = _origin(value)
     return value
@@ -71,7 +77,7 @@ def _whole_of(pieces: Values, axis: int) -> TensorValue | None:
     """What was cut into just these pieces, in this order, along this dim."""
     origins = [_origin(piece) for piece in pieces]
     call, _, node = origins[0]
-    if call is None or call.op.name != "split" or len(call.types) != len(pieces):
+    if call is None or call.op is not SPLIT or len(call.types) != len(pieces):
         return None
     whole, _, cut = cast("tuple[TensorValue, object, int]", call.args)
     in_order = all(origin is node and index == i for i, (_, index, origin) in enumerate(origins))
@@ -95,20 +101,20 @@ def _gather(emit: Emitter, call: RecordedCall) -> Nodes | None:
 def _reduced_everywhere(emit: Emitter, pieces: Values, axis: int) -> Nodes | None:
     origins = [_origin(piece) for piece in pieces]
     call, _, node = origins[0]
-    if call is None or not call.op.name.startswith("reducescatter_") or len(call.types) != len(pieces):
+    if call is None or call.op not in REDUCTIONS or len(call.types) != len(pieces):
         return None
     inputs, _, cut = cast("tuple[Values, object, int]", call.args)
     in_order = all(origin is node and index == i for i, (_, index, origin) in enumerate(origins))
     if not in_order or cut != axis or not all(emit.share(inputs[0].device, value.device) for value in inputs):
         # With memories of their own, each device reducing its piece and then gathering is the cheaper all-reduce.
         return None
-    whole = emit.reduced(call.op.name.removeprefix("reducescatter_"), [emit.node(value) for value in inputs])
+    whole = emit.reduced(REDUCTIONS[call.op], [emit.node(value) for value in inputs])
     return (whole,) * len(pieces)
 
 
-FUSIONS: dict[str, Callable[[Emitter, RecordedCall], Nodes | None]] = {
-    "transfer_to": _transfer,
-    "distributed_broadcast": _broadcast,
-    "allgather": _gather,
-    "concat": _concat,
+FUSIONS: dict[Op, Callable[[Emitter, RecordedCall], Nodes | None]] = {
+    TRANSFER: _transfer,
+    BROADCAST: _broadcast,
+    ALLGATHER: _gather,
+    CONCAT: _concat,
 }

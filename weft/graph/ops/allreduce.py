@@ -40,6 +40,12 @@ def _rule(how: str, emit: Emitter, inputs: Values, _signals: Buffers) -> tuple[f
     return once_per_memory(emit, inputs, reduced)
 
 
+ALLREDUCE = {
+    name: Op(f"allreduce_{name}", partial(_rule, name), Kind.COLLECTIVE)
+    for name in ("sum", "mean", "max", "min", "prod")
+}
+
+
 def checked_for(name: str, what: str, inputs: Iterable[TensorLike], signals: list[BufferValue]) -> list[TensorValue]:
     """The inputs of a reduction: of one shape, and floats where a mean is asked for."""
     _, values = checked_inputs(inputs, signals, what)
@@ -50,7 +56,7 @@ def checked_for(name: str, what: str, inputs: Iterable[TensorLike], signals: lis
 
 
 def _allreduce(name: str, word: str) -> AllReduceFunction:
-    op = Op(f"allreduce_{name}", partial(_rule, name), Kind.COLLECTIVE)
+    op = ALLREDUCE[name]
     what = f"allreduce.{name}"
 
     def function(

@@ -44,9 +44,9 @@ def _put_along(x: torch.Tensor, indices: torch.Tensor, axis: int, size: int) -> 
 
 def _pad(x: torch.Tensor, axis: int, start: int, step: int, size: int) -> torch.Tensor:
     """The transpose of `cut`: zeros where nothing was cut out."""
-    empty = x.new_zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]))
-    empty[(slice(None),) * axis + (slice(start, start + x.shape[axis] * step, step),)] = x
-    return empty
+    sizes = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+    padded: torch.Tensor = torch.ops.aten.slice_backward(x, sizes, axis, start, start + x.shape[axis] * step, step)
+    return padded
 
 
 def _embedding(weight: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:

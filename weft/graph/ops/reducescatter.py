@@ -57,8 +57,14 @@ def _rule(how: str, emit: Emitter, inputs: Values, _signals: Buffers, axis: int)
     return tuple(outputs)
 
 
+REDUCESCATTER = {
+    name: Op(f"reducescatter_{name}", partial(_rule, name), Kind.COLLECTIVE)
+    for name in ("sum", "mean", "max", "min", "prod")
+}
+
+
 def _reducescatter(name: str, word: str) -> ReduceScatterFunction:
-    op = Op(f"reducescatter_{name}", partial(_rule, name), Kind.COLLECTIVE)
+    op = REDUCESCATTER[name]
     what = f"reducescatter.{name}"
 
     def function(

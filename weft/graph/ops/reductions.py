@@ -50,9 +50,9 @@ def checked_axes(axis: int | Sequence[int] | None, rank: int, what: str) -> tupl
 
 
 def _reduction(
-    name: str, kernel: Kernel, sentence: str, dtype: str = "float32", result: str = "f32"
+    name: str, kernel: Kernel, sentence: str, dtype: str = "float32", result: str = "f32", *, opaque: bool = False
 ) -> ReductionFunction:
-    op = Op(name, kernel)
+    op = Op(name, kernel, opaque=opaque)
 
     def function(x: TensorLike, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> TensorValue:
         graph = Graph.current()
@@ -90,7 +90,8 @@ sum = _reduction("sum", _over(torch.sum), "The sum.")
 mean = _reduction("mean", _over(torch.mean), "The mean.")
 max = _reduction("max", _over(torch.amax), "The largest element.")
 min = _reduction("min", _over(torch.amin), "The smallest element.")
-prod = _reduction("prod", _prod, "The product.")
+# The trace of its second derivative grows with the sizes.
+prod = _reduction("prod", _prod, "The product.", opaque=True)
 any = _reduction("any", _over(torch.any), "Whether one element is true.", "bool", "bool")
 all = _reduction("all", _over(torch.all), "Whether all elements are true.", "bool", "bool")
 logsumexp = _reduction("logsumexp", _over(torch.logsumexp), "The logarithm of the sum of exponentials.")

@@ -12,7 +12,20 @@ import torch
 
 from weft.graph.recording.types import TensorType
 
-__all__ = ["CHAINED", "CONSTANT", "PART", "REBIND", "SIZE", "SIZES", "Argument", "Kernel", "Kind", "Op", "RecordedCall"]
+__all__ = [
+    "CHAINED",
+    "CONSTANT",
+    "PART",
+    "REBIND",
+    "RESHAPE",
+    "SIZE",
+    "SIZES",
+    "Argument",
+    "Kernel",
+    "Kind",
+    "Op",
+    "RecordedCall",
+]
 
 Kernel: TypeAlias = Callable[..., object]
 """A function of plain torch tensors, numbers and dtypes that gives plain torch tensors."""
@@ -58,6 +71,8 @@ class Op:
     kind: Kind = Kind.COMPUTE
     pure: bool = True
     """Whether the same arguments always give the same result."""
+    opaque: bool = False
+    """Whether torch is asked for the gradient when the graph runs, since a trace cannot tell it."""
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -90,6 +105,9 @@ CONSTANT = Op("constant", _same, Kind.CONSTANT)
 
 REBIND = Op("rebind", _same, Kind.VIEW)
 """The same value, its dims called otherwise."""
+
+RESHAPE = Op("reshape", torch.reshape, Kind.VIEW)
+"""The same elements in another shape."""
 
 
 def _sizes(dims: tuple[int, ...], device: torch.device) -> torch.Tensor:

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FunctionType
 from typing import TYPE_CHECKING, TypeAlias, final
 
 import torch
@@ -62,7 +61,7 @@ def why_not(graph: Graph) -> str:
     for call in calls:
         if call.op in _WAITS:
             return f"{call.op.name} at {call.where} makes the host wait for the GPU"
-        if call.op.kind is Kind.COMPUTE and not call.op.pure and isinstance(call.op.kernel, FunctionType):
+        if call.op.opaque and not call.op.pure:
             return f"{call.op.name} at {call.where} is a function of the user's, which may do more than launch kernels"
     return ""
 

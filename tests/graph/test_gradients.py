@@ -145,7 +145,7 @@ RULES = {
     "one number only": ({"x": ["a"]}, lambda x: x * ops.constant([1.0, 2.0]).rebind(x.shape), [(2,)]),
     "two by two": ({"x": ["a", "b"], "y": ["c", "d"]}, lambda x, y: x.reshape(y.shape), [(4, 3), (2, 6)]),
     "square by square": ({"x": ["a", "a"], "y": ["b", "b"]}, lambda x, y: x.reshape(y.shape), [(3, 3), (3, 3)]),
-    "nothing but 0": ({"x": ["a", "a"], "y": ["b"]}, lambda x, y: x.reshape(["b", "b", 2]), [(0, 0), (0,)]),
+    "nothing but 0": ({"x": ["a", "a"], "y": ["b"]}, lambda x, y: x.reshape([*y.shape, *y.shape, 2]), [(0, 0), (0,)]),
 }
 """Shapes in names, what makes a rule for these names, and sizes for which it holds."""
 

@@ -26,14 +26,13 @@ from weft.graph.gradients.vjp import at_run_time, differentiable, pulled_back
 from weft.graph.recording.device_ref import DeviceRef
 from weft.graph.recording.op import REBIND, Argument, Op
 from weft.graph.recording.sizes import folded
-from weft.graph.recording.traced import SAME, TracedFunction
+from weft.graph.recording.traced import SAME, Expression, TracedFunction
 from weft.graph.recording.values import TensorValue
 from weft.runtime.machine import accelerator_count, torch_device
 from weft.sharding.dims import Dim
 from weft.sharding.shape import Shape
 
 if TYPE_CHECKING:
-    import sympy  # type: ignore[import-untyped]
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 __all__ = ["from_torch"]
@@ -136,7 +135,7 @@ class _Fakes:
 
     def __init__(self, sizes: tuple[tuple[str, int], ...]) -> None:
         self.sizes: dict[str, torch.SymInt] = {}
-        self.names: dict[sympy.Expr, Dim] = {}
+        self.names: dict[Expression, Dim] = {}
         self._env = self._symbols(sizes) if sizes else None
         self.mode = FakeTensorMode(shape_env=self._env, allow_non_fake_inputs=True)
         # A trace asks everything once; keeping the answers would take longer than giving them.

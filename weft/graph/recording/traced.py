@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 from torch import fx
@@ -19,12 +19,12 @@ from weft.graph.recording.values import TensorValue
 from weft.sharding.dims import Dim
 from weft.sharding.shape import Shape
 
-if TYPE_CHECKING:
-    import sympy  # type: ignore[import-untyped]
+__all__ = ["SAME", "Expression", "TracedFunction", "place"]
 
-__all__ = ["SAME", "Names", "TracedFunction", "place"]
+Expression: TypeAlias = Any
+"""A size in torch's symbols: an expression of sympy's, which has no types."""
 
-Names: TypeAlias = "Mapping[sympy.Expr, Dim]"
+Names: TypeAlias = Mapping[Expression, Dim]
 """The sizes that the symbols of a trace stand for."""
 
 _Values: TypeAlias = "dict[fx.Node, TensorValue | list[TensorValue]]"
@@ -100,7 +100,7 @@ _ARITHMETIC: dict[str, Callable[[Dim | int, Dim | int], Dim | int]] = {
 }
 
 
-def _read(size: sympy.Expr, names: Names) -> Dim | int:
+def _read(size: Expression, names: Names) -> Dim | int:
     """A size that torch says in its symbols, in names."""
     if size in names:
         return names[size]
@@ -109,7 +109,10 @@ def _read(size: sympy.Expr, names: Names) -> Dim | int:
     if size.is_Pow:
         base, exponent = size.args
         return Shape([_read(base, names)] * int(exponent)).numel()
-    return reduce(_ARITHMETIC[type(size).__name__], [_read(part, names) for part in size.args])
+    apply = _ARITHMETIC.get(type(size).__name__)
+    if apply is None:
+        raise ValueError(f"torch makes a size {size}, but the sizes of a graph are names joined by + - * // %")
+    return reduce(apply, [_read(part, names) for part in size.args])
 
 
 def _recorded(
@@ -161,7 +164,8 @@ SAME = frozenset(
 )
 """What only protects a value from writes, of which there are none in a graph."""
 
-# A traced view knows how its argument lay in memory, which another run need not repeat.
+# One for each of torch's overloads that was met. A traced view knows how its argument lay in memory, which another run
+# need not repeat.
 _ops: dict[OpOverload, Op] = {torch.ops.aten.view.default: RESHAPE, torch.ops.aten._unsafe_view.default: RESHAPE}
 
 

@@ -128,13 +128,16 @@ def _read(call: RecordedCall, sizes: Sizes) -> int:
 
 # How many operations a call takes, where that is not one for each element of the result.
 _OPERATIONS: dict[str, Callable[[RecordedCall, Sizes], int]] = {
-    **dict.fromkeys(("matmul", "aten.mm", "aten.bmm"), _matmul),
-    "aten.addmm": lambda call, sizes: _product(cast(TensorValue, call.args[1]), call, sizes),
+    **dict.fromkeys(("matmul", "mm", "bmm", "mv"), _matmul),
+    "addmm": lambda call, sizes: _product(cast(TensorValue, call.args[1]), call, sizes),
     "attention": _attention,
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "any", "all", "logsumexp", "argmax", "argmin"), _read),
     **dict.fromkeys(("softmax", "log_softmax"), lambda call, sizes: 5 * _read(call, sizes)),
     **dict.fromkeys(("layer_norm", "rms_norm"), lambda call, sizes: 8 * _read(call, sizes)),
-    **dict.fromkeys(("concat", "stack", "gather", "embedding", "cast", "full", "tile", "flip"), lambda *_: 0),
+    **dict.fromkeys(
+        ("concat", "cat", "stack", "gather", "embedding", "cast", "_to_copy", "clone", "full", "tile", "flip"),
+        lambda *_: 0,
+    ),
 }
 
 
@@ -144,7 +147,7 @@ def _operations(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, i
         share = _count(inputs[0].type, sizes) // len(inputs)
         yield from ((value.device, share * (len(inputs) - 1)) for value in inputs)
     elif call.op.kind is Kind.COMPUTE and call.types:
-        rule = _OPERATIONS.get(call.op.name)
+        rule = _OPERATIONS.get(call.op.name.removeprefix("aten."))
         yield call.types[0].device, rule(call, sizes) if rule else _count(call.types[0], sizes)
 
 

@@ -47,8 +47,8 @@ def pulled_back(
         given, named = optree.tree_unflatten(tree, leaves)
         result = kernel(*given, **named)  # type: ignore[misc, arg-type]  # the two that were taken apart above
         several = result if isinstance(result, (tuple, list)) else (result,)
-        # What torch was told to leave out still has its place among the results.
-        results = tuple(torch.empty(0, dtype=torch.uint8) if r is None else r for r in several)
+        # What is no tensor, or was left out, still has its place among the results.
+        results = tuple(r if isinstance(r, torch.Tensor) else torch.empty(0, dtype=torch.uint8) for r in several)
         return tuple(r for r, grad in zip(results, grads, strict=True) if grad is not None), results
 
     _, transpose, results = torch.func.vjp(forward, *[leaves[i] for i in at], has_aux=True)  # type: ignore[misc]
@@ -61,7 +61,7 @@ def _differentiated(op: Op) -> Kernel:
     Of what its own backward functions take and give, such as the mean of a norm, torch treats some as constants. In
     their decompositions it does not.
     """
-    kernel = op.kernel
+    kernel = op.formula or op.kernel
     if not isinstance(kernel, OpOverload) or (len(kernel._schema.returns) == 1 and "_backward" not in op.name):
         return kernel
     decomposition = decomposition_table.get(kernel, kernel)

@@ -80,9 +80,9 @@ class TracedFunction:
         return [None if result is None else _value(result, values) for result in output.args[0]]
 
 
-def _result(fake: torch.Tensor | None, names: Names) -> _Result:
-    if fake is None:
-        # What torch was told to leave out still has its place among the results.
+def _result(fake: torch.Tensor | int | torch.SymInt | None, names: Names) -> _Result:
+    if not isinstance(fake, torch.Tensor):
+        # What is no tensor, or was left out, still has its place among the results.
         return _Result(torch.uint8, Shape([0]), torch.device("cpu"))
     return _Result(fake.dtype, Shape([_dim(size, names) for size in fake.shape]), fake.device)
 

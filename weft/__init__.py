@@ -44,7 +44,7 @@ _TORCH = {
     "rules.registry": "register_rule",
     "distributed": "on_main",
     "inspect.trace": "trace",
-    "graph.capture": "capture",
+    "graph.recording.capture": "capture",
 }
 # What a notebook shows of plans and tensors comes from a layer below theirs, so it is attached from here.
 _PICTURES = {

@@ -47,8 +47,8 @@ def device_by_device() -> wg.Model:
     return wg.compile(graph)
 
 
-def build(count: int) -> tuple[float, float]:
-    """Seconds to record and to compile a graph of so many ops."""
+def build(count: int) -> tuple[float, float, float]:
+    """Seconds to record and to compile a graph of so many ops, and then to record its gradients."""
     start = time.perf_counter()
     with Graph("large", input_types=[TensorType("float32", ["batch", 64]), TensorType("float32", [64, 64])]) as graph:
         x, w = graph.inputs
@@ -57,7 +57,9 @@ def build(count: int) -> tuple[float, float]:
         graph.output(x)
     recorded = time.perf_counter()
     wg.compile(graph)
-    return recorded - start, time.perf_counter() - recorded
+    compiled = time.perf_counter()
+    wg.grad(graph, seed=x)
+    return recorded - start, compiled - recorded, time.perf_counter() - compiled
 
 
 def main() -> None:
@@ -86,11 +88,15 @@ def main() -> None:
     print(f"{OPS} small ops on a 16 × 16 tensor split over 8 CPU devices")
     for name, timing in timings.items():
         print(f"  {name:34} {timing.median * 1e6:8.0f} µs   {base / timing.median:5.1f} × eager")
-    recorded, compiled = min((build(1000) for _ in range(3)), key=sum)
-    print(f"1,000 ops: {recorded * 1e3:.0f} ms to record, {compiled * 1e3:.0f} ms to compile (eager backend)")
+    recorded, compiled, differentiated = min((build(1000) for _ in range(3)), key=sum)
+    print(
+        f"1,000 ops: {recorded * 1e3:.0f} ms to record, {compiled * 1e3:.0f} ms to compile (eager backend), "
+        f"{differentiated * 1e3:.0f} ms to differentiate"
+    )
     if arguments.json:
         seconds = {name: timing.median for name, timing in timings.items()}
-        arguments.json.write_text(json.dumps({**seconds, "record 1000": recorded, "compile 1000": compiled}, indent=1))
+        large = {"record 1000": recorded, "compile 1000": compiled, "differentiate 1000": differentiated}
+        arguments.json.write_text(json.dumps({**seconds, **large}, indent=1))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ _TORCH = {
     "distributed": "on_main",
     "inspect.op_explanation": "explain_op",
     "inspect.trace": "trace",
-    "graph.capture": "capture",
+    "graph.recording.capture": "capture",
 }
 # What a notebook shows of plans and tensors comes from a layer below theirs, so it is attached from here.
 _PICTURES = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
 
 from weft import graph as wg
-from weft.graph import DeviceRef, Graph, Signals, TensorType, TensorValue
+from weft.graph import DeviceRef, Graph, Signals, TensorType, TensorValue, ops
 
 GraphFunction = Callable[..., "TensorValue | Sequence[TensorValue]"]
 
@@ -66,3 +67,13 @@ def weighted(results: Sequence[torch.Tensor]) -> torch.Tensor:
 def weights(shape: Sequence[int]) -> torch.Tensor:
     count = int(torch.Size(shape).numel())
     return torch.cos(torch.arange(count, dtype=torch.float64)).reshape(tuple(shape))
+
+
+def weighted_value(results: Sequence[TensorValue]) -> TensorValue:
+    """What `weighted` is of plain tensors, of values: the weights are made in the graph, for whichever sizes."""
+    return functools.reduce(ops.add, [_times_weights(r) for r in results if r.dtype.is_floating_point])
+
+
+def _times_weights(value: TensorValue) -> TensorValue:
+    count = ops.arange(0, value.type.num_elements(), dtype="float64", device=value.device)
+    return ops.sum(value.cast("float64") * ops.cos(count).reshape(value.shape))

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weft.graph import cuda_capture
+from weft.graph.running import cuda_capture
 
 
 def by_address(x: torch.Tensor) -> torch.Tensor:

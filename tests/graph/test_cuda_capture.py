@@ -15,7 +15,7 @@ from tests.graph.simulated_gpu import simulated_gpu  # noqa: F401 - a fixture
 from weft import CPU, Accelerator, P
 from weft import graph as wg
 from weft.graph import BufferType, DeviceRef, Graph, Signals, TensorType, ops
-from weft.graph.cuda_capture import Recorded, why_not
+from weft.graph.running.cuda_capture import Recorded, why_not
 from weft.runtime import machine
 from weft.sharding import DeviceMesh, make_mesh
 

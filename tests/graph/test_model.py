@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import linecache
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ import torch
 from weft import graph as wg
 from weft.devices import CPU
 from weft.graph import BufferType, DeviceRef, Graph, Model, TensorType, ops
+from weft.graph.lowering import inductor
 
 
 def model_of(function, **types: TensorType | BufferType) -> Model:
@@ -100,6 +104,41 @@ def test_inductor_gives_the_same_for_several_sizes() -> None:
         data = torch.randn(n, 2)
         for got, want in zip(fused(data, *signals.buffers()), eager(data, *signals.buffers()), strict=True):
             torch.testing.assert_close(got, want)
+    del eager, fused
+    assert texts_of(graph) == []
+
+
+def texts_of(graph: Graph) -> list[str]:
+    """The texts that tracebacks would find of what a graph was compiled to."""
+    gc.collect()
+    return [file for file in linecache.cache if file.startswith(f"<weft graph {graph.name} ")]
+
+
+def test_the_text_of_a_model_goes_with_it() -> None:
+    graph = Graph("kept", lambda x: x + 1, [F32])
+    model = wg.compile(graph)
+    (file,) = texts_of(graph)
+    assert linecache.getlines(file) == model.source.splitlines(keepends=True)
+    for _ in range(3):
+        wg.compile(graph)
+    assert texts_of(graph) == [file]
+    del model
+    assert texts_of(graph) == []
+
+
+def test_inductor_keeps_few_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x + 1,)
+
+    model = inductor._Static(function, function)
+    monkeypatch.setattr(inductor._Static, "_compile", lambda _, inputs: compiled.append(inputs) or function)
+    for _ in range(2):
+        for width in range(4, 4 + inductor._MOST + 1):
+            model(torch.zeros(4, width)[:, :4])
+    assert len(model._compiled) == inductor._MOST
+    assert len(compiled) == 2 * (inductor._MOST + 1)
 
 
 def test_inductor_with_sizes_that_are_numbers() -> None:

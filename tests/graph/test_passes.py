@@ -14,8 +14,7 @@ import torch
 from weft import graph as wg
 from weft.devices import CPU
 from weft.graph import BufferType, DeviceRef, Graph, Signals, TensorType, ops
-from weft.graph.lowering import Program, lower
-from weft.graph.op import Kind
+from weft.graph.lowering.program import Program, lower
 from weft.graph.passes import (
     drop_dead_code,
     hoist_constant_movements,
@@ -24,7 +23,8 @@ from weft.graph.passes import (
     start_movements_early,
 )
 from weft.graph.passes.scheduling import chains
-from weft.graph.peers import check_peer_access
+from weft.graph.recording.op import Kind
+from weft.graph.running.peers import check_peer_access
 from weft.kernels import SIGNAL_BYTES
 from weft.runtime.machine import use_separate_memory
 

@@ -10,20 +10,20 @@
 """
 
 from weft.graph import ops
-from weft.graph.capture import capture
 from weft.graph.compiling import compile  # noqa: A004 - the document's name
-from weft.graph.cost import Cost, DeviceCost
-from weft.graph.device_ref import DeviceRef
-from weft.graph.distributed import DistributedValue
-from weft.graph.dot import to_dot
-from weft.graph.errors import AxisError
 from weft.graph.gradients import grad
-from weft.graph.graph import Graph
-from weft.graph.model import Model
-from weft.graph.picture import GraphPicture, visualize
-from weft.graph.signals import Signals
-from weft.graph.types import BufferType, TensorType
-from weft.graph.values import BufferValue, HasBufferValue, HasTensorValue, TensorValue
+from weft.graph.recording.capture import capture
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.distributed_value import DistributedValue
+from weft.graph.recording.errors import AxisError
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.signals import Signals
+from weft.graph.recording.types import BufferType, TensorType
+from weft.graph.recording.values import BufferValue, HasBufferValue, HasTensorValue, TensorValue
+from weft.graph.running.model import Model
+from weft.graph.showing.cost import Cost, DeviceCost
+from weft.graph.showing.dot import to_dot
+from weft.graph.showing.picture import GraphPicture, visualize
 from weft.sharding.dims import AlgebraicDim, Dim, Shape, StaticDim, SymbolicDim
 
 __all__ = [

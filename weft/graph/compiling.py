@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from weft.graph.codegen import generate, source_of
-from weft.graph.cuda_capture import recorded
-from weft.graph.inductor import joined
-from weft.graph.lowering import lower
-from weft.graph.model import Model
+from weft.graph.lowering.codegen import generate, source_of
+from weft.graph.lowering.inductor import joined
+from weft.graph.lowering.program import lower
 from weft.graph.passes import optimize, shared_outputs
-from weft.graph.peers import check_peer_access
-from weft.graph.types import BufferType
+from weft.graph.recording.types import BufferType
+from weft.graph.running.cuda_capture import recorded
+from weft.graph.running.model import Model
+from weft.graph.running.peers import check_peer_access
 
 if TYPE_CHECKING:
-    from weft.graph.graph import Graph
+    from weft.graph.recording.graph import Graph
 
 __all__ = ["BACKENDS", "Backend", "compile"]
 

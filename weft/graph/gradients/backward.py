@@ -1,19 +1,21 @@
-"""`grad`: reverse-mode differentiation of a recorded graph, by the table of transposes."""
+"""`grad`: reverse-mode differentiation of a recorded graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-import torch
 from torch import fx
 
-from weft.graph.gradients.table import NO_GRADIENT, TRANSPOSES, Backward, Contribution, differentiable, values_in
-from weft.graph.graph import Graph
-from weft.graph.op import CHAINED, PART, Call, Kernel, Op
+from weft.graph.gradients.example_sizes import example_sizes
+from weft.graph.gradients.rows import ROWS, Backward, Contribution
+from weft.graph.gradients.traced import from_torch
+from weft.graph.gradients.vjp import at_run_time, differentiable
 from weft.graph.ops.creation import ones, zeros
 from weft.graph.ops.elementwise import add
-from weft.graph.values import TensorLike, TensorValue
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import CHAINED, PART, RecordedCall
+from weft.graph.recording.values import TensorLike, TensorValue
 
 __all__ = ["grad"]
 
@@ -42,7 +44,7 @@ def grad(
         target = graph.results[0] if of is None else of
         graph.own(target)
         asked = _asked(graph, wrt)
-        grads = _Sweep(graph, target, _seed(graph, target, seed)).run()
+        grads = _Sweep(graph, target, _seed(graph, target, seed), asked).run()
         results = []
         for value in asked:
             found = grads.get(value.node)
@@ -83,103 +85,44 @@ def _seed(graph: Graph, target: TensorValue, seed: TensorLike | None) -> TensorV
 class _Sweep:
     """One pass from the back to the front, adding up what each call says about its arguments."""
 
-    def __init__(self, graph: Graph, target: TensorValue, seed: TensorValue) -> None:
+    def __init__(self, graph: Graph, target: TensorValue, seed: TensorValue, asked: Iterable[TensorValue]) -> None:
         self.graph = graph
+        self.sizes = example_sizes(graph)
         self.grads: dict[fx.Node, TensorValue] = {target.node: seed}
-        self.nodes = self._needed(target)
-
-    def _needed(self, target: TensorValue) -> list[fx.Node]:
-        """What the target depends on, last first."""
-        needed = {target.node}
-        order = []
-        for node in reversed(list(self.graph.fx.nodes)):
-            if node in needed:
-                order.append(node)
-                needed.update(node.all_input_nodes)
-        return order
+        self.varying = {value.node for value in asked}
+        """What depends on the values asked for: only this can have a gradient."""
+        for node in graph.nodes:
+            if not self.varying.isdisjoint(node.all_input_nodes):
+                self.varying.add(node)
 
     def run(self) -> dict[fx.Node, TensorValue]:
-        for node in self.nodes:
-            if node.op == "placeholder":
-                continue
-            call: Call = node.meta["call"]
-            if call.op is PART or call.op.name in NO_GRADIENT:
-                continue
-            back = self._backward(node, call)
-            if any(grad is not None for grad in back.grads):
-                for value, contribution in contributions(back):
-                    self._add(value, contribution)
+        for node in reversed(list(self.graph.nodes)):
+            call: RecordedCall = node.meta["call"]
+            if node in self.varying and call.op is not PART:
+                back = self._backward(node, call)
+                if back.present:
+                    for value, contribution in self._contributions(back):
+                        self._add(value, contribution)
         return self.grads
 
-    def _backward(self, node: fx.Node, call: Call) -> Backward:
-        if not call.many:
-            return Backward(call, (TensorValue(self.graph, node, call.types[0]),), (self.grads.get(node),))
-        parts: dict[int, fx.Node] = {}
-        for user in node.users:
-            if user.meta["call"].op is PART:
-                parts[user.meta["call"].args[1]] = user
-        results = tuple(TensorValue(self.graph, parts[i], kind) for i, kind in enumerate(call.types))
-        return Backward(call, results, tuple(self.grads.get(result.node) for result in results))
+    def _backward(self, node: fx.Node, call: RecordedCall) -> Backward:
+        parts = [node]
+        if call.many:
+            found = {user.args[1]: user for user in node.users if user.meta["call"].op is PART}
+            parts = [found[i] for i in range(len(call.types))]
+        results = tuple(TensorValue(self.graph, part, kind) for part, kind in zip(parts, call.types, strict=True))
+        return Backward(call, results, tuple(map(self.grads.get, parts)))
+
+    def _contributions(self, back: Backward) -> Iterable[Contribution]:
+        """By the row of a movement; of anything else by torch, traced, or asked at run time where it cannot be."""
+        op = back.call.op
+        if op.kind in CHAINED:
+            return ROWS[op](back, *back.call.args)
+        if op.opaque or self.sizes is None:
+            return at_run_time(back)
+        return from_torch(back, self.varying, self.sizes)
 
     def _add(self, value: TensorValue, contribution: TensorValue | None) -> None:
-        if contribution is None or not differentiable(value.type):
-            return
-        so_far = self.grads.get(value.node)
-        self.grads[value.node] = contribution if so_far is None else add(so_far, contribution)
-
-
-def contributions(back: Backward) -> Iterable[Contribution]:
-    """What a call says about the gradients of its arguments: by its row, or by asking torch at run time."""
-    row = TRANSPOSES.get(back.call.op.name)
-    if row is not None:
-        return row(back)
-    if back.call.op.kind in CHAINED:
-        raise ValueError(f"{back.call.op.name} at {back.call.where} has no gradient: take the values around it")
-    return _asked_of_torch(back)
-
-
-def _asked_of_torch(back: Backward) -> Iterable[Contribution]:
-    """Torch differentiates the kernel when the graph runs; this is how functions of the user's own have gradients."""
-    call = back.call
-    floats = [value for value in values_in(call.args) if differentiable(value.type)]
-    kernel = Op(f"{call.op.name}_backward", _transposed(call), pure=call.op.pure)
-    args = (call.args, tuple(call.kwargs.items()), tuple(back.filled()))
-    kinds = [value.type for value in floats]
-    return zip(floats, back.result.graph.record(kernel, args, kinds, many=True), strict=True)
-
-
-def _transposed(call: Call) -> Kernel:
-    kernel, kinds = call.op.kernel, tuple(differentiable(kind) for kind in call.types)
-
-    def backward(
-        args: tuple[object, ...], kwargs: tuple[tuple[str, object], ...], grads: tuple[torch.Tensor, ...]
-    ) -> tuple[torch.Tensor, ...]:
-        floats = [x for x in _tensors(args) if x.is_floating_point() or x.is_complex()]
-
-        def forward(*replaced: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            fresh = iter(replaced)
-            result = kernel(*(_replaced(argument, fresh) for argument in args), **dict(kwargs))
-            results = result if isinstance(result, (tuple, list)) else (result,)
-            return tuple(r for r, is_float in zip(results, kinds, strict=True) if is_float)
-
-        transpose = torch.func.vjp(forward, *floats)[1]
-        return tuple(transpose(tuple(g for g, is_float in zip(grads, kinds, strict=True) if is_float)))
-
-    backward.__name__ = backward.__qualname__ = f"{call.op.name}_backward"
-    return backward
-
-
-def _tensors(argument: object) -> list[torch.Tensor]:
-    if isinstance(argument, torch.Tensor):
-        return [argument]
-    if isinstance(argument, (tuple, list)):
-        return [tensor for item in argument for tensor in _tensors(item)]
-    return []
-
-
-def _replaced(argument: object, fresh: Iterator[torch.Tensor]) -> object:
-    if isinstance(argument, torch.Tensor):
-        return next(fresh) if argument.is_floating_point() or argument.is_complex() else argument
-    if isinstance(argument, (tuple, list)):
-        return tuple(_replaced(item, fresh) for item in argument)
-    return argument
+        if contribution is not None and value.node in self.varying:
+            so_far = self.grads.get(value.node)
+            self.grads[value.node] = contribution if so_far is None else add(so_far, contribution)

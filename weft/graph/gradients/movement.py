@@ -1,24 +1,24 @@
-"""Transposes of movements and collectives: where a value went, its gradient comes back from."""
+"""Gradients of movements and collectives: where a value went, its gradient comes back from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from typing import cast
+from typing import TypeAlias
 
-from weft.graph.device_ref import DeviceRef
-from weft.graph.distributed import Cut
-from weft.graph.gradients.table import Backward, Contribution, transpose_of
-from weft.graph.ops import allreduce
+from weft.graph.gradients.rows import Backward, Contribution, row_of
+from weft.graph.ops import allreduce, collectives
 from weft.graph.ops import elementwise as ops
-from weft.graph.ops.collectives import allgather, piece_of, ppermute
+from weft.graph.ops.allreduce import ALLREDUCE
+from weft.graph.ops.collectives import Buffers, Values, allgather, piece_of, ppermute
 from weft.graph.ops.indexing import pad, slice_tensor
+from weft.graph.ops.movement import SHARD_AND_STACK, TRANSFER
+from weft.graph.ops.reducescatter import REDUCESCATTER
 from weft.graph.ops.shaping import concat, rebind
-from weft.graph.values import BufferValue, TensorValue
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.distributed_value import LOCAL_SHARD, Cut
+from weft.graph.recording.values import TensorValue
 from weft.sharding.dims import Dim
-
-Values = tuple[TensorValue, ...]
-Buffers = tuple[BufferValue, ...]
 
 
 def _added(grads: Iterable[TensorValue], device: DeviceRef) -> TensorValue | None:
@@ -27,63 +27,57 @@ def _added(grads: Iterable[TensorValue], device: DeviceRef) -> TensorValue | Non
     return reduce(ops.add, here) if here else None
 
 
-def _present(grads: Iterable[TensorValue | None]) -> list[TensorValue]:
-    return [grad for grad in grads if grad is not None]
-
-
 def _window(value: TensorValue, axis: int, start: Dim, length: Dim) -> TensorValue:
     return slice_tensor(value, (*[slice(None)] * axis, slice(start, start + length)))
 
 
-@transpose_of("transfer_to")
-def _transfer(back: Backward) -> Iterable[Contribution]:
-    x, _ = cast("tuple[TensorValue, DeviceRef]", back.call.args)
-    yield x, back.grad.to(x.device)
+@row_of(TRANSFER)
+def _transfer(back: Backward, x: TensorValue, _device: DeviceRef) -> Iterable[Contribution]:
+    yield x, _added(back.present, x.device)
 
 
-@transpose_of("local_shard")
-def _local_shard(back: Backward) -> Iterable[Contribution]:
-    x, cuts, _ = cast("tuple[TensorValue, tuple[Cut, ...], DeviceRef]", back.call.args)
-    grad = back.grad.to(x.device)
+@row_of(LOCAL_SHARD)
+def _local_shard(back: Backward, x: TensorValue, cuts: tuple[Cut, ...], _device: DeviceRef) -> Iterable[Contribution]:
+    (grad,) = back.filled()
+    grad = grad.to(x.device)
     for dim, start, _length in reversed(cuts):
         grad = pad(grad, dim, start, x.shape[dim])
     yield x, grad
 
 
-@transpose_of("distributed_broadcast")
-def _broadcast(back: Backward) -> Iterable[Contribution]:
-    x, _ = cast("tuple[TensorValue, Buffers]", back.call.args)
-    yield x, _added(_present(back.grads), x.device)
+@row_of(collectives.BROADCAST)
+def _broadcast(back: Backward, x: TensorValue, _signals: Buffers) -> Iterable[Contribution]:
+    yield x, _added(back.present, x.device)
 
 
-@transpose_of("distributed_scatter")
-def _scatter(back: Backward) -> Iterable[Contribution]:
-    chunks, signals = cast("tuple[Values, Buffers]", back.call.args)
+@row_of(collectives.SCATTER)
+def _scatter(back: Backward, chunks: Values, signals: Buffers) -> Iterable[Contribution]:
     each = len(signals) // len(chunks)
     for k, chunk in enumerate(chunks):
-        yield chunk, _added(_present(back.grads[k * each : (k + 1) * each]), chunk.device)
+        grads = back.grads[k * each : (k + 1) * each]
+        yield chunk, _added([grad for grad in grads if grad is not None], chunk.device)
 
 
-@transpose_of("shard_and_stack")
-def _shard_and_stack(back: Backward) -> Iterable[Contribution]:
-    inputs, _, axis = cast("tuple[Values, tuple[DeviceRef, ...], int]", back.call.args)
+@row_of(SHARD_AND_STACK)
+def _shard_and_stack(
+    back: Backward, inputs: Values, _devices: tuple[DeviceRef, ...], axis: int
+) -> Iterable[Contribution]:
+    grads = back.filled()
     for j, x in enumerate(inputs):
-        yield x, rebind(concat([grad[j].to(x.device) for grad in back.filled()], axis), x.shape)
+        yield x, rebind(concat([grad[j].to(x.device) for grad in grads], axis), x.shape)
 
 
-@transpose_of("allgather")
-def _allgather(back: Backward) -> Iterable[Contribution]:
-    inputs, _, axis = cast("tuple[Values, Buffers, int]", back.call.args)
+@row_of(collectives.ALLGATHER)
+def _allgather(back: Backward, inputs: Values, _signals: Buffers, axis: int) -> Iterable[Contribution]:
     start = Dim(0)
     for x in inputs:
         length = x.shape[axis]
-        yield x, _added([_window(grad, axis, start, length) for grad in _present(back.grads)], x.device)
+        yield x, _added([_window(grad, axis, start, length) for grad in back.present], x.device)
         start = start + length
 
 
-@transpose_of("alltoall")
-def _alltoall(back: Backward) -> Iterable[Contribution]:
-    inputs, _, split, join = cast("tuple[Values, Buffers, int, int]", back.call.args)
+@row_of(collectives.ALLTOALL)
+def _alltoall(back: Backward, inputs: Values, _signals: Buffers, split: int, join: int) -> Iterable[Contribution]:
     grads = back.filled()
     starts = [Dim(0)] * len(grads)
     for x in inputs:
@@ -95,26 +89,15 @@ def _alltoall(back: Backward) -> Iterable[Contribution]:
         yield x, rebind(concat(pieces, split), x.shape)
 
 
-@transpose_of("ppermute")
-def _ppermute(back: Backward) -> Iterable[Contribution]:
-    inputs, signals, pairs = cast("tuple[Values, Buffers, Sequence[tuple[int, int]]]", back.call.args)
+@row_of(collectives.PPERMUTE)
+def _ppermute(
+    back: Backward, inputs: Values, signals: Buffers, pairs: Sequence[tuple[int, int]]
+) -> Iterable[Contribution]:
     yield from zip(inputs, ppermute(back.filled(), signals, [(b, a) for a, b in pairs]), strict=True)
 
 
-Totals = Callable[[Backward], tuple[list[TensorValue], list[TensorValue]]]
-"""On each device: the whole reduced value, and the whole gradient of it."""
-
-
-def _everywhere(back: Backward) -> tuple[list[TensorValue], list[TensorValue]]:
-    _, signals = cast("tuple[Values, Buffers]", back.call.args)
-    return list(back.results), allreduce.sum(back.filled(), signals)
-
-
-def _gathered(back: Backward) -> tuple[list[TensorValue], list[TensorValue]]:
-    inputs, signals, axis = cast("tuple[Values, Buffers, int]", back.call.args)
-    shape = inputs[0].shape
-    wholes, grads = (allgather(parts, signals, axis) for parts in (back.results, back.filled()))
-    return [rebind(v, shape) for v in wholes], [rebind(v, shape) for v in grads]
+Formula: TypeAlias = Callable[[Values, list[TensorValue], list[TensorValue], Buffers], list[TensorValue]]
+"""On each device: from the inputs, the whole reduced value and the whole gradient of it, the gradient of the input."""
 
 
 def _sum(_inputs: Values, _wholes: list[TensorValue], grads: list[TensorValue], _: Buffers) -> list[TensorValue]:
@@ -143,14 +126,23 @@ def _prod(inputs: Values, _wholes: list[TensorValue], grads: list[TensorValue], 
     return results
 
 
-def _reduction_row(family: str, name: str, totals: Totals, formula: Callable[..., list[TensorValue]]) -> None:
-    @transpose_of(f"{family}_{name}")
-    def row(back: Backward) -> Iterable[Contribution]:
-        inputs, signals = cast("tuple[Values, Buffers]", back.call.args[:2])
-        wholes, grads = totals(back)
-        yield from zip(inputs, formula(inputs, wholes, grads, signals), strict=True)
+FORMULAS: dict[str, Formula] = {"sum": _sum, "mean": _mean, "max": _extreme, "min": _extreme, "prod": _prod}
 
 
-for _family, _totals in (("allreduce", _everywhere), ("reducescatter", _gathered)):
-    for _name, _formula in (("sum", _sum), ("mean", _mean), ("max", _extreme), ("min", _extreme), ("prod", _prod)):
-        _reduction_row(_family, _name, _totals, _formula)
+def _reduction_rows(name: str, formula: Formula) -> None:
+    @row_of(ALLREDUCE[name])
+    def everywhere(back: Backward, inputs: Values, signals: Buffers) -> Iterable[Contribution]:
+        grads = allreduce.sum(back.filled(), signals)
+        return zip(inputs, formula(inputs, list(back.results), grads, signals), strict=True)
+
+    @row_of(REDUCESCATTER[name])
+    def in_pieces(back: Backward, inputs: Values, signals: Buffers, axis: int) -> Iterable[Contribution]:
+        wholes, grads = (
+            [rebind(whole, inputs[0].shape) for whole in allgather(pieces, signals, axis)]
+            for pieces in (back.results, back.filled())
+        )
+        return zip(inputs, formula(inputs, wholes, grads, signals), strict=True)
+
+
+for _name, _formula in FORMULAS.items():
+    _reduction_rows(_name, _formula)

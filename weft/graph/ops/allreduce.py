@@ -9,16 +9,18 @@ from typing import TypeAlias
 
 from torch import fx
 
-from weft.graph.emitter import Emitter
-from weft.graph.graph import Graph
-from weft.graph.op import Kind, Op
 from weft.graph.ops.collectives import Buffers, Values, once_per_memory
 from weft.graph.ops.participants import checked_inputs, checked_signals, same_shapes
-from weft.graph.values import BufferValue, HasBufferValue, TensorLike, TensorValue
+from weft.graph.recording.emitter import Emitter
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Kind, Op
+from weft.graph.recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
 
 __all__ = ["max", "mean", "min", "prod", "sum"]
 
-AllReduce: TypeAlias = Callable[[Iterable[TensorLike], Iterable[BufferValue | HasBufferValue]], list[TensorValue]]
+AllReduceFunction: TypeAlias = Callable[
+    [Iterable[TensorLike], Iterable[BufferValue | HasBufferValue]], list[TensorValue]
+]
 
 _EXAMPLE = """The {word} of the inputs of all devices, on each of these devices.
 
@@ -38,6 +40,12 @@ def _rule(how: str, emit: Emitter, inputs: Values, _signals: Buffers) -> tuple[f
     return once_per_memory(emit, inputs, reduced)
 
 
+ALLREDUCE = {
+    name: Op(f"allreduce_{name}", partial(_rule, name), Kind.COLLECTIVE)
+    for name in ("sum", "mean", "max", "min", "prod")
+}
+
+
 def checked_for(name: str, what: str, inputs: Iterable[TensorLike], signals: list[BufferValue]) -> list[TensorValue]:
     """The inputs of a reduction: of one shape, and floats where a mean is asked for."""
     _, values = checked_inputs(inputs, signals, what)
@@ -47,8 +55,8 @@ def checked_for(name: str, what: str, inputs: Iterable[TensorLike], signals: lis
     return values
 
 
-def _allreduce(name: str, word: str) -> AllReduce:
-    op = Op(f"allreduce_{name}", partial(_rule, name), Kind.COLLECTIVE)
+def _allreduce(name: str, word: str) -> AllReduceFunction:
+    op = ALLREDUCE[name]
     what = f"allreduce.{name}"
 
     def function(

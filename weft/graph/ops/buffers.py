@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from weft.graph.emitter import Emitter
-from weft.graph.graph import Graph
-from weft.graph.op import Kernel, Kind, Op
 from weft.graph.ops.indexing import cut, cut_step, select_step, spelled_out
 from weft.graph.ops.inference import broadcast_shape
-from weft.graph.values import BufferValue, HasBufferValue, Index, TensorLike, TensorValue, operation
+from weft.graph.recording.emitter import Emitter
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Kernel, Kind, Op
+from weft.graph.recording.values import BufferValue, HasBufferValue, Index, TensorLike, TensorValue, operation
 from weft.sharding.dims import Dim, Shape
 
 Step = tuple[Kernel, *tuple[object, ...]]

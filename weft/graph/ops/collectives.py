@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import fx
 
-from weft.graph.emitter import Emitter
-from weft.graph.graph import Graph
-from weft.graph.op import Kind, Op
 from weft.graph.ops.inference import checked_axis, listed
 from weft.graph.ops.participants import check_has_signal, checked_inputs, checked_signals, same_shapes
 from weft.graph.ops.shaping import concat_shape
-from weft.graph.values import BufferValue, HasBufferValue, TensorLike, TensorValue
+from weft.graph.recording.emitter import Emitter
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Kind, Op
+from weft.graph.recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
 from weft.sharding.dims import Dim, piece_size
 
 Values = tuple[TensorValue, ...]

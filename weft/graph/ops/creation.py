@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from weft.graph.constraint import Constraint
-from weft.graph.device_ref import DeviceLike, DeviceRef
-from weft.graph.graph import Graph
-from weft.graph.op import Op
-from weft.graph.types import DTypeLike, TensorType, torch_dtype
-from weft.graph.values import TensorLike, TensorValue
+from weft.graph.recording.constraint import Constraint
+from weft.graph.recording.device_ref import DeviceLike, DeviceRef
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Op
+from weft.graph.recording.types import DTypeLike, TensorType, torch_dtype
+from weft.graph.recording.values import TensorLike, TensorValue
 from weft.sharding.dims import Dim, DimLike, Shape, ShapeLike
 
 

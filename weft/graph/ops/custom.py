@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from weft.graph.graph import Graph
-from weft.graph.op import Kernel, Op
-from weft.graph.types import TensorType
-from weft.graph.values import TensorLike, TensorValue
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Kernel, Op
+from weft.graph.recording.types import TensorType
+from weft.graph.recording.values import TensorLike, TensorValue
 
 __all__ = ["custom"]
 
@@ -37,7 +37,7 @@ def custom(
         tuple(dim if dim.symbols <= graph.symbols.keys() else None for dim in kind.shape) for kind in kinds
     )
     name = getattr(function, "__name__", type(function).__name__).strip("<>_")
-    op = Op(name, _checking(function, name, kinds, many), pure=False)
+    op = Op(name, _checking(function, name, kinds, many), pure=False, opaque=True)
     results = graph.record(op, (args, expected), kinds, many=many)
     for result in results:
         graph.define(result)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import product
 
-from weft.graph.device_ref import DeviceRef
-from weft.graph.distributed import DistributedKind, DistributedValue, layout_of, piece_types
-from weft.graph.graph import Graph
 from weft.graph.ops.inference import listed
 from weft.graph.ops.shaping import concat, rebind
-from weft.graph.types import torch_dtype
-from weft.graph.values import TensorLike, TensorValue
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.distributed_value import DistributedKind, DistributedValue, layout_of, piece_types
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.types import torch_dtype
+from weft.graph.recording.values import TensorLike, TensorValue
 from weft.runtime.holding import holding
 from weft.sharding.layout import Layout
 from weft.sharding.types import DistributedBufferType, TensorLayout

@@ -10,11 +10,11 @@ from typing import TypeAlias
 import torch
 from torch.nn import functional
 
-from weft.graph.graph import Graph
-from weft.graph.op import Argument, Kernel, Op
 from weft.graph.ops.inference import broadcast_shape, common_device, result_dtype
-from weft.graph.types import DTypeLike, TensorType, torch_dtype
-from weft.graph.values import TensorLike, TensorValue, operation
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Argument, Kernel, Op
+from weft.graph.recording.types import DTypeLike, TensorType, torch_dtype
+from weft.graph.recording.values import TensorLike, TensorValue, operation
 
 Unary: TypeAlias = Callable[[TensorLike], TensorValue]
 Binary: TypeAlias = Callable[[TensorLike, TensorLike], TensorValue]

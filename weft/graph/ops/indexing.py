@@ -7,13 +7,13 @@ from types import EllipsisType
 import torch
 from torch.nn import functional
 
-from weft.graph.constraint import Constraint
-from weft.graph.graph import Graph
-from weft.graph.op import Kind, Op
 from weft.graph.ops.inference import checked_axis, common_device
 from weft.graph.ops.shaping import unsqueeze
-from weft.graph.types import TensorType
-from weft.graph.values import BufferValue, Index, TensorLike, TensorValue, operation
+from weft.graph.recording.constraint import Constraint
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Kind, Op
+from weft.graph.recording.types import TensorType
+from weft.graph.recording.values import BufferValue, Index, TensorLike, TensorValue, operation
 from weft.sharding.dims import Dim, DimLike, Shape
 
 
@@ -43,9 +43,9 @@ def _put_along(x: torch.Tensor, indices: torch.Tensor, axis: int, size: int) -> 
 
 def _pad(x: torch.Tensor, axis: int, start: int, step: int, size: int) -> torch.Tensor:
     """The transpose of `cut`: zeros where nothing was cut out."""
-    empty = x.new_zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]))
-    empty[(slice(None),) * axis + (slice(start, start + x.shape[axis] * step, step),)] = x
-    return empty
+    sizes = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+    padded: torch.Tensor = torch.ops.aten.slice_backward(x, sizes, axis, start, start + x.shape[axis] * step, step)
+    return padded
 
 
 def _embedding(weight: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:

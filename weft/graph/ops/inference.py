@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import torch
 
-from weft.graph.device_ref import DeviceRef
-from weft.graph.errors import AxisError
-from weft.graph.op import Argument, Kernel, Op
-from weft.graph.values import TensorValue
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.errors import AxisError
+from weft.graph.recording.op import Argument, Kernel, Op
+from weft.graph.recording.values import TensorValue
 from weft.sharding.dims import Dim, Shape
 
 __all__ = ["broadcast_shape", "checked_axis", "common_device", "listed", "result_dtype"]

@@ -5,18 +5,26 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from weft.graph.graph import Graph
-from weft.graph.op import Op
 from weft.graph.ops.inference import broadcast_shape, checked_axis, common_device, listed, result_dtype
-from weft.graph.types import TensorType
-from weft.graph.values import TensorLike, TensorValue, operation
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Op
+from weft.graph.recording.types import TensorType
+from weft.graph.recording.values import TensorLike, TensorValue, operation
 from weft.sharding.dims import Shape
+
+
+def _rms_norm(x: torch.Tensor, _shape: tuple[int], weight: torch.Tensor | None, epsilon: float) -> torch.Tensor:
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+    return (normed if weight is None else normed * weight).to(x.dtype)
+
 
 MATMUL = Op("matmul", torch.matmul)
 SOFTMAX = Op("softmax", torch.softmax)
 LOG_SOFTMAX = Op("log_softmax", torch.log_softmax)
 LAYER_NORM = Op("layer_norm", functional.layer_norm)
-RMS_NORM = Op("rms_norm", functional.rms_norm)
+# On GPUs torch's own cannot be traced backward in named sizes.
+RMS_NORM = Op("rms_norm", functional.rms_norm, formula=_rms_norm)
 ATTENTION = Op("attention", functional.scaled_dot_product_attention)
 
 

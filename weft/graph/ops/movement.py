@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from weft.graph.constraint import Constraint
-from weft.graph.device_ref import DeviceLike, DeviceRef
-from weft.graph.emitter import Emitter
-from weft.graph.graph import Graph
-from weft.graph.op import Kind, Op
 from weft.graph.ops.inference import checked_axis, listed
-from weft.graph.types import TensorType
-from weft.graph.values import TensorLike, TensorValue, operation
+from weft.graph.recording.constraint import Constraint
+from weft.graph.recording.device_ref import DeviceLike, DeviceRef
+from weft.graph.recording.emitter import Emitter
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Kind, Op
+from weft.graph.recording.types import TensorType
+from weft.graph.recording.values import TensorLike, TensorValue, operation
 from weft.sharding.dims import Dim, Shape
 
 

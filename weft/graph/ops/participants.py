@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from weft.graph.device_ref import DeviceRef
-from weft.graph.graph import Graph
 from weft.graph.ops.inference import listed
-from weft.graph.signals import Signals, check_participants
-from weft.graph.values import BufferValue, HasBufferValue, TensorLike, TensorValue
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.signals import Signals, check_participants
+from weft.graph.recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
 
 __all__ = ["checked_inputs", "checked_signals", "same_shapes"]
 

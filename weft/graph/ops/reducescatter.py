@@ -10,14 +10,14 @@ from typing import Protocol
 import torch
 from torch import fx
 
-from weft.graph.emitter import Emitter
-from weft.graph.graph import Graph
-from weft.graph.op import Kind, Op
 from weft.graph.ops.allreduce import checked_for
 from weft.graph.ops.collectives import Buffers, Values, piece_of
 from weft.graph.ops.inference import checked_axis
 from weft.graph.ops.participants import checked_signals
-from weft.graph.values import BufferValue, HasBufferValue, TensorLike, TensorValue
+from weft.graph.recording.emitter import Emitter
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Kind, Op
+from weft.graph.recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
 from weft.sharding.dims import piece_size
 
 __all__ = ["max", "mean", "min", "prod", "sum"]
@@ -33,7 +33,7 @@ _EXAMPLE = """The {word} of the inputs of all devices, cut along `axis`: each of
     """
 
 
-class ReduceScatter(Protocol):
+class ReduceScatterFunction(Protocol):
     """How a reduce-scatter is called."""
 
     def __call__(
@@ -57,8 +57,14 @@ def _rule(how: str, emit: Emitter, inputs: Values, _signals: Buffers, axis: int)
     return tuple(outputs)
 
 
-def _reducescatter(name: str, word: str) -> ReduceScatter:
-    op = Op(f"reducescatter_{name}", partial(_rule, name), Kind.COLLECTIVE)
+REDUCESCATTER = {
+    name: Op(f"reducescatter_{name}", partial(_rule, name), Kind.COLLECTIVE)
+    for name in ("sum", "mean", "max", "min", "prod")
+}
+
+
+def _reducescatter(name: str, word: str) -> ReduceScatterFunction:
+    op = REDUCESCATTER[name]
     what = f"reducescatter.{name}"
 
     def function(

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import torch
 
-from weft.graph.graph import Graph
-from weft.graph.op import Kernel, Op
 from weft.graph.ops.inference import checked_axis, result_dtype
-from weft.graph.types import TensorType
-from weft.graph.values import TensorLike, TensorValue, operation
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import Kernel, Op
+from weft.graph.recording.types import TensorType
+from weft.graph.recording.values import TensorLike, TensorValue, operation
 from weft.sharding.dims import Shape
 
 _EXAMPLE = """{sentence} The `axis` is a tensor dim or several; all of them unless told.
@@ -24,7 +24,7 @@ _EXAMPLE = """{sentence} The `axis` is a tensor dim or several; all of them unle
     """
 
 
-class Reduction(Protocol):
+class ReductionFunction(Protocol):
     """How a reduction is called."""
 
     def __call__(
@@ -49,8 +49,10 @@ def checked_axes(axis: int | Sequence[int] | None, rank: int, what: str) -> tupl
     return tuple(sorted(axes))
 
 
-def _reduction(name: str, kernel: Kernel, sentence: str, dtype: str = "float32", result: str = "f32") -> Reduction:
-    op = Op(name, kernel)
+def _reduction(
+    name: str, kernel: Kernel, sentence: str, dtype: str = "float32", result: str = "f32", *, opaque: bool = False
+) -> ReductionFunction:
+    op = Op(name, kernel, opaque=opaque)
 
     def function(x: TensorLike, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> TensorValue:
         graph = Graph.current()
@@ -88,7 +90,8 @@ sum = _reduction("sum", _over(torch.sum), "The sum.")
 mean = _reduction("mean", _over(torch.mean), "The mean.")
 max = _reduction("max", _over(torch.amax), "The largest element.")
 min = _reduction("min", _over(torch.amin), "The smallest element.")
-prod = _reduction("prod", _prod, "The product.")
+# The trace of its second derivative grows with the sizes.
+prod = _reduction("prod", _prod, "The product.", opaque=True)
 any = _reduction("any", _over(torch.any), "Whether one element is true.", "bool", "bool")
 all = _reduction("all", _over(torch.all), "Whether all elements are true.", "bool", "bool")
 logsumexp = _reduction("logsumexp", _over(torch.logsumexp), "The logarithm of the sum of exponentials.")

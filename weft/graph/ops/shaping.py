@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from weft.graph.constraint import Constraint
-from weft.graph.graph import Graph
-from weft.graph.op import REBIND, Kind, Op
 from weft.graph.ops.inference import broadcast_shape, checked_axis, common_device, listed
-from weft.graph.values import TensorLike, TensorValue, operation
+from weft.graph.recording.constraint import Constraint
+from weft.graph.recording.graph import Graph
+from weft.graph.recording.op import REBIND, RESHAPE, Kind, Op
+from weft.graph.recording.values import TensorLike, TensorValue, operation
 from weft.sharding.dims import Dim, DimLike, Shape, ShapeLike, piece_size
 
-RESHAPE = Op("reshape", torch.reshape, Kind.VIEW)
 BROADCAST_TO = Op("broadcast_to", torch.broadcast_to, Kind.VIEW)
 PERMUTE = Op("permute", torch.permute, Kind.VIEW)
 CONCAT = Op("concat", torch.cat)

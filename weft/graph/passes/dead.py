@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.graph.lowering import Program
+from weft.graph.lowering.program import Program
 from weft.graph.passes.effects import writes
 
 __all__ = ["drop_dead_code"]

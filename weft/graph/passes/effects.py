@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from torch import fx
 
-from weft.graph.op import Call, Kind
+from weft.graph.recording.op import Kind, RecordedCall
 
 __all__ = ["is_pure", "root", "touched_buffer", "writes"]
 
 
 def writes(node: fx.Node) -> bool:
     """Whether a call writes to a buffer."""
-    call: Call | None = node.meta.get("call")
+    call: RecordedCall | None = node.meta.get("call")
     return call is not None and call.op.kind is Kind.BUFFER and not call.types and node.meta["kind"] is Kind.BUFFER
 
 
 def is_pure(node: fx.Node) -> bool:
     """Whether the same call again would give the same."""
-    call: Call | None = node.meta.get("call")
+    call: RecordedCall | None = node.meta.get("call")
     return call is None or call.op.pure
 
 
@@ -32,7 +32,7 @@ def root(node: fx.Node) -> fx.Node:
 
 def touched_buffer(node: fx.Node) -> fx.Node | None:
     """The buffer that a call reads or writes in place."""
-    call: Call | None = node.meta.get("call")
+    call: RecordedCall | None = node.meta.get("call")
     if call is None or call.op.kind is not Kind.BUFFER or node.meta["kind"] is not Kind.BUFFER:
         return None
     target = node.args[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.graph.lowering import Program
+from weft.graph.lowering.program import Program
 from weft.graph.passes.common import merge_common_subexpressions
 from weft.graph.passes.copies import drop_needless_copies
 from weft.graph.passes.dead import drop_dead_code

@@ -12,15 +12,15 @@ from itertools import pairwise
 
 from torch import fx
 
-from weft.graph.device_ref import DeviceRef
-from weft.graph.lowering import Program
-from weft.graph.op import CHAINED, Call, Kind
-from weft.graph.values import Value
+from weft.graph.lowering.program import Program
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.op import CHAINED, Kind, RecordedCall
+from weft.graph.recording.values import Value
 
 __all__ = ["chains", "start_movements_early"]
 
 
-def devices_of(call: Call) -> frozenset[DeviceRef]:
+def devices_of(call: RecordedCall) -> frozenset[DeviceRef]:
     """The devices that take part in a call."""
     return frozenset(kind.device for kind in call.types) | frozenset(_devices(call.args))
 

@@ -12,22 +12,21 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FunctionType
 from typing import TYPE_CHECKING, TypeAlias, final
 
 import torch
 
-from weft.graph.codegen import Function
-from weft.graph.lowering import Program
-from weft.graph.op import SIZE, SIZES, Call, Kind, Op
+from weft.graph.lowering.codegen import Function
+from weft.graph.lowering.program import Program
 from weft.graph.ops.indexing import NONZERO
 from weft.graph.passes.scheduling import devices_of
+from weft.graph.recording.op import SIZE, SIZES, Kind, Op, RecordedCall
 from weft.runtime.accelerator import address
 from weft.runtime.accelerator_kernels import few_launches, is_watched
 from weft.runtime.machine import torch_device
 
 if TYPE_CHECKING:
-    from weft.graph.graph import Graph
+    from weft.graph.recording.graph import Graph
 
 __all__ = ["Recorded", "recorded", "why_not"]
 
@@ -52,7 +51,7 @@ def why_not(graph: Graph) -> str:
     >>> why_not(graph)
     'it needs all values on one GPU, but they are on cpu'
     """
-    calls: list[Call] = [node.meta["call"] for node in graph.nodes]
+    calls: list[RecordedCall] = [node.meta["call"] for node in graph.nodes]
     refs = {value.type.device for value in graph.arguments}.union(*map(devices_of, calls))
     devices = {torch_device(ref.to_device()) for ref in refs}
     if len(devices) != 1 or next(iter(devices)).type != _RECORDED_ON:
@@ -62,7 +61,7 @@ def why_not(graph: Graph) -> str:
     for call in calls:
         if call.op in _WAITS:
             return f"{call.op.name} at {call.where} makes the host wait for the GPU"
-        if call.op.kind is Kind.COMPUTE and not call.op.pure and isinstance(call.op.kernel, FunctionType):
+        if call.op.opaque and not call.op.pure:
             return f"{call.op.name} at {call.where} is a function of the user's, which may do more than launch kernels"
     return ""
 

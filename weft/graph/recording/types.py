@@ -8,7 +8,7 @@ from typing import final
 
 import torch
 
-from weft.graph.device_ref import DeviceLike, DeviceRef
+from weft.graph.recording.device_ref import DeviceLike, DeviceRef
 from weft.sharding.dims import Dim, DimLike, Shape, ShapeLike
 from weft.sharding.dtype import DType, DTypeLike
 

@@ -10,10 +10,10 @@ from torch.utils.dlpack import from_dlpack
 
 from weft.engine.moves.movement import from_plain, moved
 from weft.engine.views.copy_views import current, refresh
-from weft.graph.distributed import DistributedKind, layout_of
-from weft.graph.sizes import value_of
-from weft.graph.types import BufferType, TensorType, torch_dtype
-from weft.graph.values import DLPackArray, Value
+from weft.graph.recording.distributed_value import DistributedKind, layout_of
+from weft.graph.recording.sizes import value_of
+from weft.graph.recording.types import BufferType, TensorType, torch_dtype
+from weft.graph.recording.values import DLPackArray, Value
 from weft.runtime.holding import holding
 from weft.runtime.machine import torch_device
 from weft.sharding.dims import Dim
@@ -24,7 +24,7 @@ from weft.tensor.creation import from_local
 from weft.tensor.tensor import public
 
 if TYPE_CHECKING:
-    from weft.graph.graph import Graph
+    from weft.graph.recording.graph import Graph
 
 __all__ = ["Guard", "ModelInput"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 import operator
+import weakref
 from collections.abc import Callable, Iterable
 from itertools import chain, count
 from typing import TypeAlias
@@ -67,12 +68,14 @@ def generate(graph: fx.Graph, name: str) -> Function:
     names = _Names(node.name for node in graph.nodes)
     text = _written(graph, names)
     file = f"<weft graph {name} {next(_files)}>"
-    # Tracebacks and compilers find the text here.
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     namespace: dict[str, object] = dict(names.values)
     exec(compile(text, file, "exec"), namespace)
-    function = namespace["run"]
+    # Not in its own namespace: what torch compiled of the function holds on to that.
+    function = namespace.pop("run")
     assert callable(function)
+    # Tracebacks and compilers find the text here, as long as there is the function.
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    weakref.finalize(function, linecache.cache.pop, file, None).atexit = False
     return function
 
 

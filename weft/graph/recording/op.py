@@ -1,4 +1,4 @@
-"""`Op`: one kind of thing that a graph can do, and `Call`: one time it is done."""
+"""`Op`: one kind of thing that a graph can do, and `RecordedCall`: one time it is done."""
 
 from __future__ import annotations
 
@@ -10,9 +10,22 @@ from typing import TypeAlias, final
 
 import torch
 
-from weft.graph.types import TensorType
+from weft.graph.recording.types import TensorType
 
-__all__ = ["CHAINED", "CONSTANT", "PART", "REBIND", "SIZE", "SIZES", "Argument", "Call", "Kernel", "Kind", "Op"]
+__all__ = [
+    "CHAINED",
+    "CONSTANT",
+    "PART",
+    "REBIND",
+    "RESHAPE",
+    "SIZE",
+    "SIZES",
+    "Argument",
+    "Kernel",
+    "Kind",
+    "Op",
+    "RecordedCall",
+]
 
 Kernel: TypeAlias = Callable[..., object]
 """A function of plain torch tensors, numbers and dtypes that gives plain torch tensors."""
@@ -58,6 +71,10 @@ class Op:
     kind: Kind = Kind.COMPUTE
     pure: bool = True
     """Whether the same arguments always give the same result."""
+    opaque: bool = False
+    """Whether torch is asked for the gradient when the graph runs, since a trace cannot tell it."""
+    formula: Kernel | None = None
+    """The kernel in simpler operations, where torch cannot differentiate it as it is."""
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -65,7 +82,7 @@ class Op:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class RecordedCall:
     """One use of an op, as it was written: the arguments as symbolic values, and what comes out."""
 
     op: Op
@@ -90,6 +107,9 @@ CONSTANT = Op("constant", _same, Kind.CONSTANT)
 
 REBIND = Op("rebind", _same, Kind.VIEW)
 """The same value, its dims called otherwise."""
+
+RESHAPE = Op("reshape", torch.reshape, Kind.VIEW)
+"""The same elements in another shape."""
 
 
 def _sizes(dims: tuple[int, ...], device: torch.device) -> torch.Tensor:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, cast, final
 
 from torch import fx
 
-from weft.graph.device_ref import DeviceRef
-from weft.graph.op import PART, Call, Kind
-from weft.graph.sizes import value_of
-from weft.graph.types import BufferType, TensorType
-from weft.graph.values import TensorValue
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.op import PART, Kind, RecordedCall
+from weft.graph.recording.sizes import value_of
+from weft.graph.recording.types import BufferType, TensorType
+from weft.graph.recording.values import TensorValue
 
 if TYPE_CHECKING:
-    from weft.graph.graph import Graph
+    from weft.graph.recording.graph import Graph
 
 __all__ = ["Cost", "DeviceCost", "cost_of"]
 
@@ -90,7 +90,7 @@ def cost_of(graph: Graph, sizes: Sizes) -> Cost:
     flops: dict[DeviceRef, int] = {}
     received: dict[DeviceRef, int] = {}
     for node in graph.nodes:
-        call: Call = node.meta["call"]
+        call: RecordedCall = node.meta["call"]
         for device, count in _operations(call, sizes):
             flops[device] = flops.get(device, 0) + count
         for device, count in _arrivals(call, sizes):
@@ -108,47 +108,50 @@ def _bytes(kind: TensorType | BufferType, sizes: Sizes) -> int:
     return _count(kind, sizes) * kind.dtype.itemsize
 
 
-def _matmul(call: Call, sizes: Sizes) -> int:
+def _matmul(call: RecordedCall, sizes: Sizes) -> int:
     return _product(cast(TensorValue, call.args[0]), call, sizes)
 
 
-def _product(lhs: TensorValue, call: Call, sizes: Sizes) -> int:
+def _product(lhs: TensorValue, call: RecordedCall, sizes: Sizes) -> int:
     return 2 * _count(call.types[0], sizes) * value_of(lhs.shape[-1], sizes)
 
 
-def _attention(call: Call, sizes: Sizes) -> int:
+def _attention(call: RecordedCall, sizes: Sizes) -> int:
     query, key, value = cast("tuple[TensorValue, ...]", call.args[:3])
     scores = _count(query.type, sizes) // max(1, value_of(query.shape[-1], sizes)) * value_of(key.shape[-2], sizes)
     return scores * (2 * value_of(query.shape[-1], sizes) + 2 * value_of(value.shape[-1], sizes) + 5)
 
 
-def _read(call: Call, sizes: Sizes) -> int:
+def _read(call: RecordedCall, sizes: Sizes) -> int:
     return _count(cast(TensorValue, call.args[0]).type, sizes)
 
 
 # How many operations a call takes, where that is not one for each element of the result.
-_OPERATIONS: dict[str, Callable[[Call, Sizes], int]] = {
-    **dict.fromkeys(("matmul", "aten.mm", "aten.bmm"), _matmul),
-    "aten.addmm": lambda call, sizes: _product(cast(TensorValue, call.args[1]), call, sizes),
+_OPERATIONS: dict[str, Callable[[RecordedCall, Sizes], int]] = {
+    **dict.fromkeys(("matmul", "mm", "bmm", "mv"), _matmul),
+    "addmm": lambda call, sizes: _product(cast(TensorValue, call.args[1]), call, sizes),
     "attention": _attention,
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "any", "all", "logsumexp", "argmax", "argmin"), _read),
     **dict.fromkeys(("softmax", "log_softmax"), lambda call, sizes: 5 * _read(call, sizes)),
     **dict.fromkeys(("layer_norm", "rms_norm"), lambda call, sizes: 8 * _read(call, sizes)),
-    **dict.fromkeys(("concat", "stack", "gather", "embedding", "cast", "full", "tile", "flip"), lambda *_: 0),
+    **dict.fromkeys(
+        ("concat", "cat", "stack", "gather", "embedding", "cast", "_to_copy", "clone", "full", "tile", "flip"),
+        lambda *_: 0,
+    ),
 }
 
 
-def _operations(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+def _operations(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
     if call.op.name.startswith(("allreduce_", "reducescatter_")):
         inputs = cast("tuple[TensorValue, ...]", call.args[0])
         share = _count(inputs[0].type, sizes) // len(inputs)
         yield from ((value.device, share * (len(inputs) - 1)) for value in inputs)
     elif call.op.kind is Kind.COMPUTE and call.types:
-        rule = _OPERATIONS.get(call.op.name)
+        rule = _OPERATIONS.get(call.op.name.removeprefix("aten."))
         yield call.types[0].device, rule(call, sizes) if rule else _count(call.types[0], sizes)
 
 
-def _arrivals(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+def _arrivals(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
     """What each device receives: the least that the call can do with."""
     rule = _ARRIVALS.get(call.op.name)
     if rule is None and call.op.name.startswith(("allreduce_", "reducescatter_")):
@@ -156,31 +159,31 @@ def _arrivals(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
     return iter(()) if rule is None else rule(call, sizes)
 
 
-def _from_one(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+def _from_one(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
     """From one device to others: what arrives there, nothing where it already is."""
     first = call.args[0]
     root = cast(TensorValue, first[0] if isinstance(first, tuple) else first).device
     yield from ((kind.device, _bytes(kind, sizes)) for kind in call.types if kind.device != root)
 
 
-def _gathered(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+def _gathered(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
     inputs = cast("tuple[TensorValue, ...]", call.args[0])
     for kind, own in zip(call.types, inputs, strict=True):
         yield kind.device, _bytes(kind, sizes) - _bytes(own.type, sizes)
 
 
-def _exchanged(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+def _exchanged(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
     inputs = cast("tuple[TensorValue, ...]", call.args[0])
     for kind in call.types:
         yield kind.device, _bytes(kind, sizes) * (len(inputs) - 1) // len(inputs)
 
 
-def _permuted(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+def _permuted(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
     inputs, _, pairs = cast("tuple[tuple[TensorValue, ...], object, Sequence[tuple[int, int]]]", call.args)
     yield from ((inputs[t].device, _bytes(inputs[t].type, sizes)) for s, t in pairs if s != t)
 
 
-def _reduced(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
+def _reduced(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
     inputs = cast("tuple[TensorValue, ...]", call.args[0])
     others = len(inputs) - 1
     for value in inputs:
@@ -188,7 +191,7 @@ def _reduced(call: Call, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
         yield value.device, share if call.op.name.startswith("reducescatter_") else 2 * share
 
 
-_ARRIVALS: dict[str, Callable[[Call, Sizes], Iterator[tuple[DeviceRef, int]]]] = {
+_ARRIVALS: dict[str, Callable[[RecordedCall, Sizes], Iterator[tuple[DeviceRef, int]]]] = {
     "transfer_to": _from_one,
     "distributed_broadcast": _from_one,
     "distributed_scatter": _from_one,
@@ -233,7 +236,7 @@ def _stays(node: fx.Node) -> bool:
 def _memory_of(node: fx.Node) -> fx.Node:
     """Whose memory a value is in: its own, or that of what it is a view of."""
     while node.op != "placeholder":
-        call: Call = node.meta["call"]
+        call: RecordedCall = node.meta["call"]
         if call.op is PART:
             whole = node.args[0]
             assert isinstance(whole, fx.Node)
@@ -251,7 +254,7 @@ def _memory_of(node: fx.Node) -> fx.Node:
 
 def _made(node: fx.Node) -> tuple[TensorType, ...]:
     """What a call takes new memory for; several results all at once."""
-    call: Call = node.meta["call"]
+    call: RecordedCall = node.meta["call"]
     return () if call.op is PART or call.op.kind is Kind.VIEW else call.types
 
 

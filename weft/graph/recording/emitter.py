@@ -6,9 +6,9 @@ from typing import Protocol
 
 from torch import fx
 
-from weft.graph.device_ref import DeviceRef
-from weft.graph.op import Argument, Kernel
-from weft.graph.values import Value
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.op import Argument, Kernel
+from weft.graph.recording.values import Value
 from weft.sharding.dims import Dim
 
 __all__ = ["Emitter"]

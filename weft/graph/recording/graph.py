@@ -13,14 +13,14 @@ import torch
 from torch import fx
 from torch.utils.dlpack import from_dlpack
 
-from weft.graph.constraint import Constraint
-from weft.graph.cost import Cost, cost_of
-from weft.graph.device_ref import DeviceLike, DeviceRef
-from weft.graph.distributed import DistributedKind, DistributedValue, piece_types, shard_types
-from weft.graph.op import CONSTANT, PART, SIZE, SIZES, Argument, Call, Op
-from weft.graph.printing import text
-from weft.graph.types import BufferType, DTypeLike, TensorType, torch_dtype
-from weft.graph.values import BufferValue, DLPackArray, HasTensorValue, TensorLike, TensorValue, Value
+from weft.graph.recording.constraint import Constraint
+from weft.graph.recording.device_ref import DeviceLike, DeviceRef
+from weft.graph.recording.distributed_value import DistributedKind, DistributedValue, piece_types, shard_types
+from weft.graph.recording.op import CONSTANT, PART, SIZE, SIZES, Argument, Op, RecordedCall
+from weft.graph.recording.types import BufferType, DTypeLike, TensorType, torch_dtype
+from weft.graph.recording.values import BufferValue, DLPackArray, HasTensorValue, TensorLike, TensorValue, Value
+from weft.graph.showing.cost import Cost, cost_of
+from weft.graph.showing.printing import text
 from weft.sharding.dims import Dim, Shape
 from weft.sharding.types import (
     DistributedBufferType,
@@ -44,7 +44,7 @@ OutputValue: TypeAlias = TensorValue | DistributedValue
 """What a graph can give."""
 
 _stack: ContextVar[tuple[Graph, ...]] = ContextVar("weft_graphs", default=())
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 @final
@@ -236,7 +236,7 @@ class Graph:
         many: bool = False,
     ) -> list[TensorValue]:
         """Add one call of an op, and give one value for each of its results."""
-        call = Call(op, args, kwargs or {}, tuple(types), many, where())
+        call = RecordedCall(op, args, kwargs or {}, tuple(types), many, where())
         nodes = tuple(_as_node(self, argument) for argument in args)
         named = {key: _as_node(self, argument) for key, argument in call.kwargs.items()}
         node = self.fx.create_node("call_function", op.kernel, nodes, named, name=op.name.removeprefix("aten."))  # type: ignore[arg-type]
@@ -326,7 +326,7 @@ class Graph:
 
     def _part(self, node: fx.Node, index: int, kind: TensorType) -> TensorValue:
         part = self.fx.create_node("call_function", PART.kernel, (node, index), name=f"{node.name}_{index}")
-        part.meta["call"] = Call(PART, (node, index), {}, (kind,), False, node.meta["call"].where)
+        part.meta["call"] = RecordedCall(PART, (node, index), {}, (kind,), False, node.meta["call"].where)
         part.meta["types"] = (kind,)
         return TensorValue(self, part, kind)
 

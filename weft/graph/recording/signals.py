@@ -7,8 +7,8 @@ from typing import ClassVar, final
 
 import torch
 
-from weft.graph.device_ref import DeviceLike, DeviceRef
-from weft.graph.types import BufferType
+from weft.graph.recording.device_ref import DeviceLike, DeviceRef
+from weft.graph.recording.types import BufferType
 from weft.runtime.machine import torch_device
 
 __all__ = ["MAX_ACCELERATORS", "Signals", "check_participants"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 
-from weft.graph.op import PART, Argument, Call
-from weft.graph.types import TensorType
+from weft.graph.recording.op import PART, Argument, RecordedCall
+from weft.graph.recording.types import TensorType
 
 if TYPE_CHECKING:
-    from weft.graph.graph import Graph
+    from weft.graph.recording.graph import Graph
 
 __all__ = ["argument_text", "text"]
 
@@ -30,7 +30,7 @@ def text(graph: Graph) -> str:
     else:
         lines = [f"graph {graph.name}(", *(f"    {line}," for line in inputs), ")"]
     for node in graph.nodes:
-        call: Call = node.meta["call"]
+        call: RecordedCall = node.meta["call"]
         if call.op is PART:
             continue
         results = _row([user.name for user in _parts(node)]) if call.many else node.name

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from weft.devices import Device
-from weft.graph.op import Call, Kind
 from weft.graph.passes.scheduling import devices_of
+from weft.graph.recording.op import Kind, RecordedCall
 from weft.runtime.machine import torch_device
 
 if TYPE_CHECKING:
-    from weft.graph.graph import Graph
+    from weft.graph.recording.graph import Graph
 
 __all__ = ["check_peer_access", "has_peer_access"]
 
@@ -36,7 +36,7 @@ def check_peer_access(
 ) -> None:
     """Check that the accelerators of every collective can reach each other."""
     for node in graph.nodes:
-        call: Call = node.meta["call"]
+        call: RecordedCall = node.meta["call"]
         if call.op.kind is not Kind.COLLECTIVE:
             continue
         accelerators = sorted({device for device in devices_of(call) if device.is_gpu()}, key=lambda d: d.id)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from weft.graph.op import PART, Call, Kind
-from weft.graph.types import BufferType, TensorType
+from weft.graph.recording.op import PART, Kind, RecordedCall
+from weft.graph.recording.types import BufferType, TensorType
 
 if TYPE_CHECKING:
-    from weft.graph.graph import Graph
+    from weft.graph.recording.graph import Graph
 
 __all__ = ["COLOURS", "box_label", "is_part", "source_box", "to_dot", "types_of"]
 
@@ -90,7 +90,7 @@ def types_of(node: fx.Node) -> tuple[TensorType | BufferType, ...]:
     """The types of what an operation gives, or of an input."""
     if node.op == "placeholder":
         return (node.meta["input"].type,)
-    call: Call = node.meta["call"]
+    call: RecordedCall = node.meta["call"]
     return call.types
 
 

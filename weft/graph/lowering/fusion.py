@@ -16,29 +16,35 @@ from typing import TYPE_CHECKING, cast
 
 from torch import fx
 
-from weft.graph.emitter import Emitter
-from weft.graph.op import PART, Call
-from weft.graph.values import BufferValue, TensorValue
+from weft.graph.ops.collectives import ALLGATHER, BROADCAST
+from weft.graph.ops.movement import TRANSFER
+from weft.graph.ops.reducescatter import REDUCESCATTER
+from weft.graph.ops.shaping import CONCAT, SPLIT
+from weft.graph.recording.emitter import Emitter
+from weft.graph.recording.op import PART, Op, RecordedCall
+from weft.graph.recording.values import BufferValue, TensorValue
 
 if TYPE_CHECKING:
-    from weft.graph.device_ref import DeviceRef
+    from weft.graph.recording.device_ref import DeviceRef
 
 __all__ = ["FUSIONS", "fused"]
 
 Nodes = fx.Node | tuple[fx.Node, ...]
 Values = tuple[TensorValue, ...]
 
+REDUCTIONS = {op: how for how, op in REDUCESCATTER.items()}
 
-def fused(emit: Emitter, call: Call) -> Nodes | None:
+
+def fused(emit: Emitter, call: RecordedCall) -> Nodes | None:
     """The call written together with what comes before it, or `None` where there is nothing to join."""
-    rule = FUSIONS.get(call.op.name)
+    rule = FUSIONS.get(call.op)
     return None if rule is None else rule(emit, call)
 
 
-def _origin(value: TensorValue) -> tuple[Call | None, int, fx.Node]:
+def _origin(value: TensorValue) -> tuple[RecordedCall | None, int, fx.Node]:
     """The call that made a value, which of its results it is, and the node of that call."""
     node = value.node
-    call: Call | None = node.meta.get("call")
+    call: RecordedCall | None = node.meta.get("call")
     if call is not None and call.op is PART:
         whole, index = cast("tuple[fx.Node, int]", node.args)
         return whole.meta["call"], index, whole
@@ -47,19 +53,19 @@ def _origin(value: TensorValue) -> tuple[Call | None, int, fx.Node]:
 
 def _before_transfers(value: TensorValue) -> TensorValue:
     call, _, _ = _origin(value)
-    while call is not None and call.op.name == "transfer_to":
+    while call is not None and call.op is TRANSFER:
         value = cast(TensorValue, call.args[0])
         call, _, _ = _origin(value)
     return value
 
 
-def _transfer(emit: Emitter, call: Call) -> Nodes | None:
+def _transfer(emit: Emitter, call: RecordedCall) -> Nodes | None:
     x, device = cast("tuple[TensorValue, DeviceRef]", call.args)
     source = _before_transfers(x)
     return None if source is x else emit.moved(emit.node(source), source.device, device)
 
 
-def _broadcast(emit: Emitter, call: Call) -> Nodes | None:
+def _broadcast(emit: Emitter, call: RecordedCall) -> Nodes | None:
     x, signals = cast("tuple[TensorValue, tuple[BufferValue, ...]]", call.args)
     source = _before_transfers(x)
     if source is x:
@@ -71,20 +77,20 @@ def _whole_of(pieces: Values, axis: int) -> TensorValue | None:
     """What was cut into just these pieces, in this order, along this dim."""
     origins = [_origin(piece) for piece in pieces]
     call, _, node = origins[0]
-    if call is None or call.op.name != "split" or len(call.types) != len(pieces):
+    if call is None or call.op is not SPLIT or len(call.types) != len(pieces):
         return None
     whole, _, cut = cast("tuple[TensorValue, object, int]", call.args)
     in_order = all(origin is node and index == i for i, (_, index, origin) in enumerate(origins))
     return whole if in_order and cut == axis else None
 
 
-def _concat(emit: Emitter, call: Call) -> Nodes | None:
+def _concat(emit: Emitter, call: RecordedCall) -> Nodes | None:
     pieces, axis = cast("tuple[Values, int]", call.args)
     whole = _whole_of(pieces, axis)
     return None if whole is None else emit.node(whole)
 
 
-def _gather(emit: Emitter, call: Call) -> Nodes | None:
+def _gather(emit: Emitter, call: RecordedCall) -> Nodes | None:
     inputs, _, axis = cast("tuple[Values, object, int]", call.args)
     whole = _whole_of(tuple(_before_transfers(value) for value in inputs), axis)
     if whole is not None:
@@ -95,20 +101,20 @@ def _gather(emit: Emitter, call: Call) -> Nodes | None:
 def _reduced_everywhere(emit: Emitter, pieces: Values, axis: int) -> Nodes | None:
     origins = [_origin(piece) for piece in pieces]
     call, _, node = origins[0]
-    if call is None or not call.op.name.startswith("reducescatter_") or len(call.types) != len(pieces):
+    if call is None or call.op not in REDUCTIONS or len(call.types) != len(pieces):
         return None
     inputs, _, cut = cast("tuple[Values, object, int]", call.args)
     in_order = all(origin is node and index == i for i, (_, index, origin) in enumerate(origins))
     if not in_order or cut != axis or not all(emit.share(inputs[0].device, value.device) for value in inputs):
         # With memories of their own, each device reducing its piece and then gathering is the cheaper all-reduce.
         return None
-    whole = emit.reduced(call.op.name.removeprefix("reducescatter_"), [emit.node(value) for value in inputs])
+    whole = emit.reduced(REDUCTIONS[call.op], [emit.node(value) for value in inputs])
     return (whole,) * len(pieces)
 
 
-FUSIONS: dict[str, Callable[[Emitter, Call], Nodes | None]] = {
-    "transfer_to": _transfer,
-    "distributed_broadcast": _broadcast,
-    "allgather": _gather,
-    "concat": _concat,
+FUSIONS: dict[Op, Callable[[Emitter, RecordedCall], Nodes | None]] = {
+    TRANSFER: _transfer,
+    BROADCAST: _broadcast,
+    ALLGATHER: _gather,
+    CONCAT: _concat,
 }

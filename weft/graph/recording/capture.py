@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import torch
-from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from weft.engine.sharded import wrap
-from weft.graph.device_ref import DeviceRef
-from weft.graph.distributed import DistributedValue, layout_of, piece_types
-from weft.graph.graph import Graph, OutputValue
-from weft.graph.op import Kernel, Kind, Op
-from weft.graph.types import TensorType
-from weft.graph.values import TensorLike, TensorValue
+from weft.graph.recording.distributed_value import DistributedValue, layout_of, piece_types
+from weft.graph.recording.graph import Graph, OutputValue
+from weft.graph.recording.traced import TracedFunction, place
+from weft.graph.recording.types import TensorType
+from weft.graph.recording.values import TensorValue
 from weft.runtime.machine import torch_device
 from weft.sharding.mapping import named_mapping
 from weft.sharding.types import DistributedTensorType, TensorLayout
@@ -61,7 +58,8 @@ def capture(function: Callable[..., Results], *types: CaptureType, name: str | N
     layouts: list[TensorLayout | None] = []
     traced = _traced(function, graph, mode, layouts)
     with graph:
-        flat = _Recorder(graph, traced).record()
+        values = [value for value in graph.arguments if isinstance(value, TensorValue)]
+        flat = [value for value in traced.record(graph, values) if value is not None]
         graph.output(*_outputs(graph, flat, layouts))
     return graph
 
@@ -70,7 +68,7 @@ def _type_of(kind: CaptureType) -> TensorType | DistributedTensorType | TensorLa
     if isinstance(kind, Tensor):
         return TensorLayout(kind.dtype, tuple(kind.shape), kind.mapping)
     if isinstance(kind, torch.Tensor):
-        return TensorType(kind.dtype, tuple(kind.shape), _place(kind.device))
+        return TensorType(kind.dtype, tuple(kind.shape), place(kind.device))
     if not isinstance(kind, (TensorType, DistributedTensorType, TensorLayout)):
         raise TypeError(
             f"capture takes tensors and their types (TensorType, DistributedTensorType, TensorLayout), but got {kind!r}"
@@ -85,7 +83,7 @@ def _type_of(kind: CaptureType) -> TensorType | DistributedTensorType | TensorLa
 
 def _traced(
     function: Callable[..., Results], graph: Graph, mode: FakeTensorMode, layouts: list[TensorLayout | None]
-) -> fx.GraphModule:
+) -> TracedFunction:
     """The function over plain tensors, as torch's own graph of operations without effects."""
 
     def plain(*pieces: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -105,8 +103,7 @@ def _traced(
     first = make_fx(plain, tracing_mode="real", _allow_non_fake_inputs=True)(*fakes)
     # What writes in place is rewritten, so that every operation only gives results.
     second = make_fx(functionalize(first, remove="mutations"), tracing_mode="real", _allow_non_fake_inputs=True)(*fakes)
-    second.graph.eliminate_dead_code()
-    return second
+    return TracedFunction(second, {})
 
 
 def _argument(value: object, pieces: Iterator[torch.Tensor]) -> torch.Tensor:
@@ -137,102 +134,3 @@ def _outputs(graph: Graph, flat: list[TensorValue], layouts: list[TensorLayout |
             count = len(piece_types(kind))
             outputs.append(DistributedValue(graph, f"output{i}", kind, [next(rest) for _ in range(count)]))
     return outputs
-
-
-class _Recorder:
-    """Records torch's graph of operations in a `Graph`."""
-
-    def __init__(self, graph: Graph, traced: fx.GraphModule) -> None:
-        self.graph = graph
-        self.traced = traced
-        self.values: dict[fx.Node, TensorValue | list[TensorValue]] = {}
-
-    def record(self) -> list[TensorValue]:
-        arguments = iter([value for value in self.graph.arguments if isinstance(value, TensorValue)])
-        for node in self.traced.graph.nodes:
-            if node.op == "placeholder":
-                self.values[node] = next(arguments)
-            elif node.op == "get_attr":
-                self.values[node] = self._constant(getattr(self.traced, str(node.target)))
-            elif node.op == "output":
-                return [self._value(value) for value in node.args[0]]
-            else:
-                self.values[node] = self._call(node)
-        raise AssertionError("torch's graph has no output")
-
-    def _value(self, node: object) -> TensorValue:
-        value = self.values[node] if isinstance(node, fx.Node) else None
-        assert isinstance(value, TensorValue)
-        return value
-
-    def _mapped(self, argument: object) -> object:
-        if isinstance(argument, fx.Node):
-            return self._value(argument)
-        if isinstance(argument, (tuple, list)):
-            return tuple(self._mapped(item) for item in argument)
-        return argument
-
-    def _constant(self, data: TensorLike) -> TensorValue:
-        return self.graph.constant(data, device=_place(data.device) if isinstance(data, torch.Tensor) else None)
-
-    def _call(self, node: fx.Node) -> TensorValue | list[TensorValue]:
-        target = node.target
-        if target is operator.getitem:
-            whole, index = node.args
-            assert isinstance(whole, fx.Node)
-            assert isinstance(index, int)
-            values = self.values[whole]
-            assert isinstance(values, list)
-            return values[index]
-        assert isinstance(target, torch._ops.OpOverload)
-        if target in _SAME:
-            return self._value(node.args[0])
-        result = node.meta["val"]
-        many = isinstance(result, (tuple, list))
-        kinds = [_kind(fake) for fake in (result if many else [result])]
-        args = tuple(self._mapped(argument) for argument in node.args)
-        kwargs = {key: self._mapped(argument) for key, argument in node.kwargs.items()}
-        values = self.graph.record(_op(target), args, kinds, kwargs=kwargs, many=many)
-        return values if many else values[0]
-
-
-def _kind(fake: object) -> TensorType:
-    assert isinstance(fake, FakeTensor)
-    return TensorType(fake.dtype, tuple(fake.shape), _place(fake.device))
-
-
-def _place(device: torch.device) -> DeviceRef:
-    """A device of Weft's that is this one of torch's; others on the same hardware share its memory."""
-    return DeviceRef.CPU(0) if device.type == "cpu" else DeviceRef.GPU(device.index or 0)
-
-
-_SAME = frozenset(
-    {
-        torch.ops.aten._lazy_clone.default,
-        torch.ops.aten.alias.default,
-        torch.ops.aten.detach.default,
-        torch.ops.aten.lift_fresh_copy.default,
-    }
-)
-"""What only protects a value from writes, of which there are none in a graph."""
-
-_ops: dict[torch._ops.OpOverload, Op] = {}
-
-
-def _op(target: torch._ops.OpOverload) -> Op:
-    if target not in _ops:
-        first = target._schema.returns[0].alias_info if target._schema.returns else None
-        kind = Kind.COMPUTE if first is None else Kind.VIEW
-        pure = torch.Tag.nondeterministic_seeded not in target.tags
-        _ops[target] = Op(f"aten.{target.overloadpacket.__name__}", _kernel(target), kind, pure)
-    return _ops[target]
-
-
-def _kernel(target: torch._ops.OpOverload) -> Kernel:
-    """Torch's own function where it is called alike: it starts about a microsecond sooner."""
-    found = getattr(torch, target.overloadpacket.__name__, None)
-    alike = torch.Tag.pointwise in target.tags or target in _CALLED_ALIKE
-    return found if alike and target.namespace == "aten" and callable(found) else target
-
-
-_CALLED_ALIKE = frozenset({torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default})

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, TypeAlias, final
 import torch
 from torch import fx
 
-from weft.graph.device_ref import DeviceRef
-from weft.graph.emitter import Emitter
-from weft.graph.op import Kind, Op
-from weft.graph.types import BufferType, TensorType, torch_dtype
-from weft.graph.values import BufferValue, TensorValue
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.emitter import Emitter
+from weft.graph.recording.op import Kind, Op
+from weft.graph.recording.types import BufferType, TensorType, torch_dtype
+from weft.graph.recording.values import BufferValue, TensorValue
 from weft.runtime.holding import holding
 from weft.sharding.dims import Dim, Shape, piece_size
 from weft.sharding.layout import Layout
@@ -20,7 +20,7 @@ from weft.sharding.mesh import DeviceMesh
 from weft.sharding.types import DistributedBufferType, DistributedTensorType, TensorLayout
 
 if TYPE_CHECKING:
-    from weft.graph.graph import Graph
+    from weft.graph.recording.graph import Graph
 
 __all__ = ["DistributedKind", "DistributedValue", "layout_of", "piece_types", "shard_types"]
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import fx
 
-from weft.graph.device_ref import DeviceRef
-from weft.graph.fusion import fused
-from weft.graph.op import CHAINED, CONSTANT, PART, REBIND, Argument, Call, Kernel, Kind
-from weft.graph.sizes import folded
-from weft.graph.values import Value
+from weft.graph.lowering.fusion import fused
+from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.op import CHAINED, CONSTANT, PART, REBIND, Argument, Kernel, Kind, RecordedCall
+from weft.graph.recording.sizes import folded
+from weft.graph.recording.values import Value
 from weft.runtime.machine import ownership, torch_device
 from weft.runtime.reduction import reduced
 from weft.sharding.dims import Dim
 from weft.sharding.placements import ReduceOp
 
 if TYPE_CHECKING:
-    from weft.graph.graph import Graph
+    from weft.graph.recording.graph import Graph
 
 __all__ = ["Program", "lower"]
 
@@ -111,7 +111,7 @@ class _Lowering:
         self.results: dict[fx.Node, Sequence[fx.Node]] = {}
         self.sizes: dict[str, int | fx.Node] = {}
         self.constants: list[torch.Tensor] = []
-        self.current: Call | None = None
+        self.current: RecordedCall | None = None
         self._place_arguments()
 
     def _place_arguments(self) -> None:
@@ -120,7 +120,7 @@ class _Lowering:
         for name in self.graph.sizes:
             self.sizes[name] = self.fx.placeholder(name)
         for node in self.graph.nodes:
-            call: Call = node.meta["call"]
+            call: RecordedCall = node.meta["call"]
             if call.op is CONSTANT:
                 (data,) = call.args
                 assert isinstance(data, torch.Tensor)
@@ -131,7 +131,7 @@ class _Lowering:
         """Write one recorded operation."""
         if node.op == "placeholder" or node.meta["call"].op is CONSTANT:
             return
-        call: Call = node.meta["call"]
+        call: RecordedCall = node.meta["call"]
         self.current = call
         if call.op is PART:
             whole, index = node.args
@@ -144,7 +144,7 @@ class _Lowering:
             self._keep(node, call, fused(self, call) or self._written(call))
         self.current = None
 
-    def _keep(self, node: fx.Node, call: Call, written: object) -> None:
+    def _keep(self, node: fx.Node, call: RecordedCall, written: object) -> None:
         if call.many:
             assert isinstance(written, tuple)
             self.results[node] = written
@@ -152,12 +152,12 @@ class _Lowering:
             assert isinstance(written, fx.Node)
             self.nodes[node] = written
 
-    def _written(self, call: Call) -> object:
+    def _written(self, call: RecordedCall) -> object:
         if call.op.kind in CHAINED:
             return call.op.kernel(self, *call.args)
         return self._compute(call)
 
-    def _compute(self, call: Call) -> fx.Node | tuple[fx.Node, ...]:
+    def _compute(self, call: RecordedCall) -> fx.Node | tuple[fx.Node, ...]:
         args = tuple(self._argument(argument) for argument in call.args)
         kwargs = {name: self._argument(argument) for name, argument in call.kwargs.items()}
         made = self._write(call.op.kernel, args, kwargs, call.op.kind)

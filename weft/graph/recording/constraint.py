@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
-from weft.graph.sizes import value_of
+from weft.graph.recording.sizes import value_of
 from weft.sharding.dims import Dim
 
 __all__ = ["Constraint"]

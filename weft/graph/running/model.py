@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 import torch
 
 from weft.engine.sharded import wrap
-from weft.graph.codegen import Function
-from weft.graph.distributed import DistributedKind, DistributedValue
-from weft.graph.guard import Guard, ModelInput
+from weft.graph.lowering.codegen import Function
 from weft.graph.passes.aliasing import Sharing
-from weft.graph.sizes import value_of
-from weft.graph.types import TensorType
+from weft.graph.recording.distributed_value import DistributedKind, DistributedValue
+from weft.graph.recording.sizes import value_of
+from weft.graph.recording.types import TensorType
+from weft.graph.running.guard import Guard, ModelInput
 from weft.runtime.lazy_copy import lazy_clone
 from weft.sharding.dims import Shape
 from weft.sharding.layout import Layout
@@ -23,7 +23,7 @@ from weft.sharding.types import TensorLayout
 if TYPE_CHECKING:
     import numpy as np
 
-    from weft.graph.graph import Graph, InputType, OutputValue
+    from weft.graph.recording.graph import Graph, InputType, OutputValue
 
     Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 

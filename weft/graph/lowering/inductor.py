@@ -6,20 +6,30 @@ a call goes straight to the compiled code. Where sizes are names, `torch.compile
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from types import FunctionType
 from typing import final
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from weft.graph.codegen import Function
+from weft.graph.lowering.codegen import Function
 
 __all__ = ["joined"]
 
 
+_MOST = 16
+"""The ways to lie in memory for which a model keeps compiled forms; the oldest goes."""
+
+
 def joined(function: Function, *, static: bool) -> Function:
     """The same function, compiled at its first call; `static` says that its arguments always have the same shapes."""
+    assert isinstance(function, FunctionType)
     dynamic: Function = torch.compile(function, fullgraph=True, dynamic=not static)
+    # Torch keeps what it compiled of a function's code, which keeps the code, until told to let go.
+    let_go = torch._dynamo.reset_code  # type: ignore[attr-defined]  # torch imports it from C
+    weakref.finalize(function, let_go, function.__code__).atexit = False
     return _Static(function, dynamic) if static else dynamic
 
 
@@ -40,6 +50,8 @@ class _Static:
         key = tuple([argument.stride() for argument in arguments])
         compiled = self._compiled.get(key)
         if compiled is None:
+            while len(self._compiled) >= _MOST:
+                self._compiled.pop(next(iter(self._compiled)))
             compiled = self._compiled[key] = self._compile(arguments)
         return compiled(*arguments)
 

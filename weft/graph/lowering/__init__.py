@@ -1,0 +1,1 @@
+"""From a recorded graph to one flat function of plain torch calls."""

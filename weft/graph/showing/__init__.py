@@ -1,0 +1,1 @@
+"""What a graph looks like and what it will cost, before it runs."""

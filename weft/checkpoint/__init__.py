@@ -10,9 +10,11 @@
 (P(('tp', 'dp')), 28.0, 3)
 """
 
+from .background import Saving
 from .errors import CheckpointError
 from .loading import load
 from .saving import save
+from .verifying import Verified, verify
 from .whole import full_state_dict
 
-__all__ = ["CheckpointError", "full_state_dict", "load", "save"]
+__all__ = ["CheckpointError", "Saving", "Verified", "full_state_dict", "load", "save", "verify"]

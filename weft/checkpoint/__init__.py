@@ -11,10 +11,25 @@
 """
 
 from .background import Saving
+from .dcp_writing import save_dcp
 from .errors import CheckpointError
+from .keeper import Keeper
 from .loading import load
+from .pretrained import from_pretrained, save_pretrained
 from .saving import save
 from .verifying import Verified, verify
 from .whole import full_state_dict
 
-__all__ = ["CheckpointError", "Saving", "Verified", "full_state_dict", "load", "save", "verify"]
+__all__ = [
+    "CheckpointError",
+    "Keeper",
+    "Saving",
+    "Verified",
+    "from_pretrained",
+    "full_state_dict",
+    "load",
+    "save",
+    "save_dcp",
+    "save_pretrained",
+    "verify",
+]

@@ -268,8 +268,11 @@ class _Loader:
         parts = self._matched(node, "optimizer", ("state", "param_groups"), path)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         state: dict[str | int, object] = {}
-        for index, entry in children(parts["state"]).items():
-            if not isinstance(index, int) or index >= len(parameters):
+        for key, entry in children(parts["state"]).items():
+            index = (
+                int(key) if isinstance(key, str) and key.isdecimal() else key
+            )  # torch's checkpoints have words for all keys
+            if not isinstance(index, int) or not 0 <= index < len(parameters):
                 raise CheckpointError(
                     f"{self._at(path)} has state for parameter {index} in the checkpoint, but this optimizer has {len(parameters)} parameters: give it the same ones"
                 )

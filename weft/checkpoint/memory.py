@@ -32,7 +32,11 @@ def _at(address: int, x: torch.Tensor) -> memoryview:
     assert x.is_contiguous()
     assert x.device.type == "cpu"
     size = x.numel() * x.itemsize
-    return memoryview((ctypes.c_ubyte * size).from_address(address) if size else b"").cast("B")
+    if not size:
+        return memoryview(b"")
+    lying = (ctypes.c_ubyte * size).from_address(address)
+    lying.kept = x  # type: ignore[attr-defined] # as long as the bytes are seen, the tensor is there
+    return memoryview(lying).cast("B")
 
 
 def host_parts(x: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from pathlib import Path
@@ -30,7 +30,7 @@ from .tree import Node, State, flattened
 from .whole_files import save_file
 from .writing import WrittenFile, replace, sync_folder, write_file
 
-__all__ = ["save"]
+__all__ = ["save", "saved"]
 
 _DATA_FILE = re.compile(r"tensors-[0-9a-f]{8}-([0-9]{5})-[0-9]{5}\.safetensors")
 _FILE_BYTES = 2 << 30
@@ -58,7 +58,13 @@ def save(state: State, path: str | os.PathLike[str], *, wait: bool = True, progr
     >>> saving = weft.checkpoint.save({"model": model, "epoch": 3}, "checkpoint", wait=False)
     >>> saving.wait()
     """
-    where = Path(path)
+    return saved(state, Path(path), wait=wait, progress=progress)
+
+
+def saved(
+    state: State, where: Path, *, wait: bool = True, progress: bool = False, then: Callable[[], None] = lambda: None
+) -> Saving | None:
+    """What `save` does; the first process does `then` when the checkpoint is complete."""
     structure, tensors = flattened(state)
     check_storable(tensors)
     finish_running()
@@ -74,7 +80,7 @@ def save(state: State, path: str | os.PathLike[str], *, wait: bool = True, progr
     plan = _planned(structure, ready, tensors, token)
     if wait:
         with shown("saving", plan.nbytes, progress) as count:
-            _Save(where, token, plan, lock, Together()).run(count)
+            _Save(where, token, plan, lock, Together(), then).run(count)
         return None
     try:
         plan = changed(plan, own=_copied(plan.own))
@@ -82,7 +88,7 @@ def save(state: State, path: str | os.PathLike[str], *, wait: bool = True, progr
         if lock is not None:
             lock.release()
         raise
-    task = _Save(where, token, plan, lock, Notes(where, token))
+    task = _Save(where, token, plan, lock, Notes(where, token), then)
     saving = Saving(where, task.run, Count(plan.nbytes))
     finish_running(saving)
     return saving
@@ -172,8 +178,17 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
 class _Save:
     """What a save does once it is known what is written where."""
 
-    def __init__(self, where: Path, token: str, plan: _Plan, lock: FolderLock | None, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        where: Path,
+        token: str,
+        plan: _Plan,
+        lock: FolderLock | None,
+        exchange: Exchange,
+        then: Callable[[], None],
+    ) -> None:
         self.where, self.token, self.plan, self.lock, self.exchange = where, token, plan, lock, exchange
+        self.then = then
         self.leftovers = list(_leftovers(where))
 
     def run(self, count: Count) -> None:
@@ -188,6 +203,8 @@ class _Save:
             if outcome is not None:
                 raise CheckpointError(outcome) from problem
             _remove(self.leftovers)
+            if self.lock is not None:
+                self.then()
         except BaseException:
             self._take_back()
             raise

@@ -12,14 +12,13 @@ import weft
 from weft import P
 from weft.checkpoint.checksums import checksum
 
-MESH = weft.make_mesh({"dp": 2, "tp": 3})
-
 
 def saved(folder: Path, value: int = 0) -> dict[str, object]:
     """A small checkpoint of several dtypes and layouts; the state that it holds."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 3})
     torch.manual_seed(value)
     state = {
-        "x": weft.shard(torch.randn(6, 4), MESH, P("tp", "dp")),
+        "x": weft.shard(torch.randn(6, 4), mesh, P("tp", "dp")),
         "y": {"half": torch.randn(5).bfloat16(), "count": torch.arange(7) + value},
         "step": value,
         "names": ["a", ("b", None, 1.5)],

@@ -142,7 +142,7 @@ def test_two_savers_do_not_meet(tmp_path: Path) -> None:
 def test_a_load_while_a_save_replaces_it_finds_one_of_the_two(tmp_path: Path) -> None:
     save({"x": torch.full((1000,), 0)}, tmp_path)
     stop = threading.Event()
-    problems: list[BaseException] = []
+    problems: list[CheckpointError] = []
 
     def saver() -> None:
         value = 0
@@ -150,7 +150,7 @@ def test_a_load_while_a_save_replaces_it_finds_one_of_the_two(tmp_path: Path) ->
             while not stop.is_set():
                 value += 1
                 save({"x": torch.full((1000,), value)}, tmp_path)
-        except BaseException as error:
+        except CheckpointError as error:
             problems.append(error)
 
     thread = threading.Thread(target=saver)

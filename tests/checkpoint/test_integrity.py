@@ -16,10 +16,12 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
 import weft
-from tests.checkpoint.damage import MESH, bits, data_file, flipped, forged, saved
+from tests.checkpoint.damage import bits, data_file, flipped, forged, saved
 from weft import P
 from weft.checkpoint import CheckpointError, load, verify
 from weft.runtime import machine
+
+MESH = weft.make_mesh({"dp": 2, "tp": 3})
 
 
 def test_a_sound_checkpoint_is_found_sound(tmp_path: Path, memory: str) -> None:

@@ -16,6 +16,7 @@ from .errors import CheckpointError
 from .keeper import Keeper
 from .loading import load
 from .pretrained import from_pretrained, save_pretrained
+from .recovering import recover
 from .saving import save
 from .verifying import Verified, verify
 from .whole import full_state_dict
@@ -28,6 +29,7 @@ __all__ = [
     "from_pretrained",
     "full_state_dict",
     "load",
+    "recover",
     "save",
     "save_dcp",
     "save_pretrained",

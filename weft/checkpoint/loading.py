@@ -22,7 +22,7 @@ from .progress import shown
 from .reading import Reader
 from .tree import Node, State, Stateful, children, unflattened
 
-__all__ = ["load"]
+__all__ = ["load", "planned"]
 
 _TRIES = 20
 _PAUSE = 0.05
@@ -56,14 +56,14 @@ def load(
     where = Path(path)
     for left in reversed(range(_TRIES)):
         reader = Reader(where, index_at(where), verify)
-        state = _planned(reader, like, strict, cast)
+        state = planned(reader, like, strict, cast)
         if _read_together(reader, progress, last=not left):
             return state
         time.sleep(_PAUSE)  # a save is replacing the checkpoint
     raise AssertionError("the last try reads or raises")
 
 
-def _planned(reader: Reader, like: State, strict: bool, cast: bool) -> State:
+def planned(reader: Reader, like: State, strict: bool, cast: bool) -> State:
     """The state that will be there when the reader has read; nothing is changed before."""
     if like is None:
         return unflattened(reader.index.structure, reader.whole)

@@ -92,6 +92,11 @@ class Reader:
         """Something is to be done when all is read."""
         self._then.append(act)
 
+    def wanted(self) -> Iterator[tuple[SavedShard, Box, torch.Tensor]]:
+        """All that is wanted: which part of which shard, and where it goes."""
+        for want in self._wanted:
+            yield want.shard, want.inner, want.target
+
     def finish(self) -> None:
         """Does what is to be done when all is read."""
         for act in self._then:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from ..runtime.process_group import world
 from ..sharding.mesh import DeviceMesh
 from .background import finish_running
 from .loading import load
+from .opening import index_at
 from .shares import check_storable, settled
 from .tree import flattened
 from .whole_files import save_files
@@ -65,9 +66,33 @@ def from_pretrained(
     with torch.device("meta"):
         model = kind(config)
     model.to(dtype or (said if isinstance(said, torch.dtype) else torch.get_default_dtype()))
-    shard_module(model, mesh, patterns, init=getattr(model, "_init_weights", None))
+    shard_module(model, mesh, patterns, init=_init_of_the_rest(model, where))
     load(where, model, cast=True, verify=verify, progress=progress)
     return model.eval()
+
+
+def _init_of_the_rest(model: torch.nn.Module, where: Path) -> Callable[[torch.nn.Module], None]:
+    """What fills the modules that are not all in the files; the others would be made whole, and be overwritten."""
+    there = index_at(where).tensors
+    known = {id(x) for name, x in model.state_dict(keep_vars=True).items() if name in there}
+    rest = {
+        id(module)
+        for module in model.modules()
+        if not known.issuperset(map(id, (*module.parameters(recurse=False), *module.buffers(recurse=False))))
+    }
+    fill: Callable[[torch.nn.Module], object] = getattr(model, "_init_weights", _reset)
+
+    def init(module: torch.nn.Module) -> None:
+        if id(module) in rest:
+            fill(module)
+
+    return init
+
+
+def _reset(module: torch.nn.Module) -> None:
+    reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
+    if reset is not None:
+        reset()
 
 
 def save_pretrained(model: torch.nn.Module, path: str | os.PathLike[str], *, max_file_bytes: int = _FILE_BYTES) -> None:

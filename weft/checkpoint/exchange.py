@@ -16,7 +16,6 @@ from typing import Protocol
 from ..runtime.process_group import world
 from ..runtime.process_group.agreement import gathered
 from .errors import CheckpointError
-from .writing import replace
 
 __all__ = ["NOTES", "Exchange", "Notes", "Together"]
 
@@ -50,7 +49,10 @@ class Together:
 
 
 class Notes:
-    """The processes leave notes in a folder; each is renamed into place, so that nobody reads half of one."""
+    """The processes leave notes in a folder; each is renamed into place, so that nobody reads half of one.
+
+    Whoever has read how it ended says so, and the last of them removes the folder: it is there for as long as anybody writes.
+    """
 
     def __init__(self, path: Path, token: str) -> None:
         here = world.current()
@@ -87,7 +89,9 @@ class Notes:
 
     def _leave(self, name: str, content: object) -> None:
         self._folder.mkdir(exist_ok=True)
-        replace(self._folder / name, json.dumps(content).encode(), str(self._process))
+        temporary = self._folder / f".{name}"
+        temporary.write_bytes(json.dumps(content).encode())
+        temporary.replace(self._folder / name)
 
     def _found(self, name: str) -> object:
         started, pause = time.monotonic(), 0.002

@@ -10,6 +10,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
+from functools import cache
+from itertools import count as count_up
 from pathlib import Path
 from typing import Literal, cast, overload
 
@@ -76,11 +78,14 @@ def saved(
             )
         save_file(state, tensors, ready, where)
         return None
-    token, lock = _begun(where)
+    token = _new_token()
+    lock, refusal = _locked(where)
+    if refusal is not None and world.current().count == 1:
+        raise refusal
     plan = _planned(structure, ready, tensors, token)
     if wait:
         with shown("saving", plan.nbytes, progress) as count:
-            _Save(where, token, plan, lock, Together(), then).run(count)
+            _Save(where, token, plan, lock, refusal, Together(), then).run(count)
         return None
     try:
         plan = changed(plan, own=_copied(plan.own))
@@ -88,30 +93,43 @@ def saved(
         if lock is not None:
             lock.release()
         raise
-    task = _Save(where, token, plan, lock, Notes(where, token), then)
+    task = _Save(where, token, plan, lock, refusal, Notes(where, token), then)
     saving = Saving(where, task.run, Count(plan.nbytes))
     finish_running(saving)
     return saving
 
 
-def _begun(where: Path) -> tuple[str, FolderLock | None]:
-    """A word that no earlier save has used, and the first process's lock on the folder; raises for all what stops one."""
-    lock, token, problem = None, "", None
-    if world.current().process == 0:
-        token = uuid.uuid4().hex[:8]
-        try:
-            if where.is_file():
-                raise CheckpointError(
-                    f"{str(where)!r} is a file: a checkpoint is a directory, or a path that ends in '.safetensors'"
-                )
-            where.mkdir(parents=True, exist_ok=True)
-            lock = FolderLock(where)
-        except (CheckpointError, OSError) as error:
-            problem = str(error) if isinstance(error, CheckpointError) else f"cannot save to {str(where)!r}: {error}"
-    (token, problem), *_ = cast("list[tuple[str, str | None]]", gathered([token, problem], "save"))
-    if problem is not None:
-        raise CheckpointError(problem)
-    return token, lock
+def _new_token() -> str:
+    """A word that no earlier save has used. Processes agree on their first, and count from there."""
+    here = world.current()
+    if here.count == 1:
+        return uuid.uuid4().hex[:8]
+    return f"{(_first_token(here.number) + next(_saves)) % (1 << 32):08x}"
+
+
+_saves = count_up()
+
+
+@cache
+def _first_token(_: int) -> int:
+    return int(str(gathered(uuid.uuid4().hex[:8], "save")[0]), 16)
+
+
+def _locked(where: Path) -> tuple[FolderLock | None, CheckpointError | None]:
+    """The first process's lock on the folder, or why it cannot have it; the other processes will hear."""
+    try:
+        if where.is_file():
+            raise CheckpointError(
+                f"{str(where)!r} is a file: a checkpoint is a directory, or a path that ends in '.safetensors'"
+            )
+        where.mkdir(parents=True, exist_ok=True)
+        return (FolderLock(where) if world.current().process == 0 else None), None
+    except CheckpointError as error:
+        return None, error
+    except OSError as error:
+        refusal = CheckpointError(f"cannot save to {str(where)!r}: {error}")
+        refusal.__cause__ = error
+        return None, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,19 +202,22 @@ class _Save:
         token: str,
         plan: _Plan,
         lock: FolderLock | None,
+        refusal: CheckpointError | None,
         exchange: Exchange,
         then: Callable[[], None],
     ) -> None:
         self.where, self.token, self.plan, self.lock, self.exchange = where, token, plan, lock, exchange
-        self.then = then
-        self.leftovers = list(_leftovers(where))
+        self.then, self.refusal = then, refusal
+        self.leftovers = [] if refusal is not None else list(_leftovers(where))
 
     def run(self, count: Count) -> None:
         """Writes, tells the others, and makes it a checkpoint; raises in all processes what went wrong in one."""
         try:
-            problem: OSError | None = None
+            problem: Exception | None = self.refusal
+            report: object = None if problem is None else [str(problem)]
             try:
-                report: object = {name: _said(file) for name, file in self._write(count).items()}
+                if problem is None:
+                    report = {name: _said(file) for name, file in self._write(count).items()}
             except OSError as error:
                 problem, report = error, str(error)
             outcome = self.exchange.outcome(self._published(self.exchange.reports(report)))
@@ -231,6 +252,8 @@ class _Save:
         if world.current().process != 0:
             return None
         for process, report in enumerate(reports):
+            if isinstance(report, list):
+                return str(report[0])
             if isinstance(report, str):
                 return f"cannot save to {str(self.where)!r}, process {process} could not write its files: {report}. The old checkpoint stays"
         try:

@@ -79,7 +79,7 @@ class _Stream:
     """A file that is written from its beginning to its end, with a thread that sends it to the disk meanwhile."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), _mode(path))
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), _mode(path))
         self._new = 0
         self._syncer: threading.Thread | None = None
         self._error: OSError | None = None

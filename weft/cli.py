@@ -22,7 +22,11 @@ from .sharding.placements import ReduceOp
 __all__ = ["main"]
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
-    {"bench": "weft.inspect.bench:bench", "doctor": "weft.inspect.doctor:doctor"}
+    {
+        "bench": "weft.inspect.bench:bench",
+        "checkpoint": "weft.checkpoint.command:checkpoint",
+        "doctor": "weft.inspect.doctor:doctor",
+    }
 )
 """Commands that live elsewhere and are imported when they are asked for: name to `module:attribute`."""
 

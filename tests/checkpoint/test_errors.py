@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import torch
 
 import weft
 from weft import P
-from weft.checkpoint import CheckpointError, saving
+from weft.checkpoint import CheckpointError, saving, whole_files, writing
 
 MESH = weft.make_mesh({"tp": 2})
 
@@ -80,23 +82,15 @@ def test_a_truncated_file(tmp_path: Path, keep: int) -> None:
     weft.checkpoint.save(linear(), tmp_path)
     file = next(tmp_path.glob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match="is damaged or no safetensors file"):
+    with pytest.raises(CheckpointError, match=f"is damaged, it has {keep} bytes, but"):
         weft.checkpoint.load(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "weft checkpoint 1"}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "weft checkpoint 2"}'])
 def test_a_damaged_index(tmp_path: Path, text: str) -> None:
     weft.checkpoint.save(linear(), tmp_path)
     (tmp_path / "index.json").write_text(text)
     with pytest.raises(CheckpointError, match="is damaged"):
-        weft.checkpoint.load(tmp_path)
-
-
-def test_an_index_that_lacks_a_shard(tmp_path: Path) -> None:
-    weft.checkpoint.save({"x": torch.ones(4, 4)}, tmp_path)
-    index = tmp_path / "index.json"
-    index.write_text(re.sub(r'"shards": \[.*?\n   \]', '"shards": []', index.read_text(), flags=re.S))
-    with pytest.raises(CheckpointError, match="shards hold 0 of 16 elements"):
         weft.checkpoint.load(tmp_path)
 
 
@@ -127,21 +121,51 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         weft.checkpoint.save(linear(), tmp_path / "file")
 
 
-@pytest.mark.parametrize("breaks", ["save_file", "_replace"])
+class Broken:
+    """Stands for the system's calls; one of them says that the disk is full, from some call on."""
+
+    def __init__(self, call: str, after: int) -> None:
+        self.call, self.after = call, after
+
+    def __getattr__(self, name: str):
+        found = getattr(os, name)
+        if name != self.call:
+            return found
+
+        def broken(*arguments, **options):
+            self.after -= 1
+            if self.after < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return found(*arguments, **options)
+
+        return broken
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+@pytest.mark.parametrize("breaks", ["write", "pwrite", "fsync"])
 @pytest.mark.parametrize("path", ["folder", "model.safetensors"])
-def test_a_failed_save_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch, breaks: str, path: str) -> None:
+def test_a_failed_save_leaves_the_old_checkpoint(
+    tmp_path: Path, monkeypatch, breaks: str, path: str, after: int
+) -> None:
     old, new = {"x": torch.zeros(3)}, {"x": torch.ones(3)}
     weft.checkpoint.save(old, tmp_path / path)
-
-    def fail(*args, **kwargs):
-        raise OSError("no space left on device")
-
+    before = sorted(file.name for file in tmp_path.rglob("*"))
     with monkeypatch.context() as patched:
-        patched.setattr(saving, breaks, fail)
-        if path == "folder" or breaks == "save_file":
-            with pytest.raises(OSError, match="no space"):
-                weft.checkpoint.save(new, tmp_path / path)
-    assert torch.equal(weft.checkpoint.load(tmp_path / path)["x"], old["x"])
+        system = Broken(breaks, after)
+        patched.setattr(writing, "os", system)
+        patched.setattr(whole_files, "os", system)
+        failed = False
+        try:
+            weft.checkpoint.save(new, tmp_path / path)
+        except CheckpointError as error:
+            assert "No space left on device" in str(error)
+            failed = True
+    there = weft.checkpoint.load(tmp_path / path)["x"]
+    assert failed or system.after >= 0
+    assert torch.equal(there, new["x"]) or failed
+    if not torch.equal(there, new["x"]):  # else it was in place, and only the last sync failed
+        assert torch.equal(there, old["x"])
+        assert sorted(file.name for file in tmp_path.rglob("*")) == before
     weft.checkpoint.save(new, tmp_path / path)
     assert torch.equal(weft.checkpoint.load(tmp_path / path)["x"], new["x"])
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import weft
+from tests.multiprocess.launching import Processes
 from weft import P
 
 hf = pytest.importorskip("transformers", reason="needs transformers: make test-models")
@@ -26,6 +27,8 @@ PATTERNS = {
     "*down_proj.weight": P(None, ("tp", "dp")),
     "*down_proj.base_layer.weight": P(None, ("tp", "dp")),
 }
+
+PRETRAINED = {"*embed_tokens.weight": P(None, "tp"), "*q_proj.weight": P("tp"), "*up_proj.weight": P("tp")}
 
 pytestmark = pytest.mark.usefixtures("memory")
 
@@ -78,6 +81,37 @@ def test_a_pretrained_model_loads_into_a_sharded_one(tied: bool, size: str, tmp_
     found = weft.checkpoint.full_state_dict(model)
     assert same(found, {name: x.float() for name, x in source.state_dict().items()})
     assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_pretrained_models_come_and_go_in_any_layout(tied: bool, tmp_path: Path) -> None:
+    source = llama(tied)
+    source.save_pretrained(tmp_path / "plain", max_shard_size="4KB")
+    model = weft.checkpoint.from_pretrained(hf.LlamaForCausalLM, tmp_path / "plain", MESH, PRETRAINED)
+    assert model.model.layers[0].mlp.up_proj.weight.mapping.spec == P("tp")
+    assert same(weft.checkpoint.full_state_dict(model), source.state_dict())
+    assert torch.allclose(model(words()).logits.full_tensor(), source.eval()(words()).logits)
+    weft.checkpoint.save_pretrained(model, tmp_path / "sharded", max_file_bytes=4000)
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 1
+    assert same(read(tmp_path / "sharded"), read(tmp_path / "plain"))
+    again = hf.LlamaForCausalLM.from_pretrained(tmp_path / "sharded", dtype=torch.float64)
+    assert same(again.state_dict(), source.state_dict())
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(300)
+def test_four_processes_read_a_model_of_which_none_holds_a_whole_tensor(tmp_path: Path) -> None:
+    source = llama(False, torch.float32).eval()
+    source.save_pretrained(tmp_path / "llama", max_shard_size="8KB")
+    assert len(list((tmp_path / "llama").glob("*.safetensors"))) > 3
+    with Processes([str(Path(__file__).with_name("pretrained.py")), str(tmp_path / "llama")], 4, fresh=True) as started:
+        ended = started.wait(280)
+    assert [each.status for each in ended] == [0] * 4, ended[0].err
+    (said,) = {each.out for each in ended}
+    expected = round(source(torch.arange(6)[None]).logits.double().sum().item(), 4)
+    assert said.splitlines()[0] == "True True"
+    assert float(said.splitlines()[1]) == pytest.approx(expected, abs=1e-3)
+    assert same(read(tmp_path / "llama-again"), read(tmp_path / "llama"))
 
 
 ADAPTERS = {

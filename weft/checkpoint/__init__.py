@@ -10,9 +10,28 @@
 (P(('tp', 'dp')), 28.0, 3)
 """
 
+from .background import Saving
+from .dcp_writing import save_dcp
 from .errors import CheckpointError
+from .keeper import Keeper
 from .loading import load
+from .pretrained import from_pretrained, save_pretrained
+from .recovering import recover
 from .saving import save
+from .verifying import Verified, verify
 from .whole import full_state_dict
 
-__all__ = ["CheckpointError", "full_state_dict", "load", "save"]
+__all__ = [
+    "CheckpointError",
+    "Keeper",
+    "Saving",
+    "Verified",
+    "from_pretrained",
+    "full_state_dict",
+    "load",
+    "recover",
+    "save",
+    "save_dcp",
+    "save_pretrained",
+    "verify",
+]

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import os
+import time
+import typing
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
-from typing import cast
 
 import torch
 
 from ..nn.patterns import Patterns
+from ..runtime.processes.agreement.values import gathered
 from ..sharding.mapping import DeviceMapping, named_mapping
 from ..tensor.tensor import Tensor
 from .errors import CheckpointError
+from .opening import index_at
+from .progress import shown
 from .reading import Reader
-from .tree import Node, State, unflattened
+from .tree import Node, State, Stateful, children, unflattened
 
-__all__ = ["load"]
+__all__ = ["load", "planned"]
+
+_TRIES = 20
+_PAUSE = 0.05
+"""Seconds before a checkpoint that a save has just replaced is opened again."""
 
 
-def load(path: str | os.PathLike[str], like: State = None, *, strict: bool = True, cast: bool = False) -> State:
+def load(
+    path: str | os.PathLike[str],
+    like: State = None,
+    *,
+    strict: bool = True,
+    cast: bool = False,
+    verify: bool = True,
+    progress: bool = False,
+) -> State:
     """Loads a checkpoint in the layouts that `like` says, whatever layouts it was saved in.
 
-    `like` has the structure of the saved state. A module or an optimizer in it is filled in place; where it has a tensor
-    or a mapping, the result has the saved tensor in that layout; anything else stands for the saved value as it is, with
-    tensors whole. Instead of a structure it may be one mapping for all tensors, or a dict of name patterns and mappings.
-    `strict=False` leaves unread what `like` does not mention; `cast=True` brings floating-point tensors to the dtype that
-    they have in `like`. A tied parameter needs one of its names there. Every process calls this and reads what it holds.
+    `like` has the structure of the saved state. What has a state of its own in it (modules, optimizers, schedulers) is
+    filled in place; where it has a tensor or a mapping, the result has the saved tensor in that layout; anything else
+    stands for the saved value as it is, with tensors whole. Instead of a structure it may be one mapping for all tensors,
+    or a dict of name patterns and mappings. `strict=False` leaves unread what `like` does not mention; `cast=True` brings
+    floating-point tensors to the dtype that they have in `like`. A tied parameter needs one of its names there. What is
+    read is checked against the checksums of `save`, unless `verify=False`. Every process calls this and reads what it holds.
 
     >>> import torch, weft
     >>> mesh = weft.make_mesh({"tp": 4})
@@ -35,14 +53,88 @@ def load(path: str | os.PathLike[str], like: State = None, *, strict: bool = Tru
     >>> model = weft.nn.shard_module(torch.nn.Linear(8, 8), mesh, {"weight": weft.P("tp", None)})
     >>> model = weft.checkpoint.load("checkpoint", model)
     """
-    with Reader(Path(path)) as reader:
-        if like is None:
-            return unflattened(reader.index.structure, reader.read)
-        if isinstance(like, DeviceMapping):
-            return unflattened(reader.index.structure, lambda name: reader.read_laid(name, like))
-        if _are_patterns(like, reader):
-            return _by_pattern(reader, like)
-        return _Loader(reader, strict, cast).filled(reader.index.structure, like, ())
+    where = Path(path)
+    for left in reversed(range(_TRIES)):
+        reader = Reader(where, index_at(where), verify)
+        state = planned(reader, like, strict, cast)
+        if _read_together(reader, progress, last=not left):
+            return state
+        time.sleep(_PAUSE)  # a save is replacing the checkpoint
+    raise AssertionError("the last try reads or raises")
+
+
+def planned(reader: Reader, like: State, strict: bool, cast: bool) -> State:
+    """The state that will be there when the reader has read; nothing is changed before."""
+    if like is None:
+        return unflattened(reader.index.structure, reader.whole)
+    if isinstance(like, DeviceMapping):
+        return unflattened(reader.index.structure, lambda name: reader.laid(name, like))
+    if _are_patterns(like, reader):
+        return _by_pattern(reader, like)
+    return _Loader(reader, strict, cast).filled(reader.index.structure, like, ())
+
+
+def _read_together(reader: Reader, progress: bool, last: bool) -> bool:
+    """Reads what is wanted; False if a save has replaced the checkpoint meanwhile, in the eyes of any process."""
+    problem: CheckpointError | None = None
+    with ExitStack() as stack:
+        try:
+            read = stack.enter_context(reader.opened())
+        except CheckpointError as error:
+            problem = error
+        if not _all_same(reader, problem, last):
+            return False
+        if problem is not None:
+            raise problem
+        with shown("loading", reader.nbytes, progress) as count:
+            try:
+                read(count)
+            except CheckpointError as error:
+                problem = error
+    _raise_together(reader, problem)
+    reader.finish()
+    return True
+
+
+def _all_same(reader: Reader, problem: CheckpointError | None, last: bool) -> bool:
+    """Whether every process has opened the same checkpoint; raises for all what any process cannot open."""
+    mine = [reader.index.checksum, problem and str(problem)]
+    every = [tuple(each) for each in _from_all(reader, mine) if isinstance(each, list)]
+    problems = [str(text) for _, text in every if text is not None]
+    changed = len({index for index, _ in every}) > 1 or (bool(problems) and not last and _has_changed(reader))
+    if changed and not last:
+        return False
+    if problems and problem is None:
+        raise CheckpointError(problems[0])
+    if changed and not problems:
+        raise CheckpointError(
+            f"the processes find different checkpoints at {str(reader.path)!r}: it is being replaced again and again, or their folders are not one"
+        )
+    return True
+
+
+def _has_changed(reader: Reader) -> bool:
+    """Whether another checkpoint stands where one was opened, in the eyes of any process."""
+    try:
+        changed = index_at(reader.path).checksum != reader.index.checksum
+    except CheckpointError:
+        changed = True
+    return any(_from_all(reader, changed))
+
+
+def _from_all(reader: Reader, value: object) -> list[object]:
+    """What each process says, where the tensors are spread over several; all of them load then."""
+    return gathered(value, "load") if reader.spans_processes else [value]
+
+
+def _raise_together(reader: Reader, problem: CheckpointError | None) -> None:
+    """Raises in every process what is wrong for one."""
+    every = _from_all(reader, problem and str(problem))
+    if problem is not None:
+        raise problem
+    for process, text in enumerate(every):
+        if text is not None:
+            raise CheckpointError(f"process {process} could not load: {text}")
 
 
 def _are_patterns(like: State, reader: Reader) -> bool:
@@ -53,14 +145,14 @@ def _are_patterns(like: State, reader: Reader) -> bool:
         or not all(isinstance(value, DeviceMapping) for value in like.values())
     ):
         return False
-    return not set(like) & set(_children(reader.index.structure))
+    return not set(like) & set(children(reader.index.structure))
 
 
 def _by_pattern(reader: Reader, like: State) -> State:
-    mappings = cast("Mapping[str, DeviceMapping]", like)
+    mappings = typing.cast("Mapping[str, DeviceMapping]", like)
     patterns = Patterns(next(iter(mappings.values())).mesh, mappings)
     patterns.check_used(reader.index.tensors, f"tensor of the checkpoint {str(reader.path)!r}")
-    return unflattened(reader.index.structure, lambda name: reader.read_laid(name, patterns.mapping(name)))
+    return unflattened(reader.index.structure, lambda name: reader.laid(name, patterns.mapping(name)))
 
 
 class _Loader:
@@ -77,6 +169,10 @@ class _Loader:
         if isinstance(like, torch.optim.Optimizer):
             self._fill_optimizer(node, like, path)
             return like
+        if isinstance(like, Stateful):
+            state = self.filled(node, None, path)
+            self.reader.then(lambda: like.load_state_dict(typing.cast("dict[str, object]", state)))
+            return like
         if isinstance(like, (torch.Tensor, DeviceMapping)):
             return self._tensor(node, like, path)
         if isinstance(like, Mapping):
@@ -85,13 +181,13 @@ class _Loader:
         if isinstance(like, (list, tuple)):
             saved = self._matched(node, "list", range(len(like)), path)
             return type(like)(self.filled(saved[i], item, (*path, str(i))) for i, item in enumerate(like))
-        return unflattened(node, self.reader.read)
+        return unflattened(node, self.reader.whole)
 
     def _matched(
         self, node: Node, what: str, wanted: Iterable[str | int], path: tuple[str, ...]
     ) -> dict[str | int, Node]:
         """The children of a node, which must be those that are wanted."""
-        saved = _children(node)
+        saved = children(node)
         wanted = list(wanted)
         if not saved and wanted:
             raise CheckpointError(
@@ -110,14 +206,27 @@ class _Loader:
         return saved
 
     def _tensor(self, node: Node, like: torch.Tensor | DeviceMapping, path: tuple[str, ...]) -> torch.Tensor:
+        if isinstance(like, DeviceMapping):
+            return self.reader.laid(self._name(node, path), like)
+        name = self._checked(node, like, path)
+        if isinstance(like, Tensor):
+            mapping = like.mapping if not like._layout.pending else _resolved(like)
+            return self.reader.laid(name, mapping, like.dtype)
+        target = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        self.reader.want(name, target)
+        return target
+
+    def _name(self, node: Node, path: tuple[str, ...]) -> str:
         if "tensor" not in node:
             raise CheckpointError(
                 f"{self._at(path)} is no tensor in the checkpoint, but {next(iter(node))} {next(iter(node.values()))!r}"
             )
-        name = cast(str, node["tensor"])
+        return typing.cast(str, node["tensor"])
+
+    def _checked(self, node: Node, like: torch.Tensor, path: tuple[str, ...]) -> str:
+        """The name of the saved tensor, which must fit a tensor."""
+        name = self._name(node, path)
         saved = self.reader.index.tensors[name]
-        if isinstance(like, DeviceMapping):
-            return self.reader.read_laid(name, like)
         if saved.shape != tuple(like.shape):
             raise CheckpointError(
                 f"{self._at(path)} has shape {saved.shape} in the checkpoint, but {tuple(like.shape)} here: load it into a model of the saved size"
@@ -127,14 +236,11 @@ class _Loader:
             if saved.dtype.is_floating_point and like.is_floating_point():
                 fix = f"pass cast=True to convert it, or convert the model first (model.to({saved.dtype}))"
             raise CheckpointError(f"{self._at(path)} is {saved.dtype} in the checkpoint, but {like.dtype} here: {fix}")
-        if isinstance(like, Tensor):
-            mapping = like.mapping if not like._layout.pending else _resolved(like)
-            return self.reader.read_laid(name, mapping, like.dtype)
-        return self.reader.read(name).to(like.device, like.dtype)
+        return name
 
     def _fill_module(self, node: Node, module: torch.nn.Module, path: tuple[str, ...]) -> None:
         state = module.state_dict(keep_vars=True)
-        named = _children(node)
+        named = children(node)
         there = {id(target) for name, target in state.items() if name in named}
         # Files of other libraries have one of the names of a tied parameter.
         state = {name: x for name, x in state.items() if name in named or id(x) not in there}
@@ -149,68 +255,55 @@ class _Loader:
                 raise CheckpointError(
                     f"{self._at(where)} is on the meta device and can hold nothing: use weft.nn.shard_module(module, mesh, patterns) first"
                 )
-            _overwrite(target, self._tensor(saved[name], target, where))
+            if isinstance(target, Tensor) and target._layout.pending:
+                raise CheckpointError(
+                    f"{self._at(where)} has a pending reduction and cannot be loaded into: all_reduce it first"
+                )
+            self.reader.into(self._checked(saved[name], target, where), target)
         if others:
-            module.load_state_dict(others, strict=False)
+            self.reader.then(lambda: module.load_state_dict(others, strict=False))
 
     def _fill_optimizer(self, node: Node, optimizer: torch.optim.Optimizer, path: tuple[str, ...]) -> None:
         """State that has a parameter's shape takes its layout; the rest (step counts) is plain."""
         parts = self._matched(node, "optimizer", ("state", "param_groups"), path)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         state: dict[str | int, object] = {}
-        for index, entry in _children(parts["state"]).items():
-            if not isinstance(index, int) or index >= len(parameters):
+        for key, entry in children(parts["state"]).items():
+            index = (
+                int(key) if isinstance(key, str) and key.isdecimal() else key
+            )  # torch's checkpoints have words for all keys
+            if not isinstance(index, int) or not 0 <= index < len(parameters):
                 raise CheckpointError(
                     f"{self._at(path)} has state for parameter {index} in the checkpoint, but this optimizer has {len(parameters)} parameters: give it the same ones"
                 )
             state[index] = {
                 key: self._moment(item, parameters[index], (*path, "state", str(index), str(key)))
-                for key, item in _children(entry).items()
+                for key, item in children(entry).items()
             }
-        groups = unflattened(parts["param_groups"], self.reader.read)
-        try:
-            optimizer.load_state_dict({"state": state, "param_groups": groups})
-        except ValueError as error:
-            raise CheckpointError(f"{self._at(path)} does not fit this optimizer: {error}") from error
+        groups = unflattened(parts["param_groups"], self.reader.whole)
+
+        def fill() -> None:
+            try:
+                optimizer.load_state_dict({"state": state, "param_groups": groups})
+            except ValueError as error:
+                raise CheckpointError(f"{self._at(path)} does not fit this optimizer: {error}") from error
+
+        self.reader.then(fill)
 
     def _moment(self, node: Node, parameter: torch.Tensor, path: tuple[str, ...]) -> State:
         name = node.get("tensor")
         if not isinstance(name, str):
             return self.filled(node, None, path)
         if isinstance(parameter, Tensor) and self.reader.index.tensors[name].shape == tuple(parameter.shape):
-            return self.reader.read_laid(name, parameter.mapping)
-        return self.reader.read(name)
+            return self.reader.laid(name, parameter.mapping)
+        return self.reader.whole(name)
 
     def _at(self, path: tuple[str, ...]) -> str:
         return repr(".".join(path)) if path else "the state"
 
 
-def _overwrite(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes a value of the same layout into a tensor, shard by shard."""
-    if isinstance(target, Tensor) and target._layout.pending:
-        raise CheckpointError("a parameter with a pending reduction cannot be loaded into: all_reduce it first")
-    pairs = (
-        zip(target._value.pieces, cast(Tensor, value)._value.pieces, strict=True)
-        if isinstance(target, Tensor)
-        else [(target, value)]
-    )
-    with torch.no_grad():
-        for held, new in pairs:
-            held.detach().copy_(new)
-
-
 def _resolved(x: Tensor) -> DeviceMapping:
     return named_mapping(x._layout.resolved)
-
-
-def _children(node: Node) -> dict[str | int, Node]:
-    """What stands under a node, by key; nothing for a leaf."""
-    ((kind, content),) = node.items()
-    if kind == "dict":
-        return dict(cast("list[tuple[str | int, Node]]", content))
-    if kind in ("list", "tuple"):
-        return dict(enumerate(cast("list[Node]", content)))
-    return {}
 
 
 def _listed(keys: Iterable[str | int]) -> str:

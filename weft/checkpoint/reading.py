@@ -1,160 +1,346 @@
-"""`Reader`: reads any box of any saved tensor, and only that, from the files it lies in."""
+"""`Reader`: fills tensors with boxes of what a checkpoint holds; it reads what it needs, checks it, and nothing else."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import errno
+import math
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from ..engine.sharded import wrap
+from ..engine.views.copy_views import current
 from ..runtime.holding import holding, slices
+from ..runtime.machine import residence
 from ..sharding.geometry import Box, box_shape, within
-from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
-from ..tensor.tensor import Tensor, public
+from ..tensor.tensor import Tensor
+from .boxes import common
+from .checksums import BLOCK, DIGITS, checksum
 from .errors import CheckpointError
-from .index import INDEX, Index, SavedShard, SavedTensor
-from .tree import flat_dict
+from .head import HeadError, Kept, kept_in
+from .index import Index, SavedShard, SavedTensor
+from .memory import BUCKET, writable_bytes
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "open_file", "read_at"]
 
-_PUBLIC_INDEX = "*.safetensors.index.json"
-"""How other libraries list the files of a model that does not fit into one."""
-
-_DTYPES = {
-    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
-    "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
-    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
-}  # fmt: skip
-
-
-class _Slice(Protocol):
-    def get_shape(self) -> list[int]: ...
-    def get_dtype(self) -> str: ...
-    def __getitem__(self, where: tuple[slice, ...]) -> torch.Tensor: ...
-
-
-class _File(Protocol):
-    def keys(self) -> list[str]: ...
-    def get_tensor(self, name: str) -> torch.Tensor: ...
-    def get_slice(self, name: str) -> _Slice: ...
+_WORKERS = min(4, os.cpu_count() or 1)
+Check = Callable[[SavedTensor, SavedShard, Callable[[int], None]], None]
 
 
 class Reader:
-    """An open checkpoint: a directory that `save` wrote, or plain safetensors files from anywhere."""
+    """A checkpoint that is about to be read: first all is said that is wanted, then all of it is read."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._files: dict[str, _File] = {}
-        self.index = self._index()
+    def __init__(self, path: Path, index: Index, verify: bool = True) -> None:
+        self.path, self.index, self.verify = path, index, verify
+        self.spans_processes = False
+        """Whether any tensor that is wanted lies on devices of several processes."""
+        self._wanted: list[_Want] = []
+        self._then: list[Callable[[], object]] = []
 
-    def __enter__(self) -> Reader:
-        return self
+    @property
+    def nbytes(self) -> int:
+        """How many bytes are wanted."""
+        return sum(want.target.numel() * want.saved.dtype.itemsize for want in self._wanted)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.clear()
-
-    def read(self, name: str, box: Box | None = None) -> torch.Tensor:
-        """A box of a tensor, or the whole of it, in host memory."""
+    def want(self, name: str, target: torch.Tensor, box: Box | None = None) -> None:
+        """A box of a tensor is to be read into a plain tensor of any device, strides and dtype."""
         saved = self.index.tensors[name]
         box = tuple((0, size) for size in saved.shape) if box is None else box
         for shard in saved.shards:
-            if all(a <= start and stop <= b for (start, stop), (a, b) in zip(box, shard.box, strict=True)):
-                return self._slice(shard, box).clone()  # what a file gives may be memory that several slices share
-        result = torch.empty(box_shape(box), dtype=saved.dtype)
-        for shard in saved.shards:
-            common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, shard.box, strict=True))
-            if all(start < stop for start, stop in common):
-                result[slices(within(common, box))] = self._slice(shard, common)
-        return result
+            shared = common(box, shard.box)
+            if shared is not None:
+                part = target.detach()[slices(within(shared, box))]
+                self._wanted.append(_Want(saved, shard, within(shared, shard.box), part))
 
-    def read_laid(self, name: str, mapping: DeviceMapping, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor in a layout, and in another dtype if one is given; this process reads what its devices hold, once."""
+    def whole(self, name: str) -> torch.Tensor:
+        """A tensor in host memory that will be the saved one."""
+        saved = self.index.tensors[name]
+        target = torch.empty(saved.shape, dtype=saved.dtype)
+        self.want(name, target)
+        return target
+
+    def laid(self, name: str, mapping: DeviceMapping, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor that will be the saved one, in a layout, and in another dtype if one is given."""
         saved = self.index.tensors[name]
         layout, dtype = mapping.layout(len(saved.shape)), dtype or saved.dtype
-        return public(wrap(self._pieces(name, saved, layout, dtype), layout, saved.shape, asked=mapping, dtype=dtype))
-
-    def _pieces(self, name: str, saved: SavedTensor, layout: Layout, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         here = holding(layout)
-        return tuple(
-            self.read(name, here.box(i, saved.shape)).to(device, dtype) for i, device in enumerate(here.devices)
+        pieces = tuple(
+            torch.empty(here.piece_shape(i, saved.shape), dtype=dtype, device=device)
+            for i, device in enumerate(here.devices)
         )
+        x = public(wrap(pieces, layout, saved.shape, asked=mapping, dtype=dtype))
+        self.into(name, x)
+        return x
 
-    def _slice(self, shard: SavedShard, box: Box) -> torch.Tensor:
-        file = self._open(shard.file)
-        try:
-            if not box:
-                return file.get_tensor(shard.key)
-            part = file.get_slice(shard.key)[slices(within(box, shard.box))]
-        except SafetensorError as error:
-            raise CheckpointError(f"cannot read {shard.key!r} from {str(self.path / shard.file)!r}: {error}") from error
-        if tuple(part.shape) != box_shape(box):
-            raise CheckpointError(
-                f"{shard.key!r} in {str(self.path / shard.file)!r} has not the shape that the index says: the checkpoint is damaged"
-            )
-        return part
+    def into(self, name: str, target: torch.Tensor) -> None:
+        """A tensor in any layout is to be overwritten; this process reads what its devices hold."""
+        if not isinstance(target, Tensor):
+            self.want(name, target)
+            return
+        here = holding(target._layout)
+        self.spans_processes |= len(set(residence(target.mesh).owners)) > 1
+        for i, piece in enumerate(current(target)):
+            self.want(name, piece, here.box(i, target.shape))
 
-    def _open(self, name: str) -> _File:
-        if name not in self._files:
-            path = self.path / name if self.path.is_dir() else self.path
-            if not path.is_file():
+    def then(self, act: Callable[[], object]) -> None:
+        """Something is to be done when all is read."""
+        self._then.append(act)
+
+    def wanted(self) -> Iterator[tuple[SavedShard, Box, torch.Tensor]]:
+        """All that is wanted: which part of which shard, and where it goes."""
+        for want in self._wanted:
+            yield want.shard, want.inner, want.target
+
+    def finish(self) -> None:
+        """Does what is to be done when all is read."""
+        for act in self._then:
+            act()
+
+    @contextmanager
+    def opened(self) -> Iterator[Callable[[Callable[[int], None]], None]]:
+        """Opens the files that are needed, and gives what reads them; they may be removed from now on."""
+        needed: dict[str, list[_Want]] = {}
+        for want in self._wanted:
+            needed.setdefault(want.shard.file, []).append(want)
+        with ExitStack() as stack:
+            files: dict[str, int] = {}
+            for name, wants in needed.items():
+                files[name] = stack.enter_context(self._open(name))
+                self._check_head(name, files[name], [(want.saved, want.shard) for want in wants])
+            yield lambda count: self._read(files, count)
+
+    @contextmanager
+    def checking(self, name: str, shards: list[tuple[SavedTensor, SavedShard]]) -> Iterator[Check]:
+        """Opens a file, and gives what reads a shard of it to no end but to check it."""
+        with self._open(name) as file:
+            self._check_head(name, file, shards)
+            bucket = _Bucket(pinned=False)
+
+            def check(saved: SavedTensor, shard: SavedShard, count: Callable[[int], None]) -> None:
+                with _named(self.path / name, shard.key):
+                    nothing = _Want(saved, shard, (), torch.empty(0))
+                    _Filling(file, nothing, bucket, self.verify, count).check()
+
+            yield check
+
+    def _read(self, files: dict[str, int], count: Callable[[int], None]) -> None:
+        local = threading.local()
+
+        def fill(want: _Want) -> None:
+            if not hasattr(local, "bucket"):
+                local.bucket = _Bucket(pinned=want.target.device.type == "cuda")
+            with torch.no_grad(), _named(self.path / want.shard.file, want.shard.key):
+                _Filling(files[want.shard.file], want, local.bucket, self.verify, count).run()
+
+        if _WORKERS == 1 or len(self._wanted) == 1:
+            for want in self._wanted:
+                fill(want)
+        else:
+            with ThreadPoolExecutor(_WORKERS, "weft checkpoint") as pool:
+                futures = [pool.submit(fill, want) for want in self._wanted]
+                ended, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+                for future in waiting:
+                    future.cancel()
+                for future in ended:
+                    future.result()
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[int]:
+        path = self.path / name if self.path.is_dir() else self.path
+        with open_file(path, self.path) as (file, size):
+            said = self.index.files[name]
+            if size != said.nbytes:
                 raise CheckpointError(
-                    f"the checkpoint {str(self.path)!r} is incomplete, its file {name!r} is missing: copy the whole directory, or use another checkpoint"
+                    f"the file {str(path)!r} is damaged, it has {size} bytes, but {said.nbytes} were saved: use another checkpoint"
                 )
-            try:
-                self._files[name] = cast(_File, safe_open(path, framework="pt", device="cpu"))
-            except (SafetensorError, OSError) as error:
-                raise CheckpointError(
-                    f"the file {str(path)!r} is damaged or no safetensors file ({error}): use another checkpoint"
-                ) from error
-        return self._files[name]
+            yield file
 
-    def _index(self) -> Index:
-        path = self.path
-        if path.is_file():
-            return self._index_of([path.name])
-        if (path / INDEX).is_file():
-            return Index.read(path / INDEX)
-        listed = sorted(path.glob(_PUBLIC_INDEX)) if path.is_dir() else []
-        if listed:
-            return self._index_of(sorted(set(_weight_map(listed[0]).values())))
-        plain = sorted(path.glob("*.safetensors")) if path.is_dir() else []
-        if plain and not any(file.name.startswith("tensors-") for file in plain):
-            return self._index_of([file.name for file in plain])
-        if plain:
+    def _check_head(self, name: str, file: int, shards: list[tuple[SavedTensor, SavedShard]]) -> None:
+        said = self.index.files[name]
+        if said.checksum is None:
+            return
+        path = self.path / name
+        with _named(path, "the head"):
+            head = read_at(file, 0, said.head)
+        if self.verify and checksum(head) != said.checksum:
             raise CheckpointError(
-                f"the checkpoint {str(path)!r} has no {INDEX}: it was not completed, use another checkpoint"
+                f"the file {str(path)!r} is damaged, its head is not the one that was saved: it is another file, or use another checkpoint"
             )
-        raise CheckpointError(
-            f"there is no checkpoint at {str(path)!r}: give a directory that weft.checkpoint.save wrote, or a safetensors file"
-        )
-
-    def _index_of(self, files: list[str]) -> Index:
-        """The index of plain files, in which every tensor is whole."""
-        tensors: dict[str, SavedTensor] = {}
-        for name in files:
-            file = self._open(name)
-            for key in file.keys():  # noqa: SIM118 - an open file, not a dict
-                part = file.get_slice(key)
-                shape = tuple(part.get_shape())
-                shard = SavedShard(name, key, tuple((0, size) for size in shape))
-                tensors[key] = SavedTensor(shape, _DTYPES[part.get_dtype()], (shard,))
-        return Index(flat_dict(list(tensors)), tensors)
+        try:
+            kept = kept_in(head, said.nbytes)
+        except HeadError as error:
+            raise CheckpointError(f"the file {str(path)!r} is damaged, {error}: use another checkpoint") from error
+        for saved, shard in shards:
+            if kept.get(shard.key) != Kept(saved.dtype, box_shape(shard.box), shard.start):
+                raise CheckpointError(
+                    f"the index says of {shard.key!r} what the file {str(path)!r} does not say: the checkpoint is damaged, use another one"
+                )
 
 
-def _weight_map(path: Path) -> Mapping[str, str]:
+@contextmanager
+def open_file(path: Path, checkpoint: Path) -> Iterator[tuple[int, int]]:
+    """An open file of a checkpoint and its size; what is no plain file is refused before it is opened."""
     try:
-        weights: dict[str, str] = json.loads(path.read_text())["weight_map"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CheckpointError(f"{str(path)!r} is no plain file: use another checkpoint")
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError as error:
         raise CheckpointError(
-            f"the index {str(path)!r} is damaged ({type(error).__name__}: {error}): use another checkpoint"
+            f"the checkpoint {str(checkpoint)!r} is incomplete, its file {path.name!r} is missing: copy the whole directory, or use another checkpoint"
         ) from error
-    return weights
+    except OSError as error:
+        raise CheckpointError(f"the file {str(path)!r} cannot be opened: {error}") from error
+    try:
+        yield file, os.fstat(file).st_size
+    finally:
+        os.close(file)
+
+
+def read_at(file: int, start: int, size: int) -> bytes:
+    """So many bytes of a file."""
+    content = bytearray(size)
+    _read_into(file, start, memoryview(content))
+    return bytes(content)
+
+
+def _read_into(file: int, start: int, target: memoryview) -> None:
+    while target:
+        got = os.preadv(file, [target], start)
+        if not got:
+            raise OSError(errno.EIO, "the file ends too early")
+        target, start = target[got:], start + got
+
+
+@contextmanager
+def _named(path: Path, key: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"cannot read {key!r} of {str(path)!r}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Want:
+    """A box of a shard, and the tensor that it is read into."""
+
+    saved: SavedTensor
+    shard: SavedShard
+    inner: Box
+    target: torch.Tensor
+
+
+class _Bucket:
+    """Memory that a thread reads into what it cannot read straight to its place."""
+
+    def __init__(self, pinned: bool) -> None:
+        self._pinned = pinned
+        self._memory: torch.Tensor | None = None
+        self._bytes = memoryview(b"")
+
+    def room(self, size: int) -> tuple[torch.Tensor, memoryview]:
+        """So many bytes, as a tensor and as bytes."""
+        if self._memory is None or self._memory.numel() < size:
+            self._memory = None
+            self._memory = torch.empty(max(size, BUCKET // 4), dtype=torch.uint8, pin_memory=self._pinned)
+            self._bytes = writable_bytes(self._memory)
+        return self._memory[:size], self._bytes[:size]
+
+
+class _Filling:
+    """Reads one box of a shard into its place, block by block, each checked when it has been read."""
+
+    def __init__(self, file: int, want: _Want, bucket: _Bucket, verify: bool, count: Callable[[int], None]) -> None:
+        self.file, self.want, self.bucket, self.count = file, want, bucket, count
+        self.nbytes = want.saved.shard_nbytes(want.shard)
+        self.sums = want.shard.checksums if verify else None
+
+    def run(self) -> None:
+        """Reads all of it."""
+        want = self.want
+        self._pour(box_shape(want.shard.box), want.inner, 0, want.target)
+        self.count(want.target.numel() * want.saved.dtype.itemsize)
+
+    def check(self) -> None:
+        """Reads all of the shard, and keeps nothing."""
+        for low, high in self._blocks(0, self.nbytes):
+            self._read_bucket(low, high)
+            self.count(high - low)
+
+    def _pour(self, shape: tuple[int, ...], inner: Box, start: int, target: torch.Tensor) -> None:
+        """Fills `target` with a box of the row-major tensor of this shape that begins at a byte of the shard."""
+        if not shape:
+            shape, inner, target = (1,), ((0, 1),), target.view(1)
+        dtype = self.want.saved.dtype
+        row = math.prod(shape[1:]) * dtype.itemsize
+        (first, last), others = inner[0], inner[1:]
+        if others == tuple((0, size) for size in shape[1:]) and _is_plain(target, dtype):
+            self._read_straight(start + first * row, writable_bytes(target))
+            target.view(-1)[:0].zero_()  # autograd is to know that it was written to
+            return
+        if row > BUCKET:
+            for i in range(first, last):
+                self._pour(shape[1:], others, start + i * row, target[i - first])
+            return
+        step = max(1, BUCKET // 4 // row)
+        for i in range(first, last, step):
+            until = min(last, i + step)
+            rows = self._read_bucket(start + i * row, start + until * row).view(dtype).view(until - i, *shape[1:])
+            target[i - first : until - first].copy_(rows[(slice(None), *slices(others))])
+
+    def _read_straight(self, start: int, target: memoryview) -> None:
+        stop = start + len(target)
+        for low, high in self._blocks(start, stop):
+            if start <= low and high <= stop:
+                part = target[low - start : high - start]
+                _read_into(self.file, self.want.shard.start + low, part)
+                self._check(low, part)
+            else:
+                _, room = self.bucket.room(high - low)
+                _read_into(self.file, self.want.shard.start + low, room)
+                self._check(low, room)
+                a, z = max(start, low), min(stop, high)
+                target[a - start : z - start] = room[a - low : z - low]
+
+    def _read_bucket(self, start: int, stop: int) -> torch.Tensor:
+        blocks = list(self._blocks(start, stop))
+        low, high = blocks[0][0], blocks[-1][1]
+        memory, room = self.bucket.room(high - low)
+        for a, z in blocks:
+            part = room[a - low : z - low]
+            _read_into(self.file, self.want.shard.start + a, part)
+            self._check(a, part)
+        return memory[start - low : stop - low]
+
+    def _blocks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The parts to read so that a range of the shard's bytes is covered: whole blocks where they are checked."""
+        if self.sums is None:
+            for low in range(start, stop, BLOCK):
+                yield low, min(low + BLOCK, stop)
+            return
+        for low in range(start // BLOCK * BLOCK, stop, BLOCK):
+            yield low, min(low + BLOCK, self.nbytes)
+
+    def _check(self, low: int, part: memoryview) -> None:
+        if self.sums is None:
+            return
+        at = low // BLOCK * DIGITS
+        found, saved = checksum(part), self.sums[at : at + DIGITS]
+        if found != saved:
+            raise CheckpointError(
+                f"{self.want.shard.key!r} is damaged in the file {self.want.shard.file!r}: bytes {low} to {low + len(part)} of it "
+                f"have the checksum {found}, but {saved} was saved. Use another checkpoint"
+            )
+
+
+def _is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether bytes can be read straight into a tensor."""
+    lies_plain = target.is_contiguous() and not target.is_conj() and not target.is_neg()
+    return lies_plain and target.device.type == "cpu" and target.dtype == dtype

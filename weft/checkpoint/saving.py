@@ -4,245 +4,304 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import shutil
 import uuid
-from collections import Counter
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from functools import cache
+from itertools import count as count_up
 from pathlib import Path
+from typing import Literal, cast, overload
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
-from ..engine.moves.movement import moved
-from ..engine.views.copy_views import current
-from ..runtime.holding import holding
-from ..runtime.machine import residence
+from ..runtime.lazy_copy import lazy_clone
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
-from ..sharding.geometry import Box, box_at, box_shape, holders
-from ..sharding.layout import Layout
-from ..tensor.tensor import Tensor
+from ..sharding.geometry import box_shape
+from .background import Saving, finish_running
 from .errors import CheckpointError
-from .index import INDEX, Index, SavedShard, SavedTensor
-from .tree import State, flattened
+from .exchange import NOTES, Exchange, Notes, Together
+from .index import INDEX, Index, SavedFile, SavedShard, SavedTensor
+from .lock import FolderLock
+from .progress import Count, shown
+from .shares import Share, check_storable, identity, settled, shares
+from .tree import Node, State, flattened
+from .whole_files import save_file
+from .writing import WrittenFile, replace, sync_folder, write_file
 
-__all__ = ["save", "settled"]
+__all__ = ["save", "saved"]
 
+_DATA_FILE = re.compile(r"tensors-[0-9a-f]{8}-([0-9]{5})-[0-9]{5}\.safetensors")
 _FILE_BYTES = 2 << 30
-"""Shards go to a next file above this, which bounds the memory that writing takes."""
+"""Shards go to a next file above this."""
 
 
-def save(state: State, path: str | os.PathLike[str]) -> None:
+@overload
+def save(state: State, path: str | os.PathLike[str], *, wait: Literal[True] = True, progress: bool = False) -> None: ...
+@overload
+def save(state: State, path: str | os.PathLike[str], *, wait: bool, progress: bool = False) -> Saving | None: ...
+def save(state: State, path: str | os.PathLike[str], *, wait: bool = True, progress: bool = False) -> Saving | None:
     """Saves a module, an optimizer, a state dict, or dicts, lists and tuples of these, numbers and strings.
 
     `path` is a directory; a checkpoint that is there already is replaced at once, when the new one is complete. A path
     that ends in `.safetensors` is one plain file of whole tensors instead. Every process calls this.
+
+    With `wait=False` it returns when the state may be changed again, and writes in the background: the handle that it
+    gives says when that has ended, and raises what went wrong. The next save waits for it. `progress=True` shows a bar.
 
     >>> import torch, weft
     >>> model = torch.nn.Linear(4, 4)
     >>> weft.checkpoint.save({"model": model, "epoch": 2}, "checkpoint")
     >>> weft.checkpoint.load("checkpoint")["epoch"]
     2
+    >>> saving = weft.checkpoint.save({"model": model, "epoch": 3}, "checkpoint", wait=False)
+    >>> saving.wait()
     """
-    where = Path(path)
+    return saved(state, Path(path), wait=wait, progress=progress)
+
+
+def saved(
+    state: State, where: Path, *, wait: bool = True, progress: bool = False, then: Callable[[], None] = lambda: None
+) -> Saving | None:
+    """What `save` does; the first process does `then` when the checkpoint is complete."""
     structure, tensors = flattened(state)
+    check_storable(tensors)
+    finish_running()
     ready = {name: settled(x) for name, x in tensors.items()}
     if where.suffix == ".safetensors":
-        _save_file(state, ready, where)
-        return
-    if where.is_file():
-        raise CheckpointError(
-            f"{str(where)!r} is a file: a checkpoint is a directory, or a path that ends in '.safetensors'"
-        )
-    where.mkdir(parents=True, exist_ok=True)
-    token = _agreed_token()
-    shards = _Shards(token)
-    saved = {name: shards.of(name, x, _identity(tensors[name])) for name, x in ready.items()}
-    _write_own(shards, where)
-    _wait_for_all()
-    if world.current().process == 0:
-        index = Index(structure, saved)
-        _replace(where / INDEX, index.to_json())
-        _remove_others(where, index)
-    _wait_for_all()
-
-
-def settled(x: torch.Tensor) -> torch.Tensor:
-    """The tensor without a graph, and with nothing pending."""
-    x = x.detach()
-    if x.is_meta:
-        raise CheckpointError(
-            "a tensor on the meta device has no value to save: initialise the module first (weft.nn.shard_module)"
-        )
-    return moved(x, x._layout.resolved, "checkpoint") if isinstance(x, Tensor) and x._layout.pending else x
-
-
-class _Shards:
-    """Which shards are saved, by which process, in which file; every process comes to the same answer."""
-
-    def __init__(self, token: str) -> None:
-        self.token = token
-        self.own: dict[str, dict[str, torch.Tensor]] = {}
-        """The files of this process, and what goes into each."""
-        self._written: Counter[int] = Counter()
-        self._current: dict[int, tuple[int, int]] = {}
-        """For each process, the number of its current file and the bytes in it."""
-        self._known: dict[object, SavedTensor] = {}
-
-    def of(self, name: str, x: torch.Tensor, same: object) -> SavedTensor:
-        """Decides where a tensor goes; one that is the same as an earlier one is not saved again."""
-        if same not in self._known:
-            shards = tuple(self._place(name, x, box, held) for box, held in _distinct(x))
-            self._known[same] = SavedTensor(tuple(x.shape), x.dtype, shards)
-        return self._known[same]
-
-    def _place(self, name: str, x: torch.Tensor, box: Box, held: dict[int, torch.Tensor | None]) -> SavedShard:
-        """The holder that writes least so far writes it."""
-        process = min(held, key=lambda process: (self._written[process], process))
-        size = math.prod(box_shape(box)) * x.dtype.itemsize
-        self._written[process] += size
-        number, filled = self._current.get(process, (0, 0))
-        if filled and filled + size > _FILE_BYTES:
-            number, filled = number + 1, 0
-        self._current[process] = number, filled + size
-        file = f"tensors-{self.token}-{process:05d}-{number:05d}.safetensors"
-        whole = box_shape(box) == tuple(x.shape)
-        key = name if whole else f"{name}[{', '.join(f'{start}:{stop}' for start, stop in box)}]"
-        if process == world.current().process:
-            shard = held[process]
-            assert shard is not None
-            self.own.setdefault(file, {})[key] = shard
-        return SavedShard(file, key, box)
-
-
-def _identity(x: torch.Tensor) -> object:
-    """Equal for tensors that are one value, such as tied parameters, and in all processes for the same ones.
-
-    Memory tells more, but only of the tensors that this process has some of.
-    """
-    pieces = x._value.pieces if isinstance(x, Tensor) else (x,)
-    if world.current().count > 1 or not x.numel() or not pieces:
-        return id(x)
-    layout = x._layout if isinstance(x, Tensor) else None
-    return layout, *((p.untyped_storage()._cdata, p.storage_offset(), p.shape, p.stride()) for p in pieces)
-
-
-def _distinct(x: torch.Tensor) -> Iterator[tuple[Box, dict[int, torch.Tensor | None]]]:
-    """Each shard once: its box, and the processes that hold it, with what it is where that is this process."""
-    whole = tuple((0, size) for size in x.shape)
-    if not isinstance(x, Tensor):
-        yield whole, {0: x}
-        return
-    layout, here = x._layout, holding(x._layout)
-    owners, memories = residence(layout.mesh).owners, residence(layout.mesh).memories
-    if len(set(memories)) == 1:  # stored whole, so saved whole
-        yield whole, {owners[0]: current(x)[0] if x._value.pieces else None}
-        return
-    for slot, box in _first_holders(layout, tuple(x.shape)):
-        if all(box_shape(box)):
-            held: dict[int, torch.Tensor | None] = {}
-            for other in holders(layout, slot):
-                held.setdefault(
-                    owners[other], here.shard(current(x), x.shape, other) if other in here.piece_of else None
-                )
-            yield box, held
-
-
-def _first_holders(layout: Layout, shape: tuple[int, ...]) -> Iterator[tuple[int, Box]]:
-    """For each distinct shard, the first slot that holds it; the coordinates of other axes are 0."""
-    sizes = layout.mesh.mesh_shape
-    axes = [
-        range(size) if axis in layout.dim_of else range(1)
-        for axis, size in zip(layout.mesh.axis_names, sizes, strict=True)
-    ]
-    for coords in product(*axes):
-        yield layout.mesh.slot(coords), box_at(layout, shape, coords)
-
-
-def _write_own(shards: _Shards, where: Path) -> None:
-    written: list[Path] = []
+        if not wait:
+            raise CheckpointError(
+                f"a single file, {str(where)!r}, is written by all processes together: save to a directory to use wait=False"
+            )
+        save_file(state, tensors, ready, where)
+        return None
+    token = _new_token()
+    lock, refusal = _locked(where)
+    if refusal is not None and world.current().count == 1:
+        raise refusal
+    plan = _planned(structure, ready, tensors, token)
+    if wait:
+        with shown("saving", plan.nbytes, progress) as count:
+            _Save(where, token, plan, lock, refusal, Together(), then).run(count)
+        return None
     try:
-        for file, content in shards.own.items():
-            written.append(where / file)
-            _write(content, where / file)
+        plan = changed(plan, own=_copied(plan.own))
     except BaseException:
-        for path in written:
-            path.unlink(missing_ok=True)
+        if lock is not None:
+            lock.release()
         raise
+    task = _Save(where, token, plan, lock, refusal, Notes(where, token), then)
+    saving = Saving(where, task.run, Count(plan.nbytes))
+    finish_running(saving)
+    return saving
 
 
-def _write(content: dict[str, torch.Tensor], path: Path) -> None:
-    host: dict[str, torch.Tensor] = {}
-    storages: set[int] = set()
-    for key, x in content.items():
-        host[key] = _own_host_copy(x, storages)
+def _new_token() -> str:
+    """A word that no earlier save has used. Processes agree on their first, and count from there."""
+    here = world.current()
+    if here.count == 1:
+        return uuid.uuid4().hex[:8]
+    return f"{(_first_token(here.number) + next(_saves)) % (1 << 32):08x}"
+
+
+_saves = count_up()
+
+
+@cache
+def _first_token(_: int) -> int:
+    return int(str(gathered(uuid.uuid4().hex[:8], "save")[0]), 16)
+
+
+def _locked(where: Path) -> tuple[FolderLock | None, CheckpointError | None]:
+    """The first process's lock on the folder, or why it cannot have it; the other processes will hear."""
     try:
-        save_file(host, path, metadata={"format": "pt"})
-    except (SafetensorError, KeyError) as error:
-        kinds = sorted({str(x.dtype) for x in host.values()})
-        raise CheckpointError(f"cannot write {str(path)!r} with tensors of {', '.join(kinds)}: {error}") from error
-    path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors lets only the owner read
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+        if where.is_file():
+            raise CheckpointError(
+                f"{str(where)!r} is a file: a checkpoint is a directory, or a path that ends in '.safetensors'"
+            )
+        where.mkdir(parents=True, exist_ok=True)
+        return (FolderLock(where) if world.current().process == 0 else None), None
+    except CheckpointError as error:
+        return None, error
+    except OSError as error:
+        refusal = CheckpointError(f"cannot save to {str(where)!r}: {error}")
+        refusal.__cause__ = error
+        return None, refusal
 
 
-def _own_host_copy(x: torch.Tensor, taken: set[int]) -> torch.Tensor:
-    """A shard in host memory, contiguous, with a storage of its own; `taken` are those of the shards before."""
-    host = x.detach().cpu().contiguous()
-    if host.untyped_storage().nbytes() != host.numel() * host.itemsize or host.untyped_storage()._cdata in taken:
-        host = host.clone()
-    taken.add(host.untyped_storage()._cdata)
-    return host
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is saved, where, and by whom."""
+
+    structure: Node
+    tensors: Mapping[str, SavedTensor]
+    """With the file and key of each shard; where it begins there, and its checksums, who writes it will say."""
+    own: Mapping[str, Mapping[str, torch.Tensor]]
+    """The files of this process, and what goes into each."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes this process writes."""
+        return sum(x.numel() * x.itemsize for content in self.own.values() for x in content.values())
 
 
-def _save_file(state: State, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """One plain file of whole tensors, which any reader of safetensors understands."""
-    if not isinstance(state, (torch.nn.Module, torch.Tensor)) and not _is_flat(state):
-        raise CheckpointError(
-            f"a single file, {str(path)!r}, holds a module or a dict of tensors by name: save to a directory to keep numbers, lists and nested dicts"
-        )
-    whole = {name: x.full_tensor() if isinstance(x, Tensor) else x for name, x in tensors.items()}
-    if world.current().process == 0:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+def _planned(
+    structure: Node, ready: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], token: str
+) -> _Plan:
+    here = world.current().process
+    filled: dict[int, tuple[int, int]] = {}
+    own: dict[str, dict[str, torch.Tensor]] = {}
+    known: dict[object, SavedTensor] = {}
+
+    def placed(name: str, x: torch.Tensor, share: Share) -> SavedShard:
+        size = math.prod(box_shape(share.box)) * x.dtype.itemsize
+        number, before = filled.get(share.process, (0, 0))
+        if before and before + size > _FILE_BYTES:
+            number, before = number + 1, 0
+        filled[share.process] = number, before + size
+        file = f"tensors-{token}-{share.process:05d}-{number:05d}.safetensors"
+        whole = box_shape(share.box) == tuple(x.shape)
+        key = name if whole else f"{name}[{', '.join(f'{start}:{stop}' for start, stop in share.box)}]"
+        if share.process == here:
+            assert share.shard is not None
+            own.setdefault(file, {})[key] = share.shard
+        return SavedShard(file, key, share.box, 0)
+
+    for name, found in shares(ready, tensors):
+        x = ready[name]
+        shards = tuple(placed(name, x, share) for share in found)
+        known[identity(tensors[name])] = SavedTensor(tuple(x.shape), x.dtype, shards)
+    return _Plan(structure, {name: known[identity(x)] for name, x in tensors.items()}, own)
+
+
+def _copied(own: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, dict[str, torch.Tensor]]:
+    """The shards as they are now: in pinned host memory if they are on accelerators, else shared until written to."""
+    copies = {file: {key: _copy(x.detach()) for key, x in content.items()} for file, content in own.items()}
+    devices = {x.device for content in own.values() for x in content.values() if x.device.type == "cuda"}
+    for device in devices:
+        torch.cuda.synchronize(device)
+    return copies
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    if x.device.type == "cpu":
+        return lazy_clone(x)
+    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.device.type == "cuda")
+    return host.copy_(x, non_blocking=True)
+
+
+class _Save:
+    """What a save does once it is known what is written where."""
+
+    def __init__(
+        self,
+        where: Path,
+        token: str,
+        plan: _Plan,
+        lock: FolderLock | None,
+        refusal: CheckpointError | None,
+        exchange: Exchange,
+        then: Callable[[], None],
+    ) -> None:
+        self.where, self.token, self.plan, self.lock, self.exchange = where, token, plan, lock, exchange
+        self.then, self.refusal = then, refusal
+        self.leftovers = [] if refusal is not None else list(_leftovers(where))
+
+    def run(self, count: Count) -> None:
+        """Writes, tells the others, and makes it a checkpoint; raises in all processes what went wrong in one."""
         try:
-            _write(whole, temporary)
-            temporary.replace(path)
+            problem: Exception | None = self.refusal
+            report: object = None if problem is None else [str(problem)]
+            try:
+                if problem is None:
+                    report = {name: _said(file) for name, file in self._write(count).items()}
+            except OSError as error:
+                problem, report = error, str(error)
+            outcome = self.exchange.outcome(self._published(self.exchange.reports(report)))
+            if outcome is not None:
+                raise CheckpointError(outcome) from problem
+            _remove(self.leftovers)
+            if self.lock is not None:
+                self.then()
+        except BaseException:
+            self._take_back()
+            raise
         finally:
-            temporary.unlink(missing_ok=True)
-    _wait_for_all()
+            if self.lock is not None:
+                self.lock.release()
+
+    def _take_back(self) -> None:
+        """Removes the files of this process, unless they are a checkpoint already."""
+        try:
+            files = Index.read(self.where / INDEX).files
+        except CheckpointError:
+            files = {}
+        _remove(self.where / name for name in self.plan.own if name not in files)
+
+    def _write(self, count: Count) -> dict[str, WrittenFile]:
+        written = {name: write_file(self.where / name, content, count) for name, content in self.plan.own.items()}
+        if written:
+            sync_folder(self.where)
+        return written
+
+    def _published(self, reports: list[object]) -> str | None:
+        """Writes the index, in the first process; what stops it."""
+        if world.current().process != 0:
+            return None
+        for process, report in enumerate(reports):
+            if isinstance(report, list):
+                return str(report[0])
+            if isinstance(report, str):
+                return f"cannot save to {str(self.where)!r}, process {process} could not write its files: {report}. The old checkpoint stays"
+        try:
+            index = self._index([cast("dict[str, list[object]]", report) for report in reports])
+            for name, file in index.files.items():
+                if not (self.where / name).is_file() or (self.where / name).stat().st_size != file.nbytes:
+                    return f"cannot save to {str(self.where)!r}, process 0 does not see the file {name!r} that another has written: the processes need one folder that all of them see"
+            replace(self.where / INDEX, index.to_bytes(), self.token)
+        except OSError as error:
+            return f"cannot save to {str(self.where)!r}: {error}. The old checkpoint stays"
+        return None
+
+    def _index(self, reports: list[dict[str, list[object]]]) -> Index:
+        files: dict[str, SavedFile] = {}
+        places: dict[tuple[str, str], tuple[int, str]] = {}
+        for report in reports:
+            for name, (size, head, checksum, shards) in report.items():
+                files[name] = SavedFile(cast(int, size), cast(int, head), cast(str, checksum))
+                places |= {(name, key): place for key, place in cast("dict[str, tuple[int, str]]", shards).items()}
+
+        def filled(shard: SavedShard) -> SavedShard:
+            start, sums = places[shard.file, shard.key]
+            return changed(shard, start=start, checksums=sums)
+
+        return Index(
+            self.plan.structure,
+            {name: changed(x, shards=tuple(map(filled, x.shards))) for name, x in self.plan.tensors.items()},
+            files,
+        )
 
 
-def _is_flat(state: State) -> bool:
-    return isinstance(state, dict) and all(
-        isinstance(key, str) and isinstance(x, torch.Tensor) for key, x in state.items()
-    )
+def _leftovers(where: Path) -> Iterator[Path]:
+    """What the checkpoint that stands there has, or saves that did not finish have left: this process's part of it."""
+    here = world.current()
+    for path in where.iterdir():
+        data = _DATA_FILE.fullmatch(path.name)
+        writer = min(int(data[1]), here.count) % here.count if data else 0
+        if writer == here.process and (data or path.name.startswith((f".{INDEX}.", NOTES))):
+            yield path
 
 
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _remove_others(where: Path, index: Index) -> None:
-    """Removes what the checkpoint that stood here before has left, or a save that did not finish."""
-    for path in where.glob("tensors-*.safetensors"):
-        if path.name not in index.files:
+def _remove(leftovers: Iterable[Path]) -> None:
+    for path in leftovers:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             path.unlink(missing_ok=True)
 
 
-def _agreed_token() -> str:
-    """A word that no earlier save has used; the first process chooses it."""
-    return str(gathered(uuid.uuid4().hex[:8], "save")[0])
-
-
-def _wait_for_all() -> None:
-    gathered(None, "save")
+def _said(file: WrittenFile) -> list[object]:
+    return [file.file.nbytes, file.file.head, file.file.checksum, dict(file.shards)]

@@ -5,16 +5,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Callable, Container, Mapping
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 
-__all__ = ["Node", "State", "flat_dict", "flattened", "unflattened"]
+__all__ = ["Node", "State", "Stateful", "children", "flat_dict", "flattened", "structure_fault", "unflattened"]
 
 Node = dict[str, object]
 State = object
 """A module, an optimizer, a tensor, a number, a string, None, or dicts, lists and tuples of these."""
+
+_DEEPEST = 100
+"""How many dicts and lists may stand inside each other."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What says its state and takes it back: modules, optimizers, schedulers, loaders that know their place in the data."""
+
+    def state_dict(self) -> dict[str, object]:
+        """What there is to save."""
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> object:
+        """Takes it back."""
 
 
 def flattened(state: State) -> tuple[Node, dict[str, torch.Tensor]]:
@@ -31,7 +45,7 @@ def flattened(state: State) -> tuple[Node, dict[str, torch.Tensor]]:
 def _node(value: object, path: tuple[str, ...], tensors: dict[str, torch.Tensor]) -> Node:
     if isinstance(value, torch.nn.Module):
         value = value.state_dict(keep_vars=True)  # the parameters themselves, so that tied ones are seen to be one
-    elif isinstance(value, torch.optim.Optimizer):
+    elif isinstance(value, Stateful):
         value = value.state_dict()
     if isinstance(value, torch.Tensor):
         name = ".".join(path) or "tensor"
@@ -39,6 +53,10 @@ def _node(value: object, path: tuple[str, ...], tensors: dict[str, torch.Tensor]
             name += "'"
         tensors[name] = value
         return {"tensor": name}
+    if isinstance(value, (Mapping, list, tuple)) and len(path) >= _DEEPEST:
+        raise TypeError(
+            f"a checkpoint's dicts and lists stand at most {_DEEPEST} inside each other, but {_at(path)} is deeper"
+        )
     if isinstance(value, Mapping):
         for key in value:
             if isinstance(key, bool) or not isinstance(key, (str, int)):
@@ -61,6 +79,45 @@ def _at(path: tuple[str, ...]) -> str:
     return repr(".".join(path)) if path else "the state"
 
 
+def structure_fault(node: object, tensors: Container[str], depth: int = 0) -> str | None:
+    """What is wrong with a structure that a file gives; None if it is one.
+
+    >>> structure_fault({"list": [{"value": 1}, {"tensor": "x"}]}, {"x"})
+    >>> structure_fault({"list": [{"value": 1}, {"tensor": "y"}]}, {"x"})
+    "the structure names the tensor 'y', which is not there"
+    """
+    if depth > _DEEPEST:
+        return f"the structure is more than {_DEEPEST} levels deep"
+    match node:
+        case {"tensor": str(name), **rest} if not rest:
+            return None if name in tensors else f"the structure names the tensor {name!r}, which is not there"
+        case {"value": value, **rest} if not rest:
+            plain = value is None or isinstance(value, (bool, int, float, str))
+            return None if plain else f"the structure has a {type(value).__name__} for a value"
+        case {"list": list(items), **rest} | {"tuple": list(items), **rest} if not rest:
+            faults = (structure_fault(item, tensors, depth + 1) for item in items)
+            return next(filter(None, faults), None)
+        case {"dict": list(items), **rest} if not rest:
+            return _dict_fault(items, tensors, depth)
+    return f"the structure has what is no tensor, value, list, tuple or dict: {str(node)[:80]}"
+
+
+def _dict_fault(items: list[object], tensors: Container[str], depth: int) -> str | None:
+    keys: set[str | int] = set()
+    for item in items:
+        match item:
+            case [str() | int() as key, below] if not isinstance(key, bool):
+                if key in keys:
+                    return f"the structure has the key {key!r} twice in one dict"
+                keys.add(key)
+                fault = structure_fault(below, tensors, depth + 1)
+                if fault:
+                    return fault
+            case _:
+                return f"the structure has a dict with what is no key and value: {str(item)[:80]}"
+    return None
+
+
 def unflattened(node: Node, tensor: Callable[[str], object]) -> object:
     """The structure with each tensor's name replaced by what `tensor` says."""
     ((kind, content),) = node.items()
@@ -72,6 +129,20 @@ def unflattened(node: Node, tensor: Callable[[str], object]) -> object:
         return {key: unflattened(item, tensor) for key, item in cast("list[tuple[str | int, Node]]", content)}
     items = [unflattened(item, tensor) for item in cast("list[Node]", content)]
     return items if kind == "list" else tuple(items)
+
+
+def children(node: Node) -> dict[str | int, Node]:
+    """What stands under a node, by key; nothing for a leaf.
+
+    >>> children({"list": [{"value": 1}]})
+    {0: {'value': 1}}
+    """
+    ((kind, content),) = node.items()
+    if kind == "dict":
+        return dict(cast("list[tuple[str | int, Node]]", content))
+    if kind in ("list", "tuple"):
+        return dict(enumerate(cast("list[Node]", content)))
+    return {}
 
 
 def flat_dict(names: list[str]) -> Node:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..tensor.tensor import Tensor
-from .saving import settled
+from .shares import settled
 
 __all__ = ["full_state_dict"]
 

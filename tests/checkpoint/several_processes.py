@@ -1,0 +1,198 @@
+"""What processes do together with checkpoints; started by `test_several_processes.py`, which looks at what they leave.
+
+Every mode is a function; what it returns must be the same in all processes, and is printed.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import weft
+from tests.checkpoint.damage import flipped
+from weft import NamedMapping, P
+from weft.checkpoint import CheckpointError, Keeper, load, recover, save, save_dcp, save_pretrained, saving
+
+WEIGHT = torch.arange(48.0).view(8, 6)
+
+
+def model(spec: P, value: torch.Tensor = WEIGHT) -> torch.nn.Module:
+    """A layer whose weight is split, and whose bias is on every device."""
+    mesh = weft.make_mesh({"a": weft.distributed.process_count()})
+    layer = torch.nn.Linear(6, 8)
+    with torch.no_grad():
+        layer.weight.copy_(value)
+        layer.bias.fill_(1)
+    return weft.nn.shard_module(layer, mesh, {"weight": spec})
+
+
+def loaded(path: Path, spec: P) -> bool:
+    """Whether a checkpoint loads into another layout, with the right values."""
+    layer = model(spec, torch.zeros(8, 6))
+    load(path, layer)
+    return torch.equal(layer.weight.detach().full_tensor(), WEIGHT) and layer.bias.sum().item() == 8
+
+
+def forms(folder: Path) -> object:
+    """Each form is written from one layout and read into another."""
+    layer = model(P("a"))
+    save(layer, folder / "weft")
+    save_dcp({"model": layer, "step": 3}, folder / "dcp")
+    save_pretrained(layer, folder / "hf", max_file_bytes=100)
+    save(layer, folder / "whole.safetensors")
+    state = load(folder / "dcp", {"model": model(P(None, "a"), torch.zeros(8, 6)), "step": None})
+    found = [
+        loaded(folder / name, spec)
+        for name in ("weft", "hf", "whole.safetensors")
+        for spec in (P("a"), P(None, "a"), P())
+    ]
+    return [*found, torch.equal(state["model"].weight.detach().full_tensor(), WEIGHT), state["step"]]
+
+
+def background(folder: Path) -> object:
+    """A save in the background goes on beside the program's own communication."""
+    layer = model(P(None, "a"))
+    handle = save(layer, folder / "weft", wait=False)
+    with torch.no_grad():
+        for _ in range(20):
+            layer.weight.add_(layer.weight.sum())
+    handle.wait()
+    second = save(layer, folder / "second", wait=False)
+    save(layer, folder / "third")
+    return [
+        loaded(folder / "weft", P("a")),
+        second.done(),
+        sorted(path.name[0] for path in (folder / "weft").iterdir()),
+    ]
+
+
+def keeping(folder: Path) -> object:
+    """A keeper's checkpoints, of which a new program finds the last."""
+    layer, keeper = model(P("a")), Keeper(folder / "run", keep=2, every=2)
+    for step in range(1, 8):
+        keeper.step(step, {"layer": layer})
+    keeper.wait()
+    again = model(P(None, "a"), torch.zeros(8, 6))
+    found = Keeper(folder / "run").resume({"layer": again})
+    return [found, keeper.steps(), torch.equal(again.weight.detach().full_tensor(), WEIGHT)]
+
+
+def refused(act: Callable[[], object]) -> str:
+    try:
+        act()
+    except CheckpointError as error:
+        return str(error)
+    return "nothing was wrong"
+
+
+def failing(folder: Path) -> object:
+    """One process cannot write: all of them are told, and the old checkpoint stays."""
+    layer = model(P("a"))
+    save(layer, folder / "weft")
+    write = saving.write_file
+
+    def full(*arguments: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    if weft.distributed.process_index() == 1:
+        saving.write_file = full
+    said = [
+        refused(lambda: save(layer, folder / "weft")),
+        refused(lambda: save(layer, folder / "weft", wait=False).wait()),
+    ]
+    saving.write_file = write
+    files = sorted(path.name[0] for path in (folder / "weft").iterdir())
+    return [said, loaded(folder / "weft", P(None, "a")), files]
+
+
+def damaged(folder: Path) -> object:
+    """What one process finds damaged, all raise."""
+    layer = model(P("a"))
+    save(layer, folder / "weft")
+    if weft.on_main():
+        file = next((folder / "weft").glob("tensors-*-00001-*"))
+        flipped(file, 8 * file.stat().st_size - 1)
+    save({}, folder / "meeting")
+    said = refused(lambda: load(folder / "weft", layer))
+    return [
+        "is damaged in the file" in said,
+        weft.distributed.process_index() == 1 or said.startswith("process 1 could not load"),
+    ]
+
+
+def replaced(folder: Path) -> object:
+    """Loads while another program saves: every process finds the same one of the checkpoints."""
+    mesh = weft.make_mesh({"a": weft.distributed.process_count()})
+    x = weft.shard(torch.zeros(8, 6), mesh, P("a"))
+    save({"x": x}, folder / "weft")
+    stop = threading.Event()
+    thread = threading.Thread(target=_save_alone, args=(folder / "weft", stop))
+    if weft.on_main():
+        thread.start()
+    seen = []
+    for _ in range(20):
+        found = load(folder / "weft", {"x": NamedMapping(mesh, P(None, "a"))})["x"]
+        seen.append(found.full_tensor().unique().tolist())
+    stop.set()
+    if weft.on_main():
+        thread.join()
+    return [all(len(values) == 1 for values in seen), seen == sorted(seen)]
+
+
+def recovered(folder: Path) -> object:
+    """The last of four processes has lost its state, and gets it from a replica; what had no replica is named."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    lost = weft.distributed.process_index() == 3
+
+    def made(spec: P, seed: int) -> dict[str, object]:
+        torch.manual_seed(seed)
+        layer = weft.nn.shard_module(torch.nn.Linear(6, 8), mesh, {"weight": spec, "bias": P("tp")})
+        return {"layer": layer, "optimizer": torch.optim.AdamW(layer.parameters(), lr=0.1), "step": seed}
+
+    def step(parts: dict[str, object]) -> torch.Tensor:
+        parts["optimizer"].zero_grad()
+        parts["layer"](torch.ones(4, 6)).square().sum().backward()
+        parts["optimizer"].step()
+        return parts["layer"].weight.detach().full_tensor()
+
+    expected = made(P("tp"), 3)
+    step(expected)
+    kept = made(P("tp"), 3)
+    step(kept)
+    state = recover(made(P("tp"), 9) if lost else kept, lost=lost)
+    found = [state["step"], torch.equal(step(state), step(expected))]
+    alone = made(P(("dp", "tp")), 3)
+    found.append(refused(lambda: recover(alone, lost=lost)))
+    found.append(refused(lambda: recover({"step": min(1, weft.distributed.process_index())}, lost=lost)))
+    found.append(refused(lambda: recover({"step": 1}, lost=True)))
+    return [*found, recover({"step": 1}, lost=False)]
+
+
+def _save_alone(path: Path, stop: threading.Event) -> None:
+    """Replaces a checkpoint again and again, as a program of one process does."""
+    value = 0
+    while not stop.is_set():
+        value += 1
+        plan = saving._planned(*_flat({"x": torch.full((8, 6), float(value))}), f"{value:08x}")
+        saving._Save(path, f"{value:08x}", plan, None, _Alone(), lambda: None).run(saving.Count(0))
+
+
+def _flat(state: dict[str, torch.Tensor]) -> tuple[object, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    structure, tensors = saving.flattened(state)
+    return structure, tensors, tensors
+
+
+class _Alone:
+    def reports(self, mine: object) -> list[object]:
+        return [mine]
+
+    def outcome(self, mine: str | None) -> str | None:
+        return mine
+
+
+if __name__ == "__main__":
+    print("found", globals()[sys.argv[1]](Path(sys.argv[2])))

@@ -1,0 +1,113 @@
+"""`weft checkpoint verify|ls|convert|diff`: what they print, and their status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+import weft
+from tests.checkpoint.damage import data_file, flipped
+from weft import P
+from weft.checkpoint import load, save
+from weft.cli import main
+
+MESH = weft.make_mesh({"dp": 2, "tp": 3})
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*TypedStorage is deprecated:UserWarning"),
+]
+
+
+def ran(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["checkpoint", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model = {"weight": weft.shard(torch.arange(24.0).view(6, 4), MESH, P("tp", "dp")), "bias": torch.zeros(6)}
+    save({"model": model, "step": 3}, tmp_path / "a")
+    return tmp_path
+
+
+def test_verify(folder: Path) -> None:
+    status, said = ran("verify", folder / "a")
+    assert (status, said) == (0, f"{folder / 'a'}: 2 tensors, 120 B in 1 files: checksums agree\n")
+    assert ran("verify", folder / "a", "--quiet") == (0, "")
+    file = data_file(folder / "a")
+    flipped(file, 8 * file.stat().st_size - 1)
+    status, said = ran("verify", folder / "a")
+    assert status == 1
+    assert "is damaged in the file" in said
+    assert ran("verify", folder / "nowhere")[0] == 1
+
+
+def test_ls(folder: Path, memory: str) -> None:
+    status, said = ran("ls", folder / "a")
+    shards = "1 shard" if memory == "unified" else "6 shards"
+    assert status == 0
+    assert said.splitlines() == [
+        f"model.weight  float32 [6, 4]                     96 B  {shards}",
+        "model.bias    float32 [6]                        24 B  1 shard",
+        "step          3",
+    ]
+    listed = json.loads(ran("ls", folder / "a", "--json")[1])
+    assert listed["tensors"]["model.bias"]["shape"] == [6]
+    assert listed["values"] == {"step": 3}
+
+
+def test_diff(folder: Path) -> None:
+    state = load(folder / "a")
+    save(state, folder / "b")
+    assert ran("diff", folder / "a", folder / "b") == (0, "")
+    state["model"]["weight"][2, 1:] += 0.5
+    state["model"]["bias"] = torch.zeros(7)
+    state["step"] = 4
+    state["more"] = torch.ones(1)
+    save(state, folder / "b")
+    status, said = ran("diff", folder / "a", folder / "b")
+    assert status == 1
+    assert said.splitlines() == [
+        "step: 3 and 4",
+        "model.weight: 3 of 24 elements differ, by 0.5 at most",
+        "model.bias: float32 [6] and float32 [7]",
+        f"more: only in '{folder / 'b'}'",
+    ]
+
+
+def test_convert(folder: Path) -> None:
+    weight = torch.arange(24.0).view(6, 4)
+    assert ran("convert", folder / "a", folder / "dcp", "--to", "dcp")[0] == 0
+    there = {"model": {"weight": torch.zeros(6, 4), "bias": torch.ones(6)}, "step": 0}
+    dcp.load(there, checkpoint_id=folder / "dcp")
+    assert torch.equal(there["model"]["weight"], weight)
+    assert there["step"] == 3
+    assert ran("convert", folder / "dcp", folder / "again")[0] == 0
+    assert ran("diff", folder / "a", folder / "again") == (0, "")
+    assert ran("convert", folder / "again", folder / "m.safetensors", "--only", "model")[0] == 0
+    assert torch.equal(load_file(folder / "m.safetensors")["weight"], weight)
+    assert ran("convert", folder / "dcp", folder / "hf", "--to", "pretrained", "--only", "model")[0] == 0
+    assert torch.equal(load_file(folder / "hf" / "model.safetensors")["weight"], weight)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["m.safetensors"], "name the part to write, such as --only model"),
+        (["x", "--to", "pretrained"], "name the part to write, such as --only model"),
+        (["x", "--to", "safetensors"], "let it end in .safetensors"),
+        (["x", "--only", "nothing"], "has no 'nothing': weft checkpoint ls shows what it has"),
+    ],
+)
+def test_what_cannot_be_converted(folder: Path, arguments: list[str], said: str) -> None:
+    status, output = ran("convert", folder / "a", folder / arguments[0], *arguments[1:])
+    assert status == 1
+    assert said in output
+    assert [path.name for path in folder.iterdir()] == ["a"]

@@ -1,0 +1,132 @@
+"""Folders of torch's DCP load here in any layout, and what is written here as such a folder loads there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+import weft
+from weft import NamedMapping, P
+from weft.checkpoint import CheckpointError, load, save_dcp, verify
+
+MESH = weft.make_mesh({"dp": 2, "tp": 3})
+SPECS = [P(), P("dp"), P(None, "tp"), P("tp", "dp"), P(("dp", "tp"))]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*TypedStorage is deprecated:UserWarning"),
+]
+
+
+def state() -> dict[str, object]:
+    torch.manual_seed(0)
+    return {
+        "model": {"weight": torch.randn(7, 6), "half": torch.randn(5).bfloat16(), "scalar": torch.tensor(2.5)},
+        "moments": [torch.arange(4), torch.randn(2, 3, 2).double()],
+        "step": 3,
+        "options": {"lr": 0.1, "names": ["a", "b"], "betas": (0.9, 0.99)},
+    }
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, weft.Tensor):
+        a = a.full_tensor()
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def test_a_folder_of_torch_s_loads_as_it_was(tmp_path: Path) -> None:
+    dcp.save(state(), checkpoint_id=tmp_path)
+    assert same(load(tmp_path), state())
+    found = verify(tmp_path)
+    assert (found.tensors, found.checksums) == (5, False)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_a_folder_of_torch_s_loads_in_any_layout(spec: P, tmp_path: Path) -> None:
+    source = torch.nn.Linear(6, 7)
+    dcp.save({"model": source.state_dict()}, checkpoint_id=tmp_path)
+    target = weft.nn.shard_module(torch.nn.Linear(6, 7), MESH, {"weight": spec})
+    load(tmp_path, {"model": target})
+    assert target.weight.mapping.spec == spec
+    assert same(target.weight.detach(), source.weight.detach())
+    assert same(target.bias.detach(), source.bias.detach())
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_what_is_written_here_loads_there(spec: P, tmp_path: Path) -> None:
+    here = state()
+    here["model"]["weight"] = weft.shard(here["model"]["weight"], MESH, spec)
+    save_dcp(here, tmp_path)
+    there = state()
+    for each in (*there["model"].values(), *there["moments"]):
+        each.zero_()
+    there["step"] = 0
+    dcp.load(there, checkpoint_id=tmp_path)
+    assert same(there, state())
+    assert same(
+        load(tmp_path, {"model.weight": NamedMapping(MESH, P("dp"))})["model"]["weight"], state()["model"]["weight"]
+    )
+
+
+def test_a_training_moves_between_the_two(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = weft.nn.shard_module(torch.nn.Linear(4, 4), MESH, {"weight": P("tp")})
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    save_dcp({"model": model, "optimizer": optimizer}, tmp_path)
+    plain = torch.nn.Linear(4, 4)
+    resumed = torch.optim.AdamW(plain.parameters())
+    load(tmp_path, {"model": plain, "optimizer": resumed})
+    assert same(model.weight.detach(), plain.weight.detach())
+    for name, x in optimizer.state[model.weight].items():
+        assert same(x, resumed.state[plain.weight][name])
+
+
+def test_tied_and_empty_tensors(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6, bias=False), torch.nn.Linear(6, 6, bias=False))
+    model[1].weight = model[0].weight
+    weft.nn.shard_module(model, MESH, {"0.weight": P("tp")})
+    save_dcp({"model": model, "empty": torch.empty(0, 3)}, tmp_path)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20_000
+    there = {"model": {name: torch.zeros(6, 6) for name in ("0.weight", "1.weight")}, "empty": torch.empty(0, 3)}
+    dcp.load(there, checkpoint_id=tmp_path)
+    assert same(there["model"]["0.weight"], model[0].weight.detach().full_tensor())
+    assert same(there["model"]["1.weight"], model[0].weight.detach().full_tensor())
+    assert load(tmp_path)["empty"].shape == (0, 3)
+
+
+def test_a_new_folder_replaces_the_old(tmp_path: Path) -> None:
+    for value in range(3):
+        save_dcp({"x": torch.full((3,), value)}, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert load(tmp_path)["x"].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("keep", [0, 10, 400])
+def test_a_truncated_file_of_torch_s(tmp_path: Path, keep: int) -> None:
+    dcp.save(state(), checkpoint_id=tmp_path)
+    (file,) = tmp_path.glob("*.distcp")
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load(tmp_path)
+
+
+def test_a_missing_file_of_torch_s(tmp_path: Path) -> None:
+    dcp.save(state(), checkpoint_id=tmp_path)
+    next(tmp_path.glob("*.distcp")).unlink()
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load(tmp_path)
+
+
+def test_a_state_that_is_no_dict(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="torch's checkpoints hold a dict, but the state is a list"):
+        save_dcp([1, 2], tmp_path)

@@ -1,0 +1,78 @@
+"""Processes that save and load together: every form, in the background too, and what happens when one of them cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
+
+import weft
+from tests.checkpoint.several_processes import WEIGHT
+from tests.multiprocess.launching import Processes
+
+PROGRAM = Path(__file__).with_name("several_processes.py")
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(params=["separate"], autouse=True)
+def memory(request: pytest.FixtureRequest) -> str:
+    """Processes have memories apart in any case."""
+    return request.param
+
+
+def found(mode: str, folder: Path, count: int = 2) -> str:
+    """What all processes have found, which is the same."""
+    with Processes([str(PROGRAM), mode, str(folder)], count) as started:
+        ended = started.wait(200)
+    assert [each.status for each in ended] == [0] * count, "\n".join(each.err for each in ended)
+    (said,) = {each.out for each in ended}
+    return said
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*TypedStorage is deprecated:UserWarning")
+def test_every_form_goes_from_one_layout_to_another(tmp_path: Path) -> None:
+    assert found("forms", tmp_path, 3) == f"found {[True] * 10 + [3]}\n"
+    assert weft.checkpoint.verify(tmp_path / "weft").files == 3
+    assert torch.equal(weft.checkpoint.load(tmp_path / "weft")["weight"], WEIGHT)
+    assert torch.equal(load_file(tmp_path / "whole.safetensors")["weight"], WEIGHT)
+    assert len(list((tmp_path / "hf").glob("*.safetensors"))) == 2
+    there = {"model": {"weight": torch.zeros(8, 6), "bias": torch.zeros(8)}, "step": 0}
+    dcp.load(there, checkpoint_id=tmp_path / "dcp")
+    assert torch.equal(there["model"]["weight"], WEIGHT)
+
+
+def test_a_save_in_the_background_disturbs_nobody(tmp_path: Path) -> None:
+    assert found("background", tmp_path) == "found [True, True, ['i', 't', 't']]\n"
+
+
+def test_a_keeper_of_several_processes(tmp_path: Path) -> None:
+    assert found("keeping", tmp_path) == "found [6, [4, 6], True]\n"
+
+
+def test_a_process_that_cannot_write(tmp_path: Path) -> None:
+    said = found("failing", tmp_path)
+    assert (
+        said.count("process 1 could not write its files: [Errno 28] No space left on device. The old checkpoint") == 2
+    )
+    assert said.endswith("], True, ['i', 't', 't']]\n")
+
+
+def test_what_one_process_finds_damaged_all_raise(tmp_path: Path) -> None:
+    assert found("damaged", tmp_path) == "found [True, True]\n"
+
+
+def test_all_processes_load_the_same_checkpoint_while_it_is_replaced(tmp_path: Path) -> None:
+    assert found("replaced", tmp_path) == "found [True, True]\n"
+
+
+def test_a_lost_process_gets_its_state_from_a_replica(tmp_path: Path) -> None:
+    said = found("recovered", tmp_path, 4)
+    assert said.startswith("found [3, True, ")
+    assert "a part of 'layer.weight' was only in processes that have lost it: load the last checkpoint" in said
+    assert "processes 0 and 1 have kept different states" in said
+    assert "every process has lost its state" in said
+    assert said.endswith("{'step': 1}]\n")

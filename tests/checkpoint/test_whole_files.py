@@ -1,0 +1,118 @@
+"""Plain files of whole tensors: what any layout writes is what one device would write, and any library reads it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+import weft
+from weft import P
+from weft.checkpoint import from_pretrained, load, save, save_pretrained
+
+MESH = weft.make_mesh({"dp": 2, "tp": 3})
+SPECS = [P(), P("dp"), P(None, "tp"), P("tp", "dp"), P(("dp", "tp")), P(None, ("tp", "dp"))]
+
+
+@settings(max_examples=40)
+@given(
+    spec=st.sampled_from([*SPECS, P(None, None, "tp"), P("dp", None, "tp"), P(None, "dp", "tp")]),
+    shape=st.lists(st.integers(1, 7), min_size=3, max_size=4),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool]),
+)
+def test_a_file_of_any_layout_is_the_file_of_the_whole(spec, shape, dtype) -> None:
+    x = torch.randint(0, 100, shape).to(dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        save({"x": weft.shard(x, MESH, spec), "n": torch.ones(2)}, f"{folder}/x.safetensors")
+        found = load_file(f"{folder}/x.safetensors")
+        assert found["x"].dtype == dtype
+        assert torch.equal(found["x"], x)
+        assert torch.equal(load(f"{folder}/x.safetensors")["n"], torch.ones(2))
+
+
+class Config:
+    """As configs of Transformers are."""
+
+    dtype = torch.float64
+
+    def __init__(self, width: int = 6) -> None:
+        self.width = width
+
+    @classmethod
+    def from_pretrained(cls, path: str) -> Config:
+        return cls(**json.loads((Path(path) / "config.json").read_text()))
+
+    def save_pretrained(self, path: str) -> None:
+        (Path(path) / "config.json").write_text(json.dumps({"width": self.width}))
+
+
+class Model(torch.nn.Module):
+    """As models of Transformers are: an embedding that is also the head, and a buffer that is in no file."""
+
+    config_class = Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.embed, self.body = torch.nn.Embedding(12, config.width), torch.nn.Linear(config.width, config.width)
+        self.head = torch.nn.Linear(config.width, 12, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("angles", torch.arange(4.0), persistent=False)
+
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        if hasattr(module, "angles"):
+            with torch.no_grad():
+                module.angles.copy_(torch.arange(4.0))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("most", [1, 400, 1 << 30])
+def test_a_pretrained_model_goes_and_comes_back(most: int, spec: P, tmp_path: Path) -> None:
+    source = Model(Config()).double()
+    whole = {name: x.detach().clone() for name, x in source.state_dict().items()}
+    weft.nn.shard_module(source, MESH, {"embed.weight": spec, "body.weight": spec})
+    save_pretrained(source, tmp_path, max_file_bytes=most)
+    files = list(tmp_path.glob("*.safetensors"))
+    assert len(files) == {1: 3, 400: 2, 1 << 30: 1}[most]
+    stored = {name: x for file in files for name, x in load_file(file).items()}
+    assert stored.keys() == {"embed.weight", "body.weight", "body.bias"}
+    assert all(torch.equal(x, whole[name]) for name, x in stored.items())
+    if len(files) > 1:
+        listing = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+        assert listing["weight_map"].keys() == stored.keys()
+        assert listing["metadata"]["total_size"] == sum(x.numel() * 8 for x in stored.values())
+    model = from_pretrained(Model, tmp_path, MESH, {"body.weight": P(None, "tp"), "*.weight": P("dp")})
+    assert model.head.weight is model.embed.weight
+    assert model.body.weight.mapping.spec == P(None, "tp")
+    assert model.angles.full_tensor().tolist() == [0, 1, 2, 3]
+    assert not model.training
+    for name, x in model.state_dict().items():
+        assert torch.equal(x.full_tensor(), whole[name])
+    assert from_pretrained(Model, tmp_path, MESH, {}, dtype=torch.float32).body.bias.dtype == torch.float32
+
+
+def test_no_process_reads_more_than_its_shards(tmp_path: Path, memory: str, monkeypatch) -> None:
+    save_pretrained(Model(Config()).double(), tmp_path)
+    sizes = []
+    empty = torch.empty
+
+    def watched(*arguments, **options) -> torch.Tensor:
+        made = empty(*arguments, **options)
+        sizes.append(() if made.is_meta else tuple(made.shape))
+        return made
+
+    monkeypatch.setattr(torch, "empty", watched)
+    from_pretrained(Model, tmp_path, MESH, {"embed.weight": P("tp"), "body.weight": P("tp"), "body.bias": P("tp")})
+    assert ((12, 6) in sizes) == (memory == "unified")
+    assert (4, 6) in sizes or memory == "unified"
+
+
+def test_a_size_of_files_below_1(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="max_file_bytes is a number of bytes from 1 on, but got 0"):
+        save_pretrained(Model(Config()), tmp_path, max_file_bytes=0)

@@ -1,0 +1,62 @@
+"""Whether boxes tile a tensor: each element is in one of them, and in no other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+
+from ..sharding.geometry import Box, box_shape
+
+__all__ = ["common", "tiling_fault"]
+
+_MOST_IRREGULAR = 2048
+"""Boxes that are no grid are compared each with each, up to so many."""
+
+
+def common(a: Box, b: Box) -> Box | None:
+    """The box that two boxes share, if any.
+
+    >>> common(((0, 4),), ((2, 6),)), common(((0, 2),), ((2, 4),))
+    (((2, 4),), None)
+    """
+    shared = tuple((max(i[0], j[0]), min(i[1], j[1])) for i, j in zip(a, b, strict=True))
+    return shared if all(start < stop for start, stop in shared) else None
+
+
+def tiling_fault(shape: Sequence[int], boxes: Sequence[Box]) -> str | None:
+    """What is wrong with boxes that should tile a tensor of this shape; None if they do.
+
+    >>> tiling_fault((4,), [((0, 2),), ((2, 4),)])
+    >>> tiling_fault((4,), [((0, 2),), ((3, 4),)])
+    'the shards hold 3 of 4 elements'
+    >>> tiling_fault((4,), [((0, 2),), ((1, 3),)])
+    'the shards [0:2] and [1:3] overlap'
+    """
+    for box in boxes:
+        if len(box) != len(shape):
+            return f"the shard {_text(box)} has {len(box)} dims, but the tensor has {len(shape)}"
+        if not all(0 <= start < stop <= size for (start, stop), size in zip(box, shape, strict=True)):
+            return f"the shard {_text(box)} is empty or leaves a tensor of shape {tuple(shape)}"
+    if _are_grid(shape, boxes):
+        return None
+    if len(boxes) > _MOST_IRREGULAR:
+        return f"{len(boxes)} shards are no grid"
+    for a, b in combinations(boxes, 2):
+        if common(a, b):
+            return f"the shards {_text(a)} and {_text(b)} overlap"
+    held, size = sum(math.prod(box_shape(box)) for box in boxes), math.prod(shape)
+    return None if held == size else f"the shards hold {held} of {size} elements"
+
+
+def _are_grid(shape: Sequence[int], boxes: Sequence[Box]) -> bool:
+    """Whether the boxes are all combinations of the parts of each dim; layouts make such boxes, and it is quick to see."""
+    parts = [sorted({box[dim] for box in boxes}) for dim in range(len(shape))]
+    for size, cuts in zip(shape, parts, strict=True):
+        if not cuts or cuts[0][0] != 0 or cuts[-1][1] != size or any(a[1] != b[0] for a, b in pairwise(cuts)):
+            return False
+    return len(boxes) == len(set(boxes)) == math.prod(map(len, parts))
+
+
+def _text(box: Box) -> str:
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in box)}]"

@@ -1,0 +1,164 @@
+"""`save_dcp`: a folder that `torch.distributed.checkpoint` loads, written by all processes, each its shards."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, cast
+
+import torch
+
+from ..runtime.processes import world
+from ..runtime.processes.agreement.values import gathered
+from ..sharding.geometry import box_shape
+from .background import finish_running
+from .dcp import METADATA
+from .errors import CheckpointError
+from .shares import Share, identity, settled, shares
+from .tree import State, Stateful
+from .writing import replace, sync_folder
+
+__all__ = ["save_dcp"]
+
+_Item = tuple[str, tuple[int, ...], int, int]
+"""A name, where the shard begins in the tensor, and where it lies in the file: from which byte on, and how many."""
+
+
+def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
+    """Saves a state as a folder of `torch.distributed.checkpoint`, which loads it in any number of processes.
+
+    The state is a dict of modules, optimizers, tensors and values, as for `save`. No process gathers a tensor that is
+    split. A folder that is there already is replaced at once. `weft.checkpoint.load` reads such folders, from here or
+    from torch. Every process calls this.
+
+    >>> import torch, weft
+    >>> mesh = weft.make_mesh({"tp": 2})
+    >>> model = weft.nn.shard_module(torch.nn.Linear(4, 4), mesh, {"weight": weft.P("tp")})
+    >>> weft.checkpoint.save_dcp({"model": model, "step": 3}, "folder")
+    >>> state = weft.checkpoint.load("folder", {"model": model, "step": None})
+    >>> state["step"]
+    3
+    """
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+    plain = _plain(state)
+    if not isinstance(plain, dict):
+        raise CheckpointError(
+            f"torch's checkpoints hold a dict, but the state is a {type(state).__name__}: use {{'state': …}}"
+        )
+    finish_running()
+    flat, paths = flatten_state_dict(plain)
+    tensors = {name: x for name, x in flat.items() if isinstance(x, torch.Tensor)}
+    ready = {name: settled(x) for name, x in tensors.items()}
+    values = {name: x for name, x in flat.items() if not isinstance(x, torch.Tensor)}
+    folder, here = Path(path), world.current().process
+    token = str(gathered(uuid.uuid4().hex[:8], "save")[0])
+    file = f"__{here}_{token}.distcp"
+    found = dict(shares(ready, tensors))
+    problem: OSError | None = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        report: object = _write(folder / file, found, ready, values if here == 0 else {})
+    except OSError as error:
+        problem, report = error, str(error)
+    reports = gathered(report, "save")
+    outcome = next(
+        (f"process {i} could not write: {said}" for i, said in enumerate(reports) if isinstance(said, str)), None
+    )
+    if outcome is None and here == 0:
+        try:
+            items = {f"__{i}_{token}.distcp": cast("list[_Item]", said) for i, said in enumerate(reports)}
+            known = {identity(tensors[name]): name for name in found}
+            content = _metadata(
+                ready, {name: known[identity(x)] for name, x in tensors.items()}, found, values, paths, items
+            )
+            replace(folder / METADATA, content, token)
+        except OSError as error:
+            problem, outcome = error, str(error)
+    outcome = cast("str | None", gathered(outcome, "save")[0])
+    if outcome is not None:
+        (folder / file).unlink(missing_ok=True)
+        raise CheckpointError(f"cannot save to {str(folder)!r}: {outcome}") from problem
+    if here == 0:
+        for old in folder.glob("__*.distcp"):
+            if token not in old.name:
+                old.unlink(missing_ok=True)
+
+
+def _plain(state: State) -> object:
+    """The state as dicts of tensors and values."""
+    if isinstance(state, Stateful):
+        return state.state_dict()
+    return {key: _plain(item) for key, item in state.items()} if isinstance(state, Mapping) else state
+
+
+def _write(
+    path: Path, found: Mapping[str, list[Share]], ready: Mapping[str, torch.Tensor], values: Mapping[str, object]
+) -> list[_Item]:
+    """Writes what this process has to write; where each thing lies."""
+    items: list[_Item] = []
+    with path.open("wb") as file:
+        for name, value in values.items():
+            start = file.tell()
+            torch.save(value, file)
+            items.append((name, (), start, file.tell() - start))
+        for name, each in found.items():
+            for share in each:
+                if share.process == world.current().process:
+                    start = file.tell()
+                    _save_tensor(cast(torch.Tensor, share.shard), file)
+                    items.append((name, tuple(begin for begin, _ in share.box), start, file.tell() - start))
+            if not each and world.current().process == 0:  # an empty tensor has no shards, but a place
+                start = file.tell()
+                _save_tensor(torch.empty(ready[name].shape, dtype=ready[name].dtype), file)
+                items.append((name, (0,) * ready[name].dim(), start, file.tell() - start))
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+    return items
+
+
+def _save_tensor(x: torch.Tensor, file: IO[bytes]) -> None:
+    x = x.detach().cpu().contiguous()
+    if x.untyped_storage().nbytes() != x.numel() * x.itemsize:  # torch.save writes all of a storage
+        x = x.clone()
+    torch.save(x, file)
+
+
+def _metadata(
+    ready: Mapping[str, torch.Tensor],
+    first_name: Mapping[str, str],
+    found: Mapping[str, list[Share]],
+    values: Mapping[str, object],
+    paths: object,
+    items: Mapping[str, list[_Item]],
+) -> bytes:
+    """What DCP wants to know of the folder, as it pickles it."""
+    from torch.distributed.checkpoint import metadata as words
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+    entries: dict[str, words.TensorStorageMetadata | words.BytesStorageMetadata] = {}
+    for name, x in ready.items():
+        boxes = [share.box for share in found[first_name[name]]] or [tuple((0, size) for size in x.shape)]
+        chunks = [
+            words.ChunkStorageMetadata(torch.Size([start for start, _ in box]), torch.Size(box_shape(box)))
+            for box in boxes
+        ]
+        entries[name] = words.TensorStorageMetadata(words.TensorProperties(dtype=x.dtype), x.size(), chunks)
+    entries |= {name: words.BytesStorageMetadata() for name in values}
+    tied: dict[str, list[str]] = {}
+    for name, first in first_name.items():
+        tied.setdefault(first, []).append(name)
+    places = {
+        words.MetadataIndex(name, None if first in values else torch.Size(begin)): _StorageInfo(file, start, length)
+        for file, each in items.items()
+        for first, begin, start, length in each
+        for name in tied.get(first, [first])
+    }
+    content = io.BytesIO()
+    pickle.dump(words.Metadata(entries, paths, places, words.StorageMeta()), content)
+    return content.getvalue()

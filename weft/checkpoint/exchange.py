@@ -1,0 +1,111 @@
+"""How the processes of a save tell each other what they have written: together, or by notes that nobody waits for.
+
+A save in the foreground uses the program's own communication, which notices when a process is lost. One in the background
+must not: the program communicates meanwhile, in an order of its own. Its processes leave notes beside the files.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Protocol
+
+from ..runtime.processes import world
+from ..runtime.processes.agreement.values import gathered
+from .errors import CheckpointError
+
+__all__ = ["NOTES", "Exchange", "Notes", "Together"]
+
+NOTES = ".saving-"
+"""How the names of folders with notes begin."""
+_GRACE = 30.0
+"""Seconds that others are waited for when the program itself has ended."""
+
+
+class Exchange(Protocol):
+    """Two rounds: all say what they have written, then the first says how it ended."""
+
+    def reports(self, mine: object) -> list[object]:
+        """What each process has written, in order; all of them in the first process at least."""
+
+    def outcome(self, mine: str | None) -> str | None:
+        """What went wrong in the end, if anything; the first process says it."""
+
+
+class Together:
+    """The processes wait for each other."""
+
+    def reports(self, mine: object) -> list[object]:
+        """What each process has written."""
+        return gathered(mine, "save")
+
+    def outcome(self, mine: str | None) -> str | None:
+        """What the first process says."""
+        first = gathered(mine, "save")[0]
+        return None if first is None else str(first)
+
+
+class Notes:
+    """The processes leave notes in a folder; each is renamed into place, so that nobody reads half of one.
+
+    Whoever has read how it ended says so, and the last of them removes the folder: it is there for as long as anybody writes.
+    """
+
+    def __init__(self, path: Path, token: str) -> None:
+        here = world.current()
+        self._folder = path / f"{NOTES}{token}"
+        self._token, self._process, self._count = token, here.process, here.count
+        self._timeout = here.timeout.total_seconds()
+
+    def reports(self, mine: object) -> list[object]:
+        """What each process has written, in the first; the others leave theirs."""
+        if self._count == 1:
+            return [mine]
+        self._leave(str(self._process), mine)
+        if self._process != 0:
+            return [mine]
+        return [self._found(str(process)) for process in range(self._count)]
+
+    def outcome(self, mine: str | None) -> str | None:
+        """What the first process says; the last that has read it removes the notes."""
+        if self._count == 1:
+            return mine
+        if self._process == 0:
+            self._leave("outcome", mine)
+            self._leave("seen-0", None)
+        else:
+            mine = self._outcome()
+            self._leave(f"seen-{self._process}", None)
+        if all((self._folder / f"seen-{process}").exists() for process in range(self._count)):
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return mine
+
+    def _outcome(self) -> str | None:
+        found = self._found("outcome")
+        return None if found is None else str(found)
+
+    def _leave(self, name: str, content: object) -> None:
+        self._folder.mkdir(exist_ok=True)
+        temporary = self._folder / f".{name}"
+        temporary.write_bytes(json.dumps(content).encode())
+        temporary.replace(self._folder / name)
+
+    def _found(self, name: str) -> object:
+        started, pause = time.monotonic(), 0.002
+        ended_at: float | None = None
+        while not (self._folder / name).exists():
+            now = time.monotonic()
+            if ended_at is None and not threading.main_thread().is_alive():
+                ended_at = now
+            if now - started > self._timeout or (ended_at is not None and now - ended_at > _GRACE):
+                who = "process 0" if name == "outcome" else f"process {name}"
+                raise CheckpointError(
+                    f"{who} has not finished its part of the save within {now - started:.0f} s: the old checkpoint stays"
+                )
+            time.sleep(pause)
+            pause = min(0.1, pause * 1.5)
+        content: object = json.loads((self._folder / name).read_bytes())
+        return content

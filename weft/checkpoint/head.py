@@ -1,0 +1,132 @@
+"""The head of a safetensors file: which bytes hold which tensor.
+
+Eight bytes say how long the JSON is that follows; the bytes of the tensors come after it, without gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["DTYPES", "HeadError", "Kept", "head_bytes", "head_length", "kept_in", "storable"]
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
+    "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
+    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_MOST = 100_000_000
+"""The longest head that safetensors allows."""
+
+
+class HeadError(ValueError):
+    """A head that says what cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A tensor in a file: its dtype and shape, and where its bytes begin in the file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def storable(dtype: torch.dtype) -> bool:
+    """Whether safetensors has a word for a dtype.
+
+    >>> storable(torch.bfloat16), storable(torch.complex128)
+    (True, False)
+    """
+    return dtype in _NAMES
+
+
+def head_bytes(tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> tuple[bytes, dict[str, Kept]]:
+    """The head of a file of these tensors, and where each lies; the widest dtypes first, so that all are aligned.
+
+    >>> head, kept = head_bytes([("x", torch.int8, (3,)), ("y", torch.float64, (2,))])
+    >>> kept["x"].start - len(head), kept["y"].start - len(head)
+    (16, 0)
+    """
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    placed: dict[str, Kept] = {}
+    at = 0
+    for key, dtype, shape in sorted(tensors, key=lambda each: -each[1].itemsize):
+        kept = placed[key] = Kept(dtype, shape, at)
+        entries[key] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [at, at + kept.nbytes]}
+        at += kept.nbytes
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    head = len(text).to_bytes(8, "little") + text
+    return head, {key: Kept(kept.dtype, kept.shape, kept.start + len(head)) for key, kept in placed.items()}
+
+
+def kept_in(head: bytes, size: int) -> dict[str, Kept]:
+    """What a file of so many bytes holds, as its head says; a head that says what cannot be is refused.
+
+    >>> head, kept = head_bytes([("x", torch.int8, (3,))])
+    >>> kept_in(head, len(head) + 3) == kept
+    True
+    """
+    try:
+        entries = json.loads(head[8:], object_pairs_hook=_unique)
+    except HeadError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise HeadError(f"its head is no JSON ({error})") from error
+    if not isinstance(entries, dict):
+        raise HeadError("its head is no JSON object")
+    entries.pop("__metadata__", None)
+    found = {key: _kept(key, entry, len(head)) for key, entry in entries.items()}
+    at = len(head)
+    for key, kept in sorted(found.items(), key=lambda item: (item[1].start, item[1].nbytes)):
+        if kept.start != at:
+            raise HeadError(f"{key!r} begins at byte {kept.start}, but what is before it ends at {at}")
+        at += kept.nbytes
+    if at != size:
+        raise HeadError(f"its tensors end at byte {at}, but it has {size}")
+    return found
+
+
+def head_length(first: bytes, size: int) -> int:
+    """How many bytes the head of a file has, of which these are the first eight."""
+    length = int.from_bytes(first, "little") + 8
+    if len(first) < 8 or length > min(size, _MOST):
+        raise HeadError(f"its first bytes say that its head has {length} bytes, but it has {size}")
+    return length
+
+
+def _kept(key: str, entry: object, data: int) -> Kept:
+    match entry:
+        case {"dtype": str(name), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if name in DTYPES:
+            pass
+        case {"dtype": name} if name not in DTYPES:
+            raise HeadError(f"{key!r} is of the dtype {name!r}, which torch has not")
+        case _:
+            raise HeadError(f"what it says of {key!r} is no dtype, shape and place: {entry!r}")
+    if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)):
+        raise HeadError(f"{key!r} has a size below 0: {entry!r}")
+    kept = Kept(DTYPES[name], tuple(shape), start + data)
+    if stop - start != kept.nbytes:
+        raise HeadError(f"{key!r} has {kept.nbytes} bytes by its shape, but {stop - start} by its place")
+    return kept
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise HeadError(f"its head names {key!r} twice")
+        found[key] = value
+    return found

@@ -1,0 +1,142 @@
+"""`Keeper`: numbered checkpoints of a training, of which the newest are kept and the last is found again."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import typing
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import final
+
+from ..distributed import on_main
+from ..runtime.processes.agreement.values import gathered
+from .background import finish_running
+from .errors import CheckpointError
+from .index import INDEX
+from .loading import load
+from .lock import FolderLock
+from .random_state import random_state, set_random_state
+from .saving import saved
+from .tree import State
+from .verifying import verify
+
+__all__ = ["Keeper"]
+
+_NAME = re.compile(r"step-([0-9]{8,})")
+
+
+@final
+class Keeper:
+    """Saves every so many steps, keeps the newest checkpoints, and resumes from the last complete one.
+
+    Besides the state, a checkpoint holds the step and the state of the random generators. Saves go on in the background,
+    unless `wait=True`. Checkpoints that were not completed are passed over, and removed when a later one is complete.
+
+    >>> import torch, weft
+    >>> model = torch.nn.Linear(2, 2)
+    >>> keeper = weft.checkpoint.Keeper("run", keep=2, every=10)
+    >>> start = keeper.resume({"model": model})
+    >>> for step in range(start, 45):
+    ...     keeper.step(step + 1, {"model": model})
+    >>> keeper.wait()
+    >>> start, keeper.steps(), keeper.resume({"model": model})
+    (0, [30, 40], 40)
+    """
+
+    def __init__(self, path: str | os.PathLike[str], keep: int = 3, every: int = 1, *, wait: bool = False) -> None:
+        for name, value in (("keep", keep), ("every", every)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is a whole number from 1 on, but got {value!r}")
+        self.path = Path(path)
+        self.keep, self.every = keep, every
+        self.state: State = None
+        """What the checkpoint held that was resumed from, with what was filled in place."""
+        self._wait = wait
+
+    def steps(self) -> list[int]:
+        """The steps of the complete checkpoints, the oldest first."""
+        return sorted(step for step, folder in self._folders() if (folder / INDEX).is_file())
+
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint, if there is one."""
+        steps = self.steps()
+        return self.folder(steps[-1]) if steps else None
+
+    def folder(self, step: int) -> Path:
+        """Where the checkpoint of a step lies, or would lie."""
+        return self.path / f"step-{step:08d}"
+
+    def step(self, step: int, state: State) -> None:
+        """Saves after this many steps, if it is time."""
+        if step % self.every == 0:
+            self.save(step, state)
+
+    def save(self, step: int, state: State) -> None:
+        """Saves after this many steps, whether it is time or not."""
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise ValueError(f"a step is a whole number from 0 on, but got {step!r}")
+        everything = {"step": step, "state": state, "random": random_state()}
+        saved(everything, self.folder(step), wait=self._wait, then=lambda: self._sweep(step))
+
+    def wait(self) -> None:
+        """Waits until the last save is complete; raises `CheckpointError` if it is not."""
+        finish_running()
+
+    def resume(self, like: State, *, cast: bool = False) -> int:
+        """Loads the newest complete checkpoint into `like` as `weft.checkpoint.load` does; the steps it was saved after.
+
+        0 if there is none. One that turns out to be damaged is passed over, with a warning, for the one before it.
+        """
+        finish_running()
+        steps: list[int] = typing.cast("list[int]", gathered(self.steps(), "resume")[0])
+        for step in reversed(steps):
+            try:
+                found = load(self.folder(step), {"step": None, "state": like, "random": None}, cast=cast)
+            except CheckpointError as error:
+                self._check_is_damaged(step, error)
+                warnings.warn(f"{error}. Going on with the checkpoint before it", RuntimeWarning, stacklevel=2)
+                continue
+            kept = typing.cast("dict[str, object]", found)
+            set_random_state(kept["random"])
+            self.state = kept["state"]
+            return step
+        if steps:
+            raise CheckpointError(
+                f"none of the checkpoints in {str(self.path)!r} can be loaded: {steps} are all damaged"
+            )
+        return 0
+
+    def _check_is_damaged(self, step: int, error: CheckpointError) -> None:
+        """Raises an error that says that a sound checkpoint does not fit."""
+        sound = False
+        if on_main():
+            try:
+                verify(self.folder(step))
+                sound = True
+            except CheckpointError:
+                sound = False
+        if gathered(sound, "resume")[0]:
+            raise error
+
+    def _folders(self) -> Iterator[tuple[int, Path]]:
+        for path in self.path.iterdir() if self.path.is_dir() else ():
+            name = _NAME.fullmatch(path.name)
+            if name and path.is_dir():
+                yield int(name[1]), path
+
+    def _sweep(self, step: int) -> None:
+        """Removes what is too old, and what was never completed and nobody writes to."""
+        kept = {*self.steps()[-self.keep :], step}
+        for other, folder in list(self._folders()):
+            if other in kept:
+                continue
+            try:
+                lock = FolderLock(folder)
+            except (CheckpointError, OSError):
+                continue
+            (folder / INDEX).unlink(missing_ok=True)  # first, so that nobody takes what is left for complete
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()

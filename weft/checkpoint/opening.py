@@ -1,0 +1,96 @@
+"""Which checkpoint lies at a path: one that `save` wrote, plain safetensors files from anywhere, or a folder of torch's DCP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from .dcp import METADATA, dcp_index
+from .errors import CheckpointError
+from .head import HeadError, Kept, head_length, kept_in
+from .index import INDEX, Index, SavedFile, SavedShard, SavedTensor, check_file_name, read_json
+from .reading import open_file, read_at
+from .tree import flat_dict
+
+__all__ = ["index_at"]
+
+_PUBLIC_INDEX = "*.safetensors.index.json"
+"""How other libraries list the files of a model that does not fit into one."""
+
+
+def index_at(path: Path) -> Index:
+    """What lies at a path."""
+    if path.is_file():
+        return _index_of(path.parent, [path.name])
+    if (path / INDEX).is_file():
+        return Index.read(path / INDEX)
+    if (path / METADATA).is_file():
+        return dcp_index(path)
+    listed = sorted(path.glob(_PUBLIC_INDEX)) if path.is_dir() else []
+    if listed:
+        return _listed(path, listed[0])
+    plain = sorted(path.glob("*.safetensors")) if path.is_dir() else []
+    if plain and not any(file.name.startswith("tensors-") for file in plain):
+        return _index_of(path, [file.name for file in plain])
+    if plain:
+        raise CheckpointError(
+            f"the checkpoint {str(path)!r} has no {INDEX}: it was not completed, use another checkpoint"
+        )
+    raise CheckpointError(
+        f"there is no checkpoint at {str(path)!r}: give a directory that weft.checkpoint.save wrote, a safetensors file, or a folder of "
+        "torch.distributed.checkpoint"
+    )
+
+
+def _listed(folder: Path, listing: Path) -> Index:
+    """The index of the files that another library lists, with the file of each tensor."""
+    match read_json(listing):
+        case {"weight_map": dict(weights)}:
+            pass
+        case _:
+            raise CheckpointError(
+                f"the index {str(listing)!r} is damaged (it has no weight_map): use another checkpoint"
+            )
+    try:
+        index = _index_of(folder, sorted({check_file_name(name) for name in weights.values()}))
+    except ValueError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"the index {str(listing)!r} is damaged ({error}): use another checkpoint") from error
+    lost = [name for name in weights if name not in index.tensors]
+    if lost:
+        raise CheckpointError(
+            f"the index {str(listing)!r} lists {lost[0]!r}, which is not in {weights[lost[0]]!r}: use another checkpoint"
+        )
+    return index
+
+
+def _index_of(folder: Path, files: Iterable[str]) -> Index:
+    """The index of plain files, in which every tensor is whole."""
+    tensors: dict[str, SavedTensor] = {}
+    sizes: dict[str, SavedFile] = {}
+    for name in files:
+        kept, size = _plain_file(folder / name, folder)
+        sizes[name] = SavedFile(size)
+        for key, place in kept.items():
+            if key in tensors:
+                raise CheckpointError(
+                    f"{key!r} is in {tensors[key].shards[0].file!r} and in {name!r} of {str(folder)!r}: give the path of one file"
+                )
+            shard = SavedShard(name, key, tuple((0, n) for n in place.shape), place.start)
+            tensors[key] = SavedTensor(place.shape, place.dtype, (shard,) if place.nbytes else ())
+    return Index(flat_dict(list(tensors)), tensors, sizes)
+
+
+def _plain_file(path: Path, folder: Path) -> tuple[dict[str, Kept], int]:
+    try:
+        with open_file(path, folder) as (file, size):
+            head = read_at(file, 0, head_length(read_at(file, 0, min(8, size)), size))
+            with safe_open(path, framework="pt", device="cpu"):  # the library's own checks
+                return kept_in(head, size), size
+    except (SafetensorError, HeadError, OSError) as error:
+        raise CheckpointError(
+            f"the file {str(path)!r} is damaged or no safetensors file ({error}): use another checkpoint"
+        ) from error

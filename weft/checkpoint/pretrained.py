@@ -1,0 +1,122 @@
+"""Models of Hugging Face: folders that `from_pretrained` reads and `save_pretrained` writes, straight from and into layouts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from ..nn.patterns import Spec
+from ..nn.shard_module import shard_module
+from ..runtime.processes import world
+from ..sharding.mesh import DeviceMesh
+from .background import finish_running
+from .loading import load
+from .opening import index_at
+from .shares import check_storable, settled
+from .tree import flattened
+from .whole_files import save_files
+
+__all__ = ["from_pretrained", "save_pretrained"]
+
+_FILE_BYTES = 5 << 30
+
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+
+def from_pretrained(
+    kind: type[Model],
+    path: str | os.PathLike[str],
+    mesh: DeviceMesh,
+    patterns: Mapping[str, Spec],
+    *,
+    dtype: torch.dtype | None = None,
+    verify: bool = True,
+    progress: bool = False,
+) -> Model:
+    """A model of Transformers from the folder that `save_pretrained` wrote, its parameters laid out as they are read.
+
+    `kind` is the model's class, such as `LlamaForCausalLM`; `patterns` are those of `weft.nn.shard_module`. The model is
+    made without memory first, and each process reads what its devices hold: none holds a tensor whole that is split. The
+    dtype is the one that the config says, unless one is given. Every process calls this.
+
+    >>> import torch, weft
+    >>> class Config:
+    ...     @classmethod
+    ...     def from_pretrained(cls, path):
+    ...         return cls()
+    >>> class Model(torch.nn.Linear):
+    ...     config_class = Config
+    ...
+    ...     def __init__(self, config):
+    ...         super().__init__(4, 4)
+    >>> weft.checkpoint.save_pretrained(Model(Config()), "folder")
+    >>> mesh = weft.make_mesh({"tp": 2})
+    >>> model = weft.checkpoint.from_pretrained(Model, "folder", mesh, {"weight": weft.P("tp")})
+    >>> model.weight.mapping.spec
+    P('tp')
+    """
+    where = Path(path)
+    config = kind.config_class.from_pretrained(str(where))  # type: ignore[attr-defined] # as models of Transformers have it
+    said = getattr(config, "dtype", None)
+    with torch.device("meta"):
+        model = kind(config)
+    model.to(dtype or (said if isinstance(said, torch.dtype) else torch.get_default_dtype()))
+    shard_module(model, mesh, patterns, init=_init_of_the_rest(model, where))
+    load(where, model, cast=True, verify=verify, progress=progress)
+    return model.eval()
+
+
+def _init_of_the_rest(model: torch.nn.Module, where: Path) -> Callable[[torch.nn.Module], None]:
+    """What fills the modules that are not all in the files; the others would be made whole, and be overwritten."""
+    there = index_at(where).tensors
+    known = {id(x) for name, x in model.state_dict(keep_vars=True).items() if name in there}
+    rest = {
+        id(module)
+        for module in model.modules()
+        if not known.issuperset(map(id, (*module.parameters(recurse=False), *module.buffers(recurse=False))))
+    }
+    fill: Callable[[torch.nn.Module], object] = getattr(model, "_init_weights", _reset)
+
+    def init(module: torch.nn.Module) -> None:
+        if id(module) in rest:
+            fill(module)
+
+    return init
+
+
+def _reset(module: torch.nn.Module) -> None:
+    reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
+    if reset is not None:
+        reset()
+
+
+def save_pretrained(model: torch.nn.Module, path: str | os.PathLike[str], *, max_file_bytes: int = _FILE_BYTES) -> None:
+    """Writes a model as its own `save_pretrained` does, from any layout: no process holds a tensor whole that is split.
+
+    The files are plain safetensors of at most `max_file_bytes` bytes (more where one tensor has more), with a list of
+    them and with the config where the model has one. Of tied parameters the first name is written. Every process calls this.
+
+    >>> import torch, weft
+    >>> from safetensors.torch import load_file
+    >>> model = weft.nn.shard_module(torch.nn.Linear(4, 4), weft.make_mesh({"tp": 2}), {"weight": weft.P("tp")})
+    >>> weft.checkpoint.save_pretrained(model, "folder")
+    >>> sorted(load_file("folder/model.safetensors"))
+    ['bias', 'weight']
+    """
+    if max_file_bytes < 1:
+        raise ValueError(f"max_file_bytes is a number of bytes from 1 on, but got {max_file_bytes!r}")
+    where = Path(path)
+    _, tensors = flattened(model)
+    check_storable(tensors)
+    finish_running()
+    save_files(tensors, {name: settled(x) for name, x in tensors.items()}, where, max_file_bytes)
+    if world.current().process == 0:
+        for part in ("config", "generation_config"):
+            config = getattr(model, part, None)
+            if config is not None and hasattr(config, "save_pretrained"):
+                config.save_pretrained(str(where))

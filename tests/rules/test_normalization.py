@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as nn
 
 import weft
-from weft.engine.dispatch import dispatch
 from weft.sharding.layout import Layout
 
 from .case import Case
@@ -98,7 +97,7 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        out, scale = dispatch(torch.ops.aten._fused_rms_norm.default, (x, [4096], w, 1e-5), {})
+        out, scale = torch.ops.aten._fused_rms_norm.default(x, [4096], w, 1e-5)
         ctx.save_for_backward(x, w, scale)
         return out
 
@@ -106,7 +105,7 @@ class FusedNorm(torch.autograd.Function):
     def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x, w, scale = ctx.saved_tensors
         args = (grad, x, [4096], scale, w, [True, True])
-        return dispatch(torch.ops.aten._fused_rms_norm_backward.default, args, {})
+        return torch.ops.aten._fused_rms_norm_backward.default(*args)
 
 
 def fused_rms_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from ..runtime.holding import holding, slices
 from ..runtime.machine import residence
 from ..sharding.geometry import Box, box_shape, within
 from ..sharding.mapping import DeviceMapping
-from ..tensor.tensor import Tensor
+from ..tensor.tensor import Tensor, public
 from .boxes import common
 from .checksums import BLOCK, DIGITS, checksum
 from .errors import CheckpointError

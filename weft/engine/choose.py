@@ -62,8 +62,9 @@ def choose(
     prices = {k: _price(choices[k], factors, inputs, out_itemsize, proposals[k]) for k in may_be}
     best = min(may_be, key=prices.__getitem__)
     if is_considered():
-        rows = [(str(proposals[k]), prices[k][0], _bytes(choices[k], inputs)) for k in may_be]
-        consider(rows, may_be.index(best))
+        different = [k for i, k in enumerate(may_be) if choices[k] not in [choices[j] for j in may_be[:i]]]
+        rows = [(str(proposals[k]), prices[k][0], _bytes(choices[k], inputs)) for k in different]
+        consider(rows, next(i for i, k in enumerate(different) if choices[k] == choices[best]))
     return choices[best]
 
 

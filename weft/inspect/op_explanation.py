@@ -47,7 +47,7 @@ class OpExplanation:
         moves = [f"{r.kind} over {', '.join(r.axes)}, {bytes_text(r.bytes_received)} a device" for r in self.log]
         lines += [f"  moves  {text}" for text in moves or ["nothing"]]
         lines.append(f"  runs   {self.runs}")
-        for decision in self.considered:
+        for decision in dict.fromkeys(self.considered):
             rows = [
                 ("*" if k == decision.chosen else "", name, bytes_text(size), time_text(seconds))
                 for k, (name, seconds, size) in enumerate(decision.rows)
@@ -77,7 +77,7 @@ def explain_op(
       runs   once, on whole values: all devices share one memory
     <BLANKLINE>
        strategy   to bring  time
-    *  k over tp  0 B       10.1 µs
+    *  k over tp  0 B       20 µs
     """
     func = getattr(op, "default", op) if isinstance(op, torch._ops.OpOverloadPacket) else op
     if not isinstance(func, torch._ops.OpOverload):

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as nn
 
 import weft
+from weft.engine.dispatch import planned
+from weft.rules.call import BoundCall
 from weft.sharding.layout import Layout
 
 from .case import Case
@@ -97,7 +99,7 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        out, scale = torch.ops.aten._fused_rms_norm.default(x, [4096], w, 1e-5)
+        out, scale = planned(BoundCall(torch.ops.aten._fused_rms_norm.default, (x, [4096], w, 1e-5)))
         ctx.save_for_backward(x, w, scale)
         return out
 
@@ -105,7 +107,7 @@ class FusedNorm(torch.autograd.Function):
     def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x, w, scale = ctx.saved_tensors
         args = (grad, x, [4096], scale, w, [True, True])
-        return torch.ops.aten._fused_rms_norm_backward.default(*args)
+        return planned(BoundCall(torch.ops.aten._fused_rms_norm_backward.default, args))
 
 
 def fused_rms_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

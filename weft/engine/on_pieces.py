@@ -81,8 +81,8 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Sch
             local = [t.contiguous() for t in local]
         here = local_call
         if rule is not None and rule.local_args is not None:
-            localized = rule.local_args(call.with_tensors(local), [tuple(t.shape) for t in local], place.out_shapes)
-            here = BoundCall(local_call.func, *localized)
+            localized = rule.local_args(call.with_tensors(local), place.out_shapes)
+            here = BoundCall(local_call.func, localized.args, localized.kwargs)
         if rule is not None and rule.local is not None:
             result = rule.local(call.with_tensors(local), place.inputs, place.outputs)
         elif rule is not None and rule.of_nothing is not None and not all(t.numel() for t in local):

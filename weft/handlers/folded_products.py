@@ -17,8 +17,8 @@ from ..engine.strides.restriding import with_strides
 from ..engine.views.conjugation import keep_marks
 from ..engine.views.copy_views import remember_alias
 from ..engine.views.folded import FoldedOp, fold, fold_of, folded_ops
-from ..rules.arguments import one_each
 from ..rules.call import BoundCall
+from ..rules.dims import one_each
 from ..rules.factors import Factors
 from ..rules.registry import Rule
 from ..rules.views import reshape_groups

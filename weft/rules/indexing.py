@@ -19,7 +19,7 @@ from .dims import broadcast_into, numbered, one_each, sizes_of
 from .factors import Dims, Factors
 from .registry import Region, Rule, rules
 
-__all__ = ["Placed", "bounded", "bounds_of_each", "has_masks", "inside_of", "placed_dims", "split_indices"]
+__all__ = ["MASKS", "Placed", "bounded", "bounds_of_each", "has_masks", "inside_of", "placed_dims", "split_indices"]
 
 aten = torch.ops.aten
 
@@ -156,11 +156,11 @@ rules |= {
 }
 
 
-_COUNTED, _MASKS = (torch.int64, torch.int32), (torch.bool, torch.uint8)
+_COUNTED, MASKS = (torch.int64, torch.int32), (torch.bool, torch.uint8)
 
 
 def _check_indices(indices: Sequence[torch.Tensor]) -> None:
-    if any(index.dtype not in (*_COUNTED, *_MASKS) for index in indices):
+    if any(index.dtype not in (*_COUNTED, *MASKS) for index in indices):
         raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     try:
         torch.broadcast_shapes(*(index.shape for index in indices))
@@ -202,7 +202,7 @@ class Placed:
 
 def has_masks(indices: Sequence[torch.Tensor | None]) -> bool:
     """Whether some indices are masks: what they give depends on values."""
-    return any(index is not None and index.dtype in _MASKS for index in indices)
+    return any(index is not None and index.dtype in MASKS for index in indices)
 
 
 def split_indices(call: BoundCall, region: Region) -> list[int]:

@@ -144,6 +144,10 @@ def _dims_whole(call: BoundCall, dims: Sequence[int]) -> Factors:
     return touching(call, dims, [output])
 
 
+def _rot90(call: BoundCall) -> Factors | None:
+    return None if call.tensors[0].ndim < 2 else _dims_whole(call, call.dims("dims"))  # torch refuses it
+
+
 def _pad(call: BoundCall) -> Factors:
     last = call.tensors[0].ndim - 1
     return _dims_whole(call, [last - i // 2 for i, count in enumerate(call.integers("pad")) if count])
@@ -188,7 +192,7 @@ def _local_of_last_dims(call: BoundCall, _: Sequence[Region], made: Sequence[Reg
 rules |= {
     aten.flip.default: Rule(lambda call: _dims_whole(call, call.dims("dims"))),
     aten.roll.default: Rule(lambda call: _dims_whole(call, call.dims("dims") or range(call.tensors[0].ndim))),
-    aten.rot90.default: Rule(lambda call: _dims_whole(call, call.dims("dims"))),
+    aten.rot90.default: Rule(_rot90),
     aten.constant_pad_nd.default: Rule(_pad),
     aten.repeat.default: Rule(_repeat),
 }

@@ -18,7 +18,6 @@ NOT_YET = {
     "weft.graph.ops.inference._tried_dtype",
     "weft.graph.sizes._parsed",
     "weft.graph.values.OPERATIONS",
-    "weft.handlers.embedding._axes_of_rows",
     "weft.handlers.views.reshaping._ways",
     "weft.handlers.windows.windowing._known",
 }

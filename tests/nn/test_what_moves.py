@@ -273,6 +273,20 @@ def test_gradients_of_bags_are_made_of_the_rows_that_a_device_has() -> None:
     assert log.counts() == {}  # nor is a part cut out of a whole gradient
 
 
+@pytest.mark.parametrize("on_the_way", [lambda w: w, lambda w: w.double(), lambda w: w * 2])
+def test_gradients_of_tables_are_made_where_each_table_lies_whatever_was_looked_up_before(
+    on_the_way: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    rows, columns = (weft.shard(torch.randn(8, 4), MESH, spec).requires_grad_() for spec in (P("dp"), P("tp")))
+    index = weft.shard(torch.randint(8, (3, 5)), MESH, P())
+    for table, other in ((rows, columns), (columns, rows)):
+        total = F.embedding(index, on_the_way(table)).sum()
+        F.embedding(index, other)
+        with weft.comm_log() as log:
+            total.backward()
+        assert log.counts() == {}  # nor is a part cut out of a whole gradient
+
+
 @pytest.mark.parametrize("index", [-1, 8])
 def test_bags_of_a_split_table_refuse_indices_out_of_range(index: int) -> None:
     table = weft.shard(torch.randn(8, 4), MESH, P("dp"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 
@@ -15,7 +14,7 @@ from ..runtime.reduction import neutral
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
-from .op_kind import kind_of, written_argument
+from .op_kind import for_each_result, kind_of, written_argument
 from .schedule import Place, Schedule, scheduled
 from .sharded import ShardedTensor, wrap
 from .strides.result_strides import Strided
@@ -28,24 +27,18 @@ def run_whole(
     call: BoundCall, laid: Sequence[torch.Tensor], outputs: tuple[Layout, ...] | None, mesh: DeviceMesh
 ) -> object:
     """Runs an op once, on whole values: one memory, nothing pending."""
-    result = call.on([x._value.pieces[0] if isinstance(x, ShardedTensor) else x for x in laid])
-    if isinstance(result, torch.Tensor):
-        same = written_argument(call, 0)
+
+    def made(position: int, value: object) -> object:
+        if not isinstance(value, torch.Tensor):
+            return value
+        same = written_argument(call, position)
         if same is not None:
             return same
-        _check_dense(call, result)
-        return wrap((result,), Layout.replicated(mesh, result.dim()) if outputs is None else outputs[0], result.shape)
-    if not isinstance(result, (tuple, list)):
-        return result
-    wrapped = []
-    for i, value in enumerate(result):
-        if not isinstance(value, torch.Tensor):
-            wrapped.append(value)
-            continue
-        same = written_argument(call, i)
-        layout = _of_rank(None if outputs is None else outputs[i], value.dim(), mesh)
-        wrapped.append(same if same is not None else wrap((value,), layout, value.shape))
-    return type(result)(wrapped)
+        _check_dense(call, value)
+        layout = _of_rank(None if outputs is None else outputs[position], value.dim(), mesh)
+        return wrap((value,), layout, value.shape)
+
+    return for_each_result(call.on([x._value.pieces[0] if isinstance(x, ShardedTensor) else x for x in laid]), made)
 
 
 def _of_rank(layout: Layout | None, rank: int, mesh: DeviceMesh) -> Layout:
@@ -81,15 +74,15 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Sch
             local = [t.contiguous() for t in local]
         here = local_call
         if rule is not None and rule.local_args is not None:
-            localized = rule.local_args(call.with_tensors(local), [tuple(t.shape) for t in local], place.out_shapes)
-            here = BoundCall(local_call.func, *localized)
+            localized = rule.local_args(call.with_tensors(local), place.out_shapes)
+            here = BoundCall(local_call.func, localized.args, localized.kwargs)
         if rule is not None and rule.local is not None:
             result = rule.local(call.with_tensors(local), place.inputs, place.outputs)
         elif rule is not None and rule.of_nothing is not None and not all(t.numel() for t in local):
             result = _neutral(func, rule.of_nothing, local, place, schedule)
         else:
             result = here.on(local)
-        values = result if isinstance(result, (tuple, list)) else (result,)
+        values = _several(result)
         for k, (piece, value) in enumerate(zip(place.makes, values, strict=True)):
             if isinstance(value, torch.Tensor):
                 part = place.parts[k]
@@ -135,24 +128,21 @@ def _neutral(
 def run_replicated(call: BoundCall, laid: Sequence[ShardedTensor], mesh: DeviceMesh) -> object:
     """Runs an op that has no rule on the replica in each memory; what it gives is replicated too."""
     results = [call.on(pieces) for pieces in zip(*(x._value.pieces for x in laid), strict=True)]
-    first = results[0]
-    if isinstance(first, torch.Tensor):
-        same = written_argument(call, 0)
-        return same if same is not None else _replicated(call, cast("list[torch.Tensor]", results), mesh)
-    if not isinstance(first, (tuple, list)):
-        return first
-    wrapped: list[object] = []
-    for k, values in enumerate(zip(*cast("list[tuple[object, ...]]", results), strict=True)):
-        same = written_argument(call, k)
-        tensors = isinstance(values[0], torch.Tensor)
-        wrapped.append(
-            same
-            if same is not None
-            else _replicated(call, cast("list[torch.Tensor]", values), mesh)
-            if tensors
-            else values[0]
-        )
-    return type(first)(wrapped)
+    columns = list(zip(*map(_several, results), strict=True))
+
+    def made(position: int, value: object) -> object:
+        same = written_argument(call, position)
+        if same is not None or not isinstance(value, torch.Tensor):
+            return value if same is None else same
+        _check_dense(call, value)
+        pieces = tuple(piece for piece in columns[position] if isinstance(piece, torch.Tensor))
+        return wrap(pieces, Layout.replicated(mesh, value.dim()), value.shape, strides=value.stride())
+
+    return for_each_result(results[0], made)
+
+
+def _several(result: object) -> Sequence[object]:
+    return result if isinstance(result, (tuple, list)) else (result,)
 
 
 def _check_dense(call: BoundCall, value: torch.Tensor) -> None:
@@ -160,12 +150,6 @@ def _check_dense(call: BoundCall, value: torch.Tensor) -> None:
         raise TypeError(
             f"{call} gives a tensor of layout {value.layout}, which cannot lie on a mesh: use it on x.full_tensor()"
         )
-
-
-def _replicated(call: BoundCall, pieces: Sequence[torch.Tensor], mesh: DeviceMesh) -> ShardedTensor:
-    first = pieces[0]
-    _check_dense(call, first)
-    return wrap(tuple(pieces), Layout.replicated(mesh, first.dim()), first.shape, strides=first.stride())
 
 
 def _gathered(

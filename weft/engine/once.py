@@ -17,7 +17,7 @@ from ..runtime.processes import world
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .moves.movement import from_plain
-from .op_kind import kind_of, written_argument
+from .op_kind import for_each_result, kind_of, written_argument
 from .sharded import ShardedTensor
 from .writes.writing import store, written_tensors
 
@@ -84,16 +84,14 @@ def run_once(call: BoundCall, values: Sequence[torch.Tensor], mesh: DeviceMesh) 
         for x, value in zip(call.tensors, values, strict=True):
             if isinstance(x, ShardedTensor) and any(x is each for each in written):
                 store(x, value, str(call))
-    if not isinstance(result, (tuple, list)):
-        return _given(call, 0, result, mesh)
-    return type(result)([_given(call, k, value, mesh) for k, value in enumerate(result)])
 
+    def given(position: int, value: object) -> object:
+        if not isinstance(value, torch.Tensor):
+            return value
+        same = written_argument(call, position)
+        if isinstance(same, ShardedTensor):
+            store(same, value, str(call))
+            return same
+        return from_plain(value, Layout.replicated(mesh, value.dim()))
 
-def _given(call: BoundCall, position: int, value: object, mesh: DeviceMesh) -> object:
-    if not isinstance(value, torch.Tensor):
-        return value
-    same = written_argument(call, position)
-    if isinstance(same, ShardedTensor):
-        store(same, value, str(call))
-        return same
-    return from_plain(value, Layout.replicated(mesh, value.dim()))
+    return for_each_result(result, given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from ..caches import cached
 from ..rules.call import BoundCall
 
-__all__ = ["OpKind", "is_elementwise", "kind_of", "written_argument"]
+__all__ = ["OpKind", "for_each_result", "is_elementwise", "kind_of", "written_argument"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,13 @@ def _aliases(func: torch._ops.OpOverload) -> tuple[int | str | None, ...]:
                     where = argument.name if argument.kwarg_only else i
         found.append(where)
     return tuple(found) if any(where is not None for where in found) else ()
+
+
+def for_each_result(result: object, make: Callable[[int, object], object]) -> object:
+    """What is made of each result of an op, by position, in the form in which the op gives them."""
+    if isinstance(result, (tuple, list)):
+        return type(result)([make(k, value) for k, value in enumerate(result)])
+    return make(0, result)
 
 
 def written_argument(call: BoundCall, position: int) -> object | None:

@@ -278,7 +278,7 @@ def _columns(args: Any, reading: Sequence[tuple[int, Reader]]) -> list[tuple[int
 
 def _localized(
     call: BoundCall,
-    local_args: Callable[..., tuple[Args, Kwargs]],
+    local_args: Callable[..., BoundCall],
     positions: Sequence[int],
     readers: Sequence[Reader],
     place: Place,
@@ -287,7 +287,8 @@ def _localized(
     local = [
         read(cast(ShardedTensor, call.args[at])._value.pieces)[k] for at, read in zip(positions, readers, strict=True)
     ]
-    return local_args(call.with_tensors(local), [tuple(x.shape) for x in local], place.out_shapes)
+    here = local_args(call.with_tensors(local), place.out_shapes)
+    return here.args, here.kwargs
 
 
 def _made_by(k: int, schedule: Schedule) -> list[int]:

@@ -11,6 +11,7 @@ from typing import ClassVar, final
 
 import torch
 
+from ..rules.call import BoundCall
 from ..runtime.holding import Pieces, holding
 from ..runtime.machine import residence
 from ..runtime.strides import row_major
@@ -21,7 +22,7 @@ from .form import Form, form_of
 from .total import Contributions, Total
 from .value import Source, Value
 
-__all__ = ["ShardedTensor", "Stand", "as_it_is", "stand_of", "wrap", "wrap_total", "wrap_whole"]
+__all__ = ["ShardedTensor", "Stand", "as_it_is", "sharded", "stand_of", "wrap", "wrap_total", "wrap_whole"]
 
 
 class ShardedTensor(torch.Tensor):
@@ -48,6 +49,13 @@ class ShardedTensor(torch.Tensor):
     def mesh(self) -> DeviceMesh:
         """The mesh the tensor lies on."""
         return self._form.layout.mesh
+
+
+def sharded(call: BoundCall, name: str) -> ShardedTensor:
+    """An argument of a call that is a sharded tensor."""
+    x = call.tensor(name)
+    assert isinstance(x, ShardedTensor), f"{call}: {name} is a plain tensor"
+    return x
 
 
 OWN_STATE = ("_form", "_value", "_asked")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import cast
 
 import torch
 
-from ..engine.arguments import as_dim, as_dims
 from ..engine.execute import run_in
 from ..engine.op_plan import chosen
 from ..engine.sharded import ShardedTensor
@@ -17,8 +15,8 @@ from ..engine.strides.restriding import with_strides
 from ..engine.views.conjugation import keep_marks
 from ..engine.views.copy_views import remember_alias
 from ..engine.views.folded import FoldedOp, fold, fold_of, folded_ops
-from ..rules.arguments import one_each
-from ..rules.call import BoundCall
+from ..rules.call import BoundCall, Op
+from ..rules.dims import one_each
 from ..rules.factors import Factors
 from ..rules.registry import Rule
 from ..rules.views import reshape_groups
@@ -26,9 +24,6 @@ from ..runtime.strides import row_major
 from .views.reshaping import free_reshape
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 Shape = tuple[int, ...]
 
 _PRODUCTS: dict[Op, tuple[str, str, str]] = {
@@ -49,23 +44,19 @@ def _for_folded(*ops: Op) -> Callable[[FoldedOp], FoldedOp]:
 
 @_for_folded(*_PRODUCTS)
 def _product(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    added, factors = (args[0], args[1:3]) if func is aten.addmm.default else (None, args[:2])
-    if kwargs or (added is not None and cast(torch.Tensor, added).dim() != 1):
+    *added, first, second = call.tensors
+    if call.kwargs or any(x.dim() != 1 for x in added) or (fold_of(first) is None and fold_of(second) is None):
         return NotImplemented
-    left, right, out = _PRODUCTS[func]
-    given = cast("tuple[torch.Tensor, torch.Tensor]", factors)
-    parts = _parts(given, (left, right))
-    if all(fold_of(x) is None for x in given):
+    left, right, out = _PRODUCTS[call.func]
+    parts = _parts((first, second), (left, right))
+    if parts is None or (added and len(parts["n"]) > 1):
         return NotImplemented
-    if parts is None or (added is not None and len(parts["n"]) > 1):
+    factors = _spread(first, left, parts), _spread(second, right, parts)
+    if factors[0] is None or factors[1] is None:
         return NotImplemented
-    spread = [_spread(x, dims, parts) for x, dims in zip(given, (left, right), strict=True)]
-    if spread[0] is None or spread[1] is None:
-        return NotImplemented
-    result = _multiplied(cast("list[torch.Tensor]", spread), (left, right, out), parts)
-    if added is not None:
-        result = aten.add.Tensor(result, added)
+    result = _multiplied([factors[0], factors[1]], (left, right, out), parts)
+    for x in added:
+        result = aten.add.Tensor(result, x)
     return aten._unsafe_view.default(result, [math.prod(parts[dim]) for dim in out])
 
 
@@ -102,7 +93,7 @@ def _spread(x: torch.Tensor, dims: str, parts: dict[str, Shape]) -> torch.Tensor
         if len(sizes) < len(parts[dim]) and isinstance(x, ShardedTensor) and x._layout.splits[dims.index(dim)]:
             return None
     shape = [size for dim in dims for size in parts[dim]]
-    return y if list(y.shape) == shape else cast(torch.Tensor, aten.reshape.default(y, shape))
+    return y if list(y.shape) == shape else y.reshape(shape)
 
 
 def _multiplied(given: list[torch.Tensor], dims: tuple[str, str, str], parts: dict[str, Shape]) -> torch.Tensor:
@@ -115,33 +106,31 @@ def _multiplied(given: list[torch.Tensor], dims: tuple[str, str, str], parts: di
     equation = f"{''.join(first)},{''.join(second)}->{''.join(out)}"
     rule = Rule(lambda _: factors)
     product = run_in(BoundCall(aten.einsum.default, (equation, given)), choice.inputs, choice.outputs, rule)
+    assert isinstance(product, ShardedTensor)
     # Products of few dims lie row by row, those of many as it comes.
-    return with_strides(cast(ShardedTensor, product), row_major(cast(ShardedTensor, product).shape))
+    return with_strides(product, row_major(product.shape))
 
 
 @_for_folded(aten.t.default, aten.transpose.int, aten.permute.default)
 def _turned(call: BoundCall) -> object:
-    func, args = call.func, call.args
-    x = args[0]
+    x = call.tensor("self")
     folded = fold_of(x)
     if not isinstance(x, ShardedTensor) or folded is None or x.dim() < 2:
         return NotImplemented
     order = list(range(x.dim()))
-    if func is aten.permute.default:
-        order = as_dims(args[1], x.dim())
+    if call.func is aten.permute.default:
+        order = call.dims("dims")
         if sorted(order) != list(range(x.dim())):
             return NotImplemented
     else:
-        first, second = (as_dim(dim, x.dim()) for dim in (args[1:3] if func is aten.transpose.int else (0, 1)))
+        first, second = (call.dim("dim0"), call.dim("dim1")) if call.func is aten.transpose.int else (0, 1)
         order[first], order[second] = order[second], order[first]
     starts = [sum(folded.groups[:dim]) for dim in range(x.dim())]
     inner = [starts[dim] + k for dim in order for k in range(folded.groups[dim])]
-    base = cast(ShardedTensor, aten.permute.default(folded.of, inner))
-    layout = x._layout
     y = fold(
-        base,
+        aten.permute.default(folded.of, inner),
         tuple(folded.groups[dim] for dim in order),
-        type(layout)(layout.mesh, [layout.splits[dim] for dim in order], layout.pending),
+        x._layout.permuted(order),
         [x.shape[dim] for dim in order],
         lambda: tuple(piece.permute(order) for piece in x._value.pieces),
         [x.stride(dim) for dim in order],
@@ -154,8 +143,7 @@ def _turned(call: BoundCall) -> object:
 @_for_folded(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
 def _unfolded(call: BoundCall) -> object:
     """Back to the dims that it was merged from, or to others that moves nothing: a view of the other tensor."""
-    func, args = call.func, call.args
-    x, size = args[0], list(cast("Sequence[int]", args[1]))
+    x, size = call.tensor("self"), call.integers("shape" if call.has("shape") else "size")
     folded = fold_of(x)
     if not isinstance(x, ShardedTensor) or folded is None:
         return NotImplemented
@@ -165,19 +153,18 @@ def _unfolded(call: BoundCall) -> object:
         return NotImplemented
     if _is_cut(folded.of.shape, size):
         return aten.view.default(folded.of, size)
-    free = free_reshape(func, folded.of, size)
+    free = free_reshape(call.func, folded.of, size)
     return NotImplemented if free is None else free
 
 
 @_for_folded(aten.clone.default)
 def _copied(call: BoundCall) -> object:
     """A copy row by row, folded in turn: what torch makes before a reshape."""
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = args[0]
+    x = call.tensor("self")
     folded = fold_of(x)
-    if not isinstance(x, ShardedTensor) or folded is None or kwargs.get("memory_format") is not torch.contiguous_format:
+    if folded is None or call.arg("memory_format") is not torch.contiguous_format:
         return NotImplemented
-    return aten._unsafe_view.default(func(folded.of, **kwargs), list(x.shape))
+    return aten._unsafe_view.default(call.replaced(self=folded.of)(), list(x.shape))
 
 
 def _is_cut(old: Sequence[int], new: Sequence[int]) -> bool:
@@ -194,19 +181,17 @@ def _is_cut(old: Sequence[int], new: Sequence[int]) -> bool:
 @_for_folded(aten.sum.dim_IntList)
 def _sum(call: BoundCall) -> object:
     """The sum over all merged dims, such as the gradient of what was added to every row."""
-    args, kwargs = call.args, call.kwargs
-    x, given = args[:2]
+    x, dims = call.tensor("self"), set(call.dims("dim"))
     folded = fold_of(x)
-    if not isinstance(x, ShardedTensor) or folded is None or not given:
+    if folded is None:
         return NotImplemented
-    dims = {dim % x.dim() for dim in cast("Sequence[int]", given)}
     if any(group > 1 and dim not in dims for dim, group in enumerate(folded.groups)):
         return NotImplemented
     starts = [sum(folded.groups[:dim]) for dim in range(x.dim())]
     inner = [starts[dim] + k for dim in dims for k in range(folded.groups[dim])]
     if not inner:
         return NotImplemented
-    total = aten.sum.dim_IntList(folded.of, inner, False, **kwargs)
-    keeps = bool(args[2]) if len(args) > 2 else False
+    total = aten.sum.dim_IntList(folded.of, inner, False, dtype=call.dtype())
+    keeps = call.flag("keepdim")
     left = [1 if dim in dims else size for dim, size in enumerate(x.shape) if keeps or dim not in dims]
     return total if list(total.shape) == left else aten.view.default(total, left)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 
@@ -11,19 +10,16 @@ from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
 from ..engine.sharded import ShardedTensor
 from ..rules.call import BoundCall
+from ..rules.indexing import MASKS, has_masks
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-_MASKS = (torch.bool, torch.uint8)
 
 
 def _counted(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """Masks as the indices, one per dim, where they are true."""
     result: list[torch.Tensor | None] = []
     for index in indices:
-        if index is None or index.dtype not in _MASKS:
+        if index is None or index.dtype not in MASKS:
             result.append(index)
         else:
             _check_shape(x, index, len(result))
@@ -47,50 +43,37 @@ def _check_shape(x: torch.Tensor, mask: torch.Tensor, first: int) -> None:
 
 @handler(aten.index.Tensor, may_be_direct=True)
 def _index(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    indices = cast("Sequence[torch.Tensor | None]", args[1])
-    if any(index is not None and index.dtype in _MASKS for index in indices):
-        return func(args[0], _counted(cast(torch.Tensor, args[0]), indices), *args[2:], **kwargs)
-    return run_by_rule(call)
+    indices = call.optional_list("indices")
+    if not has_masks(indices):
+        return run_by_rule(call)
+    return call.replaced(indices=_counted(call.tensor("self"), indices))()
 
 
 @handler(aten.index_put.default, aten.index_put_.default)
 def _index_put(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(torch.Tensor, args[0])
-    indices = cast("Sequence[torch.Tensor | None]", args[1])
-    values = cast(torch.Tensor, args[2])
-    if not any(index is not None and index.dtype in _MASKS for index in indices):
+    x, indices, values = call.tensor("self"), call.optional_list("indices"), call.tensor("values")
+    if not has_masks(indices):
         return run_by_rule(call)
-    accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
     given = [(d, index) for d, index in enumerate(indices) if index is not None]
-    if len(given) == 1 and values.numel() == 1 and not accumulate:
+    if len(given) == 1 and values.numel() == 1 and not call.flag("accumulate"):
         ((first, mask),) = given
         _check_shape(x, mask, first)
         beside = aten.reshape.default(mask, [*mask.shape, *[1] * (x.dim() - first - mask.dim())])
-        filled = aten.masked_fill_.Tensor if func is aten.index_put_.default else aten.masked_fill.Tensor
+        filled = aten.masked_fill_.Tensor if call.func is aten.index_put_.default else aten.masked_fill.Tensor
         return filled(x, beside, aten.reshape.default(aten._to_copy.default(values, dtype=x.dtype), []))
-    return func(x, _counted(x, indices), *args[2:], **kwargs)
+    return call.replaced(indices=_counted(x, indices))()
 
 
 @handler(aten.bincount.default)
 def _bincount(call: BoundCall) -> object:
     """Counts are sums over what each device has."""
-    args, kwargs = call.args, call.kwargs
-    x = cast(torch.Tensor, args[0])
-    weights = cast("torch.Tensor | None", args[1] if len(args) > 1 else kwargs.get("weights"))
-    least = cast(int, args[2] if len(args) > 2 else kwargs.get("minlength", 0))
-    if (
-        x.dim() != 1
-        or x.dtype is torch.bool
-        or x.dtype.is_floating_point
-        or least < 0
-        or not isinstance(x, ShardedTensor)
-    ):
+    x, weights, least = call.tensor("self"), call.optional("weights"), call.integer("minlength")
+    is_counted = x.dim() == 1 and x.dtype is not torch.bool and not x.dtype.is_floating_point
+    if not isinstance(x, ShardedTensor) or not is_counted or least < 0:
         return run_by_rule(call)
-    if x.numel() and cast(int, aten.min.default(x).item()) < 0:
+    if x.numel() and x.min().item() < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    count = max(least, cast(int, aten.max.default(x).item()) + 1 if x.numel() else 0)
+    count = max(least, int(x.max().item()) + 1 if x.numel() else 0)
     if weights is None:
         given, dtype = aten.ones_like.default(x, dtype=torch.int64), torch.int64
     else:

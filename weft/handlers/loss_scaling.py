@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
-
 import torch
 
 from ..engine.handlers import handler
@@ -18,10 +15,8 @@ aten = torch.ops.aten
 @handler(aten._amp_foreach_non_finite_check_and_unscale_.default)
 def _unscale(call: BoundCall) -> None:
     """Writes to the gradients and to the mark of what was found, which is one value for all devices."""
-    args = call.args
-    gradients = cast("Sequence[torch.Tensor]", args[0])
-    found, inverse_scale = cast("tuple[torch.Tensor, torch.Tensor]", args[1:3])
-    for gradient in gradients:
+    found, inverse_scale = call.tensor("found_inf"), call.tensor("inv_scale")
+    for gradient in call.tensor_list("self"):
         bad = gradient.isfinite().logical_not().any()
         whole = to_plain(bad) if isinstance(bad, ShardedTensor) else bad
         found.copy_(torch.maximum(found, whole.to(found.dtype)))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import cast
 
 import torch
 
 from ..engine.handlers import handler
 from ..engine.moves.movement import moved
-from ..engine.sharded import ShardedTensor, as_it_is
+from ..engine.sharded import ShardedTensor, as_it_is, sharded
 from ..engine.views.conjugation import mark
 from ..engine.writes.becoming import become
 from ..engine.writes.writing import store
@@ -18,9 +16,6 @@ from ..rules.call import BoundCall
 from ..runtime.strides import dense_strides, order_of
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
 _VIEWED = {
     aten.t_.default: aten.t.default,
@@ -36,11 +31,10 @@ _VIEWED = {
 
 @handler(*_VIEWED)
 def _view_in_place(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
+    x = sharded(call, "self")
     conjugate, negative = x.is_conj(), x.is_neg()
     # The view is one of what the tensor was, which goes on without it.
-    become(x, cast(ShardedTensor, _VIEWED[func](as_it_is(x), *args[1:], **kwargs)))
+    become(x, _VIEWED[call.func](as_it_is(x), *call.args[1:], **call.kwargs))
     mark(x, conjugate=conjugate, negative=negative)
     return x
 
@@ -48,20 +42,17 @@ def _view_in_place(call: BoundCall) -> object:
 @handler(aten.addbmm_.default)
 def _addbmm(call: BoundCall) -> object:
     """Torch lets a smaller tensor grow to the shape of the product."""
-    args, kwargs = call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
-    y = cast(torch.Tensor, aten.addbmm.default(*args, **kwargs))
+    x, y = sharded(call, "self"), aten.addbmm.default(*call.args, **call.kwargs)
     if y.shape == x.shape:
         store(x, y, "addbmm_")
     else:
-        become(x, cast(ShardedTensor, y))
+        become(x, y)
     return x
 
 
 @handler(aten.set_.source_Tensor)
 def _set(call: BoundCall) -> object:
-    args = call.args
-    x, source = args
+    x, source = call.tensor("self"), call.tensor("source")
     if not isinstance(x, ShardedTensor) or not isinstance(source, ShardedTensor):
         kinds = " to ".join("a sharded tensor" if isinstance(t, ShardedTensor) else "a plain one" for t in (source, x))
         raise TypeError(f"set_ cannot give the memory of {kinds}: use x.copy_(source), or weft.shard the source first")
@@ -72,9 +63,7 @@ def _set(call: BoundCall) -> object:
 @handler(aten.resize_.default)
 def _resize(call: BoundCall) -> object:
     """What there was stays, in row-major order; what is new is zero."""
-    args = call.args
-    x = cast(ShardedTensor, args[0])
-    shape = [int(s) for s in cast("Sequence[int]", args[1])]
+    x, shape = sharded(call, "self"), call.integers("size")
     if list(x.shape) == shape:
         return x
     if x.stride() != dense_strides(tuple(x.shape), x.stride()):
@@ -86,7 +75,7 @@ def _resize(call: BoundCall) -> object:
     flat = aten.reshape.default(x if order is None else aten.permute.default(x, list(order)), [x.numel()])
     more = math.prod(shape) - x.numel()
     flat = aten.constant_pad_nd.default(flat, [0, more])
-    y = cast(ShardedTensor, aten.reshape.default(flat, shape))
+    y = aten.reshape.default(flat, shape)
     if len(shape) == x.dim():
         y = moved(y, x._layout.resolved, "resize_", implicit=True)
     become(x, y)

@@ -10,9 +10,6 @@ from ..engine.handlers import handler
 from ..rules.call import BoundCall
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
 _SPARSE = (
     aten._sparse_coo_tensor_with_dims_and_tensors.default,
@@ -49,7 +46,6 @@ def _nested(call: BoundCall) -> NoReturn:
     aten.to_mkldnn.default,
 )
 def _refused(call: BoundCall) -> NoReturn:
-    func = call.func
     raise NotImplementedError(
-        f"{func} makes a tensor of another kind of memory, which cannot be sharded: call it on x.full_tensor() or on each of x.local_shards"
+        f"{call} makes a tensor of another kind of memory, which cannot be sharded: call it on x.full_tensor() or on each of x.local_shards"
     )

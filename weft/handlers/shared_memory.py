@@ -9,9 +9,6 @@ from ..engine.sharded import ShardedTensor
 from ..rules.call import BoundCall
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
 _SHALLOW = aten._has_compatible_shallow_copy_type.default
 """What torch asks before `x.data = y` makes `x` share the memory of `y`."""
@@ -27,8 +24,8 @@ def _can_share(keys: torch._C.DispatchKeySet, x: torch.Tensor, y: torch.Tensor) 
 
 @handler(_SHALLOW)
 def _can_share_below_autograd(call: BoundCall) -> bool:
-    args = call.args
-    return isinstance(args[0], ShardedTensor) or not isinstance(args[1], ShardedTensor)
+    x, y = call.tensors
+    return isinstance(x, ShardedTensor) or not isinstance(y, ShardedTensor)
 
 
 # Torch answers before it dispatches to subclasses, so its own answer has to be replaced.

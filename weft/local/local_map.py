@@ -158,17 +158,20 @@ def _joined(
 ) -> object:
     """The results of all lanes, put together to whole tensors."""
     if isinstance(mappings, tuple):
+        rows: list[tuple[object, ...]] = []
         for lane, result in zip(lanes, results, strict=True):
             if not isinstance(result, tuple) or len(result) != len(mappings):
                 got = f"{len(result)} results" if isinstance(result, tuple) else f"a {type(result).__name__}"
                 raise TypeError(
                     f"local_map was given {len(mappings)} out_mappings, but the function returned {got} on {lane}"
                 )
-        columns = zip(*cast("Sequence[tuple[object, ...]]", results), strict=True)
+            rows.append(result)
+        columns = zip(*rows, strict=True)
         return tuple(_joined(column, mapping, lanes, check) for column, mapping in zip(columns, mappings, strict=True))
     flat = [_flat(result) for result in results]
-    leaves, tree = flat[0]
-    for lane, (other, structure) in zip(lanes, flat, strict=True):
+    tree = flat[0][1]
+    shards: list[list[torch.Tensor]] = [[] for _ in lanes]
+    for own, lane, (other, structure) in zip(shards, lanes, flat, strict=True):
         if structure != tree:
             raise TypeError(
                 f"local_map: {lane} returned {structure}, but {lanes[0]} returned {tree}: every device must return the same structure"
@@ -178,11 +181,9 @@ def _joined(
                 raise TypeError(
                     f"local_map: the function must return plain tensors, but returned a {type(leaf).__name__} on {lane}"
                 )
-    joined = [
-        _checked([cast(torch.Tensor, values[i]) for values, _ in flat], mappings, lanes, check)
-        for i in range(len(leaves))
-    ]
-    return cast(object, optree.tree_unflatten(tree, joined))
+            own.append(leaf)
+    joined = [_checked(each, mappings, lanes, check) for each in zip(*shards, strict=True)]
+    return optree.tree_unflatten(tree, joined)
 
 
 def _flat(tree: object) -> tuple[list[object], optree.PyTreeSpec]:
@@ -190,7 +191,7 @@ def _flat(tree: object) -> tuple[list[object], optree.PyTreeSpec]:
     return leaves, structure
 
 
-def _checked(shards: list[torch.Tensor], mapping: DeviceMapping, lanes: Sequence[Lane], check: bool) -> Tensor:
+def _checked(shards: Sequence[torch.Tensor], mapping: DeviceMapping, lanes: Sequence[Lane], check: bool) -> Tensor:
     layout = mapping.layout(shards[0].dim())
     if check:
         _check_replicas(shards, layout, lanes)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from .call import BoundCall
 from .factors import Dims
 
-__all__ = ["arranged", "broadcast_into", "dim_set", "one_each", "position", "tensor_names"]
+__all__ = ["arranged", "asked_for", "position", "reduced_dims", "tensor_names"]
 
 
 def tensor_names(call: BoundCall) -> Iterator[str]:
@@ -24,8 +23,8 @@ def tensor_names(call: BoundCall) -> Iterator[str]:
 
 
 def arranged(call: BoundCall, dims: Mapping[str, Dims]) -> tuple[Dims, ...]:
-    """The dims of a call's tensors in their order, from the dims of its arguments."""
-    return tuple(dims[name] for name in tensor_names(call))
+    """The dims of a call's tensors in their order, from the dims of its arguments; those that are not named are whole."""
+    return tuple(dims.get(name, ((),) * x.dim()) for name, x in zip(tensor_names(call), call.tensors, strict=True))
 
 
 def position(call: BoundCall, name: str) -> int | None:
@@ -33,42 +32,22 @@ def position(call: BoundCall, name: str) -> int | None:
     return next((i for i, given in enumerate(tensor_names(call)) if given == name), None)
 
 
-def one_each(factors: Iterable[str | None]) -> Dims:
-    """Dims of one factor each; None: a dim without one.
+def reduced_dims(call: BoundCall) -> list[int]:
+    """The dims that an op goes along, in order: one, several, or all when it names none.
 
-    >>> one_each(["n", None])
-    (('n',), ())
+    >>> reduced_dims(BoundCall(torch.ops.aten.amax.default, (torch.ones(2, 3), [-1])))
+    [1]
+    >>> reduced_dims(BoundCall(torch.ops.aten.sum.default, (torch.ones(2, 3),)))
+    [0, 1]
     """
-    return tuple(() if factor is None else (factor,) for factor in factors)
-
-
-def broadcast_into(shape: Sequence[int], target: Dims, sizes: Sequence[int]) -> Dims:
-    """The dims of a tensor that is broadcast to a result with these dims and sizes.
-
-    >>> broadcast_into((1, 4), (("m",), ("n",)), (3, 4))
-    ((), ('n',))
-    """
-    ahead = len(target) - len(shape)
-    return tuple(target[ahead + i] if size == sizes[ahead + i] else () for i, size in enumerate(shape))
-
-
-def dim_set(value: object, rank: int) -> frozenset[int]:
-    """The dims that an argument names: one, several, or all when it is None or empty.
-
-    >>> sorted(dim_set([-1], 3)), sorted(dim_set(None, 2))
-    ([2], [0, 1])
-    """
-    if value is None or (isinstance(value, (list, tuple)) and not value):
-        return frozenset(range(rank))
-    named = cast("Sequence[int]", value) if isinstance(value, (list, tuple)) else [cast(int, value)]
-    most = max(rank, 1)
-    for dim in named:
-        if not -most <= dim < most:
-            raise IndexError(
-                f"Dimension out of range (expected to be in range of [{-most}, {most - 1}], but got {dim})"
-            )
-    dims = [dim % most for dim in named]
+    rank = call.tensors[0].dim()
+    dims = call.dims("dim")
     for dim in dims:
         if dims.count(dim) > 1:
             raise RuntimeError(f"dim {dim} appears multiple times in the list of dims")
-    return frozenset(dims) if rank else frozenset()
+    return sorted(dims) if dims and rank else list(range(rank))
+
+
+def asked_for(call: BoundCall, gradients: Sequence[Dims]) -> tuple[Dims | None, ...]:
+    """The dims of the gradients that the mask of a backward op asks for; None for the others."""
+    return tuple(dims if wanted else None for dims, wanted in zip(gradients, call.flags("output_mask"), strict=False))

@@ -101,11 +101,26 @@ class BoundCall:
 
     def integer(self, name: str) -> int:
         """An argument that is a whole number."""
-        return int(self._number(name))
+        return int(self.scalar(name))
+
+    def optional_integer(self, name: str) -> int | None:
+        """An argument that may be a whole number; None where it is none."""
+        return None if self.arg(name) is None else self.integer(name)
 
     def number(self, name: str) -> float:
         """An argument that is a real number."""
-        return float(self._number(name))
+        return float(self.scalar(name))
+
+    def optional_number(self, name: str) -> float | None:
+        """An argument that may be a real number; None where it is none."""
+        return None if self.arg(name) is None else self.number(name)
+
+    def scalar(self, name: str) -> float:
+        """An argument that is a number of any kind, as it is."""
+        value = self.arg(name)
+        if isinstance(value, (int, float, complex, torch.SymInt, torch.SymFloat)):
+            return value  # type: ignore[return-value]
+        raise TypeError(f"{self.func}: {name} must be a number, but is {value!r}")
 
     def flag(self, name: str) -> bool:
         """An argument that is true or not; a missing one is not."""
@@ -166,6 +181,18 @@ class BoundCall:
         """Calls the op."""
         return self.func(*self.args, **self.kwargs)
 
+    def result(self) -> torch.Tensor:
+        """Calls an op that gives one tensor."""
+        value = self()
+        assert isinstance(value, torch.Tensor)
+        return value
+
+    def results(self) -> tuple[torch.Tensor, ...]:
+        """Calls an op that gives several tensors."""
+        values = self()
+        assert isinstance(values, tuple)
+        return values
+
     def on(self, tensors: Sequence[object]) -> object:
         """What the op gives with each tensor replaced."""
         rest = iter(tensors)
@@ -184,12 +211,6 @@ class BoundCall:
         if not isinstance(value, (list, tuple)):
             raise TypeError(f"{self.func}: {name} must be a list, but is {value!r}")
         return value
-
-    def _number(self, name: str) -> int | float:
-        value = self.arg(name)
-        if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
-            return value  # type: ignore[return-value]
-        raise TypeError(f"{self.func}: {name} must be a number, but is {value!r}")
 
 
 def as_dim(dim: int, rank: int) -> int:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import cast
 
 import torch
 
-from .arguments import arranged, one_each, position
+from .arguments import arranged, asked_for, position
 from .call import BoundCall
+from .dims import one_each
 from .factors import Dims, Factors
 from .registry import Region, Rule, rules
 
@@ -29,9 +29,9 @@ class _Convolution:
 
     def __init__(self, call: BoundCall, windowed: AbstractSet[int] = frozenset()) -> None:
         x, weight = call.tensor("input").shape, call.tensor("weight").shape
-        groups = call.integer("groups")
+        groups, transposed = call.integer("groups"), call.flag("transposed")
         space = len(weight) - 2
-        inner, outer = (weight[0] // groups, weight[1]) if call.arg("transposed") else (weight[1], weight[0] // groups)
+        inner, outer = (weight[0] // groups, weight[1]) if transposed else (weight[1], weight[0] // groups)
         self.batched = len(x) == len(weight)
         self.sizes = {"g": groups, "i": inner, "o": outer} | ({"n": x[0]} if self.batched else {})
         self.sizes |= {f"s{i}": x[i - space] for i in windowed}
@@ -42,7 +42,7 @@ class _Convolution:
         self.input: Dims = (*ahead, incoming, *places)
         self.output: Dims = (*ahead, outgoing, *places)
         self.bias: Dims = (outgoing,)
-        self.weight: Dims = (incoming, ("o",), *around) if call.arg("transposed") else (outgoing, ("i",), *around)
+        self.weight: Dims = (incoming, ("o",), *around) if transposed else (outgoing, ("i",), *around)
         # The channels inside a group are kept together: a part of each group is no convolution of its own.
         self.whole = frozenset({"i", "o"}) if groups > 1 else frozenset()
 
@@ -64,48 +64,39 @@ def convolution_backward(call: BoundCall, windowed: AbstractSet[int] = frozenset
     """The factors of its gradients; those of weight and bias are sums over space."""
     conv = _Convolution(call, windowed)
     named = {"grad_output": conv.output, "input": conv.input, "weight": conv.weight}
-    mask = cast("Sequence[bool]", call.arg("output_mask"))
-    grads = (conv.input, conv.weight, conv.bias)
-    outputs = tuple(dims if wanted else None for dims, wanted in zip(grads, mask, strict=True))
-    repeated = frozenset({(2, "i")})
+    outputs, repeated = asked_for(call, (conv.input, conv.weight, conv.bias)), frozenset({(2, "i")})
     return Factors(arranged(call, named), outputs, conv.sizes, conv.whole, linear=0, repeated=repeated)
-
-
-Given = tuple[object, ...]
 
 
 def convolution_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> torch.Tensor:
     """On one device; a convolution of no channels is its bias, where there is one."""
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x, weight, bias = cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]", args[:3])
+    x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional("bias")
     if x.numel() and weight.numel():
-        groups = _groups_here(args[8], bool(args[6]), x.shape, outputs[0].shape, weight)
-        return cast(torch.Tensor, func(*args[:8], groups, **kwargs))
-    out = torch.zeros(outputs[0].shape, dtype=x.dtype, device=x.device)
+        return call.replaced(groups=_groups_here(call, outputs[0].shape)).result()
+    out = x.new_zeros(outputs[0].shape)
     return out if bias is None or not out.numel() else out + bias.reshape([-1, *[1] * (weight.dim() - 2)])
 
 
-def _groups_here(
-    groups: object, transposed: bool, x: Sequence[int], result: Sequence[int], weight: torch.Tensor
-) -> int:
+def _groups_here(call: BoundCall, result: Sequence[int]) -> int:
     """How many groups a device has; the second dim of a weight is never split by groups."""
-    if groups == 1:
+    if call.integer("groups") == 1:
         return 1
-    return (result if transposed else x)[1 - weight.dim()] // weight.shape[1]
+    weight = call.tensor("weight")
+    channels = (result if call.flag("transposed") else call.tensor("input").shape)[1 - weight.dim()]
+    return channels // weight.shape[1]
 
 
-def convolution_backward_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> Given:
+def convolution_backward_here(
+    call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]
+) -> tuple[torch.Tensor | None, ...]:
     """On one device; where it holds nothing of the input or the weight, only the bias has a gradient."""
-    func, args, kwargs = call.func, call.args, call.kwargs
-    grad, x, weight = cast("tuple[torch.Tensor, torch.Tensor, torch.Tensor]", args[:3])
-    mask = cast("Sequence[bool]", args[10])
+    grad, x, weight = call.tensor("grad_output"), call.tensor("input"), call.tensor("weight")
+    channel = grad.dim() + 1 - weight.dim()
     if grad.numel() and x.numel() and weight.numel():
-        groups = _groups_here(args[9], bool(args[7]), x.shape, grad.shape, weight)
-        sizes = None if args[3] is None else [grad.shape[1 - weight.dim()]]
-        return cast(Given, func(grad, x, weight, sizes, *args[4:9], groups, mask, **kwargs))
-    bias = grad.sum([d for d in range(grad.dim()) if d != grad.dim() + 1 - weight.dim()])
-    grads = (torch.zeros_like(x), torch.zeros_like(weight), bias)
-    return tuple(value if wanted else None for value, wanted in zip(grads, mask, strict=True))
+        sizes = None if call.arg("bias_sizes") is None else [grad.shape[channel]]
+        return call.replaced(bias_sizes=sizes, groups=_groups_here(call, grad.shape)).results()
+    grads = (torch.zeros_like(x), torch.zeros_like(weight), grad.sum([d for d in range(grad.dim()) if d != channel]))
+    return tuple(value if wanted else None for value, wanted in zip(grads, call.flags("output_mask"), strict=True))
 
 
 rules |= {

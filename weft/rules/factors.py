@@ -17,10 +17,14 @@ from dataclasses import dataclass, field
 from ..caches import cached
 from ..sharding.placements import ReduceOp
 
-__all__ = ["Dims", "Factors", "parse"]
+__all__ = ["ALL_KINDS", "SUMS", "Dims", "Factors", "parse"]
 
 Dims = tuple[tuple[str, ...], ...]
 """For each dim of one tensor, the factors it is made of, major first."""
+
+SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
+"""The reductions that pass through what is linear."""
+ALL_KINDS = frozenset(ReduceOp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Factors:
     reduces: ReduceOp | None = ReduceOp.SUM
     """What splitting a factor that is on no output leaves pending; None: such factors must be whole."""
     linear: str | int = "no"
-    keeps: frozenset[ReduceOp] = frozenset({ReduceOp.SUM, ReduceOp.AVG})
+    keeps: frozenset[ReduceOp] = SUMS
     """The kinds of pending reductions that pass through, where `linear` lets them."""
     added: frozenset[int] = frozenset()
     """The inputs that are added to the result, so once: beside a pending sum they must be pending too."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 
 from ..sharding.placements import ReduceOp
-from .arguments import one_each
 from .call import BoundCall
+from .dims import one_each
 from .factors import Dims, Factors
 from .registry import Rule, rules
 

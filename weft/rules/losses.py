@@ -5,13 +5,12 @@ Here a loss is not yet averaged: a sum over split samples is a pending sum. `wef
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from ..sharding.placements import ReduceOp
-from .arguments import arranged, one_each
+from .arguments import arranged
 from .call import BoundCall
+from .dims import one_each
 from .factors import Dims, Factors
 from .pointwise import broadcast_dims
 from .registry import Rule, rules
@@ -33,19 +32,23 @@ ELEMENTWISE = (
 """Losses of pairs of elements, with their gradients."""
 
 
+def _is_summed(call: BoundCall) -> bool:
+    """Whether the losses are summed, or left as they are."""
+    return call.integer("reduction") in (NONE, SUM)
+
+
 def _elementwise(call: BoundCall) -> Factors | None:
     """A loss of each pair; a sum over all of them leaves out every dim."""
-    inputs, output, sizes = broadcast_dims(tuple(spec.shape for spec in call.tensors))
-    reduction = call.arg("reduction")
-    if reduction not in (NONE, SUM):
+    if not _is_summed(call):
         return None
-    return Factors(inputs, (output if reduction == NONE else (),), sizes)
+    inputs, output, sizes = broadcast_dims(tuple(x.shape for x in call.tensors))
+    return Factors(inputs, (output if call.integer("reduction") == NONE else (),), sizes)
 
 
 def _elementwise_backward(call: BoundCall) -> Factors | None:
-    inputs, output, sizes = broadcast_dims(tuple(spec.shape for spec in call.tensors))
-    if call.arg("reduction") not in (NONE, SUM):
+    if not _is_summed(call):
         return None
+    inputs, output, sizes = broadcast_dims(tuple(x.shape for x in call.tensors))
     return Factors(inputs, (output,), sizes, linear=0)
 
 
@@ -73,22 +76,17 @@ class _Classes:
 
 
 def _nll_loss(call: BoundCall) -> Factors | None:
-    if call.arg("reduction") not in (NONE, SUM):
+    if not _is_summed(call):
         return None
     classes = _Classes(call)
-    one = classes.one if call.arg("reduction") == NONE else ()
-    repeated: Sequence[str] = ("c",) if call.arg("reduction") == SUM else tuple(classes.sizes)
-    return Factors(
-        arranged(call, classes.named),
-        (one, ()),
-        classes.sizes,
-        frozenset({"c"}),
-        repeated=frozenset((1, name) for name in repeated),
-    )
+    summed = call.integer("reduction") == SUM
+    outputs: tuple[Dims, ...] = (() if summed else classes.one, ())
+    repeated = frozenset((1, name) for name in classes.sizes if name == "c" or not summed)
+    return Factors(arranged(call, classes.named), outputs, classes.sizes, frozenset({"c"}), repeated=repeated)
 
 
 def _nll_loss_backward(call: BoundCall) -> Factors | None:
-    if call.arg("reduction") not in (NONE, SUM):
+    if not _is_summed(call):
         return None
     classes = _Classes(call)
     grad = classes.one if call.tensor("grad_output").ndim else ()

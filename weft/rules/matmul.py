@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import cast
 
 import torch
 
 from ..sharding.placements import ReduceOp
-from .arguments import broadcast_into, one_each
 from .call import BoundCall
+from .dims import broadcast_into, numbered, one_each, sizes_of
 from .factors import Factors, parse
-from .registry import Rule, row, rules
+from .registry import Rule, ops_named, row, rules
 
 aten = torch.ops.aten
 
@@ -36,11 +35,8 @@ def _added_to(notation: str) -> Rule:
 def _linear(call: BoundCall) -> Factors:
     """`x @ w.T + b`: comes whole in inference mode."""
     x, weight, *bias = call.tensors
-    lead = tuple((f"d{i}",) for i in range(x.ndim - 1))
-    out: tuple[tuple[str, ...], ...] = (("n",),) if weight.ndim == 2 else ()
-    sizes = {f"d{i}": size for i, size in enumerate(x.shape[:-1])} | {"k": x.shape[-1]}
-    if out:
-        sizes["n"] = weight.shape[0]
+    lead, out = numbered(x.ndim - 1), one_each(["n"] if weight.ndim == 2 else [])
+    sizes = sizes_of(x.shape[:-1]) | {"k": x.shape[-1]} | ({"n": weight.shape[0]} if out else {})
     inputs = ((*lead, ("k",)), (*out, ("k",)), *(out for _ in bias))
     return Factors(inputs, ((*lead, *out),), sizes, linear="each", added=frozenset({2} if bias else ()))
 
@@ -68,7 +64,7 @@ def _ends(shape: Sequence[int], names: Sequence[str]) -> Iterable[tuple[str, int
 
 def _trilinear(call: BoundCall) -> Factors:
     """A product of three tensors, each with some dims of size 1 put in, summed over some dims."""
-    new = [cast("Sequence[int]", call.arg(f"expand{k}")) for k in (1, 2, 3)]
+    new = [call.integers(f"expand{k}") for k in (1, 2, 3)]
     rank = call.tensors[0].ndim + len(new[0])
     dims = [[f"d{i}" for i in range(rank) if i not in expanded] for expanded in new]
     sizes = {
@@ -76,7 +72,7 @@ def _trilinear(call: BoundCall) -> Factors:
         for names, spec in zip(dims, call.tensors, strict=True)
         for name, size in zip(names, spec.shape, strict=True)
     }
-    summed = cast("Sequence[int]", call.arg("sumdim"))
+    summed = call.integers("sumdim")
     output = one_each(f"d{i}" for i in range(rank) if i not in summed)
     return Factors(tuple(map(one_each, dims)), (output,), sizes, linear="each")
 
@@ -91,13 +87,12 @@ rules |= {
     aten.linear.default: Rule(_linear),
     aten.matmul.default: Rule(_matmul),
 }
-for _op in (aten.addmm.default, aten.addmm_.default):
-    rules[_op] = _added_to("m k, k n -> m n")
-for _op in (aten.baddbmm.default, aten.baddbmm_.default):
-    rules[_op] = _added_to("b m k, b k n -> b m n")
-for _op in (aten.addbmm.default, aten.addbmm_.default):
-    rules[_op] = _added_to("b m k, b k n -> m n")
-for _op in (aten.addmv.default, aten.addmv_.default):
-    rules[_op] = _added_to("m k, k -> m")
-for _op in (aten.addr.default, aten.addr_.default):
-    rules[_op] = _added_to("m, n -> m n")
+for _name, _product in {
+    "addmm": "m k, k n -> m n",
+    "baddbmm": "b m k, b k n -> b m n",
+    "addbmm": "b m k, b k n -> m n",
+    "addmv": "m k, k -> m",
+    "addr": "m, n -> m n",
+}.items():
+    for _op in ops_named(f"{_name} {_name}_"):
+        rules[_op] = _added_to(_product)

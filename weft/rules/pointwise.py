@@ -5,22 +5,19 @@ A pending sum passes through what is linear; the rows below say through which in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from ..sharding.placements import ReduceOp
 from .call import BoundCall
-from .factors import Dims, Factors
-from .registry import Rule, rules
+from .factors import ALL_KINDS, SUMS, Dims, Factors
+from .registry import Rule, ops_named, rules
 
 __all__ = ["broadcast_dims", "pointwise"]
 
 aten = torch.ops.aten
-
-_SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
-_ALL_KINDS = frozenset(ReduceOp)
 
 
 def broadcast_dims(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[Dims, ...], Dims, dict[str, int]]:
@@ -44,14 +41,14 @@ class Linear:
 
     through: str | int = "no"
     added: frozenset[int] = frozenset()
-    keeps: frozenset[ReduceOp] = _SUMS
+    keeps: frozenset[ReduceOp] = SUMS
 
 
 NOT = Linear()
 ALL = Linear("all")
 EACH = Linear("each")
 FIRST = Linear(0)
-COPY = Linear(0, keeps=_ALL_KINDS)
+COPY = Linear(0, keeps=ALL_KINDS)
 
 
 def pointwise(linear: Linear | Callable[[BoundCall], Linear] = NOT) -> Rule:
@@ -92,10 +89,9 @@ def _filled(call: BoundCall) -> Linear:
 
 def _copied(call: BoundCall) -> Linear:
     """A copy keeps every reduction; a conversion keeps sums where it loses no digits of a contribution."""
-    before, after = call.tensors[0].dtype, call.arg("dtype")
+    before, after = call.tensors[0].dtype, call.dtype()
     if after is None or after is before:
         return COPY
-    assert isinstance(after, torch.dtype)
     widens = _is_smooth(before) and _is_smooth(after) and torch.promote_types(before, after) is after
     return FIRST if widens else NOT
 
@@ -139,23 +135,15 @@ _UNTAGGED = (
 """Elementwise ops that torch does not mark as such."""
 
 
-def _ops(names: str) -> Iterator[torch._ops.OpOverload]:
-    for name in names.split():
-        packet, _, overload = name.partition(".")
-        found = getattr(getattr(aten, packet, None), overload or "default", None)
-        if found is not None:
-            yield found
-
-
 for _packet in dir(aten):
     for _overload in getattr(getattr(aten, _packet), "overloads", list)():
         _func = getattr(getattr(aten, _packet), _overload)
         if torch.Tag.pointwise in _func.tags:
             rules[_func] = pointwise()
 
-for _func in _ops(_UNTAGGED):
+for _func in ops_named(_UNTAGGED):
     rules[_func] = pointwise()
 
 for _names, _how in _LINEAR.items():
-    for _func in _ops(_names):
+    for _func in ops_named(_names):
         rules[_func] = pointwise(_how)

@@ -11,10 +11,10 @@ from collections.abc import Set as AbstractSet
 import torch
 
 from ..sharding.placements import ReduceOp
-from .arguments import one_each
 from .call import BoundCall
+from .dims import one_each
 from .factors import Factors
-from .registry import Rule, rules
+from .registry import Rule, ops_named, rules
 
 __all__ = ["pooling"]
 
@@ -45,15 +45,9 @@ def pooling(
     return Factors((dims,) * len(call.tensors), outputs, sizes, linear=0 if linear else "no")
 
 
-def _local_sizes(
-    call: BoundCall, local: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
-) -> tuple[tuple[object, ...], dict[str, object]]:
+def _local_sizes(call: BoundCall, outputs: Sequence[tuple[int, ...]]) -> BoundCall:
     """A whole input's size is said by some gradients: on one device, it is what the result will be."""
-    names = [argument.name for argument in call.func._schema.arguments]
-    args = list(call.args)
-    if "input_size" in names:
-        args[names.index("input_size")] = list(out[0])
-    return tuple(args), call.kwargs
+    return call.replaced(input_size=list(outputs[0])) if call.has("input_size") else call
 
 
 _NONLINEAR = {
@@ -69,15 +63,9 @@ _LINEAR = {
 }
 """Dims of space to ops; the gradient of each is linear in its first input."""
 
-for _space, _names in _NONLINEAR.items():
-    for _name in _names.split():
-        rules[getattr(aten, _name).default] = _over_space(_space, linear=False)
-for _table in (_NONLINEAR, _LINEAR):
+for _table, _linear in ((_NONLINEAR, False), (_LINEAR, True)):
     for _space, _names in _table.items():
-        for _name in _names.split():
-            _backward = getattr(aten, f"{_name}_backward", None)
-            if _backward is not None:
-                rules[_backward.default] = _over_space(_space, linear=True)
-for _space, _names in _LINEAR.items():
-    for _name in _names.split():
-        rules[getattr(aten, _name).default] = _over_space(_space, linear=True)
+        for _op in ops_named(_names):
+            rules[_op] = _over_space(_space, linear=_linear)
+        for _op in ops_named(" ".join(f"{name}_backward" for name in _names.split())):
+            rules[_op] = _over_space(_space, linear=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 
-from .arguments import arranged, tensor_names
+from .arguments import arranged
 from .call import BoundCall
 from .factors import Dims, Factors
 from .registry import Region, Rule, rules
@@ -35,35 +34,30 @@ def _layer_backward(call: BoundCall) -> Factors | None:
 
 
 def _factors(call: BoundCall, outputs: tuple[Dims, ...], **options: frozenset[object]) -> Factors | None:
-    if call.arg("batch_sizes"):
+    if call.integers("batch_sizes"):
         return None
-    whole = {name: ((),) * spec.ndim for name, spec in zip(tensor_names(call), call.tensors, strict=True)}
-    inputs = arranged(call, whole | _DIMS)
-    return Factors(inputs, outputs, {"b": call.tensors[0].shape[1]}, **options)  # type: ignore[arg-type]
+    sizes = {"b": call.tensor("input").shape[1]}
+    return Factors(arranged(call, _DIMS), outputs, sizes, **options)  # type: ignore[arg-type]
 
 
 def _layer_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
     """What the kernel notes is of this device's sequences only: nobody else can use it, and it is not kept."""
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(torch.Tensor, args[0])
+    x = call.tensor("input")
     notes = x.new_empty(outputs[_NOTES].shape, dtype=torch.uint8)
     if not x.numel():
         return (*(x.new_zeros(region.shape) for region in outputs[:_NOTES]), notes)
-    return (*func(x.contiguous(), *args[1:], **kwargs)[:_NOTES], notes)
+    return (*call.replaced(input=x.contiguous()).results()[:_NOTES], notes)
 
 
 def _layer_backward_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
     """The kernel's notes are made again, of the sequences that this device has."""
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(torch.Tensor, args[0])
+    x = call.tensor("input")
     if not x.numel():
         return tuple(x.new_zeros(region.shape) for region in outputs)
-    names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    again = [given[_OLD_NAMES.get(argument.name, argument.name)] for argument in _LAYER._schema.arguments]
+    again = [call.arg(_OLD_NAMES.get(argument.name, argument.name)) for argument in _LAYER._schema.arguments]
     with torch.enable_grad():  # without, the kernel notes nothing
-        given["workspace"] = _LAYER(*again)[_NOTES]
-    return func(*[given[name] for name in names])
+        notes = _LAYER(*again)[_NOTES]
+    return call.replaced(workspace=notes)()
 
 
 _LAYER = aten.mkldnn_rnn_layer.default

@@ -5,16 +5,14 @@ from __future__ import annotations
 import torch
 
 from ..sharding.placements import ReduceOp
-from .arguments import dim_set
+from .arguments import reduced_dims
 from .call import BoundCall
-from .factors import Factors
-from .registry import Rule, rules
+from .dims import numbered, sizes_of
+from .factors import SUMS, Factors
+from .registry import Rule, ops_named, rules
 
 __all__ = ["reduction"]
 
-aten = torch.ops.aten
-
-_SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
 _MAX, _MIN, _PROD = frozenset({ReduceOp.MAX}), frozenset({ReduceOp.MIN}), frozenset({ReduceOp.PROD})
 
 
@@ -25,17 +23,15 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
     """
 
     def factors(call: BoundCall) -> Factors:
-        spec = call.tensors[0]
-        dims = dim_set(call.arg("dim"), spec.ndim)
-        keepdim = bool(call.arg("keepdim", False))
-        inputs = tuple((f"d{i}",) for i in range(spec.ndim))
-        output = tuple(() if i in dims else (f"d{i}",) for i in range(spec.ndim) if keepdim or i not in dims)
+        x, dims, keepdim = call.tensors[0], reduced_dims(call), call.flag("keepdim")
+        inputs = numbered(x.ndim)
+        output = tuple(() if i in dims else dim for i, dim in enumerate(inputs) if keepdim or i not in dims)
         return Factors(
-            (inputs,),
+            (tuple(inputs),),
             (output,) * len(call.func._schema.returns),
-            {f"d{i}": size for i, size in enumerate(spec.shape)},
+            sizes_of(x.shape),
             reduces=kind,
-            linear=0 if keeps and (spec.dtype is torch.bool) == bools else "no",
+            linear=0 if keeps and (x.dtype is torch.bool) == bools else "no",
             keeps=keeps,
         )
 
@@ -48,18 +44,17 @@ def scan(linear: bool = False) -> Rule:
     """The rule of an op that goes along one dim, which must be whole, and keeps the shape."""
 
     def factors(call: BoundCall) -> Factors:
-        spec = call.tensors[0]
-        dims = tuple((f"d{i}",) for i in range(spec.ndim))
-        whole = frozenset(f"d{i}" for i in dim_set(call.arg("dim"), spec.ndim))
-        sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}
-        outputs = (dims,) * len(call.func._schema.returns)
-        return Factors((dims,), outputs, sizes, whole, linear=0 if linear and spec.dtype is not torch.bool else "no")
+        x = call.tensors[0]
+        dims, outputs = tuple(numbered(x.ndim)), len(call.func._schema.returns)
+        whole = frozenset(f"d{i}" for i in reduced_dims(call))
+        through = 0 if linear and x.dtype is not torch.bool else "no"
+        return Factors((dims,), (dims,) * outputs, sizes_of(x.shape), whole, linear=through)
 
     return Rule(factors, of_nothing=ReduceOp.SUM)
 
 
 _KINDS: dict[str, Rule] = {
-    "sum sum.dim_IntList": reduction(ReduceOp.SUM, keeps=_SUMS),
+    "sum sum.dim_IntList": reduction(ReduceOp.SUM, keeps=SUMS),
     "nansum count_nonzero.dim_IntList": reduction(ReduceOp.SUM),
     "prod prod.dim_int": reduction(ReduceOp.PROD, keeps=_PROD),
     "amax max": reduction(ReduceOp.MAX, keeps=_MAX),
@@ -78,6 +73,5 @@ _KINDS: dict[str, Rule] = {
 """Op (its `default` overload where none is said) to its rule."""
 
 for _names, _rule in _KINDS.items():
-    for _name in _names.split():
-        _packet, _, _overload = _name.partition(".")
-        rules[getattr(getattr(aten, _packet), _overload or "default")] = _rule
+    for _op in ops_named(_names):
+        rules[_op] = _rule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +10,10 @@ import torch
 from ..sharding.geometry import Box
 from ..sharding.placements import ReduceOp
 from .bounds import Bound
-from .call import Args, BoundCall, Kwargs
+from .call import BoundCall, Op
 from .factors import Factors, parse
 
-__all__ = ["Region", "Rule", "Spec", "register_rule", "rule_for", "rules"]
+__all__ = ["Region", "Rule", "Spec", "ops_named", "register_rule", "row", "rule_for", "rules", "sized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Spec:
         return len(self.shape)
 
 
-LocalArgs = Callable[[BoundCall, Sequence[tuple[int, ...]], Sequence[tuple[int, ...]]], tuple[Args, Kwargs]]
-"""(call on one device, its input shapes, its output shapes) -> the args and kwargs to run there."""
+LocalArgs = Callable[[BoundCall, Sequence[tuple[int, ...]]], BoundCall]
+"""(call on one device, the shapes of its outputs there) -> the call with its other arguments as that device needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Rule:
     local_args: LocalArgs | None = None
     local: Local | None = None
     """What one device runs instead of the op, where it needs to know which part of the whole it has."""
-    local_op: torch._ops.OpOverload | None = None
+    local_op: Op | None = None
     """What runs on one device instead: shards may lie differently in memory than the whole does."""
     of_nothing: ReduceOp | None = None
     """The reduction whose neutral element stands for what a device computes from no elements; None: the op knows.
@@ -76,13 +76,31 @@ class Rule:
     """What the indices among the tensors may be; None: it has none."""
 
 
-rules: dict[torch._ops.OpOverload, Rule] = {}
+rules: dict[Op, Rule] = {}
 """Bound: the ops that have rules, those of `register_rule` included. Cleared: never."""
 
 
-def rule_for(func: torch._ops.OpOverload) -> Rule | None:
+def rule_for(func: Op) -> Rule | None:
     """The rule of an op, if it has one."""
     return rules.get(func)
+
+
+def ops_named(names: str) -> Iterator[Op]:
+    """The aten ops of these names, their `default` overload where none is said; those that this torch has.
+
+    >>> [str(op) for op in ops_named("mm add.Tensor")]
+    ['aten.mm.default', 'aten.add.Tensor']
+    """
+    for name in names.split():
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if op is not None:
+            yield op
+
+
+def sized(name: str) -> LocalArgs:
+    """On one device, an argument that says the sizes of the result says those of its part."""
+    return lambda call, outputs: call.replaced(**{name: list(outputs[0])})
 
 
 def row(text: str, **options: object) -> Rule:
@@ -91,7 +109,7 @@ def row(text: str, **options: object) -> Rule:
     return Rule(lambda call: notation.meet([x.shape for x in call.tensors], **options))
 
 
-def register_rule(op: torch._ops.OpOverload | torch._ops.OpOverloadPacket, notation: str, **options: object) -> None:
+def register_rule(op: Op | torch._ops.OpOverloadPacket, notation: str, **options: object) -> None:
     """Says in factor notation how an op of your own may be split.
 
     >>> import torch
@@ -103,6 +121,6 @@ def register_rule(op: torch._ops.OpOverload | torch._ops.OpOverloadPacket, notat
     rule = row(notation, **options)
     overloads = [getattr(op, name) for name in op.overloads()] if isinstance(op, torch._ops.OpOverloadPacket) else [op]
     for overload in overloads:
-        if not isinstance(overload, torch._ops.OpOverload):
+        if not isinstance(overload, Op):
             raise TypeError(f"register_rule takes a torch op such as torch.ops.aten.mm, but got {op!r}")
         rules[overload] = rule

@@ -8,56 +8,57 @@ index_put      as the lookup x[indices], with `accumulate`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 
 from .call import BoundCall
-from .factors import Factors
-from .indexing import Placed, bounded, bounds_of_each, placed_dims
-from .registry import Region, Rule, rules
-from .slicing import along, named
+from .dims import broadcast_into, numbered, sizes_of
+from .factors import Dims, Factors
+from .indexing import Placed, bounded, bounds_of_each, has_masks, inside_of, placed_dims, split_indices
+from .registry import Region, Rule, ops_named, rules
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
+
+
+def _written(
+    inputs: tuple[Dims, ...], sizes: dict[str, int], whole: frozenset[str], index: frozenset[str], *, adds: bool
+) -> Factors:
+    """The factors of a write to the first tensor of the last; without adding, order matters, so the index is whole."""
+    if adds:
+        return Factors(inputs, inputs[:1], sizes, whole, linear=len(inputs) - 1, added=frozenset({0}))
+    return Factors(inputs, inputs[:1], sizes, whole | index, reduces=None)
 
 
 def _scatter(*, adds: bool) -> Rule:
-    """x, dim, index and a source or a value; without adding, the order of writes matters, so the index is whole."""
+    """x, dim, index and a source or a value."""
 
     def factors(call: BoundCall) -> Factors | None:
         x = call.tensors[0]
-        if not x.ndim or 0 in x.shape or any(spec.ndim != x.ndim for spec in call.tensors):
+        if not x.ndim or 0 in x.shape or any(each.ndim != x.ndim for each in call.tensors):
             return None
-        inputs, sizes, whole = placed_dims([spec.shape for spec in call.tensors], along(call.args[1], x.ndim))
-        if not adds:
-            return Factors(inputs, (inputs[0],), sizes, whole | {"i"}, reduces=None)
-        return Factors(inputs, (inputs[0],), sizes, whole, linear=2, added=frozenset({0}))
+        inputs, sizes, whole = placed_dims([each.shape for each in call.tensors], call.dim("dim"))
+        return _written(inputs, sizes, whole, frozenset({"i"}), adds=adds)
 
     return Rule(factors, local=_local_scatter, bounds=bounded(RuntimeError))
 
 
 def _local_scatter(call: BoundCall, given: Sequence[Region], _: Sequence[Region]) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x, index = cast(torch.Tensor, args[0]), cast(torch.Tensor, args[2])
-    dim = along(args[1], x.dim())
+    x, dim = call.tensor("self"), call.dim("dim")
     if given[0].is_whole(dim):
-        return func(*args, **kwargs)
-    start, stop = given[0].box[dim]
-    inside = (index >= start) & (index < stop)
+        return call()
+    size = x.shape[dim]
+    index, inside = inside_of(given[0], dim, call.tensor("index"))
     # What lands elsewhere is written to one index more, which is cut off again.
-    local = torch.where(inside, index - start, stop - start)
     more = torch.cat([x, x.new_zeros([1 if d == dim else s for d, s in enumerate(x.shape)])], dim)
-    result = cast(torch.Tensor, func(more, dim, local, *args[3:], **kwargs)).narrow(dim, 0, stop - start)
-    return x.copy_(result) if func._schema.is_mutable else result
+    result = call.replaced(self=more, index=torch.where(inside, index, size)).result().narrow(dim, 0, size)
+    return x.copy_(result) if call.func._schema.is_mutable else result
 
 
-for _name in ("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", "scatter_reduce.two"):
-    _packet, _, _overload = _name.partition(".")
-    rules[getattr(getattr(aten, _packet), _overload)] = _scatter(adds=False)
-    rules[getattr(getattr(aten, f"{_packet}_"), _overload)] = _scatter(adds=False)
+for _op in ops_named(
+    "scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_reduce.two "
+    "scatter_.src scatter_.value scatter_.reduce scatter_.value_reduce scatter_reduce_.two"
+):
+    rules[_op] = _scatter(adds=False)
 rules[aten.scatter_add.default] = rules[aten.scatter_add_.default] = _scatter(adds=True)
 
 
@@ -65,102 +66,71 @@ def _index_written(error: type[Exception], *, adds: bool = False, negative: bool
     """x, dim, a 1-d index, and a source or a value; what torch raises for an index out of range, and if it may be negative."""
 
     def factors(call: BoundCall) -> Factors | None:
-        x, index = call.tensors[:2]
-        dim = along(call.args[1], x.ndim)
-        if not x.ndim or index.ndim != 1 or 0 in x.shape:
+        x, index, *sources = call.tensors
+        if not x.ndim or index.ndim != 1 or 0 in x.shape or any(each.ndim not in (0, x.ndim) for each in sources):
             return None
-        table = named(x.ndim)
-        source = list(table)
-        source[dim] = ("i",)
-        sizes = {f"d{i}": size for i, size in enumerate(x.shape)} | {"i": index.shape[0]}
-        inputs = [tuple(table), (("i",),)]
-        if len(call.tensors) > 2:
-            spec = call.tensors[2]
-            if spec.ndim not in (0, x.ndim):
-                return None
-            inputs.append(tuple(source) if spec.ndim else ())
-        if not adds:
-            return Factors(tuple(inputs), (tuple(table),), sizes, frozenset({"i"}), reduces=None)
-        return Factors(tuple(inputs), (tuple(table),), sizes, linear=2, added=frozenset({0}))
+        dim, table = call.dim("dim"), tuple(numbered(x.ndim))
+        placed = (*table[:dim], ("i",), *table[dim + 1 :])
+        inputs = (table, (("i",),), *(placed if each.ndim else () for each in sources))
+        sizes = sizes_of(x.shape) | {"i": index.shape[0]}
+        return _written(inputs, sizes, frozenset(), frozenset({"i"}), adds=adds)
 
     return Rule(factors, local=_local_index_written, bounds=bounded(error, negative=negative))
 
 
 def _local_index_written(call: BoundCall, given: Sequence[Region], _: Sequence[Region]) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x, index = cast(torch.Tensor, args[0]), cast(torch.Tensor, args[2])
-    dim = along(args[1], x.dim())
+    dim = call.dim("dim")
     if given[0].is_whole(dim):
-        return func(*args, **kwargs)
-    start, stop = given[0].box[dim]
-    index = torch.where(index < 0, index + given[0].whole[dim], index)
-    here = ((index >= start) & (index < stop)).nonzero().squeeze(1)
-    rest = list(args[3:])
-    if rest and isinstance(rest[0], torch.Tensor) and rest[0].dim():
-        rest[0] = rest[0].index_select(dim, here)
-    return func(x, dim, index.index_select(0, here) - start, *rest, **kwargs)
+        return call()
+    index, inside = inside_of(given[0], dim, call.tensor("index"))
+    here = inside.nonzero().squeeze(1)
+    call = call.replaced(index=index.index_select(0, here))
+    source = call.optional("source")
+    return call() if source is None or not source.dim() else call.replaced(source=source.index_select(dim, here))()
 
 
-rules[aten.index_add.default] = rules[aten.index_add_.default] = _index_written(RuntimeError, adds=True)
-rules[aten.index_copy.default] = rules[aten.index_copy_.default] = _index_written(IndexError)
-for _overload in ("int_Scalar", "int_Tensor"):
-    rules[getattr(aten.index_fill, _overload)] = _index_written(IndexError, negative=True)
-    rules[getattr(aten.index_fill_, _overload)] = _index_written(IndexError, negative=True)
+for _op in ops_named("index_add index_add_"):
+    rules[_op] = _index_written(RuntimeError, adds=True)
+for _op in ops_named("index_copy index_copy_"):
+    rules[_op] = _index_written(IndexError)
+for _op in ops_named("index_fill.int_Scalar index_fill.int_Tensor index_fill_.int_Scalar index_fill_.int_Tensor"):
+    rules[_op] = _index_written(IndexError, negative=True)
 
 
 def _index_put(call: BoundCall) -> Factors | None:
-    x, values = call.tensors[0], call.tensors[-1]
-    indices = [each if isinstance(each, torch.Tensor) else None for each in cast("Sequence[object]", call.args[1])]
-    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
-        return None
-    if len(indices) > x.ndim or 0 in x.shape:
+    x, indices, values = call.tensor("self"), call.optional_list("indices"), call.tensor("values")
+    if has_masks(indices) or len(indices) > x.ndim or 0 in x.shape:
         return None
     placed = Placed(x, indices)
     if values.ndim > len(placed.result):
         return None
-    offset = len(placed.result) - values.ndim
     made = [placed.sizes[name] for (name,) in placed.result]
-    if any(size not in (1, whole) for size, whole in zip(values.shape, made[offset:], strict=True)):
+    if any(size not in (1, whole) for size, whole in zip(values.shape, made[len(made) - values.ndim :], strict=True)):
         raise RuntimeError(
             f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of shape {made}"
         )
-    given = tuple(
-        () if size == 1 and placed.sizes[placed.result[offset + k][0]] != 1 else placed.result[offset + k]
-        for k, size in enumerate(values.shape)
-    )
-    inputs = (tuple(placed.table), *placed.index_dims(), given)
+    inputs = (placed.table, *placed.index_dims(), broadcast_into(values.shape, placed.result, made))
     own = frozenset(name for (name,) in placed.own)
-    if not call.arg("accumulate", False):
-        return Factors(inputs, (tuple(placed.table),), placed.sizes, own, reduces=None)
-    return Factors(inputs, (tuple(placed.table),), placed.sizes, linear=len(inputs) - 1, added=frozenset({0}))
+    return _written(inputs, placed.sizes, frozenset(), own, adds=call.flag("accumulate"))
 
 
 def _local_index_put(call: BoundCall, given: Sequence[Region], _: Sequence[Region]) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x, values = cast("tuple[torch.Tensor, torch.Tensor]", (args[0], args[2]))
-    indices = list(cast("Sequence[torch.Tensor | None]", args[1]))
-    cut = [d for d, index in enumerate(indices) if index is not None and not given[0].is_whole(d)]
-    if not cut:
-        return func(*args, **kwargs)
-    taken = [d for d, index in enumerate(indices) if index is not None]
-    every = torch.broadcast_tensors(*(index for index in indices if index is not None))
-    inside = torch.ones(every[0].shape, dtype=torch.bool, device=x.device)
-    local = []
-    for d, index in zip(taken, every, strict=True):
-        start, stop = given[0].box[d]
-        index = torch.where(index < 0, index + given[0].whole[d], index)
-        inside = inside & (index >= start) & (index < stop)
-        local.append(index - start)
+    """The values that land here; each index says so, also of a dim that is whole."""
+    x, indices = call.tensor("self"), call.optional_list("indices")
+    if not split_indices(call, given[0]):
+        return call()
     placed = Placed(x, indices)
-    kept = [size for d, size in enumerate(x.shape) if d not in taken]
-    before = placed.at
-    values = values.expand([*kept[:before], *inside.shape, *kept[before:]])
-    place: list[slice | torch.Tensor] = [*[slice(None)] * before, inside]
-    values = values[tuple(place)]
-    for d, index in zip(taken, local, strict=True):
-        indices[d] = index[inside]
-    return func(x, indices, values, *args[3:], **kwargs)
+    every = torch.broadcast_tensors(*placed.indices)
+    inside = torch.ones(every[0].shape, dtype=torch.bool, device=x.device)
+    for d, index in zip(placed.dims, every, strict=True):
+        indices[d], here = inside_of(given[0], d, index)
+        inside = inside & here
+    kept = [size for d, size in enumerate(x.shape) if d not in placed.dims]
+    values = call.tensor("values").expand([*kept[: placed.at], *inside.shape, *kept[placed.at :]])
+    ahead: list[slice | torch.Tensor] = [slice(None)] * placed.at
+    found = [None if index is None else index[inside] for index in indices]
+    return call.replaced(indices=found, values=values[(*ahead, inside)])()
 
 
-for _op in (aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default):
+for _op in ops_named("index_put index_put_ _unsafe_index_put"):
     rules[_op] = Rule(_index_put, local=_local_index_put, bounds=bounds_of_each)

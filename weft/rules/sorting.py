@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from .arguments import arranged
 from .call import BoundCall
+from .dims import numbered, sizes_of
 from .factors import Factors
 from .registry import Rule, rules
-from .slicing import along, named
 
 aten = torch.ops.aten
 
@@ -19,13 +20,10 @@ def _ordering(*, keepdim: bool | None = True, outputs: int = 2) -> Rule:
         x = call.tensors[0]
         if 0 in x.shape:
             return None  # what there is of nothing, or that there is none, torch says
-        dim = along(call.arg("dim", -1), x.ndim)
-        stays = bool(call.arg("keepdim", False)) if keepdim is None else keepdim
-        table = named(x.ndim)
-        output = list(table)
-        output[dim : dim + 1] = [()] if stays and x.ndim else []
-        sizes = {f"d{i}": size for i, size in enumerate(x.shape)}
-        return Factors((tuple(table),), (tuple(output),) * outputs, sizes, frozenset({f"d{dim}"}), reduces=None)
+        dim, dims = call.dim("dim"), tuple(numbered(x.ndim))
+        stays = call.flag("keepdim") if keepdim is None else keepdim
+        output = (*dims[:dim], *([()] if stays and dims else []), *dims[dim + 1 :])
+        return Factors((dims,), (output,) * outputs, sizes_of(x.shape), frozenset({f"d{dim}"}), reduces=None)
 
     return Rule(factors)
 
@@ -45,15 +43,15 @@ rules |= {
 
 def _searched(call: BoundCall) -> Factors | None:
     """A sorted sequence, whole along its last dim, and values that may be split; rows of both go together."""
-    first, second = call.tensors[:2]
-    sequence, values = (second, first) if call.func is aten.bucketize.Tensor else (first, second)
+    sequence_name = "boundaries" if call.has("boundaries") else "sorted_sequence"
+    sequence, values = call.tensor(sequence_name), call.tensor("self")
     rows = sequence.ndim > 1
     if len(call.tensors) > 2 or (rows and sequence.ndim != values.ndim):
         return None
-    places = tuple((f"d{i}",) for i in range(values.ndim))
+    places = tuple(numbered(values.ndim))
     sorted_dims = (*(places[:-1] if rows else ()), ("s",))
-    sizes = {f"d{i}": size for i, size in enumerate(values.shape)} | {"s": sequence.shape[-1]}
-    inputs = (places, sorted_dims) if call.func is aten.bucketize.Tensor else (sorted_dims, places)
+    sizes = sizes_of(values.shape) | {"s": sequence.shape[-1]}
+    inputs = arranged(call, {"self": places, sequence_name: sorted_dims})
     return Factors(inputs, (places,), sizes, frozenset({"s"}), reduces=None)
 
 

@@ -6,20 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import cast
 
 import torch
 
-from ..sharding.placements import ReduceOp
 from .call import BoundCall
-from .factors import Dims, Factors
-from .registry import Region, Rule, rules
+from .dims import numbered, sizes_of
+from .factors import ALL_KINDS, SUMS, Dims, Factors
+from .registry import Region, Rule, rules, sized
+from .slicing import touching
 
 __all__ = ["common_cuts", "reshape_dims", "reshape_groups"]
 
 aten = torch.ops.aten
-_SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
-_ALL_KINDS = frozenset(ReduceOp)
 
 
 def reshape_dims(before: Sequence[int], after: Sequence[int]) -> tuple[Dims, Dims, dict[str, int], frozenset[str]]:
@@ -107,115 +105,78 @@ def _assigned(run: Sequence[int], names: Sequence[tuple[str, int]]) -> list[tupl
 
 def _reshape(call: BoundCall) -> Factors:
     shape = call.tensors[0].shape
-    size = [int(s) for s in cast("Sequence[int]", call.args[1])]
+    size = call.integers("shape" if call.has("shape") else "size")
     if -1 in size:
         rest = math.prod(s for s in size if s != -1)
         size[size.index(-1)] = math.prod(shape) // rest if rest else 0
     left, right, sizes, whole = reshape_dims(shape, size)
-    return Factors((left,), (right,), sizes, whole, linear=0, keeps=_ALL_KINDS)
+    return Factors((left,), (right,), sizes, whole, linear=0, keeps=ALL_KINDS)
 
 
-def _local_size(
-    call: BoundCall, _: Sequence[tuple[int, ...]], out: Sequence[tuple[int, ...]]
-) -> tuple[tuple[object, ...], dict[str, object]]:
-    return (call.args[0], list(out[0]), *call.args[2:]), call.kwargs
-
-
-for _op in (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default):
-    rules[_op] = Rule(_reshape, _local_size, local_op=aten.reshape.default)
-
-
-def _numbered(rank: int) -> list[tuple[str, ...]]:
-    return [(f"d{i}",) for i in range(rank)]
-
-
-def _renamed(call: BoundCall, output: Sequence[tuple[str, ...]]) -> Factors:
-    spec = call.tensors[0]
-    sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}
-    return Factors((tuple(_numbered(spec.ndim)),), (tuple(output),), sizes, linear=0, keeps=_ALL_KINDS)
-
-
-def _dim(value: object, rank: int) -> int:
-    return cast(int, value) % rank if rank else 0
+for _op in (aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default):
+    rules[_op] = Rule(_reshape, sized("size"), local_op=aten.reshape.default)
+rules[aten.reshape.default] = Rule(_reshape, sized("shape"), local_op=aten.reshape.default)
 
 
 def _permute(call: BoundCall) -> Factors | None:
-    rank = call.tensors[0].ndim
-    dims = _numbered(rank)
-    output = [dims[_dim(d, rank)] for d in cast("Sequence[int]", call.args[1])]
-    return _renamed(call, output) if sorted(output) == sorted(dims) else None
+    dims = numbered(call.tensors[0].ndim)
+    output = [dims[dim] for dim in call.dims("dims")]
+    return touching(call, [], [output]) if sorted(output) == sorted(dims) else None
 
 
 def _transpose(call: BoundCall) -> Factors:
-    rank = call.tensors[0].ndim
-    dims = _numbered(rank)
-    a, b = (_dim(call.args[1], rank), _dim(call.args[2], rank)) if len(call.args) > 1 else (0, rank - 1)
-    if rank:
+    dims = numbered(call.tensors[0].ndim)
+    a, b = (call.dim("dim0"), call.dim("dim1")) if call.has("dim0") else (0, -1)
+    if dims:
         dims[a], dims[b] = dims[b], dims[a]
-    return _renamed(call, dims)
+    return touching(call, [], [dims])
 
 
 def _unsqueeze(call: BoundCall) -> Factors:
-    rank = call.tensors[0].ndim
-    dims = _numbered(rank)
-    dims.insert(_dim(call.args[1], rank + 1), ())
-    return _renamed(call, dims)
+    dims = numbered(call.tensors[0].ndim)
+    dims.insert(call.dim("dim", len(dims) + 1), ())
+    return touching(call, [], [dims])
 
 
 def _squeeze(call: BoundCall) -> Factors:
-    spec = call.tensors[0]
-    named = call.args[1] if len(call.args) > 1 else range(spec.ndim)
-    wanted = {
-        _dim(d, spec.ndim)
-        for d in (cast("Sequence[int]", named) if isinstance(named, (list, tuple, range)) else [named])
-    }
-    gone = {d for d in wanted if d < spec.ndim and spec.shape[d] == 1}
-    whole = frozenset(f"d{d}" for d in gone)
-    kept = [dim for d, dim in enumerate(_numbered(spec.ndim)) if d not in gone]
-    plain = _renamed(call, kept)
-    return Factors(plain.inputs, plain.outputs, plain.sizes, whole, linear=0, keeps=_ALL_KINDS)
+    x = call.tensors[0]
+    named = call.dims("dim") if call.has("dim") else range(x.ndim)
+    gone = [d for d in named if x.ndim and x.shape[d] == 1]
+    return touching(call, gone, [[dim for d, dim in enumerate(numbered(x.ndim)) if d not in gone]])
 
 
 def _local_squeeze(call: BoundCall, _inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
     """Only what has size 1 in the whole goes away, not what happens to have it here."""
-    args = call.args
-    return cast(torch.Tensor, args[0]).view(outputs[0].shape)
+    return call.tensor("self").view(outputs[0].shape)
 
 
 def _view_dtype(call: BoundCall) -> Factors:
-    spec = call.tensors[0]
-    dims = _numbered(spec.ndim)
-    sizes = {f"d{i}": size for i, size in enumerate(spec.shape)}
-    whole: frozenset[str] = frozenset()
-    output = list(dims)
-    if spec.ndim and cast(torch.dtype, call.args[1]).itemsize != spec.dtype.itemsize:  # of no dims, torch refuses it
-        whole, output[-1] = frozenset({f"d{spec.ndim - 1}"}), ()
-    return Factors((tuple(dims),), (tuple(output),), sizes, whole)
+    x, dtype = call.tensors[0], call.dtype()
+    output = numbered(x.ndim)
+    if not x.ndim or dtype is None or dtype.itemsize == x.dtype.itemsize:  # of no dims, torch refuses others
+        return replace(touching(call, [], [output]), linear="no")
+    output[-1] = ()
+    return replace(touching(call, [x.ndim - 1], [output]), linear="no")
 
 
 def _view_as_real(call: BoundCall) -> Factors:
     # The parts of a product are not the products of the parts, and complex numbers have no largest.
-    return replace(_renamed(call, [*_numbered(call.tensors[0].ndim), ()]), keeps=_SUMS)
+    return touching(call, [], [[*numbered(call.tensors[0].ndim), ()]], SUMS)
 
 
 def _view_as_complex(call: BoundCall) -> Factors:
-    spec = call.tensors[0]
-    plain = _renamed(call, _numbered(spec.ndim)[:-1])
-    return replace(plain, whole=frozenset({f"d{spec.ndim - 1}"}), keeps=_SUMS)
+    last = call.tensors[0].ndim - 1
+    return touching(call, [last], [numbered(last)], SUMS)
 
 
 def _expand(call: BoundCall) -> Factors:
-    spec = call.tensors[0]
-    size = [int(s) for s in cast("Sequence[int]", call.args[1])]
-    new = len(size) - spec.ndim
-    output: list[tuple[str, ...]] = [()] * new
-    inputs: list[tuple[str, ...]] = []
-    for d, (before, after) in enumerate(zip(spec.shape, size[new:], strict=True)):
-        kept = after in (-1, before)
-        inputs.append((f"d{d}",) if kept else ())
-        output.append((f"d{d}",) if kept else ())
-    sizes = {f"d{d}": s for d, s in enumerate(spec.shape) if inputs[d]}
-    return Factors((tuple(inputs),), (tuple(output),), sizes, linear=0, keeps=_ALL_KINDS)
+    x, size = call.tensors[0], call.integers("size")
+    new = len(size) - x.ndim
+    kept = [
+        dim if after in (-1, before) else ()
+        for dim, before, after in zip(numbered(x.ndim), x.shape, size[new:], strict=True)
+    ]
+    return Factors((tuple(kept),), ((*[()] * new, *kept),), sizes_of(x.shape), linear=0, keeps=ALL_KINDS)
 
 
 rules |= {
@@ -229,5 +190,5 @@ rules |= {
     aten.view.dtype: Rule(_view_dtype),
     aten.view_as_real.default: Rule(_view_as_real),
     aten.view_as_complex.default: Rule(_view_as_complex),
-    aten.expand.default: Rule(_expand, _local_size),
+    aten.expand.default: Rule(_expand, sized("size")),
 }

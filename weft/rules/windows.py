@@ -7,14 +7,13 @@ grid_sampler    n c h! w!, n i j 2! -> n c i j      the gradient of the image is
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import cast
 
 import torch
 
 from ..sharding.placements import ReduceOp
-from .arguments import arranged, one_each
+from .arguments import arranged
 from .call import BoundCall
+from .dims import one_each
 from .factors import Dims, Factors
 from .registry import Rule, rules
 
@@ -24,7 +23,7 @@ aten = torch.ops.aten
 def _columns(call: BoundCall) -> Factors:
     """Windows as columns, and back: the channels of all places of a window stand in one dim."""
     shape = call.tensors[0].shape
-    window = math.prod(cast("Sequence[int]", call.arg("kernel_size")))
+    window = math.prod(call.integers("kernel_size"))
     into = call.func is aten.im2col.default
     batch = ["n"] if len(shape) == (4 if into else 3) else []
     channels = shape[len(batch)] if into else shape[len(batch)] // window
@@ -56,9 +55,8 @@ def _sampled(call: BoundCall) -> Factors:
 def _sampled_backward(call: BoundCall) -> Factors:
     points = _Points(call)
     inputs = arranged(call, {"grad_output": points.samples, "input": points.image, "grid": points.points})
-    mask = cast("Sequence[bool]", call.arg("output_mask"))
     # Without a gradient of the image, torch gives none; that of the points it always gives.
-    outputs = (points.image if mask[0] else None, points.points)
+    outputs = (points.image if call.flags("output_mask")[0] else None, points.points)
     return Factors(inputs, outputs, points.sizes, linear=0)
 
 

@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import cast
 
 import torch
 
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.rearranging import rearranged, resolved
-from ...engine.sharded import ShardedTensor
+from ...engine.sharded import ShardedTensor, sharded
 from ...planning.rearrangement import Part, Run
 from ...rules.call import BoundCall
-from ...sharding.placements import ReduceOp
+from ...rules.factors import SUMS
+from .padding import MOST_PARTS, sides_of
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
-_MOST_PARTS = 256
 _MOST_LAYERS = 8
-_SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +55,13 @@ class _Side:
         return [[(place, index) for index, place in layer.items()] for layer in found]
 
 
-def _sides(func: Op, shape: Sequence[int], padding: object) -> list[_Side] | None:
+def _sides(call: BoundCall) -> list[_Side] | None:
     """How each dim is padded; None for what torch refuses, or cuts."""
-    pad = [int(n) for n in cast("Sequence[int]", padding)]
-    mirrors = "reflection" in str(func)
-    pairs = [(0, 0)] * (len(shape) - len(pad) // 2) + list(zip(pad[::2], pad[1::2], strict=True))[::-1]
+    shape = call.tensor("self").shape
+    pairs = sides_of(call.integers("padding"), len(shape))
     if len(pairs) != len(shape):
         return None
+    mirrors = call.name.startswith("reflection")
     sides = [_Side(size, *pair, mirrors) for size, pair in zip(shape, pairs, strict=True)]
     usual = all(
         side.size > 0
@@ -77,9 +72,9 @@ def _sides(func: Op, shape: Sequence[int], padding: object) -> list[_Side] | Non
     return sides if usual else None
 
 
-def _is_split(x: torch.Tensor, padding: object) -> bool:
+def _is_split(x: torch.Tensor, padding: Sequence[int]) -> bool:
     """Whether one of the dims that an op pads, be it by nothing, is split."""
-    return isinstance(x, ShardedTensor) and any(x._layout.splits[-(len(cast("Sequence[int]", padding)) // 2) :])
+    return isinstance(x, ShardedTensor) and any(x._layout.splits[-(len(padding) // 2) :])
 
 
 _KINDS = [f"{kind}_pad{count}d" for kind in ("reflection", "replication") for count in (1, 2, 3)]
@@ -87,52 +82,50 @@ _KINDS = [f"{kind}_pad{count}d" for kind in ("reflection", "replication") for co
 
 @handler(*(getattr(aten, name).default for name in _KINDS), may_be_direct=True)
 def _padded(call: BoundCall) -> object:
-    func, args = call.func, call.args
-    x = cast(ShardedTensor, args[0])
-    sides = _sides(func, x.shape, args[1])
-    if sides is None or not _is_split(x, args[1]) or x.dtype is torch.bool:  # torch refuses the latter
+    x, padding, sides = sharded(call, "self"), call.integers("padding"), _sides(call)
+    if sides is None or not _is_split(x, padding) or x.dtype is torch.bool:  # torch refuses the latter
         return run_by_rule(call)
     runs = [
         [Run(side.size, target=side.before), *(Run(1, source=index, target=place) for place, index in side.pads())]
         for side in sides
     ]
     parts = [Part(0, each) for each in product(*runs)]
-    if len(parts) > _MOST_PARTS:
+    if len(parts) > MOST_PARTS:
         return run_by_rule(call)
     shape = [side.padded for side in sides]
-    return rearranged([x], x._layout, shape, parts, str(func), lambda piece: func(piece, args[1]))
+    return rearranged([x], x._layout, shape, parts, str(call), lambda piece: call.func(piece, padding))
 
 
 @handler(*(getattr(aten, f"{name}_backward").default for name in _KINDS), may_be_direct=True)
 def _padded_backward(call: BoundCall) -> object:
     """What went to the padding is added to where it came from, dim by dim."""
-    func, args = call.func, call.args
-    grad, x = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
-    sides = _sides(func, x.shape, args[2])
-    if sides is None or not isinstance(grad, ShardedTensor) or not (_is_split(grad, args[2]) or _is_split(x, args[2])):
+    grad, padding, sides = call.tensor("grad_output"), call.integers("padding"), _sides(call)
+    is_split = _is_split(grad, padding) or _is_split(call.tensor("self"), padding)
+    if sides is None or not isinstance(grad, ShardedTensor) or not is_split:
         return run_by_rule(call)
     if any(len(side.layers()) > _MOST_LAYERS for side in sides):
         return run_by_rule(call)
-    back: torch.Tensor = resolved(grad, str(func), _SUMS)
+    back = resolved(grad, str(call), SUMS)
     for dim, side in enumerate(sides):
         if side.padded > side.size:
-            back = _folded(cast(ShardedTensor, back), dim, side, str(func))
+            back = _folded(back, dim, side, str(call))
     return back
 
 
-def _folded(grad: ShardedTensor, dim: int, side: _Side, op: str) -> torch.Tensor:
+def _folded(grad: ShardedTensor, dim: int, side: _Side, op: str) -> ShardedTensor:
     shape = [side.size if d == dim else size for d, size in enumerate(grad.shape)]
 
     def part(run: Run) -> Part:
         return Part(0, tuple(run if d == dim else Run(size) for d, size in enumerate(shape)))
 
     inner = part(Run(side.size, source=side.before))
-    result: torch.Tensor = rearranged(
+    result = rearranged(
         [grad], grad._layout, shape, [inner], op, lambda piece: piece.narrow(dim, side.before, side.size)
     )
     for layer in side.layers():
         parts = [part(Run(1, source=place, target=index)) for place, index in layer]
-        result = result + rearranged([grad], grad._layout, shape, parts, op, _placed(dim, side.size, layer), fill=0)
+        placed = rearranged([grad], grad._layout, shape, parts, op, _placed(dim, side.size, layer), fill=0)
+        result = aten.add.Tensor(result, placed)
     return result
 
 

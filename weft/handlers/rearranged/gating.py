@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 
-from ...engine.arguments import argument, as_dim
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.rearranging import rearranged, resolved
@@ -16,20 +13,15 @@ from ...rules.call import BoundCall
 from ..split_dims.reductions import wide
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
 
-def _is_halved(x: torch.Tensor, dim: int) -> bool:
-    split = isinstance(x, ShardedTensor) and x.dim() > 0 and bool(x._layout.splits[dim])
-    return split and x.shape[dim] % 2 == 0 and x.is_floating_point()  # torch refuses others
-
-
-def _halves(x: torch.Tensor, dim: int, op: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is gated, and the gate."""
-    whole = resolved(cast(ShardedTensor, x), op)
-    half = x.shape[dim] // 2
+def _halves(x: torch.Tensor, dim: int, op: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """What is gated, and the gate, along a dim that is split; torch refuses halves that are none, or of no real numbers."""
+    if not isinstance(x, ShardedTensor) or not x.dim() or not x._layout.splits[dim]:
+        return None
+    if x.shape[dim] % 2 or not x.is_floating_point():
+        return None
+    whole, half = resolved(x, op), x.shape[dim] // 2
     first, second = (_half(whole, dim, start, half, op) for start in (0, half))
     return wide(first), wide(second).sigmoid()
 
@@ -42,22 +34,20 @@ def _half(x: ShardedTensor, dim: int, start: int, count: int, op: str) -> Sharde
 
 @handler(aten.glu.default, may_be_direct=True)
 def _glu(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(torch.Tensor, args[0])
-    dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
-    if not _is_halved(x, dim):
+    x = call.tensor("self")
+    halves = _halves(x, call.dim("dim"), str(call))
+    if halves is None:
         return run_by_rule(call)
-    value, gate = _halves(x, dim, str(func))
+    value, gate = halves
     return (value * gate).to(x.dtype)
 
 
 @handler(aten.glu_backward.default, may_be_direct=True)
 def _glu_backward(call: BoundCall) -> object:
-    func, args = call.func, call.args
-    grad, x = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
-    dim = as_dim(args[2], x.dim())
-    if not _is_halved(x, dim):
+    x, dim = call.tensor("self"), call.dim("dim")
+    halves = _halves(x, dim, str(call))
+    if halves is None:
         return run_by_rule(call)
-    value, gate = _halves(x, dim, str(func))
-    flow = wide(grad) * gate
+    value, gate = halves
+    flow = wide(call.tensor("grad_output")) * gate
     return aten.cat.default([flow.to(x.dtype), (flow * value * (1 - gate)).to(x.dtype)], dim)

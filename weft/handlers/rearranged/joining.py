@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from itertools import accumulate
-from typing import cast
 
 import torch
 
-from ...engine.arguments import argument, as_dim
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.rearranging import alike, rearranged
@@ -18,31 +15,27 @@ from ...planning.rearrangement import Part, Run
 from ...rules.call import BoundCall
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
 
 @handler(aten.cat.default)
 def _cat(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    tensors = list(cast("Sequence[torch.Tensor]", args[0]))
+    tensors = call.tensor_list("tensors")
     # Torch lets empty tensors of one dim stand among any others.
     joined = [x for x in tensors if tuple(x.shape) != (0,)] or tensors[:1]
     dtype = reduce(torch.promote_types, (x.dtype for x in tensors))
     joined = [x if x.dtype == dtype else aten._to_copy.default(x, dtype=dtype) for x in joined]
     if not any(isinstance(x, ShardedTensor) for x in joined):
         return run_by_rule(call)
-    dim = as_dim(argument(func, args, kwargs, "dim"), joined[0].dim())
+    dim = call.dim("dim", joined[0].dim())
     if not any(isinstance(x, ShardedTensor) and x._layout.splits[dim : dim + 1] not in ((), ((),)) for x in joined):
-        return run_by_rule(BoundCall(func, (joined, dim), {}))
+        return run_by_rule(call.replaced(tensors=joined))
     if any(x.dim() != joined[0].dim() for x in joined):
         raise RuntimeError(f"Tensors must have same number of dimensions: got {[x.dim() for x in joined]}")
-    return _joined(func, joined, dim)
+    return _joined(joined, dim, str(call))
 
 
-def _joined(func: Op, tensors: list[torch.Tensor], dim: int) -> ShardedTensor:
-    laid = alike(tensors, str(func))
+def _joined(tensors: list[torch.Tensor], dim: int, op: str) -> ShardedTensor:
+    laid = alike(tensors, op)
     largest = max(laid, key=lambda x: x.numel())
     shape = list(largest.shape)
     for x in laid:
@@ -56,4 +49,4 @@ def _joined(func: Op, tensors: list[torch.Tensor], dim: int) -> ShardedTensor:
         Part(i, tuple(Run(size, target=starts[i] if d == dim else 0) for d, size in enumerate(x.shape)))
         for i, x in enumerate(laid)
     ]
-    return rearranged(laid, largest._layout, shape, parts, str(func), lambda *pieces: aten.cat.default(pieces, dim))
+    return rearranged(laid, largest._layout, shape, parts, op, lambda *pieces: aten.cat.default(pieces, dim))

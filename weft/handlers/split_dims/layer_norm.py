@@ -3,56 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import cast
 
 import torch
 
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.sharded import ShardedTensor
-from ...planning import move_cost
+from ...engine.strategy import Moved, Strategy, cheapest
 from ...rules.call import BoundCall
 from ...sharding.placements import ReduceOp
 from .reductions import moments, wide
+from .swap_split import with_whole
 
 aten = torch.ops.aten
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-Op = torch._ops.OpOverload
-Optional = torch.Tensor | None
 
 
-def _features(x: torch.Tensor, shape: object) -> list[int]:
-    return list(range(x.dim() - len(cast("Sequence[int]", shape)), x.dim()))
+def _features(call: BoundCall) -> list[int]:
+    rank = call.tensor("input").dim()
+    return list(range(rank - len(call.integers("normalized_shape")), rank))
 
 
-def _stays_split(x: torch.Tensor, dims: Sequence[int]) -> bool:
-    """Whether one of the dims is split, and two all-reduces of statistics are cheaper than gathering them."""
+def _stays_split(call: BoundCall) -> bool:
+    """Whether features are split, and two all-reduces of statistics are cheaper than gathering them."""
+    x, dims = call.tensor("input"), _features(call)
     if not isinstance(x, ShardedTensor) or x._layout.pending or not x.numel():
         return False
     axes = [axis for dim in dims for axis in x._layout.splits[dim]]
     if not axes:
         return False
-    whole = x._layout
-    for dim in dims:
-        whole = whole.with_split(dim, ())
+    whole = with_whole(x._layout, dims)
     waiting = whole.with_pending(dict.fromkeys(axes, ReduceOp.SUM))
     shape = tuple(1 if dim in dims else size for dim, size in enumerate(x.shape))
-    small = move_cost(waiting, whole, shape, x.dtype.itemsize)
-    return 2 * small < move_cost(x._layout, whole, tuple(x.shape), x.dtype.itemsize)
+    gathered = Moved(x._layout, whole, tuple(x.shape), x.dtype.itemsize)
+    statistics = Moved(waiting, whole, shape, x.dtype.itemsize, times=2)
+    return cheapest(
+        [Strategy("gather the features", False, (gathered,)), Strategy("reduce statistics", True, (statistics,))]
+    )
 
 
 @handler(aten.native_layer_norm.default, may_be_direct=True)
 def _layer_norm(call: BoundCall) -> object:
-    args = call.args
-    x, shape, weight, bias, eps = cast("tuple[torch.Tensor, object, Optional, Optional, float]", args)
-    dims = _features(x, shape)
-    if not _stays_split(x, dims):
+    if not _stays_split(call):
         return run_by_rule(call)
+    x, weight, bias = call.tensor("input"), call.optional("weight"), call.optional("bias")
     value = wide(x)
-    mean, variance = moments(value, dims, 0)
-    scale = (variance + eps).rsqrt()
+    mean, variance = moments(value, _features(call), 0)
+    scale = (variance + call.number("eps")).rsqrt()
     out = (value - mean) * scale
     out = out if weight is None else out * weight
     out = out if bias is None else out + bias
@@ -61,13 +57,11 @@ def _layer_norm(call: BoundCall) -> object:
 
 @handler(aten._fused_rms_norm.default, may_be_direct=True)
 def _rms_norm(call: BoundCall) -> object:
-    args = call.args
-    x, shape, weight, eps = cast("tuple[torch.Tensor, object, Optional, float | None]", args)
-    dims = _features(x, shape)
-    if not _stays_split(x, dims):
+    if not _stays_split(call):
         return run_by_rule(call)
+    x, weight, eps = call.tensor("input"), call.optional("weight"), call.optional_number("eps")
     value = wide(x)
-    squares = aten.sum.dim_IntList(value * value, dims, True) / math.prod(x.shape[dim] for dim in dims)
+    squares = _mean(value * value, _features(call))
     scale = (squares + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
     out = value * scale
     return (out if weight is None else out * weight).to(x.dtype), scale
@@ -75,55 +69,46 @@ def _rms_norm(call: BoundCall) -> object:
 
 @handler(aten.native_layer_norm_backward.default, may_be_direct=True)
 def _layer_norm_backward(call: BoundCall) -> object:
-    args = call.args
-    grad, x, shape, mean, scale, weight, _, mask = cast(
-        "tuple[torch.Tensor, torch.Tensor, object, torch.Tensor, torch.Tensor, Optional, Optional, Sequence[bool]]",
-        args,
-    )
-    dims = _features(x, shape)
-    if not _stays_split(x, dims):
+    if not _stays_split(call):
         return run_by_rule(call)
-    unit = (wide(x) - mean) * scale
-    flow = wide(grad)
-    scaled = flow if weight is None else flow * weight
-    rest = scaled - _mean(scaled, dims) - unit * _mean(scaled * unit, dims)
-    return _gradients(x, rest * scale, flow, unit, dims, mask)
+    unit = (wide(call.tensor("input")) - call.tensor("mean")) * call.tensor("rstd")
+    scaled = _scaled(call)
+    rest = scaled - _mean(scaled, _features(call))
+    return _gradients(call, rest, scaled, unit)
 
 
 @handler(aten._fused_rms_norm_backward.default, may_be_direct=True)
 def _rms_norm_backward(call: BoundCall) -> object:
-    args = call.args
-    grad, x, shape, scale, weight, mask = cast(
-        "tuple[torch.Tensor, torch.Tensor, object, torch.Tensor, Optional, Sequence[bool]]", args
-    )
-    dims = _features(x, shape)
-    if not _stays_split(x, dims):
+    if not _stays_split(call):
         return run_by_rule(call)
-    unit = wide(x) * scale
-    flow = wide(grad)
-    scaled = flow if weight is None else flow * weight
-    rest = scaled - unit * _mean(scaled * unit, dims)
-    return _gradients(x, rest * scale, flow, unit, dims, mask)
+    scaled = _scaled(call)
+    return _gradients(call, scaled, scaled, wide(call.tensor("input")) * call.tensor("rstd"))
 
 
-def _mean(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    return cast(torch.Tensor, aten.sum.dim_IntList(x, dims, True)) / math.prod(x.shape[dim] for dim in dims)
+def _mean(x: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    return x.sum(dims, keepdim=True) / math.prod(x.shape[dim] for dim in dims)
+
+
+def _scaled(call: BoundCall) -> torch.Tensor:
+    """The gradient of what was normalized, before its scale."""
+    flow, weight = wide(call.tensor("grad_out")), call.optional("weight")
+    return flow if weight is None else flow * weight
 
 
 def _gradients(
-    x: torch.Tensor,
-    back: torch.Tensor,
-    flow: torch.Tensor,
-    unit: torch.Tensor,
-    dims: Sequence[int],
-    mask: Sequence[bool],
-) -> tuple[Optional, ...]:
+    call: BoundCall, rest: torch.Tensor, scaled: torch.Tensor, unit: torch.Tensor
+) -> tuple[torch.Tensor | None, ...]:
     """The gradients that the mask asks for: of the input, the scale and, where there is one, the shift."""
+    dims, dtype, flow = _features(call), call.tensor("input").dtype, wide(call.tensor("grad_out"))
     ahead = list(range(dims[0]))
 
     def summed(value: torch.Tensor) -> torch.Tensor:
-        return (cast(torch.Tensor, aten.sum.dim_IntList(value, ahead)) if ahead else value).to(x.dtype)
+        return (value.sum(ahead) if ahead else value).to(dtype)
 
-    scale = summed(flow * unit) if mask[1] else None
-    shift = (summed(flow) if mask[2] else None,) if len(mask) > 2 else ()
-    return back.to(x.dtype) if mask[0] else None, scale, *shift
+    of_input, of_scale, *of_shift = call.flags("output_mask")
+    back = (rest - unit * _mean(scaled * unit, dims)) * call.tensor("rstd") if of_input else None
+    return (
+        None if back is None else back.to(dtype),
+        summed(flow * unit) if of_scale else None,
+        *(summed(flow) if wanted else None for wanted in of_shift),
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 
 from ...engine.execute import run_by_rule
@@ -15,31 +13,24 @@ from .split_softmax import nll_loss_of_split_classes, nll_loss_of_split_classes_
 
 aten = torch.ops.aten
 
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-Op = torch._ops.OpOverload
-Optional = torch.Tensor | None
-
 _MEAN = 1
 
 
 @handler(*(forward for forward, _ in ELEMENTWISE), aten.binary_cross_entropy_with_logits.default)
 def _averaged(call: BoundCall) -> object:
     reduction = call.integer("reduction")
-    if call.func is aten.binary_cross_entropy_with_logits.default:
-        each = _with_logits(
-            call.tensor("self"), call.tensor("target"), call.optional("weight"), call.optional("pos_weight")
-        )
-    else:
-        each = cast(torch.Tensor, run_by_rule(call.replaced(reduction=NONE)))
+    has_logits = call.func is aten.binary_cross_entropy_with_logits.default
+    each = _with_logits(call) if has_logits else run_by_rule(call.replaced(reduction=NONE))
+    assert isinstance(each, torch.Tensor)
     return each if reduction == NONE else each.mean() if reduction == _MEAN else each.sum()
 
 
-def _with_logits(x: torch.Tensor, target: torch.Tensor, weight: Optional, pos_weight: Optional) -> torch.Tensor:
+def _with_logits(call: BoundCall) -> torch.Tensor:
     """-(w y log σ(x) + (1 - y) log(1 - σ(x))), without overflow."""
-    below = cast(torch.Tensor, aten.log_sigmoid_forward(x)[0])
+    x, target = call.tensor("self"), call.tensor("target")
+    weight, pos_weight = call.optional("weight"), call.optional("pos_weight")
     share = 1 if pos_weight is None else 1 + (pos_weight - 1) * target
-    loss = (1 - target) * x - share * below
+    loss: torch.Tensor = (1 - target) * x - share * aten.log_sigmoid_forward(x)[0]
     return loss if weight is None else loss * weight
 
 
@@ -60,7 +51,9 @@ def _nll_loss(call: BoundCall) -> object:
             return each, torch.zeros_like(share.sum())
         total, share = each.sum(), share.sum()
     elif reduction == _MEAN:
-        total, share = cast("tuple[torch.Tensor, torch.Tensor]", run_by_rule(call.replaced(reduction=SUM)))
+        summed = run_by_rule(call.replaced(reduction=SUM))
+        assert isinstance(summed, tuple)
+        total, share = summed
     else:
         return run_by_rule(call)
     return total / share if reduction == _MEAN else total, share
@@ -80,8 +73,7 @@ def _nll_loss_backward(call: BoundCall) -> object:
 @handler(aten.log_sigmoid_forward.default)
 def _log_sigmoid(call: BoundCall) -> object:
     """The result, and what its gradient is computed from: on CPUs of the input's size, on GPUs nothing."""
-    args = call.args
-    x = cast(torch.Tensor, args[0])
+    x = call.tensor("self")
     if not x.is_floating_point():
         return run_by_rule(call)  # torch refuses it
     buffer = (-x.abs()).exp()
@@ -90,6 +82,4 @@ def _log_sigmoid(call: BoundCall) -> object:
 
 @handler(aten.log_sigmoid_backward.default)
 def _log_sigmoid_backward(call: BoundCall) -> object:
-    args = call.args
-    grad, x, _ = cast("tuple[torch.Tensor, ...]", args)
-    return grad * (-x).sigmoid()
+    return call.tensor("grad_output") * (-call.tensor("self")).sigmoid()

@@ -7,47 +7,44 @@ S(d)@x -> S(e)@x    all-to-all: each device receives its share of whole rows, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from functools import reduce
 
 import torch
 
-from ...caches import cached
-from ...engine.arguments import argument, as_dims
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.movement import moved
 from ...engine.moves.rearranging import resolved
 from ...engine.sharded import ShardedTensor
-from ...planning import plan_layouts
+from ...engine.strategy import Moved, Strategy, cheapest
 from ...rules.call import BoundCall
 from ...sharding.layout import Layout
 
-__all__ = ["set_aside", "whole_rows"]
+__all__ = ["set_aside", "whole_rows", "with_whole"]
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
 
-@cached(4096)
+def with_whole(layout: Layout, dims: Sequence[int]) -> Layout:
+    """A layout with some dims whole."""
+    return reduce(lambda whole, dim: whole.with_split(dim, ()), dims, layout)
+
+
 def whole_rows(layout: Layout, shape: tuple[int, ...], itemsize: int, dims: tuple[int, ...]) -> tuple[Layout, int]:
-    """The layout with some dims whole that is reached with the fewest bytes, and how many a device receives for it.
+    """The layout with some dims whole that is reached soonest, and how many bytes a device receives for it.
 
     >>> from weft.sharding.mesh import make_mesh
     >>> columns = Layout(make_mesh({"x": 4}), ((), ("x",)))
     >>> str(whole_rows(columns, (8, 8), 4, (1,))[0])
     '(x, –)'
     """
-    whole = layout
-    for dim in dims:
-        whole = whole.with_split(dim, ())
+    whole = with_whole(layout, dims)
     axes = [axis for dim in dims for axis in layout.splits[dim]]
     others = [d for d, size in enumerate(shape) if d not in dims and size > 1]
     ways = [whole, *(whole.with_split(d, (*whole.splits[d], *axes)) for d in others)]
-    prices = [plan_layouts(layout, way, shape, itemsize).bytes_received.max for way in ways]
-    least = min(range(len(ways)), key=lambda k: prices[k])
-    return ways[least], prices[least]
+    moves = [Moved(layout, way, shape, itemsize) for way in ways]
+    best = cheapest([Strategy(f"whole rows, {move.target}", move, (move,)) for move in moves])
+    return best.target, best.bytes
 
 
 def set_aside(x: torch.Tensor, dims: Sequence[int], op: str) -> torch.Tensor:
@@ -75,7 +72,5 @@ def set_aside(x: torch.Tensor, dims: Sequence[int], op: str) -> torch.Tensor:
     may_be_direct=True,
 )
 def _along(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(torch.Tensor, args[0])
-    dims = as_dims(argument(func, args, kwargs, "dim"), x.dim()) if x.dim() else []
-    return run_by_rule(call.replaced(self=set_aside(x, dims, str(func))))
+    x = call.tensor("self")
+    return run_by_rule(call.replaced(self=set_aside(x, call.dims("dim") if x.dim() else [], str(call))))

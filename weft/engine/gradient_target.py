@@ -1,0 +1,36 @@
+"""Where a gradient goes: torch's graph tells, while it runs its way back, what tensor of the program it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..sharding.layout import Layout
+from .moves.movement import layout_of
+
+__all__ = ["wanted_layout"]
+
+_FURTHEST = 16
+"""How many ops may stand between a tensor of the program and the op whose gradient is computed."""
+
+
+def wanted_layout(node_name: str, shape: Sequence[int]) -> Layout | None:
+    """How the gradient of an op's first input will be wanted: as the tensor of this shape lies that the input comes from.
+
+    That is a leaf of the graph, or what a movement gave. None where the op's node (`EmbeddingBackward0`, say) is not the
+    one that runs, or nothing of this shape is found along first inputs.
+    """
+    node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
+    if node is None or node.name() != node_name:
+        return None
+    for _ in range(_FURTHEST):
+        node = node.next_functions[0][0] if node.next_functions else None
+        if node is None:
+            return None
+        target, leaf = getattr(node, "target", None), getattr(node, "variable", None)
+        if isinstance(target, Layout):
+            return target.resolved
+        if isinstance(leaf, torch.Tensor):
+            return layout_of(leaf) if list(leaf.shape) == list(shape) else None
+    return None

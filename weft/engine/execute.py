@@ -69,7 +69,7 @@ def _run_view(call: BoundCall, laid: list[torch.Tensor], plan: OpPlan) -> object
         part_pieces(base)
     result = _run(call, laid, plan)
     is_moved = isinstance(x, ShardedTensor) and x._layout is not plan.inputs[0]
-    return viewed(call, result, is_alias=base is x, is_moved=is_moved)
+    return viewed(call, result, is_moved=is_moved, is_copied=base is not x)
 
 
 def _run_write(call: BoundCall, laid: list[torch.Tensor], plan: OpPlan, written: int) -> object:

@@ -12,12 +12,12 @@ import torch
 
 from ..rules.call import Args, BoundCall, Kwargs
 from ..rules.registry import Rule
-from ..runtime.holding import holding
 from ..runtime.lazy_copy import lazy_clone
 from ..sharding.layout import Layout
 from .compiling import is_traced
 from .form import Form
-from .moves.movement import spread
+from .memory import memory_of
+from .memory.one_memory import spread
 from .on_pieces import run_everywhere
 from .op_kind import OpKind, kind_of
 from .quick import Call, quick
@@ -50,7 +50,7 @@ def _may_be_total(kind: OpKind, schedule: Schedule) -> bool:
     layouts = schedule.outputs
     if kind.written or kind.outs or kind.viewed not in (None, 0) or not layouts:
         return False
-    if not any(layout.pending for layout in layouts) or not all(holding(layout).unified for layout in layouts):
+    if not memory_of(layouts[0]).runs_on_totals(layouts):
         return False
     return kind.viewed is None or all(layout.pending for layout in layouts)
 

@@ -13,11 +13,11 @@ from ..rules.bounds import Bound
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.factors import Factors
 from ..rules.registry import Rule, rule_for
-from ..runtime.holding import holding
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .choose import Choice, Input, choose
+from .memory import memory_of, memory_on
 from .once import needs_single_run, writes_beside
 from .sharded import ShardedTensor
 from .strategy import is_considered
@@ -143,7 +143,7 @@ def plan_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, 
     """The plan of a call that only reads, in layouts that are given."""
 
     def make() -> OpPlan:
-        whole = holding(outputs[0]).unified and not any(layout.pending for layout in (*inputs, *outputs))
+        whole = memory_of(outputs[0]).runs_whole((*inputs, *outputs))
         return OpPlan(call.func, inputs, outputs, outputs[0].mesh, whole, rule, None)
 
     return plans.plan((*key_of(call.func, call.args, call.kwargs), inputs, outputs), make)
@@ -169,9 +169,7 @@ def _decide(call: BoundCall) -> OpPlan:
     else:
         choice = chosen(factors, tensors, mesh, written)
         inputs, outputs = choice.inputs, choice.outputs
-    unified = holding(inputs[0]).unified if inputs else True
-    pending = any(layout.pending for layout in (*inputs, *(outputs or ())))
-    whole = unified and not pending
+    whole = memory_on(mesh).runs_whole((*inputs, *(outputs or ())))
     once = factors is None and (needs_single_run(func, mesh) or writes_beside(func))
     if rule is None or factors is None:
         return OpPlan(func, inputs, outputs, mesh, whole, None, written, once=once)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from ..rules.registry import Region, Spec
-from ..runtime.holding import holding, slices
+from ..runtime.holding import holding
 from ..sharding.geometry import box_at
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
+from .memory import memory_on
+from .memory.memory import Part
 from .strides.result_strides import ResultStrides
 
 __all__ = ["Place", "Read", "Schedule", "scheduled"]
 
-Read = tuple[int, tuple[slice, ...] | None]
+Read = tuple[int, Part | None]
 """Which piece of an input an op reads at a place, and which part of it (None: all)."""
 
 
@@ -29,7 +30,7 @@ class Place:
     inputs: tuple[Region, ...]
     outputs: tuple[Region, ...]
     """Which part of the whole each input and output is there."""
-    parts: tuple[tuple[slice, ...] | None, ...]
+    parts: tuple[Part | None, ...]
     """Which part of its piece each output is, where other runs make the rest of it; else None."""
 
 
@@ -52,25 +53,18 @@ def scheduled(
     specs: Sequence[Spec | None],
     mesh: DeviceMesh,
 ) -> Schedule:
-    """One memory: one run per coordinate of the pending axes. Else: one run per distinct shard that this process owns."""
+    """One run for all spots that read the same and make the same."""
     if outputs is None:
         outputs = tuple(Layout.replicated(mesh, 0 if spec is None else spec.ndim) for spec in specs)
     layouts = [*inputs, *outputs]
-    where = holding(Layout.replicated(mesh, 0))
-    if where.unified:
-        axes = {axis for layout in layouts for axis in layout.pending_axes}
-        ranges = [
-            range(n) if axis in axes else range(1) for axis, n in zip(mesh.axis_names, mesh.mesh_shape, strict=True)
-        ]
-        spots = [(coords, mesh.slot(coords)) for coords in product(*ranges)]
-    else:
-        axes = set(mesh.axis_names)
-        spots = [(mesh.coords(slot), slot) for slot in where.residence.owned]
-    narrowed = {layout: _narrowed(layout, axes) for layout in layouts}
+    memory = memory_on(mesh)
+    spots = memory.spots(mesh, layouts)
+    narrowed = {layout: _narrowed(layout, spots.axes) for layout in layouts}
     places: dict[tuple[object, ...], Place] = {}
-    for coords, slot in spots:
+    for coords, slot in spots.places:
         reads = tuple(
-            _read(layout, narrowed[layout], shape, coords, slot) for layout, shape in zip(inputs, shapes, strict=True)
+            (holding(layout).piece_of[slot], memory.part(narrowed[layout], shape, coords))
+            for layout, shape in zip(inputs, shapes, strict=True)
         )
         makes = tuple(holding(layout).piece_of[slot] for layout in outputs)
         given = tuple(
@@ -81,7 +75,7 @@ def scheduled(
             for layout, spec in zip(outputs, specs, strict=True)
         )
         parts = tuple(
-            slices(region.box) if where.unified and narrowed[layout].split_axes else None
+            memory.part(narrowed[layout], region.whole, coords) if region.whole else None
             for layout, region in zip(outputs, made, strict=True)
         )
         key = (tuple((piece, str(part)) for piece, part in reads), makes)
@@ -89,14 +83,6 @@ def scheduled(
     return Schedule(tuple(places.values()), outputs, tuple(specs), ResultStrides(outputs))
 
 
-def _narrowed(layout: Layout, axes: set[str]) -> Layout:
+def _narrowed(layout: Layout, axes: frozenset[str]) -> Layout:
     """The layout with only the splits that separate one run from another."""
     return Layout(layout.mesh, [tuple(axis for axis in names if axis in axes) for names in layout.splits])
-
-
-def _read(layout: Layout, narrowed: Layout, shape: tuple[int, ...], coords: tuple[int, ...], slot: int) -> Read:
-    here = holding(layout)
-    piece = here.piece_of[slot]
-    if not here.unified or not narrowed.split_axes:
-        return piece, None
-    return piece, slices(box_at(narrowed, shape, coords))

@@ -22,7 +22,17 @@ from .form import Form, form_of
 from .total import Contributions, Total
 from .value import Source, Value
 
-__all__ = ["ShardedTensor", "Stand", "as_it_is", "sharded", "stand_of", "wrap", "wrap_total", "wrap_whole"]
+__all__ = [
+    "ShardedTensor",
+    "Stand",
+    "as_it_is",
+    "as_sharded",
+    "sharded",
+    "stand_of",
+    "wrap",
+    "wrap_total",
+    "wrap_whole",
+]
 
 
 class ShardedTensor(torch.Tensor):
@@ -51,6 +61,10 @@ class ShardedTensor(torch.Tensor):
         return self._form.layout.mesh
 
 
+OWN_STATE = ("_form", "_value", "_asked")
+"""The attributes that are Weft's, not a user's or torch's."""
+
+
 def sharded(call: BoundCall, name: str) -> ShardedTensor:
     """An argument of a call that is a sharded tensor."""
     x = call.tensor(name)
@@ -58,8 +72,10 @@ def sharded(call: BoundCall, name: str) -> ShardedTensor:
     return x
 
 
-OWN_STATE = ("_form", "_value", "_asked")
-"""The attributes that are Weft's, not a user's or torch's."""
+def as_sharded(x: object) -> ShardedTensor:
+    """A value that is known to be a sharded tensor."""
+    assert isinstance(x, ShardedTensor), f"{type(x).__name__} instead of a sharded tensor"
+    return x
 
 
 def wrap(
@@ -74,12 +90,12 @@ def wrap(
     device: torch.device | None = None,
 ) -> ShardedTensor:
     """The tensor of this shape that these pieces make up; `device` where it has none here and is not on its mesh's."""
-    first = pieces[0] if pieces else None
-    if first is not None:
-        dtype, device = first.dtype, first.device
-        if holding(layout).unified:
-            strides = first.stride() if strides is None else strides
-            offset = int(first.storage_offset()) if offset is None else offset
+    if pieces:
+        dtype, device = pieces[0].dtype, pieces[0].device
+        whole = holding(layout).shaped_whole(pieces)
+        if whole is not None:
+            strides = whole.stride() if strides is None else strides
+            offset = int(whole.storage_offset()) if offset is None else offset
     assert dtype is not None
     strides = row_major(shape) if strides is None else strides
     form = form_of(layout, shape, strides, dtype, device or residence(layout.mesh).device)

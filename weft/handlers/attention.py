@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from ..engine.handlers import handler
+from ..engine.memory import held_whole
 from ..engine.sharded import ShardedTensor
 from ..rules.call import BoundCall
-from ..runtime.holding import holding
 
 aten = torch.ops.aten
 
@@ -21,8 +21,7 @@ def _outside(x: torch.Tensor) -> torch.Tensor:
     """A plain tensor that looks like this one from outside."""
     if not isinstance(x, ShardedTensor):
         return x
-    if holding(x._layout).unified and x._value.pieces:
-        plain = x._value.pieces[0].detach()
-    else:
-        plain = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    return plain.requires_grad_(x.requires_grad)
+    whole = held_whole(x)
+    if whole is None:
+        whole = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    return whole.detach().requires_grad_(x.requires_grad)

@@ -7,27 +7,23 @@ tensor is on one device, as `x.to(device)` is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..devices import CPU, Accelerator
 from ..engine.handlers import handler
+from ..engine.memory import held_whole
 from ..engine.moves.movement import from_plain
-from ..engine.sharded import ShardedTensor, wrap
-from ..rules.call import BoundCall
-from ..runtime.holding import Holding, holding
+from ..engine.sharded import ShardedTensor, sharded, wrap
+from ..rules.call import BoundCall, Kwargs
+from ..runtime.holding import holding
 from ..runtime.machine import residence, torch_device
-from ..runtime.strides import row_major
+from ..runtime.strides import dense_strides, row_major
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 
 aten = torch.ops.aten
-
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-Op = torch._ops.OpOverload
 
 _NEW = (
     aten.new_empty.default,
@@ -46,108 +42,104 @@ _META = torch.device("meta")
 
 @handler(aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default)
 def _like(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
-    return _filled(_there(x._layout.resolved, x, kwargs), x, func, args[1:], kwargs)
+    x = sharded(call, "self")
+    return _filled(call, x, _there(call, x, x._layout.resolved))
 
 
 @handler(*_NEW)
 def _new(call: BoundCall) -> object:
     """Dims as large as the other's, among as many: split as they are there. Every device has all of the others."""
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x, size = cast(ShardedTensor, args[0]), tuple(cast("Sequence[int]", args[1]))
+    x, size, strides = sharded(call, "self"), tuple(call.integers("size")), call.integers("stride")
     layout = x._layout.resolved
     if size != tuple(x.shape):
         same = len(size) == x.dim()
-        layout = Layout(
-            x.mesh, [x._layout.splits[d] if same and size[d] == x.shape[d] else () for d in range(len(size))]
-        )
-    layout = _there(layout, x, kwargs)
+        splits = [x._layout.splits[d] if same and size[d] == x.shape[d] else () for d in range(len(size))]
+        layout = Layout(x.mesh, splits)
+    layout = _there(call, x, layout)
     here = holding(layout)
     pieces = []
     for i in range(here.count):
-        local = list(here.piece_shape(i, size))
-        base = torch.empty((), dtype=x.dtype, device=_device(here, i, x, kwargs))
-        if func is aten.new_empty_strided.default and not here.unified:
-            pieces.append(aten.new_empty(base, local, **_kept(kwargs)))
+        local = here.piece_shape(i, size)
+        base = torch.empty((), dtype=x.dtype, device=_device(call, x, here.devices[i]))
+        if strides and local != size:
+            pieces.append(call.func(base, local, dense_strides(local, tuple(strides)), **_kept(call)))
         else:
-            pieces.append(func(base, local, *args[2:], **_kept(kwargs)))
-    return _wrapped(pieces, layout, size, x, kwargs)
+            pieces.append(call.func(base, local, *call.args[2:], **_kept(call)))
+    return _wrapped(call, x, pieces, layout, size, strides or None)
 
 
-def _there(layout: Layout, x: ShardedTensor, kwargs: Kwargs) -> Layout:
+def _there(call: BoundCall, x: ShardedTensor, layout: Layout) -> Layout:
     """The layout of a new tensor: the other's, or on one device where it is to be on another kind of devices."""
-    if kwargs.get("device") is None:
+    asked = _asked(call)
+    if asked is None or asked.type in ("meta", residence(layout.mesh).device.type):
         return layout
-    kind = _kind(x, kwargs)
-    if kind in ("meta", residence(layout.mesh).device.type):
-        return layout
-    index = torch.device(cast(torch.device, kwargs["device"])).index or 0
-    device = CPU(index) if kind == "cpu" else Accelerator(index)
+    device = CPU(asked.index or 0) if asked.type == "cpu" else Accelerator(asked.index or 0)
     torch_device(device)  # raises for one that does not exist
     return Layout.replicated(DeviceMesh.single(device), layout.rank)
 
 
-def _kind(x: ShardedTensor, kwargs: Kwargs) -> str:
-    """On which kind of devices a new tensor is to be."""
-    device = kwargs.get("device")
-    return x.device.type if device is None else torch.device(cast(torch.device, device)).type
+def _asked(call: BoundCall) -> torch.device | None:
+    device = call.arg("device")
+    return None if device is None else torch.device(device)  # type: ignore[call-overload]
 
 
-def _device(here: Holding, piece: int, x: ShardedTensor, kwargs: Kwargs) -> torch.device:
-    return _META if _kind(x, kwargs) == "meta" else here.devices[piece]
+def _is_meta(call: BoundCall, x: ShardedTensor) -> bool:
+    """Whether a new tensor is to have no memory."""
+    return (_asked(call) or x.device).type == "meta"
 
 
-def _kept(kwargs: Kwargs) -> Kwargs:
-    return {name: value for name, value in kwargs.items() if name != "device"}
+def _device(call: BoundCall, x: ShardedTensor, device: torch.device) -> torch.device:
+    return _META if _is_meta(call, x) else device
+
+
+def _kept(call: BoundCall) -> Kwargs:
+    return {name: value for name, value in call.kwargs.items() if name != "device"}
 
 
 def _wrapped(
+    call: BoundCall,
+    x: ShardedTensor,
     pieces: Sequence[torch.Tensor],
     layout: Layout,
     shape: Sequence[int],
-    x: ShardedTensor,
-    kwargs: Kwargs,
-    strides: Sequence[int] | None = None,
+    strides: Sequence[int] | None,
 ) -> ShardedTensor:
-    dtype = cast("torch.dtype | None", kwargs.get("dtype")) or x.dtype
-    device = _META if not pieces and _kind(x, kwargs) == "meta" else None
-    return wrap(tuple(pieces), layout, shape, dtype=dtype, strides=strides, device=device)
+    device = _META if not pieces and _is_meta(call, x) else None
+    return wrap(tuple(pieces), layout, shape, dtype=call.dtype() or x.dtype, strides=strides, device=device)
 
 
-def _filled(layout: Layout, x: ShardedTensor, func: Op, rest: Args, kwargs: Kwargs) -> ShardedTensor:
-    here = holding(layout)
-    kept = _kept(kwargs)
-    if here.unified and layout.mesh == x.mesh and not x._layout.pending:
-        elsewhere = {"device": _device(here, 0, x, kwargs)} if kwargs.get("device") is not None else {}
-        return _wrapped([func(x._value.pieces[0], *rest, **kept, **elsewhere)], layout, x.shape, x, kwargs)
-    strides = _strides(x, func, rest, kept)
+def _filled(call: BoundCall, x: ShardedTensor, layout: Layout) -> ShardedTensor:
+    here, rest, kept = holding(layout), call.args[1:], _kept(call)
+    whole = held_whole(x) if layout.mesh == x.mesh else None
+    if whole is not None:
+        elsewhere = {} if _asked(call) is None else {"device": _device(call, x, here.devices[0])}
+        return _wrapped(call, x, [call.func(whole, *rest, **kept, **elsewhere)], layout, x.shape, None)
+    strides = _strides(call, x)
     pieces = [
-        func(_shaped(here.piece_shape(i, x.shape), strides, x.dtype, _device(here, i, x, kwargs)), *rest, **kept)
-        for i in range(here.count)
+        call.func(_shaped(here.piece_shape(i, x.shape), strides, x.dtype, _device(call, x, device)), *rest, **kept)
+        for i, device in enumerate(here.devices)
     ]
-    return _wrapped(pieces, layout, x.shape, x, kwargs, strides)
+    return _wrapped(call, x, pieces, layout, x.shape, strides)
 
 
-def _strides(x: ShardedTensor, func: Op, rest: Args, kwargs: Kwargs) -> tuple[int, ...] | None:
+def _strides(call: BoundCall, x: ShardedTensor) -> tuple[int, ...] | None:
     """The strides that torch would give the new tensor; None: those of a contiguous one."""
-    if kwargs.get("memory_format") in (None, torch.preserve_format):
+    if call.arg("memory_format") in (None, torch.preserve_format):
         if x.stride() == row_major(x.shape):
             return None
         if _is_dense(x):
             return x.stride()
     with _disable_current_modes():  # whoever looks on is to see what the devices do
-        made = func(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=_META), *rest, **kwargs)
-    return cast("tuple[int, ...]", made.stride())
+        like = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=_META)
+        made: torch.Tensor = call.func(like, *call.args[1:], **_kept(call))
+    return made.stride()
 
 
 def _is_dense(x: torch.Tensor) -> bool:
     """Whether the elements fill a piece of memory, in whatever order of dims."""
     step = 1
-    if not x.numel():
-        return True
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size != 1:
+        if size > 1:
             if stride != step:
                 return False
             step *= size
@@ -167,11 +159,9 @@ def _shaped(
 @handler(*(op for op in _RANDOM if not any(argument.is_out for argument in op._schema.arguments)))
 def _random_like(call: BoundCall) -> object:
     """The numbers that one device would draw, laid out like the other tensor."""
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
-    layout = _there(x._layout.resolved, x, kwargs)
-    if holding(layout).unified or _kind(x, kwargs) == "meta":
-        return _filled(layout, x, func, args[1:], kwargs)
-    rest, kept = args[1:], _kept(kwargs)
-    base = _shaped(x.shape, _strides(x, func, rest, kept), x.dtype, residence(layout.mesh).device)
-    return from_plain(func(base, *rest, **kept), layout)
+    x = sharded(call, "self")
+    layout = _there(call, x, x._layout.resolved)
+    if _is_meta(call, x) or (layout.mesh == x.mesh and held_whole(x) is not None):
+        return _filled(call, x, layout)
+    base = _shaped(x.shape, _strides(call, x), x.dtype, residence(layout.mesh).device)
+    return from_plain(call.func(base, *call.args[1:], **_kept(call)), layout)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 
 from ..engine.handlers import handler
+from ..engine.memory import memory_of
 from ..engine.moves.movement import to_write_plain
-from ..engine.sharded import ShardedTensor
-from ..engine.writes.overlapping import parted, refuse_overlaps
+from ..engine.sharded import ShardedTensor, as_sharded
+from ..engine.writes.overlapping import refuse_overlaps
 from ..engine.writes.writing import store
 from ..rules.call import BoundCall
-from ..runtime.holding import holding
 
 __all__ = ["overwrite"]
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 _WIDEST: dict[type, torch.dtype] = {float: torch.float64, complex: torch.complex128}
 """As what numbers are written, where that matters."""
 
@@ -29,8 +24,7 @@ def overwrite(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: b
     if _is_itself(x, value):
         return x
     refuse_overlaps(x, (value,))
-    if not holding(x._layout).unified:
-        value = parted(x, value)
+    value = memory_of(x._layout).parted(x, value)
     store(x, value if value.shape == x.shape else value.expand(x.shape), op, non_blocking=non_blocking)
     return x
 
@@ -44,27 +38,23 @@ def _is_itself(x: ShardedTensor, value: torch.Tensor) -> bool:
 
 @handler(aten.copy_.default)
 def _copy(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x, given = cast("tuple[torch.Tensor, torch.Tensor | float]", args[:2])
+    x, given = call.tensor("self"), call.arg("src")
     # Torch takes a number too.
     value = given if isinstance(given, torch.Tensor) else torch.tensor(given, dtype=_WIDEST.get(type(given)))
     if not isinstance(x, ShardedTensor):
-        return x.copy_(to_write_plain(cast(ShardedTensor, value), str(func)))
-    non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
-    return overwrite(x, value, str(func), non_blocking=non_blocking)
+        return x.copy_(to_write_plain(as_sharded(value), str(call)))
+    return overwrite(x, value, str(call), non_blocking=call.flag("non_blocking"))
 
 
 @handler(aten.zero_.default, aten.fill_.Scalar, aten.fill_.Tensor)
 def _fill(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(torch.Tensor, args[0])
-    value = args[1] if len(args) > 1 else kwargs.get("value", 0)
+    x, value = call.tensor("self"), call.arg("value", 0)
     if not isinstance(x, ShardedTensor):
-        return x.fill_(to_write_plain(cast(ShardedTensor, value), str(func)))
-    if not x._layout.pending and not isinstance(value, torch.Tensor):
-        for piece in x._value.pieces:
-            piece.fill_(cast(float, value))
-        return x
-    if not isinstance(value, torch.Tensor):
-        value = torch.full((), cast(float, value), dtype=x.dtype, device=x.device)
-    return overwrite(x, value, str(func))
+        return x.fill_(to_write_plain(as_sharded(value), str(call)))
+    if isinstance(value, torch.Tensor):
+        return overwrite(x, value, str(call))
+    if x._layout.pending:
+        return overwrite(x, aten.full([], value, dtype=x.dtype, device=x.device), str(call))
+    for piece in x._value.pieces:
+        aten.fill_.Scalar(piece, value)
+    return x

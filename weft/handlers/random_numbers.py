@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 
 from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
+from ..engine.memory import held_whole
 from ..engine.moves.movement import from_plain, moved
-from ..engine.sharded import ShardedTensor, wrap
+from ..engine.sharded import ShardedTensor, sharded, wrap_whole
 from ..rules.call import BoundCall
-from ..runtime.holding import holding
 from .overwriting import overwrite
 
 aten = torch.ops.aten
-
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-Op = torch._ops.OpOverload
-
 
 _DRAWN_INTO = (
     aten.normal_,
@@ -35,31 +28,29 @@ _DRAWN_INTO = (
 
 @handler(*(getattr(op, name) for op in _DRAWN_INTO for name in op.overloads()), aten.bernoulli_.float)
 def _draw(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
-    here = holding(x._layout)
-    if here.unified and not x._layout.pending:
-        func(x._value.pieces[0], *args[1:], **kwargs)
+    x, rest = sharded(call, "self"), call.args[1:]
+    whole = held_whole(x)
+    if whole is not None:
+        call.func(whole, *rest, **call.kwargs)
         return x
     # Kernels draw in the order of memory.
-    whole = func(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device), *args[1:], **kwargs)
-    return overwrite(x, whole, str(func))
+    drawn = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    return overwrite(x, call.func(drawn, *rest, **call.kwargs), str(call))
 
 
 @handler(aten.native_dropout.default)
 def _dropout(call: BoundCall) -> object:
     """Where the value is whole in one memory, one kernel; else a mask that is drawn whole, and a product."""
-    func, args = call.func, call.args
-    x, probability, training = cast("tuple[ShardedTensor, float, bool | None]", args)
-    if holding(x._layout).unified and not x._layout.pending:
-        result, mask = func(x._value.pieces[0], probability, training)
-        return wrap((result,), x._layout, x.shape), wrap((mask,), x._layout, x.shape)
+    x, probability, training = sharded(call, "input"), call.number("p"), call.arg("train")
+    held = held_whole(x)
+    if held is not None:
+        result, mask = call.func(held, probability, training)
+        return wrap_whole(result, x._layout), wrap_whole(mask, x._layout)
     if training is False or probability == 0:
         return x.clone(), aten.ones_like(x, dtype=torch.bool)
     # Which numbers a GPU's kernel draws depends on the shape and the dtype: the same kernel draws the same mask.
     ones = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).fill_(1)
-    whole = func(ones, probability, True)[1]
-    mask = from_plain(whole, x._layout.resolved)
+    mask = from_plain(call.func(ones, probability, True)[1], x._layout.resolved)
     scale = 0.0 if probability == 1 else 1 / (1 - probability)
     return x * mask * scale, mask
 
@@ -67,9 +58,7 @@ def _dropout(call: BoundCall) -> object:
 @handler(aten.bernoulli.default, aten.bernoulli_.Tensor, aten.poisson.default, aten._standard_gamma.default)
 def _drawn_from(call: BoundCall) -> object:
     """Numbers drawn from the distributions that a tensor says: drawn once from the whole, laid out like the first."""
-    func, args = call.func, call.args
-    x = cast(torch.Tensor, args[0])
-    result = run_by_rule(call)
+    x, result = call.tensor("self"), run_by_rule(call)
     if result is x or not isinstance(x, ShardedTensor) or not isinstance(result, ShardedTensor):
         return result
-    return moved(result, x._layout.resolved, str(func), implicit=True)
+    return moved(result, x._layout.resolved, str(call), implicit=True)

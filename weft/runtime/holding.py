@@ -69,6 +69,10 @@ class Holding:
         """The shape of a piece of a tensor of this shape."""
         return tuple(shape) if self.unified else box_shape(self.box(piece, shape))
 
+    def shaped_whole(self, pieces: Pieces) -> torch.Tensor | None:
+        """A piece that has the shape and the strides of the whole, where pieces do."""
+        return pieces[0] if self.unified and pieces else None
+
     def shard(self, pieces: Pieces, shape: Sequence[int], slot: Slot) -> torch.Tensor:
         """What one slot holds."""
         piece = pieces[self.piece_of[slot]]

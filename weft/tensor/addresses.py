@@ -15,11 +15,12 @@ import torch
 from torch._guards import TracingContext
 
 from ..engine.handlers import handler
+from ..engine.memory import held_whole
 from ..engine.moves.movement import to_plain
 from ..engine.sharded import ShardedTensor
 from ..engine.views.copy_views import current
 from ..rules.call import BoundCall
-from ..runtime.holding import Pieces, holding
+from ..runtime.holding import Pieces
 from ..runtime.machine import residence
 
 __all__ = ["address", "storage"]
@@ -85,13 +86,12 @@ def _readable(x: ShardedTensor) -> torch.Tensor:
 
 
 def _held_whole(x: ShardedTensor) -> torch.Tensor | None:
-    """The piece that is the whole value, where one is."""
-    layout = x._layout
-    if layout.pending or (layout.split_axes and not holding(layout).unified):
+    """A piece that is the whole value, where one is."""
+    if x._layout.pending:
         return None
     pieces = current(x)
-    fits = bool(pieces) and (pieces[0].shape, pieces[0].stride()) == (x.shape, x.stride())
-    return pieces[0] if fits else None
+    whole = held_whole(x) if x._layout.split_axes or not pieces else pieces[0]
+    return whole if whole is not None and (whole.shape, whole.stride()) == (x.shape, x.stride()) else None
 
 
 def _check_here(x: ShardedTensor) -> None:

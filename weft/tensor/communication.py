@@ -16,13 +16,13 @@ import torch
 
 from ..caches import cached
 from ..devices import CPU, Accelerator, Device, list_devices
+from ..engine.memory import held_whole
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering, shared
 from ..engine.moves.movement import is_recorded, layout_of, move
 from ..engine.moves.permutation import permute
 from ..engine.sharded import wrap_whole
 from ..planning import plan_layouts
-from ..runtime.holding import holding
 from ..runtime.lazy_copy import lazy_clone
 from ..runtime.machine import residence, torch_device
 from ..sharding.layout import Layout
@@ -454,9 +454,9 @@ def _combine_and_move(
     x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: tuple[str, ...], target: Layout, op: str
 ) -> torch.Tensor:
     """What each device of a group holds, reduced over the group, in the layout asked for."""
-    if type(x) is Tensor and not layout.pending and holding(layout).unified and not is_recorded(x):
+    whole = held_whole(x) if type(x) is Tensor and not is_recorded(x) else None
+    if whole is not None:
         # The whole value is at hand and nothing is differentiated: the same torch ops, once, on it.
-        whole = x._value.pieces[0]
         y = _contributions(whole, layout, kind, axes, op)
         if comm_log.is_logging():
             begun = _reduced(layout, axes).with_pending(dict.fromkeys(axes, kind))

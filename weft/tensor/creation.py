@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ..engine.memory import memory_of
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import is_transformed
 from ..engine.moves.shards import assembled
 from ..engine.sharded import wrap
-from ..runtime.holding import holding
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
 from .communication import redistribute
@@ -172,7 +172,7 @@ def from_local(
             f"from_local needs shards that all have values or are all on the meta device, but got shards on {kinds}"
         )
     whole = whole_of(tensors, mapping, shape, dtype)
-    if not holding(whole.layout).unified:
+    if memory_of(whole.layout).pieces_are_shards:  # and become what the tensor holds
         tensors = list(map(entering, tensors))
     if not tensors:
         return public(wrap((), whole.layout, whole.shape, asked=mapping, dtype=whole.dtype))

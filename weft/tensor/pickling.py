@@ -11,11 +11,10 @@ from typing import Any, cast
 
 import torch
 
+from ..engine.memory import memory_of
 from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
-from ..engine.views.copy_views import current
-from ..runtime.holding import Pieces, holding, slices
-from ..runtime.in_process import placed
-from ..runtime.strides import dense_strides
+from ..runtime.holding import Pieces
+from ..runtime.machine import residence
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from .text import text
@@ -25,9 +24,10 @@ __all__ = ["rebuilt", "reduced", "sent"]
 
 def reduced(x: ShardedTensor) -> tuple[Any, tuple[object, ...]]:
     """What `pickle` is to write of a tensor; raises where this process has only part of it."""
+    _check_is_here(x)
     state = {name: value for name, value in x.__dict__.items() if name not in OWN_STATE}
     facts = (x._layout, tuple(x.shape), x._asked, x.dtype, x.requires_grad, state)
-    return rebuilt, (_contributions(x), *facts)
+    return rebuilt, (memory_of(x._layout).wholes(x), *facts)
 
 
 def rebuilt(
@@ -40,14 +40,7 @@ def rebuilt(
     state: dict[str, Any],
 ) -> ShardedTensor:
     """The tensor that a pickle holds, stored as this process stores tensors of its layout."""
-    here = holding(layout)
-    if here.unified:
-        pieces = tuple(placed(whole, here.residence.device) for whole in contributions)
-    else:
-        pieces = tuple(
-            contributions[_combination(layout, coords)][slices(here.box(k, shape))].clone().to(here.devices[k])
-            for k, coords in enumerate(here.coords)
-        )
+    pieces = memory_of(layout).from_wholes(contributions, layout, shape)
     strides = contributions[0].stride() if contributions else None
     tensor = wrap(pieces, layout, shape, asked=asked, dtype=dtype, strides=strides)
     tensor.__dict__.update(state)
@@ -56,28 +49,12 @@ def rebuilt(
     return tensor
 
 
-def _contributions(x: ShardedTensor) -> Pieces:
-    """The whole value, for each combination of pending coordinates."""
-    layout, pieces = x._layout, current(x)
-    here = holding(layout)
-    if here.unified:
-        return tuple(piece.clone() for piece in pieces)
-    _check_is_here(x)
-    strides = dense_strides(tuple(x.shape), x.stride())
-    wholes = tuple(
-        torch.empty_strided(x.shape, strides, dtype=x.dtype, device=pieces[0].device)
-        for _ in range(math.prod(map(layout.mesh.axis_size, layout.pending_axes)))
-    )
-    for k, (piece, coords) in enumerate(zip(pieces, here.coords, strict=True)):
-        wholes[_combination(layout, coords)][slices(here.box(k, x.shape))].copy_(piece)
-    return wholes
-
-
 def _check_is_here(x: ShardedTensor) -> None:
     """Raises where other processes hold what this one does not."""
     layout = x._layout
     axes = [layout.mesh.index_of[axis] for axis in (*layout.pending_axes, *layout.split_axes)]
-    held = {tuple(coords[i] for i in axes) for coords in holding(layout).coords}
+    owned = (layout.mesh.coords(slot) for slot in residence(layout.mesh).owned)
+    held = {tuple(coords[i] for i in axes) for coords in owned}
     parts = math.prod(layout.mesh.mesh_shape[i] for i in axes)
     if len(held) < parts:
         raise RuntimeError(
@@ -85,14 +62,6 @@ def _check_is_here(x: ShardedTensor) -> None:
             "queues and spawned processes do): a part would load as another value. Call weft.checkpoint.save in all processes, or "
             "y = x.full_tensor() in all processes and then torch.save(y, ...) in one"
         )
-
-
-def _combination(layout: Layout, coords: tuple[int, ...]) -> int:
-    """Which contribution stands at some coordinates: as they are stored in one memory, the last axis runs fastest."""
-    found = 0
-    for axis in layout.pending_axes:
-        found = found * layout.mesh.axis_size(axis) + coords[layout.mesh.index_of[axis]]
-    return found
 
 
 def sent(x: ShardedTensor) -> tuple[Any, tuple[object, ...]]:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._C import _functorch as functorch
 
 from ...planning import plan_layouts
-from ...runtime import run
-from ...runtime.holding import Pieces, holding
-from ...runtime.in_process import placed
 from ...runtime.lazy_copy import lazy_clone
-from ...runtime.strides import Strides, dense_strides, order_of
+from ...runtime.strides import dense_strides
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...watch import comm_log, policy
-from ..compiling import is_traced
-from ..sharded import ShardedTensor, wrap, wrap_total
-from ..total import Contributions, Origin, known_total
+from ..memory import memory_of
+from ..memory.carrying import carried, gathered
+from ..sharded import ShardedTensor, wrap
 from ..views.copy_views import refresh
 from .asynchrony import begun, is_issuing
 
@@ -28,12 +24,13 @@ __all__ = [
     "from_plain",
     "is_recorded",
     "is_transformed",
+    "laid",
     "layout_of",
     "move",
     "moved",
     "note_move",
     "note_return",
-    "spread",
+    "note_steps",
     "to_plain",
     "to_write_plain",
 ]
@@ -58,22 +55,7 @@ def from_plain(
 
     `brought_to` is the call that a user gives it to: all processes have to give the same one.
     """
-    here = holding(layout)
-    if brought_to is not None and not here.unified:
-        run.check_same(x, brought_to, layout.mesh)
-    shape = tuple(x.shape)
-    if here.unified:
-        whole = lazy_clone(placed(x.detach(), here.residence.device))
-        if layout.pending and not whole.is_meta and not is_traced():
-            return spread(whole, layout, asked)
-        pieces = (whole,) if not layout.pending else run.spread(whole, layout)
-        return wrap(pieces, layout, shape, asked=asked, dtype=x.dtype)
-    order = order_of(shape, x.stride())
-    if order is None:
-        pieces = run.scatter(x.detach(), layout)
-    else:
-        pieces = _turned(run.scatter(x.detach().permute(order), layout.permuted(order)), _back(order))
-    return wrap(pieces, layout, shape, asked=asked, dtype=x.dtype, strides=dense_strides(shape, x.stride()))
+    return memory_of(layout).put(x, layout, asked, brought_to)
 
 
 def to_plain(
@@ -81,12 +63,7 @@ def to_plain(
 ) -> torch.Tensor:
     """The whole value as a plain tensor, in every process. Not recorded by autograd."""
     whole = moved(x, Layout.replicated(x._layout.mesh, x.dim()), op, implicit=implicit, fix=fix)
-    shape = tuple(x.shape)
-    order = order_of(shape, x.stride())
-    if order is None:
-        return run.whole(whole._value.pieces, whole._layout, shape, x.dtype)
-    turned = _turned(whole._value.pieces, order), whole._layout.permuted(order), tuple(shape[dim] for dim in order)
-    return run.whole(*turned, x.dtype).permute(_back(order))
+    return gathered(whole._value.pieces, whole._layout, tuple(x.shape), x.stride(), x.dtype)
 
 
 def to_write_plain(x: ShardedTensor, op: str) -> torch.Tensor:
@@ -121,84 +98,29 @@ def moved(
     _note(x, target, op, implicit, fix)
     dtype = x.dtype
     if x._value.total is not None or (target.pending and not source.pending):
-        relabeled = _relabeled(x, target, asked)
+        relabeled = memory_of(source).relabeled(x, target, asked)
         if relabeled is not None:
             if comm_log.is_logging():
                 comm_log.note_end()
             return relabeled
     if is_issuing():
         return begun(
-            x, target, asked, strides, lambda pieces: _carried(pieces, source, target, shape, strides, dtype, op)
+            x, target, asked, strides, lambda pieces: carried(pieces, source, target, shape, strides, dtype, op)
         )
-    pieces = _carried(x._value.pieces, source, target, shape, strides, dtype, op)
+    pieces = carried(x._value.pieces, source, target, shape, strides, dtype, op)
     if comm_log.is_logging():
         comm_log.note_end()
     return wrap(pieces, target, shape, asked=asked, dtype=dtype, strides=strides)
 
 
-def _carried(
-    pieces: Pieces,
-    source: Layout,
-    target: Layout,
-    shape: tuple[int, ...],
-    strides: Strides,
-    dtype: torch.dtype,
-    op: str,
-) -> Pieces:
-    """The pieces of the same tensor in another layout, their dims in the order that these strides say.
-
-    Runtimes write row by row: dims that stand in another order are renumbered on the way.
-    """
-    order = order_of(shape, strides)
-    if order is None:
-        return run.move(pieces, source, target, shape, dtype, op)
-    there = source.permuted(order), target.permuted(order), tuple(shape[dim] for dim in order)
-    return _turned(run.move(_turned(pieces, order), *there, dtype, op), _back(order))
-
-
-def _turned(pieces: Pieces, order: Sequence[int]) -> Pieces:
-    return tuple(piece.permute(*order) for piece in pieces)
-
-
-def _back(order: Sequence[int]) -> list[int]:
-    """The order that undoes another."""
-    return sorted(range(len(order)), key=lambda at: order[at])
-
-
-def _relabeled(x: ShardedTensor, target: Layout, asked: DeviceMapping | None) -> ShardedTensor | None:
-    """The same whole value in one memory, with other reductions pending; None where that is not all there is to do."""
-    source = x._layout
-    here, there = holding(source), holding(target)
-    if not (here.unified and there.unified) or here.residence.memories[0] != there.residence.memories[0]:
-        return None
-    total = known_total(x) if source.pending else lazy_clone(x._value.pieces[0])
-    if total is None or is_traced():
-        return None
-    if not target.pending:
-        return wrap((lazy_clone(total),), target, x.shape, asked=asked, dtype=x.dtype)
-    if not source.pending:
-        return spread(total, target, asked)
-    if source.mesh != target.mesh or not set(target.pending) <= set(source.pending):
-        return None
-    shape, dtype = tuple(x.shape), x.dtype
-
-    def less() -> ShardedTensor:
-        strides = dense_strides(shape, x.stride())
-        return wrap(
-            _carried(x._value.pieces, source, target, shape, strides, dtype, "a movement"), target, shape, dtype=dtype
-        )
-
-    total = lazy_clone(total)
-    return wrap_total(total, target, Contributions(Origin(less), 0, total, target), [False], asked)
-
-
-def spread(total: torch.Tensor, target: Layout, asked: DeviceMapping | None = None) -> ShardedTensor:
-    """A value in one memory as a pending tensor: some device contributes it, others what changes nothing."""
-
-    def each() -> ShardedTensor:
-        return wrap(run.spread(total, target), target, total.shape)
-
-    return wrap_total(total, target, Contributions(Origin(each), 0, total, target), [False], asked)
+def laid(x: ShardedTensor, target: Layout, op: str) -> ShardedTensor:
+    """A tensor whose elements can be read where a layout says; in one memory they can, and what would move is noted."""
+    if x._layout is target:
+        return x
+    if memory_of(x._layout).pieces_are_shards:
+        return moved(x, target, op, implicit=True)
+    note_move(x, target, op)
+    return x
 
 
 def note_move(x: ShardedTensor, target: Layout, op: str) -> None:
@@ -209,18 +131,31 @@ def note_move(x: ShardedTensor, target: Layout, op: str) -> None:
 
 def note_return(x: ShardedTensor, source: Layout, op: str) -> None:
     """Logs and reports the movement of a tensor back from another layout, which this memory need not carry out."""
-    if source is not x._layout and (comm_log.is_logging() or policy.watches()):
-        _tell(source, x._layout, x, op, implicit=True)
+    note_steps(source, x._layout, tuple(x.shape), x.dtype, op)
+
+
+def note_steps(source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str) -> None:
+    """Logs and reports what it takes to move such a tensor, which this memory need not carry out."""
+    if source is not target and (comm_log.is_logging() or policy.watches()):
+        _tell(source, target, shape, dtype, op, implicit=True)
 
 
 def _note(x: ShardedTensor, target: Layout, op: str, implicit: bool, fix: str | None = None) -> None:
     source = x._layout
     if comm_log.is_logging() or (implicit and policy.watches()) or source.pending or source.mesh != target.mesh:
-        _tell(source, target, x, op, implicit, fix)
+        _tell(source, target, tuple(x.shape), x.dtype, op, implicit, fix)
 
 
-def _tell(source: Layout, target: Layout, x: ShardedTensor, op: str, implicit: bool, fix: str | None = None) -> None:
-    plan = plan_layouts(source, target, tuple(x.shape), x.dtype.itemsize)
+def _tell(
+    source: Layout,
+    target: Layout,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    op: str,
+    implicit: bool,
+    fix: str | None = None,
+) -> None:
+    plan = plan_layouts(source, target, shape, dtype.itemsize)
     if implicit:
         policy.report(plan, op, fix)
     comm_log.log_plan(plan, op, implicit=implicit)

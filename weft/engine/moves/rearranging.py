@@ -7,17 +7,15 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ...planning.rearrangement import Part, Rearrangement, Side, rearranged_bytes
-from ...runtime.holding import holding
-from ...runtime.rearranging import rearrange
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 from ...watch import comm_log, policy
-from ..sharded import ShardedTensor, wrap, wrap_total
-from ..total import Contributions, Origin, known_total, part_pieces
+from ..memory import memory_of
+from ..sharded import ShardedTensor
 from .movement import from_plain, moved
 from .resolving import resolve
 
-__all__ = ["alike", "here", "note_rearrangement", "rearranged", "resolved"]
+__all__ = ["alike", "note_rearrangement", "rearranged", "resolved"]
 
 
 def rearranged(
@@ -35,42 +33,14 @@ def rearranged(
 ) -> ShardedTensor:
     """The result of parts of the sources, and of `fill` or `into` where no part lands.
 
-    `whole` is the op on plain tensors, (into,) then sources: in one memory it runs instead. All layouts are on one mesh and
-    pending alike. `is_view`: in one memory, what the op gives is a view of the one source.
+    `whole` is the op on plain tensors, (into,) then sources: where values lie whole, it runs instead. All layouts are on one
+    mesh and pending alike. `is_view`: there, what it gives is a view of the one source.
     """
-    given = [*([] if into is None else [into]), *sources]
-    first = given[0]
-    unified = holding(target).unified
-    if not unified or comm_log.is_logging() or policy.watches():
-        plan = Rearrangement(
-            tuple(Side.of(x._layout, x.shape) for x in sources), Side.of(target, shape), tuple(parts), tuple(flips)
-        )
-        note_rearrangement(plan, first.dtype.itemsize, op)
-    if unified:
-        return here(given, target, whole, is_view=is_view)
-    begun = None if into is None else tuple(piece.clone() for piece in into._value.pieces)
-    pieces = rearrange([x._value.pieces for x in sources], plan, first.dtype, fill=fill, into=begun, op=op)
-    return wrap(pieces, target, tuple(shape), dtype=first.dtype)
-
-
-def here(
-    given: Sequence[ShardedTensor], target: Layout, whole: Callable[..., torch.Tensor], *, is_view: bool
-) -> ShardedTensor:
-    """What an op gives in one memory: of whole values, or of each contribution where the value is not known whole."""
-
-    def each() -> ShardedTensor:
-        pieces = tuple(whole(*(x._value.pieces[k] for x in given)) for k in range(holding(target).count))
-        return wrap(pieces, target, pieces[0].shape)
-
-    totals = [known_total(x) for x in given]
-    if any(total is None for total in totals):
-        if is_view and target.pending:
-            part_pieces(given[0])
-        return each()
-    value = whole(*totals)
-    first = given[0]._value.total
-    written = first.written if is_view and first is not None else [False]
-    return wrap_total(value, target, Contributions(Origin(each, is_view), 0, value, target), written)
+    sides = tuple(Side.of(x._layout, x.shape) for x in sources)
+    plan = Rearrangement(sides, Side.of(target, shape), tuple(parts), tuple(flips))
+    note_rearrangement(plan, sources[0].dtype.itemsize, op)
+    memory = memory_of(target)
+    return memory.rearrange(sources, plan, target, tuple(shape), op, whole, fill=fill, into=into, is_view=is_view)
 
 
 def note_rearrangement(plan: Rearrangement, itemsize: int, op: str) -> None:

@@ -13,13 +13,12 @@ from typing import Protocol, cast
 import torch
 
 from ...runtime.holding import holding
-from ...runtime.in_process import placed
 from ...runtime.lazy_copy import lazy_clone
-from ...runtime.strides import in_order, row_major
 from ...sharding.geometry import box, box_shape
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...sharding.placements import ReduceOp
+from ..memory import memory_of
 from ..sharded import ShardedTensor, wrap
 from ..views.copy_views import current
 from .movement import move
@@ -82,23 +81,7 @@ class _Assembled(torch.autograd.Function):
         ctx: _Context, layout: Layout, shape: tuple[int, ...], asked: DeviceMapping | None, *shards: torch.Tensor
     ) -> torch.Tensor:
         ctx.layout = layout
-        here = holding(layout)
-        owned = here.residence.owned
-        if not here.unified:
-            pieces = tuple(
-                lazy_clone(in_order(placed(shards[owned.index(slot)].detach(), device), row_major(shape)))
-                for slot, device in zip(here.slots, here.devices, strict=True)
-            )
-        else:
-            first = shards[0]
-            device = first.device if first.is_meta else here.residence.device
-            pieces = tuple(torch.empty(shape, dtype=first.dtype, device=device) for _ in range(here.count))
-            seen: set[object] = set()
-            for slot, shard in enumerate(shards):
-                where = (here.piece_of[slot], box(layout, shape, slot))
-                if where not in seen:
-                    seen.add(where)
-                    here.shard(pieces, shape, slot).copy_(shard)
+        pieces = memory_of(layout).assembled(shards, layout, shape)
         return wrap(pieces, layout, shape, asked=asked, dtype=shards[0].dtype)
 
     @staticmethod

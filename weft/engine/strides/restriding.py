@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ...rules.call import BoundCall
-from ...runtime.holding import holding
-from ...runtime.strides import Strides, in_order, is_in_order
+from ...runtime.strides import Strides, in_order
+from ..memory import memory_of
 from ..once import is_foreseen
 from ..sharded import ShardedTensor, wrap
 from .whole_results import whole_results
@@ -25,7 +25,7 @@ def as_op_gives(call: BoundCall, result: object, *, whole: bool = False) -> obje
     values = result if isinstance(result, (tuple, list)) else (result,)
     if call.func in _GIVES_VIEWS or isinstance(result, list) or not is_foreseen(call.func):
         return result
-    if not any(isinstance(x, ShardedTensor) and (whole or not holding(x._layout).unified) for x in values):
+    if not any(isinstance(x, ShardedTensor) and (whole or memory_of(x._layout).pieces_are_shards) for x in values):
         return result
     try:
         specs = whole_results(call)
@@ -41,7 +41,7 @@ def as_op_gives(call: BoundCall, result: object, *, whole: bool = False) -> obje
 def with_strides(x: ShardedTensor, strides: Strides) -> ShardedTensor:
     """A tensor that nobody else has, with these strides; it is itself where it has them."""
     same = not x.numel() or all(a == b or n == 1 for a, b, n in zip(x.stride(), strides, x.shape, strict=True))
-    if same and (holding(x._layout).unified or all(is_in_order(piece, strides) for piece in x._value.pieces)):
+    if same and memory_of(x._layout).lies_in(x, strides):
         return x
     pieces = tuple(in_order(piece, strides) for piece in x._value.pieces)
     return wrap(pieces, x._layout, x.shape, asked=x._asked, dtype=x.dtype, strides=strides)

@@ -6,24 +6,19 @@ They are views for torch all the same, so they are copies that remember what the
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 
 from ...rules.call import BoundCall
-from ...runtime.holding import holding
-from ...runtime.lazy_copy import may_overlap
 from ..handlers import handler
+from ..memory import memory_of
 from ..op_kind import kind_of
-from ..sharded import ShardedTensor, wrap
+from ..sharded import ShardedTensor, as_sharded, sharded
 from ..writes.writing import store
 from .copy_views import remember
-from .view_results import shown
 
 __all__ = ["keep_marks", "mark"]
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
 
 _COMPUTED = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 """Each is its own inverse: what is read of a tensor by it is written back by it."""
@@ -31,22 +26,15 @@ _COMPUTED = {aten._conj.default: aten._conj_physical.default, aten._neg_view.def
 
 @handler(*_COMPUTED)
 def _at_once(call: BoundCall) -> object:
-    func, args = call.func, call.args
-    x = cast(ShardedTensor, args[0])
+    func, x = call.func, sharded(call, "self")
 
     def read(base: ShardedTensor) -> ShardedTensor:
-        return cast(ShardedTensor, _COMPUTED[func](base))
+        return as_sharded(_COMPUTED[func](base))
 
     def write(base: ShardedTensor, view: ShardedTensor) -> None:
         store(base, read(view), str(func))
 
-    y = read(x)
-    if not holding(x._layout).unified:
-        noted, y = y._value.turned, shown(x, y, (x.stride(), 0))
-        y._value.turned = noted
-    elif y.stride() != x.stride() and not x._layout.pending and not may_overlap(x):
-        y = wrap((_with_gaps(y._value.pieces[0], x),), y._layout, y.shape, strides=x.stride())
-    remember(y, x, read, write)
+    y = remember(memory_of(x._layout).laid_like(read(x), x), x, read, write)
     mark(
         y,
         conjugate=x.is_conj() != (func is aten._conj.default),
@@ -55,17 +43,12 @@ def _at_once(call: BoundCall) -> object:
     return y
 
 
-def _with_gaps(value: torch.Tensor, x: ShardedTensor) -> torch.Tensor:
-    """A value as a view of memory lies that has gaps: torch says the strides of what is conjugated."""
-    return torch.empty_strided(x.shape, x.stride(), dtype=value.dtype, device=value.device).copy_(value)
-
-
 def keep_marks(call: BoundCall, result: object) -> None:
     """Marks views of a tensor that bears marks."""
     base = None if kind_of(call.func).viewed != 0 or call.func in _COMPUTED else call.args[0]
     if isinstance(base, ShardedTensor) and (base.is_conj() or base.is_neg()):
         for y in result if isinstance(result, (list, tuple)) else (result,):
-            mark(cast(ShardedTensor, y), conjugate=base.is_conj(), negative=base.is_neg())
+            mark(as_sharded(y), conjugate=base.is_conj(), negative=base.is_neg())
 
 
 def mark(x: ShardedTensor, *, conjugate: bool, negative: bool) -> None:

@@ -16,6 +16,7 @@ from itertools import count
 import torch
 
 from ...runtime.holding import Pieces
+from ...runtime.lazy_copy import may_overlap
 from ...watch import comm_log, policy
 from ..form import special
 from ..sharded import ShardedTensor, Stand, stand_of
@@ -28,6 +29,7 @@ __all__ = [
     "Told",
     "current",
     "forget_resolved",
+    "is_alias",
     "is_copy",
     "is_current",
     "is_observed",
@@ -38,6 +40,7 @@ __all__ = [
     "remember_apart",
     "remember_resolved",
     "remember_told",
+    "repeats",
     "shows_another",
     "tell_writes",
     "write_through",
@@ -78,6 +81,16 @@ class _Copies:
 def shows_another(x: torch.Tensor) -> bool:
     """Whether a tensor is a view that is a copy, or one of such a view: it may have to be read again, or written back."""
     return isinstance(x, ShardedTensor) and x._value.shown is not None
+
+
+def is_alias(x: ShardedTensor) -> bool:
+    """Whether a tensor has the memory of what it shows, if it shows another."""
+    return x._value.shown is None or x._value.shown.read is None
+
+
+def repeats(x: ShardedTensor) -> bool:
+    """Whether a tensor is such a view, and some of its elements are one."""
+    return x._value.shown is not None and may_overlap(x)
 
 
 def is_copy(x: ShardedTensor) -> bool:

@@ -3,168 +3,126 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
 
 import torch
 
 from ...caches import BoundedCache
-from ...rules.call import Args, BoundCall, Kwargs
-from ...runtime.holding import Pieces, holding
-from ...runtime.lazy_copy import may_overlap
-from ...runtime.strides import in_order
+from ...rules.call import Args, BoundCall, Kwargs, Op
 from ...sharding.layout import Layout
+from ..memory import memory_of
 from ..moves.movement import note_move, to_plain
 from ..moves.resolving import note_turned
 from ..op_plan import layouts_for
-from ..sharded import ShardedTensor, wrap
+from ..sharded import ShardedTensor, as_sharded
 from ..writes.copying import copy_once
 from ..writes.writing import store
-from .copy_views import Told, is_current, is_observed, remember, remember_alias, remember_told
+from .copy_views import Told, is_alias, is_current
+from .view import Geometry, View
 
-__all__ = ["Geometry", "noted", "shown", "tell_whole", "view_geometry", "viewed", "write_whole"]
+__all__ = ["ViewOp", "noted", "tell_whole", "viewed"]
 
 aten = torch.ops.aten
-Geometry = tuple[tuple[int, ...], int]
-"""Strides and storage offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOp:
+    """A view op, what it is called with beside the tensor, and which of its results is meant."""
+
+    func: Op
+    rest: Args
+    kwargs: Kwargs = field(default_factory=dict)
+    i: int = 0
+
+    def geometry(self, x: ShardedTensor) -> Geometry:
+        """The strides of the view, and its offset from where `x` begins."""
+        key = (self.func, repr(self.rest), repr(self.kwargs), x.shape, x.stride())
+        known = _geometries.get(key)
+        if known is None:
+            meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+            views = _listed(self.func(meta, *self.rest, **self.kwargs))
+            known = [(view.stride(), int(view.storage_offset())) for view in views]
+            _geometries[key] = known
+        return known[self.i]
+
+    def read(self, base: ShardedTensor) -> ShardedTensor:
+        """The view of a tensor that may have other strides than the one it was a view of."""
+        return as_sharded(self._all(base)[self.i])
+
+    def _all(self, base: ShardedTensor) -> Sequence[torch.Tensor]:
+        return _listed(self._again(base, *self.rest, **self.kwargs))
+
+    @property
+    def _again(self) -> Op:
+        return aten.reshape.default if self.func is aten.view.default else self.func
+
+    def write_whole(self, base: ShardedTensor, y: ShardedTensor) -> None:
+        """Writes a view of any kind back: into a whole copy of its base, which is stored."""
+        whole = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device=base.device)
+        copy_once(whole, to_plain(base, str(self.func), implicit=True))
+        part = _listed(self.func(whole, *self.rest, **self.kwargs))[self.i]
+        copy_once(part, to_plain(y, str(self.func), implicit=True))
+        store(base, whole, str(self.func))
+
+    def tell_read(self, base: ShardedTensor) -> None:
+        """Logs and reports what `read` moves."""
+        note_move(base, layouts_for(BoundCall(self.func, (base, *self.rest), self.kwargs))[0], str(self._again))
+
+    def share_resolved(self, x: ShardedTensor, outs: Sequence[ShardedTensor]) -> None:
+        """All views of a pending tensor that was resolved already are resolved too."""
+        if x._value.resolved is None or not is_current(x):
+            return
+        for y, resolved in zip(outs, map(as_sharded, self._all(x._value.resolved)), strict=True):
+            if y._layout.pending and resolved._layout is y._layout.resolved:
+                y._value.resolved, y._value.resolved_at = resolved, x._value.resolved_at
+
+
+_geometries = BoundedCache[object, list[Geometry]](1 << 14)
+
+
+def _listed(result: object) -> Sequence[torch.Tensor]:
+    return result if isinstance(result, (list, tuple)) else [result]  # type: ignore[list-item]
 
 
 def viewed(
     call: BoundCall,
     result: object,
     *,
-    is_alias: bool,
-    is_moved: bool = False,
+    is_moved: bool,
+    is_copied: bool = False,
     tell_read: Callable[[ShardedTensor], None] | None = None,
 ) -> object:
-    """The results of a view op; where they are no alias of the first argument's memory, they remember what they show.
+    """The results of a view op, as views of the first argument.
 
     `is_moved`: with memories apart, the argument is moved for them; `tell_read` tells how, where the rule does not.
+    `is_copied`: it is in one memory too.
     """
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
-    unified = holding(x._layout).unified
-    # Elements that are one may lie on several devices: a write to a view of such a copy is to change them all.
-    repeats = x._value.shown is not None and may_overlap(x)
-    is_told = is_alias and unified and (is_moved or repeats) and is_observed()
-    is_alias = is_alias and (unified or not repeats)
-    if (
-        is_alias
-        and unified
-        and x._value.shown is None
-        and x._value.resolved is None
-        and not x._layout.pending
-        and not is_told
-    ):
-        return result
-    outs = cast("list[ShardedTensor]", list(result) if isinstance(result, (list, tuple)) else [result])
-    if not unified:
-        outs = _with_strides(call, outs, is_alias)
-    for i, y in enumerate(outs):
-        if is_told:
-            remember_told(y, x, _told(call, tell_read))
-        elif is_alias:
-            remember_alias(y, x)
-            note_turned(func, y, x, partial(_read, func, args[1:], kwargs, i))
-        else:
-            read = partial(_read, func, args[1:], kwargs, i)
-            remember(y, x, read, partial(write_whole, func, args[1:], kwargs, i), told=_told(call, tell_read))
-    if is_alias and x._value.resolved is not None and is_current(x):
-        _share_resolved(call, outs)
-    return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
+    x = as_sharded(call.args[0])
+    memory = memory_of(x._layout)
+    outs = []
+    for i, each in enumerate(_listed(result)):
+        op = ViewOp(call.func, call.args[1:], call.kwargs, i)
+        told = partial(Told, tell_read or op.tell_read, partial(tell_whole, call.func))
+        view = View(op.read, op.write_whole, told, partial(op.geometry, x))
+        outs.append(memory.show(as_sharded(each), x, view, is_moved=is_moved, is_copied=is_copied))
+    return _noted(call, x, outs, result)
 
 
 def noted(call: BoundCall, result: object) -> object:
     """The views of a pending tensor in one memory, which remember what they are views of."""
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
-    outs = cast("list[ShardedTensor]", list(result) if isinstance(result, (list, tuple)) else [result])
-    for i, y in enumerate(outs):
-        note_turned(func, y, x, partial(_read, func, args[1:], kwargs, i))
-    if x._value.resolved is not None and is_current(x):
-        _share_resolved(call, outs)
-    return result
+    return _noted(call, as_sharded(call.args[0]), [as_sharded(y) for y in _listed(result)], result)
 
 
-def shown(x: ShardedTensor, y: ShardedTensor, geometry: Geometry) -> ShardedTensor:
-    """A copy of what a view shows of another tensor, as that view: with the strides and the offset that it has there."""
-    return _at(x, y, tuple(in_order(piece, geometry[0]) for piece in y._value.pieces), geometry)
+def _noted(call: BoundCall, x: ShardedTensor, outs: list[ShardedTensor], result: object) -> object:
+    if x._layout.pending and all(map(is_alias, outs)):
+        for i, y in enumerate(outs):
+            note_turned(call.func, y, x, ViewOp(call.func, call.args[1:], call.kwargs, i).read)
+        ViewOp(call.func, call.args[1:], call.kwargs).share_resolved(x, outs)
+    return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
 
 
-def _at(x: ShardedTensor, y: ShardedTensor, pieces: Pieces, geometry: Geometry) -> ShardedTensor:
-    strides, offset = geometry
-    return wrap(pieces, y._layout, y.shape, dtype=y.dtype, strides=strides, offset=int(x.storage_offset()) + offset)
-
-
-def _with_strides(call: BoundCall, outs: list[ShardedTensor], is_alias: bool) -> list[ShardedTensor]:
-    """In separate memories, a view has the strides that it would have if the tensor were whole: autograd uses them."""
-    x = cast(ShardedTensor, call.args[0])
-    places = zip(outs, view_geometry(call.func, call.args[1:], call.kwargs, x), strict=True)
-    return [_at(x, y, y._value.pieces, geometry) if is_alias else shown(x, y, geometry) for y, geometry in places]
-
-
-_geometries = BoundedCache[object, list[Geometry]](1 << 14)
-
-
-def view_geometry(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, x: ShardedTensor) -> list[Geometry]:
-    """The strides of a view's results, and their offsets from where `x` begins."""
-    key = (func, repr(rest), repr(kwargs), x.shape, x.stride())
-    known = _geometries.get(key)
-    if known is None:
-        meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-        result = func(meta, *rest, **kwargs)
-        values = cast("Sequence[torch.Tensor]", result if isinstance(result, (list, tuple)) else [result])
-        known = [(value.stride(), int(value.storage_offset())) for value in values]
-        _geometries[key] = known
-    return known
-
-
-def _read(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: ShardedTensor) -> ShardedTensor:
-    result = _again(func, base, rest, kwargs)
-    return cast(ShardedTensor, result[i] if isinstance(result, (list, tuple)) else result)
-
-
-def _again(func: torch._ops.OpOverload, x: ShardedTensor, rest: Args, kwargs: Kwargs) -> object:
-    """The values of a view, of a tensor that may have other strides than the one it was a view of."""
-    return _op_again(func)(x, *rest, **kwargs)
-
-
-def _op_again(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
-    return aten.reshape.default if func is aten.view.default else func
-
-
-def write_whole(
-    func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, i: int, base: ShardedTensor, y: ShardedTensor
-) -> None:
-    """Writes a view of any kind back: into a whole copy of its base, which is stored."""
-    whole = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device=base.device)
-    copy_once(whole, to_plain(base, str(func), implicit=True))
-    result = func(whole, *rest, **kwargs)
-    part = cast(torch.Tensor, result[i] if isinstance(result, (list, tuple)) else result)
-    copy_once(part, to_plain(y, str(func), implicit=True))
-    store(base, whole, str(func))
-
-
-def tell_whole(func: torch._ops.OpOverload, base: ShardedTensor, y: ShardedTensor) -> None:
-    """Logs and reports what `write_whole` moves."""
+def tell_whole(func: Op, base: ShardedTensor, y: ShardedTensor) -> None:
+    """Logs and reports what writing a whole copy of a base moves."""
     for x in (base, y):
         note_move(x, Layout.replicated(x._layout.mesh, x.dim()), str(func))
-
-
-def _told(call: BoundCall, tell_read: Callable[[ShardedTensor], None] | None) -> Told:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    return Told(tell_read or partial(_tell_read, func, args[1:], kwargs), partial(tell_whole, func))
-
-
-def _tell_read(func: torch._ops.OpOverload, rest: Args, kwargs: Kwargs, base: ShardedTensor) -> None:
-    note_move(base, layouts_for(BoundCall(func, (base, *rest), kwargs))[0], str(_op_again(func)))
-
-
-def _share_resolved(call: BoundCall, outs: list[ShardedTensor]) -> None:
-    """A view of a pending tensor that was resolved already is resolved too."""
-    x = cast(ShardedTensor, call.args[0])
-    assert x._value.resolved is not None
-    result = _again(call.func, x._value.resolved, call.args[1:], call.kwargs)
-    for y, resolved in zip(outs, result if isinstance(result, (list, tuple)) else [result], strict=True):
-        if y._layout.pending and cast(ShardedTensor, resolved)._layout is y._layout.resolved:
-            y._value.resolved, y._value.resolved_at = cast(ShardedTensor, resolved), x._value.resolved_at

@@ -10,8 +10,8 @@ import torch
 
 from ...caches import cached
 from ...rules.call import BoundCall
-from ...runtime.holding import holding
 from ...sharding.layout import Layout
+from ..memory import held_whole
 from ..moves.movement import from_plain, moved, to_plain, to_write_plain
 from ..op_kind import is_elementwise, kind_of
 from ..sharded import ShardedTensor
@@ -53,8 +53,8 @@ def store(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: bool 
     if isinstance(value, ShardedTensor):
         if value._layout is not x._layout:
             value = moved(value, x._layout, op, implicit=True)
-    elif holding(x._layout).unified and not x._layout.pending:
-        copy_once(x._value.pieces[0], value, non_blocking=non_blocking)
+    elif (whole := held_whole(x)) is not None:
+        copy_once(whole, value, non_blocking=non_blocking)
         return
     else:
         value = from_plain(value, x._layout, brought_to=op)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import product
 
+from weft.engine.memory import memory_of
 from weft.graph.ops.inference import listed
 from weft.graph.ops.shaping import concat, rebind
 from weft.graph.recording.device_ref import DeviceRef
@@ -37,7 +38,7 @@ def distributed(shards: Iterable[TensorLike], type: DistributedKind) -> Distribu
     layout = layout_of(type)
     _check(values, type, layout)
     here = holding(layout)
-    if not here.unified:
+    if memory_of(layout).pieces_are_shards:
         return DistributedValue(graph, "distributed", type, [values[slot] for slot in here.slots])
     home = DeviceRef.of(layout.mesh.devices[0])
     pieces = []

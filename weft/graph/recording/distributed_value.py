@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, final
 import torch
 from torch import fx
 
+from weft.engine.memory import memory_of
 from weft.graph.recording.device_ref import DeviceRef
 from weft.graph.recording.emitter import Emitter
 from weft.graph.recording.op import Kind, Op
@@ -122,7 +123,7 @@ class DistributedValue:
             return self.pieces[slot]
         here = holding(self.layout)
         piece = self.pieces[here.piece_of[slot]]
-        if not here.unified:
+        if memory_of(self.layout).pieces_are_shards:
             return piece
         device = DeviceRef.of(self.mesh.devices[slot])
         cuts, shape = _cuts(self.layout, self.shape, slot)
@@ -175,7 +176,7 @@ def piece_types(kind: DistributedTensorType | TensorLayout) -> list[TensorType]:
     return [
         TensorType(
             torch_dtype(kind.dtype),
-            kind.shape if here.unified else _cuts(layout, kind.shape, slot)[1],
+            _cuts(layout, kind.shape, slot)[1] if memory_of(layout).pieces_are_shards else kind.shape,
             DeviceRef.of(layout.mesh.devices[slot]),
         )
         for slot in here.slots

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
+from ...engine.memory import memory_of
 from ...engine.moves.movement import from_plain
-from ...engine.sharded import ShardedTensor
+from ...engine.sharded import ShardedTensor, sharded
 from ...engine.strides.restriding import as_op_gives
 from ...rules.call import BoundCall
-from ...runtime.holding import holding
 from ...sharding.layout import Layout
 from .reductions import is_cut, moments, wide
 
 aten = torch.ops.aten
 
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-Op = torch._ops.OpOverload
 Optional = torch.Tensor | None
 
 
@@ -39,7 +35,7 @@ def _runs_whole(x: ShardedTensor, each: Sequence[torch.Tensor]) -> bool:
     """Whether the kernel gives what the formula does, in its layout: next to replicated numbers for each channel."""
     if any(isinstance(value, ShardedTensor) and (value._layout.dim_of or value._layout.pending) for value in each):
         return False
-    return holding(x._layout).unified and not x._layout.pending
+    return memory_of(x._layout).runs_whole([x._layout])
 
 
 @handler(aten.native_batch_norm.default)
@@ -48,14 +44,13 @@ def _batch_norm(call: BoundCall) -> object:
 
 
 def _computed(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
-    weight, bias, mean, variance = cast("tuple[Optional, ...]", args[1:5])
-    training, momentum, eps = cast("tuple[bool, float, float]", args[5:8])
+    x, weight, bias = sharded(call, "input"), call.optional("weight"), call.optional("bias")
+    mean, variance = call.optional("running_mean"), call.optional("running_var")
+    momentum, eps = call.number("momentum"), call.number("eps")
     each = [value for value in (weight, bias, mean, variance) if value is not None]
     if not x.is_floating_point() or x.dim() < 2 or any(value.shape != x.shape[1:2] for value in each):
         return run_by_rule(call)  # torch refuses it
-    if not training:
+    if not call.flag("training"):
         if _runs_whole(x, each):
             return run_by_rule(call)
         assert mean is not None
@@ -71,7 +66,7 @@ def _computed(call: BoundCall) -> object:
     if variance is not None:
         variance.copy_((1 - momentum) * variance + momentum * own_variance * (count / max(1, count - 1)))
     if _runs_whole(x, [value for value in (weight, bias) if value is not None]) and not is_cut(x, frozenset(across)):
-        return run_by_rule(BoundCall(func, (x, weight, bias, None, None, *args[5:]), kwargs))
+        return run_by_rule(call.replaced(running_mean=None, running_var=None))
     invstd = (own_variance + eps).rsqrt()
     return _normalized(x, own_mean, invstd, weight, bias), own_mean, invstd
 
@@ -87,13 +82,11 @@ def _normalized(
 
 @handler(aten.native_batch_norm_backward.default)
 def _batch_norm_backward(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    grad, x = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
-    weight, _, _, mean, invstd = cast("tuple[Optional, ...]", args[2:7])
-    training, _, mask = cast("tuple[bool, float, Sequence[bool]]", args[7:10])
-    if not training:
+    grad, x, weight = call.tensor("grad_out"), call.tensor("input"), call.optional("weight")
+    mean, invstd, mask = call.optional("save_mean"), call.optional("save_invstd"), call.flags("output_mask")
+    if not call.flag("train"):
         # Nothing was saved; what stands for it has no elements.
-        return run_by_rule(BoundCall(func, (*args[:5], None, None, *args[7:]), kwargs))
+        return run_by_rule(call.replaced(save_mean=None, save_invstd=None))
     if not isinstance(x, ShardedTensor) or not is_cut(x, frozenset(_across(x))):
         return run_by_rule(call)
     assert mean is not None
@@ -111,55 +104,48 @@ def _batch_norm_backward(call: BoundCall) -> object:
     return back, scale if mask[1] else None, shift if mask[2] else None
 
 
+_STATISTICS = ("input", "weight", "bias", "running_mean", "running_var")
+
+
+def _native(call: BoundCall, training: bool, momentum: str = "momentum", eps: str = "eps") -> tuple[torch.Tensor, ...]:
+    """The same by the op that others are forms of; running statistics that an op does not have are none."""
+    given = *(call.arg(name) for name in _STATISTICS), training, call.number(momentum), call.number(eps)
+    results = _batch_norm(BoundCall(aten.native_batch_norm.default, given))
+    assert isinstance(results, tuple)
+    return results
+
+
+def _with_reserve(call: BoundCall, results: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Results, and memory that some kernels reserve for the way back, which stays empty."""
+    x = sharded(call, "input")
+    nothing = torch.empty(0, dtype=torch.uint8, device=x.device)
+    return *results, from_plain(nothing, Layout.replicated(x.mesh, 1))
+
+
 @handler(aten.cudnn_batch_norm.default)
 def _cudnn_batch_norm(call: BoundCall) -> object:
-    """What torch calls on GPUs: the same, and memory that cuDNN reserves for the way back, which stays empty."""
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
-    assert not kwargs, func
-    out, mean, invstd = cast(
-        "tuple[torch.Tensor, ...]", _batch_norm(BoundCall(aten.native_batch_norm.default, args, kwargs))
-    )
-    reserve = from_plain(torch.empty(0, dtype=torch.uint8, device=x.device), Layout.replicated(x.mesh, 1))
-    return out, mean, invstd, reserve
+    """What torch calls on GPUs."""
+    return _with_reserve(call, _native(call, call.flag("training"), "exponential_average_factor", "epsilon"))
 
 
 @handler(aten.cudnn_batch_norm_backward.default)
 def _cudnn_batch_norm_backward(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x, grad, weight, mean, variance, own_mean, invstd, eps, _ = args
-    assert not kwargs, func
+    x, grad, weight, mean, variance, own_mean, invstd, eps, _ = call.args
     native = (grad, x, weight, mean, variance, own_mean, invstd, True, eps, [True, True, True])
-    return _batch_norm_backward(BoundCall(aten.native_batch_norm_backward.default, native, kwargs))
+    return _batch_norm_backward(BoundCall(aten.native_batch_norm_backward.default, native))
 
 
-@handler(aten._native_batch_norm_legit.default)
+@handler(aten._native_batch_norm_legit.default, aten._native_batch_norm_legit.no_stats)
 def _legit(call: BoundCall) -> object:
-    """The same op, which says that it writes to the running statistics."""
-    args, kwargs = call.args, call.kwargs
-    return _batch_norm(BoundCall(aten.native_batch_norm.default, args, kwargs))
-
-
-@handler(aten._native_batch_norm_legit.no_stats)
-def _without_running(call: BoundCall) -> object:
-    args, kwargs = call.args, call.kwargs
-    return _batch_norm(BoundCall(aten.native_batch_norm.default, (*args[:3], None, None, *args[3:]), kwargs))
+    """The same op, which says that it writes to the running statistics, or has none."""
+    return _native(call, call.flag("training"))
 
 
 @handler(aten._batch_norm_with_update.default, aten._batch_norm_no_update.default)
-def _with_reserve(call: BoundCall) -> object:
-    """The same op with memory that some kernels reserve for the way back, which stays empty."""
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x, training = cast(ShardedTensor, args[0]), func is aten._batch_norm_with_update.default
-    native = (*args[:5], training, *args[5:])
-    reserve = from_plain(torch.empty(0, dtype=torch.uint8, device=x.device), Layout.replicated(x.mesh, 1))
-    return (
-        *cast("tuple[torch.Tensor, ...]", _batch_norm(BoundCall(aten.native_batch_norm.default, native, kwargs))),
-        reserve,
-    )
+def _with_update(call: BoundCall) -> object:
+    return _with_reserve(call, _native(call, call.func is aten._batch_norm_with_update.default))
 
 
 @handler(aten.batch_norm_backward.default)
 def _backward_with_reserve(call: BoundCall) -> object:
-    args, kwargs = call.args, call.kwargs
-    return _batch_norm_backward(BoundCall(aten.native_batch_norm_backward.default, args[:10], kwargs))
+    return _batch_norm_backward(BoundCall(aten.native_batch_norm_backward.default, call.args[:10], call.kwargs))

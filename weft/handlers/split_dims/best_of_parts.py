@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
 
 import torch
 
-from ...engine.arguments import argument, as_dim
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
-from ...engine.moves.movement import moved, note_move
+from ...engine.memory import held_whole
+from ...engine.moves.movement import moved, note_steps
 from ...engine.moves.rearranging import resolved
-from ...engine.sharded import ShardedTensor, wrap
+from ...engine.sharded import ShardedTensor, sharded, wrap, wrap_whole
 from ...planning import plan_layouts
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.geometry import box_at
-from ...sharding.layout import Layout
 from .swap_split import set_aside, whole_rows
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 Best = tuple[torch.Tensor, torch.Tensor]
 """Values and where they stand along a dim, which is kept."""
 Pick = Callable[[torch.Tensor], Best]
@@ -32,10 +28,8 @@ Pick = Callable[[torch.Tensor], Best]
 
 @handler(aten.topk.default, may_be_direct=True)
 def _topk(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x, k = cast("tuple[ShardedTensor, int]", args[:2])
-    dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
-    order = [argument(func, args, kwargs, name) for name in ("largest", "sorted")]
+    func, x, k, dim = call.func, sharded(call, "self"), call.integer("k"), call.dim("dim")
+    order = call.flag("largest"), call.flag("sorted")
     if _offers_least(x, dim, k):
         best = _by_offers(x, dim, k, lambda value: func(value, k, dim, *order), str(func))
         if best is not None:
@@ -46,21 +40,20 @@ def _topk(call: BoundCall) -> object:
 @handler(aten.kthvalue.default, may_be_direct=True)
 def _kthvalue(call: BoundCall) -> object:
     """One of the smallest is one of the smallest that devices offer, one of the largest one of the largest."""
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x, k = cast("tuple[ShardedTensor, int]", args[:2])
-    dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
+    func, x, k, dim = call.func, sharded(call, "self"), call.integer("k"), call.dim("dim")
     count = x.shape[dim] if x.dim() else 1
     largest = count - k + 1 < k
     offered = count - k + 1 if largest else k
     if 1 <= k <= count and _offers_least(x, dim, offered):
 
         def place(value: torch.Tensor) -> Best:
-            return cast(Best, func(value, value.shape[dim] - offered + 1 if largest else k, dim, True))
+            best: Best = func(value, value.shape[dim] - offered + 1 if largest else k, dim, True)
+            return best
 
         offer = partial(torch.topk, k=offered, dim=dim, largest=largest)
         best = _by_offers(x, dim, offered, place, str(func), offer)
         if best is not None:
-            return best if argument(func, args, kwargs, "keepdim") else tuple(aten.squeeze.dim(y, dim) for y in best)
+            return best if call.flag("keepdim") else tuple(aten.squeeze.dim(y, dim) for y in best)
     return run_by_rule(call.replaced(self=set_aside(x, [dim] if x.dim() else [], str(func))))
 
 
@@ -78,13 +71,11 @@ def _offers_least(x: ShardedTensor, dim: int, k: int) -> bool:
 
 @handler(aten.max.dim, aten.min.dim, may_be_direct=True)
 def _extreme(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
-    dim = as_dim(args[1], x.dim())
+    func, x, dim = call.func, sharded(call, "self"), call.dim("dim")
     best = _by_offers(x, dim, 1, lambda value: func(value, dim, True), str(func))
     if best is None:
         return run_by_rule(call)
-    return best if argument(func, args, kwargs, "keepdim") else tuple(aten.squeeze.dim(each, dim) for each in best)
+    return best if call.flag("keepdim") else tuple(aten.squeeze.dim(each, dim) for each in best)
 
 
 _EXTREMES = {aten.argmax.default: aten.max.dim, aten.argmin.default: aten.min.dim}
@@ -92,16 +83,14 @@ _EXTREMES = {aten.argmax.default: aten.max.dim, aten.argmin.default: aten.min.di
 
 @handler(*_EXTREMES, may_be_direct=True)
 def _place_of_extreme(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x, along = cast(ShardedTensor, args[0]), argument(func, args, kwargs, "dim")
+    x, keepdim, extreme = sharded(call, "self"), call.flag("keepdim"), _EXTREMES[call.func]
     if not x.numel() or not x._layout.split_axes:
         return run_by_rule(call)
-    extreme, keepdim = _EXTREMES[func], bool(argument(func, args, kwargs, "keepdim"))
-    if along is None:
+    if call.arg("dim") is None:
         place = _place_in_all(extreme, x)
         return aten.reshape.default(place, [1] * x.dim()) if keepdim else place
-    dim = as_dim(along, x.dim())
-    best = _by_offers(x, dim, 1, lambda value: extreme(value, dim, True), str(func))
+    dim = call.dim("dim")
+    best = _by_offers(x, dim, 1, lambda value: extreme(value, dim, True), str(call))
     if best is None:
         return run_by_rule(call)
     return best[1] if keepdim else aten.squeeze.dim(best[1], dim)
@@ -109,11 +98,11 @@ def _place_of_extreme(call: BoundCall) -> object:
 
 def _place_in_all(extreme: Op, x: torch.Tensor) -> torch.Tensor:
     """The index of the first extreme in row-major order: where it stands in its row, and where the row stands."""
-    values, places = cast(Best, extreme(x, -1, False))
+    values, places = extreme(x, -1, False)
     if x.dim() == 1:
-        return places
+        return places  # type: ignore[no-any-return]
     row = _place_in_all(extreme, values)
-    return row * x.shape[-1] + cast(torch.Tensor, aten.take.default(places, row))
+    return row * x.shape[-1] + aten.take.default(places, row)  # type: ignore[no-any-return]
 
 
 def _by_offers(x: ShardedTensor, dim: int, k: int, pick: Pick, op: str, offer: Pick | None = None) -> Best | None:
@@ -129,31 +118,27 @@ def _by_offers(x: ShardedTensor, dim: int, k: int, pick: Pick, op: str, offer: P
         return None
     x = resolved(x, op)
     target = layout.with_split(dim, ())
-    if holding(layout).unified:
-        shape = [offers if d == dim else size for d, size in enumerate(x.shape)]
+    shape = tuple(offers if d == dim else size for d, size in enumerate(x.shape))
+    whole = held_whole(x)
+    if whole is not None:
         for dtype in (x.dtype, torch.int64):
-            note_move(_without_memory(shape, layout, dtype), target, op)
-        values, places = pick(x._value.pieces[0])
-        return wrap((values,), target, values.shape), wrap((places,), target, places.shape)
-    offered = _offered(x, dim, offers, offer or pick)
+            note_steps(layout, target, shape, dtype, op)
+        values, places = pick(whole)
+        return wrap_whole(values, target), wrap_whole(places, target)
+    offered = _offered(x, dim, shape, offer or pick)
     values, places = (moved(each, target, op, implicit=True) for each in offered)
     best, at = pick(values)
     return best, aten.gather.default(places, dim, at)
 
 
-def _without_memory(shape: list[int], layout: Layout, dtype: torch.dtype) -> ShardedTensor:
-    return wrap((torch.empty(shape, dtype=dtype, device="meta"),), layout, shape)
-
-
-def _offered(x: ShardedTensor, dim: int, offers: int, pick: Pick) -> tuple[ShardedTensor, ShardedTensor]:
+def _offered(x: ShardedTensor, dim: int, shape: tuple[int, ...], pick: Pick) -> tuple[ShardedTensor, ShardedTensor]:
     """The best of each shard, and where they stand in the whole."""
-    layout, here = x._layout, holding(x._layout)
+    layout = x._layout
     values, places = [], []
-    for piece, coords in zip(x._value.pieces, here.coords, strict=True):
+    for piece, coords in zip(x._value.pieces, holding(layout).coords, strict=True):
         best, at = pick(piece)
         values.append(best)
         places.append(at + box_at(layout, x.shape, coords)[dim][0])
-    shape = [offers if d == dim else size for d, size in enumerate(x.shape)]
     return (
         wrap(tuple(values), layout, shape, dtype=x.dtype),
         wrap(tuple(places), layout, shape, dtype=torch.int64),

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import torch
 
-from ...engine.arguments import argument, as_dim
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
-from ...engine.moves.movement import moved, note_move
-from ...engine.sharded import ShardedTensor, wrap
+from ...engine.memory import held_whole
+from ...engine.moves.movement import moved, note_steps
+from ...engine.sharded import ShardedTensor, sharded, wrap, wrap_whole
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.layout import Layout
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
 _COMBINED: dict[Op, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     aten.cumsum.default: torch.add,
@@ -31,22 +28,20 @@ _COMBINED: dict[Op, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 @handler(*_COMBINED, may_be_direct=True)
 def _scan(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
-    dim = as_dim(argument(func, args, kwargs, "dim"), x.dim())
+    func, x, dim = call.func, sharded(call, "self"), call.dim("dim")
     layout = x._layout
     if not x.dim() or layout.pending or not layout.splits[dim] or x.shape[dim] < 2 * layout.split_count(dim):
         return run_by_rule(call)
-    parts = layout.split_count(dim)
-    shape = [parts if d == dim else size for d, size in enumerate(x.shape)]
+    shape = tuple(layout.split_count(dim) if d == dim else size for d, size in enumerate(x.shape))
     target = layout.with_split(dim, ())
-    if holding(layout).unified:
-        whole = func(x._value.pieces[0], *args[1:], **kwargs)
-        note_move(wrap((torch.empty(shape, dtype=whole.dtype, device="meta"),), layout, shape), target, str(func))
-        return wrap((whole,), layout, x.shape)
-    scanned = [func(piece, *args[1:], **kwargs) for piece in x._value.pieces]
+    whole = held_whole(x)
+    if whole is not None:
+        result: torch.Tensor = func(whole, *call.args[1:], **call.kwargs)
+        note_steps(layout, target, shape, result.dtype, str(func))
+        return wrap_whole(result, layout)
+    scanned = [func(piece, *call.args[1:], **call.kwargs) for piece in x._value.pieces]
     last = tuple(piece.narrow(dim, piece.shape[dim] - 1, 1) for piece in scanned)
-    dtype = scanned[0].dtype if scanned else cast("torch.dtype | None", kwargs.get("dtype")) or x.dtype
+    dtype = scanned[0].dtype if scanned else call.dtype() or x.dtype
     totals = moved(wrap(last, layout, shape, dtype=dtype), target, str(func), implicit=True)
     pieces = tuple(_continued(func, piece, totals, layout, i, dim) for i, piece in enumerate(scanned))
     return wrap(pieces, layout, x.shape, dtype=dtype)

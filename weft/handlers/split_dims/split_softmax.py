@@ -5,31 +5,24 @@ Each device reduces what it holds of the dim. In one memory the op runs as it is
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.index_bounds import check_index
-from ...engine.moves.movement import from_plain, note_move
-from ...engine.sharded import ShardedTensor, wrap
-from ...planning import move_cost, plan_layouts
+from ...engine.memory import held_whole
+from ...engine.moves.movement import from_plain, note_move, note_steps
+from ...engine.sharded import ShardedTensor, as_sharded, sharded, wrap_whole
+from ...planning import move_cost
 from ...rules.bounds import Bound
 from ...rules.call import BoundCall
-from ...runtime.holding import holding
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
-from ...watch import comm_log, policy
 from .reductions import wide
 
 __all__ = ["nll_loss_of_split_classes", "nll_loss_of_split_classes_backward", "stays_split"]
 
 aten = torch.ops.aten
-
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-Op = torch._ops.OpOverload
 
 
 def _statistic(x: ShardedTensor, dim: int) -> tuple[Layout, tuple[int, ...]]:
@@ -55,29 +48,21 @@ def stays_split(x: torch.Tensor, dim: int) -> bool:
 
 def _note(x: ShardedTensor, dim: int, count: int, op: str) -> None:
     """Notes the reductions along a dim that one memory need not carry out."""
-    if not comm_log.is_logging() and not policy.watches():
-        return
     layout, shape = _statistic(x, dim)
-    plan = plan_layouts(layout, layout.resolved, shape, x.dtype.itemsize)
     for _ in range(count):
-        policy.report(plan, op)
-        comm_log.log_plan(plan, op, implicit=True)
-
-
-def _in_one_memory(*tensors: torch.Tensor) -> bool:
-    return all(isinstance(x, ShardedTensor) and holding(x._layout).unified and not x._layout.pending for x in tensors)
+        note_steps(layout, layout.resolved, shape, x.dtype, op)
 
 
 @handler(aten._softmax.default, aten._log_softmax.default, may_be_direct=True)
 def _softmax(call: BoundCall) -> object:
-    func, args = call.func, call.args
-    x, widens = cast(ShardedTensor, args[0]), bool(args[2])
-    dim = cast(int, args[1]) % max(1, x.dim())
+    func, x, widens = call.func, sharded(call, "self"), call.flag("half_to_float")
+    dim = call.integer("dim") % max(1, x.dim())
     if not stays_split(x, dim):
         return run_by_rule(call)
-    if _in_one_memory(x):
+    whole = held_whole(x)
+    if whole is not None:
         _note(x, dim, 2, str(func))
-        return wrap((func(x._value.pieces[0], dim, widens),), x._layout, x.shape)
+        return wrap_whole(func(whole, dim, widens), x._layout)
     value = x.float() if widens else wide(x)
     shifted = value - aten.amax(value, [dim], True)
     power = shifted.exp()
@@ -88,27 +73,21 @@ def _softmax(call: BoundCall) -> object:
 
 @handler(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default, may_be_direct=True)
 def _softmax_backward(call: BoundCall) -> object:
-    func, args = call.func, call.args
-    grad, output = cast("tuple[torch.Tensor, ShardedTensor]", args[:2])
-    dim = cast(int, args[2]) % max(1, output.dim())
+    func, grad, output = call.func, call.tensor("grad_output"), sharded(call, "output")
+    dim, dtype = call.integer("dim") % max(1, output.dim()), call.dtype("input_dtype")
     if not stays_split(output, dim):
         return run_by_rule(call)
-    if _in_one_memory(grad, output):
-        note_move(cast(ShardedTensor, grad), output._layout, str(func))
+    wholes = [held_whole(x) if isinstance(x, ShardedTensor) else None for x in (grad, output)]
+    if all(whole is not None for whole in wholes):
+        note_move(as_sharded(grad), output._layout, str(func))
         _note(output, dim, 1, str(func))
-        pieces = cast(ShardedTensor, grad)._value.pieces[0], output._value.pieces[0]
-        return wrap((func(*pieces, dim, args[3]),), output._layout, output.shape)
+        return wrap_whole(func(*wholes, dim, dtype), output._layout)
     flow, value = wide(grad), wide(output)
     if func is aten._softmax_backward_data.default:
         result = value * (flow - aten.sum.dim_IntList(flow * value, [dim], True))
     else:
         result = flow - value.exp() * aten.sum.dim_IntList(flow, [dim], True)
-    return result.to(cast(torch.dtype, args[3]))
-
-
-def _relabeled(x: ShardedTensor, layout: Layout) -> ShardedTensor:
-    """The same whole value under another layout, which in one memory is only a label."""
-    return wrap(x._value.pieces, layout, x.shape)
+    return result.to(dtype)
 
 
 class _Picks:
@@ -126,12 +105,13 @@ class _Picks:
 
 def nll_loss_of_split_classes(call: BoundCall) -> tuple[torch.Tensor, torch.Tensor]:
     """The losses of samples and their weights; scores of classes that others hold are not needed."""
-    x, target, weight = cast(ShardedTensor, call.tensor("self")), call.tensor("target"), call.optional("weight")
+    x, target, weight = sharded(call, "self"), call.tensor("target"), call.optional("weight")
     ignored = call.integer("ignore_index")
-    if _in_one_memory(x):
+    whole = held_whole(x)
+    if whole is not None:
         _note(x, 1, 1, str(call))
-        whole = _relabeled(x, x._layout.with_split(1, ()))
-        each, _ = cast("tuple[torch.Tensor, torch.Tensor]", run_by_rule(call.replaced(self=whole, reduction=0)))
+        alike = wrap_whole(whole, x._layout.with_split(1, ()))
+        each, _ = run_by_rule(call.replaced(self=alike, reduction=0))  # type: ignore[misc]
     else:
         picks = _Picks(x, target, weight, ignored)
         picked = torch.where(picks.counted, target, torch.zeros_like(target))
@@ -147,12 +127,14 @@ def nll_loss_of_split_classes(call: BoundCall) -> tuple[torch.Tensor, torch.Tens
 
 def nll_loss_of_split_classes_backward(call: BoundCall) -> torch.Tensor:
     """The gradient of the scores: it lies like them, and nothing moves."""
-    grad, x = call.tensor("grad_output"), cast(ShardedTensor, call.tensor("self"))
-    if _in_one_memory(x):
-        whole = _relabeled(x, x._layout.with_split(1, ()))
-        result = cast(ShardedTensor, run_by_rule(call.replaced(self=whole)))
-        free = not result._layout.pending and not set(x._layout.splits[1]) & set(result._layout.dim_of)
-        return _relabeled(result, result._layout.with_split(1, x._layout.splits[1])) if free else result
+    grad, x = call.tensor("grad_output"), sharded(call, "self")
+    whole = held_whole(x)
+    if whole is not None:
+        result = as_sharded(run_by_rule(call.replaced(self=wrap_whole(whole, x._layout.with_split(1, ())))))
+        made, axes = held_whole(result), x._layout.splits[1]
+        if made is None or set(axes) & set(result._layout.dim_of):
+            return result
+        return wrap_whole(made, result._layout.with_split(1, axes))
     picks = _Picks(x, call.tensor("target"), call.optional("weight"), call.integer("ignore_index"))
     flow = -(grad.unsqueeze(1) if grad.dim() else grad)
     flow = flow if picks.weight is None else flow * picks.weight

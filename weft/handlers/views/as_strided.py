@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import torch
 
 from ...caches import cached
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
+from ...engine.memory import held_whole, memory_of
 from ...engine.moves.movement import from_plain, note_move, to_plain
-from ...engine.sharded import ShardedTensor, wrap
+from ...engine.sharded import ShardedTensor, as_sharded, sharded, wrap
 from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart
-from ...engine.views.view_results import shown, tell_whole
+from ...engine.views.view import shown
+from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
 from ...engine.writes.writing import store
-from ...rules.call import BoundCall
-from ...runtime.holding import holding
+from ...rules.call import Args, BoundCall, Op
 from ...sharding.layout import Layout
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 Sizes = tuple[int, ...]
 _NAME = str(aten.as_strided.default)
 
@@ -55,26 +52,23 @@ class _Taken:
 
 @handler(aten.as_strided.default)
 def _as_strided(call: BoundCall) -> object:
-    func, args, kwargs = call.func, call.args, call.kwargs
-    x = cast(ShardedTensor, args[0])
-    size, stride = (tuple(map(int, cast("Sequence[int]", value))) for value in args[1:3])
-    given = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    x, size, stride = sharded(call, "self"), tuple(call.integers("size")), tuple(call.integers("stride"))
     base = int(x.storage_offset())
+    offset = base if call.arg("storage_offset") is None else call.integer("storage_offset")
     if min(stride, default=0) < 0:
         raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}")
     if min(size, default=0) < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
-    taken = _read(tuple(x.shape), x.stride(), size, stride, (base if given is None else cast(int, given)) - base)
+    taken = _read(tuple(x.shape), x.stride(), size, stride, offset - base)
     if taken is None:
-        wanted = _Strided(size, stride, base if given is None else cast(int, given))
-        if holding(x._layout).unified and not x._layout.pending and not is_copy(x):
-            whole = _whole_of(x, wanted) if is_observed() else x
-            return run_by_rule(BoundCall(func, (whole, size, stride, wanted.offset), {}))
-        return _of_whole(x, wanted)
-    unified = holding(x._layout).unified and not is_observed()
-    y, may_be_copy = x, not unified or bool(x._layout.pending) or x._value.shown is not None
+        wanted = _Strided(size, stride, offset)
+        if held_whole(x) is None or is_copy(x):
+            return _of_whole(x, wanted)
+        whole = _whole_of(x, wanted) if is_observed() else x
+        return run_by_rule(BoundCall(call.func, (whole, size, stride, offset)))
+    y, may_be_copy = x, memory_of(x._layout).copies_views(x)
     for view, rest in taken.views(tuple(x.shape)):
-        z = cast(ShardedTensor, view(y, *rest))
+        z = as_sharded(view(y, *rest))
         # Torch will know the last one as a view of `x`, but not those on the way.
         y = remember_apart(z, y) if may_be_copy else z
     return y if y is not x else aten.alias.default(x)
@@ -82,8 +76,7 @@ def _as_strided(call: BoundCall) -> object:
 
 @handler(aten.as_strided_copy.default)
 def _as_strided_copy(call: BoundCall) -> object:
-    args, kwargs = call.args, call.kwargs
-    return aten.clone.default(aten.as_strided.default(*args, **kwargs), memory_format=torch.contiguous_format)
+    return aten.clone.default(aten.as_strided.default(*call.args, **call.kwargs), memory_format=torch.contiguous_format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +119,7 @@ class _Strided:
 
 def _whole_of(x: ShardedTensor, view: _Strided) -> ShardedTensor:
     """What a view is taken of: `x`, or where it reaches beyond that, the tensor that this is a view of."""
-    return x if not x._is_view() or view.lies_in(x) else cast(ShardedTensor, x._base)
+    return x if not x._is_view() or view.lies_in(x) else as_sharded(x._base)
 
 
 def _of_whole(x: ShardedTensor, view: _Strided) -> ShardedTensor:

@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from functools import partial
 
 import torch
 
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
-from ...engine.moves.movement import moved, note_move, note_return
-from ...engine.moves.rearranging import here, note_rearrangement
+from ...engine.memory import memory_of
+from ...engine.moves.movement import laid, note_move, note_return
+from ...engine.moves.rearranging import note_rearrangement
 from ...engine.op_plan import decided, layouts_for
-from ...engine.sharded import ShardedTensor, stand_of, wrap
-from ...engine.views.copy_views import Told, is_observed, remember, remember_alias, remember_told
+from ...engine.sharded import ShardedTensor, as_sharded, sharded, stand_of
+from ...engine.views.copy_views import Told
 from ...engine.views.folded import fold
-from ...engine.views.view_results import shown, view_geometry
+from ...engine.views.view import View
+from ...engine.views.view_results import ViewOp
 from ...engine.writes.writing import store
-from ...rules.call import BoundCall
-from ...runtime.holding import Pieces, holding
+from ...rules.call import BoundCall, Op
+from ...runtime.holding import Pieces
 from ...runtime.machine import forget_with_residences
-from ...runtime.processes.mesh_processes import spans
-from ...runtime.rearranging import rearrange
-from ...runtime.strides import in_order
-from ...sharding.geometry import box_at, box_shape
 from .reshape_way import Way, cut_alike, find_way, is_free_merge, merged_from
 
 __all__ = ["free_reshape"]
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-
 
 _ways: dict[object, Way | None] = {}
 forget_with_residences(_ways.clear)
@@ -47,7 +41,7 @@ forget_with_residences(_ways.clear)
     may_be_direct=True,
 )
 def _reshape(call: BoundCall) -> object:
-    x = cast(ShardedTensor, call.tensor("self"))
+    x = sharded(call, "self")
     shape = _full_shape(x, call.integers("size" if call.has("size") else "shape"))
     func = aten.view.default if call.func is aten._reshape_alias.default else call.func
     if func is call.func:
@@ -56,7 +50,8 @@ def _reshape(call: BoundCall) -> object:
         call = BoundCall(func, (x, list(shape)))
     way = _way_of(func, x, shape)
     if way is None:
-        return run_by_rule(call) if holding(x._layout).unified else _by_rule(call, x, shape)
+        y = as_sharded(run_by_rule(call))
+        return _showing(func, x, y, shape) if memory_of(x._layout).has_copied(y, x) else y
     if func is aten.view.default:
         # What no strides can say, torch refuses here; elements that are exchanged would take any shape.
         torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(shape)
@@ -65,7 +60,7 @@ def _reshape(call: BoundCall) -> object:
         groups = merged_from(tuple(base.shape), shape)
         assert groups is not None
         return _folded(func, x, shape, way, groups, base)
-    return _as_view(func, x, _exchanged(x, shape, way), shape)
+    return _showing(func, x, _exchanged(x, shape, way), shape)
 
 
 def _merged_next(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> ShardedTensor | None:
@@ -100,27 +95,25 @@ def free_reshape(func: Op, x: ShardedTensor, shape: Sequence[int]) -> ShardedTen
     way = aten.view.default if func is aten.view.default else aten.reshape.default
     if layouts_for(BoundCall(way, (x, list(shape))))[0] is not x._layout:
         return None
-    return cast(ShardedTensor, way(x, list(shape)))
+    return as_sharded(way(x, list(shape)))
 
 
 def _folded(
     func: Op, x: ShardedTensor, shape: tuple[int, ...], way: Way, groups: tuple[int, ...], base: ShardedTensor
 ) -> ShardedTensor:
     """A reshape that merges dims: its elements are exchanged when something other than a product needs them."""
-    seen = (
-        func if func is aten.view.default else aten.reshape.default
-    )  # torch refuses views that the strides do not allow
-    (strides, offset), *_ = view_geometry(seen, (list(shape),), {}, x)
-
-    stand, unified = stand_of(x), holding(x._layout).unified
+    # Torch refuses views that the strides do not allow.
+    seen = func if func is aten.view.default else aten.reshape.default
+    strides, offset = ViewOp(seen, (list(shape),)).geometry(x)
+    stand = stand_of(x)
 
     def exchange() -> Pieces:
         made = _exchanged(stand.tensor, shape, way)
         y._value.total = made._value.total
-        return made._value.pieces if unified else tuple(in_order(piece, strides) for piece in made._value.pieces)
+        return memory_of(way.after).ordered(made._value.pieces, strides)
 
     y = fold(base, groups, way.after, shape, exchange, strides, int(x.storage_offset()) + offset)
-    return _showing(func, x, y, shape)
+    return _showing(func, x, y, shape, is_placed=True)
 
 
 def _full_shape(x: ShardedTensor, size: list[int]) -> tuple[int, ...]:
@@ -153,72 +146,46 @@ def _way(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
 
 
 def _exchanged(x: ShardedTensor, shape: tuple[int, ...], way: Way) -> ShardedTensor:
-    if holding(x._layout).unified:
-        if x._layout is not way.before:
-            note_move(x, way.before, "reshape")
-        note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
-        return here([x], way.after, lambda piece: piece.reshape(shape), is_view=True)
-    there = x if x._layout is way.before else moved(x, way.before, "reshape", implicit=True)
+    there = laid(x, way.before, "reshape")
     note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
-    flat = [
-        piece.reshape([stop - start for start, stop in way.plan.sources[0].box(coords)])
-        for piece, coords in zip(there._value.pieces, holding(way.before).coords, strict=True)
-    ]
-    made = rearrange([tuple(flat)], way.plan, x.dtype)
-    pieces = tuple(
-        piece.view(box_shape(box_at(way.after, shape, coords)))
-        for piece, coords in zip(made, holding(way.after).coords, strict=True)
+    memory = memory_of(way.after)
+    return memory.rearrange(
+        [there], way.plan, way.after, shape, "reshape", lambda piece: piece.reshape(shape), is_view=True
     )
-    return wrap(pieces, way.after, shape, dtype=x.dtype)
 
 
-def _by_rule(call: BoundCall, x: ShardedTensor, shape: tuple[int, ...]) -> ShardedTensor:
-    """In separate memories: shards that lie otherwise than the whole may have to be copied."""
-    y = cast(ShardedTensor, run_by_rule(call))
-    if (y._value.shown is None or y._value.shown.read is None) and any(
-        new.untyped_storage()._cdata != old.untyped_storage()._cdata
-        for new, old in zip(y._value.pieces, x._value.pieces, strict=True)
-    ):
-        return _as_view(call.func, x, y, shape)
-    return y
+def _showing(
+    func: Op, x: ShardedTensor, y: ShardedTensor, shape: tuple[int, ...], *, is_placed: bool = False
+) -> ShardedTensor:
+    """A reshaped tensor that shows what the other holds, also after one of them is written to.
 
-
-def _as_view(func: Op, x: ShardedTensor, y: ShardedTensor, shape: tuple[int, ...]) -> ShardedTensor:
-    if holding(x._layout).unified:
-        return _showing(func, x, y, shape)
-    return _showing(func, x, shown(x, y, view_geometry(aten.view.default, (list(shape),), {}, x)[0]), shape)
-
-
-def _showing(func: Op, x: ShardedTensor, y: ShardedTensor, shape: tuple[int, ...]) -> ShardedTensor:
-    """A reshaped tensor that shows what the other holds, also after one of them is written to."""
-    unified, old = holding(x._layout).unified, list(x.shape)
-    if unified and not is_observed():
-        return remember_alias(y, x)
-    told = Told(lambda base: _tell(base, shape), _tell_back)
-    if unified:
-        return remember_told(y, x, told)
+    `is_placed`: it has the strides and the offset of a view already.
+    """
+    old = list(x.shape)
 
     def put_back(base: ShardedTensor, view: ShardedTensor) -> None:
         if view._value.fold is not None:
             view._value.fold.forget()
-        store(base, aten.reshape.default(view, old), "reshape")
+        store(base, as_sharded(aten.reshape.default(view, old)), "reshape")
 
-    # An unsafe view mostly is of a tensor that nobody else has; it need not stay for its sake. When it goes, processes
-    # may not agree on, and what they do then must not depend on that.
-    weakly = func is aten._unsafe_view.default
-    if weakly and spans(x.mesh):
-        return y
-    return remember(y, x, lambda base: aten.reshape.default(base, list(shape)), put_back, weakly=weakly, told=told)
+    view = View(
+        lambda base: as_sharded(aten.reshape.default(base, list(shape))),
+        put_back,
+        lambda: Told(lambda base: _tell(base, shape), _tell_back),
+        None if is_placed else partial(ViewOp(aten.view.default, (list(shape),)).geometry, x),
+        is_loose=func is aten._unsafe_view.default,
+    )
+    return memory_of(x._layout).show(y, x, view)
 
 
 def _tell(x: ShardedTensor, shape: tuple[int, ...]) -> None:
     """Logs and reports what a reshape moves."""
     way = _way_of(aten.view.default, x, shape)
-    note_move(
-        x, layouts_for(BoundCall(aten.view.default, (x, list(shape))))[0] if way is None else way.before, "reshape"
-    )
-    if way is not None:
-        note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
+    if way is None:
+        note_move(x, layouts_for(BoundCall(aten.view.default, (x, list(shape))))[0], "reshape")
+        return
+    note_move(x, way.before, "reshape")
+    note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
 
 
 def _tell_back(base: ShardedTensor, view: ShardedTensor) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 
 from ...caches import cached
-from ...engine.arguments import as_dim
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
-from ...engine.moves.rearranging import here, note_rearrangement, resolved
-from ...engine.sharded import ShardedTensor, wrap
+from ...engine.memory import memory_of
+from ...engine.moves.rearranging import note_rearrangement, resolved
+from ...engine.sharded import ShardedTensor, sharded, wrap
 from ...engine.views.view_results import viewed
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...planning.windows import Reach, Windows, windows_of
@@ -24,9 +22,6 @@ from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
 
 _SUMS = frozenset({ReduceOp.SUM, ReduceOp.AVG})
 _MOST_LAYERS = 8
@@ -34,10 +29,8 @@ _MOST_LAYERS = 8
 
 @handler(aten.unfold.default, may_be_direct=True)
 def _unfold(call: BoundCall) -> object:
-    func, args = call.func, call.args
-    x = cast(ShardedTensor, args[0])
-    size, step = cast("tuple[int, int]", args[2:4])
-    dim = as_dim(args[1], x.dim())
+    func, x = call.func, sharded(call, "self")
+    dim, size, step = call.dim("dimension"), call.integer("size"), call.integer("step")
     if not x.dim() or not x._layout.splits[dim] or step < 1 or not 0 < size <= x.shape[dim]:
         return run_by_rule(call)
     layout = Layout(x._layout.mesh, (*x._layout.splits, ()), x._layout.pending)
@@ -49,15 +42,14 @@ def _unfold(call: BoundCall) -> object:
         note_rearrangement(windows.plan, base.dtype.itemsize, str(func))
 
     tell(x)
-    if holding(layout).unified:
-        y = here([x], layout, lambda piece: func(piece, dim, size, step), is_view=True)
-        return viewed(call, y, is_alias=True, is_moved=True, tell_read=tell)
-    pieces = tuple(
-        func(piece, dim, size, step).contiguous() if piece.shape[dim] else piece.new_empty([*piece.shape, size])
-        for piece in _cut(windows, x, dim, str(func))
-    )
-    y = wrap(pieces, layout, (*results, size), dtype=x.dtype)
-    return viewed(call, y, is_alias=False, tell_read=tell)
+    y = memory_of(layout).on_whole([x], layout, lambda piece: func(piece, dim, size, step), is_view=True)
+    if y is None:
+        pieces = tuple(
+            func(piece, dim, size, step).contiguous() if piece.shape[dim] else piece.new_empty([*piece.shape, size])
+            for piece in _cut(windows, x, dim, str(func))
+        )
+        y = wrap(pieces, layout, (*results, size), dtype=x.dtype)
+    return viewed(call, y, is_moved=True, tell_read=tell)
 
 
 def _cut(windows: Windows, x: ShardedTensor, dim: int, op: str) -> list[torch.Tensor]:
@@ -65,19 +57,22 @@ def _cut(windows: Windows, x: ShardedTensor, dim: int, op: str) -> list[torch.Te
     whole = rearrange([x._value.pieces], windows.plan, x.dtype, op=op)
     result = []
     for piece, coords in zip(whole, holding(windows.target).coords, strict=True):
-        start, stop = cast("tuple[int, int]", windows.at(coords)[dim])
-        result.append(piece.narrow(dim, 0, stop - start))
+        result.append(piece.narrow(dim, 0, _width(windows, coords, dim)))
     return result
+
+
+def _width(windows: Windows, coords: tuple[int, ...], dim: int) -> int:
+    """How many indices of a dim a device reads."""
+    window = windows.at(coords)[dim]
+    assert window is not None
+    return window[1] - window[0]
 
 
 @handler(aten.unfold_backward.default, may_be_direct=True)
 def _unfold_backward(call: BoundCall) -> object:
     """Each device adds up its slices; what reaches over its border goes to whose it is, and is added there."""
-    func, args = call.func, call.args
-    grad = cast(ShardedTensor, args[0])
-    sizes = [int(n) for n in cast("Sequence[int]", args[1])]
-    size, step = cast("tuple[int, int]", args[3:5])
-    dim = as_dim(args[2], len(sizes))
+    func, grad, sizes = call.func, sharded(call, "grad_in"), call.integers("input_sizes")
+    dim, size, step = call.dim("dim", len(sizes)), call.integer("size"), call.integer("step")
     if not sizes or not grad._layout.splits[dim] or grad._layout.splits[-1] or not grad.numel():
         return run_by_rule(call)
     layout = Layout(grad._layout.mesh, grad._layout.splits[:-1], grad._layout.pending)
@@ -89,14 +84,15 @@ def _unfold_backward(call: BoundCall) -> object:
         return _unfold_backward(call.replaced(grad_in=kept))
     for plan in sums.layers:
         note_rearrangement(plan, grad.dtype.itemsize, str(func))
-    if holding(layout).unified:
-        return here([grad], layout, lambda piece: func(piece, sizes, dim, size, step), is_view=False)
+    whole = memory_of(layout).on_whole([grad], layout, lambda x: func(x, sizes, dim, size, step), is_view=False)
+    if whole is not None:
+        return whole
     added = []
     for piece, coords in zip(grad._value.pieces, holding(layout).coords, strict=True):
-        start, stop = cast("tuple[int, int]", sums.windows.at(coords)[dim])
-        shape = [stop - start if d == dim else n for d, n in enumerate(piece.shape[:-1])]
+        width = _width(sums.windows, coords, dim)
+        shape = [width if d == dim else n for d, n in enumerate(piece.shape[:-1])]
         part = func(piece.contiguous(), shape, dim, size, step) if piece.numel() else piece.new_zeros(shape)
-        sides = [0, 0] * (len(sizes) - 1 - dim) + [0, sums.width - (stop - start)]
+        sides = [0, 0] * (len(sizes) - 1 - dim) + [0, sums.width - width]
         added.append(aten.constant_pad_nd.default(part, sides))
     result: torch.Tensor | None = None
     for plan in sums.layers:

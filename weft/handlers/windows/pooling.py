@@ -6,15 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import torch
 
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
-from ...engine.sharded import ShardedTensor
+from ...engine.sharded import as_sharded
 from ...planning.windows import Reach
-from ...rules.call import BoundCall
+from ...rules.call import BoundCall, Op
 from ...rules.pooling import pooling
 from ...rules.registry import Region
 from ..split_dims.reductions import wide
@@ -22,10 +21,6 @@ from .convolution import cropped, hollow, reached, unpadded
 from .windowing import Look, Reaches, windowed
 
 aten = torch.ops.aten
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
-Kwargs = dict[str, object]
-Regions = Sequence[Region]
 
 _SPACE: dict[Op, int] = {
     aten.max_pool2d_with_indices.default: 2,
@@ -99,10 +94,11 @@ def _pool(call: BoundCall) -> object:
     if found is None:
         return run_by_rule(call)
     plan, call = found
-    if plan.unified:
-        return plan.labeled(call)
+    whole = plan.on_whole(call)
+    if whole is not None:
+        return whole
     (look,) = plan.windows
-    x = cast(ShardedTensor, call.tensors[0])
+    x = as_sharded(call.tensors[0])
     if "max" in call.name:
         least = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
         return plan.everywhere(call, [plan.exchanged(look, x, least)], partial(_maxima, pool, plan.reaches))
@@ -111,13 +107,12 @@ def _pool(call: BoundCall) -> object:
 
 def _maxima(pool: _Pool, reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> object:
     """The largest of each window of a device, and where they stand in the whole."""
-    func, args = call.func, call.args
-    x = cast(torch.Tensor, args[0])
+    x = call.tensor("self")
     if 0 in made[0].shape:
         nothing = torch.empty(made[0].shape, dtype=x.dtype, device=x.device)
         return nothing, nothing.to(torch.int64)
     padding = unpadded(pool.padding, reaches, x.dim())
-    values, places = func(x, pool.kernel, pool.stride, padding, pool.dilation, pool.rounds_up)
+    values, places = call.func(x, pool.kernel, pool.stride, padding, pool.dilation, pool.rounds_up)
     first = {dim: reach.reads(*made[0].box[dim])[0] for dim, reach in reaches.items()}
     return values, _renumbered(places, x.shape, given[0].whole, first, pool)
 
@@ -127,9 +122,7 @@ def _renumbered(
 ) -> torch.Tensor:
     """Places in a window that begins somewhere, as places in the whole."""
     rank, space = len(shape), len(pool.kernel)
-    result: torch.Tensor | int = 0
-    rest = places
-    step = 1
+    result, rest, step = torch.zeros_like(places), places, 1
     for dim in reversed(range(rank - space, rank)):
         at = rest % shape[dim] + first.get(dim, 0)
         rest = rest // shape[dim]
@@ -137,21 +130,20 @@ def _renumbered(
         at = torch.where(at < 0, at % pool.dilation[dim - rank], at) if dim in first else at
         result = result + at * step
         step *= whole[dim]
-    return cast(torch.Tensor, result)
+    return result
 
 
 def _means(
     pool: _Pool, reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]
 ) -> torch.Tensor:
-    func, args = call.func, call.args
-    x = cast(torch.Tensor, args[0])
+    x = call.tensor("self")
     if 0 in made[0].shape:
         return torch.empty(made[0].shape, dtype=x.dtype, device=x.device)
-    divisor = _Divisor.of(pool, args[5:7], given[0].whole, made[0].whole)
+    divisor = _Divisor.of(pool, call, given[0].whole, made[0].whole)
     padding = unpadded(pool.padding, reaches, x.dim())
     value = x if divisor.one is not None else wide(x)
-    total = func(value, pool.kernel, pool.stride, padding, pool.rounds_up, True, divisor.one or 1)
-    return cast(torch.Tensor, total if divisor.one is not None else (total / divisor.at(made[0].box, x)).to(x.dtype))
+    total: torch.Tensor = call.func(value, pool.kernel, pool.stride, padding, pool.rounds_up, True, divisor.one or 1)
+    return total if divisor.one is not None else (total / divisor.at(made[0].box, x)).to(x.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +154,11 @@ class _Divisor:
     each: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def of(pool: _Pool, said: Sequence[object], whole: Sequence[int], results: Sequence[int]) -> _Divisor:
-        """The divisors of a call; `said`: whether padding counts, and a divisor for all."""
-        counts_padding, override = said
-        if override is not None:
-            return _Divisor(cast(int, override), ())
-        space = len(pool.kernel)
+    def of(pool: _Pool, call: BoundCall, whole: Sequence[int], results: Sequence[int]) -> _Divisor:
+        """The divisors of a call, which says whether padding counts, or one divisor for all."""
+        if call.arg("divisor_override") is not None:
+            return _Divisor(call.integer("divisor_override"), ())
+        space, counts_padding = len(pool.kernel), call.flag("count_include_pad")
         each = []
         for size, count, reach in zip(whole[-space:], results[-space:], pool.reaches, strict=True):
             starts = [o * reach.stride - reach.padding for o in range(count)]
@@ -202,8 +193,9 @@ def _pool_backward(call: BoundCall) -> object:
     if found is None:
         return run_by_rule(call)
     plan, call = found
-    if plan.unified:
-        return plan.labeled(call)
+    whole = plan.on_whole(call)
+    if whole is not None:
+        return whole
     around = [plan.exchanged(look, plan.brought(call, look.tensor)) for look in looks]
     laid = [around[0], hollow(plan, call), *around[1:]]
     return plan.everywhere(call, laid, partial(_max_gradient if maxima else _mean_gradient, pool, plan.reaches))
@@ -212,15 +204,14 @@ def _pool_backward(call: BoundCall) -> object:
 def _max_gradient(
     pool: _Pool, reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]
 ) -> torch.Tensor:
-    func, args = call.func, call.args
-    grad, _, places = cast("tuple[torch.Tensor, ...]", (*args[:2], args[7]))
+    grad, places = call.tensor("grad_output"), call.tensor("indices")
     first, shape = reached(reaches, made[0], given[0])
     if not grad.numel() or 0 in shape:
         return torch.zeros(made[0].shape, dtype=grad.dtype, device=grad.device)
     x = torch.empty(shape, dtype=grad.dtype, device=grad.device)
     places = _here(places, given[1].whole, shape, first, len(pool.kernel))
     padding = unpadded(pool.padding, reaches, grad.dim())
-    back = func(grad.contiguous(), x, pool.kernel, pool.stride, padding, pool.dilation, pool.rounds_up, places)
+    back = call.func(grad.contiguous(), x, pool.kernel, pool.stride, padding, pool.dilation, pool.rounds_up, places)
     return cropped(back, made[0], first)
 
 
@@ -228,24 +219,22 @@ def _here(
     places: torch.Tensor, whole: Sequence[int], shape: Sequence[int], first: dict[int, int], space: int
 ) -> torch.Tensor:
     """Places in the whole as places in what begins somewhere and has a shape."""
-    result: torch.Tensor | int = 0
-    step = 1
+    result, step = torch.zeros_like(places), 1
     for dim in reversed(range(len(whole) - space, len(whole))):
         result = result + (places % whole[dim] - first.get(dim, 0)) * step
         places = places // whole[dim]
         step *= shape[dim]
-    return cast(torch.Tensor, result)
+    return result
 
 
 def _mean_gradient(
     pool: _Pool, reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]
 ) -> torch.Tensor:
-    func, args = call.func, call.args
-    grad = cast(torch.Tensor, args[0])
+    grad = call.tensor("grad_output")
     first, shape = reached(reaches, made[0], given[0])
     if not grad.numel() or 0 in shape:
         return torch.zeros(made[0].shape, dtype=grad.dtype, device=grad.device)
-    divisor = _Divisor.of(pool, args[6:8], given[1].whole, given[0].whole)
+    divisor = _Divisor.of(pool, call, given[1].whole, given[0].whole)
     flow = grad.contiguous()
     if divisor.one is None:
         read = [
@@ -255,5 +244,5 @@ def _mean_gradient(
         flow = wide(grad) / divisor.at(read, grad)
     x = torch.empty(shape, dtype=flow.dtype, device=grad.device)
     padding = unpadded(pool.padding, reaches, grad.dim())
-    back = func(flow, x, pool.kernel, pool.stride, padding, pool.rounds_up, True, divisor.one or 1)
+    back = call.func(flow, x, pool.kernel, pool.stride, padding, pool.rounds_up, True, divisor.one or 1)
     return cropped(back, made[0], first).to(grad.dtype)

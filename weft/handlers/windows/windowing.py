@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import torch
 
 from ...engine.choose import Choice
 from ...engine.execute import brought, run_in
+from ...engine.memory import held_whole
 from ...engine.moves.movement import moved
 from ...engine.moves.rearranging import note_rearrangement, resolved
 from ...engine.on_pieces import run_everywhere, schedule_for
 from ...engine.op_plan import chosen
 from ...engine.schedule import Schedule
-from ...engine.sharded import ShardedTensor, wrap
+from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...planning.rearrangement import Side
 from ...planning.windows import Reach, Windows, windows_of
-from ...rules.call import BoundCall
+from ...rules.call import BoundCall, Op
 from ...rules.factors import Factors
 from ...rules.registry import Local, Rule, rules
 from ...runtime.holding import holding
@@ -32,8 +32,6 @@ from ...sharding.mesh import DeviceMesh
 
 __all__ = ["Look", "Reaches", "Windowed", "windowed"]
 
-Op = torch._ops.OpOverload
-Args = tuple[object, ...]
 Reaches = Mapping[int, Reach]
 """Dims along which an op looks around, and how far."""
 
@@ -62,14 +60,9 @@ class Windowed:
     mesh: DeviceMesh
     schedules: dict[str, Schedule] = field(default_factory=dict)
 
-    @property
-    def unified(self) -> bool:
-        """Whether all devices share one memory, where layouts are labels."""
-        return holding(Layout.replicated(self.mesh, 0)).unified
-
     def brought(self, call: BoundCall, position: int) -> ShardedTensor:
         """A tensor of the call in the layout that it is computed in."""
-        return cast(ShardedTensor, brought(call.tensors[position], self.choice.inputs[position], str(call), False))
+        return as_sharded(brought(call.tensors[position], self.choice.inputs[position], str(call), False))
 
     def exchanged(self, look: Look, x: ShardedTensor, fill: float = 0) -> ShardedTensor:
         """A tensor whose pieces are windows; only for `everywhere`, since its layout says nothing of their shapes."""
@@ -93,8 +86,13 @@ class Windowed:
         rule = Rule(rules[self.func].factors, local=local)
         return run_everywhere(call, laid, schedule, rule)
 
-    def labeled(self, call: BoundCall) -> object:
-        """The op in one memory: on whole values, with what devices would exchange noted, in the layouts they would have."""
+    def on_whole(self, call: BoundCall) -> object:
+        """The op on whole values, in the layouts that devices would have, with what they would exchange noted.
+
+        None where there are only parts.
+        """
+        if any(held_whole(as_sharded(call.tensors[look.tensor])) is None for look in self.windows):
+            return None
         space = {axis for look in self.windows for dim in self.reaches for axis in self._need(look).splits[dim]}
         whole = _without(space)
         given: list[torch.Tensor] = []
@@ -109,17 +107,12 @@ class Windowed:
         result = run_in(call.with_tensors(given), inputs, outputs, rules[self.func])
         if isinstance(result, torch.Tensor):
             return self._relabeled(result, 0)
-        return tuple(
-            None if x is None else self._relabeled(x, k) for k, x in enumerate(cast("Sequence[ShardedTensor]", result))
-        )
+        assert isinstance(result, (list, tuple))
+        return tuple(None if x is None else self._relabeled(x, k) for k, x in enumerate(result))
 
-    def _relabeled(self, x: torch.Tensor, k: int) -> torch.Tensor:
-        target = self.choice.outputs[k]
-        return (
-            x
-            if cast(ShardedTensor, x)._layout is target
-            else moved(cast(ShardedTensor, x), target, str(self.func), implicit=True)
-        )
+    def _relabeled(self, result: object, k: int) -> ShardedTensor:
+        x, target = as_sharded(result), self.choice.outputs[k]
+        return x if x._layout is target else moved(x, target, str(self.func), implicit=True)
 
     def _need(self, look: Look) -> Layout:
         return self.choice.inputs[look.tensor]
@@ -204,7 +197,7 @@ def _may_be_read(x: torch.Tensor, mesh: DeviceMesh) -> bool:
 
 
 def _windows(look: Look, tensors: Sequence[torch.Tensor], choice: Choice, reaches: dict[int, Reach]) -> Windows:
-    x, need = cast(ShardedTensor, tensors[look.tensor]), choice.inputs[look.tensor]
+    x, need = as_sharded(tensors[look.tensor]), choice.inputs[look.tensor]
     # What is also computed with as it is, is brought first; of other tensors windows are read from wherever they lie.
     source = Side.of(need if look.back else x._layout, x.shape)
     return windows_of(source, need, reaches, look.results, back=look.back)

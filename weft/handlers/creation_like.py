@@ -137,6 +137,8 @@ def _strides(call: BoundCall, x: ShardedTensor) -> tuple[int, ...] | None:
 
 def _is_dense(x: torch.Tensor) -> bool:
     """Whether the elements fill a piece of memory, in whatever order of dims."""
+    if not x.numel():
+        return True
     step = 1
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size > 1:

@@ -47,11 +47,8 @@ _TORCH = {
     "inspect.trace": "trace",
     "graph.recording.capture": "capture",
 }
-# What a notebook shows of plans and tensors comes from a layer below theirs, so it is attached from here.
-_PICTURES = {
-    "planning": "inspect.html",
-    **dict.fromkeys(("checkpoint", "nn", "ops", "tensor"), "inspect.tensor_html"),
-}
+# What a notebook shows of plans comes from a layer below theirs, so it is attached from here.
+_PICTURES = {"planning": "drawing.html"}
 _MODULES = (
     "checkpoint",
     "devices",

@@ -12,8 +12,8 @@ import torch
 from click.testing import CliRunner
 
 from weft.cli import main
+from weft.drawing.panels import printed
 from weft.inspect.doctor import Diagnosis
-from weft.inspect.drawing import printed
 from weft.inspect.facts import GPU, Facts, facts
 
 BARE = Facts(torch="2.13.0", backends=("gloo",), pool=1 << 31, compiler="/usr/bin/c++", memory=16 << 30)

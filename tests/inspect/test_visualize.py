@@ -15,9 +15,9 @@ import weft
 from tests.planning.strategies import crossings, transitions
 from tests.sharding.strategies import mapped_shapes
 from weft import CPU, P
-from weft.inspect import grid
-from weft.inspect.grid import drawn_dims, grids
-from weft.inspect.traffic import traffic
+from weft.drawing import grid
+from weft.drawing.grid import drawn_dims, grids
+from weft.drawing.traffic import traffic
 from weft.inspect.visualize import visualize
 from weft.planning import plan_layouts
 from weft.sharding import DeviceMesh, DistributedTensorType, NamedMapping, ReduceOp, Sharded, make_mesh

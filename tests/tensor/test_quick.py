@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from weft.engine.quick import _QUICK
+from weft.engine.running.quick import _QUICK
 
 aten = torch.ops.aten
 OPS = {str(op): op for op in _QUICK}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 import torch
@@ -65,10 +68,12 @@ def test_ops_in_several_threads_on_own_and_shared_tensors() -> None:
     torch.manual_seed(0)
     shared = torch.randn(6, 5, dtype=torch.float64)
     split = weft.shard(shared, mesh, P("a", "b"))
+    until = time.monotonic() + float(os.environ.get("WEFT_TEST_THREADS_SECONDS", "0"))
 
     def work(number: int) -> None:
         generator = torch.Generator().manual_seed(number)
-        for _ in range(20):
+        rounds = count()
+        while next(rounds) < 20 or time.monotonic() < until:
             plain = torch.randn(5, 6, dtype=torch.float64, generator=generator, device="cpu").to(shared.device)
             own = weft.shard(plain, mesh, P(None, ("b", "a"))).requires_grad_()
             (own @ split).softmax(0)[1:].square().sum().backward()

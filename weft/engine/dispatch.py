@@ -15,7 +15,7 @@ from .handlers import handlers, may_run_by_rule
 from .moves.resolving import note_computed, resolve
 from .op_kind import kind_of
 from .op_plan import NOT_REPEATED, decided, key_of, plans, token
-from .repeating import repeat_of, resolved_first
+from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
 from .sharded import ShardedTensor
 from .strategy import unconsidered

@@ -18,14 +18,14 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .choose import Choice, Input, choose
 from .memory import memory_of, memory_on
-from .once import needs_single_run, writes_beside
+from .running.once import needs_single_run, writes_beside
 from .sharded import ShardedTensor
 from .strategy import is_considered
 from .wrong_calls import STUMBLES, let_torch_say
 
 if TYPE_CHECKING:
-    from .on_totals import TotalCall
-    from .schedule import Schedule
+    from .running.on_totals import TotalCall
+    from .running.schedule import Schedule
 
 __all__ = ["NOT_REPEATED", "OpPlan", "Repeat", "decided", "key_of", "layouts_for", "plan_in", "plans", "token"]
 

@@ -11,9 +11,9 @@ from ..engine.gradient_target import wanted_layout
 from ..engine.handlers import handler
 from ..engine.sharded import ShardedTensor
 from ..engine.strategy import Moved, Strategy, cheapest
-from ..rules.bags import LARGEST
 from ..rules.call import BoundCall
-from ..rules.indexing import inside_of
+from ..rules.ops.bags import LARGEST
+from ..rules.ops.indexing import inside_of
 from ..rules.registry import Region, Rule, rules
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp

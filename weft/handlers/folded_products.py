@@ -18,8 +18,8 @@ from ..engine.views.folded import FoldedOp, fold, fold_of, folded_ops
 from ..rules.call import BoundCall, Op
 from ..rules.dims import one_each
 from ..rules.factors import Factors
+from ..rules.ops.views import reshape_groups
 from ..rules.registry import Rule
-from ..rules.views import reshape_groups
 from ..runtime.strides import row_major
 from .views.reshaping import free_reshape
 

@@ -10,7 +10,7 @@ from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
 from ..engine.sharded import ShardedTensor
 from ..rules.call import BoundCall
-from ..rules.indexing import MASKS, has_masks
+from ..rules.ops.indexing import MASKS, has_masks
 
 aten = torch.ops.aten
 

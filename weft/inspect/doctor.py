@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..drawing.panels import printed
 from ..planning.text import bytes_text
-from .drawing import printed
 from .facts import Facts, facts
 
 __all__ = ["Diagnosis", "doctor"]

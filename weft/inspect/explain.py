@@ -12,6 +12,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..drawing.grid import Palette, drawn_dims
+from ..drawing.html import plan_html
+from ..drawing.panels import drawing, printed
 from ..planning import Plan, Topology, plan
 from ..planning.text import bytes_text, time_text
 from ..sharding.dtype import DTypeLike
@@ -19,9 +22,6 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import DimSpec, P, SpecEntry
-from .drawing import drawing, printed
-from .grid import Palette, drawn_dims
-from .html import plan_html
 
 __all__ = ["Explanation", "explain", "explain_plan"]
 

@@ -13,6 +13,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..drawing.grid import Palette, drawn_dims, slot_name
+from ..drawing.html import layout_html, plan_html
+from ..drawing.panels import panels, printed
+from ..drawing.traffic import Traffic, traffic
 from ..planning import Plan
 from ..planning.bounds import largest
 from ..planning.text import bytes_text
@@ -24,11 +28,7 @@ from ..sharding.mesh import DeviceMesh
 from ..sharding.named import P
 from ..sharding.placements import Sharded
 from ..sharding.types import TensorLayout
-from .drawing import panels, printed
 from .explain import Explanation, Mapped, Whole
-from .grid import Palette, drawn_dims, slot_name
-from .html import layout_html, plan_html
-from .traffic import Traffic, traffic
 
 __all__ = ["LayoutPicture", "PlanPicture", "visualize"]
 

@@ -1,6 +1,6 @@
 """All rules of Weft's own: importing this module fills the table in `registry`."""
 
-from . import (
+from .ops import (
     attention,
     bags,
     convolution,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Sequence
+from html import escape
 from typing import Any, NoReturn, Self, cast
 
 import torch
 from torch._C import _disabled_torch_function_impl
 
 from ..devices import CPU, Accelerator, Device
+from ..drawing.html import layout_html
 from ..engine.compiling import announce, check_compilable
 from ..engine.dispatch import torch_dispatch
 from ..engine.moves.asynchrony import issuing
@@ -283,6 +285,11 @@ class Tensor(ShardedTensor):
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return text(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the tensor as printed, and which device holds which part where it lies on several."""
+        text = f"<pre>{escape(repr(self))}</pre>"
+        return text + layout_html("", self._layout, tuple(self.shape)) if self.is_distributed else text
 
     def __format__(self, spec: str) -> str:
         if self.dim() == 0 and not self.is_meta:

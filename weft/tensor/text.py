@@ -7,7 +7,7 @@ from typing import cast
 import torch
 
 from ..engine.moves.movement import to_plain
-from ..engine.once import leaves_out
+from ..engine.running.once import leaves_out
 from ..engine.sharded import ShardedTensor
 from ..runtime.holding import holding
 from ..runtime.processes import world

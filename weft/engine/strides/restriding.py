@@ -7,7 +7,7 @@ import torch
 from ...rules.call import BoundCall
 from ...runtime.strides import Strides, in_order
 from ..memory import memory_of
-from ..once import is_foreseen
+from ..running.once import is_foreseen
 from ..sharded import ShardedTensor, wrap
 from .whole_results import whole_results
 

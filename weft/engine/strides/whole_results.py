@@ -8,7 +8,7 @@ import torch
 
 from ...caches import BoundedCache
 from ...rules.call import BoundCall
-from ...rules.pointwise import broadcast_dims
+from ...rules.ops.pointwise import broadcast_dims
 from ...rules.registry import Spec
 from ...runtime.strides import elementwise_strides
 from .kernel_strides import as_laid_by_kernel, is_elementwise

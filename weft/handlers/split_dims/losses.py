@@ -8,7 +8,7 @@ from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.sharded import ShardedTensor
 from ...rules.call import BoundCall
-from ...rules.losses import ELEMENTWISE, NONE, SUM
+from ...rules.ops.losses import ELEMENTWISE, NONE, SUM
 from .split_softmax import nll_loss_of_split_classes, nll_loss_of_split_classes_backward, stays_split
 
 aten = torch.ops.aten

@@ -14,7 +14,7 @@ from itertools import pairwise, product
 
 from ...planning import plan_layouts
 from ...planning.rearrangement import Part, Rearrangement, Run, Side, rearranged_bytes
-from ...rules.views import common_cuts, reshape_groups
+from ...rules.ops.views import common_cuts, reshape_groups
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 

@@ -12,7 +12,7 @@ from ...engine.handlers import handler
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...planning.windows import Reach
 from ...rules.call import Args, BoundCall
-from ...rules.convolution import convolution, convolution_backward, convolution_backward_here, convolution_here
+from ...rules.ops.convolution import convolution, convolution_backward, convolution_backward_here, convolution_here
 from ...rules.registry import Region
 from ...runtime.holding import holding
 from .windowing import Look, Reaches, Windowed, windowed

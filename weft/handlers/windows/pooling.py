@@ -14,7 +14,7 @@ from ...engine.handlers import handler
 from ...engine.sharded import as_sharded
 from ...planning.windows import Reach
 from ...rules.call import BoundCall, Op
-from ...rules.pooling import pooling
+from ...rules.ops.pooling import pooling
 from ...rules.registry import Region
 from ..split_dims.reductions import wide
 from .convolution import cropped, hollow, reached, unpadded

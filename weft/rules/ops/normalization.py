@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ..sharding.placements import ReduceOp
-from .arguments import arranged, asked_for
-from .call import BoundCall
-from .dims import numbered, one_each, sizes_of
-from .factors import Dims, Factors
-from .registry import LocalArgs, Rule, rules
+from ...sharding.placements import ReduceOp
+from ..arguments import arranged, asked_for
+from ..call import BoundCall
+from ..dims import numbered, one_each, sizes_of
+from ..factors import Dims, Factors
+from ..registry import LocalArgs, Rule, rules
 
 aten = torch.ops.aten
 

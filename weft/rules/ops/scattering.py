@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import torch
 
-from .call import BoundCall
-from .dims import broadcast_into, numbered, sizes_of
-from .factors import Dims, Factors
+from ..call import BoundCall
+from ..dims import broadcast_into, numbered, sizes_of
+from ..factors import Dims, Factors
+from ..registry import Region, Rule, ops_named, rules
 from .indexing import Placed, bounded, bounds_of_each, has_masks, inside_of, placed_dims, split_indices
-from .registry import Region, Rule, ops_named, rules
 
 aten = torch.ops.aten
 

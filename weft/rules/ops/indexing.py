@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .bounds import Bound
-from .call import BoundCall
-from .dims import broadcast_into, numbered, one_each, sizes_of
-from .factors import Dims, Factors
-from .registry import Region, Rule, rules
+from ..bounds import Bound
+from ..call import BoundCall
+from ..dims import broadcast_into, numbered, one_each, sizes_of
+from ..factors import Dims, Factors
+from ..registry import Region, Rule, rules
 
 __all__ = ["MASKS", "Placed", "bounded", "bounds_of_each", "has_masks", "inside_of", "placed_dims", "split_indices"]
 

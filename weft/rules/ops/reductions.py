@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from ..sharding.placements import ReduceOp
-from .arguments import reduced_dims
-from .call import BoundCall
-from .dims import numbered, sizes_of
-from .factors import SUMS, Factors
-from .registry import Rule, ops_named, rules
+from ...sharding.placements import ReduceOp
+from ..arguments import reduced_dims
+from ..call import BoundCall
+from ..dims import numbered, sizes_of
+from ..factors import SUMS, Factors
+from ..registry import Rule, ops_named, rules
 
 __all__ = ["reduction"]
 

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 
 import torch
 
-from ..caches import cached
-from ..rules.call import BoundCall
-from ..runtime.machine import residence
-from ..runtime.processes import world
-from ..sharding.layout import Layout
-from ..sharding.mesh import DeviceMesh
-from .moves.movement import from_plain
-from .op_kind import for_each_result, kind_of, written_argument
-from .sharded import ShardedTensor
-from .writes.writing import store, written_tensors
+from ...caches import cached
+from ...rules.call import BoundCall
+from ...runtime.machine import residence
+from ...runtime.processes import world
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh
+from ..moves.movement import from_plain
+from ..op_kind import for_each_result, kind_of, written_argument
+from ..sharded import ShardedTensor
+from ..writes.writing import store, written_tensors
 
 __all__ = ["is_foreseen", "is_random", "leaves_out", "needs_single_run", "run_once", "writes_beside"]
 

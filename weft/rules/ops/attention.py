@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from ..sharding.placements import ReduceOp
-from .arguments import arranged
-from .call import BoundCall
-from .dims import broadcast_into
-from .factors import Dims, Factors
-from .registry import Region, Rule, rules
+from ...sharding.placements import ReduceOp
+from ..arguments import arranged
+from ..call import BoundCall
+from ..dims import broadcast_into
+from ..factors import Dims, Factors
+from ..registry import Region, Rule, rules
 
 aten = torch.ops.aten
 

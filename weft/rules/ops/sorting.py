@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from .arguments import arranged
-from .call import BoundCall
-from .dims import numbered, sizes_of
-from .factors import Factors
-from .registry import Rule, rules
+from ..arguments import arranged
+from ..call import BoundCall
+from ..dims import numbered, sizes_of
+from ..factors import Factors
+from ..registry import Rule, rules
 
 aten = torch.ops.aten
 

@@ -10,11 +10,11 @@ from collections.abc import Set as AbstractSet
 
 import torch
 
-from ..sharding.placements import ReduceOp
-from .call import BoundCall
-from .dims import one_each
-from .factors import Factors
-from .registry import Rule, ops_named, rules
+from ...sharding.placements import ReduceOp
+from ..call import BoundCall
+from ..dims import one_each
+from ..factors import Factors
+from ..registry import Rule, ops_named, rules
 
 __all__ = ["pooling"]
 

@@ -10,11 +10,11 @@ from collections.abc import Set as AbstractSet
 
 import torch
 
-from .arguments import arranged, asked_for, position
-from .call import BoundCall
-from .dims import one_each
-from .factors import Dims, Factors
-from .registry import Region, Rule, rules
+from ..arguments import arranged, asked_for, position
+from ..call import BoundCall
+from ..dims import one_each
+from ..factors import Dims, Factors
+from ..registry import Region, Rule, rules
 
 __all__ = ["convolution", "convolution_backward", "convolution_backward_here", "convolution_here"]
 

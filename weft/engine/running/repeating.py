@@ -12,26 +12,26 @@ from typing import Any, cast
 
 import torch
 
-from ..rules.call import Args, BoundCall, Kwargs, Op
-from ..runtime.holding import Pieces, holding
-from .form import Form
-from .handlers import may_run_by_rule
-from .index_bounds import check_bounds
-from .moves.resolving import is_expanded, note_computed, resolve
+from ...rules.call import Args, BoundCall, Kwargs, Op
+from ...runtime.holding import Pieces, holding
+from ..form import Form
+from ..handlers import may_run_by_rule
+from ..index_bounds import check_bounds
+from ..moves.resolving import is_expanded, note_computed, resolve
+from ..op_kind import OpKind, kind_of
+from ..op_plan import NOT_REPEATED, OpPlan, Repeat
+from ..scaling import scales_beyond
+from ..sharded import ShardedTensor
+from ..strides.result_strides import Strided
+from ..total import note_write
+from ..value import Value
+from ..views.view_results import noted
+from ..writes.overlapping import refuse_overlaps
 from .on_pieces import expects_contiguous, run_everywhere
 from .on_totals import TotalCall
 from .once import is_foreseen
-from .op_kind import OpKind, kind_of
-from .op_plan import NOT_REPEATED, OpPlan, Repeat
 from .quick import quick
-from .scaling import scales_beyond
 from .schedule import Place, Read, Schedule
-from .sharded import ShardedTensor
-from .strides.result_strides import Strided
-from .total import note_write
-from .value import Value
-from .views.view_results import noted
-from .writes.overlapping import refuse_overlaps
 
 __all__ = ["repeat_of", "resolved_first", "tensor_of"]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..sharding.placements import ReduceOp
-from .call import BoundCall
-from .factors import ALL_KINDS, SUMS, Dims, Factors
-from .registry import Rule, ops_named, rules
+from ...sharding.placements import ReduceOp
+from ..call import BoundCall
+from ..factors import ALL_KINDS, SUMS, Dims, Factors
+from ..registry import Rule, ops_named, rules
 
 __all__ = ["broadcast_dims", "pointwise"]
 

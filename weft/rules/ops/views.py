@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import torch
 
-from .call import BoundCall
-from .dims import numbered, sizes_of
-from .factors import ALL_KINDS, SUMS, Dims, Factors
-from .registry import Region, Rule, rules, sized
+from ..call import BoundCall
+from ..dims import numbered, sizes_of
+from ..factors import ALL_KINDS, SUMS, Dims, Factors
+from ..registry import Region, Rule, rules, sized
 from .slicing import touching
 
 __all__ = ["common_cuts", "reshape_dims", "reshape_groups"]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from .call import BoundCall
-from .dims import numbered
-from .factors import SUMS, Factors
-from .registry import Region, Rule, ops_named, rules, sized
+from ..call import BoundCall
+from ..dims import numbered
+from ..factors import SUMS, Factors
+from ..registry import Region, Rule, ops_named, rules, sized
 from .slicing import touching
 
 aten = torch.ops.aten

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from .arguments import arranged
-from .bounds import Bound
-from .call import BoundCall
-from .factors import Dims, Factors
+from ..arguments import arranged
+from ..bounds import Bound
+from ..call import BoundCall
+from ..factors import Dims, Factors
+from ..registry import Region, Rule, ops_named, rules
 from .indexing import inside_of
-from .registry import Region, Rule, ops_named, rules
 
 __all__ = ["LARGEST"]
 

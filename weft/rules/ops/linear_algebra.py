@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ..sharding.placements import ReduceOp
-from .call import BoundCall
-from .dims import one_each
-from .factors import Dims, Factors
-from .registry import Rule, rules
+from ...sharding.placements import ReduceOp
+from ..call import BoundCall
+from ..dims import one_each
+from ..factors import Dims, Factors
+from ..registry import Rule, rules
 
 aten = torch.ops.aten
 

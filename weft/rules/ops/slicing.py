@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from ..sharding.placements import ReduceOp
-from .call import BoundCall
-from .dims import numbered, sizes_of
-from .factors import ALL_KINDS, SUMS, Factors
-from .registry import Region, Rule, ops_named, rules, sized
+from ...sharding.placements import ReduceOp
+from ..call import BoundCall
+from ..dims import numbered, sizes_of
+from ..factors import ALL_KINDS, SUMS, Factors
+from ..registry import Region, Rule, ops_named, rules, sized
 
 __all__ = ["touching"]
 

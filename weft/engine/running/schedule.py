@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..rules.registry import Region, Spec
-from ..runtime.holding import holding
-from ..sharding.geometry import box_at
-from ..sharding.layout import Layout
-from ..sharding.mesh import DeviceMesh
-from .memory import memory_on
-from .memory.memory import Part
-from .strides.result_strides import ResultStrides
+from ...rules.registry import Region, Spec
+from ...runtime.holding import holding
+from ...sharding.geometry import box_at
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh
+from ..memory import memory_on
+from ..memory.memory import Part
+from ..strides.result_strides import ResultStrides
 
 __all__ = ["Place", "Read", "Schedule", "scheduled"]
 

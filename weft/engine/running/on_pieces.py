@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 import torch
 
-from ..caches import cached
-from ..rules.call import BoundCall
-from ..rules.registry import Rule, Spec
-from ..runtime.holding import holding
-from ..runtime.reduction import neutral
-from ..sharding.layout import Layout
-from ..sharding.mesh import DeviceMesh
-from ..sharding.placements import ReduceOp
-from .op_kind import for_each_result, kind_of, written_argument
+from ...caches import cached
+from ...rules.call import BoundCall
+from ...rules.registry import Rule, Spec
+from ...runtime.holding import holding
+from ...runtime.reduction import neutral
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh
+from ...sharding.placements import ReduceOp
+from ..op_kind import for_each_result, kind_of, written_argument
+from ..sharded import ShardedTensor, wrap
+from ..strides.result_strides import Strided
+from ..strides.whole_results import whole_results
 from .schedule import Place, Schedule, scheduled
-from .sharded import ShardedTensor, wrap
-from .strides.result_strides import Strided
-from .strides.whole_results import whole_results
 
 __all__ = ["expects_contiguous", "run_everywhere", "run_replicated", "run_whole", "schedule_for"]
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import torch
 
-from ..sharding.placements import ReduceOp
-from .arguments import arranged
-from .call import BoundCall
-from .dims import one_each
-from .factors import Dims, Factors
+from ...sharding.placements import ReduceOp
+from ..arguments import arranged
+from ..call import BoundCall
+from ..dims import one_each
+from ..factors import Dims, Factors
+from ..registry import Rule, rules
 from .pointwise import broadcast_dims
-from .registry import Rule, rules
 
 __all__ = ["ELEMENTWISE", "NONE", "SUM"]
 

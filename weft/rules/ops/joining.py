@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from .call import BoundCall
-from .dims import numbered, sizes_of
-from .factors import ALL_KINDS, Factors
-from .registry import Rule, rules
+from ..call import BoundCall
+from ..dims import numbered, sizes_of
+from ..factors import ALL_KINDS, Factors
+from ..registry import Rule, rules
 
 aten = torch.ops.aten
 

@@ -10,12 +10,12 @@ import math
 
 import torch
 
-from ..sharding.placements import ReduceOp
-from .arguments import arranged
-from .call import BoundCall
-from .dims import one_each
-from .factors import Dims, Factors
-from .registry import Rule, rules
+from ...sharding.placements import ReduceOp
+from ..arguments import arranged
+from ..call import BoundCall
+from ..dims import one_each
+from ..factors import Dims, Factors
+from ..registry import Rule, rules
 
 aten = torch.ops.aten
 

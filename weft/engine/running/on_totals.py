@@ -10,21 +10,21 @@ from typing import final
 
 import torch
 
-from ..rules.call import Args, BoundCall, Kwargs
-from ..rules.registry import Rule
-from ..runtime.lazy_copy import lazy_clone
-from ..sharding.layout import Layout
-from .compiling import is_traced
-from .form import Form
-from .memory import memory_of
-from .memory.one_memory import spread
+from ...rules.call import Args, BoundCall, Kwargs
+from ...rules.registry import Rule
+from ...runtime.lazy_copy import lazy_clone
+from ...sharding.layout import Layout
+from ..compiling import is_traced
+from ..form import Form
+from ..memory import memory_of
+from ..memory.one_memory import spread
+from ..op_kind import OpKind, kind_of
+from ..sharded import ShardedTensor, Stand, made, stand_of, wrap, wrap_total
+from ..total import Contributions, Origin, Total, known_total
+from ..value import Value
 from .on_pieces import run_everywhere
-from .op_kind import OpKind, kind_of
 from .quick import Call, quick
 from .schedule import Schedule
-from .sharded import ShardedTensor, Stand, made, stand_of, wrap, wrap_total
-from .total import Contributions, Origin, Total, known_total
-from .value import Value
 
 __all__ = ["TotalCall", "total_call"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from ..sharding.placements import ReduceOp
-from .call import BoundCall
-from .dims import broadcast_into, numbered, one_each, sizes_of
-from .factors import Factors, parse
-from .registry import Rule, ops_named, row, rules
+from ...sharding.placements import ReduceOp
+from ..call import BoundCall
+from ..dims import broadcast_into, numbered, one_each, sizes_of
+from ..factors import Factors, parse
+from ..registry import Rule, ops_named, row, rules
 
 aten = torch.ops.aten
 

@@ -1,0 +1,1 @@
+"""Pictures of layouts and plans, in a terminal and in a notebook."""

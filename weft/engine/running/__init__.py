@@ -1,0 +1,1 @@
+"""Where an op runs once its layouts are chosen, and what repeats it."""

@@ -1,0 +1,1 @@
+"""The rows: for each torch op, the factors of its dims and what one device runs."""

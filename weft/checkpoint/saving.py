@@ -10,13 +10,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
-from functools import cache
 from itertools import count as count_up
 from pathlib import Path
 from typing import Literal, cast, overload
 
 import torch
 
+from ..caches import cached
 from ..runtime.lazy_copy import lazy_clone
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
@@ -110,7 +110,7 @@ def _new_token() -> str:
 _saves = count_up()
 
 
-@cache
+@cached(64)
 def _first_token(_: int) -> int:
     return int(str(gathered(uuid.uuid4().hex[:8], "save")[0]), 16)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, final
 
 import optree
@@ -21,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from weft.caches import cached
 from weft.graph.gradients.rows import Backward, Contribution, values_of
 from weft.graph.gradients.vjp import at_run_time, differentiable, pulled_back
 from weft.graph.recording.device_ref import DeviceRef
@@ -176,7 +176,7 @@ class _Fakes:
         return tuple(self.filled(item, tensors) for item in argument) if isinstance(argument, tuple) else argument
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _transpose(question: _Question) -> TracedFunction | None:
     """From the call's values, results and the gradients of these, the gradients that are wanted.
 

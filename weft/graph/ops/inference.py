@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from functools import lru_cache
 from typing import TypeAlias
 
 import torch
 
+from weft.caches import cached
 from weft.graph.recording.device_ref import DeviceRef
 from weft.graph.recording.errors import AxisError
 from weft.graph.recording.op import Argument, Kernel, Op
@@ -87,7 +87,7 @@ def result_dtype(op: Op, operands: Sequence[Argument], *, settings: tuple[Hashab
         raise TypeError(f"{op.name} does not take {kinds}: {str(error).splitlines()[0]}") from error
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def _tried_dtype(kernel: Kernel, signature: Signature, settings: tuple[Hashable, ...]) -> torch.dtype:
     # Torch's own rules are asked, on tensors that have no memory.
     operands = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import TypeVar
 
+from weft.caches import cached
 from weft.sharding.dims import Dim
 
 __all__ = ["folded", "value_of"]
@@ -61,6 +61,6 @@ def folded(dim: Dim, name: Callable[[str], T], apply: Callable[..., T]) -> T:
     return visited(_parsed(str(dim)))
 
 
-@lru_cache(maxsize=4096)
+@cached(4096)
 def _parsed(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body

@@ -31,7 +31,10 @@ __all__ = [
 _F = TypeVar("_F", bound=Callable[..., "TensorValue | None"])
 
 OPERATIONS: dict[str, Callable[..., TensorValue]] = {}
-"""What the operators and methods of `TensorValue` call: filled by `weft.graph.ops`, which stands above this module."""
+"""What the operators and methods of `TensorValue` call: filled by `weft.graph.ops`, which stands above this module.
+
+Bound: the operators there are. Cleared: never.
+"""
 
 
 def operation(function: _F) -> _F:

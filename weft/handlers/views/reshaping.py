@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from ...caches import BoundedCache
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.memory import memory_of
@@ -29,8 +30,7 @@ __all__ = ["free_reshape"]
 
 aten = torch.ops.aten
 
-_ways: dict[object, Way | None] = {}
-forget_with_residences(_ways.clear)
+_ways = BoundedCache[object, Way | None](1 << 14, cleared_by=forget_with_residences)
 
 
 @handler(
@@ -131,8 +131,6 @@ def _way_of(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
     """The exchange that a reshape takes, now or before."""
     key = (x._layout, x.shape, shape, x.dtype)
     if key not in _ways:
-        if len(_ways) > 1 << 14:
-            _ways.clear()
         _ways[key] = _way(func, x, shape)
     return _ways[key]
 

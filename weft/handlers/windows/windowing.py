@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ...caches import BoundedCache
 from ...engine.choose import Choice
 from ...engine.execute import brought, run_in
 from ...engine.memory import held_whole
@@ -131,9 +132,7 @@ def _without(axes: set[str]) -> Callable[[Layout], Layout]:
 Proposal = Callable[[BoundCall, frozenset[int]], Factors | None]
 """The factors of a call of which some dims, counted from the first of space, are read in windows."""
 
-_known: dict[tuple[object, ...], Windowed | None] = {}
-_MOST_KNOWN = 1 << 12
-forget_with_residences(_known.clear)
+_known = BoundedCache[tuple[object, ...], Windowed | None](1 << 12, cleared_by=forget_with_residences)
 
 
 def windowed(
@@ -152,8 +151,6 @@ def windowed(
     call = call.with_tensors([resolved(x, str(call)) if isinstance(x, ShardedTensor) else x for x in tensors])
     key = (call.func, _told(call), *(_signature(x) for x in call.tensors), *looks)
     if key not in _known:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
         _known[key] = _decided(call, propose, reaches, looks)
     found = _known[key]
     return None if found is None else (found, call)

@@ -6,6 +6,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import NoReturn
 
 from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
+from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
 from .pickling import sent
@@ -15,8 +16,9 @@ __all__: list[str] = []
 
 ForkingPickler.register(Tensor, sent)
 
-# `clip_grad_norm_` gives lists only of types that are known to have ops on lists; of others it takes norms one by one.
+# `clip_grad_norm_` and optimizers give lists only of types that are known to have ops on lists; others one by one.
 _foreach_utils._foreach_supported_types.append(Tensor)
+optimizer._foreach_supported_types.append(Tensor)
 
 
 def _flex(*_args: object, **_kwargs: object) -> NoReturn:

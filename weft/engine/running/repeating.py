@@ -144,12 +144,13 @@ def _on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | None:
             return tensor
 
         return repeat
-    if not isinstance(result, (list, tuple)) or not all(isinstance(x, ShardedTensor) for x in result):
+    if not isinstance(result, (list, tuple)):
         return None
-    forms, several = [x._form for x in result], type(result)
+    forms, several = [x._form if isinstance(x, ShardedTensor) else None for x in result], type(result)
 
     def repeat_all(args: Args, kwargs: Kwargs) -> object:
-        return several([tensor_of(form, (whole,)) for form, whole in zip(forms, apply(args, kwargs), strict=True)])
+        made = zip(forms, apply(args, kwargs), strict=True)
+        return several([whole if form is None else tensor_of(form, (whole,)) for form, whole in made])
 
     return repeat_all
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,7 +122,9 @@ def test_what_went_wrong_is_raised_by_the_handle(tmp_path: Path, monkeypatch: py
 
 def test_what_nobody_heard_is_raised_by_the_next_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "write_file", failing)
-    save({"x": torch.ones(3)}, tmp_path / "a", wait=False)
+    handle = save({"x": torch.ones(3)}, tmp_path / "a", wait=False)
+    while not handle.done():
+        time.sleep(0.001)
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match=r"the save to '.*a' before this one failed: .* No space left"):
         save({"x": torch.ones(3)}, tmp_path / "b")

@@ -5,7 +5,8 @@
     python benchmarks/checkpoints.py --json out.json              the table as JSON, too
 
 A state of float32 matrices is split by rows, and loaded by rows and by columns, into tensors that are there already. The
-ways take turns; a repetition takes as long as its slowest process, and the median counts. What a save has written is on
+ways take turns; a repetition takes as long as its slowest process, and the median counts. The processors' seconds of all
+processes together are shown too, which other work on the machine hardly changes. What a save has written is on
 the disk when it returns, for both. Peak memory is that of a process, above what it had before, the first time included.
 """
 # ruff: noqa: E402 - what is imported lies beside this folder
@@ -46,7 +47,8 @@ LIMITS = {
     ("load by columns", "DCP"): 0.8,
     ("load by rows", "weft, unchecked"): 1 / 0.9,
     ("load by columns", "weft, unchecked"): 1 / 0.9,
-    ("save, wait=False: blocked", "copy"): 1.2,
+    ("save, wait=False: the call", "copy"): 1.2,
+    ("save, wait=False: and a step", "copy"): 1.2,
 }
 """How long Weft may take, as a multiple of another way's time."""
 
@@ -54,10 +56,11 @@ Way = Callable[[], object]
 
 
 class Times:
-    """The seconds and the peak memory of each way of each case."""
+    """The seconds, the processors' seconds and the peak memory of each way of each case."""
 
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], list[float]] = {}
+        self.cpu: dict[tuple[str, str], list[float]] = {}
         self.peaks: dict[tuple[str, str], float] = {}
 
     def take(self, case: str, ways: dict[str, Way], repetitions: int, between: Way = lambda: None) -> None:
@@ -68,13 +71,15 @@ class Times:
                 gc.collect()
                 dist.barrier()
                 before = resident()
-                start = time.perf_counter()
+                start, busy = time.perf_counter(), time.process_time()
                 ways[name]()
-                seconds = slowest(time.perf_counter() - start)
+                took, busy = time.perf_counter() - start, time.process_time() - busy
+                seconds, cpu = slowest(took), of_all(busy, dist.ReduceOp.SUM)
                 peak = slowest(resident(peak=True) - before)
                 self.peaks[case, name] = max(peak, self.peaks.get((case, name), 0.0))
                 if turn:
                     self.seconds.setdefault((case, name), []).append(seconds)
+                    self.cpu.setdefault((case, name), []).append(cpu)
 
     def rows(self) -> list[dict[str, object]]:
         """The table."""
@@ -84,6 +89,7 @@ class Times:
                 "case": case,
                 "way": way,
                 "seconds": seconds,
+                "cpu": statistics.median(self.cpu[case, way]),
                 "peak_mb": self.peaks[case, way] / 1e6,
                 "against": {
                     other: [found[case, "weft"] / found[case, other], LIMITS.get((case, other))]
@@ -106,8 +112,13 @@ def resident(peak: bool = False) -> int:
 
 def slowest(value: float) -> float:
     """The largest value of all processes."""
+    return of_all(value, dist.ReduceOp.MAX)
+
+
+def of_all(value: float, how: dist.ReduceOp.RedOpType) -> float:
+    """The values of all processes, put together."""
     every = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(every, dist.ReduceOp.MAX)
+    dist.all_reduce(every, how)
     return float(every)
 
 
@@ -142,11 +153,11 @@ def distributed(count: int, mesh: DeviceMesh, dim: int) -> dict[str, DTensor]:
     }
 
 
-def measure(folder: Path, count: int, repetitions: int) -> list[dict[str, object]]:
+def measure(folder: Path, count: int, repetitions: int, background: bool) -> list[dict[str, object]]:
     """All cases, in one of the processes."""
     weft.distributed.init()
     times = Times()
-    saves(times, folder, count, repetitions)
+    saves(times, folder, count, repetitions, background)
     for case, dim in (("load by rows", 0), ("load by columns", 1)):
         loads(times, folder, count, repetitions, case, dim)
     return times.rows()
@@ -157,7 +168,7 @@ def meshes() -> tuple[weft.DeviceMesh, DeviceMesh]:
     return weft.make_mesh({"x": dist.get_world_size()}), init_device_mesh("cpu", (dist.get_world_size(),))
 
 
-def saves(times: Times, folder: Path, count: int, repetitions: int) -> None:
+def saves(times: Times, folder: Path, count: int, repetitions: int, in_background: bool) -> None:
     """Saves that wait for the disk, and what a save in the background takes of a step that changes all of the state."""
     ours, theirs = meshes()
     model, state = sharded(count, ours, P("x")), distributed(count, theirs, 0)
@@ -170,10 +181,16 @@ def saves(times: Times, folder: Path, count: int, repetitions: int) -> None:
 
     def background() -> None:
         handles.append(weft.checkpoint.save(model, folder / "weft", wait=False))
+
+    def copied() -> list[torch.Tensor]:
+        return [shard.clone() for x in model.parameters() for shard in x.local_shards]
+
+    def background_and_step() -> None:
+        background()
         step()
 
-    def copied() -> None:
-        kept = [shard.clone() for x in model.parameters() for shard in x.local_shards]
+    def copied_and_step() -> None:
+        kept = copied()
         step()
         del kept
 
@@ -186,7 +203,11 @@ def saves(times: Times, folder: Path, count: int, repetitions: int) -> None:
         "DCP": lambda: dcp.save(state, checkpoint_id=str(folder / "dcp")),
     }
     times.take("save", waiting, repetitions)
-    times.take("save, wait=False: blocked", {"weft": background, "copy": copied}, repetitions, settle)
+    if not in_background:
+        return
+    times.take("save, wait=False: the call", {"weft": background, "copy": copied}, repetitions, settle)
+    with_step = {"weft": background_and_step, "copy": copied_and_step}
+    times.take("save, wait=False: and a step", with_step, repetitions, settle)
     settle()
 
 
@@ -240,7 +261,9 @@ def show(rows: list[dict[str, object]], megabytes: float, processes: int, folder
             f"{ratio:.2f} x {other}" + (f" (limit {limit:.2f}{'' if ratio <= limit else ', MISSED'})" if limit else "")
             for other, (ratio, limit) in row["against"].items()  # type: ignore[attr-defined]
         )
-        print(f"{row['case']:<28} {row['way']:<16} {row['seconds']:8.3f} s   peak {row['peak_mb']:7.1f} MB   {limits}")
+        print(
+            f"{row['case']:<28} {row['way']:<16} {row['seconds']:8.3f} s   cpu {row['cpu']:6.3f} s   peak {row['peak_mb']:7.1f} MB   {limits}"
+        )
 
 
 def main() -> None:
@@ -250,6 +273,9 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=403)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument(
+        "--no-background", action="store_true", help="leave out wait=False, which needs room for copies"
+    )
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
     count = max(1, round(arguments.megabytes * 1e6 / (ROWS * COLUMNS * 4)))
@@ -265,7 +291,7 @@ def main() -> None:
         if arguments.json:
             arguments.json.write_text(json.dumps(rows, indent=1))
         return
-    rows = measure(arguments.folder, count, arguments.repetitions)
+    rows = measure(arguments.folder, count, arguments.repetitions, not arguments.no_background)
     if dist.get_rank() == 0:
         arguments.json.write_text(json.dumps(rows))
 

@@ -86,7 +86,7 @@ def _give_way() -> None:
     """Lets the program's own threads go first, where a thread has a priority of its own."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
 _running: Saving | None = None

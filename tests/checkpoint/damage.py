@@ -10,7 +10,7 @@ import torch
 
 import weft
 from weft import P
-from weft.checkpoint.checksums import checksum
+from weft.checkpoint.files.checksums import checksum
 
 
 def saved(folder: Path, value: int = 0) -> dict[str, object]:

@@ -30,7 +30,8 @@ import torch
 
 from tests.checkpoint.damage import bits, flipped
 from tests.multiprocess.launching import Processes
-from weft.checkpoint import CheckpointError, load, save, verify, writing
+from weft.checkpoint import CheckpointError, load, save, verify
+from weft.checkpoint.files import writing
 
 SIZES = (3, 70_001, 300_000)
 PROGRAM = str(Path(__file__).with_name("saver.py"))

@@ -13,7 +13,7 @@ import torch
 import weft
 from weft import P
 from weft.checkpoint import CheckpointError, background, load, save, saving, verify
-from weft.checkpoint.lock import FolderLock
+from weft.checkpoint.files.lock import FolderLock
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
 

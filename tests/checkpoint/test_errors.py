@@ -12,7 +12,9 @@ import torch
 
 import weft
 from weft import P
-from weft.checkpoint import CheckpointError, saving, whole_files, writing
+from weft.checkpoint import CheckpointError, saving
+from weft.checkpoint.files import writing
+from weft.checkpoint.foreign import whole_files
 
 MESH = weft.make_mesh({"tp": 2})
 

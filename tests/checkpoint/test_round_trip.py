@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import weft
 from weft import NamedMapping, P
 from weft.checkpoint import reading
-from weft.checkpoint.opening import index_at
+from weft.checkpoint.files.opening import index_at
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
 SPECS = [P(), P("dp"), P(None, "tp"), P("tp", "dp"), P(("dp", "tp")), P(None, ("tp", "dp"))]

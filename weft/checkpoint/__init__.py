@@ -11,15 +11,15 @@
 """
 
 from .background import Saving
-from .dcp_writing import save_dcp
 from .errors import CheckpointError
+from .files.verifying import Verified, verify
+from .foreign.dcp_writing import save_dcp
+from .foreign.pretrained import from_pretrained, save_pretrained
+from .foreign.whole import full_state_dict
 from .keeper import Keeper
 from .loading import load
-from .pretrained import from_pretrained, save_pretrained
 from .recovering import recover
 from .saving import save
-from .verifying import Verified, verify
-from .whole import full_state_dict
 
 __all__ = [
     "CheckpointError",

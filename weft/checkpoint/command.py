@@ -12,15 +12,15 @@ import click
 import torch
 
 from .comparing import differences, values_of
-from .dcp_writing import save_dcp
 from .errors import CheckpointError
-from .index import Index
+from .files.index import Index
+from .files.opening import index_at
+from .files.verifying import verify
+from .foreign.dcp_writing import save_dcp
+from .foreign.pretrained import save_pretrained
 from .loading import load
-from .opening import index_at
-from .pretrained import save_pretrained
 from .saving import save
 from .tree import State
-from .verifying import verify
 
 __all__ = ["checkpoint"]
 

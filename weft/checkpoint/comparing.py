@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from .index import Index
-from .opening import index_at
+from .files.index import Index
+from .files.opening import index_at
 from .reading import Reader
 from .tree import Node, children
 

@@ -15,13 +15,13 @@ from ..distributed import on_main
 from ..runtime.processes.agreement.values import gathered
 from .background import finish_running
 from .errors import CheckpointError
-from .index import INDEX
+from .files.index import INDEX
+from .files.lock import FolderLock
+from .files.verifying import verify
 from .loading import load
-from .lock import FolderLock
 from .random_state import random_state, set_random_state
 from .saving import saved
 from .tree import State
-from .verifying import verify
 
 __all__ = ["Keeper"]
 

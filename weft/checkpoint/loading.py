@@ -17,7 +17,7 @@ from ..runtime.processes.agreement.values import gathered
 from ..sharding.mapping import DeviceMapping, named_mapping
 from ..tensor.tensor import Tensor
 from .errors import CheckpointError
-from .opening import index_at
+from .files.opening import index_at
 from .progress import shown
 from .reading import Reader
 from .tree import Node, State, Stateful, children, unflattened

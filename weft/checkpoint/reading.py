@@ -22,11 +22,11 @@ from ..runtime.machine import residence
 from ..sharding.geometry import Box, box_shape, within
 from ..sharding.mapping import DeviceMapping
 from ..tensor.tensor import Tensor, public
-from .boxes import common
-from .checksums import BLOCK, DIGITS, checksum
 from .errors import CheckpointError
-from .head import HeadError, Kept, kept_in
-from .index import Index, SavedShard, SavedTensor
+from .files.boxes import common
+from .files.checksums import BLOCK, DIGITS, checksum
+from .files.head import HeadError, Kept, kept_in
+from .files.index import Index, SavedShard, SavedTensor
 from .memory import BUCKET, writable_bytes
 
 __all__ = ["Reader", "open_file", "read_at"]

@@ -16,9 +16,9 @@ from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import Box, box_shape, within
 from ..tensor.tensor import Tensor
-from .boxes import tiling_fault
 from .errors import CheckpointError
-from .index import Index, SavedShard, SavedTensor, dtype_named
+from .files.boxes import tiling_fault
+from .files.index import Index, SavedShard, SavedTensor, dtype_named
 from .loading import planned
 from .reading import Reader
 from .tree import Node, State, flattened

@@ -23,14 +23,14 @@ from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import box_shape
 from .background import Saving, finish_running
 from .errors import CheckpointError
-from .exchange import NOTES, Exchange, Notes, Together
-from .index import INDEX, Index, SavedFile, SavedShard, SavedTensor
-from .lock import FolderLock
+from .files.index import INDEX, Index, SavedFile, SavedShard, SavedTensor
+from .files.lock import FolderLock
+from .files.writing import WrittenFile, replace, sync_folder, write_file
+from .foreign.exchange import NOTES, Exchange, Notes, Together
+from .foreign.whole_files import save_file
 from .progress import Count, shown
 from .shares import Share, check_storable, identity, settled, shares
 from .tree import Node, State, flattened
-from .whole_files import save_file
-from .writing import WrittenFile, replace, sync_folder, write_file
 
 __all__ = ["save", "saved"]
 

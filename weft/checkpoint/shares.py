@@ -19,7 +19,7 @@ from ..sharding.geometry import Box, box_at, box_shape, holders
 from ..sharding.layout import Layout
 from ..tensor.tensor import Tensor
 from .errors import CheckpointError
-from .head import storable
+from .files.head import storable
 
 __all__ = ["Share", "check_storable", "identity", "settled", "shares"]
 

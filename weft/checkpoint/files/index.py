@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from ..sharding.geometry import Box, box_shape
+from ...sharding.geometry import Box, box_shape
+from ..errors import CheckpointError
+from ..tree import Node, structure_fault
 from .boxes import tiling_fault
 from .checksums import DIGITS, block_count, checksum
-from .errors import CheckpointError
-from .tree import Node, structure_fault
 
 __all__ = ["INDEX", "Index", "SavedFile", "SavedShard", "SavedTensor", "check_file_name", "dtype_named", "read_json"]
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import final
 
-from .errors import CheckpointError
+from ..errors import CheckpointError
 
 if sys.platform != "win32":
     import fcntl

@@ -12,10 +12,10 @@ from types import TracebackType
 
 import torch
 
+from ..memory import host_parts, readable_bytes
 from .checksums import BlockChecksums, checksum
 from .head import head_bytes
 from .index import SavedFile
-from .memory import host_parts, readable_bytes
 
 __all__ = ["WrittenFile", "replace", "sync_folder", "write_file", "write_whole"]
 

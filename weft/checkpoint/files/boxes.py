@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
-from ..sharding.geometry import Box, box_shape
+from ...sharding.geometry import Box, box_shape
 
 __all__ = ["common", "tiling_fault"]
 

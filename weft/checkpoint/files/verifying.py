@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import CheckpointError
+from ..errors import CheckpointError
+from ..progress import shown
+from ..reading import Reader
 from .index import SavedShard, SavedTensor
 from .opening import index_at
-from .progress import shown
-from .reading import Reader
 
 __all__ = ["Verified", "verify"]
 

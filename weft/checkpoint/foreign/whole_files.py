@@ -18,15 +18,15 @@ from typing import cast
 
 import torch
 
-from ..runtime.processes import world
-from ..runtime.processes.agreement.values import gathered
-from ..sharding.geometry import Box
-from .errors import CheckpointError
-from .head import Kept, head_bytes
-from .memory import host_parts, readable_bytes
-from .shares import Share, identity, shares
-from .tree import State
-from .writing import replace, sync_folder
+from ...runtime.processes import world
+from ...runtime.processes.agreement.values import gathered
+from ...sharding.geometry import Box
+from ..errors import CheckpointError
+from ..files.head import Kept, head_bytes
+from ..files.writing import replace, sync_folder
+from ..memory import host_parts, readable_bytes
+from ..shares import Share, identity, shares
+from ..tree import State
 
 __all__ = ["save_file", "save_files"]
 

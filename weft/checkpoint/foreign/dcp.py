@@ -17,11 +17,11 @@ from typing import IO, cast
 
 import torch
 
-from ..sharding.geometry import Box
-from .boxes import tiling_fault
-from .errors import CheckpointError
-from .index import Index, SavedFile, SavedShard, SavedTensor, check_file_name
-from .tree import Node
+from ...sharding.geometry import Box
+from ..errors import CheckpointError
+from ..files.boxes import tiling_fault
+from ..files.index import Index, SavedFile, SavedShard, SavedTensor, check_file_name
+from ..tree import Node
 
 __all__ = ["METADATA", "dcp_index"]
 

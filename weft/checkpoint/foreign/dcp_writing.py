@@ -12,15 +12,15 @@ from typing import IO, cast
 
 import torch
 
-from ..runtime.processes import world
-from ..runtime.processes.agreement.values import gathered
-from ..sharding.geometry import box_shape
-from .background import finish_running
+from ...runtime.processes import world
+from ...runtime.processes.agreement.values import gathered
+from ...sharding.geometry import box_shape
+from ..background import finish_running
+from ..errors import CheckpointError
+from ..files.writing import replace, sync_folder
+from ..shares import Share, identity, settled, shares
+from ..tree import State, Stateful
 from .dcp import METADATA
-from .errors import CheckpointError
-from .shares import Share, identity, settled, shares
-from .tree import State, Stateful
-from .writing import replace, sync_folder
 
 __all__ = ["save_dcp"]
 

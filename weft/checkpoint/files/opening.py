@@ -7,12 +7,12 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from .dcp import METADATA, dcp_index
-from .errors import CheckpointError
+from ..errors import CheckpointError
+from ..foreign.dcp import METADATA, dcp_index
+from ..reading import open_file, read_at
+from ..tree import flat_dict
 from .head import HeadError, Kept, head_length, kept_in
 from .index import INDEX, Index, SavedFile, SavedShard, SavedTensor, check_file_name, read_json
-from .reading import open_file, read_at
-from .tree import flat_dict
 
 __all__ = ["index_at"]
 

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from ..runtime.processes import world
-from ..runtime.processes.agreement.values import gathered
-from .errors import CheckpointError
+from ...runtime.processes import world
+from ...runtime.processes.agreement.values import gathered
+from ..errors import CheckpointError
 
 __all__ = ["NOTES", "Exchange", "Notes", "Together"]
 

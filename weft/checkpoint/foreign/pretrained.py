@@ -9,15 +9,15 @@ from typing import TypeVar
 
 import torch
 
-from ..nn.patterns import Spec
-from ..nn.shard_module import shard_module
-from ..runtime.processes import world
-from ..sharding.mesh import DeviceMesh
-from .background import finish_running
-from .loading import load
-from .opening import index_at
-from .shares import check_storable, settled
-from .tree import flattened
+from ...nn.patterns import Spec
+from ...nn.shard_module import shard_module
+from ...runtime.processes import world
+from ...sharding.mesh import DeviceMesh
+from ..background import finish_running
+from ..files.opening import index_at
+from ..loading import load
+from ..shares import check_storable, settled
+from ..tree import flattened
 from .whole_files import save_files
 
 __all__ = ["from_pretrained", "save_pretrained"]

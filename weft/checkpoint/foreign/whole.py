@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..tensor.tensor import Tensor
-from .shares import settled
+from ...tensor.tensor import Tensor
+from ..shares import settled
 
 __all__ = ["full_state_dict"]
 

@@ -1,0 +1,1 @@
+"""Checkpoints of others: PyTorch DCP folders, models of Transformers, whole files."""

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, final
 import optree
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from weft.caches import cached
 from weft.graph.gradients.rows import Backward, Contribution, values_of
-from weft.graph.gradients.vjp import at_run_time, differentiable, pulled_back
+from weft.graph.gradients.vjp import at_run_time, differentiable, results_of
 from weft.graph.recording.device_ref import DeviceRef
 from weft.graph.recording.op import REBIND, Argument, Op
 from weft.graph.recording.sizes import folded
 from weft.graph.recording.traced import SAME, Expression, TracedFunction
 from weft.graph.recording.values import TensorValue
-from weft.runtime.machine import accelerator_count, torch_device
 from weft.sharding.dims import Dim, Shape
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ class _Like:
 
     dtype: torch.dtype
     shape: Shape
-    device: torch.device
 
 
 @final
@@ -81,7 +81,7 @@ def from_torch(back: Backward, wanted: Collection[fx.Node], sizes: Mapping[str, 
     floats = [value for value in values if differentiable(value.type)]
     args = tuple(map(_described, call.args))
     kwargs = tuple((key, _described(argument)) for key, argument in sorted(call.kwargs.items()))
-    results = tuple(_Like(kind.dtype, kind.shape, _home(kind.device)) for kind in call.types)
+    results = tuple(_Like(kind.dtype, kind.shape) for kind in call.types)
     question = _Question(
         call.op,
         args,
@@ -106,9 +106,9 @@ def _of_type(value: TensorValue, grad: TensorValue) -> TensorValue:
 
 def _described(argument: Argument) -> Argument:
     if isinstance(argument, TensorValue):
-        return _Like(argument.dtype, argument.shape, _home(argument.device))
-    if isinstance(argument, DeviceRef):
-        return _home(argument)
+        return _Like(argument.dtype, argument.shape)
+    if isinstance(argument, (DeviceRef, torch.device)):
+        return _HOST
     if isinstance(argument, (tuple, list)):
         return tuple(_described(item) for item in argument)
     return _Number(type(argument), argument) if isinstance(argument, (int, float, complex)) else argument
@@ -121,12 +121,6 @@ def _symbols(described: Argument) -> frozenset[str]:
     if isinstance(described, _Like):
         return described.shape.symbols
     return described.symbols if isinstance(described, Dim) else frozenset()
-
-
-def _home(device: DeviceRef) -> torch.device:
-    """Where torch traces for a device: there, or on the host where this machine does not have it."""
-    exists = device.is_cpu() or device.id < accelerator_count()
-    return torch_device(device.to_device()) if exists else torch.device("cpu")
 
 
 class _Fakes:
@@ -163,7 +157,7 @@ class _Fakes:
         return int(dim) if dim.is_static else folded(dim, self.sizes.__getitem__, lambda kernel, *sizes: kernel(*sizes))
 
     def tensor(self, like: _Like) -> torch.Tensor:
-        return torch.empty([self.size(dim) for dim in like.shape], dtype=like.dtype, device=like.device)
+        return torch.empty([self.size(dim) for dim in like.shape], dtype=like.dtype, device=_HOST)
 
     def filled(self, argument: Argument, tensors: Iterator[torch.Tensor]) -> Argument:
         """An argument as a kernel takes it, with the next tensor for each `_Like`."""
@@ -181,30 +175,44 @@ def _transpose(question: _Question) -> TracedFunction | None:
     """From the call's values, results and the gradients of these, the gradients that are wanted.
 
     `None` where only a run can know it: torch calculates with numbers that are no sizes, such as the root of one, or does
-    not keep to symbols.
+    not keep to symbols. The trace is made on the host and holds for every device.
     """
     fakes = _Fakes(question.sizes)
     leaves: list[Argument] = optree.tree_leaves((question.args, question.kwargs))  # type: ignore[arg-type]
     values = [leaf for leaf in leaves if isinstance(leaf, _Like)]
     grads = [like for like, given in zip(question.results, question.given, strict=True) if given]
 
-    def backward(_sizes: object, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        rest = iter(tensors[-len(grads) :])
-        cotangents = [next(rest) if has else None for has in question.given]
-        given = iter(tensors)
-        args = tuple(fakes.filled(argument, given) for argument in question.args)
-        kwargs = {key: fakes.filled(argument, given) for key, argument in question.kwargs}
-        results, pulled = pulled_back(question.op, args, kwargs, cotangents)
-        return (*results, *pulled)
+    def backward(*inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        tensors = inputs[len(fakes.sizes) :]
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_(differentiable(x)) for x in tensors[: len(values)]]
+            rest = iter(leaves)
+            args = [fakes.filled(argument, rest) for argument in question.args]
+            kwargs = {key: fakes.filled(argument, rest) for key, argument in question.kwargs}
+            results = results_of(question.op, args, kwargs)
+        floats = [leaf for leaf in leaves if leaf.requires_grad]
+        seeds = iter(tensors[-len(grads) :])
+        pairs = [(result, next(seeds)) for result, given in zip(results, question.given, strict=True) if given]
+        pulled: tuple[torch.Tensor | None, ...] = (None,) * len(floats)
+        if any(result.requires_grad for result, _ in pairs):
+            outputs, seeded = zip(*((result, seed) for result, seed in pairs if result.requires_grad), strict=True)
+            pulled = torch.autograd.grad(outputs, floats, seeded, allow_unused=True)
+        return (*(result.detach() for result in results), *pulled)
 
-    with fakes.mode:
-        tensors = [fakes.tensor(like) for like in (*values, *question.results, *grads)]
-        trace = make_fx(functionalize(backward, remove="mutations"), _allow_non_fake_inputs=True)
+    with fakes.mode, enable_python_dispatcher(), torch.inference_mode(False), torch._C._DisableAutocast():
         # The tracer follows sizes that it has seen as arguments.
-        traced = trace(tuple(fakes.sizes.values()), *tensors)
-    _keep_only_backward(traced.graph, len(values), question)
+        inputs = (*fakes.sizes.values(), *(fakes.tensor(like) for like in (*values, *question.results, *grads)))
+        traced = make_fx(backward, _allow_non_fake_inputs=True)(*inputs)
+        _keep_only_backward(traced.graph, len(values), question)
+        if any(map(_writes, traced.graph.nodes)):
+            traced.recompile()
+            traced = make_fx(functionalize(traced, remove="mutations"), _allow_non_fake_inputs=True)(*inputs)
     numbers = any(isinstance(node.meta.get("val"), torch.SymFloat) for node in traced.graph.nodes)
     return None if numbers or fakes.replaced else TracedFunction(traced, fakes.names)
+
+
+def _writes(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def _keep_only_backward(traced: fx.Graph, values: int, question: _Question) -> None:
@@ -229,8 +237,10 @@ def _keep_only_backward(traced: fx.Graph, values: int, question: _Question) -> N
             for grad, wanted in zip(flat[count:], question.wanted, strict=True)
         ],
     )
-    traced.eliminate_dead_code()
+    traced.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
 
+
+_HOST = torch.device("cpu")
 
 _ZEROS = frozenset({torch.ops.aten.zeros_like.default, torch.ops.aten.new_zeros.default})
 """What takes only sizes from its argument."""

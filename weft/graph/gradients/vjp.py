@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-import optree
 import torch
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from weft.graph.gradients.rows import Backward, Contribution, values_of
-from weft.graph.recording.op import Argument, Kernel, Op
+from weft.graph.recording.op import Argument, Op
 from weft.graph.recording.types import TensorType
 
-__all__ = ["at_run_time", "differentiable", "pulled_back"]
+__all__ = ["at_run_time", "differentiable", "pulled_back", "results_of"]
 
 Tensors: TypeAlias = tuple[torch.Tensor, ...]
 
@@ -28,49 +28,42 @@ def differentiable(kind: TensorType | torch.Tensor) -> bool:
     return kind.dtype.is_floating_point or kind.dtype.is_complex
 
 
-def pulled_back(
-    op: Op, args: tuple[Argument, ...], kwargs: Mapping[str, Argument], grads: Sequence[torch.Tensor | None]
-) -> tuple[Tensors, Tensors]:
-    """An op's results, and what the gradients of some of them say about each float among its arguments.
-
-    >>> pulled_back(Op("mul", torch.mul), (torch.tensor(2.0), torch.tensor(3.0)), {}, [torch.tensor(1.0)])
-    ((tensor(6.),), (tensor(3.), tensor(2.)))
-    """
-    kernel = _differentiated(op)
-    leaves: list[Argument]
-    leaves, tree = optree.tree_flatten((args, dict(kwargs)))  # type: ignore[arg-type]
-    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and differentiable(leaf)]
-
-    def forward(*floats: torch.Tensor) -> tuple[Tensors, Tensors]:
-        for i, x in zip(at, floats, strict=True):
-            leaves[i] = x
-        given, named = optree.tree_unflatten(tree, leaves)
-        result = kernel(*given, **named)  # type: ignore[misc, arg-type]  # the two that were taken apart above
-        several = result if isinstance(result, (tuple, list)) else (result,)
-        # What is no tensor, or was left out, still has its place among the results.
-        results = tuple(r if isinstance(r, torch.Tensor) else torch.empty(0, dtype=torch.uint8) for r in several)
-        return tuple(r for r, grad in zip(results, grads, strict=True) if grad is not None), results
-
-    _, transpose, results = torch.func.vjp(forward, *[leaves[i] for i in at], has_aux=True)  # type: ignore[misc]
-    return results, transpose(tuple(grad for grad in grads if grad is not None))
-
-
-def _differentiated(op: Op) -> Kernel:
-    """The kernel as torch can differentiate it.
+def results_of(op: Op, args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> Tensors:
+    """What an op gives, computed so that torch can differentiate it; empty where a result is no tensor.
 
     Of what its own backward functions take and give, such as the mean of a norm, torch treats some as constants. In
     their decompositions it does not.
     """
-    kernel = op.formula or op.kernel
-    if not isinstance(kernel, OpOverload) or (len(kernel._schema.returns) == 1 and "_backward" not in op.name):
-        return kernel
-    decomposition = decomposition_table.get(kernel, kernel)
+    kernel = op.kernel
+    result: object = NotImplemented
+    if isinstance(kernel, OpOverload) and (len(kernel._schema.returns) > 1 or "_backward" in op.name):
+        result = decomposition_table.get(kernel, kernel)(*args, **kwargs)
+    if result is NotImplemented:
+        result = kernel(*args, **kwargs)
+    several = result if isinstance(result, (tuple, list)) else (result,)
+    return tuple(r if isinstance(r, torch.Tensor) else torch.empty(0, dtype=torch.uint8) for r in several)
 
-    def decomposed(*args: Argument, **kwargs: Argument) -> object:
-        result = decomposition(*args, **kwargs)
-        return kernel(*args, **kwargs) if result is NotImplemented else result
 
-    return decomposed
+def pulled_back(
+    op: Op, args: tuple[Argument, ...], kwargs: Mapping[str, Argument], grads: Sequence[torch.Tensor | None]
+) -> Tensors:
+    """What the gradients of some of an op's results say about each float among its arguments.
+
+    >>> pulled_back(Op("mul", torch.mul), (torch.tensor(2.0), torch.tensor(3.0)), {}, [torch.tensor(1.0)])
+    (tensor(3.), tensor(2.))
+    """
+    # Torch's own trees, since torch's compiler can look through them.
+    leaves, tree = tree_flatten((args, dict(kwargs)))
+    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and differentiable(leaf)]
+
+    def forward(*floats: torch.Tensor) -> Tensors:
+        for i, x in zip(at, floats, strict=True):
+            leaves[i] = x
+        results = results_of(op, *tree_unflatten(leaves, tree))
+        return tuple(r for r, grad in zip(results, grads, strict=True) if grad is not None)
+
+    transpose = torch.func.vjp(forward, *[leaves[i] for i in at])[1]
+    return tuple(transpose(tuple(grad for grad in grads if grad is not None)))
 
 
 def at_run_time(back: Backward) -> Iterable[Contribution]:
@@ -80,7 +73,7 @@ def at_run_time(back: Backward) -> Iterable[Contribution]:
     def backward(
         args: tuple[Argument, ...], kwargs: tuple[tuple[str, Argument], ...], *grads: torch.Tensor | None
     ) -> Tensors:
-        return pulled_back(call.op, args, dict(kwargs), grads)[1]
+        return pulled_back(call.op, args, dict(kwargs), grads)
 
     backward.__name__ = backward.__qualname__ = f"{call.op.name}_backward"
     op = Op(backward.__name__, backward, pure=call.op.pure, opaque=True)

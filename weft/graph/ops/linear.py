@@ -12,20 +12,13 @@ from weft.graph.recording.types import TensorType
 from weft.graph.recording.values import TensorLike, TensorValue, operation
 from weft.sharding.dims import Shape
 
-
-def _rms_norm(x: torch.Tensor, _shape: tuple[int], weight: torch.Tensor | None, epsilon: float) -> torch.Tensor:
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
-    return (normed if weight is None else normed * weight).to(x.dtype)
-
-
 MATMUL = Op("matmul", torch.matmul)
 SOFTMAX = Op("softmax", torch.softmax)
 LOG_SOFTMAX = Op("log_softmax", torch.log_softmax)
 LAYER_NORM = Op("layer_norm", functional.layer_norm)
-# On GPUs torch's own cannot be traced backward in named sizes.
-RMS_NORM = Op("rms_norm", functional.rms_norm, formula=_rms_norm)
-ATTENTION = Op("attention", functional.scaled_dot_product_attention)
+RMS_NORM = Op("rms_norm", functional.rms_norm)
+# Which kernel computes it, and with which gradient, torch decides for a device, sizes and dtype, when it runs.
+ATTENTION = Op("attention", functional.scaled_dot_product_attention, opaque=True)
 
 
 @operation

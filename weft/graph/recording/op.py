@@ -73,8 +73,6 @@ class Op:
     """Whether the same arguments always give the same result."""
     opaque: bool = False
     """Whether torch is asked for the gradient when the graph runs, since a trace cannot tell it."""
-    formula: Kernel | None = None
-    """The kernel in simpler operations, where torch cannot differentiate it as it is."""
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"

@@ -128,8 +128,8 @@ def _recorded(
     if node.target in SAME:
         return _value(node.args[0], values)
     kinds = [TensorType(dtype, shape, device or place(at)) for dtype, shape, at in node.meta["results"]]
-    args = tuple(_argument(argument, values) for argument in node.args)
-    kwargs = {key: _argument(argument, values) for key, argument in node.kwargs.items()}
+    args = tuple(_argument(argument, values, device) for argument in node.args)
+    kwargs = {key: _argument(argument, values, device) for key, argument in node.kwargs.items()}
     results = graph.record(_op(node.target), args, kinds, kwargs=kwargs, many=node.meta["many"])
     return results if node.meta["many"] else results[0]
 
@@ -140,12 +140,12 @@ def _value(node: Argument, values: _Values) -> TensorValue:
     return value
 
 
-def _argument(argument: Argument, values: _Values) -> Argument:
+def _argument(argument: Argument, values: _Values, device: DeviceRef | None) -> Argument:
     if isinstance(argument, fx.Node):
         return _value(argument, values)
     if isinstance(argument, (tuple, list)):
-        return tuple(_argument(item, values) for item in argument)
-    return argument
+        return tuple(_argument(item, values, device) for item in argument)
+    return device or argument if isinstance(argument, torch.device) else argument
 
 
 def place(device: torch.device) -> DeviceRef:

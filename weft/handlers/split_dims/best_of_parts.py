@@ -12,11 +12,13 @@ from ...engine.handlers import handler
 from ...engine.memory import held_whole
 from ...engine.moves.movement import moved, note_steps
 from ...engine.moves.rearranging import resolved
+from ...engine.op_plan import layouts_for
 from ...engine.sharded import ShardedTensor, sharded, wrap, wrap_whole
-from ...planning import plan_layouts
+from ...engine.strategy import Moved, Strategy, cheapest, unconsidered
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.geometry import box_at
+from ...sharding.layout import Layout
 from .swap_split import set_aside, whole_rows
 
 aten = torch.ops.aten
@@ -30,10 +32,8 @@ Pick = Callable[[torch.Tensor], Best]
 def _topk(call: BoundCall) -> object:
     func, x, k, dim = call.func, sharded(call, "self"), call.integer("k"), call.dim("dim")
     order = call.flag("largest"), call.flag("sorted")
-    if _offers_least(x, dim, k):
-        best = _by_offers(x, dim, k, lambda value: func(value, k, dim, *order), str(func))
-        if best is not None:
-            return best
+    if _is_offered(x, dim, k, _rows(x, dim)):
+        return _by_offers(x, dim, k, lambda value: func(value, k, dim, *order), str(func))
     return run_by_rule(call.replaced(self=set_aside(x, [dim] if x.dim() else [], str(func))))
 
 
@@ -44,7 +44,7 @@ def _kthvalue(call: BoundCall) -> object:
     count = x.shape[dim] if x.dim() else 1
     largest = count - k + 1 < k
     offered = count - k + 1 if largest else k
-    if 1 <= k <= count and _offers_least(x, dim, offered):
+    if 1 <= k <= count and _is_offered(x, dim, offered, _rows(x, dim)):
 
         def place(value: torch.Tensor) -> Best:
             best: Best = func(value, value.shape[dim] - offered + 1 if largest else k, dim, True)
@@ -52,29 +52,46 @@ def _kthvalue(call: BoundCall) -> object:
 
         offer = partial(torch.topk, k=offered, dim=dim, largest=largest)
         best = _by_offers(x, dim, offered, place, str(func), offer)
-        if best is not None:
-            return best if call.flag("keepdim") else tuple(aten.squeeze.dim(y, dim) for y in best)
+        return best if call.flag("keepdim") else tuple(aten.squeeze.dim(y, dim) for y in best)
     return run_by_rule(call.replaced(self=set_aside(x, [dim] if x.dim() else [], str(func))))
 
 
-def _offers_least(x: ShardedTensor, dim: int, k: int) -> bool:
-    """Whether it takes fewer bytes to gather the best of each device than to bring whole rows to devices."""
+def _by_rule(call: BoundCall) -> Layout:
+    """The layout in which the rule takes the tensor."""
+    with unconsidered():
+        return layouts_for(call)[0].resolved
+
+
+def _rows(x: ShardedTensor, dim: int) -> Layout:
+    """The layout that brings whole rows to devices soonest."""
     layout = x._layout.resolved
-    if not x.dim() or not layout.splits[dim]:
+    with unconsidered():
+        return whole_rows(layout, tuple(x.shape), x.dtype.itemsize, (dim,))[0] if x.dim() else layout
+
+
+def _is_offered(x: ShardedTensor, dim: int, k: int, whole: Layout) -> bool:
+    """Whether each device is to offer its k best of a dim, which is cheaper than to bring `x` to where the dim is whole."""
+    layout = x._layout.resolved
+    if not x.dim() or not x.numel() or not layout.splits[dim] or not 1 <= k <= x.shape[dim] // layout.split_count(dim):
         return False
-    shape = tuple(k * layout.split_count(dim) if d == dim else size for d, size in enumerate(x.shape))
-    sizes = (x.dtype.itemsize, torch.int64.itemsize)
-    target = layout.with_split(dim, ())
-    offers = sum(plan_layouts(layout, target, shape, size).bytes_received.max for size in sizes)
-    return offers <= whole_rows(layout, tuple(x.shape), x.dtype.itemsize, (dim,))[1]
+    shape, target = _shape_of_offers(x, dim, k), layout.with_split(dim, ())
+    if shape[dim] >= x.shape[dim]:
+        return False
+    offers = tuple(Moved(layout, target, shape, dtype.itemsize) for dtype in (x.dtype, torch.int64))
+    rows = Moved(layout, whole, tuple(x.shape), x.dtype.itemsize)
+    return cheapest([Strategy("offer the best of each part", True, offers), Strategy("whole rows", False, (rows,))])
+
+
+def _shape_of_offers(x: ShardedTensor, dim: int, k: int) -> tuple[int, ...]:
+    return tuple(k * x._layout.split_count(dim) if d == dim else size for d, size in enumerate(x.shape))
 
 
 @handler(aten.max.dim, aten.min.dim, may_be_direct=True)
 def _extreme(call: BoundCall) -> object:
     func, x, dim = call.func, sharded(call, "self"), call.dim("dim")
-    best = _by_offers(x, dim, 1, lambda value: func(value, dim, True), str(func))
-    if best is None:
+    if not _is_offered(x, dim, 1, _by_rule(call)):
         return run_by_rule(call)
+    best = _by_offers(x, dim, 1, lambda value: func(value, dim, True), str(func))
     return best if call.flag("keepdim") else tuple(aten.squeeze.dim(each, dim) for each in best)
 
 
@@ -90,10 +107,10 @@ def _place_of_extreme(call: BoundCall) -> object:
         place = _place_in_all(extreme, x)
         return aten.reshape.default(place, [1] * x.dim()) if keepdim else place
     dim = call.dim("dim")
-    best = _by_offers(x, dim, 1, lambda value: extreme(value, dim, True), str(call))
-    if best is None:
+    if not _is_offered(x, dim, 1, _by_rule(call)):
         return run_by_rule(call)
-    return best[1] if keepdim else aten.squeeze.dim(best[1], dim)
+    _, places = _by_offers(x, dim, 1, lambda value: extreme(value, dim, True), str(call))
+    return places if keepdim else aten.squeeze.dim(places, dim)
 
 
 def _place_in_all(extreme: Op, x: torch.Tensor) -> torch.Tensor:
@@ -105,20 +122,11 @@ def _place_in_all(extreme: Op, x: torch.Tensor) -> torch.Tensor:
     return row * x.shape[-1] + aten.take.default(places, row)  # type: ignore[no-any-return]
 
 
-def _by_offers(x: ShardedTensor, dim: int, k: int, pick: Pick, op: str, offer: Pick | None = None) -> Best | None:
-    """The best of a split dim from what each device offers, or None where gathering moves no more than that.
-
-    `offer` gives the k best of a part, where `pick` gives less.
-    """
-    layout = x._layout.resolved
-    if not x.dim() or not x.numel() or not layout.splits[dim] or k < 1:
-        return None
-    offers = k * layout.split_count(dim)
-    if k > x.shape[dim] // layout.split_count(dim) or offers >= x.shape[dim]:
-        return None
+def _by_offers(x: ShardedTensor, dim: int, k: int, pick: Pick, op: str, offer: Pick | None = None) -> Best:
+    """The best of a split dim from what each device offers; `offer` gives the k best of a part, where `pick` gives less."""
     x = resolved(x, op)
+    layout, shape = x._layout, _shape_of_offers(x, dim, k)
     target = layout.with_split(dim, ())
-    shape = tuple(offers if d == dim else size for d, size in enumerate(x.shape))
     whole = held_whole(x)
     if whole is not None:
         for dtype in (x.dtype, torch.int64):

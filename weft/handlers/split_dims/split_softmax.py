@@ -13,7 +13,7 @@ from ...engine.index_bounds import check_index
 from ...engine.memory import held_whole
 from ...engine.moves.movement import from_plain, note_move, note_steps
 from ...engine.sharded import ShardedTensor, as_sharded, sharded, wrap_whole
-from ...planning import move_cost
+from ...engine.strategy import Moved, Strategy, cheapest
 from ...rules.bounds import Bound
 from ...rules.call import BoundCall
 from ...sharding.layout import Layout
@@ -42,8 +42,9 @@ def stays_split(x: torch.Tensor, dim: int) -> bool:
     ):
         return False
     layout, shape = _statistic(x, dim)
-    small = move_cost(layout, layout.resolved, shape, x.dtype.itemsize)
-    return 2 * small < move_cost(x._layout, x._layout.with_split(dim, ()), tuple(x.shape), x.dtype.itemsize)
+    gathered = Moved(x._layout, x._layout.with_split(dim, ()), tuple(x.shape), x.dtype.itemsize)
+    reduced = Moved(layout, layout.resolved, shape, x.dtype.itemsize, times=2)
+    return cheapest([Strategy("gather the dim", False, (gathered,)), Strategy("reduce along it", True, (reduced,))])
 
 
 def _note(x: ShardedTensor, dim: int, count: int, op: str) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from ...planning import plan_layouts
-from ...planning.rearrangement import Part, Rearrangement, Run, Side, rearranged_bytes
+from ...engine.strategy import Exchanged, Moved, Strategy, cheapest
+from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...rules.ops.views import common_cuts, reshape_groups
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
@@ -107,14 +107,17 @@ def is_free_merge(mesh: DeviceMesh, part: Sequence[int], splits: Sequence[Axes])
     return not any(splits[1:]) and part[0] % count == 0
 
 
-def find_way(layout: Layout, old: Shape, new: Shape, itemsize: int, need: Layout) -> Way | None:
-    """The way of a reshape, or None where bringing the tensor to the layout `need` moves no more."""
+def find_way(layout: Layout, old: Shape, new: Shape, itemsize: int, need: Layout, *, is_merge: bool) -> Way | None:
+    """The way of a reshape, or None where bringing the tensor to the layout `need` is cheaper.
+
+    `is_merge`: dims are only merged, so that elements stay where they are until something needs them exchanged.
+    """
     crossings = []
     start = 0
     for first, second in reshape_groups(old, new):
         splits = layout.splits[start : start + len(first)]
         start += len(first)
-        crossing = _crossing(layout.mesh, tuple(first), tuple(second), splits)
+        crossing = _crossing(layout.mesh, tuple(first), tuple(second), splits, itemsize)
         if crossing is None:
             return None
         crossings.append(crossing)
@@ -123,11 +126,12 @@ def find_way(layout: Layout, old: Shape, new: Shape, itemsize: int, need: Layout
     plan = _plan(layout, crossings)
     if plan is None:
         return None
-    moves = plan_layouts(layout, before, old, itemsize).bytes_received.max
-    exchanged = rearranged_bytes(plan, itemsize).max
-    if moves + exchanged > plan_layouts(layout, need, old, itemsize).bytes_received.max:
-        return None
-    return Way(before, after, plan)
+    exchange = Moved(layout, before, old, itemsize), Exchanged(plan, itemsize)
+    ways: list[Strategy[Way | None]] = [
+        Strategy(f"exchange stretches, {after}", Way(before, after, plan), () if is_merge else exchange),
+        Strategy(f"bring it to {need}", None, (Moved(layout, need, old, itemsize),)),
+    ]
+    return cheapest(ways)
 
 
 def _plan(layout: Layout, crossings: Sequence[_Crossing]) -> Rearrangement | None:
@@ -145,7 +149,9 @@ def _plan(layout: Layout, crossings: Sequence[_Crossing]) -> Rearrangement | Non
     return Rearrangement((sides[0],), sides[1], tuple(parts))
 
 
-def _crossing(mesh: DeviceMesh, first: Shape, second: Shape, splits: tuple[Axes, ...]) -> _Crossing | None:
+def _crossing(
+    mesh: DeviceMesh, first: Shape, second: Shape, splits: tuple[Axes, ...], itemsize: int
+) -> _Crossing | None:
     """How one run of dims crosses; None where no dim of the new run can be split so often."""
     axes = sum(splits, ())
     whole = math.prod(first)
@@ -161,21 +167,14 @@ def _crossing(mesh: DeviceMesh, first: Shape, second: Shape, splits: tuple[Axes,
     # Several split dims, and dims without extent, first become one: the first that has any.
     at = split[0] if len(split) == 1 and first[split[0]] > 1 else next(d for d, n in enumerate(first) if n > 1)
     count = math.prod(mesh.axis_size(axis) for axis in axes)
-    candidates = [d for d, size in enumerate(second) if size >= count]
-    ways = [_between(first, at, second, d, axes) for d in candidates]
-    if not ways:
-        return None
-    return min(ways, key=lambda way: _price(mesh, way, count))
-
-
-def _price(mesh: DeviceMesh, way: _Crossing, count: int) -> tuple[float, bool, float]:
-    """What the busiest device receives; for the same, even splits first, then what all receive."""
-    plan = _plan(Layout(mesh, ()), [way])
-    if plan is None:
-        return math.inf, True, math.inf
-    received = rearranged_bytes(plan, 1)
-    uneven = any(dim.axes and dim.size // dim.unit % count for dim in way.targets)
-    return received.max, uneven, received.total
+    # Of equal ways an even one is taken.
+    ways = []
+    for dim in sorted((d for d, size in enumerate(second) if size >= count), key=lambda d: second[d] % count > 0):
+        way = _between(first, at, second, dim, axes)
+        plan = _plan(Layout(mesh, ()), [way])
+        if plan is not None:
+            ways.append(Strategy(f"split dim {dim} of {second}", way, (Exchanged(plan, itemsize),)))
+    return cheapest(ways) if ways else None
 
 
 def _between(first: Shape, at: int, second: Shape, to: int, axes: Axes) -> _Crossing:

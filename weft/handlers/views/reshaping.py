@@ -16,6 +16,7 @@ from ...engine.moves.movement import laid, note_move, note_return
 from ...engine.moves.rearranging import note_rearrangement
 from ...engine.op_plan import decided, layouts_for
 from ...engine.sharded import ShardedTensor, as_sharded, sharded, stand_of
+from ...engine.strategy import is_considered, unconsidered
 from ...engine.views.copy_views import Told
 from ...engine.views.folded import fold
 from ...engine.views.view import View
@@ -55,7 +56,7 @@ def _reshape(call: BoundCall) -> object:
     if func is aten.view.default:
         # What no strides can say, torch refuses here; elements that are exchanged would take any shape.
         torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(shape)
-    base = _merged_next(func, x, shape)
+    base = None if x.is_inference() else _merged_next(func, x, shape)
     if base is not None:
         groups = merged_from(tuple(base.shape), shape)
         assert groups is not None
@@ -68,9 +69,7 @@ def _merged_next(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> ShardedT
 
     (8, 4@dp, 16@tp) as (8, 4@dp, 4@tp, 4), of which (8, 16, 4) is merged.
     """
-    if x.is_inference() or 0 in shape:
-        return None
-    if any(splits for splits, size in zip(x._layout.splits, x.shape, strict=True) if size == 1):
+    if 0 in shape or any(splits for splits, size in zip(x._layout.splits, x.shape, strict=True) if size == 1):
         return None
     parts = cut_alike(tuple(x.shape), shape)
     if parts is None:
@@ -130,17 +129,20 @@ def _full_shape(x: ShardedTensor, size: list[int]) -> tuple[int, ...]:
 def _way_of(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
     """The exchange that a reshape takes, now or before."""
     key = (x._layout, x.shape, shape, x.dtype)
-    if key not in _ways:
-        _ways[key] = _way(func, x, shape)
-    return _ways[key]
+    if key in _ways and not is_considered():
+        return _ways[key]
+    way = _ways[key] = _way(func, x, shape)
+    return way
 
 
 def _way(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
     """The exchange, or None where the rule moves nothing, or no more."""
-    need = layouts_for(BoundCall(func, (x, list(shape))))[0]
+    with unconsidered():
+        need = layouts_for(BoundCall(func, (x, list(shape))))[0]
     if need is x._layout or not x.numel():
         return None
-    return find_way(x._layout, tuple(x.shape), shape, x.dtype.itemsize, need)
+    is_merge = _merged_next(func, x, shape) is not None
+    return find_way(x._layout, tuple(x.shape), shape, x.dtype.itemsize, need, is_merge=is_merge)
 
 
 def _exchanged(x: ShardedTensor, shape: tuple[int, ...], way: Way) -> ShardedTensor:

@@ -11,8 +11,9 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 
 from tests.graph.cases import CASES, Case, floats
 from tests.graph.running import as_list, graph_of, named, type_of, weighted, weighted_value
+from weft import CPU
 from weft import graph as wg
-from weft.graph import Graph, TensorType, ops
+from weft.graph import BufferType, Graph, TensorType, ops
 from weft.graph.gradients.example_sizes import example_sizes
 from weft.graph.gradients.rows import ROWS
 from weft.graph.gradients.traced import _transpose
@@ -242,3 +243,18 @@ def test_what_is_around_does_not_change_gradients(name: str) -> None:
         graph = recorded()
     assert str(graph) == str(plain)
     assert torch.equal(wg.compile(graph)(data), wg.compile(plain)(data))
+
+
+def test_what_is_read_of_a_buffer_has_a_gradient() -> None:
+    kinds = {"w": BufferType("float32", [3], CPU(0)), "x": TensorType("float32", ["n", 3], CPU(0))}
+    with Graph("step", input_types=kinds) as graph:
+        memory, x = graph.inputs
+        w = memory[...]
+        (slope,) = wg.grad(graph, wrt=w, of=ops.mean(ops.square(x @ w - 1.0)))
+        memory[...] = w - slope * 0.5
+        graph.output(slope)
+    held, data = torch.zeros(3), torch.randn(8, 3)
+    leaf = torch.zeros(3, requires_grad=True)
+    (expected,) = torch.autograd.grad((data @ leaf - 1.0).square().mean(), leaf)
+    torch.testing.assert_close(wg.compile(graph)(held, data), expected)
+    torch.testing.assert_close(held, -expected * 0.5)

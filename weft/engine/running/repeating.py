@@ -158,7 +158,7 @@ def _on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | None:
 def _views_of_whole(apply: Callable[[Args, Kwargs], Any], result: object) -> Repeat | None:
     several = isinstance(result, (list, tuple))
     values = cast("Sequence[ShardedTensor]", result if several else (result,))
-    if any(x._form.is_special for x in values):
+    if not values or any(x._form.is_special for x in values):
         return None
     forms = [x._form for x in values]
     form, gather = forms[0], type(result)
@@ -309,6 +309,8 @@ def _views_of_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | 
     values = cast("Sequence[ShardedTensor]", result if several else (result,))
     x = call.args[0]
     if rule.local is not None or any(y._form.is_special for y in values) or not isinstance(x, ShardedTensor):
+        return None
+    if not values:
         return None
     runs = _runs(call, plan, schedule)
     if runs is None or not schedule.places:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from torch import fx
 
 from weft.graph.gradients.example_sizes import example_sizes
-from weft.graph.gradients.rows import ROWS, Backward, Contribution
+from weft.graph.gradients.rows import ROWS, Backward, Contribution, values_of
 from weft.graph.gradients.traced import from_torch
 from weft.graph.gradients.vjp import at_run_time, differentiable
 from weft.graph.ops.creation import ones, zeros
@@ -116,6 +116,8 @@ class _Sweep:
     def _contributions(self, back: Backward) -> Iterable[Contribution]:
         """By the row of a movement; of anything else by torch, traced, or asked at run time where it cannot be."""
         op = back.call.op
+        if not values_of(back.call):
+            return ()  # what is read of a buffer comes from nowhere that has a gradient
         if op.kind in CHAINED:
             return ROWS[op](back, *back.call.args)
         if op.opaque or self.sizes is None:

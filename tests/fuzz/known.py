@@ -18,6 +18,13 @@ KNOWN: dict[str, Program] = {
             "v3 = torch.histc(v2[1], 4, -2, 2)",
         ),
     ),
+    "a dim without elements could not be taken apart": Program(
+        {"x": 2}, ("v0 = fresh((1, 1, 0), 'float64', 577, 68)", "v1 = v0.unbind(2)")
+    ),
+    "ones like a folded tensor moved its elements, in one memory": Program(
+        {"x": 3},
+        ("v0 = fresh((4, 1, 2), 'float64', 979, 261)", "v1 = v0.view(-1)", "v2 = torch.ones_like(v1)"),
+    ),
     "a number could not be copied": Program(
         {"x": 2},
         ("v0 = fresh((3,), 'float64', 13, 766)", "v0.copy_(0.1)", "v2 = fresh((3,), 'int64', 13, 9)", "v2.copy_(2.5)"),

@@ -16,6 +16,7 @@ from ..engine.handlers import handler
 from ..engine.memory import held_whole
 from ..engine.moves.movement import from_plain
 from ..engine.sharded import ShardedTensor, sharded, wrap
+from ..engine.views.folded import is_unmade
 from ..rules.call import BoundCall, Kwargs
 from ..runtime.holding import holding
 from ..runtime.machine import residence, torch_device
@@ -110,7 +111,8 @@ def _wrapped(
 
 def _filled(call: BoundCall, x: ShardedTensor, layout: Layout) -> ShardedTensor:
     here, rest, kept = holding(layout), call.args[1:], _kept(call)
-    whole = held_whole(x) if layout.mesh == x.mesh else None
+    # Only the shape of a folded tensor is asked for: its elements stay where they are.
+    whole = held_whole(x) if layout.mesh == x.mesh and not is_unmade(x) else None
     if whole is not None:
         elsewhere = {} if _asked(call) is None else {"device": _device(call, x, here.devices[0])}
         return _wrapped(call, x, [call.func(whole, *rest, **kept, **elsewhere)], layout, x.shape, None)

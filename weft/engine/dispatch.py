@@ -43,9 +43,9 @@ def torch_dispatch(
         kwargs = {}
         if len(args) == 2:
             x, y = args
-            key = (func, x._form if type(x) is cls else token(x), y._form if type(y) is cls else token(y))
+            key = (id(func), x._form if type(x) is cls else token(x), y._form if type(y) is cls else token(y))
         else:
-            key = (func, *[x._form if type(x) is cls else token(x) for x in args])
+            key = (id(func), *[x._form if type(x) is cls else token(x) for x in args])
     try:
         repeat = _repeats.get(key)
     except TypeError:  # sizes that a compiler has not settled have no hash
@@ -90,6 +90,7 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
     elif key is not None:
         repeat = call.repeat or repeat_of(call, result)
         if repeat is not None:
+            plans.keep(call.func)
             _repeats[key] = repeat
     return result
 

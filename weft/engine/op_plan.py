@@ -71,6 +71,11 @@ class _Plans:
     def __init__(self) -> None:
         self.repeats = BoundedCache[Key, Repeat](1 << 16, cleared_by=forget_with_residences)
         self._decided = BoundedCache[Key, OpPlan](1 << 16, cleared_by=forget_with_residences)
+        self._ops: dict[int, Op] = {}
+
+    def keep(self, func: Op) -> None:
+        """Keeps an op alive whose calls are known by its number: as many as there are ops."""
+        self._ops[id(func)] = func
 
     def plan(self, key: Key, make: Callable[[], OpPlan]) -> OpPlan:
         """The plan of a call, now or before."""
@@ -90,7 +95,7 @@ plans = _Plans()
 def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
     """All that a plan depends on: not the values of tensors, nor of floats that are usual numbers."""
     final = ShardedTensor.final
-    key: list[object] = [func]
+    key: list[object] = [id(func)]  # torch takes its time to say the hash of an op
     for x in args:
         if type(x) is final:
             key.append(x._form)
@@ -136,6 +141,7 @@ def decided(call: BoundCall) -> OpPlan:
     """The plan of a call."""
     if is_considered():
         return _decide(call)
+    plans.keep(call.func)
     return plans.plan(key_of(call.func, call.args, call.kwargs), lambda: _decide(call))
 
 
@@ -146,6 +152,7 @@ def plan_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, 
         whole = memory_of(outputs[0]).runs_whole((*inputs, *outputs))
         return OpPlan(call.func, inputs, outputs, outputs[0].mesh, whole, rule, None)
 
+    plans.keep(call.func)
     return plans.plan((*key_of(call.func, call.args, call.kwargs), inputs, outputs), make)
 
 

@@ -51,7 +51,7 @@ def test_orders_of_any_layout(name: str) -> None:
 
 @pytest.mark.parametrize("separate", [False, True], ids=["unified", "separate"])
 def test_the_largest_of_a_split_dim_move_only_what_devices_offer(separate: bool) -> None:
-    x = torch.randn(3, 41, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+    x = torch.randn(3, 60041, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
     for layout in layouts(GRID, 2):
         with memory(separate):
             ours = laid(x, layout)
@@ -132,21 +132,23 @@ def test_rows_fewer_than_devices_are_ordered_too(shape: tuple[int, ...], separat
 
 @pytest.mark.parametrize("separate", [False, True], ids=["unified", "separate"])
 @pytest.mark.parametrize("k", [1, 2, 3, 6, 10, 20, 30, 39, 40, 41])
-def test_what_is_offered_or_whole_rows_whichever_is_less(k: int, separate: bool) -> None:
-    x = torch.randn(3, 41, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+@pytest.mark.parametrize("size", [41, 60041])
+def test_what_is_offered_or_whole_rows_whichever_is_sooner(size: int, k: int, separate: bool) -> None:
+    x = torch.randn(3, size, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
     x[1, 7] = torch.nan
     split, whole = Layout(GRID, [(), ("a", "b")]), Layout.replicated(GRID, 2)
-    rows = plan_layouts(split, Layout(GRID, [("a", "b"), ()]), (3, 41), 8).bytes_received.max
+    rows = plan_layouts(split, Layout(GRID, [("a", "b"), ()]), (3, size), 8)
 
-    def limit(offered: int) -> int:
-        offers = 2 * plan_layouts(split, whole, (3, 4 * offered), 8).bytes_received.max
-        return min(offers, rows) if offered <= 10 else rows
+    def expected(offered: int) -> int:
+        offers = plan_layouts(split, whole, (3, 4 * offered), 8)
+        is_offered = offered <= size // 4 and 2 * offers.estimated_time <= rows.estimated_time
+        return 2 * offers.bytes_received.max if is_offered else rows.bytes_received.max
 
     with memory(separate):
-        for function, offered in ((torch.topk, k), (torch.kthvalue, min(k, 42 - k))):
+        for function, offered in ((torch.topk, k), (torch.kthvalue, min(k, size + 1 - k))):
             with weft.comm_log() as log:
                 values, places = function(laid(x, split), k, 1)
             right = function(x, k, 1)
             torch.testing.assert_close(values.full_tensor(), right.values, equal_nan=True)
             assert torch.equal(places.full_tensor(), right.indices)
-            assert log.bytes_received == limit(offered)
+            assert log.bytes_received == expected(offered)

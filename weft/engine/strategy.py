@@ -5,19 +5,24 @@ Cost is one number everywhere: the seconds that movements take by the cost model
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import wraps
+from typing import Generic, ParamSpec, TypeVar
 
+from ..caches import cached
 from ..planning import move_cost, plan_layouts
 from ..planning.rearrangement import Rearrangement, rearranged_bytes, rearranged_cost
+from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
 
-__all__ = ["Considered", "Exchanged", "Moved", "Strategy", "cheapest", "considering"]
+__all__ = ["Considered", "Exchanged", "Moved", "Strategy", "cheapest", "considering", "decided_once"]
 
 W = TypeVar("W")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,17 @@ def consider(rows: Sequence[tuple[str, float, int]], chosen: int) -> None:
 def is_considered() -> bool:
     """Whether somebody looks on."""
     return _considered.get() is not None
+
+
+def decided_once(decide: Callable[P, R]) -> Callable[P, R]:
+    """A function that decides between strategies: each question is asked once, and anew where somebody looks on."""
+    remembering = cached(1 << 14, cleared_by=forget_with_residences)(decide)
+
+    @wraps(decide)
+    def decided(*args: P.args, **kwargs: P.kwargs) -> R:
+        return (decide if is_considered() else remembering)(*args, **kwargs)
+
+    return decided
 
 
 def cheapest(strategies: Sequence[Strategy[W]]) -> W:

@@ -84,7 +84,7 @@ class Memory(ABC):
     def rearrange(
         self,
         sources: Sequence[ShardedTensor],
-        plan: Rearrangement,
+        plan: Callable[[], Rearrangement],
         target: Layout,
         shape: tuple[int, ...],
         op: str,

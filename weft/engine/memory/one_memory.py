@@ -119,7 +119,7 @@ class OneMemory(Memory):
     def rearrange(
         self,
         sources: Sequence[ShardedTensor],
-        plan: Rearrangement,
+        plan: Callable[[], Rearrangement],
         target: Layout,
         shape: tuple[int, ...],
         op: str,

@@ -55,7 +55,7 @@ class Separate(Memory):
     def rearrange(
         self,
         sources: Sequence[ShardedTensor],
-        plan: Rearrangement,
+        plan: Callable[[], Rearrangement],
         target: Layout,
         shape: tuple[int, ...],
         op: str,
@@ -66,11 +66,12 @@ class Separate(Memory):
         is_view: bool = False,
     ) -> ShardedTensor:
         """Each device receives what it does not have."""
-        given = [_seen(x, side) for x, side in zip(sources, plan.sources, strict=True)]
+        exchange = plan()
+        given = [_seen(x, side) for x, side in zip(sources, exchange.sources, strict=True)]
         begun = None if into is None else tuple(piece.clone() for piece in into._value.pieces)
         dtype = sources[0].dtype
-        pieces = rearrange(given, plan, dtype, fill=fill, into=begun, op=op)
-        if plan.target.shape != shape:
+        pieces = rearrange(given, exchange, dtype, fill=fill, into=begun, op=op)
+        if exchange.target.shape != shape:
             there = holding(target)
             pieces = tuple(piece.view(there.piece_shape(k, shape)) for k, piece in enumerate(pieces))
         return wrap(pieces, target, shape, dtype=dtype)

@@ -12,6 +12,7 @@ from ...sharding.placements import ReduceOp
 from ...watch import comm_log, policy
 from ..memory import memory_of
 from ..sharded import ShardedTensor
+from ..views.copy_views import is_observed
 from .movement import from_plain, moved
 from .resolving import resolve
 
@@ -36,16 +37,21 @@ def rearranged(
     `whole` is the op on plain tensors, (into,) then sources: where values lie whole, it runs instead. All layouts are on one
     mesh and pending alike. `is_view`: there, what it gives is a view of the one source.
     """
-    sides = tuple(Side.of(x._layout, x.shape) for x in sources)
-    plan = Rearrangement(sides, Side.of(target, shape), tuple(parts), tuple(flips))
-    note_rearrangement(plan, sources[0].dtype.itemsize, op)
+    shape = tuple(shape)
+
+    def plan() -> Rearrangement:
+        sides = tuple(Side.of(x._layout, x.shape) for x in sources)
+        return Rearrangement(sides, Side.of(target, shape), tuple(parts), tuple(flips))
+
+    if is_observed():
+        note_rearrangement(plan(), sources[0].dtype.itemsize, op)
     memory = memory_of(target)
-    return memory.rearrange(sources, plan, target, tuple(shape), op, whole, fill=fill, into=into, is_view=is_view)
+    return memory.rearrange(sources, plan, target, shape, op, whole, fill=fill, into=into, is_view=is_view)
 
 
 def note_rearrangement(plan: Rearrangement, itemsize: int, op: str) -> None:
     """Logs and reports what a rearrangement moves."""
-    if not comm_log.is_logging() and not policy.watches():
+    if not is_observed():
         return
     received = rearranged_bytes(plan, itemsize)
     if not received.total:

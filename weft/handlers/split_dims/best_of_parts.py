@@ -14,7 +14,7 @@ from ...engine.moves.movement import moved, note_steps
 from ...engine.moves.rearranging import resolved
 from ...engine.op_plan import layouts_for
 from ...engine.sharded import ShardedTensor, sharded, wrap, wrap_whole
-from ...engine.strategy import Moved, Strategy, cheapest, unconsidered
+from ...engine.strategy import Moved, Strategy, cheapest, decided_once, unconsidered
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.geometry import box_at
@@ -66,7 +66,7 @@ def _rows(x: ShardedTensor, dim: int) -> Layout:
     """The layout that brings whole rows to devices soonest."""
     layout = x._layout.resolved
     with unconsidered():
-        return whole_rows(layout, tuple(x.shape), x.dtype.itemsize, (dim,))[0] if x.dim() else layout
+        return whole_rows(layout, tuple(x.shape), x.dtype.itemsize, (dim,)) if x.dim() else layout
 
 
 def _is_offered(x: ShardedTensor, dim: int, k: int, whole: Layout) -> bool:
@@ -74,11 +74,18 @@ def _is_offered(x: ShardedTensor, dim: int, k: int, whole: Layout) -> bool:
     layout = x._layout.resolved
     if not x.dim() or not x.numel() or not layout.splits[dim] or not 1 <= k <= x.shape[dim] // layout.split_count(dim):
         return False
-    shape, target = _shape_of_offers(x, dim, k), layout.with_split(dim, ())
-    if shape[dim] >= x.shape[dim]:
+    return _offers_first(layout, whole, tuple(x.shape), x.dtype.itemsize, dim, _shape_of_offers(x, dim, k))
+
+
+@decided_once
+def _offers_first(
+    layout: Layout, whole: Layout, shape: tuple[int, ...], itemsize: int, dim: int, offered: tuple[int, ...]
+) -> bool:
+    if offered[dim] >= shape[dim]:
         return False
-    offers = tuple(Moved(layout, target, shape, dtype.itemsize) for dtype in (x.dtype, torch.int64))
-    rows = Moved(layout, whole, tuple(x.shape), x.dtype.itemsize)
+    target = layout.with_split(dim, ())
+    offers = tuple(Moved(layout, target, offered, size) for size in (itemsize, torch.int64.itemsize))
+    rows = Moved(layout, whole, shape, itemsize)
     return cheapest([Strategy("offer the best of each part", True, offers), Strategy("whole rows", False, (rows,))])
 
 

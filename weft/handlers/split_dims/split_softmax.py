@@ -13,7 +13,7 @@ from ...engine.index_bounds import check_index
 from ...engine.memory import held_whole
 from ...engine.moves.movement import from_plain, note_move, note_steps
 from ...engine.sharded import ShardedTensor, as_sharded, sharded, wrap_whole
-from ...engine.strategy import Moved, Strategy, cheapest
+from ...engine.strategy import Moved, Strategy, cheapest, decided_once
 from ...rules.bounds import Bound
 from ...rules.call import BoundCall
 from ...sharding.layout import Layout
@@ -25,31 +25,30 @@ __all__ = ["nll_loss_of_split_classes", "nll_loss_of_split_classes_backward", "s
 aten = torch.ops.aten
 
 
-def _statistic(x: ShardedTensor, dim: int) -> tuple[Layout, tuple[int, ...]]:
+def _statistic(layout: Layout, shape: tuple[int, ...], dim: int) -> tuple[Layout, tuple[int, ...]]:
     """The layout and shape of a reduction along a split dim, before it is resolved."""
-    layout = x._layout.with_split(dim, ()).with_pending(dict.fromkeys(x._layout.splits[dim], ReduceOp.SUM))
-    return layout, (*x.shape[:dim], 1, *x.shape[dim + 1 :])
+    reduced = layout.with_split(dim, ()).with_pending(dict.fromkeys(layout.splits[dim], ReduceOp.SUM))
+    return reduced, (*shape[:dim], 1, *shape[dim + 1 :])
 
 
 def stays_split(x: torch.Tensor, dim: int) -> bool:
     """Whether a dim is split, and two small all-reduces are cheaper than gathering it."""
-    if (
-        not isinstance(x, ShardedTensor)
-        or not x.dim()
-        or x._layout.pending
-        or not x._layout.splits[dim]
-        or not x.numel()
-    ):
+    if not isinstance(x, ShardedTensor) or not x.dim() or x._layout.pending or not x._layout.splits[dim]:
         return False
-    layout, shape = _statistic(x, dim)
-    gathered = Moved(x._layout, x._layout.with_split(dim, ()), tuple(x.shape), x.dtype.itemsize)
-    reduced = Moved(layout, layout.resolved, shape, x.dtype.itemsize, times=2)
+    return x.numel() > 0 and _is_reduced(x._layout, tuple(x.shape), x.dtype.itemsize, dim)
+
+
+@decided_once
+def _is_reduced(layout: Layout, shape: tuple[int, ...], itemsize: int, dim: int) -> bool:
+    waiting, small = _statistic(layout, shape, dim)
+    gathered = Moved(layout, layout.with_split(dim, ()), shape, itemsize)
+    reduced = Moved(waiting, waiting.resolved, small, itemsize, times=2)
     return cheapest([Strategy("gather the dim", False, (gathered,)), Strategy("reduce along it", True, (reduced,))])
 
 
 def _note(x: ShardedTensor, dim: int, count: int, op: str) -> None:
     """Notes the reductions along a dim that one memory need not carry out."""
-    layout, shape = _statistic(x, dim)
+    layout, shape = _statistic(x._layout, tuple(x.shape), dim)
     for _ in range(count):
         note_steps(layout, layout.resolved, shape, x.dtype, op)
 

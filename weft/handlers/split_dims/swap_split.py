@@ -16,7 +16,7 @@ from ...engine.handlers import handler
 from ...engine.moves.movement import moved
 from ...engine.moves.rearranging import resolved
 from ...engine.sharded import ShardedTensor
-from ...engine.strategy import Moved, Strategy, cheapest
+from ...engine.strategy import Moved, Strategy, cheapest, decided_once
 from ...rules.call import BoundCall
 from ...sharding.layout import Layout
 
@@ -30,21 +30,20 @@ def with_whole(layout: Layout, dims: Sequence[int]) -> Layout:
     return reduce(lambda whole, dim: whole.with_split(dim, ()), dims, layout)
 
 
-def whole_rows(layout: Layout, shape: tuple[int, ...], itemsize: int, dims: tuple[int, ...]) -> tuple[Layout, int]:
-    """The layout with some dims whole that is reached soonest, and how many bytes a device receives for it.
+@decided_once
+def whole_rows(layout: Layout, shape: tuple[int, ...], itemsize: int, dims: tuple[int, ...]) -> Layout:
+    """The layout with some dims whole that is reached soonest.
 
     >>> from weft.sharding.mesh import make_mesh
     >>> columns = Layout(make_mesh({"x": 4}), ((), ("x",)))
-    >>> str(whole_rows(columns, (8, 8), 4, (1,))[0])
+    >>> str(whole_rows(columns, (8, 8), 4, (1,)))
     '(x, –)'
     """
     whole = with_whole(layout, dims)
     axes = [axis for dim in dims for axis in layout.splits[dim]]
     others = [d for d, size in enumerate(shape) if d not in dims and size > 1]
     ways = [whole, *(whole.with_split(d, (*whole.splits[d], *axes)) for d in others)]
-    moves = [Moved(layout, way, shape, itemsize) for way in ways]
-    best = cheapest([Strategy(f"whole rows, {move.target}", move, (move,)) for move in moves])
-    return best.target, best.bytes
+    return cheapest([Strategy(f"whole rows, {way}", way, (Moved(layout, way, shape, itemsize),)) for way in ways])
 
 
 def set_aside(x: torch.Tensor, dims: Sequence[int], op: str) -> torch.Tensor:
@@ -52,7 +51,7 @@ def set_aside(x: torch.Tensor, dims: Sequence[int], op: str) -> torch.Tensor:
     if not isinstance(x, ShardedTensor) or not x.numel() or not any(x._layout.splits[dim] for dim in dims):
         return x
     x = resolved(x, op)
-    layout, _ = whole_rows(x._layout, tuple(x.shape), x.dtype.itemsize, tuple(sorted(set(dims))))
+    layout = whole_rows(x._layout, tuple(x.shape), x.dtype.itemsize, tuple(sorted(set(dims))))
     return moved(x, layout, op, implicit=True)
 
 

@@ -150,7 +150,7 @@ def _exchanged(x: ShardedTensor, shape: tuple[int, ...], way: Way) -> ShardedTen
     note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
     memory = memory_of(way.after)
     return memory.rearrange(
-        [there], way.plan, way.after, shape, "reshape", lambda piece: piece.reshape(shape), is_view=True
+        [there], lambda: way.plan, way.after, shape, "reshape", lambda piece: piece.reshape(shape), is_view=True
     )
 
 

@@ -364,24 +364,28 @@ def _writing_pieces(call: BoundCall, plan: OpPlan) -> Repeat | None:
 
 def _by_totals(func: Op, total: TotalCall | None, waiting: tuple[int, ...], recipe: Repeat | None) -> Repeat:
     """A call with something pending; in one memory it runs once, where what is pending is known whole."""
+    is_view = total is not None and total.is_view
 
     def repeat(args: Args, kwargs: Kwargs) -> object:
-        values = [cast(ShardedTensor, args[at])._value for at in waiting]
-        if any(
-            value.turned is not None and is_expanded(cast(ShardedTensor, args[at]))
-            for at, value in zip(waiting, values, strict=True)
-        ):
-            return NOT_REPEATED  # the smaller one is resolved in its stead
-        if total is not None and total.is_view and any(value.resolved is not None for value in values):
-            return NOT_REPEATED  # a view of what has been resolved is resolved too
+        is_told = False
+        for at in waiting:
+            value = args[at]._value  # type: ignore[attr-defined]
+            if value.turned is not None:
+                is_told = True
+                if is_expanded(cast(ShardedTensor, args[at])):
+                    return NOT_REPEATED  # the smaller one is resolved in its stead
+            if value.resolved is not None:
+                is_told = True
+                if is_view:
+                    return NOT_REPEATED  # a view of what has been resolved is resolved too
         result = None if total is None else total.repeat(args, kwargs)
-        if result is not None and total is not None and total.is_view:
+        if result is not None and is_view:
             return noted(BoundCall(func, args, kwargs), result)
         if result is None:
             if recipe is None:
                 return NOT_REPEATED
             result = recipe(args, kwargs)
-        if any(value.resolved is not None or value.turned is not None for value in values):
+        if is_told:
             note_computed(BoundCall(func, args, kwargs), result)
         return result
 

@@ -107,3 +107,18 @@ def test_a_write_in_between_is_seen() -> None:
     assert [x.sum().item() for _ in range(2)] == [16, 16]
     x.mul_(3)
     assert x.sum().item() == 48
+
+
+def test_sizes_that_follow_from_numbers_are_those_of_the_call() -> None:
+    """A list of numbers beside one tensor is part of what a call is known by; beside a list of tensors it is not."""
+    x = torch.randn(1, 2, 4, 4)
+    ours = weft.shard(x, weft.make_mesh({"a": 2}), P(None, "a"))
+    with torch.inference_mode():
+        for factor in (2.0, 3.0, 2.0):
+            call = torch.ops.aten.upsample_nearest2d.vec
+            expected = call(x, None, [factor, factor])
+            torch.testing.assert_close(call(ours, None, [factor, factor]).full_tensor(), expected)
+    for numbers in ([2.0, 3.0], [0.5, 0.25]):
+        first, second = torch._foreach_mul([ours, ours], numbers)
+        torch.testing.assert_close(first.full_tensor(), x * numbers[0])
+        torch.testing.assert_close(second.full_tensor(), x * numbers[1])

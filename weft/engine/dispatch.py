@@ -36,16 +36,13 @@ def torch_dispatch(
     cls: type[ShardedTensor], func: Op, _types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
 ) -> object:
     """What torch calls for every op on sharded tensors."""
+    kwargs = kwargs or {}
     key: tuple[object, ...] | None
-    if kwargs:
-        key = key_of(func, args, kwargs)
+    if len(args) == 2 and not kwargs and type(args[0]) is cls:
+        x, y = args
+        key = (id(func), x._form, y._form if type(y) is cls else token(y))  # type: ignore[attr-defined]
     else:
-        kwargs = {}
-        if len(args) == 2:
-            x, y = args
-            key = (id(func), x._form if type(x) is cls else token(x), y._form if type(y) is cls else token(y))
-        else:
-            key = (id(func), *[x._form if type(x) is cls else token(x) for x in args])
+        key = key_of(func, args, kwargs)
     try:
         repeat = _repeats.get(key)
     except TypeError:  # sizes that a compiler has not settled have no hash

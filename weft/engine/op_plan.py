@@ -94,22 +94,26 @@ plans = _Plans()
 
 def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
     """All that a plan depends on: not the values of tensors, nor of floats that are usual numbers."""
-    final = ShardedTensor.final
     key: list[object] = [id(func)]  # torch takes its time to say the hash of an op
-    for x in args:
-        if type(x) is final:
-            key.append(x._form)
-        else:
-            key.append(token(x))
-    if kwargs:
-        for name, x in kwargs.items():
-            key += (name, token(x))
+    if args and type(args[0]) is list:
+        # Numbers beside a list of tensors are one for each of them, and others in every step of an optimizer.
+        key += [float if _are_floats(x) else token(x) for x in args]
+    else:
+        key += map(token, args)
+    for name, x in kwargs.items():
+        key += (name, token(x))
     return tuple(key)
+
+
+def _are_floats(x: object) -> bool:
+    return type(x) is list and bool(x) and all(type(number) is float for number in x)
 
 
 def token(x: object) -> object:
     """What a plan depends on of one argument."""
     kind = type(x)
+    if kind is ShardedTensor.final:
+        return x._form  # type: ignore[attr-defined]
     if kind is int or kind is bool:
         return (kind, x)
     if kind is float:
@@ -117,8 +121,6 @@ def token(x: object) -> object:
         return float if x and x - x == 0 else str(x)  # type: ignore[operator]
     if kind is list or kind is tuple:
         return _list_token(x)  # type: ignore[arg-type]
-    if isinstance(x, ShardedTensor):
-        return x._form
     if isinstance(x, torch.Tensor):
         strides = x.stride() if x.layout is torch.strided else x.layout
         return (x.shape, strides, x.dtype, x.device)
@@ -127,8 +129,8 @@ def token(x: object) -> object:
 
 def _list_token(values: list[object] | tuple[object, ...]) -> object:
     kind = type(values[0]) if values else int
-    if kind is int or kind is bool:
-        return tuple(values)
+    if kind is int or kind is bool or kind is float:
+        return (kind, *values)  # sizes may follow from them
     if kind is ShardedTensor.final:
         try:
             return tuple([x._form for x in values])  # type: ignore[attr-defined]

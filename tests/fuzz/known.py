@@ -151,4 +151,28 @@ KNOWN: dict[str, Program] = {
             "v3 = v2.T.angle()",
         ),
     ),
+    "what a list op writes back to a copied view was told twice, memories apart": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((1, 1), 'float64', 774, 615)",
+            "v1 = v0.diagonal(0)",
+            "torch._foreach_add_([v1, fresh((1,), 'float64', 226, 68).clone()], 1.5)",
+        ),
+    ),
+    "the spread of one element was infinite where its mean was rounded": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((1, 3), 'float64', 543, 833)",
+            "v1 = F.cosine_similarity(v0, v0 + 0.375, dim=-1)",
+            "v2 = torch.std(v1, (), correction=2)",
+        ),
+    ),
+    "a plain input next to split statistics was a failed assertion": Program(
+        {"c": 2},
+        (
+            "v0 = fresh((1,), 'float64', 581, 68)",
+            "v1 = torch.vander(v0, 3)",
+            "v2 = F.batch_norm(v1, fresh((3,), 'float64', 34, 68), fresh((3,), 'float64', 918, 68).abs() + 1)",
+        ),
+    ),
 }

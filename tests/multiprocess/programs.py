@@ -781,3 +781,23 @@ def files(devices: Sequence[Device]) -> Iterator[Yielded]:
         yield f"{spec} loaded", model.matrix.weight.data
     weft.checkpoint.save({}, folder / "done")  # nobody goes on before all have read
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@program
+def refusals_of_elements_that_some_hold(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """What no kernel takes is refused by every process, those included that hold none of it."""
+    mesh = line_of(devices)
+    few = weft.shard(numbers(1, 2, dtype=torch.bool), mesh, P(mesh.axis_names[0]))
+    square = weft.shard(numbers(2, 2, dtype=torch.bool), mesh, P())
+    calls: dict[str, Callable[[], object]] = {
+        "product": lambda: few @ square,
+        "product into another": lambda: torch.matmul(few, square, out=torch.zeros_like(few)),
+        "activation": lambda: torch.nn.functional.gelu(few.long()),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except NotImplementedError as error:
+            yield name, str(error)
+        else:
+            yield name, "accepted"

@@ -24,6 +24,7 @@ from .total import note_write
 from .views.conjugation import keep_marks
 from .views.copy_views import refresh, shows_another, tell_writes, write_through
 from .views.folded import folded_ops
+from .writes.turned import refuse_turned
 from .writes.writing import store, write_out, written_tensors
 from .wrong_calls import STUMBLES, let_torch_say
 
@@ -117,6 +118,7 @@ def _run(call: BoundCall) -> object:
     func, args = call.func, call.args
     kind = kind_of(func)
     if kind.written or kind.outs:
+        refuse_turned(written_tensors(call), str(func))
         note_write()
     if kind.is_pure and any(isinstance(x, ShardedTensor) and x._layout.pending for x in args):
         positions = _resolved_first(call)

@@ -21,6 +21,7 @@ from .op_plan import OpPlan, decided, plan_in
 from .running.on_pieces import run_everywhere, run_replicated, run_whole, schedule_for
 from .running.on_totals import total_call
 from .running.once import run_once
+from .running.refusals import refuse_as_others
 from .sharded import ShardedTensor
 from .total import known_total, own_pieces, part_pieces
 from .views.copy_views import forget_resolved, remember_resolved
@@ -96,6 +97,7 @@ def _run(call: BoundCall, laid: Sequence[torch.Tensor], plan: OpPlan) -> object:
         return run_replicated(call, there, plan.mesh)
     if plan.schedule is None:
         schedule = schedule_for(call, plan.inputs, plan.outputs, plan.mesh)
+        refuse_as_others(call, plan.inputs, schedule, plan.rule)
         plan.total = total_call(call, plan.inputs, schedule, plan.rule)
         plan.schedule = schedule
     if plan.total is not None:

@@ -22,7 +22,8 @@ from ..engine.running.repeating import tensor_of
 from ..engine.sharded import ShardedTensor, wrap
 from ..engine.strides.result_strides import Strided
 from ..engine.total import note_write, own_pieces
-from ..engine.views.copy_views import is_copy, note_unseen_write, refresh
+from ..engine.views.copy_views import is_copy, note_unseen_write, refresh, told_before
+from ..engine.writes.overlapping import shown_memory
 from ..engine.writes.writing import store
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..runtime.holding import holding
@@ -88,8 +89,11 @@ def _elementwise(call: BoundCall) -> object:
     written = kind_of(func).written
     changing = [x for j, i in enumerate(lists) if i in written for x in columns[j]]
     if places > 1 and (any(map(_is_written_elsewhere, changing)) or _race(changing)):
-        _one_by_one(func, args, kwargs, places)
-        refresh(changing)
+        with told_before():
+            _one_by_one(func, args, kwargs, places)
+        own = [x for x in changing if isinstance(x, ShardedTensor)]
+        if len(set(map(shown_memory, own))) < len(own):
+            refresh(changing)
         return args[0] if func._schema.returns else None
     entries = [
         _entry([column[k] if column else None for column in columns], bool(written), str(func)) for k in range(places)

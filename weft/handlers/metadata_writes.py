@@ -7,13 +7,15 @@ import math
 import torch
 
 from ..engine.handlers import handler
-from ..engine.moves.movement import moved
+from ..engine.moves.movement import from_plain, moved
 from ..engine.sharded import ShardedTensor, as_it_is, sharded
 from ..engine.views.conjugation import mark
 from ..engine.writes.becoming import become
+from ..engine.writes.turned import note_turned
 from ..engine.writes.writing import store
 from ..rules.call import BoundCall
 from ..runtime.strides import dense_strides, order_of
+from ..sharding.layout import Layout
 
 aten = torch.ops.aten
 
@@ -32,6 +34,7 @@ _VIEWED = {
 @handler(*_VIEWED)
 def _view_in_place(call: BoundCall) -> object:
     x = sharded(call, "self")
+    note_turned(x, call.func._schema.name.removeprefix("aten::"))
     conjugate, negative = x.is_conj(), x.is_neg()
     # The view is one of what the tensor was, which goes on without it.
     become(x, _VIEWED[call.func](as_it_is(x), *call.args[1:], **call.kwargs))
@@ -58,6 +61,19 @@ def _set(call: BoundCall) -> object:
         raise TypeError(f"set_ cannot give the memory of {kinds}: use x.copy_(source), or weft.shard the source first")
     become(x, source)
     return x
+
+
+@handler(aten.set_.default)
+def _set_to_nothing(call: BoundCall) -> object:
+    x = sharded(call, "self")
+    become(x, from_plain(torch.empty(0, dtype=x.dtype, device=x.device), Layout.replicated(x.mesh, 1)))
+    return x
+
+
+@handler(aten.resize_as_.default)
+def _resize_as(call: BoundCall) -> object:
+    aten.resize_.default(call.tensor("self"), list(call.tensor("the_template").shape))
+    return call.tensor("self")
 
 
 @handler(aten.resize_.default)

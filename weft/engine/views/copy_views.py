@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import count
 
@@ -43,6 +44,7 @@ __all__ = [
     "repeats",
     "shows_another",
     "tell_writes",
+    "told_before",
     "write_through",
 ]
 
@@ -76,6 +78,9 @@ class _Copies:
     """Taking the next is one step for all threads, which adding 1 is not."""
     unseen_write = 0
     pending_write = 0
+
+
+_is_told: ContextVar[bool] = ContextVar("_is_told", default=False)
 
 
 def shows_another(x: torch.Tensor) -> bool:
@@ -138,12 +143,22 @@ def is_observed() -> bool:
 
 def tell_writes(tensors: Iterable[ShardedTensor]) -> None:
     """Before a write: logs and reports what writing back to what they show will move."""
-    for x in tensors if is_observed() else ():
+    for x in tensors if is_observed() and not _is_told.get() else ():
         at = x
         while (shown := at._value.shown) is not None and (base := _base(at, shown)) is not None:
             if shown.told is not None:
                 shown.told.write(base, at)
             at = base
+
+
+@contextmanager
+def told_before() -> Iterator[None]:
+    """Inside, what writing back will move has been told already: for ops that run as several."""
+    token = _is_told.set(True)
+    try:
+        yield
+    finally:
+        _is_told.reset(token)
 
 
 def remember_alias(view: ShardedTensor, base: ShardedTensor) -> ShardedTensor:

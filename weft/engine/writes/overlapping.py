@@ -9,7 +9,7 @@ import torch
 from ...runtime.strides import is_dense
 from ..sharded import ShardedTensor, Stand
 
-__all__ = ["parted", "refuse_overlaps"]
+__all__ = ["parted", "refuse_overlaps", "shown_memory"]
 
 
 def refuse_overlaps(written: torch.Tensor, read: Iterable[torch.Tensor]) -> None:
@@ -28,7 +28,7 @@ def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
 
 
 def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
-    if not isinstance(x, ShardedTensor) or not isinstance(y, ShardedTensor) or _memory(x) != _memory(y):
+    if not isinstance(x, ShardedTensor) or not isinstance(y, ShardedTensor) or shown_memory(x) != shown_memory(y):
         return False
     return x.dtype is y.dtype and bool(x.numel() and y.numel())
 
@@ -44,7 +44,7 @@ def _overlap_partly(x: torch.Tensor, y: torch.Tensor) -> bool:
     return start < other_stop and other < stop
 
 
-def _memory(x: ShardedTensor) -> int:
+def shown_memory(x: ShardedTensor) -> int:
     """What tells which memory a tensor would have if it were whole: that of what it shows in the end."""
     while (shown := x._value.shown) is not None:
         base = shown.base.tensor if isinstance(shown.base, Stand) else shown.base()

@@ -40,7 +40,17 @@ def _runs_whole(x: ShardedTensor, each: Sequence[torch.Tensor]) -> bool:
 
 @handler(aten.native_batch_norm.default)
 def _batch_norm(call: BoundCall) -> object:
+    call = _laid(call)
     return as_op_gives(call, _computed(call), whole=True)
+
+
+def _laid(call: BoundCall) -> BoundCall:
+    """The call with an input that lies on the mesh of its other tensors: a plain one counts as whole."""
+    x = call.tensor("input")
+    if isinstance(x, ShardedTensor):
+        return call
+    mesh = next(y.mesh for y in call.tensors if isinstance(y, ShardedTensor))
+    return call.replaced(input=from_plain(x, Layout.replicated(mesh, x.dim()), brought_to=str(call)))
 
 
 def _computed(call: BoundCall) -> object:
@@ -117,7 +127,7 @@ def _native(call: BoundCall, training: bool, momentum: str = "momentum", eps: st
 
 def _with_reserve(call: BoundCall, results: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """Results, and memory that some kernels reserve for the way back, which stays empty."""
-    x = sharded(call, "input")
+    x = sharded(_laid(call), "input")
     nothing = torch.empty(0, dtype=torch.uint8, device=x.device)
     return *results, from_plain(nothing, Layout.replicated(x.mesh, 1))
 

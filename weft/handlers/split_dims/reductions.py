@@ -65,7 +65,7 @@ def moments(x: torch.Tensor, dims: Sequence[int], correction: float | None) -> t
     count = math.prod(x.shape[d] for d in dims)
     total = aten.sum.dim_IntList(x, dims, True)
     mean = total / count if count else total * math.nan
-    rest = x - mean
+    rest = x - (x if count == 1 else mean)  # one element has no spread, however its mean was rounded
     squares = (rest * rest.conj()).real if rest.is_complex() else rest * rest
     freedom = max(0.0, count - (1.0 if correction is None else correction))
     return mean, aten.sum.dim_IntList(

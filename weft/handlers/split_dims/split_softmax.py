@@ -73,9 +73,9 @@ def _softmax(call: BoundCall) -> object:
 
 @handler(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default, may_be_direct=True)
 def _softmax_backward(call: BoundCall) -> object:
-    func, grad, output = call.func, call.tensor("grad_output"), sharded(call, "output")
+    func, grad, output = call.func, call.tensor("grad_output"), call.tensor("output")
     dim, dtype = call.integer("dim") % max(1, output.dim()), call.dtype("input_dtype")
-    if not stays_split(output, dim):
+    if not isinstance(output, ShardedTensor) or not stays_split(output, dim):
         return run_by_rule(call)
     wholes = [held_whole(x) if isinstance(x, ShardedTensor) else None for x in (grad, output)]
     if all(whole is not None for whole in wholes):

@@ -1,0 +1,99 @@
+"""Tensors that are turned in place (`t_`, `unsqueeze_`): their gradients are plain torch's, or they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import weft
+from weft import P
+from weft.runtime import machine
+
+Steps = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture(params=[True, False], ids=["apart", "one"], autouse=True)
+def _memory(request: pytest.FixtureRequest) -> object:
+    machine.use_separate_memory(request.param)
+    yield
+    machine.use_separate_memory(False)
+
+
+def _gradient(steps: Steps, *, sharded: bool) -> torch.Tensor:
+    x = torch.arange(64.0, dtype=torch.float64).reshape(4, 4, 4)
+    mesh = weft.make_mesh({"a": 2, "b": 2})
+    leaf = (weft.shard(x, mesh, P("a", None, "b")) if sharded else x).requires_grad_()
+    (steps(leaf * 2) * torch.arange(4.0, dtype=torch.float64).reshape(4, 1)).sum().backward()
+    assert leaf.grad is not None
+    return leaf.grad.full_tensor() if isinstance(leaf.grad, weft.Tensor) else leaf.grad
+
+
+def _turned_alone(y: torch.Tensor) -> torch.Tensor:
+    return y.transpose_(0, 1)[0]
+
+
+def _turned_view(y: torch.Tensor) -> torch.Tensor:
+    return y[0].t_()
+
+
+def _viewed_afterwards(y: torch.Tensor) -> torch.Tensor:
+    y.transpose_(1, 2)
+    view = y[0]
+    view.mul_(3)
+    return view + y[1]
+
+
+@pytest.mark.parametrize("steps", [_turned_alone, _turned_view, _viewed_afterwards])
+def test_gradients_are_those_of_plain_torch(steps: Steps) -> None:
+    torch.testing.assert_close(_gradient(steps, sharded=True), _gradient(steps, sharded=False))
+
+
+def _turned_below_a_view(y: torch.Tensor) -> torch.Tensor:
+    view = y[0]
+    y.transpose_(0, 1)
+    return view
+
+
+def _turned_and_written(y: torch.Tensor) -> torch.Tensor:
+    return y[0].t_().mul_(3)
+
+
+def _turned_above_a_write(y: torch.Tensor) -> torch.Tensor:
+    view = y[0].t_()
+    y.mul_(3)
+    return view
+
+
+def _turned_beside_a_write(y: torch.Tensor) -> torch.Tensor:
+    view, other = y[0], y[1]
+    view.t_()
+    other.mul_(3)
+    return view
+
+
+@pytest.mark.parametrize(
+    "steps", [_turned_below_a_view, _turned_and_written, _turned_above_a_write, _turned_beside_a_write]
+)
+def test_gradients_that_would_be_of_other_elements_are_refused(steps: Steps) -> None:
+    with pytest.raises(RuntimeError, match="would be lost"):
+        _gradient(steps, sharded=True)
+
+
+def test_nothing_is_refused_without_gradients() -> None:
+    x = weft.shard(torch.arange(8.0).reshape(2, 4), weft.make_mesh({"a": 2}), P("a"))
+    view = x[0]
+    x.t_()
+    view.mul_(2)
+    assert x.shape == (4, 2)
+    assert x.full_tensor()[:, 0].tolist() == [0, 2, 4, 6]
+
+
+def test_tensors_take_the_size_of_another_or_none() -> None:
+    mesh = weft.make_mesh({"a": 2})
+    x = weft.shard(torch.arange(6.0), mesh, P("a"))
+    assert x.resize_as_(torch.empty(4)).full_tensor().tolist() == [0, 1, 2, 3]
+    assert x.resize_as_(torch.empty(2, 3)).full_tensor().tolist() == [[0, 1, 2], [3, 0, 0]]
+    assert x.set_().shape == (0,)
+    assert x.numel() == 0

@@ -1,0 +1,44 @@
+"""What torch refuses of elements, told also by a process that holds none of them.
+
+A kernel that has no form for a dtype says so when it meets an element. With pieces that are empty here and are not
+elsewhere, the other processes would raise and this one would go on, to wait for them at the next exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...rules.call import BoundCall
+from ...rules.registry import Rule
+from ...runtime.processes import world
+from ...sharding.geometry import box_at, box_shape
+from ...sharding.layout import Layout
+from .schedule import Schedule
+
+__all__ = ["refuse_as_others"]
+
+
+def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], schedule: Schedule, rule: Rule | None) -> None:
+    """Raises what a process with elements raises for want of a kernel, where this one has none of them."""
+    if world.current().count == 1 or (rule is not None and rule.local is not None):
+        return
+    if any(all(0 not in region.shape for region in place.inputs) for place in schedule.places):
+        return
+    shapes = [_largest(layout, tuple(x.shape)) for layout, x in zip(inputs, call.tensors, strict=True)]
+    if any(0 in shape for shape in shapes):
+        return
+    local = [torch.ones(shape, dtype=x.dtype, device=x.device) for shape, x in zip(shapes, call.tensors, strict=True)]
+    try:
+        call.on(local)
+    except NotImplementedError:
+        raise
+    except RuntimeError:
+        # Ones are not the elements that the others hold: only what no element can mend counts.
+        return
+
+
+def _largest(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the first shard, which none is larger than."""
+    return box_shape(box_at(layout, shape, (0,) * len(layout.mesh.mesh_shape)))

@@ -24,12 +24,16 @@ _PADDING_MASK = 1
 
 @handler(aten._pack_padded_sequence.default)
 def _packed(call: BoundCall) -> object:
+    """What torch packs is what it would take of each step; the lengths are read on the host, wherever the batch lies."""
     x, lengths = call.tensor("input"), call.tensor("lengths")
-    call = call.replaced(lengths=to_plain(lengths) if isinstance(lengths, ShardedTensor) else lengths)
-    sizes = call.replaced(input=torch.empty((*x.shape[:2], 1))).results()[1]
-    packed = run_by_rule(call) if isinstance(x, ShardedTensor) else call()
-    assert isinstance(packed, tuple)
-    return packed[0], sizes
+    lengths = (to_plain(lengths) if isinstance(lengths, ShardedTensor) else lengths).cpu()
+    sizes = call.replaced(input=torch.empty((*x.shape[:2], 1)), lengths=lengths).results()[1]
+    if not isinstance(x, ShardedTensor):
+        return call.replaced(lengths=lengths).results()[0], sizes
+    steps = torch.arange(len(sizes)).repeat_interleave(sizes)
+    sequences = torch.cat([torch.arange(count) for count in sizes.tolist()])
+    taken = [sequences, steps] if call.flag("batch_first") else [steps, sequences]
+    return aten.index.Tensor(x, [index.to(x.device) for index in taken]), sizes
 
 
 @handler(aten._nested_tensor_from_mask.default)

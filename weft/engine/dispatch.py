@@ -130,19 +130,17 @@ def _run(call: BoundCall) -> object:
         store(x, cast(ShardedTensor, func(resolve(x, str(func)).clone(), *args[1:], **call.kwargs)), str(func))
         return x
     special = handlers.get(func)
-    if special is not None:
-        try:
-            result = special(call)
-        except WeftError:
-            raise
-        except STUMBLES as error:
-            raise let_torch_say(call) or error from None
-        return as_op_gives(call, result) if kind.is_pure else result
-    if kind.outs:
+    if special is None and kind.outs:
         return write_out(call)
-    if kind.composite and rule_for(func) is None:
+    if special is None and kind.composite and rule_for(func) is None:
         return func.decompose(*args, **call.kwargs)
-    return run_by_rule(call)
+    try:
+        result = run_by_rule(call) if special is None else special(call)
+    except WeftError:
+        raise
+    except STUMBLES as error:
+        raise let_torch_say(call) or error from None
+    return result if special is None or not kind.is_pure else as_op_gives(call, result)
 
 
 def _resolved_first(call: BoundCall) -> tuple[int, ...]:

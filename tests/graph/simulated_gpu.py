@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from weft.engine.sharded import ShardedTensor
 from weft.graph.running import cuda_capture
 
 
@@ -45,12 +46,14 @@ class Launch:
 class Capture(TorchDispatchMode):
     """Stands for `torch.cuda.graph`: writes down every operation."""
 
-    def __init__(self, launch: Launch, stream: object, capture_error_mode: str) -> None:
+    def __init__(self, launch: Launch, stream: object, capture_error_mode: str, pool: object = None) -> None:
         super().__init__()
         assert capture_error_mode == "thread_local"
         self.launch = launch
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(kind, ShardedTensor) for kind in types):
+            return NotImplemented  # what it does with its pieces comes here too
         if func is torch.ops.aten.nonzero.default:
             raise RuntimeError("operation not permitted when stream is capturing")
         given = pytree.tree_map_only(torch.Tensor, by_address, (args, kwargs or {}))
@@ -69,10 +72,16 @@ class Stream(SimpleNamespace):
     def synchronize(self) -> None: ...
 
 
+def copied_at_once(x: torch.Tensor) -> torch.Tensor:
+    """Copies that wait for a write are made in the middle of an operation, where nobody could write that down."""
+    raise RuntimeError("no copy-on-write here")
+
+
 @pytest.fixture
 def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
     """The host takes the part of a GPU that records CUDA graphs."""
-    monkeypatch.setattr(cuda_capture, "_RECORDED_ON", "cpu")
+    monkeypatch.setattr(cuda_capture, "RECORDED_ON", "cpu")
+    monkeypatch.setattr(torch, "_lazy_clone", copied_at_once)
     here = Stream()
     for name, stand_in in {
         "CUDAGraph": Launch,
@@ -81,6 +90,8 @@ def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
         "current_stream": lambda: here,
         "is_current_stream_capturing": lambda: False,
         "device": lambda _: nullcontext(),
+        "stream": lambda _: nullcontext(),
+        "graph_pool_handle": lambda: (0, 0),
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     return "cpu"

@@ -24,6 +24,7 @@ from weft.graph.running.model import Model
 from weft.graph.showing.cost import Cost, DeviceCost
 from weft.graph.showing.dot import to_dot
 from weft.graph.showing.picture import GraphPicture, visualize
+from weft.graph.steps.captured_step import CapturedStep, capture_step
 from weft.sharding.dims import AlgebraicDim, Dim, Shape, StaticDim, SymbolicDim
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "AxisError",
     "BufferType",
     "BufferValue",
+    "CapturedStep",
     "Cost",
     "DeviceCost",
     "DeviceRef",
@@ -48,6 +50,7 @@ __all__ = [
     "TensorType",
     "TensorValue",
     "capture",
+    "capture_step",
     "compile",
     "grad",
     "ops",

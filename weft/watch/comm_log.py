@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..planning import Plan
 from ..sharding.layout import Layout
 from .call_site import CallSite, call_site
 from .setting import Setting
 
-__all__ = ["CommLog", "CommRecord", "comm_log", "log_plan"]
+__all__ = ["CommLog", "CommRecord", "comm_log", "log_again", "log_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +162,18 @@ def ending() -> Callable[[], None]:
             log.ends.append((count, time.time()))
 
     return end
+
+
+def log_again(records: Sequence[CommRecord]) -> None:
+    """Adds to the open logs what is done again now, as it was recorded before."""
+    logs = _open.get()
+    if not logs:
+        return
+    now = time.time()
+    again = [replace(record, started=now) for record in records]
+    for log in logs:
+        log.records += again
+        log.ends.append((len(log.records), now))
 
 
 def log_plan(plan: Plan, op: str, *, implicit: bool) -> None:

@@ -12,7 +12,7 @@ from ..sharding.mapping import named_mapping
 from .call_site import call_site
 from .setting import Setting
 
-__all__ = ["ReshardWarning", "reshard_policy"]
+__all__ = ["ReshardWarning", "policy_now", "reshard_policy"]
 
 POLICIES = ("silent", "warn", "raise")
 
@@ -52,6 +52,11 @@ class reshard_policy:  # noqa: N801 - called like a function, and usable with `w
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _policy.set(self._before)
+
+
+def policy_now() -> str:
+    """The policy that holds here."""
+    return _policy.get()
 
 
 def watches() -> bool:

@@ -28,7 +28,7 @@ from weft.runtime.machine import torch_device
 if TYPE_CHECKING:
     from weft.graph.recording.graph import Graph
 
-__all__ = ["Recorded", "recorded", "why_not"]
+__all__ = ["RECORDED_ON", "Recorded", "recorded", "why_not", "without_warning"]
 
 Key: TypeAlias = tuple[object, ...]
 Outputs: TypeAlias = tuple[torch.Tensor, ...]
@@ -36,7 +36,8 @@ Outputs: TypeAlias = tuple[torch.Tensor, ...]
 _MOST = 16
 """Sets of shapes for which a model keeps recordings."""
 
-_RECORDED_ON = "cuda"
+RECORDED_ON = "cuda"
+"""The kind of torch devices that record."""
 
 _WAITS: frozenset[Op] = frozenset({NONZERO, SIZES, SIZE})
 """What makes the host wait for the GPU, or copies from its memory: neither can be recorded."""
@@ -54,7 +55,7 @@ def why_not(graph: Graph) -> str:
     calls: list[RecordedCall] = [node.meta["call"] for node in graph.nodes]
     refs = {value.type.device for value in graph.arguments}.union(*map(devices_of, calls))
     devices = {torch_device(ref.to_device()) for ref in refs}
-    if len(devices) != 1 or next(iter(devices)).type != _RECORDED_ON:
+    if len(devices) != 1 or next(iter(devices)).type != RECORDED_ON:
         return f"it needs all values on one GPU, but they are on {', '.join(sorted(map(str, devices))) or 'no device'}"
     if all(call.op.kind in (Kind.VIEW, Kind.CONSTANT) for call in calls):
         return "it computes nothing"
@@ -192,7 +193,7 @@ class Recorded:
         try:
             with (
                 few_launches(),
-                _without_warning(),
+                without_warning(),
                 torch.cuda.graph(launch, stream=torch.cuda.Stream(), capture_error_mode="thread_local"),
             ):
                 outputs = self._function(*[copies.get(i, argument) for i, argument in enumerate(arguments)])
@@ -206,7 +207,7 @@ class Recorded:
 
 
 @contextmanager
-def _without_warning() -> Iterator[None]:
+def without_warning() -> Iterator[None]:
     """Inside, torch does not mind a recording without a kernel: movements in one memory may leave nothing to do."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The CUDA Graph is empty", UserWarning)

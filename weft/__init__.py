@@ -46,6 +46,7 @@ _TORCH = {
     "inspect.op_explanation": "explain_op",
     "inspect.trace": "trace",
     "graph.recording.capture": "capture",
+    "state": "Fused StatePlan plan_state transfer_state",
 }
 # What a notebook shows of plans comes from a layer below theirs, so it is attached from here.
 _PICTURES = {"planning": "drawing.html"}
@@ -61,6 +62,7 @@ _MODULES = (
     "ops",
     "planning",
     "sharding",
+    "state",
     "tensor",
 )
 _HOME = {name: module for table in (_WORDS, _TORCH) for module, names in table.items() for name in names.split()}

@@ -1,0 +1,192 @@
+"""`Parcels`: which parts of a state's tensors this process copies, and which messages it sends and receives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import final
+
+import torch
+
+from ...caches import cached
+from ...planning import Transfer
+from ...planning.states import Passage, StatePlan
+from ...planning.states.buckets import Cut, PartSize, buckets
+from ...planning.states.passage import Position, shifted
+from ...sharding.mesh import Slot
+from ..holding import Pieces
+from ..machine import forget_with_residences, residence
+from . import world
+from .group import Processes
+from .steps.occupancy import occupancy, slots_of, stored_part
+from .transport.messages import Part
+
+__all__ = ["Copy", "Parcel", "Parcels", "parcels"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A part of a lot that stays in this process."""
+
+    lot: int
+    given: Part
+    into: Part
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Parts of a message that have one dtype: which of its bytes, which of its parts, and how many elements each has."""
+
+    dtype: torch.dtype
+    start: int
+    stop: int
+    first: int
+    last: int
+    sizes: list[int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What one message has: boxes of stored tensors, one after another."""
+
+    places: tuple[tuple[int, int, tuple[slice, ...]], ...]
+    """Which lot, which piece of it, and which box of that."""
+    runs: tuple[Run, ...]
+    nbytes: int
+    names: tuple[str, ...]
+    """The tensors that it has parts of."""
+
+    def views(self, lots: Sequence[Pieces]) -> list[torch.Tensor]:
+        """The boxes where they lie."""
+        return [lots[lot][piece][box] for lot, piece, box in self.places]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parcels:
+    """What this process does for a state: copies, and messages by the index of the process they go to or come from."""
+
+    copies: tuple[Copy, ...]
+    leaving: tuple[tuple[int, tuple[Parcel, ...]], ...]
+    arriving: tuple[tuple[int, tuple[Parcel, ...]], ...]
+
+    @property
+    def rounds(self) -> int:
+        """How many messages go to, or come from, the process with the most."""
+        return max((len(each) for _, each in (*self.leaving, *self.arriving)), default=0)
+
+
+_Listed = dict[int, list[tuple[int, Part]]]
+"""By process: lots, and parts of them."""
+
+
+@cached(64, cleared_by=forget_with_residences)
+def parcels(
+    plan: StatePlan, numbers: tuple[int, ...], dtypes: tuple[torch.dtype, ...], processes: Processes
+) -> Parcels:
+    """What this process does for some of a plan's passages, each of which travels in a dtype."""
+    passages = list(plan.passages)
+    names = [passages[number][0].name for number in numbers]
+    copies: list[Copy] = []
+    leaving: _Listed = {}
+    arriving: _Listed = {}
+    for lot, number in enumerate(numbers):
+        work = _work(passages[number][1])
+        copies += [Copy(lot, given, into) for given, into in work.copies]
+        for listed, parts in ((leaving, work.leaving), (arriving, work.arriving)):
+            for process, part in parts:
+                listed.setdefault(process, []).append((lot, part))
+
+    def packed(listed: _Listed) -> tuple[tuple[int, tuple[Parcel, ...]], ...]:
+        return tuple(
+            (index, tuple(_packed(listed[process], dtypes, names, plan.bucket)))
+            for index, process in enumerate(processes)
+            if process in listed
+        )
+
+    return Parcels(tuple(copies), packed(leaving), packed(arriving))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What this process does in a passage: parts of what it stores, and of what it will store."""
+
+    copies: tuple[tuple[Part, Part], ...]
+    leaving: tuple[tuple[int, Part], ...]
+    """To which process, in the order that both ends know."""
+    arriving: tuple[tuple[int, Part], ...]
+
+
+@cached(8192, cleared_by=forget_with_residences)
+def _work(passage: Passage) -> _Work:
+    """Who copies, sends and receives what. What a process holds anywhere does not travel to it."""
+    source, target = passage.source, passage.target
+    here = world.current().process
+    givers, takers = residence(source.layout.mesh).owners, residence(target.layout.mesh).owners
+    held = occupancy(source.layout, here)
+    copies: list[tuple[Part, Part]] = []
+    arriving: list[tuple[Transfer, int, Part]] = []
+    leaving: list[tuple[Transfer, int, Part]] = []
+    for slot in occupancy(target.layout, here).slots:
+        for each in passage.receives(slot):
+            into = _part(target, slot, each)
+            near = held.same_shard(each.source_slot)
+            if into.size and near is not None:
+                copies.append((_part(source, near, each), into))
+            elif into.size:
+                arriving.append((each, givers[each.source_slot], into))
+    for slot in slots_of(source.layout.mesh).get(here, ()):
+        for each in passage.sends(slot):
+            to = takers[each.target_slot]
+            if to == here or not occupancy(target.layout, to).is_first(each.target_slot):
+                continue
+            given = _part(source, slot, each)
+            if given.size and occupancy(source.layout, to).same_shard(slot) is None:
+                leaving.append((each, to, given))
+    return _Work(tuple(copies), _sorted(leaving), _sorted(arriving))
+
+
+def _part(position: Position, slot: Slot, transfer: Transfer) -> Part:
+    return stored_part(position.layout, position.shape, slot, shifted(transfer.box, position.start))
+
+
+def _sorted(found: list[tuple[Transfer, int, Part]]) -> tuple[tuple[int, Part], ...]:
+    found.sort(key=lambda each: (each[0].source_slot, each[0].target_slot, each[0].box))
+    return tuple((process, part) for _, process, part in found)
+
+
+def _packed(
+    parts: Sequence[tuple[int, Part]], dtypes: Sequence[torch.dtype], names: Sequence[str], limit: int
+) -> Iterable[Parcel]:
+    """The messages that carry some parts."""
+    for message in buckets([PartSize(part.shape, dtypes[lot].itemsize) for lot, part in parts], limit):
+        listed = [(*parts[cut.part], cut) for cut in message]
+        runs = tuple(_runs(message, [dtypes[lot] for lot, _, _ in listed]))
+        places = tuple((lot, part.piece, _box(part, cut)) for lot, part, cut in listed)
+        yield Parcel(places, runs, runs[-1].stop, tuple(dict.fromkeys(names[lot] for lot, _, _ in listed)))
+
+
+def _box(part: Part, cut: Cut) -> tuple[slice, ...]:
+    """The box of a stored piece that a part of a part is."""
+    return tuple(
+        slice(outer.start + start, outer.start + stop) for outer, (start, stop) in zip(part.where, cut.box, strict=True)
+    )
+
+
+def _runs(message: Sequence[Cut], dtypes: Sequence[torch.dtype]) -> Iterable[Run]:
+    start = first = 0
+    for dtype, group in groupby(range(len(message)), key=lambda at: dtypes[at]):
+        sizes = [_elements(message[at]) for at in group]
+        stop = start + sum(sizes) * dtype.itemsize
+        yield Run(dtype, start, stop, first, first + len(sizes), sizes)
+        start, first = stop, first + len(sizes)
+
+
+def _elements(cut: Cut) -> int:
+    return math.prod(stop - start for start, stop in cut.box)

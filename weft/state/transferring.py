@@ -1,0 +1,240 @@
+"""`transfer_state`: a whole state into other layouts, dtypes and names, in few messages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+import torch
+import xxhash
+
+from ..caches import cached
+from ..checkpoint.memory import readable_bytes
+from ..checkpoint.progress import shown
+from ..engine.moves.movement import from_plain, moved
+from ..engine.sharded import ShardedTensor, wrap
+from ..engine.total import own_pieces
+from ..engine.views.copy_views import current
+from ..errors import WeftError
+from ..planning.states import Entry, StatePlan
+from ..runtime.holding import Pieces, holding
+from ..runtime.host_pool import pooled_empty
+from ..runtime.machine import residence
+from ..runtime.processes.current_call import CollectiveCall
+from ..runtime.processes.mesh_processes import spans
+from ..runtime.processes.passing import Checked, Lot, pass_on
+from ..runtime.strides import dense_strides, row_major
+from ..sharding.layout import Layout
+from ..sharding.mesh import DeviceMesh
+from ..sharding.types import TensorLayout
+from ..watch import comm_log
+from .flattening import flat_state
+from .planning import BUCKET, Mappings, Planned, Wanted, planned
+from .renaming import Names
+
+__all__ = ["transfer_state"]
+
+_OP = "transfer_state"
+
+
+def transfer_state(
+    state: object,
+    mappings: Mappings | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    into: object = None,
+    names: Names | None = None,
+    mesh: DeviceMesh | None = None,
+    verify: bool = False,
+    progress: bool = False,
+    bucket: int = BUCKET,
+) -> object:
+    """A state in other layouts: a module, a state dict or any tree of tensors, from one mesh to another at once.
+
+    `mappings` is one mapping for all tensors, a dict of name patterns (the first match decides, `mesh=` says where specs
+    such as `P("tp")` are, names without a match are replicated), or a function from a name to its mapping. `dtype` is that
+    of floating-point tensors afterwards; what has fewer bytes travels. `names` says new names and old ones,
+    `{"*.qkv": ("*.q", "*.k", "*.v")}` for tensors that are one afterwards, or the other way round; the result is then one
+    dict of all tensors. `into=` writes to the tensors of another state, and returns it.
+
+    Between processes, all tensors travel together, in messages of at most `bucket` bytes; while one is on its way, the next
+    is packed. `verify=True` compares a checksum of every message with what has arrived.
+
+    >>> import torch, weft
+    >>> from weft import NamedMapping, P
+    >>> trainer, server = weft.make_mesh({"dp": 4}), weft.make_mesh({"tp": 2})
+    >>> state = weft.shard({"q": torch.ones(4, 8), "k": torch.zeros(4, 8)}, trainer, P("dp"))
+    >>> served = weft.transfer_state(state, NamedMapping(server, P("tp")), names={"qk": ("q", "k")})
+    >>> served["qk"].shape, served["qk"].local_shards[1].sum().item()
+    (torch.Size([8, 8]), 0.0)
+    """
+    old, there = flat_state(state, _OP), None if into is None else flat_state(into, _OP)
+    words = [name for name, leaf in old.leaves.items() if isinstance(leaf, TensorLayout)]
+    if words:
+        raise TypeError(f"{_OP} moves tensors, but {words[0]!r} is only the layout of one: plan_state takes these")
+    task = planned(_OP, old, mappings, dtype, there, names, mesh, bucket)
+    for each in {want.layout.mesh for want in task.wanted.values()}:
+        residence(each)  # raises for devices that do not exist
+    with torch.no_grad():
+        made = _transferred(task, old.tensors, None if there is None else there.tensors, verify, progress)
+    made |= {name: made[first] for name, first in task.same.items()}
+    if into is not None:
+        return into
+    return made if names else old.with_tensors(made)
+
+
+def _transferred(
+    task: Planned,
+    old: Mapping[str, torch.Tensor],
+    there: Mapping[str, torch.Tensor] | None,
+    verify: bool,
+    progress: bool,
+) -> dict[str, torch.Tensor]:
+    """The new tensors by name. What moves is logged as the plan says it, however it is carried out."""
+    entries = task.plan.entries
+    for entry in entries if comm_log.is_logging() else ():
+        _log(entry)
+    made: dict[str, torch.Tensor] = {}
+    lots: list[Lot] = []
+    number = 0
+    total = _stored(task) if progress else 0
+    with comm_log.paused(), shown("transferring", total, progress) as count:
+        for entry in entries:
+            want = task.wanted[entry.name]
+            into = None if there is None else there[entry.name]
+            sources = [_laid_out(old[name], want) for name in entry.sources]
+            if _moves_alone(entry, sources, want, into):
+                made[entry.name] = _moved(sources[0], want, into)
+                count(_bytes_here(made[entry.name]))
+            else:
+                made[entry.name] = new = _room(entry, sources, want, into)
+                lots += [] if new.is_meta else _lots(number, sources, new)
+            number += len(entry.passages)
+        checked = pass_on(task.plan, lots, _call(task.plan), count, _checksum if verify else None)
+    if comm_log.is_logging():
+        comm_log.note_end()
+    for each in () if there is None else there.values():
+        if not each.is_inference():
+            torch.autograd.graph.increment_version(each)
+    _raise_for(checked)
+    return made
+
+
+def _laid_out(x: torch.Tensor, want: Wanted) -> ShardedTensor:
+    """An old tensor; a plain one is whole on every device of the mesh that it goes to."""
+    if isinstance(x, ShardedTensor):
+        return x
+    return from_plain(x, Layout.replicated(want.layout.mesh, x.dim()), brought_to=_OP)
+
+
+def _moves_alone(entry: Entry, sources: list[ShardedTensor], want: Wanted, into: torch.Tensor | None) -> bool:
+    """Whether a tensor need not be packed with others: something is pending, or it stays in one process."""
+    if entry.plan is not None or (into is not None and not _is_written_directly(into)):
+        return True
+    is_whole = len(sources) == 1 and entry.passages[0].is_whole
+    return is_whole and into is None and not spans(sources[0].mesh, want.layout.mesh)
+
+
+def _is_written_directly(x: torch.Tensor) -> bool:
+    """Whether a tensor's pieces are its own, and what is written to them is what it holds."""
+    return isinstance(x, ShardedTensor) and x._value.shown is None and not x._layout.pending
+
+
+def _moved(x: ShardedTensor, want: Wanted, into: torch.Tensor | None) -> torch.Tensor:
+    """A tensor in its new layout and dtype: it is cast where that makes it smaller, and nothing is pending."""
+    if want.dtype.itemsize < x.dtype.itemsize and not x._layout.pending:
+        x = cast(ShardedTensor, x.to(want.dtype))
+    new = moved(x, want.layout, _OP, asked=want.mapping).to(want.dtype)
+    return new if into is None else into.copy_(new)
+
+
+def _room(entry: Entry, sources: list[ShardedTensor], want: Wanted, into: torch.Tensor | None) -> ShardedTensor:
+    """The tensor that is to be filled: one that is there, or a new one, in the order of the strides of the old one."""
+    if into is not None:
+        assert isinstance(into, ShardedTensor)
+        own_pieces(into)
+        return into
+    shape, here = entry.shape, holding(want.layout)
+    strides = dense_strides(shape, sources[0].stride()) if len(sources) == 1 else row_major(shape)
+    pieces: list[torch.Tensor] = []
+    for k, home in enumerate(here.devices):
+        own = here.piece_shape(k, shape)
+        device = sources[0].device if sources[0].is_meta else home
+        if strides == row_major(shape):
+            pieces.append(pooled_empty(own, want.dtype, device))
+        else:
+            pieces.append(torch.empty_strided(own, dense_strides(own, strides), dtype=want.dtype, device=device))
+    return wrap(tuple(pieces), want.layout, shape, asked=want.mapping, dtype=want.dtype, strides=strides)
+
+
+def _lots(first: int, sources: list[ShardedTensor], new: ShardedTensor) -> Iterator[Lot]:
+    """The passages of a tensor, which are numbered from `first` on."""
+    target = _plain(new._value.pieces)
+    for number, source in enumerate(sources, first):
+        narrow = new.dtype if new.dtype.itemsize <= source.dtype.itemsize else source.dtype
+        yield Lot(number, _plain(current(source)), target, narrow)
+
+
+def _plain(pieces: Pieces) -> Pieces:
+    return tuple(piece.detach() for piece in pieces)
+
+
+def _log(entry: Entry) -> None:
+    if entry.plan is not None:
+        comm_log.log_plan(entry.plan, _OP, implicit=False)
+    for passage in entry.passages if comm_log.is_logging() else ():
+        source, target = passage.source.layout, passage.target.layout
+        received = passage.bytes_received
+        if not (passage.is_whole and source is target):
+            comm_log.log_step(
+                "exchange", (), source, target, passage.shape, received.max, received.total, _OP, implicit=False
+            )
+
+
+def _stored(task: Planned) -> int:
+    """The bytes that this process will have received or kept."""
+    total = 0
+    for entry in task.plan.entries:
+        here, width = holding(entry.target), task.wanted[entry.name].dtype.itemsize
+        total += sum(math.prod(here.piece_shape(k, entry.shape)) for k in range(here.count)) * width
+    return total
+
+
+def _bytes_here(x: torch.Tensor) -> int:
+    return sum(piece.nbytes for piece in x._value.pieces) if isinstance(x, ShardedTensor) else x.nbytes
+
+
+@cached(64)
+def _call(plan: StatePlan) -> CollectiveCall:
+    """The call, in words that tell it from one with other tensors, layouts or dtypes."""
+    digest = xxhash.xxh3_64()
+    for entry in plan.entries:
+        places = [
+            f"{end.layout} on {end.layout.mesh}, {end.shape} from {end.start}"
+            for passage in entry.passages
+            for end in (passage.source, passage.target)
+        ]
+        digest.update(repr((entry.name, entry.sources, places, entry.source_itemsize, entry.target_itemsize)).encode())
+    count, total = len(plan.entries), plan.bytes_received.total
+    return CollectiveCall(_OP, f"{count} tensors, {total:,} bytes in all (in short {digest.hexdigest()})")
+
+
+def _checksum(flat: torch.Tensor) -> int:
+    return xxhash.xxh3_64_intdigest(readable_bytes(flat))
+
+
+def _raise_for(checked: Checked) -> None:
+    if checked.damages:
+        first = checked.damages[0]
+        names = ", ".join(map(repr, first.names[:8])) + (", …" if len(first.names) > 8 else "")
+        raise WeftError(
+            f"{_OP}: {len(checked.damages)} of the messages that this process received did not arrive as they were sent, the first "
+            f"from process {first.process}, with parts of {names}. Nothing of this transfer is to be used, nor what into= holds "
+            "now: look at the memory and the network of both hosts, and transfer again"
+        )
+    if checked.others:
+        raise WeftError(
+            f"{_OP}: another process received messages that did not arrive as they were sent. Nothing of this transfer is to be "
+            "used, nor what into= holds now: look at what that process says, and transfer again"
+        )

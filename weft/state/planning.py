@@ -145,9 +145,9 @@ def _listed(patterns: Mapping[str, Spec]) -> tuple[tuple[str, Spec], ...]:
 
 
 def _leaves(state: FlatState) -> Leaves:
-    seen: dict[int, int] = {}
+    seen: dict[object, int] = {}
     return tuple(
-        (name, _leaf(leaf, seen.setdefault(id(leaf), len(seen))))
+        (name, _leaf(leaf, seen.setdefault(id(leaf) if isinstance(leaf, torch.Tensor) else name, len(seen))))
         for name, leaf in state.leaves.items()
         if isinstance(leaf, (torch.Tensor, TensorLayout))
     )

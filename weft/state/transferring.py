@@ -217,7 +217,9 @@ def _call(plan: StatePlan) -> CollectiveCall:
         ]
         digest.update(repr((entry.name, entry.sources, places, entry.source_itemsize, entry.target_itemsize)).encode())
     count, total = len(plan.entries), plan.bytes_received.total
-    return CollectiveCall(_OP, f"{count} tensors, {total:,} bytes in all (in short {digest.hexdigest()})")
+    return CollectiveCall(
+        _OP, f"{count} tensor{'' if count == 1 else 's'}, {total:,} bytes in all (in short {digest.hexdigest()})"
+    )
 
 
 def _checksum(flat: torch.Tensor) -> int:

@@ -23,12 +23,12 @@ from .group import Processes
 from .steps.occupancy import occupancy, slots_of, stored_part
 from .transport.messages import Part
 
-__all__ = ["Copy", "Parcel", "Parcels", "parcels"]
+__all__ = ["KeptPart", "Parcel", "Parcels", "parcels"]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Copy:
+class KeptPart:
     """A part of a lot that stays in this process."""
 
     lot: int
@@ -71,7 +71,7 @@ class Parcel:
 class Parcels:
     """What this process does for a state: copies, and messages by the index of the process they go to or come from."""
 
-    copies: tuple[Copy, ...]
+    copies: tuple[KeptPart, ...]
     leaving: tuple[tuple[int, tuple[Parcel, ...]], ...]
     arriving: tuple[tuple[int, tuple[Parcel, ...]], ...]
 
@@ -92,12 +92,12 @@ def parcels(
     """What this process does for some of a plan's passages, each of which travels in a dtype."""
     passages = list(plan.passages)
     names = [passages[number][0].name for number in numbers]
-    copies: list[Copy] = []
+    copies: list[KeptPart] = []
     leaving: _Listed = {}
     arriving: _Listed = {}
     for lot, number in enumerate(numbers):
         work = _work(passages[number][1])
-        copies += [Copy(lot, given, into) for given, into in work.copies]
+        copies += [KeptPart(lot, given, into) for given, into in work.copies]
         for listed, parts in ((leaving, work.leaving), (arriving, work.arriving)):
             for process, part in parts:
                 listed.setdefault(process, []).append((lot, part))

@@ -20,7 +20,7 @@ from .communicating import communicating
 from .current_call import CollectiveCall
 from .group import Group, group_of
 from .mesh_processes import is_elsewhere, owners_of, wire_device
-from .parcels import Copy, Parcel, Parcels, parcels
+from .parcels import KeptPart, Parcel, Parcels, parcels
 from .transport.exchange import swap
 
 __all__ = ["Checked", "Damage", "Lot", "pass_on"]
@@ -85,7 +85,7 @@ def pass_on(
         return _Passing(lots, work, group_of(processes), wire_device(*meshes), count, checksum).run()
 
 
-def _copy(lots: Sequence[Lot], copies: Sequence[Copy], count: Callable[[int], object]) -> None:
+def _copy(lots: Sequence[Lot], copies: Sequence[KeptPart], count: Callable[[int], object]) -> None:
     """Brings what stays in this process to its place."""
     for each in copies:
         lot = lots[each.lot]

@@ -1,0 +1,141 @@
+"""What each of several processes runs for `test_several_processes`."""
+
+from __future__ import annotations
+
+import os
+from unittest import mock
+
+import torch
+
+import weft
+from tests.state.cases import case, check
+from weft import DeviceMesh, Fused, NamedMapping, P
+from weft.runtime.processes import passing
+from weft.runtime.processes.transport import exchange
+
+HERE = int(os.environ["RANK"])
+
+
+def meshes() -> list[DeviceMesh]:
+    """One of each process, and some of both."""
+    devices = [weft.CPU(i) for i in range(4)]
+    return [
+        DeviceMesh(devices[:2], (2,), ("a",)),
+        DeviceMesh(devices[2:], (2,), ("b",)),
+        DeviceMesh(devices, (2, 2), ("a", "b")),
+        DeviceMesh(devices[1:], (3,), ("a",)),
+    ]
+
+
+def check_states() -> None:
+    """States at random, in messages of any size."""
+    for seed in range(24):
+        found = case(seed, meshes())
+        plan = weft.plan_state(found.state, found.wanted.__getitem__)
+        with weft.comm_log() as log:
+            moved = weft.transfer_state(
+                found.state, found.wanted.__getitem__, bucket=[16, 64, 1 << 20][seed % 3], verify=seed % 2 == 0
+            )
+        assert log.total_bytes == plan.bytes_received.total
+        check(found, moved)
+
+
+def check_fused() -> None:
+    """Parts become one elsewhere, in a narrower dtype and in place, and come back."""
+    trainer, server, both, _ = meshes()
+    parts = {name: torch.randn(size, 6) for name, size in (("q", 7), ("k", 3), ("v", 2))}
+    state = weft.shard(parts, trainer, P("a"))
+    whole = torch.cat(list(parts.values())).bfloat16()
+    names = {"qkv": ("q", "k", "v")}
+    served = weft.transfer_state(state, NamedMapping(server, P("b")), torch.bfloat16, names=names)
+    assert torch.equal(served["qkv"].full_tensor(), whole)
+    into = {"qkv": weft.zeros(12, 6, dtype=torch.bfloat16, mapping=NamedMapping(both, P("b", "a")))}
+    weft.transfer_state(state, into=into, names=names, verify=True)
+    assert torch.equal(into["qkv"].full_tensor(), whole)
+    back = weft.transfer_state(
+        into, NamedMapping(trainer, P(None, "a")), names={Fused(("q", "k", "v"), sizes=(7, 3, 2)): "qkv"}
+    )
+    for name, x in parts.items():
+        assert torch.equal(back[name].full_tensor(), x.bfloat16())
+
+
+def check_pending() -> None:
+    """What is pending is reduced on its way."""
+    both = meshes()[2]
+    x, w = torch.randn(4, 8), torch.randn(8, 4)
+    pending = weft.shard(x, both, P(None, "a")) @ weft.shard(w, both, P("a"))
+    moved = weft.transfer_state({"y": pending, "w": weft.shard(w, both, P("b"))}, NamedMapping(both, P("a")))
+    torch.testing.assert_close(moved["y"].full_tensor(), x @ w)
+    assert torch.equal(moved["w"].full_tensor(), w)
+
+
+def check_messages() -> None:
+    """Many tensors take as many messages as the plan says, and no more bytes."""
+    devices = [weft.CPU(0), weft.CPU(2)]  # one of each process
+    one, other = (DeviceMesh(devices, (2,), ("x",)), DeviceMesh(devices[::-1], (2,), ("x",)))
+    state = weft.shard({str(i): torch.ones(64, 4) for i in range(100)}, one, P("x"))
+    sent: list[int] = []
+
+    def counting(group, outgoing, incoming, *args, **kwargs):  # type: ignore[no-untyped-def]
+        if "meanwhile" in kwargs:
+            sent.extend(x.nbytes for x in outgoing.values())
+        exchange.swap(group, outgoing, incoming, *args, **kwargs)
+
+    plan = weft.plan_state(state, NamedMapping(other, P("x")), bucket=16384)
+    with mock.patch.object(passing, "swap", counting):
+        weft.transfer_state(state, NamedMapping(other, P("x")), bucket=16384)
+    assert len(sent) * 2 == plan.messages == 8
+    assert sum(sent) * 2 == plan.bytes_received.total
+
+
+def check_damage() -> None:
+    """A byte that changes on its way is found, and both processes are told."""
+    trainer, server, _, _ = meshes()
+    state = weft.shard({"a": torch.ones(8), "b": torch.ones(8)}, trainer, P("a"))
+
+    def damaging(group, outgoing, incoming, *args, **kwargs):  # type: ignore[no-untyped-def]
+        for x in outgoing.values():
+            if x.dtype is torch.uint8:
+                x[3] ^= 1
+        exchange.swap(group, outgoing, incoming, *args, **kwargs)
+
+    said = "nothing"
+    with mock.patch.object(passing, "swap", damaging):
+        try:
+            weft.transfer_state(state, NamedMapping(server, P("b")), verify=True)
+        except weft.WeftError as error:
+            said = str(error)
+    if HERE == 1:
+        assert "1 of the messages that this process received did not arrive as they were sent" in said, said
+        assert "from process 0, with parts of 'a', 'b'" in said, said
+    else:
+        assert "another process received messages that did not arrive as they were sent" in said, said
+
+
+def check_different_calls() -> None:
+    """Processes that ask for different things are told."""
+    trainer, server, _, _ = meshes()
+    state = weft.shard({"a": torch.ones(8, 4)}, trainer, P("a"))
+    wanted = P("b") if HERE == 0 else P(None, "b")
+    try:
+        weft.transfer_state(state, NamedMapping(server, wanted))
+    except weft.MismatchError as error:
+        assert "transfer_state of 1 tensor," in str(error), error
+    else:
+        raise AssertionError("nobody was told")
+
+
+def main() -> None:
+    """All of it."""
+    weft.distributed.init(devices_per_process=2, timeout=60)
+    check_states()
+    check_fused()
+    check_pending()
+    check_messages()
+    check_damage()
+    check_different_calls()
+    print("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -44,6 +44,7 @@ _TORCH = {
     "rules.registry": "register_rule",
     "distributed": "on_main",
     "inspect.op_explanation": "explain_op",
+    "inspect.profiling": "profile",
     "inspect.trace": "trace",
     "graph.recording.capture": "capture",
     "state": "Fused StatePlan plan_state transfer_state",

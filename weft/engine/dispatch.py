@@ -10,6 +10,8 @@ import torch
 from ..errors import WeftError
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.registry import rule_for
+from ..runtime.spans import OP, Spans, span
+from ..watch.call_site import call_site
 from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
 from .moves.resolving import note_computed, resolve
@@ -31,12 +33,17 @@ from .wrong_calls import STUMBLES, let_torch_say
 __all__ = ["planned", "torch_dispatch"]
 
 _repeats = plans.repeats
+_SHOWN: tuple[type, ...] = (ShardedTensor,)
+"""Given for the types of a call that somebody who profiles has been told of."""
 
 
 def torch_dispatch(
-    cls: type[ShardedTensor], func: Op, _types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    cls: type[ShardedTensor], func: Op, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
 ) -> object:
     """What torch calls for every op on sharded tensors."""
+    if Spans.watched and types is not _SHOWN:
+        with span(f"{OP}{func._opname}::{call_site()}"):
+            return torch_dispatch(cls, func, _SHOWN, args, kwargs)
     kwargs = kwargs or {}
     key: tuple[object, ...] | None
     if len(args) == 2 and not kwargs and type(args[0]) is cls:

@@ -11,10 +11,12 @@ from .holding import Pieces, holding
 from .host_pool import pooled_empty
 from .processes.mesh_processes import is_elsewhere, spans
 from .processes.steps import rearrange as among_processes
+from .spans import COMMUNICATION, spanned
 
 __all__ = ["rearrange"]
 
 
+@spanned(COMMUNICATION, "rearrangement")
 def rearrange(
     sources: Sequence[Pieces],
     plan: Rearrangement,

@@ -18,10 +18,12 @@ from .processes.agreement.same_tensor import check_same
 from .processes.mesh_processes import is_elsewhere, spans, wire_device
 from .processes.steps.permute import Route
 from .processes.transport.async_ops import Arriving, issue
+from .spans import COMMUNICATION, spanned
 
 __all__ = ["Arriving", "Route", "begin", "check_same", "move", "permute", "scatter", "spread", "whole"]
 
 
+@spanned(COMMUNICATION, "movement")
 def move(
     pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int], dtype: torch.dtype, op: str = "a movement"
 ) -> Pieces:
@@ -50,6 +52,7 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
     return issue(lambda: action(kept), kept, wire)
 
 
+@spanned(COMMUNICATION, "gathering")
 def whole(pieces: Pieces, layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A value of which every device has the whole, in every process: those without a device of the mesh included."""
     return movement.whole(pieces, layout, tuple(shape), dtype)
@@ -60,6 +63,7 @@ def spread(whole: torch.Tensor, layout: Layout) -> Pieces:
     return in_process.fill_pending(whole, layout)
 
 
+@spanned(COMMUNICATION, "scattering")
 def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     """The pieces of a value that this process has whole, in separate memories."""
     if spans(layout.mesh) and layout.pending:
@@ -67,6 +71,7 @@ def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     return in_process.scatter(whole, layout)
 
 
+@spanned(COMMUNICATION, "permutation")
 def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, dtype: torch.dtype) -> Pieces:
     """The pieces after shards have changed places."""
     if spans(layout.mesh):

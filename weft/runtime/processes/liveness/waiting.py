@@ -16,6 +16,7 @@ from typing import TypeVar, final
 from torch._C import _distributed_c10d as c10d
 
 from ....errors import MismatchError, TimeoutError, WeftError  # noqa: A004 - the one of this package
+from ...spans import WAITING, spanned
 from .. import current_call, world
 from ..current_call import CollectiveCall
 from ..group import Group, Processes
@@ -32,11 +33,13 @@ _log = logging.getLogger("weft")
 T = TypeVar("T")
 
 
+@spanned(WAITING, "for others")
 def stream(work: c10d.Work, group: Group) -> None:
     """Lets the device wait for an exchange; this process goes on."""
     in_time(work.wait, group.processes)
 
 
+@spanned(WAITING, "for others")
 def finish_turns(work: c10d.Work, group: Group) -> None:
     """Waits for a collective that can be waited for in turns."""
     start = time.monotonic()
@@ -61,6 +64,7 @@ def finish_turns(work: c10d.Work, group: Group) -> None:
             return
 
 
+@spanned(WAITING, "for others")
 def finish(works: Sequence[c10d.Work], group: Group, meanwhile: Callable[[], None]) -> None:
     """Waits for messages, and does something in the meantime."""
     if not works:
@@ -129,6 +133,7 @@ class _Waiter:
 _waiter = _Waiter()
 
 
+@spanned(WAITING, "for others")
 def in_time(action: Callable[[], T], processes: Processes) -> T:
     """Does something that waits for other processes, and says who did not come."""
     patience = Patience(processes)

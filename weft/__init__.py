@@ -42,6 +42,7 @@ _TORCH = {
     "local.local_map": "axis_index local_map",
     "watch.policy": "reshard_policy",
     "rules.registry": "register_rule",
+    "engine.strategy": "prefer",
     "distributed": "on_main",
     "inspect.op_explanation": "explain_op",
     "inspect.profiling": "profile",

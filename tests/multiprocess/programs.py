@@ -410,6 +410,24 @@ def compute(devices: Sequence[Device]) -> Iterator[Yielded]:
 
 
 @rounded
+def attention_of_a_split_sequence(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    where = P(None, None, mesh.axis_names)
+    for way, causal, length in product(("gather keys", "split heads", "ring"), (False, True), (8, 5)):
+        shapes = (1, 4, length, 4), (1, 2 if way == "ring" else 4, length, 4)
+        query, key, value = (weft.shard(noise(*shapes[k > 0], seed=k), mesh, where).requires_grad_() for k in range(3))
+        with weft.prefer(way), weft.comm_log() as log:
+            out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=True)
+            out.backward(weft.shard(noise(*shapes[0], seed=3), mesh, where))
+        name = f"{way} {causal} {length}"
+        yield name, out
+        yield f"{name} query", query.grad
+        yield f"{name} key", key.grad
+        yield f"{name} value", value.grad
+        yield f"{name} log", [(record.kind, record.bytes_received, record.total_bytes) for record in log]
+
+
+@rounded
 def compute_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
     for name, mesh in _meshes(devices).items():
         x = weft.shard(noise(6, 5), mesh, P("a", None))

@@ -11,12 +11,10 @@ from ..rules.factors import Dims, Factors
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
-from .strategy import Moved, consider, is_considered
+from .strategy import OPERATIONS_PER_SECOND, Moved, consider, is_considered
 
 __all__ = ["Choice", "Input", "choose", "stop_over"]
 
-_OPERATIONS_PER_SECOND = 1e12
-"""What one device computes, for the price of computing the same on several: coarse, but the same everywhere."""
 _MOST_CANDIDATES = 6
 _FOR_ONE_OP = 2.0
 """How much dearer it is to bring an input for one op alone."""
@@ -260,4 +258,4 @@ def _price(
             shape = tuple(math.prod(factors.sizes.get(f, 1) for f in dim) for dim in dims)
             seconds += move_cost(layout, layout.resolved, shape, out_itemsize)
     work = 2.0 * math.prod(factors.sizes.values())
-    return seconds + work / proposal.parallel / _OPERATIONS_PER_SECOND, -proposal.parallel
+    return seconds + work / proposal.parallel / OPERATIONS_PER_SECOND, -proposal.parallel

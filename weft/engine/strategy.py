@@ -1,10 +1,11 @@
 """`Strategy`: one way to compute a call. Rules and handlers propose them with what each would move; the cheapest is chosen here.
 
-Cost is one number everywhere: the seconds that movements take by the cost model of `weft.planning`.
+Cost is one number everywhere: the seconds that movements take by the cost model of `weft.planning`, and what is computed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -14,11 +15,30 @@ from typing import Generic, ParamSpec, TypeVar
 
 from ..caches import cached
 from ..planning import move_cost, plan_layouts
+from ..planning.cost import passing_time
 from ..planning.rearrangement import Rearrangement, rearranged_bytes, rearranged_cost
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
+from ..watch.setting import Setting
 
-__all__ = ["Considered", "Exchanged", "Moved", "Strategy", "cheapest", "considering", "decided_once"]
+__all__ = [
+    "OPERATIONS_PER_SECOND",
+    "Considered",
+    "Exchanged",
+    "Moved",
+    "Passed",
+    "Strategy",
+    "cheapest",
+    "considering",
+    "decided_once",
+    "may_prefer",
+    "prefer",
+]
+
+OPERATIONS_PER_SECOND = 1e12
+"""What one device computes, for the price of computing the same on several: coarse, but the same everywhere."""
+_MOST_MEMORY = 1 << 30
+"""The bytes that a strategy may take for itself, as long as another takes less."""
 
 W = TypeVar("W")
 P = ParamSpec("P")
@@ -66,17 +86,44 @@ class Exchanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """Whole shards of a dim, all of one size, that go on to the next device, as often as is said."""
+
+    layout: Layout
+    dim: int
+    shape: tuple[int, ...]
+    itemsize: int
+    times: int
+
+    @property
+    def seconds(self) -> float:
+        """What it takes by the cost model."""
+        axes = self.layout.splits[self.dim]
+        return self.times * passing_time(self.layout.mesh, axes, self.bytes / max(1, self.times))
+
+    @property
+    def bytes(self) -> int:
+        """What the busiest device receives."""
+        largest = math.prod(-(-size // self.layout.split_count(dim)) for dim, size in enumerate(self.shape))
+        return self.times * largest * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
 class Strategy(Generic[W]):
     """A way to compute a call, in words, and what it moves; `way` is what whoever proposes it goes by when it is chosen."""
 
     name: str
     way: W
-    moves: tuple[Moved | Exchanged, ...] = ()
+    moves: tuple[Moved | Exchanged | Passed, ...] = ()
+    operations: float = 0.0
+    """What the busiest device computes, where strategies differ in that."""
+    memory: int = 0
+    """The bytes that the busiest device has only while it computes in this way, where strategies differ in that."""
 
     @property
     def seconds(self) -> float:
-        """What it moves takes by the cost model."""
-        return sum(move.seconds for move in self.moves)
+        """What it moves and computes takes by the cost model."""
+        return sum(move.seconds for move in self.moves) + self.operations / OPERATIONS_PER_SECOND
 
     @property
     def bytes(self) -> int:
@@ -136,18 +183,54 @@ def is_considered() -> bool:
 
 
 def decided_once(decide: Callable[P, R]) -> Callable[P, R]:
-    """A function that decides between strategies: each question is asked once, and anew where somebody looks on."""
+    """A function that decides between strategies: each question is asked once, and anew where somebody looks on or prefers."""
     remembering = cached(1 << 14, cleared_by=forget_with_residences)(decide)
 
     @wraps(decide)
     def decided(*args: P.args, **kwargs: P.kwargs) -> R:
-        return (decide if is_considered() else remembering)(*args, **kwargs)
+        return (decide if is_considered() or _preferred.get() else remembering)(*args, **kwargs)
 
     return decided
 
 
+_preferable: set[str] = set()
+"""The names of strategies that users may ask for. Bound: the strategies there are. Cleared: never."""
+_preferred: Setting[tuple[str, ...]] = Setting("preferred strategies", ())
+
+
+def may_prefer(*names: str) -> None:
+    """Says that users may ask for strategies by these names."""
+    _preferable.update(names)
+
+
+@contextmanager
+def prefer(*names: str) -> Iterator[None]:
+    """Takes the first of these strategies that is proposed for an op, whatever it costs; other ops are not touched.
+
+    It holds inside the block, for the thread or task that says it and the backward passes that it starts.
+
+    >>> import torch, weft
+    >>> mesh = weft.make_mesh({"sp": 4})
+    >>> x = weft.shard(torch.randn(1, 8, 64, 16), mesh, weft.P(None, None, "sp"))
+    >>> with weft.prefer("ring"), weft.comm_log() as log:
+    ...     y = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    >>> log.counts()
+    {'permute': 6}
+    """
+    for name in names:
+        if name not in _preferable:
+            known = ", ".join(map(repr, sorted(_preferable)))
+            raise ValueError(f"no strategy is called {name!r}: prefer one of {known}")
+    before = _preferred.get()
+    _preferred.set(names)
+    try:
+        yield
+    finally:
+        _preferred.set(before)
+
+
 def cheapest(strategies: Sequence[Strategy[W]]) -> W:
-    """The way of the strategy that takes the fewest seconds; of equal ones the first.
+    """The way of the strategy that takes the fewest seconds; of equal ones the first. What users prefer goes before.
 
     >>> from weft.sharding.mesh import make_mesh
     >>> split, whole = (Layout(make_mesh({"x": 4}), (axes,)) for axes in (("x",), ()))
@@ -155,7 +238,9 @@ def cheapest(strategies: Sequence[Strategy[W]]) -> W:
     2
     """
     seconds = [strategy.seconds for strategy in strategies]
-    best = min(range(len(strategies)), key=lambda k: seconds[k])
+    wanted = [k for name in _preferred.get() for k, each in enumerate(strategies) if each.name == name]
+    frugal = [k for k, each in enumerate(strategies) if each.memory <= _MOST_MEMORY]
+    best = wanted[0] if wanted else min(frugal or range(len(strategies)), key=lambda k: seconds[k])
     if is_considered():
         rows = [(each.name, cost, each.bytes) for each, cost in zip(strategies, seconds, strict=True)]
         consider(rows, best)

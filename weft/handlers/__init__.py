@@ -2,7 +2,6 @@
 
 from ..rules import table  # noqa: F401 - the rules that handlers go on from
 from . import (  # noqa: F401
-    attention,
     creation_like,
     determinants,
     embedding,
@@ -18,6 +17,7 @@ from . import (  # noqa: F401
     refusals,
     shared_memory,
 )
+from .attention import kernel_choice, split_attention  # noqa: F401
 from .rearranged import edge_padding, gating, joining, padding, shifting  # noqa: F401
 from .split_dims import (  # noqa: F401
     batch_norm,

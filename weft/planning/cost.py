@@ -13,7 +13,7 @@ from ..sharding.mesh import DeviceMesh
 from .step import Bytes, Step
 from .topology import Tier, Topology, axis_tier
 
-__all__ = ["DEFAULT", "mesh_tier", "step_tier", "steps_time"]
+__all__ = ["DEFAULT", "mesh_tier", "passing_time", "step_tier", "steps_time"]
 
 DEFAULT = Topology()
 """Where no topology is given: all devices in one host."""
@@ -28,6 +28,17 @@ def steps_time(steps: Sequence[Step], bound: Bytes, topology: Topology = DEFAULT
         link = topology.link(step_tier(step, topology))
         seconds += link.time(bound.max * step.bytes_received.total / total, step.phases)
     return seconds
+
+
+def passing_time(mesh: DeviceMesh, axes: Sequence[str], size: float, topology: Topology = DEFAULT) -> float:
+    """The seconds until every device has passed so many bytes to the next along axes.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> passing_time(make_mesh({"sp": 4}), ("sp",), 1e6) > passing_time(make_mesh({"sp": 4}), ("sp",), 0) > 0
+    True
+    """
+    tier = max((axis_tier(mesh, axis, topology) for axis in axes), default=Tier.DEVICE)
+    return topology.link(tier).time(size)
 
 
 def step_tier(step: Step, topology: Topology) -> Tier:

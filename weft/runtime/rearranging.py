@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..planning.rearrangement import Rearrangement
+from ..sharding.geometry import box_shape
 from .holding import Pieces, holding
 from .host_pool import pooled_empty
 from .processes.mesh_processes import is_elsewhere, spans
@@ -30,6 +31,8 @@ def rearrange(
 
     Where no part lands stands what `into` has there, or `fill`; with neither, the parts cover everything.
     """
+    if any(piece.is_meta for pieces in sources for piece in pieces):
+        return _without_memory(plan, dtype)
     targets = into if into is not None else _new(plan, dtype, fill)
     mesh = plan.target.layout.mesh
     if is_elsewhere(mesh):
@@ -39,6 +42,12 @@ def rearrange(
     else:
         _copy(sources, plan, targets)
     return tuple(piece.flip(plan.flips) for piece in targets) if plan.flips else targets
+
+
+def _without_memory(plan: Rearrangement, dtype: torch.dtype) -> Pieces:
+    """The pieces of a result on the meta device, where nothing moves."""
+    boxes = map(plan.target.box, holding(plan.target.layout).coords)
+    return tuple(torch.empty(box_shape(box), dtype=dtype, device="meta") for box in boxes)
 
 
 def _new(plan: Rearrangement, dtype: torch.dtype, fill: float | None) -> Pieces:

@@ -87,7 +87,7 @@ def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, 
                 shard = pieces[at].new_zeros(here.piece_shape(at, shape))
             else:
                 shard = here.shard(pieces, shape, source)
-            result[at] = lazy_clone(shard.to(here.devices[at]))
+            result[at] = lazy_clone(in_process.placed(shard, here.devices[at]))
     return tuple(result[at] for at in range(len(pieces)))
 
 

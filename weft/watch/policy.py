@@ -85,13 +85,15 @@ def _on_purpose(plan: Plan) -> str:
     )
 
 
-def report_rearrangement(op: str, shape: tuple[int, ...], source: Layout, target: Layout, received: int) -> None:
+def report_rearrangement(
+    op: str, shape: tuple[int, ...], source: Layout, target: Layout, received: int, kind: str = "exchange"
+) -> None:
     """Applies the policy to an op whose result is made of elements that lie on other devices."""
     if _policy.get() == "silent":
         return
     text = (
         f"{op} at {call_site()} takes elements of a tensor of shape {shape} in {source} to {target} on {target.mesh}: "
-        f"{received:,} bytes received per device (exchange).\n"
+        f"{received:,} bytes received per device ({kind}).\n"
         "  To move nothing: split a dim that the op leaves as it is, or weft.shard the tensor first with this dim whole."
     )
     _apply(text)

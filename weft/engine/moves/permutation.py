@@ -15,13 +15,15 @@ from ...runtime.run import Route
 from ...runtime.strides import in_order, row_major
 from ...sharding.geometry import Box, box, box_shape
 from ...sharding.layout import Layout
-from ...watch import comm_log
+from ...sharding.mesh import DeviceMesh
+from ...watch import comm_log, policy
+from ..memory import memory_of
 from ..sharded import ShardedTensor, wrap
 from ..views.copy_views import current
 from .asynchrony import begun, is_issuing
 from .movement import is_recorded, layout_of, move
 
-__all__ = ["permute"]
+__all__ = ["passed_on", "permute"]
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -41,18 +43,8 @@ class _Permute(torch.autograd.Function):
     @staticmethod
     def forward(x: torch.Tensor, pairs: Pairs) -> torch.Tensor:
         assert isinstance(x, ShardedTensor)
-        layout, shape = x._layout, tuple(x.shape)
-        _log(layout, shape, x.dtype.itemsize, pairs)
-        route, dtype = _route(layout, shape, pairs), x.dtype
-        pieces = current(x)
-        strides = row_major(shape)
-
-        def permuted(pieces: Pieces) -> Pieces:
-            return tuple(in_order(piece, strides) for piece in run.permute(pieces, layout, shape, route, dtype))
-
-        if is_issuing():
-            return begun(x, layout, x._asked, strides, permuted)
-        return wrap(permuted(pieces), layout, shape, asked=x._asked, dtype=dtype)
+        _log(x, pairs, "ppermute", implicit=False)
+        return _permuted(x, pairs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -73,6 +65,36 @@ class _Permute(torch.autograd.Function):
         info: object, in_dims: tuple[int | None, None], x: torch.Tensor, pairs: Pairs
     ) -> tuple[torch.Tensor, int | None]:
         return permute(x, pairs), in_dims[0]
+
+
+def _permuted(x: ShardedTensor, pairs: Pairs) -> ShardedTensor:
+    layout, shape, dtype = x._layout, tuple(x.shape), x.dtype
+    route = _route(layout, shape, pairs)
+    pieces = current(x)
+    strides = row_major(shape)
+
+    def permuted(pieces: Pieces) -> Pieces:
+        return tuple(in_order(piece, strides) for piece in run.permute(pieces, layout, shape, route, dtype))
+
+    if is_issuing():
+        return begun(x, layout, x._asked, strides, permuted)
+    return wrap(permuted(pieces), layout, shape, asked=x._asked, dtype=dtype)
+
+
+def passed_on(x: ShardedTensor, axes: tuple[str, ...], op: str) -> ShardedTensor:
+    """Every device has the shard that the one before it along these axes had; nobody has asked for that.
+
+    Where one memory has them all, what would move is noted, and they stay.
+    """
+    pairs = _to_the_next(x._layout.mesh, axes)
+    _log(x, pairs, op, implicit=True)
+    return _permuted(x, pairs) if memory_of(x._layout).pieces_are_shards else x
+
+
+@cached(1024)
+def _to_the_next(mesh: DeviceMesh, axes: tuple[str, ...]) -> Pairs:
+    groups = mesh.groups(axes)
+    return tuple((group[k], group[(k + 1) % len(group)]) for group in groups for k in range(len(group)))
 
 
 def _checked(permutation: Iterable[tuple[int, int]], count: int) -> Pairs:
@@ -122,18 +144,14 @@ def _route(layout: Layout, shape: tuple[int, ...], pairs: Pairs) -> Route:
     return tuple(source_of.get(slot) for slot in range(mesh.num_devices))
 
 
-def _log(layout: Layout, shape: tuple[int, ...], itemsize: int, pairs: Pairs) -> None:
-    if not comm_log.is_logging():
+def _log(x: ShardedTensor, pairs: Pairs, op: str, *, implicit: bool) -> None:
+    if not comm_log.is_logging() and not (implicit and policy.watches()):
         return
-    received = [math.prod(box_shape(box(layout, shape, dst))) * itemsize for src, dst in pairs if src != dst]
+    layout, shape = x._layout, tuple(x.shape)
+    sizes = [math.prod(box_shape(box(layout, shape, dst))) * x.dtype.itemsize for src, dst in pairs if src != dst]
+    received = max(sizes, default=0)
+    if implicit:
+        policy.report_rearrangement(op, shape, layout, layout, received, "permute")
     comm_log.log_step(
-        "permute",
-        layout.mesh.axis_names,
-        layout,
-        layout,
-        shape,
-        max(received, default=0),
-        sum(received),
-        "ppermute",
-        implicit=False,
+        "permute", layout.mesh.axis_names, layout, layout, shape, received, sum(sizes), op, implicit=implicit
     )

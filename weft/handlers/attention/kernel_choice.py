@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ..engine.handlers import handler
-from ..engine.memory import held_whole
-from ..engine.sharded import ShardedTensor
-from ..rules.call import BoundCall
+from ...engine.handlers import handler
+from ...engine.memory import held_whole
+from ...engine.sharded import ShardedTensor
+from ...rules.call import BoundCall
 
 aten = torch.ops.aten
 

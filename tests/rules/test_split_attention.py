@@ -1,0 +1,319 @@
+"""Attention whose sequence is split: every way gives what one device gives, moves what it says, and shares the work out evenly."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import weft
+from weft.engine.sharded import ShardedTensor
+from weft.handlers.attention.blocks import blocks, cuts, scores, swapped
+from weft.sharding.layout import Layout
+from weft.sharding.mesh import DeviceMesh, make_mesh
+from weft.watch.comm_log import CommLog
+
+from .harness import assert_sound, laid, memory
+
+WAYS = ("gather keys", "split heads", "ring")
+KERNEL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+# On GPUs, the kernels that give logarithms take halves only, or round more than is compared here: they have their own tests.
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="compares in float64, with the kernel of the host")
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def masks(length: int) -> dict[str, dict[str, object]]:
+    """The arguments of attention, by what is masked."""
+    seen = torch.rand(2, 1, length, length, generator=torch.Generator().manual_seed(5)) > 0.5
+    seen[:, :, 1] = False  # a query that sees nothing
+    seen[0, :, 2, : length // 2] = False  # and one that sees nothing of what some devices have
+    return {
+        "none": {"scale": 0.3},
+        "causal": {"is_causal": True},
+        "boolean": {"attn_mask": seen},
+        "float": {"attn_mask": numbers(length, length, seed=6)},
+        "padding": {"attn_mask": seen[:, :, 2:3]},
+    }
+
+
+def attended(given: list[torch.Tensor], mask: dict[str, object], grad: torch.Tensor) -> list[torch.Tensor]:
+    """What attention gives, and the gradients of its inputs."""
+    out = nn.scaled_dot_product_attention(*given, enable_gqa=given[0].shape[1] != given[1].shape[1], **mask)  # type: ignore[arg-type]
+    return [out, *torch.autograd.grad(out, given, grad)]
+
+
+def inputs(heads: int, of_keys: int, length: int, keys: int | None = None) -> list[torch.Tensor]:
+    sizes = (heads, length), (of_keys, keys or length), (of_keys, keys or length)
+    return [numbers(2, *size, 4, seed=k) for k, size in enumerate(sizes)]
+
+
+def check(
+    mesh: DeviceMesh, splits: tuple[Layout, Layout], given: list[torch.Tensor], mask: dict[str, object]
+) -> CommLog:
+    """Attention in these layouts is that of one device, and its result lies like the queries; what moved."""
+    grad = numbers(*given[0].shape, seed=9)
+    expected = attended([x.clone().requires_grad_() for x in given], mask, grad)
+    layouts = splits[0], splits[1], splits[1]
+    there = [laid(x, layout).requires_grad_() for x, layout in zip(given, layouts, strict=True)]
+    with weft.comm_log() as log:
+        actual = attended(list(there), mask, laid(grad, splits[0]))
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert_sound(ours)  # type: ignore[arg-type]
+        torch.testing.assert_close(ours.detach().full_tensor(), theirs.detach(), rtol=1e-9, atol=1e-9)  # type: ignore[attr-defined]
+    assert actual[0]._layout is splits[0]  # type: ignore[attr-defined]
+    return log
+
+
+def sequence(mesh: DeviceMesh) -> Layout:
+    return Layout(mesh, [(), (), mesh.axis_names, ()])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("devices", [2, 3, 4, 8])
+def test_every_way_is_attention(devices: int, way: str) -> None:
+    mesh = make_mesh({"s": devices})
+    for (heads, of_keys), length in product([(8, 8), (8, 2), (8, 1)], [16, 5]):
+        given = inputs(heads, of_keys, length)
+        for mask in masks(length).values():
+            with weft.prefer(way), memory(separate=True):
+                apart = check(mesh, (sequence(mesh),) * 2, given, mask)
+            if length == 5:
+                with weft.prefer(way), memory(separate=False):
+                    together = check(mesh, (sequence(mesh),) * 2, given, mask)
+                assert [_seen(each) for each in together] == [_seen(each) for each in apart]
+
+
+def _seen(record: weft.watch.comm_log.CommRecord) -> tuple[object, ...]:
+    return record.kind, record.source, record.target, record.shape, record.bytes_received, record.total_bytes
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_axes_may_split_the_sequence(way: str) -> None:
+    mesh = make_mesh({"a": 2, "b": 2, "c": 2})
+    layout = Layout(mesh, [("a",), (), ("c", "b"), ()])
+    for length, mask in product([11, 16], ["causal", "float"]):
+        with weft.prefer(way), memory(separate=True):
+            check(mesh, (layout, layout), inputs(4, 4, length), masks(length)[mask])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_keys_may_have_another_length(way: str) -> None:
+    mesh = make_mesh({"s": 3})
+    for (length, keys), causal in product([(4, 11), (11, 4)], [True, False]):
+        given = inputs(6, 3, length, keys)
+        with weft.prefer(way), memory(separate=True):
+            check(mesh, (sequence(mesh),) * 2, given, {"is_causal": causal})
+
+
+def test_inputs_may_lie_anyhow() -> None:
+    mesh = make_mesh({"a": 2, "b": 2})
+    query = Layout(mesh, [(), (), ("a",), ()])
+    for key in (
+        Layout.replicated(mesh, 4),
+        Layout(mesh, [("a",), (), ("b",), ()]),
+        Layout(mesh, [(), ("b",), ("a",), ()]),
+    ):
+        for way in WAYS:
+            with weft.prefer(way), memory(separate=True):
+                check(mesh, (query, key), inputs(4, 4, 6), {"is_causal": True})
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_moves_was_said_before(way: str, causal: bool, separate: bool) -> None:
+    """Where parts are of one size: the planner prices them as balanced."""
+    for devices, of_keys in ((4, 8), (8, 8), (2, 2)):
+        mesh = make_mesh({"s": devices})
+        with memory(separate), weft.prefer(way):
+            given = [laid(x, sequence(mesh)).requires_grad_() for x in inputs(8, of_keys, 32)]
+            explained = weft.explain_op(KERNEL, *given, 0.0, causal)
+            assert _said(explained.considered) == explained.bytes_received > 0
+            with weft.comm_log() as log:
+                out, rows = KERNEL(*given, 0.0, causal)
+            assert log.bytes_received == explained.bytes_received
+            back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+            args = (laid(numbers(*out.shape), out._layout), *(x.detach() for x in given), out.detach(), rows.detach())
+            explained = weft.explain_op(back, *args, 0.0, causal)
+            assert _said(explained.considered) == explained.bytes_received > 0
+
+
+def _said(considered: object) -> int:
+    (decision,) = considered  # type: ignore[misc]
+    return int(decision.rows[decision.chosen][2])
+
+
+@pytest.mark.parametrize("length", [1 << 13, 1 << 15, 1 << 17])
+@pytest.mark.parametrize("causal", [False, True])
+def test_llama_8b_moves_the_least(length: int, causal: bool) -> None:
+    """32 heads, 8 of keys, 128 features, 8 devices: what a device receives is the least of all ways."""
+    mesh = make_mesh({"s": 8})
+    shapes = ((1, 32, length, 128), (1, 8, length, 128), (1, 8, length, 128))
+    with memory(separate=True):
+        given = [on_paper(shape, mesh) for shape in shapes]
+        (decision,) = weft.explain_op(KERNEL, *given, 0.0, causal).considered
+    sizes = {name: size for name, _, size in decision.rows}
+    assert set(sizes) == set(WAYS)
+    chosen, _, size = decision.rows[decision.chosen]
+    keys = 2 * 8 * length * 128 * 2
+    assert size == min(sizes.values()) == (32 + 32 + 8 + 8) * length * 128 * 2 * 7 // 64
+    assert size <= keys * 7 // 8 <= sizes["gather keys"]
+    assert chosen == "split heads"
+
+
+def on_paper(shape: tuple[int, ...], mesh: DeviceMesh) -> weft.Tensor:
+    return weft.shard(torch.empty(shape, dtype=torch.bfloat16, device="meta"), mesh, weft.P(None, None, "s"))
+
+
+def test_keys_that_are_too_large_to_be_gathered_go_round() -> None:
+    mesh = make_mesh({"s": 8})
+    with memory(separate=True):
+        for length, way in ((1 << 12, "gather keys"), (1 << 20, "ring")):
+            shapes = ((1, 32, length, 128), *[(1, 4, length, 128)] * 2)
+            given = [on_paper(shape, mesh) for shape in shapes]
+            (decision,) = weft.explain_op(KERNEL, *given, 0.0, True).considered
+            assert decision.rows[decision.chosen][0] == way
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 7, 8, 16])
+def test_causal_work_is_shared_evenly(devices: int) -> None:
+    length = 1 << 12
+    shares = swapped(cuts(length, (devices,)))
+    whole = length * (length + 1) // 2
+    gathered = [scores(blocks(rows, ((0, length),), True)) for rows in shares]
+    turns = [
+        [scores(blocks(rows, shares[(k - turn) % devices], True)) for turn in range(devices)]
+        for k, rows in enumerate(shares)
+    ]
+    for work in (gathered, [sum(each) for each in turns]):
+        assert sum(work) == whole
+        assert max(work) <= 1.05 * whole / devices
+    for turn in range(1, devices):
+        assert max(each[turn] for each in turns) <= 1.05 * min(each[turn] for each in turns)
+
+
+@pytest.mark.parametrize("devices", [2, 3, 5])
+@pytest.mark.parametrize("length", [3, 10, 17])
+def test_every_score_is_computed_once(devices: int, length: int) -> None:
+    shares = swapped(cuts(length, (devices,)))
+    assert sorted(at for share in shares for start, stop in share for at in range(start, stop)) == list(range(length))
+    for columns_of in ([((0, length),)], shares):
+        seen = torch.zeros(length, length, dtype=torch.int64)
+        for rows, columns in product(shares, columns_of):
+            at_row, at_column = (torch.tensor([p for a, b in each for p in range(a, b)]) for each in (rows, columns))
+            for block in blocks(rows, columns, True):
+                here = torch.ones(block.rows[1] - block.rows[0], block.columns[1] - block.columns[0], dtype=torch.int64)
+                here = here.tril() if block.is_causal else here
+                seen[at_row[slice(*block.rows)][:, None], at_column[slice(*block.columns)]] += here
+        assert torch.equal(seen, torch.ones_like(seen).tril())
+
+
+def test_one_call_of_a_kernel_for_each_turn() -> None:
+    shares = swapped(cuts(64, (8,)))
+    assert all(len(blocks(rows, columns, True)) == 1 for rows, columns in product(shares, shares))
+
+
+SHARED = {
+    "keys on every device": ({"tp": 4}, [(), ("tp",), (), ()], [(), (), (), ()]),
+    "keys in groups": ({"kv": 2, "rep": 2}, [(), ("kv", "rep"), (), ()], [(), ("kv",), (), ()]),
+    "heads that do not divide": ({"tp": 3}, [(), ("tp",), (), ()], [(), (), (), ()]),
+}
+
+
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("name", SHARED)
+def test_fewer_heads_of_keys_than_devices_move_nothing(name: str, separate: bool) -> None:
+    axes, query, key = SHARED[name]
+    mesh = make_mesh(axes)
+    splits = Layout(mesh, query), Layout(mesh, key)
+    for mask in masks(5).values():
+        with memory(separate):
+            check(mesh, splits, inputs(8, 2, 5), mask)
+            given = [laid(x, layout) for x, layout in zip(inputs(8, 2, 5), (splits[0], *[splits[1]] * 2), strict=True)]
+            query, key, value = (x.requires_grad_() for x in given)
+            with weft.comm_log() as log:
+                out = nn.scaled_dot_product_attention(query, key, value, enable_gqa=True, **mask)  # type: ignore[arg-type]
+            assert log.counts() == {}
+            with weft.comm_log() as log:
+                out.backward(laid(numbers(*out.shape), splits[0]))
+            assert log.counts() == {"all_reduce": 2}, "the gradients of keys and of values, within each group"
+
+
+def test_dropout_drops_what_one_device_drops() -> None:
+    mesh = make_mesh({"s": 4})
+    given = inputs(4, 4, 8)
+    torch.manual_seed(3)
+    expected = nn.scaled_dot_product_attention(*given, dropout_p=0.5)
+    for separate in (False, True):
+        with memory(separate):
+            torch.manual_seed(3)
+            actual = nn.scaled_dot_product_attention(*(laid(x, sequence(mesh)) for x in given), dropout_p=0.5)
+            torch.testing.assert_close(actual.full_tensor(), expected)  # type: ignore[attr-defined]
+
+
+def test_halves_are_added_up_in_floats() -> None:
+    mesh = make_mesh({"s": 8})
+    given = [x.bfloat16() for x in inputs(8, 8, 256)]
+    expected = nn.scaled_dot_product_attention(*(x.double() for x in given), is_causal=True)
+    once = nn.scaled_dot_product_attention(*given, is_causal=True)
+    for way in WAYS:
+        with weft.prefer(way), memory(separate=True):
+            out = nn.scaled_dot_product_attention(*(laid(x, sequence(mesh)) for x in given), is_causal=True)
+            assert out.dtype is torch.bfloat16
+            error, at_once = ((x.double() - expected).abs().max() for x in (out.full_tensor(), once))  # type: ignore[attr-defined]
+            assert error <= 2 * at_once
+
+
+def test_gradients_are_those_of_small_steps() -> None:
+    mesh = make_mesh({"s": 2})
+
+    def function(*given: torch.Tensor) -> torch.Tensor:
+        there = [weft.shard(x, mesh, weft.P(None, None, "s")) for x in given]
+        return nn.scaled_dot_product_attention(*there, is_causal=True).full_tensor()  # type: ignore[attr-defined]
+
+    for way in WAYS:
+        with weft.prefer(way), memory(separate=True):
+            assert torch.autograd.gradcheck(function, [x[:1, :, :, :2].requires_grad_() for x in inputs(2, 2, 3)])
+
+
+def test_the_policy_sees_what_goes_round() -> None:
+    mesh = make_mesh({"s": 4})
+    for separate in (False, True):
+        with memory(separate):
+            given = [laid(x, sequence(mesh)) for x in inputs(4, 4, 8)]
+            with weft.prefer("ring"), weft.reshard_policy("raise"), pytest.raises(weft.ReshardError, match="permute"):
+                nn.scaled_dot_product_attention(*given)
+
+
+def test_what_is_preferred_has_a_name() -> None:
+    with (
+        pytest.raises(ValueError, match=r"no strategy is called 'rings': prefer one of 'gather keys', .*'ring'"),
+        weft.prefer("rings"),
+    ):
+        pass
+
+
+def test_the_first_that_is_proposed_is_preferred() -> None:
+    mesh = make_mesh({"s": 4})
+    with memory(separate=True), weft.prefer("split heads", "ring"):
+        names = [_chosen([laid(x, sequence(mesh)) for x in inputs(8, heads, 8)]) for heads in (8, 2)]
+    assert names == ["split heads", "ring"]
+
+
+def _chosen(given: list[ShardedTensor]) -> str:
+    (decision,) = weft.explain_op(KERNEL, *given).considered
+    return decision.rows[decision.chosen][0]
+
+
+def test_other_kernels_go_by_their_ops() -> None:
+    """Where torch has only products, the rules of products hold: the sequence stays split all the same."""
+    mesh = make_mesh({"s": 3})
+    with sdpa_kernel(SDPBackend.MATH), memory(separate=True):
+        check(mesh, (sequence(mesh),) * 2, inputs(4, 2, 7), {"is_causal": True})

@@ -1,0 +1,1 @@
+"""Attention whose sequence or whose heads are split."""

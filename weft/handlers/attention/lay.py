@@ -1,0 +1,159 @@
+"""`Lay`: where the tensors of an attention call lie while it is computed in parts.
+
+That is, when its sequence is split, or its heads are split finer than keys have heads.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ...engine.sharded import ShardedTensor
+from ...rules.call import BoundCall
+from ...sharding.geometry import Interval
+from ...sharding.layout import Layout
+from .blocks import Stretches, cuts, swapped
+from .kernels import Kernel
+
+__all__ = ["Lay", "heads_of", "lay_of"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lay:
+    """How a call is cut: its queries as they lie, its keys and values whole along the sequence."""
+
+    query: Layout
+    """(b, h, s, –)."""
+    key: Layout
+    """(b, the axes of h that cut the heads of the keys too, –, –)."""
+    query_shape: Shape
+    key_shape: Shape
+    is_causal: bool
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes that split the sequence of the queries, major first."""
+        return self.query.splits[2]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many devices there are along each of them."""
+        return tuple(map(self.query.mesh.axis_size, self.axes))
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts the sequence is cut."""
+        return math.prod(self.counts)
+
+    @property
+    def groups(self) -> int:
+        """How many heads of queries share one of the keys."""
+        return self.query_shape[1] // self.key_shape[1]
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The mesh axes along which devices have other heads of queries and the same of keys."""
+        return self.query.splits[1][len(self.key.splits[1]) :]
+
+    @property
+    def rows(self) -> Layout:
+        """Of one number for each query."""
+        return self.query.without_dim(3)
+
+    @property
+    def split_key(self) -> Layout:
+        """Of keys, split like the queries."""
+        return self.key.with_split(2, self.axes)
+
+    @property
+    def heads(self) -> Layout | None:
+        """Of queries whose heads are split instead of the sequence; None where keys have too few heads for that."""
+        axes = (*self.query.splits[1], *self.axes)
+        count, heads = self.parts * self.query.split_count(1), self.key_shape[1]
+        if not self.axes or heads < count or (self.groups > 1 and heads % count):
+            return None
+        return self.query.with_split(2, ()).with_split(1, axes)
+
+    def mask(self, query: Layout, shape: Shape) -> Layout:
+        """Of a mask, beside queries in a layout."""
+        splits = (*query.splits[:3], ())[4 - len(shape) :]
+        return Layout(query.mesh, [() if size == 1 else axes for size, axes in zip(shape, splits, strict=True)])
+
+    @property
+    def query_cuts(self) -> tuple[Interval, ...]:
+        """Where the parts of the queries lie."""
+        return cuts(self.query_shape[2], self.counts)
+
+    @property
+    def key_cuts(self) -> tuple[Interval, ...]:
+        """Where the parts of the keys lie, when they are split like the queries."""
+        return cuts(self.key_shape[2], self.counts)
+
+    @property
+    def query_stretches(self) -> tuple[Stretches, ...]:
+        """The positions of each part of the queries: under a causal mask, after devices have swapped halves."""
+        return swapped(self.query_cuts) if self.is_causal else tuple((each,) for each in self.query_cuts)
+
+    @property
+    def key_stretches(self) -> tuple[Stretches, ...]:
+        """The same of the keys, when they go round."""
+        return swapped(self.key_cuts) if self.is_causal else tuple((each,) for each in self.key_cuts)
+
+    def part_at(self, coords: tuple[int, ...]) -> int:
+        """Which part of the sequence is at some mesh coordinates."""
+        found = 0
+        for axis, count in zip(self.axes, self.counts, strict=True):
+            found = found * count + coords[self.query.mesh.index_of[axis]]
+        return found
+
+
+def heads_of(query: Interval, key: Interval, groups: int) -> slice | list[int]:
+    """Which of the heads of keys that a device has its heads of queries use: a stretch of them, or one for each.
+
+    >>> heads_of((2, 4), (0, 2), 4), heads_of((3, 6), (0, 2), 4)
+    (slice(0, 1, None), [0, 1, 1])
+    """
+    (first, last), (base, _) = query, key
+    start, stop = first // groups - base, -(-last // groups) - base
+    if stop - start <= 1 or (first % groups == 0 and last % groups == 0):
+        return slice(start, stop)
+    return [head // groups - base for head in range(first, last)]
+
+
+def lay_of(call: BoundCall, kernel: Kernel) -> Lay | None:
+    """How a call is cut; None where its rule says it better."""
+    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
+    if not isinstance(query, ShardedTensor) or call.number("dropout_p") > 0 or call.flag("return_debug_mask"):
+        return None
+    mask, is_causal = None if kernel.mask is None else call.optional(kernel.mask), call.flag("is_causal")
+    if any(x.dim() != 4 or not x.numel() for x in (query, key, value)) or (mask is not None and is_causal):
+        return None
+    if query.shape[1] % key.shape[1] or key.shape != value.shape or any(_is_elsewhere(x, query) for x in call.tensors):
+        return None
+    layout = query._layout.resolved.with_split(3, ())
+    heads = _heads_of_keys(layout, query.shape[1], key.shape[1])
+    if not layout.splits[2] and heads == layout.splits[1]:
+        return None
+    there = layout.with_split(1, heads).with_split(2, ())
+    return Lay(layout, there, tuple(query.shape), tuple(key.shape), is_causal)
+
+
+def _is_elsewhere(x: torch.Tensor, query: ShardedTensor) -> bool:
+    return isinstance(x, ShardedTensor) and x._layout.mesh != query._layout.mesh
+
+
+def _heads_of_keys(query: Layout, heads: int, of_keys: int) -> tuple[str, ...]:
+    """The leading axes of those that split the heads of the queries that cut the heads of the keys in the same places."""
+    axes = query.splits[1]
+    if heads == of_keys:
+        return axes
+    count = 1
+    for k, axis in enumerate(axes):
+        count *= query.mesh.axis_size(axis)
+        if of_keys % count:
+            return axes[:k]
+    return axes

@@ -1,0 +1,112 @@
+"""Attention on one device, block by block: what blocks give is merged by the logarithms of what they were divided by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+import torch
+
+from ...rules.call import BoundCall
+from .blocks import Block
+from .kernels import Kernel, Rows
+
+__all__ = ["Gradients", "Merged", "sum_dtype"]
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What sums of a dtype are added up in."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _masked(mask: torch.Tensor | None, block: Block, columns_from: int) -> torch.Tensor | None:
+    """What a mask says of a block; its columns are counted from `columns_from`."""
+    if mask is None:
+        return None
+    if mask.shape[-1] != 1:
+        mask = mask[..., block.columns[0] + columns_from : block.columns[1] + columns_from]
+    return mask if mask.ndim < 2 or mask.shape[-2] == 1 else mask[..., block.rows[0] : block.rows[1], :]
+
+
+@final
+class Merged:
+    """What the queries of one device have seen so far."""
+
+    def __init__(self, call: BoundCall, kernel: Kernel, query: torch.Tensor, mask: torch.Tensor | None) -> None:
+        self._call, self._kernel, self._query, self._mask = call, kernel, query, mask
+        self._out: torch.Tensor | None = None
+        self._rows: torch.Tensor | None = None
+
+    def see(self, key: torch.Tensor, value: torch.Tensor, found: Sequence[Block], columns_from: int = 0) -> None:
+        """Lets the queries see blocks of keys; for the mask, keys are counted from `columns_from`."""
+        for block in found:
+            (first, last), (start, stop) = block.rows, block.columns
+            query, mask = self._query[:, :, first:last], _masked(self._mask, block, columns_from)
+            keys, values = key[:, :, start:stop], value[:, :, start:stop]
+            out, rows = self._kernel.forward(self._call, query, keys, values, mask, block.is_causal)
+            if mask is not None:
+                rows = _unseen(rows, mask)
+            self._merge(block, out, rows)
+
+    def _merge(self, block: Block, out: torch.Tensor, rows: torch.Tensor) -> None:
+        first, last = block.rows
+        if self._out is None and last - first == self._query.shape[2]:
+            self._out, self._rows = out, rows
+            return
+        have, known = self._widened(out, rows)
+        before = known[:, :, first:last]
+        after = torch.logaddexp(before, rows)
+        safe = after.masked_fill(after == -math.inf, 0)
+        part = have[:, :, first:last]
+        part.mul_((before - safe).exp_().unsqueeze(-1)).addcmul_(out.to(have.dtype), (rows - safe).exp_().unsqueeze(-1))
+        known[:, :, first:last] = after
+
+    def _widened(self, out: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The result so far, in a dtype for sums and in memory of its own."""
+        dtype = sum_dtype(out.dtype)
+        if self._out is None or self._rows is None:
+            shape = (*self._query.shape[:3], out.shape[3])
+            self._out = out.new_zeros(shape, dtype=dtype)
+            self._rows = rows.new_full(shape[:3], -math.inf)
+        elif self._out.dtype is not dtype:
+            self._out = self._out.to(dtype)
+        return self._out, self._rows
+
+    def result(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The result and its logarithms; queries that saw nothing have zeros. `like`: values as the keys have them."""
+        if self._out is None or self._rows is None:
+            shape = (*self._query.shape[:3], like.shape[3])
+            rows = torch.zeros(shape[:3], dtype=sum_dtype(like.dtype), device=like.device)
+            return like.new_zeros(shape), rows
+        return self._out.to(like.dtype), self._rows.masked_fill(self._rows == -math.inf, 0)
+
+
+def _unseen(rows: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Logarithms, of rows that a mask hides altogether those of nothing: kernels do not agree on them."""
+    hidden = (~mask if mask.dtype is torch.bool else mask == -math.inf).all(-1)
+    return rows.masked_fill(hidden.expand(rows.shape), -math.inf)
+
+
+@final
+class Gradients:
+    """The gradients that the queries of one device give: of themselves, and of the keys and values that they see."""
+
+    def __init__(self, call: BoundCall, kernel: Kernel, rows: Rows, mask: torch.Tensor | None) -> None:
+        self._call, self._kernel, self._rows, self._mask = call, kernel, rows, mask
+        self.query = torch.zeros_like(rows.query, dtype=sum_dtype(rows.query.dtype))
+
+    def see(
+        self, key: torch.Tensor, value: torch.Tensor, found: Sequence[Block], columns_from: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gradients of keys and values from blocks of scores; those of the queries are added up."""
+        of_key, of_value = (torch.zeros_like(x, dtype=sum_dtype(x.dtype)) for x in (key, value))
+        for block in found:
+            (first, last), (start, stop) = block.rows, block.columns
+            mask, rows = _masked(self._mask, block, columns_from), self._rows.part(first, last)
+            keys, values = key[:, :, start:stop], value[:, :, start:stop]
+            given = self._kernel.backward(self._call, rows, keys, values, mask, block.is_causal)
+            self.query[:, :, first:last] += given[0]
+            of_key[:, :, start:stop] += given[1]
+            of_value[:, :, start:stop] += given[2]
+        return of_key, of_value

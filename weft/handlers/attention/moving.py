@@ -1,0 +1,70 @@
+"""What moves while attention is computed: tensors to where they are needed, halves that devices swap, keys that go round.
+
+Where one memory has all devices, what would move is noted, and everything stays.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...engine.execute import brought
+from ...engine.memory import memory_of
+from ...engine.moves.permutation import passed_on
+from ...engine.moves.rearranging import note_rearrangement, rearranged
+from ...engine.sharded import ShardedTensor, as_sharded, wrap, wrap_whole
+from ...sharding.layout import Layout
+from .lay import Lay
+from .merging import sum_dtype
+from .proposing import key_sums, padded, swap
+
+__all__ = ["come_to", "halves_swapped", "made_even", "next_part", "note_ring"]
+
+
+def come_to(x: torch.Tensor, layout: Layout, op: str) -> ShardedTensor:
+    """A tensor of a call in a layout."""
+    return as_sharded(brought(x, layout, op, whole=False))
+
+
+def halves_swapped(x: ShardedTensor, lay: Lay, op: str, *, back: bool = False) -> ShardedTensor:
+    """A tensor whose devices have swapped halves of the sequence, where a causal mask asks for it."""
+    if not lay.is_causal or lay.parts == 1:
+        return x
+    layout, shape = x._layout, tuple(x.shape)
+    plan = swap(layout, shape, lay, back=back)
+    if memory_of(layout).pieces_are_shards:
+        return rearranged([x], layout, shape, plan.parts, op, torch.clone)
+    note_rearrangement(plan, x.dtype.itemsize, op)
+    return x
+
+
+def made_even(x: ShardedTensor, lay: Lay) -> ShardedTensor:
+    """Keys or values of which all parts are as large as the largest; what is added is never looked at."""
+    shape = (*padded(lay)[:3], x.shape[3])
+    if not memory_of(x._layout).pieces_are_shards:
+        return wrap_whole(torch.empty(shape, dtype=x.dtype, device="meta"), x._layout)
+    size = shape[2] // lay.parts
+    pieces = tuple(
+        piece if piece.shape[2] == size else torch.cat([piece, piece.new_zeros(_missing(piece, size))], 2)
+        for piece in x._value.pieces
+    )
+    return wrap(pieces, x._layout, shape, dtype=x.dtype)
+
+
+def _missing(piece: torch.Tensor, size: int) -> list[int]:
+    return [*piece.shape[:2], size - piece.shape[2], piece.shape[3]]
+
+
+def next_part(x: ShardedTensor, lay: Lay, op: str) -> ShardedTensor:
+    """Keys or values after every device has passed its part on to the next."""
+    return passed_on(x, lay.axes, op)
+
+
+def note_ring(key: ShardedTensor, value: ShardedTensor, lay: Lay, op: str, *, sums: bool = False) -> None:
+    """Notes what goes round, which one memory need not carry out; with `sums`, gradients of keys and values too."""
+    given = [made_even(x, lay) for x in (key, value)]
+    there = [wrap_whole(x._value.pieces[0].to(sum_dtype(x.dtype)), key_sums(lay, rings=True)) for x in given]
+    for turn in range(lay.parts):
+        for x in given if turn < lay.parts - 1 else []:
+            next_part(x, lay, op)
+        for x in there if sums and turn else []:
+            next_part(x, lay, op)

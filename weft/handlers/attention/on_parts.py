@@ -1,0 +1,213 @@
+"""Attention on the parts that devices have: each sees with its queries the keys that it has, in one round or in several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from ...engine.moves.asynchrony import issuing
+from ...engine.sharded import ShardedTensor, wrap
+from ...rules.call import BoundCall
+from ...runtime.holding import holding
+from ...sharding.geometry import box_at
+from ...sharding.mesh import Slot
+from .blocks import Block, Stretches, blocks
+from .kernels import Kernel, Rows
+from .lay import Lay, heads_of
+from .merging import Gradients, Merged, sum_dtype
+from .moving import made_even, next_part
+from .proposing import key_sums
+
+__all__ = ["Parts"]
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+Three = tuple[ShardedTensor, ShardedTensor, ShardedTensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A device at work: which part of the sequence it has, and which heads of keys its heads of queries use."""
+
+    slot: Slot
+    part: int
+    heads: slice | list[int]
+
+    def taken(self, x: torch.Tensor) -> torch.Tensor:
+        """The heads of keys that are used."""
+        return x[:, self.heads]
+
+    def put_back(self, x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        """Gradients of the heads that are used, among zeros for the others."""
+        if isinstance(self.heads, slice) and x.shape[1] == shape[1]:
+            return x
+        whole = x.new_zeros((shape[0], shape[1], *x.shape[2:]))
+        if isinstance(self.heads, slice):
+            whole[:, self.heads] = x
+            return whole
+        return whole.index_add_(1, torch.tensor(self.heads, device=x.device), x)
+
+
+@final
+class Parts:
+    """One attention call on parts."""
+
+    def __init__(self, call: BoundCall, kernel: Kernel, lay: Lay) -> None:
+        self._call, self._kernel, self._lay = call, kernel, lay
+        here = holding(lay.query)
+        self._places = [self._place(slot, at) for slot, at in zip(here.slots, here.coords, strict=True)]
+
+    def _place(self, slot: Slot, coords: tuple[int, ...]) -> _Place:
+        lay = self._lay
+        query = box_at(lay.query, lay.query_shape, coords)[1]
+        key = box_at(lay.key, lay.key_shape, coords)[1]
+        return _Place(slot, lay.part_at(coords), heads_of(query, key, lay.groups))
+
+    def _masks(self, mask: ShardedTensor | None) -> Sequence[torch.Tensor | None]:
+        if mask is None:
+            return [None] * len(self._places)
+        at = holding(mask._layout).piece_of
+        return [mask._value.pieces[at[place.slot]] for place in self._places]
+
+    def _columns(self, of: int) -> tuple[Stretches, int]:
+        """The positions of a part of the keys, and where it begins."""
+        return self._lay.key_stretches[of], self._lay.key_cuts[of][0]
+
+    def _seen(self, place: _Place, columns: Stretches) -> tuple[Block, ...]:
+        return blocks(self._lay.query_stretches[place.part], columns, self._lay.is_causal)
+
+    def gathered(
+        self, query: ShardedTensor, key: ShardedTensor, value: ShardedTensor, mask: ShardedTensor | None
+    ) -> tuple[ShardedTensor, ShardedTensor]:
+        """The result and its logarithms, when every device has all keys."""
+        states = self._begun(query, mask)
+        columns = ((0, self._lay.key_shape[2]),)
+        for place, state in zip(self._places, states, strict=True):
+            keys, values = self._own(place, key, value)
+            state.see(keys, values, self._seen(place, columns))
+        return self._results(states, value)
+
+    def ring(
+        self, query: ShardedTensor, key: ShardedTensor, value: ShardedTensor, mask: ShardedTensor | None
+    ) -> tuple[ShardedTensor, ShardedTensor]:
+        """The same, when keys go round."""
+        states, count = self._begun(query, mask), self._lay.parts
+        key, value = (made_even(x, self._lay) for x in (key, value))
+        for turn in range(count):
+            ahead = self._passed(key, value) if turn < count - 1 else (key, value)
+            for place, state in zip(self._places, states, strict=True):
+                columns, start = self._columns((place.part - turn) % count)
+                state.see(*self._own(place, key, value), self._seen(place, columns), start)
+            key, value = ahead
+        return self._results(states, value)
+
+    def _begun(self, query: ShardedTensor, mask: ShardedTensor | None) -> list[Merged]:
+        masks = self._masks(mask)
+        return [Merged(self._call, self._kernel, q, m) for q, m in zip(query._value.pieces, masks, strict=True)]
+
+    def _results(self, states: Sequence[Merged], value: ShardedTensor) -> tuple[ShardedTensor, ShardedTensor]:
+        lay = self._lay
+        at = holding(value._layout).piece_of
+        made = [
+            state.result(value._value.pieces[at[place.slot]]) for place, state in zip(self._places, states, strict=True)
+        ]
+        rows = sum_dtype(value.dtype)
+        out = wrap(tuple(out for out, _ in made), lay.query, lay.query_shape, dtype=value.dtype)
+        return out, wrap(tuple(each for _, each in made), lay.rows, lay.query_shape[:3], dtype=rows)
+
+    def _own(self, place: _Place, key: ShardedTensor, value: ShardedTensor) -> Pair:
+        """What a device has of the keys and values that its queries use."""
+        at = holding(key._layout).piece_of[place.slot]
+        return place.taken(key._value.pieces[at]), place.taken(value._value.pieces[at])
+
+    def _passed(self, *tensors: ShardedTensor) -> tuple[ShardedTensor, ...]:
+        """Tensors on their way to the next device, while this one goes on."""
+        with issuing(True):
+            return tuple(next_part(x, self._lay, str(self._call)) for x in tensors)
+
+    def gathered_gradients(
+        self, rows: Sequence[ShardedTensor], key: ShardedTensor, value: ShardedTensor, mask: ShardedTensor | None
+    ) -> Three:
+        """The gradients of queries, and what each device contributes to those of keys and values."""
+        states, lay = self._differentiated(rows, mask), self._lay
+        columns = ((0, lay.key_shape[2]),)
+        pairs = [
+            self._pair(place, state, key, value, self._seen(place, columns))
+            for place, state in zip(self._places, states, strict=True)
+        ]
+        layout = key_sums(lay, rings=False)
+        of_key, of_value = (
+            wrap(tuple(pair[k].to(key.dtype) for pair in pairs), layout, lay.key_shape, dtype=key.dtype)
+            for k in range(2)
+        )
+        return self._of_queries(states, rows[1]), of_key, of_value
+
+    def ring_gradients(
+        self, rows: Sequence[ShardedTensor], key: ShardedTensor, value: ShardedTensor, mask: ShardedTensor | None
+    ) -> Three:
+        """The same, when keys and values go round, and their gradients with them, which are home after the last turn."""
+        states, lay, dtype = self._differentiated(rows, mask), self._lay, key.dtype
+        own: list[Pair] = []
+        travelling: tuple[ShardedTensor, ...] = ()
+        key, value = (made_even(x, lay) for x in (key, value))
+        for turn in range(lay.parts):
+            ahead = self._passed(key, value) if turn < lay.parts - 1 else (key, value)
+            pairs = []
+            for place, state in zip(self._places, states, strict=True):
+                columns, start = self._columns((place.part - turn) % lay.parts)
+                pairs.append(self._pair(place, state, key, value, self._seen(place, columns), start))
+            if turn:
+                travelling = self._passed(*self._added(travelling, pairs, key))
+            else:
+                own = pairs
+            key, value = ahead
+        of_key, of_value = (self._at_home(x, dtype) for x in self._added(travelling, own, key))
+        return self._of_queries(states, rows[1]), of_key, of_value
+
+    def _differentiated(self, rows: Sequence[ShardedTensor], mask: ShardedTensor | None) -> list[Gradients]:
+        each = zip(*(x._value.pieces for x in rows), strict=True)
+        return [
+            Gradients(self._call, self._kernel, Rows(*pieces), m)
+            for pieces, m in zip(each, self._masks(mask), strict=True)
+        ]
+
+    def _pair(
+        self,
+        place: _Place,
+        state: Gradients,
+        key: ShardedTensor,
+        value: ShardedTensor,
+        found: Sequence[Block],
+        start: int = 0,
+    ) -> Pair:
+        """What a device contributes to the gradients of the keys and values that it has."""
+        of_key, of_value = state.see(*self._own(place, key, value), found, start)
+        shape = key._value.pieces[holding(key._layout).piece_of[place.slot]].shape
+        return place.put_back(of_key, shape), place.put_back(of_value, shape)
+
+    def _added(
+        self, travelling: Sequence[ShardedTensor], pairs: Sequence[Pair], key: ShardedTensor
+    ) -> tuple[ShardedTensor, ...]:
+        """Gradients of keys and values on their way round, with what is added to them here."""
+        layout, added = key_sums(self._lay, rings=True), []
+        for k in range(2):
+            pieces = tuple(pair[k] for pair in pairs)
+            if travelling:
+                pieces = tuple(a + b for a, b in zip(travelling[k]._value.pieces, pieces, strict=True))
+            added.append(wrap(pieces, layout, key.shape, dtype=sum_dtype(key.dtype)))
+        return tuple(added)
+
+    def _at_home(self, x: ShardedTensor, dtype: torch.dtype) -> ShardedTensor:
+        """Gradients of keys that have come home, of as many as there are."""
+        lay, here = self._lay, holding(x._layout)
+        pieces = []
+        for piece, coords in zip(x._value.pieces, here.coords, strict=True):
+            start, stop = lay.key_cuts[lay.part_at(coords)]
+            pieces.append(piece[:, :, : stop - start].to(dtype))
+        return wrap(tuple(pieces), x._layout, lay.key_shape, dtype=dtype)
+
+    def _of_queries(self, states: Sequence[Gradients], query: ShardedTensor) -> ShardedTensor:
+        pieces = tuple(state.query.to(query.dtype) for state in states)
+        return wrap(pieces, self._lay.query, self._lay.query_shape, dtype=query.dtype)

@@ -1,0 +1,180 @@
+"""Attention with its sequence split, or with fewer heads of keys than devices: which way it goes, and that way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...engine.execute import run_by_rule, run_in
+from ...engine.handlers import handler
+from ...engine.memory import held_whole, memory_of
+from ...engine.moves.movement import from_plain, layout_of, moved
+from ...engine.moves.resolving import resolve
+from ...engine.sharded import ShardedTensor, as_sharded, wrap_whole
+from ...engine.strides.whole_results import whole_results
+from ...rules.call import BoundCall
+from ...rules.registry import rules
+from ...sharding.layout import Layout
+from .kernels import BACKWARD, FORWARD, Kernel
+from .lay import Lay, lay_of
+from .logarithms import exact_rows, rows_as_given, states_of_nothing
+from .merging import sum_dtype
+from .moving import come_to, halves_swapped, note_ring
+from .on_parts import Parts
+from .proposing import RING, SPLIT_HEADS, Brought, Question, chosen, key_sums, summed_key
+
+_QUERIES = ("query", "out", "grad_out", "grad_out_")
+_KEYS = ("key", "value")
+
+
+@handler(*FORWARD, may_be_direct=True)
+def _attention(call: BoundCall) -> object:
+    kernel = FORWARD[call.func]
+    lay = lay_of(call, kernel)
+    if lay is None:
+        return run_by_rule(call)
+    way = chosen(_question(call, kernel, lay))
+    return _by_heads(call, kernel, lay) if way == SPLIT_HEADS else _on_parts(call, kernel, lay, rings=way == RING)
+
+
+@handler(*BACKWARD, may_be_direct=True)
+def _gradient(call: BoundCall) -> object:
+    kernel = BACKWARD[call.func]
+    lay = lay_of(call, kernel)
+    if lay is None or (call.has("grad_input_mask") and call.flags("grad_input_mask")[3]):
+        return run_by_rule(call)
+    way = chosen(_question(call, kernel, lay))
+    if way == SPLIT_HEADS:
+        return _gradients_by_heads(call, kernel, lay)
+    return _gradients_on_parts(call, kernel, lay, rings=way == RING)
+
+
+def _question(call: BoundCall, kernel: Kernel, lay: Lay) -> Question:
+    def brought(*names: str) -> tuple[Brought, ...]:
+        return tuple(Brought.of(x) for x in map(call.optional, names) if x is not None)
+
+    mask = () if kernel.mask is None else brought(kernel.mask)
+    size, is_gradient = sum_dtype(call.tensor("query").dtype).itemsize, call.has("out")
+    rows = [Brought.of(exact_rows(call, lay))] if is_gradient else []
+    return Question(lay, brought(*_QUERIES), brought(*_KEYS), tuple(rows), mask[0] if mask else None, is_gradient, size)
+
+
+def _mask(call: BoundCall, kernel: Kernel, lay: Lay) -> ShardedTensor | None:
+    mask = None if kernel.mask is None else call.optional(kernel.mask)
+    return None if mask is None else come_to(mask, lay.mask(lay.query, tuple(mask.shape)), str(call))
+
+
+def _by_heads(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
+    """Heads are split instead of the sequence; the result comes back."""
+    assert lay.heads is not None
+    made = _in_heads(call, kernel, lay, (lay.heads, lay.heads.without_dim(3)))
+    return moved(as_sharded(made[0]), lay.query, str(call), implicit=True), *made[1:]
+
+
+def _gradients_by_heads(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
+    assert lay.heads is not None
+    made = _in_heads(call, kernel, lay, (lay.heads,) * 3)
+    there = (lay.query, lay.split_key, lay.split_key)
+    back = [moved(as_sharded(x), to, str(call), implicit=True) for x, to in zip(made[:3], there, strict=True)]
+    return *back, *made[3:]
+
+
+def _in_heads(call: BoundCall, kernel: Kernel, lay: Lay, outputs: Sequence[Layout]) -> tuple[object, ...]:
+    """What an op gives where heads are split."""
+    assert lay.heads is not None
+    mesh, heads = lay.query.mesh, lay.heads
+    mask = None if kernel.mask is None else call.optional(kernel.mask)
+    inputs = []
+    for x in call.tensors:
+        if x is mask:
+            inputs.append(lay.mask(heads, tuple(x.shape)))
+        elif x.dim() >= 3:
+            inputs.append(Layout(mesh, [*heads.splits[:2], *[()] * (x.dim() - 2)]))
+        else:
+            inputs.append(Layout.replicated(mesh, x.dim()))
+    specs = whole_results(call)
+    layouts = [
+        Layout(mesh, [*heads.splits[:2], *[()] * (spec.ndim - 2)])
+        if spec is not None and k < len(outputs)
+        else Layout.replicated(mesh, 0 if spec is None else spec.ndim)
+        for k, spec in enumerate(specs)
+    ]
+    made = run_in(call, tuple(inputs), tuple(layouts), rules[call.func])
+    assert isinstance(made, tuple)
+    return made
+
+
+def _on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> object:
+    """Every device computes its own queries."""
+    op = str(call)
+    query = halves_swapped(come_to(call.tensor("query"), lay.query, op), lay, op)
+    key, value = _brought_keys(call, lay, rings=rings)
+    mask = _mask(call, kernel, lay)
+    if memory_of(lay.query).pieces_are_shards:
+        parts = Parts(call, kernel, lay)
+        out, rows = (parts.ring if rings else parts.gathered)(query, key, value, mask)
+        logarithms: torch.Tensor | None = None
+        others: Sequence[object] = states_of_nothing(call, kernel)
+    else:
+        if rings:
+            note_ring(key, value, lay, op)
+        given = {"query": query, "key": key, "value": value}
+        whole, logarithms, *others = _on_whole(call, given, kernel, mask)
+        out = wrap_whole(whole, lay.query)
+        rows = wrap_whole(torch.empty(lay.query_shape[:3], dtype=sum_dtype(query.dtype), device="meta"), lay.rows)
+    out, rows = (halves_swapped(x, lay, op, back=True) for x in (out, rows))
+    return out, rows_as_given(rows, logarithms, call), *(_on_mesh(x, lay) for x in others)
+
+
+def _gradients_on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> object:
+    op, names = str(call), ("grad_out_" if call.has("grad_out_") else "grad_out", "query", "out")
+    rows = [come_to(call.tensor(name), lay.query, op) for name in names]
+    rows.append(come_to(exact_rows(call, lay), lay.rows, op))
+    rows = [halves_swapped(x, lay, op) for x in rows]
+    key, value = _brought_keys(call, lay, rings=rings)
+    mask = _mask(call, kernel, lay)
+    if memory_of(lay.query).pieces_are_shards:
+        parts = Parts(call, kernel, lay)
+        made = list((parts.ring_gradients if rings else parts.gathered_gradients)(rows, key, value, mask))
+    else:
+        if rings:
+            note_ring(key, value, lay, op, sums=True)
+        given = {**dict(zip(names, rows, strict=False)), "key": key, "value": value}
+        wholes = _on_whole(call, given, kernel, mask)
+        layouts = lay.query, *[key_sums(lay, rings=rings)] * 2
+        made = [from_plain(x, layout) for x, layout in zip(wholes, layouts, strict=False)]
+    of_query, *of_keys = made
+    of_query = halves_swapped(of_query, lay, op, back=True)
+    if rings:
+        of_keys = [halves_swapped(x, lay, op, back=True) for x in of_keys]
+    else:
+        left = [summed_key(lay, layout_of(call.tensor(name))) for name in _KEYS]
+        of_keys = [moved(x, there, op, implicit=True) for x, there in zip(of_keys, left, strict=True)]
+    return of_query, *of_keys, *[None] * (len(call.func._schema.returns) - 3)
+
+
+def _brought_keys(call: BoundCall, lay: Lay, *, rings: bool) -> list[ShardedTensor]:
+    op = str(call)
+    if not rings:
+        return [come_to(call.tensor(name), lay.key, op) for name in _KEYS]
+    return [halves_swapped(come_to(call.tensor(name), lay.split_key, op), lay, op) for name in _KEYS]
+
+
+def _on_whole(
+    call: BoundCall, given: dict[str, ShardedTensor], kernel: Kernel, mask: ShardedTensor | None
+) -> tuple[torch.Tensor, ...]:
+    """What the op gives of whole values, in one memory."""
+    wholes: dict[str, object] = {name: held_whole(x) for name, x in given.items()}
+    if mask is not None and kernel.mask is not None:
+        wholes[kernel.mask] = held_whole(mask)
+    here = call.replaced(**wholes)
+    rest = [held_whole(resolve(x, str(call))) if isinstance(x, ShardedTensor) else x for x in here.tensors]
+    made = here.on(rest)
+    assert isinstance(made, tuple)
+    return made
+
+
+def _on_mesh(x: object, lay: Lay) -> object:
+    """One of the other results of a kernel, the same on every device."""
+    return from_plain(x, Layout.replicated(lay.query.mesh, x.dim())) if isinstance(x, torch.Tensor) else x

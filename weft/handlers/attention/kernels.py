@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ...rules.call import BoundCall, Op
 
-__all__ = ["BACKWARD", "FORWARD", "Kernel", "Rows"]
+__all__ = ["ALIGNED", "BACKWARD", "FORWARD", "NEEDS_ALIGNED", "Kernel", "Rows", "row_aligned"]
 
 aten = torch.ops.aten
 
@@ -110,17 +110,30 @@ def _efficient_backward(
 
 _ROUNDED = 32
 """What the efficient kernel rounds the count of logarithms up to."""
-_ALIGNED = 16
+ALIGNED = 16
 """What the efficient kernel wants the rows of a mask to be multiples of."""
+NEEDS_ALIGNED = (
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_efficient_attention_backward.default,
+)
+"""The efficient kernel and its gradient."""
 
 
 def _aligned(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
     """A mask as the efficient kernel reads it: of all scores, its rows at addresses that it likes."""
     if mask is None:
         return None
-    columns = key.shape[2]
-    whole = mask.expand(*query.shape[:3], columns)
-    return functional.pad(whole, (0, -columns % _ALIGNED))[..., :columns]
+    return row_aligned(mask.expand(*query.shape[:3], key.shape[2]))
+
+
+def row_aligned(mask: torch.Tensor) -> torch.Tensor:
+    """A mask with gaps after its rows, so that each begins at an address that the kernel likes.
+
+    >>> row_aligned(torch.ones(2, 5)).stride()
+    (16, 1)
+    """
+    columns = mask.shape[-1]
+    return functional.pad(mask, (0, -columns % ALIGNED))[..., :columns]
 
 
 def _cudnn(

@@ -11,12 +11,13 @@ from ...engine.handlers import handler
 from ...engine.memory import held_whole, memory_of
 from ...engine.moves.movement import from_plain, layout_of, moved
 from ...engine.moves.resolving import resolve
-from ...engine.sharded import ShardedTensor, as_sharded, wrap_whole
+from ...engine.op_plan import layouts_for
+from ...engine.sharded import ShardedTensor, as_sharded, wrap, wrap_whole
 from ...engine.strides.whole_results import whole_results
 from ...rules.call import BoundCall
 from ...rules.registry import rules
 from ...sharding.layout import Layout
-from .kernels import BACKWARD, FORWARD, Kernel
+from .kernels import ALIGNED, BACKWARD, FORWARD, NEEDS_ALIGNED, Kernel, row_aligned
 from .lay import Lay, lay_of
 from .logarithms import exact_rows, rows_as_given, states_of_nothing
 from .merging import sum_dtype
@@ -33,7 +34,7 @@ def _attention(call: BoundCall) -> object:
     kernel = FORWARD[call.func]
     lay = lay_of(call, kernel)
     if lay is None:
-        return run_by_rule(call)
+        return run_by_rule(_with_aligned_mask(call))
     way = chosen(_question(call, kernel, lay))
     return _by_heads(call, kernel, lay) if way == SPLIT_HEADS else _on_parts(call, kernel, lay, rings=way == RING)
 
@@ -43,11 +44,22 @@ def _gradient(call: BoundCall) -> object:
     kernel = BACKWARD[call.func]
     lay = lay_of(call, kernel)
     if lay is None or (call.has("grad_input_mask") and call.flags("grad_input_mask")[3]):
-        return run_by_rule(call)
+        return run_by_rule(_with_aligned_mask(call))
     way = chosen(_question(call, kernel, lay))
     if way == SPLIT_HEADS:
         return _gradients_by_heads(call, kernel, lay)
     return _gradients_on_parts(call, kernel, lay, rings=way == RING)
+
+
+def _with_aligned_mask(call: BoundCall) -> BoundCall:
+    """A call whose mask lies as its kernel reads it; torch sees to that, but what is brought to devices has no gaps."""
+    mask = call.optional("attn_bias") if call.func in NEEDS_ALIGNED else None
+    if mask is None or mask.shape[-1] % ALIGNED == 0:
+        return call
+    at = next(i for i, x in enumerate(call.tensors) if x is mask)
+    there = come_to(mask, layouts_for(call)[at], str(call))
+    pieces = tuple(map(row_aligned, there._value.pieces))
+    return call.replaced(attn_bias=wrap(pieces, there._layout, there.shape, dtype=mask.dtype))
 
 
 def _question(call: BoundCall, kernel: Kernel, lay: Lay) -> Question:

@@ -14,8 +14,9 @@ import torch
 from torch.nn import functional
 
 from ...rules.call import BoundCall, Op
+from ...rules.ops.attention import row_aligned
 
-__all__ = ["ALIGNED", "BACKWARD", "FORWARD", "NEEDS_ALIGNED", "Kernel", "Rows", "row_aligned"]
+__all__ = ["BACKWARD", "FORWARD", "NEEDS_ALIGNED", "Kernel", "Rows"]
 
 aten = torch.ops.aten
 
@@ -110,8 +111,6 @@ def _efficient_backward(
 
 _ROUNDED = 32
 """What the efficient kernel rounds the count of logarithms up to."""
-ALIGNED = 16
-"""What the efficient kernel wants the rows of a mask to be multiples of."""
 NEEDS_ALIGNED = (
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_efficient_attention_backward.default,
@@ -124,16 +123,6 @@ def _aligned(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) 
     if mask is None:
         return None
     return row_aligned(mask.expand(*query.shape[:3], key.shape[2]))
-
-
-def row_aligned(mask: torch.Tensor) -> torch.Tensor:
-    """A mask with gaps after its rows, so that each begins at an address that the kernel likes.
-
-    >>> row_aligned(torch.ones(2, 5)).stride()
-    (16, 1)
-    """
-    columns = mask.shape[-1]
-    return functional.pad(mask, (0, -columns % ALIGNED))[..., :columns]
 
 
 def _cudnn(

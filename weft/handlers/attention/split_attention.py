@@ -15,9 +15,10 @@ from ...engine.op_plan import layouts_for
 from ...engine.sharded import ShardedTensor, as_sharded, wrap, wrap_whole
 from ...engine.strides.whole_results import whole_results
 from ...rules.call import BoundCall
+from ...rules.ops.attention import ALIGNED, row_aligned
 from ...rules.registry import rules
 from ...sharding.layout import Layout
-from .kernels import ALIGNED, BACKWARD, FORWARD, NEEDS_ALIGNED, Kernel, row_aligned
+from .kernels import BACKWARD, FORWARD, NEEDS_ALIGNED, Kernel
 from .lay import Lay, lay_of
 from .logarithms import exact_rows, rows_as_given, states_of_nothing
 from .merging import sum_dtype

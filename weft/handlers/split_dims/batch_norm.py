@@ -95,8 +95,9 @@ def _batch_norm_backward(call: BoundCall) -> object:
     grad, x, weight = call.tensor("grad_out"), call.tensor("input"), call.optional("weight")
     mean, invstd, mask = call.optional("save_mean"), call.optional("save_invstd"), call.flags("output_mask")
     if not call.flag("train"):
-        # Nothing was saved, and what stands for it has no elements. The kernel of GPUs wants something, and does not read it.
-        return run_by_rule(call.replaced(save_mean=call.arg("running_mean"), save_invstd=call.arg("running_var")))
+        # Nothing was saved, and what stands for it has no elements. The kernel of GPUs wants it.
+        mean, variance = call.tensor("running_mean"), call.tensor("running_var")
+        return run_by_rule(call.replaced(save_mean=mean, save_invstd=(variance + call.number("eps")).rsqrt()))
     if not isinstance(x, ShardedTensor) or not is_cut(x, frozenset(_across(x))):
         return run_by_rule(call)
     assert mean is not None

@@ -13,7 +13,22 @@ from ..dims import broadcast_into
 from ..factors import Dims, Factors
 from ..registry import Region, Rule, rules
 
+__all__ = ["ALIGNED", "row_aligned"]
+
 aten = torch.ops.aten
+
+ALIGNED = 16
+"""What the efficient kernel wants the rows of a mask to be multiples of."""
+
+
+def row_aligned(mask: torch.Tensor) -> torch.Tensor:
+    """A mask with gaps after its rows, so that each begins at an address that the efficient kernel likes.
+
+    >>> row_aligned(torch.ones(2, 5)).stride()
+    (16, 1)
+    """
+    columns = mask.shape[-1]
+    return torch.constant_pad_nd(mask, (0, -columns % ALIGNED))[..., :columns]
 
 
 class _Heads:
@@ -100,9 +115,9 @@ def _backward(mask_gradient: bool = False) -> Rule:
 
 def _efficient_backward_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
     """The kernel reads its own result as it wrote it: the features of all heads of a query side by side."""
-    out = call.tensor("out").transpose(1, 2).contiguous().transpose(1, 2)
+    out, mask = call.tensor("out").transpose(1, 2).contiguous().transpose(1, 2), call.optional("attn_bias")
     if out.numel():
-        return call.replaced(out=out)()
+        return call.replaced(out=out, attn_bias=None if mask is None else row_aligned(mask))()
     wanted = call.flags("grad_input_mask")
     return tuple(out.new_zeros(region.shape) if w else None for region, w in zip(outputs, wanted, strict=True))
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ..caches import cached
 from ..sharding.mesh import DeviceMesh
+from .owners import Reducing
 from .staging.link_load import link_loads
 from .staging.stages import Stages
 from .step import Begins, Bytes, Step
@@ -53,7 +54,7 @@ def staged(step: Step, topology: Topology) -> Step:
     """The step, going through hosts or racks where that is faster."""
     if not step.bytes_received.total or is_flat(topology, step.source.mesh, step.target.mesh):
         return step
-    if isinstance(step, Begins) and step.begun:
+    if not _may_be_staged(step):
         return step
     meshes = step.source.mesh, step.target.mesh
     tiers = [Tier.HOST]
@@ -61,6 +62,13 @@ def staged(step: Step, topology: Topology) -> Step:
         tiers.append(Tier.RACK)
     choices = [step, *(replace(step, stages=Stages(topology, tier)) for tier in tiers)]
     return min(choices, key=lambda choice: step_time(choice, topology))
+
+
+def _may_be_staged(step: Step) -> bool:
+    """Whether going through cells changes anything: there are replicas to share what enters, or something to reduce."""
+    if isinstance(step, Begins) and step.begun:
+        return False
+    return isinstance(step, Reducing) or bool(step.target.replicated_axes)
 
 
 def step_tier(step: Step, topology: Topology) -> Tier:

@@ -110,6 +110,11 @@ class Step(ABC):
         """How many times devices wait for each other."""
         return 1
 
+    @property
+    def described(self) -> str:
+        """The kind, and through what it goes."""
+        return self.kind if self.stages is None else f"{self.kind}, {self.stages.name}"
+
     @classmethod
     @abstractmethod
     def group(cls, move: Transition) -> tuple[str, ...] | None:

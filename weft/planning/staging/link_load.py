@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
-from itertools import product
 from typing import final
 
 from ...caches import cached
 from ...sharding.geometry import Box, box, box_at
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh, Slot
-from ..census import common_volume, volume
+from ..census import axis_sizes, common_volume, volume
 from ..moving import AllGather, AllToAll, Exchange, Permute
 from ..owners import Planned
 from ..reducing import AllReduce, ReduceExchange, ReduceScatter
@@ -26,7 +26,9 @@ __all__ = ["LinkLoad", "link_loads"]
 
 MOST_SLOTS = 64
 """Meshes of up to so many devices are looked at device by device; of larger ones, a few devices that stand for the rest."""
-SAMPLES = 8
+SAMPLES = 4
+LARGE = 1024
+"""On meshes of more devices, what comes in many different boxes is taken to come from all others of a group alike."""
 
 
 @final
@@ -79,7 +81,7 @@ def sample(mesh: DeviceMesh) -> Sequence[Slot]:
 
     >>> from weft.sharding.mesh import make_mesh
     >>> len(sample(make_mesh({"a": 4}))), len(sample(make_mesh({"a": 100})))
-    (4, 9)
+    (4, 5)
     """
     count = mesh.num_devices
     if count <= MOST_SLOTS:
@@ -111,6 +113,8 @@ def _(step: Permute, slot: Slot, topology: Topology) -> Hops:
 def _(step: Exchange, slot: Slot, topology: Topology) -> Hops:
     if step.stages is not None:
         return _multicast(step, slot, topology, step.stages)
+    if max(step.source.mesh.num_devices, step.target.mesh.num_devices) > LARGE:
+        return (_from_everywhere(step, slot, topology, step.bytes_received.max),)
     given = [(each.source_slot, volume(each.box) * step.itemsize) for each in step.receives(slot)]
     return (_load(step.target.mesh, slot, given, topology, step.source.mesh),)
 
@@ -120,7 +124,7 @@ def _(step: ReduceScatter, slot: Slot, topology: Topology) -> Hops:
     size = volume(box(step.target, step.shape, slot)) * step.itemsize
     if step.stages is not None:
         held = volume(box(_cut(step), step.shape, slot)) * step.itemsize
-        return _collected(step, slot, topology, step.stages, held, size)
+        return _collected(step, slot, step.stages, held, size)
     return (_evenly(step, step.axes, slot, topology, size * (step.contributions - 1)),)
 
 
@@ -135,86 +139,78 @@ def _(step: AllReduce, slot: Slot, topology: Topology) -> Hops:
     part = size / step.contributions
     if step.stages is None:
         return (_evenly(step, step.axes, slot, topology, part * (step.contributions - 1)),) * 2
-    inside = _members_inside(step, step.axes, slot, step.stages)
-    beyond = _around(step.source.mesh, slot, topology, inside=False, tier=step.stages.tier)
-    others = _count(step.source.mesh, step.axes, slot, topology, beyond)
-    near = _count(step.source.mesh, step.axes, slot, topology, lambda other: not beyond(other))
-    enters, passes = others.times(part / inside), near.times(_ratio(part * (step.contributions - inside), inside))
-    spread = enters + near.times(part), passes
-    return (*_collected(step, slot, topology, step.stages, size, part), *spread)
+    inside, near, far = _by_cell(step.source.mesh, step.axes, slot, step.stages)
+    enters, passes = far.times(part / inside), near.times(part * (step.contributions - inside) / inside)
+    return (*_collected(step, slot, step.stages, size, part), enters + near.times(part), passes)
 
 
 @_received.register
 def _(step: ReduceExchange, slot: Slot, topology: Topology) -> Hops:
     owners, mesh, size = Planned(step), step.source.mesh, step.itemsize
+    if mesh.num_devices > LARGE:
+        return _largely(step, slot, topology)
     if step.stages is None:
         hops = [owners.collects(slot)] + [owners.takes(slot)] * step.owners.spreads
-        return tuple(
-            _load(mesh, slot, [(t.source_slot, volume(t.box) * size) for t in hop], topology) for hop in hops
-        )
+        return tuple(_load(mesh, slot, [(t.source_slot, volume(t.box) * size) for t in hop], topology) for hop in hops)
     work = delegation(owners, step.stages)
     tasks = [(m, volume(task.box) * size) for task in work.tasks(slot) for m in task.members]
     arriving = [(by, volume(where) * size) for where, delegates in work.arriving(slot) for by in delegates]
-    hops = [tasks, arriving]
+    given = [tasks, arriving]
     if step.owners.spreads:
-        hops += [[(t.source_slot, volume(t.box) * size) for t in work.takes(hop, slot)] for hop in (0, 1)]
-    return tuple(_load(mesh, slot, hop, topology) for hop in hops)
+        given += [[(t.source_slot, volume(t.box) * size) for t in work.takes(hop, slot)] for hop in (0, 1)]
+    return tuple(_load(mesh, slot, hop, topology) for hop in given)
 
 
-def _ratio(size: float, count: int) -> float:
-    return size / count if count else 0.0
+def _from_everywhere(step: Step, slot: Slot, topology: Topology, received: float) -> LinkLoad:
+    """What comes from so many that it may as well come from all."""
+    mesh = step.target.mesh
+    return _evenly(step, step.axes if step.source.mesh == mesh else mesh.axis_names, slot, topology, received)
+
+
+def _largely(step: ReduceExchange, slot: Slot, topology: Topology) -> Hops:
+    """A reduction on a large mesh, as if the groups of all results were alike."""
+    collected, targets = step.contributions - 1, 1 if step.owners.spreads else 0
+    part = step.bytes_received.max / (collected + targets)
+    spread = (_from_everywhere(step, slot, topology, part),) * targets
+    if step.stages is None:
+        return (_evenly(step, step.resolved, slot, topology, part * collected), *spread)
+    inside, near, far = _by_cell(step.source.mesh, step.resolved, slot, step.stages)
+    return near.times(part * step.contributions / inside), far.times(part / inside), *spread
 
 
 def _evenly(step: Step, axes: Sequence[str], slot: Slot, topology: Topology, received: float) -> LinkLoad:
     """What comes in equal parts from all others of a group."""
-    counts = _count(step.target.mesh, axes, slot, topology)
+    counts = _others(step.target.mesh, axes, slot, topology)
     others = counts.host + counts.rack + counts.fabric
     return counts.times(received / others) if others else LinkLoad()
 
 
-def _members(mesh: DeviceMesh, axes: Sequence[str], slot: Slot) -> Iterator[Slot]:
-    ranges: list[Iterable[int]] = [(c * s,) for c, s in zip(mesh.coords(slot), mesh.strides, strict=True)]
-    for axis in axes:
-        index = mesh.index_of[axis]
-        ranges[index] = range(0, mesh.mesh_shape[index] * mesh.strides[index], mesh.strides[index])
-    return map(sum, product(*ranges))
+def _others(mesh: DeviceMesh, axes: Sequence[str], slot: Slot, topology: Topology) -> LinkLoad:
+    """How many others of a slot's group along some axes are in its host, in its rack, and beyond."""
+    host, rack = (_group_in_cell(mesh, axes, slot, topology, tier) for tier in (Tier.HOST, Tier.RACK))
+    sizes = axis_sizes(mesh)
+    return LinkLoad(host - 1, rack - host, math.prod(sizes[axis] for axis in axes) - rack)
 
 
-def _count(
-    mesh: DeviceMesh,
-    axes: Sequence[str],
-    slot: Slot,
-    topology: Topology,
-    among: Callable[[Slot], bool] | None = None,
-) -> LinkLoad:
-    """How many others of a group are in the same host, the same rack, and beyond."""
-    hosts, racks = cells(mesh, topology, Tier.HOST), cells(mesh, topology, Tier.RACK)
-    host, rack = hosts[slot], racks[slot]
-    near = far = total = 0
-    for other in _members(mesh, axes, slot):
-        if among is None or among(other):
-            total += 1
-            near += hosts[other] == host
-            far += racks[other] != rack
-    near -= among is None or among(slot)
-    total -= among is None or among(slot)
-    return LinkLoad(near, total - near - far, far)
-
-
-def _around(mesh: DeviceMesh, slot: Slot, topology: Topology, *, inside: bool, tier: Tier) -> Callable[[Slot], bool]:
-    where = cells(mesh, topology, tier)
-    return lambda other: (where[other] == where[slot]) is inside
-
-
-def _members_inside(step: Step, axes: Sequence[str], slot: Slot, stages: Stages) -> int:
-    where = stages.cells(step.source.mesh)
-    return sum(where[other] == where[slot] for other in _members(step.source.mesh, axes, slot))
+def _group_in_cell(mesh: DeviceMesh, axes: Sequence[str], slot: Slot, topology: Topology, tier: Tier) -> int:
+    """How many of a slot's group along some axes are in its cell, itself included."""
+    sizes = axis_sizes(mesh)
+    if tier is Tier.RACK and topology.hosts_per_rack is None:
+        return math.prod(sizes[axis] for axis in axes)
+    fixed = [
+        (stride, size)
+        for axis, stride, size in zip(mesh.axis_names, mesh.strides, mesh.mesh_shape, strict=True)
+        if axis not in axes
+    ]
+    where = [slot // stride % size for stride, size in fixed]
+    beside = _slots_in(mesh, topology, tier)[cells(mesh, topology, tier)[slot]]
+    return sum([other // stride % size for stride, size in fixed] == where for other in beside)
 
 
 def _load(
     mesh: DeviceMesh,
     slot: Slot,
-    given: Iterable[tuple[Slot, float]],
+    given: Iterable[tuple[Slot, int]],
     topology: Topology,
     other: DeviceMesh | None = None,
 ) -> LinkLoad:
@@ -247,17 +243,12 @@ def _multicast(step: Step, slot: Slot, topology: Topology, stages: Stages) -> Ho
     in_rack = _held(step, slot, wanted, topology, Tier.RACK)
     own = total - step.received(slot) // step.itemsize
     mesh, size = step.target.mesh, step.itemsize
-    free = step.target.replicated_axes
-    same_host = _count(mesh, free, slot, topology).host + 1
+    members, near, _ = _by_cell(mesh, step.target.replicated_axes, slot, stages)
     if stages.tier is Tier.HOST:
-        first = LinkLoad(in_host - own, (in_rack - in_host) / same_host, (total - in_rack) / same_host)
-        return first.times(size), LinkLoad((total - in_host) * (same_host - 1) / same_host).times(size)
-    among = _around(mesh, slot, topology, inside=True, tier=Tier.RACK)
-    counts = _count(mesh, free, slot, topology, among)
-    members = counts.host + counts.rack + 1
-    enters = (total - in_rack) / members
-    first = LinkLoad(in_host - own, in_rack - in_host, enters)
-    return first.times(size), counts.times(enters * size)
+        first = LinkLoad(in_host - own, (in_rack - in_host) / members, (total - in_rack) / members)
+        return first.times(size), near.times((total - in_host) / members * size)
+    first = LinkLoad(in_host - own, in_rack - in_host, (total - in_rack) / members)
+    return first.times(size), near.times((total - in_rack) / members * size)
 
 
 def _held(step: Step, slot: Slot, wanted: Box, topology: Topology, tier: Tier) -> int:
@@ -285,13 +276,16 @@ def _slots_in(mesh: DeviceMesh, topology: Topology, tier: Tier) -> dict[int, tup
     return {cell: tuple(slots) for cell, slots in found.items()}
 
 
-def _collected(
-    step: AllReduce | ReduceScatter, slot: Slot, topology: Topology, stages: Stages, held: float, part: float
-) -> Hops:
+def _by_cell(mesh: DeviceMesh, axes: Sequence[str], slot: Slot, stages: Stages) -> tuple[int, LinkLoad, LinkLoad]:
+    """How many of a group are in a slot's cell, itself included; how far the others there are, and those beyond."""
+    inside = _group_in_cell(mesh, axes, slot, stages.topology, stages.tier)
+    others = _others(mesh, axes, slot, stages.topology)
+    if stages.tier is Tier.HOST:
+        return inside, LinkLoad(others.host), LinkLoad(0.0, others.rack, others.fabric)
+    return inside, LinkLoad(others.host, others.rack), LinkLoad(0.0, 0.0, others.fabric)
+
+
+def _collected(step: AllReduce | ReduceScatter, slot: Slot, stages: Stages, held: float, part: float) -> Hops:
     """Inside the cell, in equal shares of what is held; then one from each other cell."""
-    inside = _members_inside(step, step.axes, slot, stages)
-    near = _around(step.source.mesh, slot, topology, inside=True, tier=stages.tier)
-    shares = _count(step.source.mesh, step.axes, slot, topology, near).times(held / inside)
-    beyond = _around(step.source.mesh, slot, topology, inside=False, tier=stages.tier)
-    others = _count(step.source.mesh, step.axes, slot, topology, beyond)
-    return shares, others.times(part / inside)
+    inside, near, far = _by_cell(step.source.mesh, step.axes, slot, stages)
+    return near.times(held / inside), far.times(part / inside)

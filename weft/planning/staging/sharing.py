@@ -24,7 +24,9 @@ class Entry:
     box: Box
 
 
-def shared_out(pieces: Sequence[tuple[Sequence[Slot], Box]], takers: Sequence[Slot], turn: int = 0) -> tuple[Entry, ...]:
+def shared_out(
+    pieces: Sequence[tuple[Sequence[Slot], Box]], takers: Sequence[Slot], turn: int = 0
+) -> tuple[Entry, ...]:
     """Pieces, each with its holders, in as many nearly equal shares as there are takers; a piece on a border is cut.
 
     Holders take turns, beginning with number `turn`.

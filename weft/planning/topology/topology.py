@@ -15,6 +15,9 @@ from .measuring import measured_memory, measured_socket
 
 __all__ = ["PRESETS", "Topology", "axis_tier", "cells", "is_flat"]
 
+MEMORY, SOCKET, CABLE, SWITCHES = Link(1e-6, 200e9), Link(10e-6, 10e9), Link(20e-6, 5e9), Link(40e-6, 2.5e9)
+"""What links are taken to be like where nobody says: within a device, a host, a rack, and between racks."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,10 @@ class Topology:
     (<Tier.HOST: 1>, <Tier.RACK: 2>)
     """
 
-    device: Link = Link(1e-6, 200e9)
-    host: Link = Link(10e-6, 10e9)
-    rack: Link = Link(20e-6, 5e9)
-    fabric: Link = Link(40e-6, 2.5e9)
+    device: Link = MEMORY
+    host: Link = SOCKET
+    rack: Link = CABLE
+    fabric: Link = SWITCHES
     devices_per_host: int | None = None
     hosts_per_rack: int | None = None
     hosts: tuple[int, ...] | None = None
@@ -124,16 +127,17 @@ class Topology:
         >>> Topology.from_dict(Topology.preset("h100").to_dict()) == Topology.preset("h100")
         True
         """
-        known = {}
+        links: dict[str, Link] = {}
+        places: dict[str, object] = {}
         for name, value in said.items():
             if name in ("device", "host", "rack", "fabric") and isinstance(value, Mapping):
-                known[name] = Link(float(value["latency"]), float(value["bandwidth"]))
+                links[name] = Link(float(value["latency"]), float(value["bandwidth"]))
             elif name in ("devices_per_host", "hosts_per_rack", "hosts"):
-                known[name] = tuple(value) if isinstance(value, list) else value
+                places[name] = tuple(value) if isinstance(value, list) else value
             else:
                 names = ", ".join(cls.__dataclass_fields__)
                 raise ValueError(f"a topology has no {name!r} that is {value!r}: it has {names}")
-        return cls(**known)  # type: ignore[arg-type]
+        return cls(**links, **places)  # type: ignore[arg-type]
 
 
 PRESETS: Mapping[str, Topology] = MappingProxyType(

@@ -30,10 +30,11 @@ def measured_links(size: int = 1 << 24, rounds: int = 5) -> Topology:
     >>> measured_links(1 << 12, 1).host.bandwidth > 0
     True
     """
+    here = world.current()  # those that join find out how far apart they are
     found = current_topology()
-    here = world.current()
     if here.count == 1:
-        return replace(found, device=Topology.measure(size).device, host=Topology.measure(size).host)
+        measured = Topology.measure(size)
+        return replace(found, device=measured.device, host=measured.host)
     mesh = make_mesh({"d": here.count}, devices=_first_devices(here))
     links = {}
     for tier in (Tier.HOST, Tier.RACK, Tier.FABRIC):

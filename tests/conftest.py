@@ -7,6 +7,8 @@ import os
 # Two workers share the machine; torch reads these once, when it is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+# What somebody has measured of this machine does not decide what is tested.
+os.environ.setdefault("WEFT_TOPOLOGY", "cpu")
 # Processes that connect look up each other's names: a name server that does not answer at once is asked again after a second.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")
 # Seconds for one test. Said here, so that a few tests also run where pytest-timeout is not installed.

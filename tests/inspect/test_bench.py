@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +13,12 @@ import weft
 from weft import CPU, cli
 from weft.inspect.bench import COLLECTIVES, count, measurements
 from weft.inspect.limits import written_everywhere, written_once
+from weft.inspect.links import partners
 from weft.inspect.timing import Contender, contest
 from weft.inspect.transitions import TRANSITIONS, Transition
+from weft.planning import Tier, Topology, use_topology
 from weft.runtime import machine
+from weft.sharding import make_mesh
 
 DEVICES = [CPU(i) for i in range(8)]
 NEEDING = {"R→S0": 0, "(dp·tp, –)→(tp·dp, –)": 6}
@@ -76,3 +80,24 @@ def test_the_command_prints_a_table_or_json():
     assert said["devices"] == 2
     assert len(said["rows"]) == count([1])
     assert said["rows"][0]["weft"]["median"] > 0
+
+
+def test_links_are_measured_and_kept(tmp_path: Path):
+    file = tmp_path / "links.json"
+    words = ["bench", "--links", "--mib", "0.01", "--keep", str(file)]
+    shown = CliRunner().invoke(cli.main, words)
+    assert shown.exit_code == 0, shown.output
+    assert f"kept in {file}" in shown.output.replace("\n", "")
+    with use_topology(str(file)) as found:
+        assert found.host.bandwidth > 0
+    said = json.loads(CliRunner().invoke(cli.main, [*words, "--json"]).stdout)
+    assert Topology.from_dict(said).devices_per_host is None
+
+
+def test_partners_are_just_so_far_apart_and_each_has_one():
+    mesh = make_mesh({"a": 6})
+    machine = Topology(hosts=(0, 0, 1, 1, 1, 2))
+    for tier in (Tier.HOST, Tier.RACK):
+        pairs = [(slot, to) for slot, to in enumerate(partners(mesh, machine, tier)) if to is not None]
+        assert len({to for _, to in pairs}) == len(pairs) >= 4
+        assert {machine.tier(mesh.devices[slot], mesh.devices[to]) for slot, to in pairs} == {tier}

@@ -15,8 +15,9 @@ from weft.cli import main
 from weft.drawing.panels import printed
 from weft.inspect.doctor import Diagnosis
 from weft.inspect.facts import GPU, Facts, facts
+from weft.planning import Topology
 
-BARE = Facts(torch="2.13.0", backends=("gloo",), pool=1 << 31, compiler="/usr/bin/c++", memory=16 << 30)
+BARE = Facts(torch="2.13.0", backends=("gloo",), pool=1 << 31, compiler="/usr/bin/c++", memory=16 << 30, has_links=True)
 H200 = GPU("NVIDIA H200", 139 << 30, (9, 0))
 ONE = replace(
     BARE,
@@ -117,6 +118,34 @@ def test_gpus_are_listed() -> None:
     assert "16, 8 of them virtual" in text
     assert "not 2 → 3" in text
     assert "Gloo, NCCL 2.28.9" in text
+
+
+@pytest.mark.parametrize(
+    ("topology", "text"),
+    [
+        (Topology(), "10 GB/s and 10 µs within a host"),
+        (
+            Topology.preset("h100"),
+            "400 GB/s and 8 µs within a host, 45 GB/s and 15 µs between hosts of 8 devices, "
+            "22 GB/s and 25 µs between racks of 4 hosts",
+        ),
+        (
+            Topology(hosts=(0, 0, 1)),
+            "10 GB/s and 10 µs within a host, 5 GB/s and 20 µs between hosts of different sizes",
+        ),
+    ],
+)
+def test_it_says_what_links_there_are(topology: Topology, text: str) -> None:
+    said = " ".join(printed(Diagnosis(replace(BARE, topology=topology))).split())
+    assert text in said
+    assert f"{text} (assumed)" not in said
+    assert f"{text} (assumed)" in " ".join(
+        printed(Diagnosis(replace(BARE, topology=topology, has_links=False))).split()
+    )
+
+
+def test_links_that_nobody_has_measured_can_be() -> None:
+    assert any("weft bench --links measures these" in text for text in Diagnosis(replace(BARE, has_links=False)).advice)
 
 
 def test_looking_twice_finds_the_same() -> None:

@@ -9,6 +9,9 @@ from itertools import product
 import numpy as np
 
 from weft.planning import Plan, Step
+from weft.planning.owners import owners_of_step
+from weft.planning.staging.delegation import delegation
+from weft.planning.staging.multicast import multicast
 from weft.sharding import ReduceOp
 from weft.sharding.geometry import box, within
 from weft.sharding.layout import Layout
@@ -79,7 +82,8 @@ def execute(plan: Plan, shards: Shards) -> tuple[Shards, Counter[object]]:
     """The shards after all steps, and how many elements each device received."""
     received: Counter[object] = Counter()
     for step in plan.steps:
-        shards, counts = RUN[step.kind](step, shards)
+        run = RUN[step.kind] if step.stages is None else STAGED[step.kind]
+        shards, counts = run(step, shards)
         for slot, count in enumerate(counts):
             received[step.target.mesh.slot_ids[slot]] += count
     return shards, received
@@ -233,4 +237,101 @@ RUN = {
     "all_reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "reduce_exchange": _reduce_exchange,
+}
+
+
+def _volume(where) -> int:
+    return int(np.prod([b - a for a, b in where]))
+
+
+def _multicast(step: Step, shards: Shards):
+    """Into each cell, then inside it: every element arrives once, and whoever passes something on has it."""
+    staged = multicast(step.source, step.target, step.shape, step.stages)
+    mesh = step.target.mesh
+    ids, others = step.source.mesh.slot_ids, mesh.slot_ids
+    cells = step.stages.cells(mesh)
+    wanted = [box(step.target, step.shape, slot) for slot in range(mesh.num_devices)]
+    out = [np.full([b - a for a, b in where], -(10**9), np.int64) for where in wanted]
+    times = [np.zeros(each.shape, int) for each in out]
+    counts = [0] * mesh.num_devices
+    for hop in (0, 1):
+        before = [each.copy() for each in out]
+        arriving = Counter()
+        for slot in range(mesh.num_devices):
+            for t in staged.receives(hop, slot):
+                arriving[t] += 1
+                if hop == 0:
+                    held = cut(shards[t.source_slot], within(t.box, box(step.source, step.shape, t.source_slot)))
+                    counts[slot] += 0 if ids[t.source_slot] == others[slot] else _volume(t.box)
+                else:
+                    held = cut(before[t.source_slot], within(t.box, wanted[t.source_slot]))
+                    assert cells[t.source_slot] == cells[slot]
+                    counts[slot] += _volume(t.box)
+                cut(out[slot], within(t.box, wanted[slot]))[...] = held
+                cut(times[slot], within(t.box, wanted[slot]))[...] += 1
+        senders = range(len(shards)) if hop == 0 else range(mesh.num_devices)
+        assert arriving == Counter(t for s in senders for t in staged.sends(hop, s)), "both sides agree on what is sent"
+    assert all((each == 1).all() for each in times)
+    return out, counts
+
+
+def _through_delegates(step: Step, shards: Shards):
+    """Inside each cell, from cell to cell, and back: as the tasks say."""
+    owners = owners_of_step(step, crowded=False)
+    work, n = delegation(owners, step.stages), len(shards)
+    cells = step.stages.cells(step.source.mesh)
+    counts = [0] * n
+
+    def part(slot: int, where) -> np.ndarray:
+        if owners.flat:
+            return cut(shards[slot].reshape(-1), where)
+        return cut(shards[slot], within(where, box(step.source, step.shape, slot)))
+
+    partial: dict[object, np.ndarray] = {}
+    arriving = Counter()
+    for slot in range(n):
+        for task in work.tasks(slot):
+            partial[slot, task.owner, task.box] = reduce(COMBINE[step.op], [part(m, task.box) for m in task.members])
+            arriving.update((task.owner, m, slot, task.box) for m in task.members if m != slot)
+            assert all(cells[m] == cells[slot] for m in task.members)
+            counts[slot] += sum(_volume(task.box) for m in task.members if m != slot)
+    assert arriving == Counter((o, t.source_slot, t.target_slot, t.box) for s in range(n) for o, t in work.entrusts(s))
+    results: dict[object, np.ndarray] = {}
+    for slot in range(n):
+        for where, delegates in work.arriving(slot):
+            assert len({cells[d] for d in delegates}) == len(delegates)
+            total = reduce(COMBINE[step.op], [partial[d, slot, where] for d in delegates])
+            results[slot, where] = total // step.divisor
+            counts[slot] += sum(_volume(where) for d in delegates if d != slot)
+    wanted = [box(step.target, step.shape, slot) for slot in range(n)]
+    out = [np.full([b - a for a, b in where], -(10**9), np.int64) for where in wanted]
+    if not owners.spreads:
+        for (slot, where), result in results.items():
+            cut(out[slot], within(where, wanted[slot]))[...] = result
+        return out, counts
+    flat = [each.reshape(-1) if owners.flat else each for each in out]
+    bases = [((0, each.size),) if owners.flat else wanted[slot] for slot, each in enumerate(flat)]
+    for hop in (0, 1):
+        before, arriving = [each.copy() for each in flat], Counter()
+        for slot in range(n):
+            for t in work.takes(hop, slot):
+                arriving[t] += 1
+                counts[slot] += 0 if t.source_slot == slot else _volume(t.box)
+                if hop:
+                    held = cut(before[t.source_slot], within(t.box, bases[t.source_slot]))
+                else:
+                    whole = next(w for o, w in results if o == t.source_slot and _inside(t.box, w))
+                    held = cut(results[t.source_slot, whole], within(t.box, whole))
+                cut(flat[slot], within(t.box, bases[slot]))[...] = held
+        assert arriving == Counter(t for s in range(n) for t in work.gives(hop, s)), "both sides agree"
+    return out, counts
+
+
+def _inside(part, whole) -> bool:
+    return all(a <= c and d <= b for (c, d), (a, b) in zip(part, whole, strict=True))
+
+
+STAGED = {
+    **dict.fromkeys(("all_gather", "all_to_all", "permute", "exchange"), _multicast),
+    **dict.fromkeys(("all_reduce", "reduce_scatter", "reduce_exchange"), _through_delegates),
 }

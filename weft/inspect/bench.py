@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import isqrt
+from pathlib import Path
 from typing import final
 
 import click
@@ -16,7 +17,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..devices import CPU, Device, list_devices
-from ..planning import plan
+from ..planning import Link, plan
+from ..planning.topology.keeping import keep_topology
 from ..runtime.machine import torch_device
 from ..runtime.processes import world
 from ..sharding.mesh import DeviceMesh
@@ -32,6 +34,7 @@ from ..tensor.communication import (
     to_device,
 )
 from .limits import written_once
+from .links import measured_links
 from .timing import Timing, contest
 from .transitions import TRANSITIONS, Transition, line_of
 
@@ -237,8 +240,19 @@ EXPLAINED = (
 )
 @click.option("--seconds", type=click.FloatRange(min=0), default=0.1, show_default=True, help="For each contender.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def bench(number: int | None, mib: tuple[float, ...], seconds: float, as_json: bool) -> None:
-    """Measure movements, collectives, ops and planning on this machine's devices."""
+@click.option(
+    "--links", is_flag=True, help="Measure the links between devices instead, and keep them for later programs."
+)
+@click.option(
+    "--keep", type=click.Path(dir_okay=False, path_type=Path), default=None, help="The file to keep links in."
+)
+def bench(
+    number: int | None, mib: tuple[float, ...], seconds: float, as_json: bool, links: bool, keep: Path | None
+) -> None:
+    """Measure movements, collectives, ops and planning on this machine's devices; or the links between them."""
+    if links:
+        _measure_links(int(max(mib) * (1 << 20)), as_json, keep)
+        return
     if world.current().count > 1:
         raise click.ClickException("weft bench measures the devices of one process: start it without a launcher")
     offered = list_devices()
@@ -259,3 +273,21 @@ def bench(number: int | None, mib: tuple[float, ...], seconds: float, as_json: b
         click.echo(json.dumps({"devices": len(devices), **versions, "rows": [asdict(row) for row in rows]}, indent=2))
     else:
         Console().print(as_table(rows, devices))
+
+
+def _measure_links(size: int, as_json: bool, keep: Path | None) -> None:
+    found = measured_links(size)
+    if world.current().process != 0:
+        return
+    file = keep_topology(found, keep)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("link", "bandwidth", "latency"):
+        table.add_column(heading)
+    for name in ("device", "host", "rack", "fabric"):
+        link: Link = getattr(found, name)
+        table.add_row(name, f"{link.bandwidth / 1e9:.3g} GB/s", duration(link.latency))
+    Console().print(table)
+    click.echo(f"kept in {file}: later programs of this host go by it")

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..drawing.panels import printed
-from ..planning.text import bytes_text
+from ..planning import Link
+from ..planning.text import bytes_text, time_text
 from .facts import Facts, facts
 
 __all__ = ["Diagnosis", "doctor"]
@@ -73,6 +74,7 @@ def _has(about: Facts) -> Iterator[tuple[str, str]]:
         yield "peer access", _peers(about)
     yield "Triton", about.triton or "none"
     yield "torch.distributed", ", ".join(_titled(about, name) for name in about.backends) or "none"
+    yield "links", _links(about)
     yield "host memory pool", f"up to {_size(about.pool)} of freed memory" if about.pool else "off"
     yield "C++ compiler", about.compiler or "none"
     yield "CUDA compiler", about.nvcc or "none"
@@ -91,6 +93,22 @@ def _accelerators(about: Facts) -> str:
         return "none"
     extra = about.accelerators - len(about.gpus)
     return f"{about.accelerators}" + (f", {extra} of them virtual" if extra else "")
+
+
+def _links(about: Facts) -> str:
+    """The tiers that there are, nearest first."""
+    topology = about.topology
+    said = [f"{_link(topology.host)} within a host"]
+    if topology.devices_per_host is not None or topology.hosts is not None:
+        each = topology.devices_per_host
+        said += [f"{_link(topology.rack)} between hosts of {'different sizes' if each is None else f'{each} devices'}"]
+    if topology.hosts_per_rack is not None:
+        said += [f"{_link(topology.fabric)} between racks of {topology.hosts_per_rack} hosts"]
+    return ", ".join(said) + ("" if about.has_links else " (assumed)")
+
+
+def _link(link: Link) -> str:
+    return f"{link.bandwidth / 1e9:.3g} GB/s and {time_text(link.latency)}"
 
 
 def _peers(about: Facts) -> str:
@@ -215,6 +233,12 @@ def _one_gpu(about: Facts) -> str | None:
     return None
 
 
+def _unmeasured(about: Facts) -> str | None:
+    if not about.has_links:
+        return "Times of plans go by links as they usually are: weft bench --links measures these, and keeps what it finds."
+    return None
+
+
 _ADVICE: tuple[Judge, ...] = (
     _cpu_torch,
     _unseen,
@@ -225,6 +249,7 @@ _ADVICE: tuple[Judge, ...] = (
     _no_pool,
     _pretended,
     _one_gpu,
+    _unmeasured,
 )
 
 

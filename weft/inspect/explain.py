@@ -142,7 +142,8 @@ def _steps(of: Plan) -> RenderableType:
         table.add_column(name, no_wrap=True)
     for number, step in enumerate(of.steps, 1):
         received = bytes_text(step.bytes_received.max)
-        table.add_row(str(number), step.kind, ", ".join(step.axes) or "–", str(step.source), str(step.target), received)
+        axes = ", ".join(step.axes) or "–"
+        table.add_row(str(number), step.described, axes, str(step.source), str(step.target), received)
     return table
 
 

@@ -14,11 +14,16 @@ from typing import final
 import torch
 import torch.distributed as dist
 
+from ..planning import Topology, current_topology
+from ..planning.topology.keeping import said_topology
 from ..runtime.accelerator import reaches
 from ..runtime.host_memory import pool_size
 from ..runtime.machine import accelerator_count, physical_accelerators
 
 __all__ = ["GPU", "Facts", "facts"]
+
+ASSUMED = Topology()
+"""Links as they are taken to be where nobody has measured them."""
 
 
 @final
@@ -73,6 +78,10 @@ class Facts:
     nvcc: str | None = None
     separate: bool = False
     """Whether WEFT_SEPARATE_MEMORY pretends that every device has a memory of its own."""
+    topology: Topology = ASSUMED
+    """How far apart devices are taken to be, and how fast the links between them."""
+    has_links: bool = False
+    """Whether somebody has measured the links or said what they are."""
 
 
 def facts() -> Facts:
@@ -101,6 +110,8 @@ def facts() -> Facts:
         compiler=next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None),
         nvcc=shutil.which("nvcc"),
         separate=os.environ.get("WEFT_SEPARATE_MEMORY", "0") not in ("", "0"),
+        topology=current_topology(),
+        has_links=said_topology() is not None,
     )
 
 

@@ -27,7 +27,7 @@ from .steps import (
     dual,
     step_between,
 )
-from .topology import Link, Tier, Topology
+from .topology import Link, Tier, Topology, current_topology, use_topology
 from .transfers import Transfer, receives, sends
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "Tier",
     "Topology",
     "Transfer",
+    "current_topology",
     "dual",
     "lower_bound",
     "move_cost",
@@ -55,4 +56,5 @@ __all__ = [
     "receives",
     "sends",
     "step_between",
+    "use_topology",
 ]

@@ -1,19 +1,28 @@
-"""The cost model: seconds for steps, from the latency of each phase and the bytes over the bandwidth of the link.
+"""The cost model: seconds for steps, from the latency of each hop and the bytes over the bandwidth of the links.
 
-Receivers are taken to be balanced: all steps together are priced as if the device that receives most received its
-lower bound, which it does wherever a plan can be balanced. So the price of a movement never exceeds that of a detour.
+A step is priced as it is carried out: every device receives its parts straight from whoever has them, or, staged, through
+the cells of the topology. What it takes is decided by the device whose links have most to carry.
+
+Where all devices share a host, links are alike, and receivers are taken to be balanced: all steps together are priced as if
+the device that receives most received its lower bound, which it does wherever a plan can be balanced. So the price of a
+movement never exceeds that of a detour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..caches import cached
 from ..sharding.mesh import DeviceMesh
-from .step import Bytes, Step
-from .topology import Tier, Topology, axis_tier
+from .owners import Reducing
+from .staging.link_load import link_loads
+from .staging.stages import Stages
+from .step import Begins, Bytes, Step
+from .topology import Tier, Topology, axis_tier, current_topology
+from .topology.topology import cells, is_flat
 
-__all__ = ["DEFAULT", "mesh_tier", "passing_time", "step_tier", "steps_time"]
+__all__ = ["DEFAULT", "mesh_tier", "passing_time", "staged", "step_tier", "step_time", "steps_time"]
 
 DEFAULT = Topology()
 """Where no topology is given: all devices in one host."""
@@ -22,6 +31,8 @@ DEFAULT = Topology()
 def steps_time(steps: Sequence[Step], bound: Bytes, topology: Topology = DEFAULT) -> float:
     """The seconds that steps take one after another, for a movement with this lower bound."""
     moving = [step for step in steps if step.bytes_received.total]
+    if not all(is_flat(topology, step.source.mesh, step.target.mesh) for step in moving):
+        return sum(step_time(step, topology) for step in moving)
     total = sum(step.bytes_received.total for step in moving)
     seconds = 0.0
     for step in moving:
@@ -30,15 +41,45 @@ def steps_time(steps: Sequence[Step], bound: Bytes, topology: Topology = DEFAULT
     return seconds
 
 
-def passing_time(mesh: DeviceMesh, axes: Sequence[str], size: float, topology: Topology = DEFAULT) -> float:
+def passing_time(mesh: DeviceMesh, axes: Sequence[str], size: float, topology: Topology | None = None) -> float:
     """The seconds until every device has passed so many bytes to the next along axes.
 
     >>> from weft.sharding.mesh import make_mesh
     >>> passing_time(make_mesh({"sp": 4}), ("sp",), 1e6) > passing_time(make_mesh({"sp": 4}), ("sp",), 0) > 0
     True
     """
-    tier = max((axis_tier(mesh, axis, topology) for axis in axes), default=Tier.DEVICE)
-    return topology.link(tier).time(size)
+    links = current_topology() if topology is None else topology
+    return links.link(max((axis_tier(mesh, axis, links) for axis in axes), default=Tier.DEVICE)).time(size)
+
+
+def step_time(step: Step, topology: Topology) -> float:
+    """The seconds that one step takes, by the links that have most to carry."""
+    if not step.bytes_received.total:
+        return 0.0
+    if is_flat(topology, step.source.mesh, step.target.mesh):
+        return topology.link(step_tier(step, topology)).time(step.bytes_received.max, step.phases)
+    return sum(load.time(topology) for load in link_loads(step, topology))
+
+
+def staged(step: Step, topology: Topology) -> Step:
+    """The step, going through hosts or racks where that is faster."""
+    if not step.bytes_received.total or is_flat(topology, step.source.mesh, step.target.mesh):
+        return step
+    if not _may_be_staged(step):
+        return step
+    meshes = step.source.mesh, step.target.mesh
+    tiers = [Tier.HOST]
+    if len({cell for mesh in meshes for cell in cells(mesh, topology, Tier.RACK)}) > 1:
+        tiers.append(Tier.RACK)
+    choices = [step, *(replace(step, stages=Stages(topology, tier)) for tier in tiers)]
+    return min(choices, key=lambda choice: step_time(choice, topology))
+
+
+def _may_be_staged(step: Step) -> bool:
+    """Whether going through cells changes anything: there are replicas to share what enters, or something to reduce."""
+    if isinstance(step, Begins) and step.begun:
+        return False
+    return isinstance(step, Reducing) or bool(step.target.replicated_axes)
 
 
 def step_tier(step: Step, topology: Topology) -> Tier:
@@ -51,13 +92,7 @@ def step_tier(step: Step, topology: Topology) -> Tier:
 @cached(1024)
 def mesh_tier(source: DeviceMesh, target: DeviceMesh, topology: Topology) -> Tier:
     """The farthest that a device of one mesh is from the nearest of another."""
-    if topology.devices_per_host is None:
-        return Tier.HOST
-    hosts = {device.id // topology.devices_per_host for device in source.devices}
-    others = {device.id // topology.devices_per_host for device in target.devices}
-    if others <= hosts:
-        return Tier.HOST
-    if topology.hosts_per_rack is None:
-        return Tier.RACK
-    racks = {host // topology.hosts_per_rack for host in hosts}
-    return Tier.RACK if {host // topology.hosts_per_rack for host in others} <= racks else Tier.FABRIC
+    for tier in (Tier.HOST, Tier.RACK):
+        if set(cells(target, topology, tier)) <= set(cells(source, topology, tier)):
+            return tier
+    return Tier.FABRIC

@@ -139,6 +139,8 @@ def owners_of_step(step: Reducing, *, crowded: bool) -> Owners:
         return Planned(step)
     if isinstance(step, ReduceScatter):
         return EachItsShard(step)
+    if step.stages is not None:
+        return EachAStretch(step)
     sizes = step.source.mesh.shape
     # What a process reduces before it sends it depends on which devices it has; replicas must come out alike.
     replicas = crowded and any(sizes[axis] > 1 for axis in step.source.replicated_axes)

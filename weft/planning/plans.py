@@ -14,13 +14,13 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .bounds import largest, lower_bound
 from .census import Shape
-from .cost import DEFAULT, steps_time
+from .cost import steps_time
 from .crossing import combined, volumes
 from .search import find_steps
 from .step import Bytes, Load, Step, bytes_of, dual
 from .steps import LocalSlice
 from .text import plan_text
-from .topology import Topology
+from .topology import Topology, current_topology
 
 __all__ = ["Plan", "move_cost", "plan_layouts"]
 
@@ -88,7 +88,7 @@ class Plan:
         }
 
 
-_Key = tuple[Layout, Layout, Shape, int, Topology | None, int | None]
+_Key = tuple[Layout, Layout, Shape, int, Topology, int | None]
 _cache = BoundedCache[_Key, Plan](16384)
 
 
@@ -101,7 +101,7 @@ def plan_layouts(
     topology: Topology | None = None,
     memory_limit: int | None = None,
 ) -> Plan:
-    """The plan from one layout to another of a tensor of this shape; plans are remembered.
+    """The plan from one layout to another of a tensor of this shape, by default on this machine; plans are remembered.
 
     >>> from weft.sharding.mesh import make_mesh
     >>> mesh = make_mesh({"tp": 4})
@@ -109,10 +109,11 @@ def plan_layouts(
     >>> plan_layouts(rows, columns, (8, 8), 4) is plan_layouts(rows, columns, (8, 8), 4)
     True
     """
+    topology = topology or current_topology()
     key = (source, target, shape, itemsize, topology, memory_limit)
     plan = _cache.get(key)
     if plan is None:
-        plan = _made(source, target, tuple(shape), itemsize, topology or DEFAULT, memory_limit)
+        plan = _made(source, target, tuple(shape), itemsize, topology, memory_limit)
         _cache[key] = plan
     return plan
 

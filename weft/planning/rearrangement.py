@@ -15,10 +15,9 @@ from ..caches import cached
 from ..sharding.geometry import Interval, interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .cost import DEFAULT
 from .pieces import Coords, overlapping
 from .step import Bytes
-from .topology import Tier, Topology, axis_tier
+from .topology import Tier, Topology, axis_tier, current_topology
 
 __all__ = ["Copy", "Part", "Rearrangement", "Run", "Side", "rearranged_bytes", "rearranged_cost"]
 
@@ -211,11 +210,12 @@ def rearranged_bytes(plan: Rearrangement, itemsize: int) -> Bytes:
     return Bytes(max(received), sum(received) * alike)
 
 
-def rearranged_cost(plan: Rearrangement, itemsize: int, topology: Topology = DEFAULT) -> float:
+def rearranged_cost(plan: Rearrangement, itemsize: int, topology: Topology | None = None) -> float:
     """The seconds that a rearrangement takes by the cost model: one exchange among the devices that it is split over."""
     received = rearranged_bytes(plan, itemsize).max
     if not received:
         return 0.0
+    topology = topology or current_topology()
     mesh = plan.target.layout.mesh
     axes = {axis for side in (*plan.sources, plan.target) for axis in side.layout.dim_of}
     tier = max((axis_tier(mesh, axis, topology) for axis in axes), default=Tier.DEVICE)

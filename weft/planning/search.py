@@ -11,12 +11,12 @@ from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from .bounds import kept_choices, total_bound
 from .census import Shape, axis_sizes
-from .cost import DEFAULT, mesh_tier, step_tier
+from .cost import DEFAULT, staged, step_time
 from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
 from .reducing import AllReduce, FillPartial, ReduceExchange
 from .step import Bytes, Step, Transition, live, live_pending
 from .steps import step_between
-from .topology import Topology, axis_tier
+from .topology import Topology
 
 __all__ = ["find_steps"]
 
@@ -38,7 +38,8 @@ def find_steps(
     if source is target:
         return ()
     search = Search(shape, itemsize, bound, topology)
-    return search.directly(source, target) if frugal else search.steps(source, target)
+    steps = search.directly(source, target) if frugal else search.steps(source, target)
+    return tuple(staged(step, topology) for step in steps)
 
 
 class Search:
@@ -78,10 +79,8 @@ class Search:
         return min(prices)[2]
 
     def _price(self, steps: Steps) -> tuple[float, ...]:
-        received = [step.bytes_received for step in steps]
-        links = [self.topology.link(step_tier(step, self.topology)) for step in steps]
-        slowest = sum(link.time(b.max, s.phases) for link, b, s in zip(links, received, steps, strict=True) if b.max)
-        return sum(b.total for b in received), slowest, sum(step.phases for step in steps)
+        slowest = sum(step_time(staged(step, self.topology), self.topology) for step in steps)
+        return sum(step.bytes_received.total for step in steps), slowest, sum(step.phases for step in steps)
 
     def one(self, source: Layout, target: Layout) -> Steps:
         """One step between two layouts, or none where they are the same."""
@@ -238,14 +237,14 @@ class Search:
         arrival = self._split_by(target.resolved, target, shared).resolved
         ending = self._filled(arrival, target, begun) if begun else self.one(arrival, target)
         if not live_pending(source):
-            return (*self.one(source, resolved), *self._crossing(resolved, arrival), *ending)
+            return (*self.one(source, resolved), *self._exchanged(resolved, arrival), *ending)
         choices = []
         for scattered in self._all_scattered(source):
             cut = _cut_before_reducing(source, scattered)
             steps = (*self.one(source, cut), *self.one(cut, scattered))
-            choices.append((*steps, *self._crossing(scattered, arrival), *ending))
+            choices.append((*steps, *self._exchanged(scattered, arrival), *ending))
         if not choices:
-            choices.append((*self.one(source, resolved), *self._crossing(resolved, arrival), *ending))
+            choices.append((*self.one(source, resolved), *self._exchanged(resolved, arrival), *ending))
         return self.best(choices)
 
     def _all_scattered(self, source: Layout) -> Iterator[Layout]:
@@ -254,17 +253,6 @@ class Search:
         free = [axis for axis in (*source.replicated_axes, *source.pending_axes) if sizes[axis] > 1]
         for dim in range(len(self.shape)):
             yield source.resolved.with_split(dim, (*source.splits[dim], *free))
-
-    def _crossing(self, source: Layout, target: Layout) -> Steps:
-        """Over a slow link each byte crosses once, and replicas are gathered over fast ones, where that costs no bytes."""
-        direct = self._exchanged(source, target)
-        slow = mesh_tier(source.mesh, target.mesh, self.topology)
-        fast = [axis for axis in target.replicated_axes if axis_tier(target.mesh, axis, self.topology) < slow]
-        choices = [direct]
-        for dim in range(len(self.shape)) if fast else ():
-            middle = target.with_split(dim, (*target.splits[dim], *fast))
-            choices.append((*self._exchanged(source, middle), *self.one(middle, target)))
-        return min(choices, key=self._price)
 
 
 def check_kinds(source: Layout, target: Layout) -> None:

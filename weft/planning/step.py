@@ -14,6 +14,7 @@ from ..sharding.layout import Layout, Pending, Splits
 from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
 from .census import Measure, Shape, axis_sizes, census, everywhere
+from .staging.stages import Stages
 
 __all__ = [
     "Begins",
@@ -95,6 +96,8 @@ class Step(ABC):
     shape: Shape
     itemsize: int
     bytes_received: Bytes = field(init=False)
+    stages: Stages | None = field(default=None, kw_only=True)
+    """Through which cells it goes; None: straight."""
 
     kind: ClassVar[str]
     """The snake-case name of the kind."""
@@ -106,6 +109,11 @@ class Step(ABC):
     def phases(self) -> int:
         """How many times devices wait for each other."""
         return 1
+
+    @property
+    def described(self) -> str:
+        """The kind, and through what it goes."""
+        return self.kind if self.stages is None else f"{self.kind}, {self.stages.name}"
 
     @classmethod
     @abstractmethod
@@ -136,8 +144,10 @@ class Step(ABC):
 
     def to_dict(self) -> dict[str, object]:
         """The step in words and numbers that JSON has."""
+        staged = {} if self.stages is None else {"stages": self.stages.name}
         return {
             "kind": self.kind,
+            **staged,
             "axes": list(self.axes),
             "source": str(self.source),
             "target": str(self.target),

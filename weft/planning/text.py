@@ -58,7 +58,7 @@ def plan_text(plan: Described) -> str:
     rows += [
         (
             str(number),
-            step.kind,
+            step.described,
             ", ".join(step.axes) or "–",
             str(step.source),
             str(step.target),

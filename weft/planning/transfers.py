@@ -100,7 +100,7 @@ class Routes:
         where = box_at(self.target, self.shape, coords)
         found = [
             Transfer(self.choose(slot, coords, piece), slot, part)
-            for piece, part in self._meeting(self.source_counts, where)
+            for piece, part in self.meeting(self.source_counts, where)
             if self.contributes(coords, piece)
         ]
         return tuple(sorted(found, key=lambda t: (t.source_slot != own, t.source_slot, t.box)))
@@ -110,7 +110,7 @@ class Routes:
         coords = self.source.mesh.coords(slot)
         piece = tuple(coords[i] for i in self.source_axes)
         found = []
-        for pinned, part in self._meeting(self.target_counts, box_at(self.source, self.shape, coords)):
+        for pinned, part in self.meeting(self.target_counts, box_at(self.source, self.shape, coords)):
             for candidate in self.candidates(coords, pinned):
                 receiver = self.target.mesh.coords(candidate)
                 if self.contributes(receiver, piece) and self.choose(candidate, receiver, piece) == slot:
@@ -122,7 +122,7 @@ class Routes:
     def holders(self, slot: Slot) -> Iterator[tuple[list[Slot], Box]]:
         """For each piece of what a slot of the target's mesh wants, the slots that hold it."""
         where = box_at(self.target, self.shape, self.target.mesh.coords(slot))
-        for piece, part in self._meeting(self.source_counts, where):
+        for piece, part in self.meeting(self.source_counts, where):
             yield self._holders_of(piece), part
 
     def _holders_of(self, piece: Coords) -> list[Slot]:
@@ -137,7 +137,7 @@ class Routes:
             known = self._holders[piece] = [mesh.slot(at) for at in product(*ranges)]
         return known
 
-    def _meeting(self, counts: Sequence[Coords], where: Box) -> Iterator[tuple[Coords, Box]]:
+    def meeting(self, counts: Sequence[Coords], where: Box) -> Iterator[tuple[Coords, Box]]:
         """Pieces of the other side that meet a box: their coordinates, dim after dim, and the common box."""
         per_dim: list[list[tuple[Coords, Interval]]] = [
             list(overlapping(size, count, *part)) for size, count, part in zip(self.shape, counts, where, strict=True)

@@ -10,6 +10,7 @@ import torch
 
 from ..caches import cached
 from ..devices import CPU, Accelerator, Device, Inventory, cpu_inventory, set_inventory
+from ..planning.topology.current import find_topology_by, on_topology_change
 from ..sharding.mesh import DeviceMesh, Slot
 from .processes import world
 from .processes.launch_environment import is_launched
@@ -188,5 +189,8 @@ def _inventory(joining: bool) -> Inventory:
 
 
 set_inventory(_inventory)
+_look_again = find_topology_by(lambda: (world.joined() or world.ALONE).topology)
+world.on_change(lambda _: _look_again())
 world.on_change(lambda _: reset())
+on_topology_change(reset)
 default_device = CPU(0)

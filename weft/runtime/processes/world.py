@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import count
 from typing import final
@@ -17,7 +17,9 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
 from ...errors import WeftError
+from ...planning import Topology
 from . import fork
+from .hosts import shared_topology
 from .launch_environment import devices_per_process as devices_of_each
 from .launch_environment import has_place, is_launched, note_joined, number
 from .random_state import share_random_state
@@ -48,6 +50,8 @@ class World:
     """Whether Weft initialised torch.distributed, and so ends it."""
     number: int = 0
     """How often this process had joined before, which is the same in all."""
+    topology: Topology | None = None
+    """How far apart their devices are, which is the same in all."""
 
     def backend(self, device_type: str) -> str | None:
         """The backend for tensors on this kind of torch device, if any."""
@@ -152,6 +156,8 @@ def join(
     )
     if not here.is_fake:
         share_random_state(_store_of(here.number), here.process, span)
+        store, carrier = _store_of(here.number), "nccl" if here.accelerators else "gloo"
+        here = replace(here, topology=shared_topology(store, here.process, here.count, each, carrier))
     return _entered(here)
 
 

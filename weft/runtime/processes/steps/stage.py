@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol, final
 import torch
 
 from ....planning import AllReduce, FillPartial, ReduceExchange, ReduceScatter, Step
+from ....planning.owners import Reducing
 from ... import in_process
 from ...holding import Pieces
 from ..group import Processes
@@ -16,7 +17,10 @@ from ..mesh_processes import is_elsewhere, spans
 from .broadcast import BroadcastStage
 from .fill import FillStage
 from .move import MoveStage
+from .occupancy import most_slots
 from .reduce import ReduceStage
+from .staged_move import StagedMove
+from .staged_reduce import StagedReduce
 
 __all__ = ["Stage", "stage_of"]
 
@@ -42,6 +46,9 @@ def stage_of(step: Step, *, is_last: bool) -> Stage:
         return _NothingToDo()
     if not spans(step.source.mesh, step.target.mesh):
         return _WithinAProcess(step)
+    # A process with several devices receives once what they have in common, however it travels.
+    if step.stages is not None and most_slots(step.source.mesh) == most_slots(step.target.mesh) == 1:
+        return StagedReduce(step) if isinstance(step, Reducing) else StagedMove(step)
     return _among_processes(step, is_last)
 
 

@@ -1,0 +1,131 @@
+"""Movements at random with staged plans, in several processes: what they give is what plain torch gives.
+
+    staged.py SEED CASES
+
+The hosts are pretended: links between them are so slow that every plan that can goes through them. In each case all processes
+draw the same layouts, meshes, shape, dtype and reduction, and the contributions of every device.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+
+import weft
+from weft import CPU
+from weft.planning import Link, Topology, plan_layouts
+from weft.sharding import DeviceMesh, ReduceOp
+from weft.sharding.geometry import box
+from weft.sharding.layout import Layout
+from weft.sharding.mapping import named_mapping
+
+SLOW = Link(0.0, 1.0)
+MACHINES = [
+    Topology(host=Link(0.0, 1e9), rack=SLOW, fabric=SLOW, devices_per_host=2),
+    Topology(host=Link(0.0, 1e9), rack=SLOW, fabric=SLOW, hosts=(0, 1, 1, 0)),
+    Topology(host=Link(0.0, 1e9), rack=SLOW, fabric=SLOW, hosts=(0, 0, 0, 1)),
+    Topology(host=Link(0.0, 1e9), rack=Link(0.0, 1e6), fabric=SLOW, devices_per_host=1, hosts_per_rack=2),
+]
+SHAPES = [(4,), (2, 2), (2, 2), (3,)]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.complex64]
+COMBINE = {ReduceOp.SUM: torch.add, ReduceOp.MAX: torch.maximum, ReduceOp.MIN: torch.minimum, ReduceOp.PROD: torch.mul}
+
+
+def mesh_of(rng: random.Random) -> DeviceMesh:
+    shape = rng.choice(SHAPES)
+    ids = rng.sample(range(4), math.prod(shape))
+    return DeviceMesh([CPU(i) for i in ids], shape, tuple("abc")[: len(shape)])
+
+
+def layout_of(rng: random.Random, mesh: DeviceMesh, rank: int, op: ReduceOp | None) -> Layout:
+    splits: list[list[str]] = [[] for _ in range(rank)]
+    pending = {}
+    for axis in rng.sample(mesh.axis_names, mesh.ndim):
+        role = rng.randrange(-2, rank)
+        if role >= 0:
+            splits[role].append(axis)
+        elif role == -2 and op is not None:
+            pending[axis] = op
+    return Layout(mesh, splits, pending)
+
+
+def contributions(layout: Layout, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> dict[object, torch.Tensor]:
+    """One whole tensor for each coordinate along the pending axes; small numbers, so that no order rounds."""
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[object, torch.Tensor] = {}
+    for slot in range(layout.mesh.num_devices):
+        at = tuple(layout.mesh.device_coord(slot, axis) for axis in layout.pending_axes)
+        if at not in found:
+            found[at] = torch.randint(1, 3, shape, generator=generator).to(dtype)
+    return found
+
+
+def held(layout: Layout, given: dict[object, torch.Tensor], shape: tuple[int, ...], slot: int) -> torch.Tensor:
+    at = tuple(layout.mesh.device_coord(slot, axis) for axis in layout.pending_axes)
+    where = tuple(slice(start, stop) for start, stop in box(layout, shape, slot))
+    return given[at][where].clone()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tensor, and where it goes."""
+
+    source: Layout
+    target: Layout
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    op: ReduceOp | None
+
+    @staticmethod
+    def drawn(rng: random.Random) -> Case:
+        shape = tuple(rng.choice([1, 2, 3, 5, 8, 9]) for _ in range(rng.randrange(1, 4)))
+        dtype = rng.choice(DTYPES)
+        op = rng.choice([None, ReduceOp.SUM] if dtype is torch.complex64 else [None, *COMBINE])
+        mesh = mesh_of(rng)
+        source = layout_of(rng, mesh, len(shape), op)
+        other = mesh if rng.random() < 0.6 else mesh_of(rng)
+        return Case(source, layout_of(rng, other, len(shape), op), shape, dtype, op)
+
+    @property
+    def is_staged(self) -> bool:
+        plan = plan_layouts(self.source, self.target, self.shape, self.dtype.itemsize)
+        return any(step.stages is not None for step in plan.steps)
+
+    def check(self, process: int, seed: int) -> None:
+        given = contributions(self.source, self.shape, self.dtype, seed)
+        shards = [held(self.source, given, self.shape, slot) for slot in owned(self.source.mesh, process)]
+        x = weft.from_local(shards, named_mapping(self.source), shape=self.shape, dtype=self.dtype)
+        y = x.redistribute(named_mapping(self.target))
+        expected = reduce(COMBINE[self.op], given.values()) if self.op else next(iter(given.values()))
+        if self.target.pending:
+            assert torch.equal(y.full_tensor(), expected), self
+            return
+        for shard, slot in zip(y.local_shards, owned(self.target.mesh, process), strict=True):
+            assert torch.equal(shard, held(self.target, {(): expected}, self.shape, slot)), (self, slot)
+
+
+def owned(mesh: DeviceMesh, process: int) -> list[int]:
+    return [slot for slot, device in enumerate(mesh.devices) if device.id == process]
+
+
+def main(seed: int, cases: int) -> None:
+    weft.distributed.init(timeout=60)
+    process = weft.local_devices()[0].id
+    for number, machine in enumerate(MACHINES):
+        rng = random.Random(f"{seed} {number}")
+        with weft.use_topology(machine):
+            for _ in range(cases // len(MACHINES)):
+                case = Case.drawn(rng)
+                while not case.is_staged:
+                    case = Case.drawn(rng)
+                case.check(process, rng.randrange(1 << 30))
+    print("all equal")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,291 @@
+"""How much goes over which links in a step: the bytes of one device, hop by hop and tier by tier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import final
+
+from ...caches import cached
+from ...sharding.geometry import Box, box, box_at
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh, Slot
+from ..census import axis_sizes, common_volume, volume
+from ..moving import AllGather, AllToAll, Exchange, Permute
+from ..owners import Planned
+from ..reducing import AllReduce, ReduceExchange, ReduceScatter
+from ..step import Step
+from ..topology import Tier, Topology
+from ..topology.topology import cells
+from .delegation import delegation
+from .stages import Stages
+
+__all__ = ["LinkLoad", "link_loads"]
+
+MOST_SLOTS = 64
+"""Meshes of up to so many devices are looked at device by device; of larger ones, a few devices that stand for the rest."""
+SAMPLES = 4
+LARGE = 1024
+"""On meshes of more devices, what comes in many different boxes is taken to come from all others of a group alike."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LinkLoad:
+    """Bytes that one device receives (or sends) in one hop: over its host's links, its rack's, and between racks."""
+
+    host: float = 0.0
+    rack: float = 0.0
+    fabric: float = 0.0
+
+    def time(self, topology: Topology) -> float:
+        """The seconds of the hop: what leaves the host goes over one link, beside what stays there."""
+        farthest = topology.fabric if self.fabric else topology.rack if self.rack else topology.host
+        if not (self.host or self.rack or self.fabric):
+            return 0.0
+        beyond = self.rack / topology.rack.bandwidth + self.fabric / topology.fabric.bandwidth
+        return farthest.latency + max(self.host / topology.host.bandwidth, beyond)
+
+    def __add__(self, other: LinkLoad) -> LinkLoad:
+        return LinkLoad(self.host + other.host, self.rack + other.rack, self.fabric + other.fabric)
+
+    def times(self, factor: float) -> LinkLoad:
+        """So many times as much."""
+        return LinkLoad(self.host * factor, self.rack * factor, self.fabric * factor)
+
+
+Hops = tuple[LinkLoad, ...]
+
+
+def link_loads(step: Step, topology: Topology) -> Hops:
+    """For each hop of a step, the most that a device receives or sends over links of each tier."""
+    return _link_loads(step, topology)
+
+
+@cached(4096)
+def _link_loads(step: Step, topology: Topology) -> Hops:
+    found = [_received(step, slot, topology) for slot in sample(step.target.mesh)]
+    if step.stages is None and isinstance(step, Exchange):
+        found += [(each,) for each in _sent(step, topology)]
+    return tuple(map(_most, zip(*found, strict=True)))
+
+
+def _most(loads: Sequence[LinkLoad]) -> LinkLoad:
+    return LinkLoad(max(x.host for x in loads), max(x.rack for x in loads), max(x.fabric for x in loads))
+
+
+def sample(mesh: DeviceMesh) -> Sequence[Slot]:
+    """All slots of a mesh, or a few of a large one.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> len(sample(make_mesh({"a": 4}))), len(sample(make_mesh({"a": 100})))
+    (4, 5)
+    """
+    count = mesh.num_devices
+    if count <= MOST_SLOTS:
+        return range(count)
+    return sorted({*(number * count // SAMPLES for number in range(SAMPLES)), count - 1})
+
+
+@singledispatch
+def _received(step: Step, slot: Slot, topology: Topology) -> Hops:
+    raise NotImplementedError(f"what {step.kind} moves over which links")
+
+
+@_received.register(AllGather)
+@_received.register(AllToAll)
+def _(step: AllGather | AllToAll, slot: Slot, topology: Topology) -> Hops:
+    if step.stages is not None:
+        return _multicast(step, slot, topology, step.stages)
+    return (_evenly(step, step.axes, slot, topology, step.received(slot)),)
+
+
+@_received.register
+def _(step: Permute, slot: Slot, topology: Topology) -> Hops:
+    if step.stages is not None:
+        return _multicast(step, slot, topology, step.stages)
+    return (_load(step.target.mesh, slot, [(step.source_of(slot), step.received(slot))], topology),)
+
+
+@_received.register
+def _(step: Exchange, slot: Slot, topology: Topology) -> Hops:
+    if step.stages is not None:
+        return _multicast(step, slot, topology, step.stages)
+    if max(step.source.mesh.num_devices, step.target.mesh.num_devices) > LARGE:
+        return (_from_everywhere(step, slot, topology, step.bytes_received.max),)
+    given = [(each.source_slot, volume(each.box) * step.itemsize) for each in step.receives(slot)]
+    return (_load(step.target.mesh, slot, given, topology, step.source.mesh),)
+
+
+@_received.register
+def _(step: ReduceScatter, slot: Slot, topology: Topology) -> Hops:
+    size = volume(box(step.target, step.shape, slot)) * step.itemsize
+    if step.stages is not None:
+        held = volume(box(_cut(step), step.shape, slot)) * step.itemsize
+        return _collected(step, slot, step.stages, held, size)
+    return (_evenly(step, step.axes, slot, topology, size * (step.contributions - 1)),)
+
+
+def _cut(step: ReduceScatter) -> Layout:
+    """What a group reduces: the source, cut by the axes that were replicated."""
+    return Layout(step.source.mesh, [[a for a in axes if a not in step.axes] for axes in step.target.splits])
+
+
+@_received.register
+def _(step: AllReduce, slot: Slot, topology: Topology) -> Hops:
+    size = volume(box(step.source, step.shape, slot)) * step.itemsize
+    part = size / step.contributions
+    if step.stages is None:
+        return (_evenly(step, step.axes, slot, topology, part * (step.contributions - 1)),) * 2
+    inside, near, far = _by_cell(step.source.mesh, step.axes, slot, step.stages)
+    enters, passes = far.times(part / inside), near.times(part * (step.contributions - inside) / inside)
+    return (*_collected(step, slot, step.stages, size, part), enters + near.times(part), passes)
+
+
+@_received.register
+def _(step: ReduceExchange, slot: Slot, topology: Topology) -> Hops:
+    owners, mesh, size = Planned(step), step.source.mesh, step.itemsize
+    if mesh.num_devices > LARGE:
+        return _largely(step, slot, topology)
+    if step.stages is None:
+        hops = [owners.collects(slot)] + [owners.takes(slot)] * step.owners.spreads
+        return tuple(_load(mesh, slot, [(t.source_slot, volume(t.box) * size) for t in hop], topology) for hop in hops)
+    work = delegation(owners, step.stages)
+    tasks = [(m, volume(task.box) * size) for task in work.tasks(slot) for m in task.members]
+    arriving = [(by, volume(where) * size) for where, delegates in work.arriving(slot) for by in delegates]
+    given = [tasks, arriving]
+    if step.owners.spreads:
+        given += [[(t.source_slot, volume(t.box) * size) for t in work.takes(hop, slot)] for hop in (0, 1)]
+    return tuple(_load(mesh, slot, hop, topology) for hop in given)
+
+
+def _from_everywhere(step: Step, slot: Slot, topology: Topology, received: float) -> LinkLoad:
+    """What comes from so many that it may as well come from all."""
+    mesh = step.target.mesh
+    return _evenly(step, step.axes if step.source.mesh == mesh else mesh.axis_names, slot, topology, received)
+
+
+def _largely(step: ReduceExchange, slot: Slot, topology: Topology) -> Hops:
+    """A reduction on a large mesh, as if the groups of all results were alike."""
+    collected, targets = step.contributions - 1, 1 if step.owners.spreads else 0
+    part = step.bytes_received.max / (collected + targets)
+    spread = (_from_everywhere(step, slot, topology, part),) * targets
+    if step.stages is None:
+        return (_evenly(step, step.resolved, slot, topology, part * collected), *spread)
+    inside, near, far = _by_cell(step.source.mesh, step.resolved, slot, step.stages)
+    return near.times(part * step.contributions / inside), far.times(part / inside), *spread
+
+
+def _evenly(step: Step, axes: Sequence[str], slot: Slot, topology: Topology, received: float) -> LinkLoad:
+    """What comes in equal parts from all others of a group."""
+    counts = _others(step.target.mesh, axes, slot, topology)
+    others = counts.host + counts.rack + counts.fabric
+    return counts.times(received / others) if others else LinkLoad()
+
+
+def _others(mesh: DeviceMesh, axes: Sequence[str], slot: Slot, topology: Topology) -> LinkLoad:
+    """How many others of a slot's group along some axes are in its host, in its rack, and beyond."""
+    host, rack = (_group_in_cell(mesh, axes, slot, topology, tier) for tier in (Tier.HOST, Tier.RACK))
+    sizes = axis_sizes(mesh)
+    return LinkLoad(host - 1, rack - host, math.prod(sizes[axis] for axis in axes) - rack)
+
+
+def _group_in_cell(mesh: DeviceMesh, axes: Sequence[str], slot: Slot, topology: Topology, tier: Tier) -> int:
+    """How many of a slot's group along some axes are in its cell, itself included."""
+    sizes = axis_sizes(mesh)
+    if tier is Tier.RACK and topology.hosts_per_rack is None:
+        return math.prod(sizes[axis] for axis in axes)
+    fixed = [
+        (stride, size)
+        for axis, stride, size in zip(mesh.axis_names, mesh.strides, mesh.mesh_shape, strict=True)
+        if axis not in axes
+    ]
+    where = [slot // stride % size for stride, size in fixed]
+    beside = _slots_in(mesh, topology, tier)[cells(mesh, topology, tier)[slot]]
+    return sum([other // stride % size for stride, size in fixed] == where for other in beside)
+
+
+def _load(
+    mesh: DeviceMesh,
+    slot: Slot,
+    given: Iterable[tuple[Slot, int]],
+    topology: Topology,
+    other: DeviceMesh | None = None,
+) -> LinkLoad:
+    """Bytes from slots, of another mesh if it is named, by how far these are."""
+    from_ = mesh if other is None else other
+    hosts, racks = cells(from_, topology, Tier.HOST), cells(from_, topology, Tier.RACK)
+    host, rack = cells(mesh, topology, Tier.HOST)[slot], cells(mesh, topology, Tier.RACK)[slot]
+    own = mesh.slot_ids[slot]
+    sums = [0.0, 0.0, 0.0]
+    for source, size in given:
+        if from_.slot_ids[source] != own:
+            sums[0 if hosts[source] == host else 1 if racks[source] == rack else 2] += size
+    return LinkLoad(*sums)
+
+
+def _sent(step: Exchange, topology: Topology) -> Iterator[LinkLoad]:
+    """What devices give: of small meshes, where a few may have to give everything."""
+    source, target = step.source.mesh, step.target.mesh
+    if max(source.num_devices, target.num_devices) <= MOST_SLOTS:
+        for slot in range(source.num_devices):
+            given = [(each.target_slot, volume(each.box) * step.itemsize) for each in step.sends(slot)]
+            yield _load(source, slot, given, topology, target)
+
+
+def _multicast(step: Step, slot: Slot, topology: Topology, stages: Stages) -> Hops:
+    """Into the cell once, shared among the replicas in it, then among these."""
+    wanted = box(step.target, step.shape, slot)
+    total = volume(wanted)
+    in_host = _held(step, slot, wanted, topology, Tier.HOST)
+    in_rack = _held(step, slot, wanted, topology, Tier.RACK)
+    own = total - step.received(slot) // step.itemsize
+    mesh, size = step.target.mesh, step.itemsize
+    members, near, _ = _by_cell(mesh, step.target.replicated_axes, slot, stages)
+    if stages.tier is Tier.HOST:
+        first = LinkLoad(in_host - own, (in_rack - in_host) / members, (total - in_rack) / members)
+        return first.times(size), near.times((total - in_host) / members * size)
+    first = LinkLoad(in_host - own, in_rack - in_host, (total - in_rack) / members)
+    return first.times(size), near.times((total - in_rack) / members * size)
+
+
+def _held(step: Step, slot: Slot, wanted: Box, topology: Topology, tier: Tier) -> int:
+    """How much of a box devices in a slot's cell hold together; contributions to a pending reduction, those of its own."""
+    source, mesh = step.source, step.target.mesh
+    slots = _slots_in(source.mesh, topology, tier).get(cells(mesh, topology, tier)[slot], ())
+    kept: list[int] = []
+    if source.mesh == mesh:
+        kept = [mesh.index_of[axis] for axis in source.pending_axes]
+    here = mesh.coords(slot)
+    found = set()
+    for other in slots:
+        coords = source.mesh.coords(other)
+        if all(coords[i] == here[i] for i in kept):
+            found.add(box_at(source, step.shape, coords))
+    return sum(common_volume(wanted, where) for where in found)
+
+
+@cached(256)
+def _slots_in(mesh: DeviceMesh, topology: Topology, tier: Tier) -> dict[int, tuple[Slot, ...]]:
+    """The slots of each cell."""
+    found: dict[int, list[Slot]] = {}
+    for slot, cell in enumerate(cells(mesh, topology, tier)):
+        found.setdefault(cell, []).append(slot)
+    return {cell: tuple(slots) for cell, slots in found.items()}
+
+
+def _by_cell(mesh: DeviceMesh, axes: Sequence[str], slot: Slot, stages: Stages) -> tuple[int, LinkLoad, LinkLoad]:
+    """How many of a group are in a slot's cell, itself included; how far the others there are, and those beyond."""
+    inside = _group_in_cell(mesh, axes, slot, stages.topology, stages.tier)
+    others = _others(mesh, axes, slot, stages.topology)
+    if stages.tier is Tier.HOST:
+        return inside, LinkLoad(others.host), LinkLoad(0.0, others.rack, others.fabric)
+    return inside, LinkLoad(others.host, others.rack), LinkLoad(0.0, 0.0, others.fabric)
+
+
+def _collected(step: AllReduce | ReduceScatter, slot: Slot, stages: Stages, held: float, part: float) -> Hops:
+    """Inside the cell, in equal shares of what is held; then one from each other cell."""
+    inside, near, far = _by_cell(step.source.mesh, step.axes, slot, stages)
+    return near.times(held / inside), far.times(part / inside)

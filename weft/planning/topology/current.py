@@ -1,0 +1,90 @@
+"""The topology of this program: what the user says, what was found at start, or what this machine's file and environment say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import final
+
+from .keeping import said_topology
+from .topology import Topology
+
+__all__ = ["current_topology", "find_topology_by", "on_topology_change", "use_topology"]
+
+Finder = Callable[[], Topology | None]
+
+
+@final
+class _Machine:
+    """What is known of the machine that this program runs on."""
+
+    def __init__(self) -> None:
+        self.given: Topology | None = None
+        self.known: Topology | None = None
+        self.find: Finder = lambda: None
+        self.listeners: list[Callable[[], None]] = []
+
+    def forget(self) -> None:
+        """Looks again, when somebody asks."""
+        self.known = None
+
+
+_machine = _Machine()
+
+
+def current_topology() -> Topology:
+    """The topology that plans, ops and prices go by: what `use_topology` was given, else what was found.
+
+    >>> current_topology().devices_per_host is None
+    True
+    """
+    known = _machine.known
+    if known is None:
+        known = _machine.known = _machine.given or _machine.find() or said_topology() or Topology()
+    return known
+
+
+@final
+class use_topology:  # noqa: N801 - called like a function, and usable with `with`
+    """Says on which machine this program runs: a `Topology`, a preset, a file of `weft bench --links`, or None for what is
+    found; for good, or inside a `with` block. All processes have to say the same.
+
+    >>> with use_topology("h100"):
+    ...     current_topology().devices_per_host
+    8
+    """
+
+    def __init__(self, topology: Topology | str | None) -> None:
+        if topology is not None and not isinstance(topology, (Topology, str)):
+            raise TypeError(f"a topology is a Topology, the name of one or a file, but got {topology!r}")
+        self._before = _machine.given
+        _give(said_topology(topology) if isinstance(topology, str) else topology)
+
+    def __enter__(self) -> Topology:
+        return current_topology()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _give(self._before)
+
+
+def _give(topology: Topology | None) -> None:
+    if topology == _machine.given:
+        return
+    _machine.given = topology
+    _machine.forget()
+    for tell in _machine.listeners:
+        tell()
+
+
+def find_topology_by(finder: Finder) -> Callable[[], None]:
+    """Registers what finds the topology of running processes; gives what is to be called when it may have changed."""
+    _machine.find = finder
+    _machine.forget()
+    return _machine.forget
+
+
+def on_topology_change(listener: Callable[[], None]) -> None:
+    """Registers what has to be forgotten when the user says another topology."""
+    _machine.listeners.append(listener)

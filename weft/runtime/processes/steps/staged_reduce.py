@@ -1,0 +1,242 @@
+"""Steps that reduce through cells: inside each host, from host to host, and back the same way where results are spread.
+
+Which contributions are added first follows from the slots alone, so replicas have the same bits, and the same call gives the
+same bits every time. Sums of short floats travel as f32 until all of a sum is there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+import torch
+
+from ....planning.owners import Reducing, owners_of_step
+from ....planning.staging.delegation import Delegation, Task, delegation
+from ....planning.transfers import Transfer
+from ....sharding.geometry import Box, box_shape, within
+from ....sharding.mesh import Slot
+from ....sharding.placements import ReduceOp
+from ...holding import Pieces, holding
+from ...host_pool import pooled_empty
+from ...machine import residence
+from ...reduction import reduce_into, reduced
+from .. import world
+from ..group import Processes, group_if_shared
+from ..mesh_processes import owners_of, wire_device
+from ..transport.exchange import exchange
+from ..transport.messages import Messages, Pair, Part, messages_of, part
+from .new_pieces import NewPieces
+from .occupancy import slots_of
+from .staged_move import beside
+
+__all__ = ["StagedReduce"]
+
+_SHORT_FLOATS = (torch.float16, torch.bfloat16)
+_ARITHMETIC = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PROD)
+
+
+@final
+class StagedReduce:
+    """What this process does in a step that reduces through cells. It owns one slot of the mesh."""
+
+    is_compared = False
+
+    def __init__(self, step: Reducing) -> None:
+        assert step.stages is not None
+        mesh = step.source.mesh
+        owners = owners_of_step(step, crowded=False)
+        self.processes = owners_of(mesh)
+        self._inside = beside(step)
+        self._wire = wire_device(mesh)
+        self._op, self._divisor = step.op, step.divisor
+        self._flat = owners.flat
+        self._targets = NewPieces(step.target, step.shape)
+        (slot,) = slots_of(mesh)[world.current().process]
+        self._device = residence(mesh).torch_devices[slot]
+        hops = _Hops(step, slot, delegation(owners, step.stages))
+        self._tasks, self._own = hops.tasks, hops.own
+        self._entrust = hops.entrust(self._inside)
+        self._hand_in = hops.hand_in(self.processes)
+        self._spread = (hops.spread(0, self.processes), hops.spread(1, self._inside)) if owners.spreads else None
+
+    def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
+        """The pieces after the step."""
+        within_, between = group_if_shared(self._inside), group_if_shared(self.processes)
+        sources = [piece.reshape(-1) if self._flat else piece for piece in pieces]
+        width = torch.float32 if dtype in _SHORT_FLOATS and self._op in _ARITHMETIC else dtype
+        lent = [self._new(shape, dtype) for task in self._tasks for shape in task.shapes]
+        exchange(self._entrust, sources, lent, dtype, within_, self._wire)
+        partial = self._partial(sources, lent, width)
+        arrived = [self._new(shape, width) for box in self._own for shape in box.shapes]
+        exchange(self._hand_in, partial, arrived, width, between, self._wire)
+        results = self._results(partial, arrived, dtype)
+        if self._spread is None:
+            return self._kept(results, dtype)
+        targets = self._targets.new(dtype)
+        outputs = [target.view(-1) for target in targets] if self._flat else list(targets)
+        enter, pass_on = self._spread
+        exchange(enter, results, outputs, dtype, between, self._wire)
+        exchange(pass_on, outputs, outputs, dtype, within_, self._wire)
+        return targets
+
+    def _new(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return pooled_empty(shape, dtype, self._device)
+
+    def _summed(self, dtype: torch.dtype) -> ReduceOp:
+        """A mean is a sum until all of it is there; of booleans there is no sum to divide."""
+        return ReduceOp.SUM if self._op is ReduceOp.AVG and dtype is not torch.bool else self._op
+
+    def _partial(
+        self, sources: Sequence[torch.Tensor], lent: Sequence[torch.Tensor], width: torch.dtype
+    ) -> list[torch.Tensor]:
+        """The reduction of each task, in the order of its members."""
+        op = self._summed(width)
+        waiting = iter(lent)
+        found = []
+        for task in self._tasks:
+            parts = [next(waiting) if own is None else sources[own.piece][own.where] for own in task.parts]
+            wide = [each.to(width) for each in parts]
+            found.append(wide[0] if len(wide) == 1 else reduce_into(self._new(task.shape, width), op, wide))
+        return found
+
+    def _results(
+        self, partial: Sequence[torch.Tensor], arrived: Sequence[torch.Tensor], dtype: torch.dtype
+    ) -> list[torch.Tensor]:
+        """The reduction of each box that this process owns, in the order of the cells."""
+        op = self._summed(dtype)
+        waiting = iter(arrived)
+        found = []
+        for box in self._own:
+            total = reduced(op, [next(waiting) if own is None else partial[own] for own in box.parts])
+            if self._op is ReduceOp.AVG and op is ReduceOp.SUM:
+                total.div_(self._divisor)
+            found.append(self._new(box.shape, dtype).copy_(total))
+        return found
+
+    def _kept(self, results: Sequence[torch.Tensor], dtype: torch.dtype) -> Pieces:
+        """What each owner has reduced is its new shard; one without elements has nothing to reduce."""
+        return tuple(results) or self._targets.new(dtype)
+
+
+@final
+class _Task:
+    """A box that this process reduces: for each member the part that is its own, or None where it arrives."""
+
+    def __init__(self, task: Task, parts: Sequence[Part | None]) -> None:
+        self.shape, self.parts = box_shape(task.box), parts
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of what arrives."""
+        return [self.shape for own in self.parts if own is None]
+
+
+@final
+class _Owned:
+    """A box that this process owns: for each cell the number of its own task, or None where a delegate sends it."""
+
+    def __init__(self, shape: tuple[int, ...], parts: Sequence[int | None]) -> None:
+        self.shape, self.parts = shape, parts
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of what arrives."""
+        return [self.shape for own in self.parts if own is None]
+
+
+@final
+class _Hops:
+    """The messages of each hop, seen from one slot."""
+
+    def __init__(self, step: Reducing, slot: Slot, work: Delegation) -> None:
+        self._step, self._slot, self._work = step, slot, work
+        self._process = residence(step.source.mesh).owners
+        self._said = work.tasks(slot)
+        self._number = {(task.owner, task.box): number for number, task in enumerate(self._said)}
+        self._arriving = work.arriving(slot)
+        self.tasks = [
+            _Task(task, [self._part(task.box) if member == slot else None for member in task.members])
+            for task in self._said
+        ]
+        self.own = [
+            _Owned(box_shape(where), [self._number[slot, where] if by == slot else None for by in delegates])
+            for where, delegates in self._arriving
+        ]
+
+    def entrust(self, processes: Processes) -> Messages:
+        """Contributions to delegates in the cell."""
+        leaving: dict[int, list[Pair]] = {}
+        for owner, each in self._work.entrusts(self._slot):
+            to = self._process[each.target_slot]
+            leaving.setdefault(to, []).append(((owner, each.box), self._part(each.box)))
+        arriving: dict[int, list[Pair]] = {}
+        lent = 0
+        for task in self._said:
+            for member in task.members:
+                if member != self._slot:
+                    by = self._process[member]
+                    arriving.setdefault(by, []).append(((task.owner, task.box), _whole(lent, task.box)))
+                    lent += 1
+        return messages_of((), leaving, arriving, processes)
+
+    def hand_in(self, processes: Processes) -> Messages:
+        """What delegates have reduced, to the owners."""
+        leaving: dict[int, list[Pair]] = {}
+        for number, task in enumerate(self._said):
+            if task.owner != self._slot:
+                leaving.setdefault(self._process[task.owner], []).append((task.box, _whole(number, task.box)))
+        arriving: dict[int, list[Pair]] = {}
+        at = 0
+        for where, delegates in self._arriving:
+            for by in delegates:
+                if by != self._slot:
+                    arriving.setdefault(self._process[by], []).append((where, _whole(at, where)))
+                    at += 1
+        return messages_of((), leaving, arriving, processes)
+
+    def spread(self, hop: int, processes: Processes) -> Messages:
+        """Results into each cell, then among those in it."""
+        copies: list[tuple[Part, Part]] = []
+        arriving: dict[int, list[Pair]] = {}
+        for each in self._work.takes(hop, self._slot):
+            into = self._part(each.box, new=True)
+            if each.source_slot == self._slot:
+                copies.append((self._given(each, hop), into))
+            else:
+                arriving.setdefault(self._process[each.source_slot], []).append((each.box, into))
+        leaving: dict[int, list[Pair]] = {}
+        for each in self._work.gives(hop, self._slot):
+            if each.target_slot != self._slot:
+                to = self._process[each.target_slot]
+                leaving.setdefault(to, []).append((each.box, self._given(each, hop)))
+        return messages_of(copies, leaving, arriving, processes)
+
+    def _given(self, transfer: Transfer, hop: int) -> Part:
+        """A part of a result in the first hop, of the new shard in the second."""
+        if hop:
+            return self._part(transfer.box, new=True)
+        for number, (where, _) in enumerate(self._arriving):
+            if _lies_in(transfer.box, where):
+                return part(number, within(transfer.box, where), box_shape(where))
+        raise AssertionError(f"slot {self._slot} gives {transfer.box}, which it does not own")
+
+    def _part(self, where: Box, *, new: bool = False) -> Part:
+        """A box of the old shard, or of the new one, in the memory of this process."""
+        layout = self._step.target if new else self._step.source
+        stored = holding(layout)
+        piece = stored.piece_of[self._slot]
+        shape = stored.piece_shape(piece, self._step.shape)
+        if self._work.owners.flat:
+            return part(piece, where, (math.prod(shape),))
+        return part(piece, within(where, stored.box(piece, self._step.shape)), shape)
+
+
+def _whole(number: int, where: Box) -> Part:
+    shape = box_shape(where)
+    return part(number, tuple((0, size) for size in shape), shape)
+
+
+def _lies_in(inner: Box, outer: Box) -> bool:
+    return all(low <= start and stop <= high for (start, stop), (low, high) in zip(inner, outer, strict=True))

@@ -38,11 +38,15 @@ def test_an_error_in_one_process_ends_all_and_is_told_to_the_others() -> None:
 def test_a_trace_holds_the_steps_of_all_processes(tmp_path: Path) -> None:
     program, file = tmp_path / "program.py", tmp_path / "trace.json"
     program.write_text(
-        "import sys, torch, weft\n"
+        "import sys, time, torch, weft\n"
         "x = weft.shard(torch.ones(8, 8), weft.make_mesh({'a': 2}), weft.P('a', None))\n"
         "with weft.trace(sys.argv[1]) as log:\n"
         "    weft.all_gather(x)\n"
-        "    weft.shard(x, x.mesh, weft.P(None, 'a'), async_op=True)\n"
+        "    y = weft.shard(x, x.mesh, weft.P(None, 'a'), async_op=True)\n"
+        "    while not y.done():\n"
+        "        time.sleep(0.01)\n"
+        "    y.wait()\n"
+        "assert 0.5 < log.hidden <= 1, log.overlaps\n"
         "print(log.counts(), log.total_bytes)\n"
     )
     with Processes([str(program), str(file)], 2) as started:
@@ -55,6 +59,7 @@ def test_a_trace_holds_the_steps_of_all_processes(tmp_path: Path) -> None:
         assert step["dur"] > 0
         assert step["args"]["from"] == "(a, –) on a=2"
         assert step["args"]["bytes received by all"] in (256, 128)
+        assert (step["tid"] == 1) == (step["name"] == "all_to_all") == ("seconds hidden" in step["args"])
 
 
 UNPICKLES = re.compile(r"import pickle|\bpickle\.|torch\.load\(|_object_list\(|(gather|scatter|broadcast|recv)_object")

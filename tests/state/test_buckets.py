@@ -40,7 +40,7 @@ def indices(box: tuple[tuple[int, int], ...], shape: tuple[int, ...]) -> list[in
     return found
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(32 << 20, 2), (1 << 20, 9)])
+@pytest.mark.parametrize(("limit", "expected"), [(32 << 20, 2), (1 << 20, 9), (100 << 10, 83)])
 def test_small_parts_share_a_message_and_large_ones_have_their_own(limit: int, expected: int) -> None:
     small, large = PartSize((64,), 4), PartSize((2048, 1024), 4)
     assert len(buckets([small, large, small, small], limit)) == expected

@@ -184,7 +184,7 @@ def test_a_plan_says_what_it_is() -> None:
         "Plan of a state of 3 tensors, 48 KiB",
         "  received  9 KiB on the busiest device, 36 KiB in all (at least 36 KiB)",
         "  memory    24 KiB on the fullest device, before and after together",
-        "  messages  of at most 32 MiB",
+        "  messages  of at most 16 MiB",
         "",
         "       such as     shape     from             to               received",
         "  3 ×  layers.0.w  1024 × 4  (tp, –) on tp=4  (–, tp) on tp=4  36 KiB",

@@ -12,7 +12,7 @@ from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from ..runtime.processes.transport.async_ops import settle
 from ..sharding.layout import Layout
-from ..watch.comm_log import CommLog, CommRecord, comm_log
+from ..watch.comm_log import CommLog, CommRecord, Overlap, comm_log
 
 __all__ = ["trace"]
 
@@ -53,20 +53,30 @@ def _listed(events: object) -> list[Event]:
 
 
 def _events(log: CommLog, process: int) -> list[Event]:
-    """One event per step, and the name of the process; the steps of one movement share its time by their bytes."""
+    """One event per step, and names; the steps of one movement share its time by their bytes.
+
+    What ran while the program went on has a line of its own, and says how much of its time was hidden.
+    """
     result: list[Event] = [{"ph": "M", "name": "process_name", "pid": process, "args": {"name": f"process {process}"}}]
+    if log.overlaps:
+        result += [
+            {"ph": "M", "name": "thread_name", "pid": process, "tid": line, "args": {"name": name}}
+            for line, name in enumerate(("waited for", "on its way"))
+        ]
     ends = dict(log.ends)
+    overlaps = {overlap.count: overlap for overlap in log.overlaps if overlap.ended}
     group: list[CommRecord] = []
     for count, record in enumerate(log.records, start=1):
         group.append(record)
         if count in ends or count == len(log.records):
-            result += _timed(group, ends.get(count, record.started), process)
+            result += _timed(group, ends.get(count, record.started), process, overlaps.get(count))
             group = []
     return result
 
 
-def _timed(group: Sequence[CommRecord], end: float, process: int) -> Iterator[Event]:
-    at = group[0].started
+def _timed(group: Sequence[CommRecord], end: float, process: int, overlap: Overlap | None) -> Iterator[Event]:
+    at = group[0].started if overlap is None else overlap.started
+    told = {} if overlap is None else {"seconds waited for": overlap.waited, "seconds hidden": overlap.hidden}
     seconds = max(0.0, end - at)
     total = sum(record.total_bytes for record in group) or 1
     for record in group:
@@ -76,7 +86,7 @@ def _timed(group: Sequence[CommRecord], end: float, process: int) -> Iterator[Ev
             "name": record.kind,
             "cat": "implicit" if record.implicit else "explicit",
             "pid": process,
-            "tid": 0,
+            "tid": 0 if overlap is None else 1,
             "ts": at * 1e6,
             "dur": share * 1e6,
             "args": {
@@ -88,6 +98,7 @@ def _timed(group: Sequence[CommRecord], end: float, process: int) -> Iterator[Ev
                 "bytes received per device": record.bytes_received,
                 "bytes received by all": record.total_bytes,
                 "called at": str(record.call_site),
+                **told,
             },
         }
         at += share

@@ -42,8 +42,10 @@ def flat_state(state: object, what: str) -> FlatState:
     (['model.weight', 'model.bias', 'step'], ['model.weight', 'model.bias'])
     """
     with optree.dict_insertion_ordered(True, namespace="weft"):
-        opened = optree.tree_map(_opened, state, none_is_leaf=True, namespace="weft")  # type: ignore[arg-type]
-        paths, leaves, structure = optree.tree_flatten_with_path(opened, none_is_leaf=True, namespace="weft")
+        paths, leaves, structure = _taken_apart(state)
+        opened = [_opened(leaf) for leaf in leaves]
+        if any(new is not old for new, old in zip(opened, leaves, strict=True)):
+            paths, leaves, structure = _taken_apart(optree.tree_unflatten(structure, opened))
     names = [".".join(map(str, path)) or "tensor" for path in paths]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -51,6 +53,12 @@ def flat_state(state: object, what: str) -> FlatState:
             f"{what} knows tensors by their path, joined with dots, but two are called {twice!r}: rename one of them"
         )
     return FlatState(structure, dict(zip(names, leaves, strict=True)))
+
+
+def _taken_apart(tree: object) -> tuple[list[tuple[object, ...]], list[object], optree.PyTreeSpec]:
+    """The paths to all leaves, the leaves, and the structure that they stand in."""
+    tree_ = cast("optree.PyTree[object]", tree)
+    return optree.tree_flatten_with_path(tree_, none_is_leaf=True, namespace="weft")
 
 
 def _opened(leaf: object) -> object:

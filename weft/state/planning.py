@@ -24,8 +24,8 @@ from .renaming import Names, Renamed, Side, renamed
 
 __all__ = ["BUCKET", "Leaf", "Mappings", "Planned", "Question", "Wanted", "plan_state", "planned"]
 
-BUCKET = 32 << 20
-"""The most bytes of one message, where nothing else is said."""
+BUCKET = 16 << 20
+"""The most bytes that go from a process to another at once, where nothing else is said."""
 
 Mappings = DeviceMapping | Mapping[str, Spec] | Callable[[str], DeviceMapping]
 """One mapping for all tensors, name patterns and what each gives, or a function from a name to its mapping."""

@@ -18,7 +18,7 @@ from ..engine.total import own_pieces
 from ..engine.views.copy_views import current
 from ..errors import WeftError
 from ..planning.states import Entry, StatePlan
-from ..runtime.holding import Pieces, holding
+from ..runtime.holding import holding
 from ..runtime.host_pool import pooled_empty
 from ..runtime.machine import residence
 from ..runtime.processes.current_call import CollectiveCall
@@ -58,7 +58,7 @@ def transfer_state(
     `{"*.qkv": ("*.q", "*.k", "*.v")}` for tensors that are one afterwards, or the other way round; the result is then one
     dict of all tensors. `into=` writes to the tensors of another state, and returns it.
 
-    Between processes, all tensors travel together, in messages of at most `bucket` bytes; while one is on its way, the next
+    Between processes, all tensors travel together, in buckets of at most `bucket` bytes; while one is on its way, the next
     is packed. `verify=True` compares a checksum of every message with what has arrived.
 
     >>> import torch, weft
@@ -155,13 +155,12 @@ def _room(entry: Entry, sources: list[ShardedTensor], want: Wanted, into: torch.
         assert isinstance(into, ShardedTensor)
         own_pieces(into)
         return into
-    shape, here = entry.shape, holding(want.layout)
-    strides = dense_strides(shape, sources[0].stride()) if len(sources) == 1 else row_major(shape)
-    pieces: list[torch.Tensor] = []
+    shape, here, first = entry.shape, holding(want.layout), sources[0]
+    strides = dense_strides(shape, first.stride()) if len(sources) == 1 else row_major(shape)
+    pieces = []
     for k, home in enumerate(here.devices):
-        own = here.piece_shape(k, shape)
-        device = sources[0].device if sources[0].is_meta else home
-        if strides == row_major(shape):
+        own, device = here.piece_shape(k, shape), first.device if first.is_meta else home
+        if len(sources) > 1 or first.is_contiguous():
             pieces.append(pooled_empty(own, want.dtype, device))
         else:
             pieces.append(torch.empty_strided(own, dense_strides(own, strides), dtype=want.dtype, device=device))
@@ -170,14 +169,10 @@ def _room(entry: Entry, sources: list[ShardedTensor], want: Wanted, into: torch.
 
 def _lots(first: int, sources: list[ShardedTensor], new: ShardedTensor) -> Iterator[Lot]:
     """The passages of a tensor, which are numbered from `first` on."""
-    target = _plain(new._value.pieces)
+    target = new._value.pieces
     for number, source in enumerate(sources, first):
         narrow = new.dtype if new.dtype.itemsize <= source.dtype.itemsize else source.dtype
-        yield Lot(number, _plain(current(source)), target, narrow)
-
-
-def _plain(pieces: Pieces) -> Pieces:
-    return tuple(piece.detach() for piece in pieces)
+        yield Lot(number, current(source), target, narrow)
 
 
 def _log(entry: Entry) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +13,7 @@ from ..sharding.layout import Layout
 from .call_site import CallSite, call_site
 from .setting import Setting
 
-__all__ = ["CommLog", "CommRecord", "comm_log", "log_again", "log_plan"]
+__all__ = ["CommLog", "CommRecord", "Overlap", "UnderWay", "comm_log", "log_again", "log_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,27 @@ class CommRecord:
 
 
 @dataclass(slots=True)
+class Overlap:
+    """When a movement that was asked for with `async_op=True` ran, and how long the program waited for it.
+
+    >>> Overlap(1, started=10.0, ended=12.0, waited=0.5).hidden
+    1.5
+    """
+
+    count: int
+    """How many records there were when it was asked for; the last of them are its own."""
+    started: float = 0.0
+    ended: float = 0.0
+    """In seconds since 1970; 0 where it has not ended."""
+    waited: float = 0.0
+
+    @property
+    def hidden(self) -> float:
+        """The seconds of its time in which the program did something else."""
+        return max(0.0, self.ended - self.started - self.waited)
+
+
+@dataclass(slots=True)
 class CommLog:
     """The records of a `comm_log` block, in order; prints as a table.
 
@@ -59,6 +80,17 @@ class CommLog:
     records: list[CommRecord] = field(default_factory=list)
     ends: list[tuple[int, float]] = field(default_factory=list)
     """How many records there were, and the time, whenever a movement was done."""
+    overlaps: list[Overlap] = field(default_factory=list)
+    """The movements that ran while the program went on."""
+
+    @property
+    def hidden(self) -> float:
+        """Which share of the time of movements with `async_op=True` was hidden: the program did not wait for it; 0 without any.
+
+        Between accelerators, where the device waits and not the program, times are those of the host.
+        """
+        total = sum(each.ended - each.started for each in self.overlaps if each.ended)
+        return sum(each.hidden for each in self.overlaps if each.ended) / total if total else 0.0
 
     def counts(self) -> dict[str, int]:
         """How often each kind of communication happened."""
@@ -153,15 +185,34 @@ def note_end() -> None:
         log.ends.append((len(log.records), now))
 
 
-def ending() -> Callable[[], None]:
-    """What tells the logs that are open now, later, that what they have recorded by now is done."""
-    counts = [(log, len(log.records)) for log in _open.get()]
+class UnderWay:
+    """What tells the logs that are open now, later, when a movement ran and how long it was waited for."""
 
-    def end() -> None:
-        for log, count in counts:
-            log.ends.append((count, time.time()))
+    def __init__(self) -> None:
+        self._overlaps = [(log, Overlap(len(log.records))) for log in _open.get()]
 
-    return end
+    def overlap(self) -> None:
+        """Notes that the program goes on while it runs."""
+        for log, each in self._overlaps:
+            log.overlaps.append(each)
+
+    def start(self) -> None:
+        """Notes that it begins."""
+        now = time.time()
+        for _, each in self._overlaps:
+            each.started = now
+
+    def end(self) -> None:
+        """Notes that it is done."""
+        now = time.time()
+        for log, each in self._overlaps:
+            each.ended = now
+            log.ends.append((each.count, now))
+
+    def wait(self, seconds: float) -> None:
+        """Notes how long the program waited for it."""
+        for _, each in self._overlaps:
+            each.waited += seconds
 
 
 def log_again(records: Sequence[CommRecord]) -> None:

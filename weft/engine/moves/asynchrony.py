@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from typing import final
 
 from ...runtime import run
 from ...runtime.holding import Pieces
@@ -43,14 +45,36 @@ def begun(
 ) -> ShardedTensor:
     """The tensor that `action` on the pieces of `x` makes, in another layout; on its way, if other processes take part."""
     shape, dtype = tuple(x.shape), x.dtype
-    end = comm_log.ending()
+    under_way = comm_log.UnderWay()
 
     def done(pieces: Pieces) -> Pieces:
+        under_way.start()
         result = action(pieces)
-        end()
+        under_way.end()
         return result
 
     arriving = run.begin(done, x._value.pieces, x._layout.mesh, target.mesh)
     if isinstance(arriving, tuple):
         return wrap(arriving, target, shape, asked=asked, dtype=dtype, strides=strides)
-    return wrap_arriving(arriving, target, shape, dtype, strides, asked)
+    under_way.overlap()
+    return wrap_arriving(_Timed(arriving, under_way), target, shape, dtype, strides, asked)
+
+
+@final
+class _Timed:
+    """Pieces on their way, of which the logs are told how long they were waited for."""
+
+    def __init__(self, arriving: run.Arriving, under_way: comm_log.UnderWay) -> None:
+        self._arriving, self._under_way = arriving, under_way
+
+    def done(self) -> bool:
+        """Whether they are there, or will never be."""
+        return self._arriving.done()
+
+    def wait(self) -> Pieces:
+        """The pieces, once they are there."""
+        start = time.perf_counter()
+        try:
+            return self._arriving.wait()
+        finally:
+            self._under_way.wait(time.perf_counter() - start)

@@ -42,10 +42,10 @@ class Cut:
     box: Box
 
 
-def buckets(parts: Sequence[PartSize], limit: int) -> list[list[Cut]]:
+def buckets(parts: Sequence[PartSize], limit: int, alone: int = ALONE) -> list[list[Cut]]:
     """The messages that carry some parts, none of more than `limit` bytes unless a single element has more.
 
-    Elements of more bytes come first, so that each lies at a multiple of its size.
+    Elements of more bytes come first, so that each lies at a multiple of its size. Parts of `alone` bytes are not packed.
 
     >>> [[(each.part, each.box) for each in message] for message in buckets([PartSize((3,), 4), PartSize((2,), 8)], 20)]
     [[(1, ((0, 2),))], [(0, ((0, 3),))]]
@@ -55,7 +55,7 @@ def buckets(parts: Sequence[PartSize], limit: int) -> list[list[Cut]]:
     room = limit
     for number in sorted(range(len(parts)), key=lambda number: -parts[number].itemsize):
         part = parts[number]
-        if part.nbytes >= min(ALONE, limit):
+        if part.nbytes >= min(alone, limit):
             found.extend([Cut(number, box)] for box in _rows(part, limit))
             continue
         if part.nbytes > room:

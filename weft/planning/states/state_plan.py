@@ -90,7 +90,7 @@ class StatePlan:
 
     entries: tuple[Entry, ...]
     bucket: int
-    """The most bytes of one message."""
+    """The most bytes that go from one process to another at once, in one message or several."""
     bytes_received: Bytes = field(init=False)
     lower_bound: Bytes = field(init=False)
     peak_memory: int = field(init=False)

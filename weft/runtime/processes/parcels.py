@@ -13,9 +13,9 @@ import torch
 from ...caches import cached
 from ...planning import Transfer
 from ...planning.states import Passage, StatePlan
-from ...planning.states.buckets import Cut, PartSize, buckets
+from ...planning.states.buckets import ALONE, Cut, PartSize, buckets
 from ...planning.states.passage import Position, shifted
-from ...sharding.mesh import Slot
+from ...sharding.mesh import DeviceMesh, Slot
 from ..holding import Pieces
 from ..machine import forget_with_residences, residence
 from . import world
@@ -23,7 +23,7 @@ from .group import Processes
 from .steps.occupancy import occupancy, slots_of, stored_part
 from .transport.messages import Part
 
-__all__ = ["KeptPart", "Parcel", "Parcels", "parcels"]
+__all__ = ["Bucket", "KeptPart", "Parcel", "Parcels", "meshes_of", "parcels"]
 
 
 @final
@@ -66,30 +66,49 @@ class Parcel:
         return [lots[lot][piece][box] for lot, piece, box in self.places]
 
 
+Bucket = tuple[Parcel, ...]
+"""The messages that go from one process to another at once."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Parcels:
     """What this process does for a state: copies, and messages by the index of the process they go to or come from."""
 
     copies: tuple[KeptPart, ...]
-    leaving: tuple[tuple[int, tuple[Parcel, ...]], ...]
-    arriving: tuple[tuple[int, tuple[Parcel, ...]], ...]
-
-    @property
-    def rounds(self) -> int:
-        """How many messages go to, or come from, the process with the most."""
-        return max((len(each) for _, each in (*self.leaving, *self.arriving)), default=0)
+    leaving: tuple[tuple[int, tuple[Bucket, ...]], ...]
+    arriving: tuple[tuple[int, tuple[Bucket, ...]], ...]
+    rounds: int
+    """How many buckets go to, or come from, the process with the most."""
+    largest: int
+    """The bytes of the largest message."""
 
 
 _Listed = dict[int, list[tuple[int, Part]]]
 """By process: lots, and parts of them."""
 
 
+@cached(64)
+def meshes_of(plan: StatePlan, numbers: tuple[int, ...]) -> tuple[DeviceMesh, ...]:
+    """The meshes that some of a plan's passages lead between."""
+    passages = [passage for _, passage in plan.passages]
+    ends = [end for number in numbers for end in (passages[number].source, passages[number].target)]
+    return tuple(dict.fromkeys(end.layout.mesh for end in ends))
+
+
 @cached(64, cleared_by=forget_with_residences)
 def parcels(
-    plan: StatePlan, numbers: tuple[int, ...], dtypes: tuple[torch.dtype, ...], processes: Processes
+    plan: StatePlan,
+    numbers: tuple[int, ...],
+    dtypes: tuple[torch.dtype, ...],
+    processes: Processes,
+    *,
+    are_packed: bool,
 ) -> Parcels:
-    """What this process does for some of a plan's passages, each of which travels in a dtype."""
+    """What this process does for some of a plan's passages, each of which travels in a dtype.
+
+    `are_packed`: a bucket is one message.
+    """
     passages = list(plan.passages)
     names = [passages[number][0].name for number in numbers]
     copies: list[KeptPart] = []
@@ -102,14 +121,19 @@ def parcels(
             for process, part in parts:
                 listed.setdefault(process, []).append((lot, part))
 
-    def packed(listed: _Listed) -> tuple[tuple[int, tuple[Parcel, ...]], ...]:
+    alone = plan.bucket if are_packed else ALONE
+
+    def packed(listed: _Listed) -> tuple[tuple[int, tuple[Bucket, ...]], ...]:
         return tuple(
-            (index, tuple(_packed(listed[process], dtypes, names, plan.bucket)))
+            (index, _bucketed(list(_packed(listed[process], dtypes, names, plan.bucket, alone)), plan.bucket))
             for index, process in enumerate(processes)
             if process in listed
         )
 
-    return Parcels(tuple(copies), packed(leaving), packed(arriving))
+    gone, come = packed(leaving), packed(arriving)
+    each = [listed for _, listed in (*gone, *come)]
+    largest = max((parcel.nbytes for listed in each for bucket in listed for parcel in bucket), default=0)
+    return Parcels(tuple(copies), gone, come, max(map(len, each), default=0), largest)
 
 
 @final
@@ -162,14 +186,27 @@ def _sorted(found: list[tuple[Transfer, int, Part]]) -> tuple[tuple[int, Part], 
 
 
 def _packed(
-    parts: Sequence[tuple[int, Part]], dtypes: Sequence[torch.dtype], names: Sequence[str], limit: int
+    parts: Sequence[tuple[int, Part]], dtypes: Sequence[torch.dtype], names: Sequence[str], limit: int, alone: int
 ) -> Iterable[Parcel]:
     """The messages that carry some parts."""
-    for message in buckets([PartSize(part.shape, dtypes[lot].itemsize) for lot, part in parts], limit):
+    for message in buckets([PartSize(part.shape, dtypes[lot].itemsize) for lot, part in parts], limit, alone):
         listed = [(*parts[cut.part], cut) for cut in message]
         runs = tuple(_runs(message, [dtypes[lot] for lot, _, _ in listed]))
         places = tuple((lot, part.piece, _box(part, cut)) for lot, part, cut in listed)
         yield Parcel(places, runs, runs[-1].stop, tuple(dict.fromkeys(names[lot] for lot, _, _ in listed)))
+
+
+def _bucketed(messages: Sequence[Parcel], limit: int) -> tuple[Bucket, ...]:
+    """Messages that go at once, of at most so many bytes together."""
+    found: list[list[Parcel]] = []
+    room = 0
+    for message in messages:
+        if message.nbytes > room:
+            found.append([])
+            room = limit
+        found[-1].append(message)
+        room -= message.nbytes
+    return tuple(map(tuple, found))
 
 
 def _box(part: Part, cut: Cut) -> tuple[slice, ...]:

@@ -1,14 +1,13 @@
 """Carrying out the plan of a state: regions of many tensors become regions of others, here and in other processes.
 
-What goes from one process to another is packed into messages of a bounded size, and sent message after message; while one
-is on its way, the one before is unpacked and the next is packed. Both ends know which parts a message has.
+What goes from one process to another is put into buckets of a bounded size, which go one after another; while one is on its
+way, the one before is unpacked and the next is packed. Both ends know which parts a message has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import final
 
 import torch
@@ -20,8 +19,8 @@ from .communicating import communicating
 from .current_call import CollectiveCall
 from .group import Group, group_of
 from .mesh_processes import is_elsewhere, owners_of, wire_device
-from .parcels import KeptPart, Parcel, Parcels, parcels
-from .transport.exchange import swap
+from .parcels import KeptPart, Parcel, Parcels, meshes_of, parcels
+from .transport.exchange import Posted, post, swap
 
 __all__ = ["Checked", "Damage", "Lot", "pass_on"]
 
@@ -72,17 +71,19 @@ def pass_on(
 
     Every process that has a device of any of the meshes makes this call with the same lots.
     """
-    named = list(plan.passages)
-    meshes = {end.layout.mesh for lot in lots for end in (named[lot.number][1].source, named[lot.number][1].target)}
+    numbers, dtypes = tuple([lot.number for lot in lots]), tuple([lot.dtype for lot in lots])
+    meshes = meshes_of(plan, numbers)
     if not lots or is_elsewhere(*meshes):
         return Checked()
     processes = owners_of(*meshes)
-    work = parcels(plan, tuple(lot.number for lot in lots), tuple(lot.dtype for lot in lots), processes)
+    wire = wire_device(*meshes)
+    are_packed = len(processes) > 1 and group_of(processes).is_streamed(wire.type)
+    work = parcels(plan, numbers, dtypes, processes, are_packed=are_packed)
     if len(processes) == 1:
         _copy(lots, work.copies, count)
         return Checked()
     with communicating(call, processes):
-        return _Passing(lots, work, group_of(processes), wire_device(*meshes), count, checksum).run()
+        return _Passing(lots, work, group_of(processes), wire, count, checksum).run()
 
 
 def _copy(lots: Sequence[Lot], copies: Sequence[KeptPart], count: Callable[[int], object]) -> None:
@@ -94,8 +95,17 @@ def _copy(lots: Sequence[Lot], copies: Sequence[KeptPart], count: Callable[[int]
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """The messages of a round, and where they arrive."""
+
+    posted: Posted
+    incoming: dict[int, list[torch.Tensor]]
+
+
+@final
 class _Passing:
-    """Messages in rounds: in each, at most one from any process to any other."""
+    """Messages in rounds: in each, a bucket at most from any process to any other. Two rounds are on their way at once."""
 
     def __init__(
         self,
@@ -110,35 +120,31 @@ class _Passing:
         self._lots = lots
         self._sources = [lot.source for lot in lots]
         self._targets = [lot.target for lot in lots]
+        self._number = group.next_number()
         self._checked = Checked()
 
     def run(self) -> Checked:
         """Sends and receives all messages, and copies what stays here."""
-        rounds = max(_said_by_each(self._group, self._work.rounds, self._wire))
-        outgoing, arrived = self._packed(0), dict[int, torch.Tensor]()
+        rounds = self._work.rounds
+        if self._group.is_streamed(self._wire.type):  # each round is a call of all processes
+            rounds = max(_said_by_each(self._group, rounds, self._wire))
+        under_way = self._posted(0)
+        _copy(self._lots, self._work.copies, self._count)
         for number in range(rounds):
-            incoming, following = self._places(number), dict[int, torch.Tensor]()
-            meanwhile = partial(self._meanwhile, number, arrived, following)
-            swap(self._group, outgoing, incoming, self._wire, meanwhile=meanwhile)
-            outgoing, arrived = following, incoming
-        if not rounds:
-            _copy(self._lots, self._work.copies, self._count)
-        self._unpack(rounds - 1, arrived)
+            following = self._posted(number + 1) if number + 1 < rounds else None
+            under_way.posted.finish()
+            self._unpack(number, under_way.incoming)
+            under_way = following or under_way
         if self._checksum is not None:
             damages = _said_by_each(self._group, len(self._checked.damages), self._wire)
             self._checked.others = sum(damages) > len(self._checked.damages)
         return self._checked
 
-    def _meanwhile(self, number: int, arrived: dict[int, torch.Tensor], following: dict[int, torch.Tensor]) -> None:
-        """While the messages of a round are on their way: brings those before to their place, and packs the next."""
-        self._unpack(number - 1, arrived)
-        following.update(self._packed(number + 1))
-        if number == 0:
-            _copy(self._lots, self._work.copies, self._count)
-
-    def _packed(self, number: int) -> dict[int, torch.Tensor]:
-        """The messages of a round, by the index of the process that they go to."""
-        return {index: self._message(each[number]) for index, each in self._work.leaving if number < len(each)}
+    def _posted(self, number: int) -> _UnderWay:
+        """Packs the messages of a round, and begins to send and receive them."""
+        outgoing = {k: [self._message(x) for x in each[number]] for k, each in self._work.leaving if number < len(each)}
+        incoming = {k: [self._place(x) for x in each[number]] for k, each in self._work.arriving if number < len(each)}
+        return _UnderWay(post(self._group, outgoing, incoming, self._wire, self._number), incoming)
 
     def _message(self, parcel: Parcel) -> torch.Tensor:
         views = parcel.views(self._sources)
@@ -171,35 +177,29 @@ class _Passing:
         )
 
     def _room(self, parcel: Parcel) -> torch.Tensor:
-        size = parcel.nbytes + (_CHECKSUM if self._checksum else 0)
-        return pooled_empty((size,), torch.uint8, self._wire)
+        """Memory for a message for the time being: blocks of one size are found again, and still in the cache."""
+        more = _CHECKSUM if self._checksum else 0
+        return pooled_empty((self._work.largest + more,), torch.uint8, self._wire)[: parcel.nbytes + more]
 
-    def _places(self, number: int) -> dict[int, torch.Tensor]:
-        """Where the messages of a round arrive: in their place, or in memory for the time being."""
-        found: dict[int, torch.Tensor] = {}
-        for index, each in self._work.arriving:
-            if number < len(each):
-                views = each[number].views(self._targets)
-                is_in_place = self._is_in_place(each[number], views)
-                found[index] = views[0].view(-1) if is_in_place else self._room(each[number])
-        return found
+    def _place(self, parcel: Parcel) -> torch.Tensor:
+        """Where a message arrives: in the place of its one part, or in memory for the time being."""
+        views = parcel.views(self._targets)
+        return views[0].view(-1) if self._is_in_place(parcel, views) else self._room(parcel)
 
-    def _unpack(self, number: int, arrived: dict[int, torch.Tensor]) -> None:
+    def _unpack(self, number: int, arrived: dict[int, list[torch.Tensor]]) -> None:
         """Brings what has arrived in a round to its place."""
         for index, each in self._work.arriving:
-            if index not in arrived:
-                continue
-            parcel, message = each[number], arrived[index]
-            views = parcel.views(self._targets)
-            self._count(parcel.nbytes)
-            if self._is_in_place(parcel, views):
-                continue
-            if self._checksum is not None:
-                self._check(index, parcel, message)
-            for run in parcel.runs:
-                parts = message[run.start : run.stop].view(run.dtype).split(run.sizes)
-                taken = views[run.first : run.last]
-                torch._foreach_copy_(taken, [part.view(view.shape) for part, view in zip(parts, taken, strict=True)])
+            for parcel, message in zip(each[number] if index in arrived else (), arrived.get(index, ()), strict=True):
+                views = parcel.views(self._targets)
+                self._count(parcel.nbytes)
+                if self._is_in_place(parcel, views):
+                    continue
+                if self._checksum is not None:
+                    self._check(index, parcel, message)
+                for run in parcel.runs:
+                    parts = message[run.start : run.stop].view(run.dtype).split(run.sizes)
+                    into = views[run.first : run.last]
+                    torch._foreach_copy_(into, [part.view(view.shape) for part, view in zip(parts, into, strict=True)])
 
     def _check(self, index: int, parcel: Parcel, message: torch.Tensor) -> None:
         assert self._checksum is not None

@@ -8,6 +8,7 @@ each has the fingerprint of its call. What travels are bytes, so every dtype doe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import final
 
 import torch
 from torch._C import _distributed_c10d as c10d
@@ -21,7 +22,7 @@ from ..liveness.waiting import finish, finish_turns, in_time, stream
 from .messages import Message, Messages
 from .small_messages import HEAD, SmallMessages, bytes_of, small_message_size
 
-__all__ = ["broadcast", "exchange", "is_compared", "swap"]
+__all__ = ["Posted", "broadcast", "exchange", "is_compared", "post", "swap"]
 
 
 def exchange(
@@ -80,6 +81,45 @@ def swap(
     works = [backend.recv([bytes_of(x)], k, tag) for k, x in incoming.items()]
     works += [backend.send([bytes_of(x)], k, tag) for k, x in outgoing.items()]
     finish(works, group, meanwhile)
+
+
+@final
+class Posted:
+    """Messages that are on their way, to and from processes of a group."""
+
+    def __init__(self, group: Group, works: Sequence[c10d.Work] = ()) -> None:
+        self._group, self._works = group, works
+
+    def finish(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Waits until they have gone and come, and does something in the meantime."""
+        finish(self._works, self._group, meanwhile)
+
+
+def post(
+    group: Group,
+    outgoing: Mapping[int, Sequence[torch.Tensor]],
+    incoming: Mapping[int, Sequence[torch.Tensor]],
+    wire: torch.device,
+    number: int,
+) -> Posted:
+    """Begins to send flat tensors to processes of a group and to receive others from them, several each, in order.
+
+    Messages with one number, which all processes know alike, arrive in the order in which they were sent. Where waiting is
+    up to the device, all processes post at once, one message at most between any two, and nothing is left to wait for.
+    """
+    if group.is_fake:
+        for each in (x for listed in incoming.values() for x in listed):
+            each.zero_()
+        return Posted(group)
+    if group.is_streamed(wire.type):
+        assert all(len(listed) <= 1 for listed in (*outgoing.values(), *incoming.values()))
+        swap(group, {k: x for k, (x,) in outgoing.items()}, {k: x for k, (x,) in incoming.items()}, wire)
+        return Posted(group)
+    backend = _backend(group, wire.type)
+    tag = fingerprint(number) & 0x7FFFFFFF
+    works = [backend.recv([bytes_of(x)], k, tag) for k, listed in incoming.items() for x in listed]
+    works += [backend.send([bytes_of(x)], k, tag) for k, listed in outgoing.items() for x in listed]
+    return Posted(group, works)
 
 
 def is_compared(processes: Processes, limit: int | None, wire: torch.device) -> bool:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ..planning import Plan
+from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from .call_site import CallSite, call_site
 from .setting import Setting
@@ -148,14 +149,17 @@ def paused() -> Iterator[None]:
 
 def note_end() -> None:
     """Tells the open logs that what they recorded last is done."""
+    logs = _open.get()
+    if not logs or is_traced():
+        return
     now = time.time()
-    for log in _open.get():
+    for log in logs:
         log.ends.append((len(log.records), now))
 
 
 def ending() -> Callable[[], None]:
     """What tells the logs that are open now, later, that what they have recorded by now is done."""
-    counts = [(log, len(log.records)) for log in _open.get()]
+    counts = [] if is_traced() else [(log, len(log.records)) for log in _open.get()]
 
     def end() -> None:
         for log, count in counts:

@@ -1,13 +1,41 @@
-"""`Frozen`: values whose fields are set once. What `dataclasses` would give, without the time it takes to import."""
+"""`Frozen`: values whose fields are set once. What `dataclasses` would give, without the time it takes to import.
+
+`Written`: values that a program can be written with, because what they print makes them.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = ["Frozen"]
+__all__ = ["Frozen", "Written"]
 
 
-class Frozen:
+class Written:
+    """A value that is made by what it prints, and by that stands in programs that a compiler writes.
+
+    >>> class Point(Written):
+    ...     def __repr__(self):
+    ...         return "Point()"
+    >>> text, words = Point().__fx_repr__()
+    >>> isinstance(eval(text, words), Point)
+    True
+    """
+
+    __slots__ = ()
+
+    words: ClassVar[dict[str, type]] = {}
+    """By name, all kinds of such values."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        Written.words[cls.__name__] = cls
+
+    def __fx_repr__(self) -> tuple[str, dict[str, type]]:
+        """For torch.compile: what makes the value, and the names in it."""
+        return repr(self), dict(Written.words)
+
+
+class Frozen(Written):
     """A value that cannot change, equal to values of its type with equal fields; `__match_args__` names the fields.
 
     >>> class Point(Frozen):

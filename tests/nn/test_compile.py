@@ -87,26 +87,99 @@ def test_what_is_kept_of_a_compilation_depends_on_the_layout() -> None:
     assert hashes[0] == hashes[3]
 
 
+ACROSS = weft.NamedMapping(MESH, P(None, "dp"))
 COMMUNICATION = {
-    "shard": lambda x: weft.shard(x * 2, MESH, P("tp")) + 1,
+    "shard": lambda x: weft.shard(x, MESH, P(None, "tp")) + 1,
+    "shard a tree": lambda x: weft.shard({"a": [x * 2]}, MESH, P("tp", "dp"))["a"][0] + 1,
     "all_reduce": lambda x: weft.all_reduce(x * 2, "sum", "dp"),
     "all_gather": lambda x: weft.all_gather(x.sin()),
+    "reduce_scatter": lambda x: weft.reduce_scatter(x * 2, 0),
+    "all_to_all": lambda x: weft.all_to_all(x * 2, 1, 0),
     "ppermute": lambda x: weft.ppermute(x.sin(), [(0, 2), (1, 3), (2, 0), (3, 1)]),
-    "redistribute": lambda x: x.redistribute(weft.NamedMapping(MESH, P("tp"))) * 2,
-    "local_map": lambda x: weft.local_map(lambda shard: weft.all_reduce(shard, "max"), P("dp"), P(), mesh=MESH)(x) + 1,
+    "distributed_broadcast": lambda x: weft.distributed_broadcast(x * 2),
+    "to_device": lambda x: weft.to_device(x * 2, weft.CPU(1)),
+    "to_device as a mapping says": lambda x: weft.to_device(x * 2, sharding=ACROSS),
+    "redistribute": lambda x: x.redistribute(weft.NamedMapping(MESH, P(("tp", "dp")))) * 2,
+    "redistribute by placements": lambda x: x.redistribute(placements=[weft.Sharded(1), weft.Replicated()]) * 2,
+    "full_tensor": lambda x: x.full_tensor() * MESH.axis_size("tp"),
 }
 
 
-@pytest.mark.parametrize("op", COMMUNICATION)
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_communication_is_part_of_the_graph(separate: bool) -> None:
+    use_separate_memory(separate)
+    try:
+        for op, function in COMMUNICATION.items():
+            torch._dynamo.reset()
+            x = weft.shard(torch.randn(4, 6), MESH, P("dp")).requires_grad_()
+            found, expected = torch.compile(function, backend="aot_eager", fullgraph=True)(x), function(x)
+            grads = [torch.autograd.grad(y.square().sum(), x)[0].full_tensor() for y in (found, expected)]
+            assert torch.allclose(*grads), op
+            if isinstance(expected, weft.Tensor):
+                assert found.mapping == expected.mapping, op
+                found, expected = found.full_tensor(), expected.full_tensor()
+            assert torch.equal(found, expected), op
+    finally:
+        use_separate_memory(False)
+
+
 @pytest.mark.filterwarnings("ignore:Dynamo")
-def test_communication_breaks_the_graph_and_is_right(op: str) -> None:
-    torch._dynamo.reset()
+def test_local_map_breaks_the_graph_and_is_right() -> None:
     x = weft.shard(torch.randn(4, 6), MESH, P("dp"))
-    function = COMMUNICATION[op]
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="marked as skipped"):
-        torch.compile(function, backend="aot_eager", fullgraph=True)(x)
+
+    def most(shard: torch.Tensor) -> torch.Tensor:
+        return weft.all_reduce(shard, "max")
+
+    made_before = weft.local_map(most, P("dp"), P(), mesh=MESH)
+    programs = (
+        lambda x: made_before(x * 2) + 1,
+        lambda x: weft.local_map(most, P("dp"), P(), mesh=MESH)(x * 2) + 1,
+    )
+    for program in programs:
+        torch._dynamo.reset()
+        with pytest.raises(torch._dynamo.exc.Unsupported):
+            torch.compile(program, backend="aot_eager", fullgraph=True)(x)
+        torch._dynamo.reset()
+        assert torch.allclose(torch.compile(program, backend="aot_eager")(x).full_tensor(), program(x).full_tensor())
+
+
+def test_a_plain_tensor_enters_in_compiled_code() -> None:
     torch._dynamo.reset()
-    assert torch.allclose(torch.compile(function, backend="aot_eager")(x).full_tensor(), function(x).full_tensor())
+    x = torch.randn(4, 6)
+    found = torch.compile(lambda x: weft.shard(x, MESH, P("tp")) * 2, backend="aot_eager", fullgraph=True)(x)
+    assert found.mapping.spec == P("tp", None)
+    assert torch.equal(found.full_tensor(), x * 2)
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_what_moves_is_logged_each_time(separate: bool) -> None:
+    torch._dynamo.reset()
+    use_separate_memory(separate)
+    try:
+        x = weft.shard(torch.randn(8, 6), MESH, P("dp")).requires_grad_()
+        w = weft.shard(torch.randn(6, 6), MESH, P("tp", None))
+
+        def program(x: torch.Tensor) -> torch.Tensor:
+            y = (x @ w).relu().roll(1, 0)
+            return weft.ppermute(y, [(0, 2), (1, 3), (2, 0), (3, 1)]).softmax(0).square().sum()
+
+        compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+        compiled(x)  # nobody watches
+        logs = []
+        for run in (program, compiled, compiled):
+            with weft.comm_log() as log:
+                run(x).backward()
+            logs.append([(r.kind, r.axes, r.source, r.target, r.bytes_received, r.op, r.implicit) for r in log])
+            lines = {(r.call_site.file, r.call_site.line) for r in log if not r.op.endswith("backward.default")}
+            start = program.__code__.co_firstlineno
+            assert {(__file__, start + 1), (__file__, start + 2)} <= lines, lines
+        assert logs[0] == logs[1] == logs[2]
+        with weft.reshard_policy("raise"), pytest.raises(weft.ReshardError, match=r"test_compile\.py:\d+ "):
+            compiled(x)
+        with weft.reshard_policy("warn"), pytest.warns(weft.watch.policy.ReshardWarning):
+            compiled(x)
+    finally:
+        use_separate_memory(False)
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

@@ -1,17 +1,28 @@
-"""What `torch.compile` and Weft have to know of each other: Weft's own functions are called, not traced into."""
+"""What `torch.compile` and Weft have to know of each other.
+
+Weft's own functions are called while a program is traced, not traced into. Those that users call to communicate stand in the
+traced program as they are, and so do the values that they take: meshes, mappings, specs.
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 import torch
 
-from ..runtime.processes.mesh_processes import spans
+from ..devices import Device
+from ..frozen import Written
+from ..runtime.processes.mesh_processes import leaves_out, owners_of
+from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
+from ..sharding.named import DimSpec, P
+from ..sharding.placements import Placement
 
-__all__ = ["announce", "check_compilable", "is_traced"]
+__all__ = ["announce", "check_compilable", "stands_in_programs"]
 
-_announced = False
 _CALLED = (
     "weft.sharding",
     "weft.planning",
@@ -21,39 +32,77 @@ _CALLED = (
     "weft.engine",
     "weft.handlers",
     "weft.tensor",
-    "weft.local",
+    "weft.local.lane_communication",
+    "weft.local.local_map",
 )
-"""Not `weft.graph`: what it generates is made to be compiled."""
+"""Not `weft.graph`, which generates what is made to be compiled, nor `weft.local.untraced`, which says what cannot be."""
+
+_VALUES = (Device, DeviceMesh, DeviceMapping, DimSpec, P, Placement)
+_HAS_VALUES = torch.__version__ >= "2.13"
+"""Whether traced programs can have values of others in them; where not, the graph breaks at functions that take them."""
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_in_programs: list[Callable[..., object]] = []
+"""Bound: the functions that are marked. Cleared: never."""
+_announced = False
 
 
-_TRACERS = (
-    torch._C._TorchDispatchModeKey.FAKE,
-    torch._C._TorchDispatchModeKey.PROXY,
-    torch._C._TorchDispatchModeKey.FUNCTIONAL,
-)
+def announce() -> bool:
+    """Tells dynamo, once it is there, what to do with Weft's functions; importing it only for that takes seconds.
 
-
-def is_traced() -> bool:
-    """Whether a compiler looks on, which is to see what each device does; whoever only counts or logs is none."""
-    if not torch._C._len_torch_dispatch_stack():
-        return False
-    return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
-
-
-def check_compilable(mesh: DeviceMesh) -> None:
-    """Raises where a compiler would have to record communication between processes, which it cannot yet."""
-    if spans(mesh):
-        raise NotImplementedError(
-            f"torch.compile does not compile tensors that lie on several processes, as those on the mesh {mesh} do: call the "
-            "model as it is, or compile what weft.local_map runs on the shards of each device"
-        )
-
-
-def announce() -> None:
-    """Tells dynamo, once it is there, to break its graph at Weft's functions; importing it only for that takes seconds."""
+    Whether functions that are marked stand in traced programs.
+    """
     global _announced  # noqa: PLW0603 - said once per process
     dynamo = sys.modules.get("torch._dynamo")
     if not _announced and dynamo is not None and hasattr(dynamo, "trace_rules"):
         _announced = True
         for package in _CALLED:
             dynamo.trace_rules.add(package)
+        for function in _in_programs if _HAS_VALUES else ():
+            # What torch._dynamo.nonstrict_trace does, without another function around it.
+            dynamo.trace_rules._allowed_callable_ids.add(id(function))
+            dynamo.trace_rules._nonstrict_trace_callable_ids.add(id(function))
+    return _HAS_VALUES
+
+
+announce._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch._dynamo.assume_constant_result does
+
+
+def check_compilable(mesh: DeviceMesh) -> None:
+    """Raises where tensors have pieces in some processes only: compiled programs are written with pieces, and need some."""
+    if leaves_out(mesh):
+        owners = ", ".join(map(str, owners_of(mesh)))
+        raise NotImplementedError(
+            f"torch.compile needs a part of each tensor in every process, but of the mesh {mesh} "
+            f"only the processes {owners} have a device. Compile the parts of the program that each process takes part in, or lay "
+            "the tensor out on a mesh of all processes"
+        )
+
+
+def stands_in_programs(function: Function) -> Function:
+    """Lets a function be called in compiled code, and its call be a node of the traced program."""
+
+    @functools.wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        if torch.compiler.is_dynamo_compiling() and announce():
+            return call(*args, **kwargs)  # which is known by now, and not traced into
+        return function(*args, **kwargs)
+
+    _in_programs.append(call)
+    return cast(Function, call)
+
+
+def _let_stand(kind: type[Written]) -> None:
+    """Lets values of a kind stand in traced programs; what they are asked there is asked of the value itself."""
+    from torch._library.opaque_object import MemberType, register_opaque_type
+
+    members = {name: MemberType.USE_REAL for name in dir(kind) if not name.startswith("_") or name in _ASKED}
+    register_opaque_type(kind, typ="value", members=members)
+
+
+_ASKED = ("__contains__", "__eq__", "__getitem__", "__len__", "__ne__", "__str__", "__repr__")
+
+if _HAS_VALUES:
+    for each in _VALUES:
+        _let_stand(each)

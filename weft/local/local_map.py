@@ -29,6 +29,7 @@ from ..tensor.communication import redistribute
 from ..tensor.lane import Lane, current_lane, ended_on_error
 from ..tensor.tensor import Tensor
 from .lane_communication import answered, together
+from .untraced import untraced
 
 __all__ = ["axis_index", "local_map"]
 
@@ -36,6 +37,7 @@ Result = TypeVar("Result")
 Spec = DeviceMapping | Iterable[SpecEntry | DimSpec] | str | None
 
 
+@untraced
 def local_map(
     fn: Callable[..., Result],
     in_mappings: Spec | tuple[Spec, ...],

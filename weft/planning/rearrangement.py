@@ -12,6 +12,7 @@ from itertools import product
 from typing import final
 
 from ..caches import cached
+from ..frozen import Written
 from ..sharding.geometry import Interval, interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
@@ -26,7 +27,7 @@ Shape = tuple[int, ...]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Written):
     """Indices of one dim: number i of them is `source + i·source_step`, and lands on `target + i·target_step`.
 
     >>> Run(3, source=2)
@@ -42,7 +43,7 @@ class Run:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Part:
+class Part(Written):
     """A box of one source that lands on a box of the target, one run per dim."""
 
     source: int
@@ -51,7 +52,7 @@ class Part:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Side:
+class Side(Written):
     """A tensor that is read or made: its layout and shape, cut in multiples of a unit along each dim.
 
     Units say a tensor whose trailing dims were flattened into the dim before them: (4, 6) split by rows is (24,) cut in
@@ -108,7 +109,7 @@ class Copy:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Rearrangement:
+class Rearrangement(Written):
     """What a result is made of, all on one mesh; parts do not overlap.
 
     >>> from weft.sharding.mesh import make_mesh

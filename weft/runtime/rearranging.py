@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
 
 import torch
 
@@ -13,6 +15,7 @@ from .host_pool import pooled_empty
 from .processes.mesh_processes import is_elsewhere, spans
 from .processes.steps import rearrange as among_processes
 from .spans import COMMUNICATION, spanned
+from .traced import Communication, Size, communicated, is_traced
 
 __all__ = ["rearrange"]
 
@@ -33,10 +36,13 @@ def rearrange(
     """
     if any(piece.is_meta for pieces in sources for piece in pieces):
         return _without_memory(plan, dtype)
-    targets = into if into is not None else _new(plan, dtype, fill)
     mesh = plan.target.layout.mesh
     if is_elsewhere(mesh):
         return ()
+    if spans(mesh) and is_traced():
+        given = [piece for pieces in sources for piece in pieces]
+        return communicated(Rearranging(plan, dtype, fill, into is not None, op), (*given, *(into or ())), ())
+    targets = into if into is not None else _new(plan, dtype, fill)
     if spans(mesh):
         among_processes.rearrange(sources, plan, targets, dtype, op)
     else:
@@ -46,15 +52,45 @@ def rearrange(
 
 def _without_memory(plan: Rearrangement, dtype: torch.dtype) -> Pieces:
     """The pieces of a result on the meta device, where nothing moves."""
-    boxes = map(plan.target.box, holding(plan.target.layout).coords)
-    return tuple(torch.empty(box_shape(box), dtype=dtype, device="meta") for box in boxes)
+    return tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, _ in _shapes(plan))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rearranging(Communication):
+    """A rearrangement between processes, in a program that is traced. Its plan is for one size."""
+
+    plan: Rearrangement
+    dtype: torch.dtype
+    fill: float | None
+    is_into: bool
+    """Whether the last pieces are those that the parts are written into."""
+    op: str
+
+    def made(self, sizes: Size) -> list[tuple[Size, torch.device]]:  # noqa: ARG002 - as all communications
+        """The pieces of the target."""
+        return _shapes(self.plan)
+
+    def run(self, pieces: Pieces, sizes: Size) -> Pieces:  # noqa: ARG002 - as all communications
+        """What the sources, one after another, are rearranged to."""
+        sources, at = [], 0
+        for side in self.plan.sources:
+            count = holding(side.layout).count
+            sources.append(pieces[at : at + count])
+            at += count
+        into = tuple(piece.clone() for piece in pieces[at:]) if self.is_into else None
+        return rearrange(sources, self.plan, self.dtype, fill=self.fill, into=into, op=self.op)
+
+
+def _shapes(plan: Rearrangement) -> list[tuple[Size, torch.device]]:
+    there = holding(plan.target.layout)
+    boxes = [plan.target.box(coords) for coords in there.coords]
+    return [(box_shape(box), device) for box, device in zip(boxes, there.devices, strict=True)]
 
 
 def _new(plan: Rearrangement, dtype: torch.dtype, fill: float | None) -> Pieces:
-    there = holding(plan.target.layout)
     result = []
-    for coords, device in zip(there.coords, there.devices, strict=True):
-        shape = [stop - start for start, stop in plan.target.box(coords)]
+    for shape, device in _shapes(plan):
         if fill is None:
             result.append(pooled_empty(shape, dtype, device))
         else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import torch
 
@@ -15,10 +17,11 @@ from .host_pool import pooled_empty
 from .lazy_copy import lazy_clone
 from .processes import movement, world
 from .processes.agreement.same_tensor import check_same
-from .processes.mesh_processes import is_elsewhere, spans, wire_device
+from .processes.mesh_processes import is_elsewhere, leaves_out, spans, wire_device
 from .processes.steps.permute import Route
 from .processes.transport.async_ops import Arriving, issue
 from .spans import COMMUNICATION, spanned
+from .traced import Communication, Size, communicated, is_traced
 
 __all__ = ["Arriving", "Route", "begin", "check_same", "move", "permute", "scatter", "spread", "whole"]
 
@@ -32,10 +35,36 @@ def move(
         if pieces and pieces[0].is_meta:
             return in_process.without_memory(target, shape, dtype)
         if spans(source.mesh, target.mesh):
+            if is_traced() and not is_elsewhere(source.mesh, target.mesh):
+                return communicated(Moving(source, target, dtype, op), pieces, shape)
             return movement.move(pieces, source, target, tuple(shape), dtype, op)
         if is_elsewhere(source.mesh, target.mesh):
             return ()
     return in_process.move(pieces, source, target, shape)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Moving(Communication):
+    """A movement, in a program that is traced."""
+
+    source: Layout
+    target: Layout
+    dtype: torch.dtype
+    op: str
+
+    def made(self, sizes: Size) -> list[tuple[Size, torch.device]]:
+        """The pieces of the target."""
+        return _stored(self.target, sizes)
+
+    def run(self, pieces: Pieces, sizes: Size) -> Pieces:
+        """The pieces of the same tensor in the target's layout."""
+        return move(pieces, self.source, self.target, sizes, self.dtype, self.op)
+
+
+def _stored(layout: Layout, shape: Size) -> list[tuple[Size, torch.device]]:
+    there = holding(layout)
+    return [(there.piece_shape(piece, shape), there.devices[piece]) for piece in range(there.count)]
 
 
 def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMesh) -> Arriving | Pieces:
@@ -43,7 +72,7 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
 
     What is sent is what the pieces hold now, even if they are written to before it has gone.
     """
-    if not spans(*meshes) or is_elsewhere(*meshes):
+    if not spans(*meshes) or is_elsewhere(*meshes) or is_traced():
         return action(pieces)
     wire = wire_device(*meshes)
     # A lazy copy that is written to on a stream of its own would not wait for the others.
@@ -55,7 +84,27 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
 @spanned(COMMUNICATION, "gathering")
 def whole(pieces: Pieces, layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A value of which every device has the whole, in every process: those without a device of the mesh included."""
+    if leaves_out(layout.mesh) and is_traced():
+        (value,) = communicated(GivingToAll(layout, dtype), pieces, shape)
+        return value
     return movement.whole(pieces, layout, tuple(shape), dtype)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GivingToAll(Communication):
+    """Giving a value to processes that own no device of its mesh, in a program that is traced."""
+
+    layout: Layout
+    dtype: torch.dtype
+
+    def made(self, sizes: Size) -> list[tuple[Size, torch.device]]:
+        """The whole."""
+        return [(sizes, holding(self.layout).residence.device)]
+
+    def run(self, pieces: Pieces, sizes: Size) -> Pieces:
+        """The whole."""
+        return (whole(pieces, self.layout, sizes, self.dtype),)
 
 
 def spread(whole: torch.Tensor, layout: Layout) -> Pieces:
@@ -75,6 +124,8 @@ def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
 def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, dtype: torch.dtype) -> Pieces:
     """The pieces after shards have changed places."""
     if spans(layout.mesh):
+        if is_traced() and not is_elsewhere(layout.mesh):
+            return communicated(Permuting(layout, route, dtype), pieces, shape)
         return movement.permute(pieces, layout, tuple(shape), route, dtype)
     here = holding(layout)
     if here.unified:
@@ -89,6 +140,24 @@ def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, 
                 shard = here.shard(pieces, shape, source)
             result[at] = lazy_clone(in_process.placed(shard, here.devices[at]))
     return tuple(result[at] for at in range(len(pieces)))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Permuting(Communication):
+    """Shards that change places, in a program that is traced."""
+
+    layout: Layout
+    route: Route
+    dtype: torch.dtype
+
+    def made(self, sizes: Size) -> list[tuple[Size, torch.device]]:
+        """As many pieces as before."""
+        return _stored(self.layout, sizes)
+
+    def run(self, pieces: Pieces, sizes: Size) -> Pieces:
+        """The pieces after shards have changed places."""
+        return permute(pieces, self.layout, sizes, self.route, self.dtype)
 
 
 def _permuted_whole(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route) -> Pieces:

@@ -8,6 +8,7 @@ from threading import Lock
 from typing import final
 from weakref import WeakValueDictionary
 
+from ..frozen import Written
 from .mesh import DeviceMesh, listed
 from .placements import ReduceOp
 
@@ -21,7 +22,7 @@ Pending = tuple[tuple[str, ReduceOp], ...]
 
 
 @final
-class Layout:
+class Layout(Written):
     """How a tensor lies on a mesh: which axes split each dim, in order, and which hold a pending reduction.
 
     Layouts are interned: equal layouts are one object.

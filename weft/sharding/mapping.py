@@ -9,6 +9,7 @@ from typing import final
 
 from ..caches import cached
 from ..errors import ConversionError
+from ..frozen import Written
 from .layout import Layout
 from .mesh import DeviceMesh, listed
 from .named import DimSpec, P, SpecEntry
@@ -19,7 +20,7 @@ __all__ = ["DeviceMapping", "NamedMapping", "PlacementMapping", "ShardingSpec", 
 MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
 
 
-class DeviceMapping(ABC):
+class DeviceMapping(Written, ABC):
     """Abstract base for all sharding specifications.
 
     >>> from weft.sharding import make_mesh

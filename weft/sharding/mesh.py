@@ -11,6 +11,7 @@ from itertools import product
 from typing import final
 
 from ..devices import CPU, Device, first_devices
+from ..frozen import Written
 
 __all__ = ["DeviceMesh", "current_mesh", "make_mesh", "mesh_context"]
 
@@ -19,7 +20,7 @@ Slot = int
 
 
 @final
-class DeviceMesh:
+class DeviceMesh(Written):
     """An N-dimensional logical grid of devices.
 
     >>> mesh = DeviceMesh([CPU(i) for i in range(8)], (2, 4), ("dp", "tp"))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import final
+from typing import ClassVar, final
 
-from ..frozen import Frozen
+from ..frozen import Frozen, Written
 from .placements import Placement
 
 __all__ = ["DimSpec", "P", "SpecEntry"]
@@ -15,7 +15,7 @@ SpecEntry = str | tuple[str, ...] | None
 
 
 @final
-class P(tuple[SpecEntry, ...]):
+class P(Written, tuple[SpecEntry, ...]):
     """A partition spec: one entry per tensor dim names the mesh axes that split it; dims left out at the end are whole.
 
     >>> P("dp", None, ("tp", "sp"))
@@ -23,6 +23,8 @@ class P(tuple[SpecEntry, ...]):
     """
 
     __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]] = ()
+    """By which others see that a P is made of its entries, and not, as other tuples are, of one list of them."""
 
     def __new__(cls, *entries: SpecEntry | DimSpec | Iterable[str]) -> P:
         return super().__new__(cls, (_entry(entry, dim) for dim, entry in enumerate(entries)))

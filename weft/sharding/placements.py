@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import final
 
 from ..errors import ConversionError
-from ..frozen import Frozen
+from ..frozen import Frozen, Written
 
 __all__ = ["Partial", "Placement", "ReduceOp", "Replicated", "Sharded"]
 
@@ -50,6 +50,9 @@ class ReduceOp(StrEnum):
 
     def __str__(self) -> str:
         return "mean" if self is ReduceOp.AVG else str(self.value)
+
+
+Written.words["ReduceOp"] = ReduceOp
 
 
 class Placement(Frozen):

@@ -16,13 +16,13 @@ import torch
 
 from ..caches import cached
 from ..devices import CPU, Accelerator, Device, list_devices
+from ..engine.compiling import stands_in_programs
 from ..engine.memory import held_whole
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering, shared
-from ..engine.moves.movement import is_recorded, layout_of, move
+from ..engine.moves.movement import is_recorded, layout_of, move, note_steps
 from ..engine.moves.permutation import permute
 from ..engine.sharded import wrap_whole
-from ..planning import plan_layouts
 from ..runtime.lazy_copy import lazy_clone
 from ..runtime.machine import residence, torch_device
 from ..sharding.layout import Layout
@@ -88,6 +88,7 @@ def shard(
     copy: bool = True,
     async_op: bool = False,
 ) -> object: ...
+@stands_in_programs
 @_mesh_first
 def shard(
     x: TensorLike,
@@ -158,6 +159,7 @@ def _mapping(mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] |
     return ShardingSpec(mesh, cast("Iterable[SpecEntry | DimSpec]", entries), replicated_axes)
 
 
+@stands_in_programs
 def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistribute") -> torch.Tensor:
     """The same value in the layout that a mapping says."""
     if not isinstance(mapping, DeviceMapping):
@@ -169,6 +171,7 @@ def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistri
     return move(entering(x), target, asked=mapping, op=op)
 
 
+@stands_in_programs
 def reshard(
     x: TensorLike,
     mesh: DeviceMesh,
@@ -195,6 +198,7 @@ def reshard(
     return shard(x, mesh, dim_specs, replicated_axes, copy=copy, async_op=async_op)
 
 
+@stands_in_programs
 @meeting
 def all_gather(
     sharded_tensor: TensorLike, axis: int | None = None, *, physical_axis: int | None = None, async_op: bool = False
@@ -216,6 +220,7 @@ def all_gather(
         return move(x, target, op="all_gather")
 
 
+@stands_in_programs
 @meeting
 def all_reduce(
     sharded_tensor: TensorLike,
@@ -240,6 +245,7 @@ def all_reduce(
         return _combine_and_move(x, layout, kind, axes, _reduced(layout, axes), "all_reduce")
 
 
+@stands_in_programs
 @meeting
 def reduce_scatter(
     sharded_tensor: TensorLike,
@@ -272,6 +278,7 @@ def reduce_scatter(
         return _combine_and_move(x, layout, kind, axes, target, "reduce_scatter")
 
 
+@stands_in_programs
 @meeting
 def all_to_all(
     sharded_tensor: TensorLike, split_axis: int, concat_axis: int, tiled: bool = True, *, async_op: bool = False
@@ -302,6 +309,7 @@ def all_to_all(
         return (_exchanged if tiled else _transposed)(x, layout, split, concat, dim, axes)
 
 
+@stands_in_programs
 @meeting
 def ppermute(
     sharded_tensor: TensorLike, permutation: Iterable[tuple[int, int]], *, async_op: bool = False
@@ -318,6 +326,7 @@ def ppermute(
         return permute(x, permutation)
 
 
+@stands_in_programs
 def distributed_broadcast(x: TensorLike, mesh: DeviceMesh | None = None, *, async_op: bool = False) -> torch.Tensor:
     """The same value, the whole of it, on every device of the mesh (None: the tensor's, else the current one, else all devices).
 
@@ -333,6 +342,7 @@ def distributed_broadcast(x: TensorLike, mesh: DeviceMesh | None = None, *, asyn
         return redistribute(x, NamedMapping(mesh, ()), op="distributed_broadcast")
 
 
+@stands_in_programs
 def to_device(
     x: TensorLike,
     device: Device | torch.device | str | None = None,
@@ -367,6 +377,7 @@ def to_device(
 transfer_to = to_device
 
 
+@stands_in_programs
 def cpu(x: TensorLike) -> torch.Tensor:
     """The same value on `CPU()`.
 
@@ -377,6 +388,7 @@ def cpu(x: TensorLike) -> torch.Tensor:
     return to_device(x, CPU())
 
 
+@stands_in_programs
 def gpu(x: TensorLike) -> torch.Tensor:
     """The same value on `Accelerator()`.
 
@@ -386,6 +398,7 @@ def gpu(x: TensorLike) -> torch.Tensor:
     return to_device(x, Accelerator())
 
 
+@stands_in_programs
 def accelerator(x: TensorLike, device_id: int = 0) -> torch.Tensor:
     """The same value on `Accelerator(device_id)`.
 
@@ -460,7 +473,7 @@ def _combine_and_move(
         y = _contributions(whole, layout, kind, axes, op)
         if comm_log.is_logging():
             begun = _reduced(layout, axes).with_pending(dict.fromkeys(axes, kind))
-            comm_log.log_plan(plan_layouts(begun, target, tuple(y.shape), y.dtype.itemsize), op, implicit=False)
+            note_steps(begun, target, tuple(y.shape), y.dtype, op, implicit=False)
         return wrap_whole(lazy_clone(y) if y is whole else y, target)
     return move(_contributions(x, layout, kind, axes, op), target, op=op)
 

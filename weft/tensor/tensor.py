@@ -24,11 +24,13 @@ from ..engine.writes.becoming import become
 from ..runtime.holding import holding
 from ..runtime.lazy_copy import lazy_clone
 from ..runtime.machine import torch_device
+from ..runtime.processes import world
 from ..runtime.strides import dense_strides
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
+from ..watch.notes import is_watched
 from . import raw_memory
 from .addresses import address, storage
 from .destination import destination
@@ -37,6 +39,9 @@ from .pickling import reduced
 from .text import text
 
 __all__ = ["Tensor", "public"]
+
+_Flat = tuple[Layout, DeviceMapping | None, bool]
+"""What torch.compile knows of a tensor beside its pieces: how it lies, as what it was asked for, whether somebody watches."""
 
 
 class Tensor(ShardedTensor):
@@ -318,18 +323,18 @@ class Tensor(ShardedTensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return reduced(self)
 
-    def __tensor_flatten__(self) -> tuple[list[str], tuple[Layout, DeviceMapping | None]]:
+    def __tensor_flatten__(self) -> tuple[list[str], _Flat]:
         announce()
         check_compilable(self._layout.mesh)
         # Layouts are worked out for sizes that are known: another size is compiled anew.
         for x in (self, *current(self)):
             x._dynamo_static_indices = set(range(x.dim()))  # type: ignore[attr-defined]
-        return [f"_piece{i}" for i in range(len(self._value.pieces))], (self._layout, self._asked)
+        return [f"_piece{i}" for i in range(len(self._value.pieces))], (self._layout, self._asked, is_watched())
 
     @staticmethod
     def __tensor_unflatten__(
         inner: dict[str, torch.Tensor],
-        meta: tuple[Layout, DeviceMapping | None],
+        meta: _Flat,
         outer_size: Sequence[int],
         outer_stride: Sequence[int],
     ) -> Tensor:
@@ -339,15 +344,17 @@ class Tensor(ShardedTensor):
     def _stable_hash_for_caching(self) -> str:
         """For torch.compile: what code that is kept from one run to the next depends on."""
         pieces = [(tuple(p.shape), p.stride(), p.dtype, p.device) for p in self._value.pieces]
-        facts = (self._layout, self._asked, tuple(self.shape), self.stride(), self.dtype, self.requires_grad, pieces)
+        here = world.current()  # what is compiled in one process has the places of that process's shards in it
+        form = (self._layout, self._asked, tuple(self.shape), self.stride(), self.dtype, self.requires_grad)
+        facts = (here.process, here.count, is_watched(), form, pieces)
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
     def __coerce_tangent_metadata__(self) -> torch.Tensor:
         """For torch.compile: the layout in which the gradient of this output is expected. Gradients are not pending."""
-        return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None))
+        return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None, False))
 
     def __coerce_same_metadata_as_tangent__(
-        self, expected: tuple[Layout, DeviceMapping | None] | None, expected_type: type | None = None
+        self, expected: _Flat | None, expected_type: type | None = None
     ) -> torch.Tensor:
         """For torch.compile: this gradient in the layout that a compiled backward pass was traced with, or plain."""
         if expected is None:

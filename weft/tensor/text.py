@@ -7,10 +7,10 @@ from typing import cast
 import torch
 
 from ..engine.moves.movement import to_plain
-from ..engine.running.once import leaves_out
 from ..engine.sharded import ShardedTensor
 from ..runtime.holding import holding
 from ..runtime.processes import world
+from ..runtime.processes.mesh_processes import leaves_out
 from ..sharding.layout import Layout
 
 __all__ = ["short_dtype", "short_form", "text"]

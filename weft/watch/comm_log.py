@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ..planning import Plan
+from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from .call_site import CallSite, call_site
 from .setting import Setting
@@ -180,8 +181,11 @@ def paused() -> Iterator[None]:
 
 def note_end() -> None:
     """Tells the open logs that what they recorded last is done."""
+    logs = _open.get()
+    if not logs or is_traced():
+        return
     now = time.time()
-    for log in _open.get():
+    for log in logs:
         log.ends.append((len(log.records), now))
 
 
@@ -189,7 +193,8 @@ class UnderWay:
     """What tells the logs that are open now, later, when a movement ran and how long it was waited for."""
 
     def __init__(self) -> None:
-        self._overlaps = [(log, Overlap(len(log.records))) for log in _open.get()]
+        open_now = () if is_traced() else _open.get()
+        self._overlaps = [(log, Overlap(len(log.records))) for log in open_now]
 
     def overlap(self) -> None:
         """Notes that the program goes on while it runs."""

@@ -18,11 +18,11 @@ from ...runtime.in_process import placed
 from ...runtime.lazy_copy import lazy_clone, may_overlap
 from ...runtime.machine import residence
 from ...runtime.strides import dense_strides
+from ...runtime.traced import is_traced
 from ...sharding.geometry import box, box_at
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...sharding.mesh import DeviceMesh
-from ..compiling import is_traced
 from ..sharded import ShardedTensor, wrap, wrap_total
 from ..total import Contributions, Origin, known_total, part_pieces
 from ..views.copy_views import current, is_observed, remember, remember_alias, remember_told, repeats

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch._C import _functorch as functorch
@@ -10,9 +11,11 @@ from torch._C import _functorch as functorch
 from ...planning import plan_layouts
 from ...runtime.lazy_copy import lazy_clone
 from ...runtime.strides import dense_strides
+from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...watch import comm_log, policy
+from ...watch.notes import Note, is_watched, leave_note
 from ..memory import memory_of
 from ..memory.carrying import carried, gathered
 from ..sharded import ShardedTensor, wrap
@@ -100,16 +103,14 @@ def moved(
     if x._value.total is not None or (target.pending and not source.pending):
         relabeled = memory_of(source).relabeled(x, target, asked)
         if relabeled is not None:
-            if comm_log.is_logging():
-                comm_log.note_end()
+            comm_log.note_end()
             return relabeled
     if is_issuing():
         return begun(
             x, target, asked, strides, lambda pieces: carried(pieces, source, target, shape, strides, dtype, op)
         )
     pieces = carried(x._value.pieces, source, target, shape, strides, dtype, op)
-    if comm_log.is_logging():
-        comm_log.note_end()
+    comm_log.note_end()
     return wrap(pieces, target, shape, asked=asked, dtype=dtype, strides=strides)
 
 
@@ -134,10 +135,12 @@ def note_return(x: ShardedTensor, source: Layout, op: str) -> None:
     note_steps(source, x._layout, tuple(x.shape), x.dtype, op)
 
 
-def note_steps(source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str) -> None:
+def note_steps(
+    source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str, *, implicit: bool = True
+) -> None:
     """Logs and reports what it takes to move such a tensor, which this memory need not carry out."""
-    if source is not target and (comm_log.is_logging() or policy.watches()):
-        _tell(source, target, shape, dtype, op, implicit=True)
+    if source is not target and is_watched():
+        _tell(source, target, shape, dtype, op, implicit)
 
 
 def _note(x: ShardedTensor, target: Layout, op: str, implicit: bool, fix: str | None = None) -> None:
@@ -155,10 +158,35 @@ def _tell(
     implicit: bool,
     fix: str | None = None,
 ) -> None:
-    plan = plan_layouts(source, target, shape, dtype.itemsize)
+    if is_traced():
+        leave_note(_MovementNote(source, target, dtype.itemsize, op, implicit, fix), shape)
+    else:
+        _tell_now(source, target, shape, dtype.itemsize, op, implicit, fix)
+
+
+def _tell_now(
+    source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int, op: str, implicit: bool, fix: str | None
+) -> None:
+    plan = plan_layouts(source, target, shape, itemsize)
     if implicit:
         policy.report(plan, op, fix)
     comm_log.log_plan(plan, op, implicit=implicit)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _MovementNote(Note):
+    """A movement, as it is logged and reported."""
+
+    source: Layout
+    target: Layout
+    itemsize: int
+    op: str
+    implicit: bool
+    fix: str | None
+
+    def tell(self, sizes: tuple[int, ...]) -> None:
+        _tell_now(self.source, self.target, sizes, self.itemsize, self.op, self.implicit, self.fix)
 
 
 _MADE_HERE = ("empty", "empty_like", "gradient")

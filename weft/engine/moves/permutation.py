@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 
@@ -17,6 +18,7 @@ from ...sharding.geometry import Box, box, box_shape
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ...watch import comm_log, policy
+from ...watch.notes import Note, tell
 from ..memory import memory_of
 from ..sharded import ShardedTensor, wrap
 from ..views.copy_views import current
@@ -147,11 +149,26 @@ def _route(layout: Layout, shape: tuple[int, ...], pairs: Pairs) -> Route:
 def _log(x: ShardedTensor, pairs: Pairs, op: str, *, implicit: bool) -> None:
     if not comm_log.is_logging() and not (implicit and policy.watches()):
         return
-    layout, shape = x._layout, tuple(x.shape)
-    sizes = [math.prod(box_shape(box(layout, shape, dst))) * x.dtype.itemsize for src, dst in pairs if src != dst]
-    received = max(sizes, default=0)
-    if implicit:
-        policy.report_rearrangement(op, shape, layout, layout, received, "permute")
-    comm_log.log_step(
-        "permute", layout.mesh.axis_names, layout, layout, shape, received, sum(sizes), op, implicit=implicit
-    )
+    tell(_PermutationNote(x._layout, x.dtype.itemsize, pairs, op, implicit), tuple(x.shape))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _PermutationNote(Note):
+    """A permutation, as it is logged and reported."""
+
+    layout: Layout
+    itemsize: int
+    pairs: Pairs
+    op: str
+    implicit: bool
+
+    def tell(self, sizes: tuple[int, ...]) -> None:
+        layout, op = self.layout, self.op
+        boxes = [box(layout, sizes, dst) for src, dst in self.pairs if src != dst]
+        received = [math.prod(box_shape(each)) * self.itemsize for each in boxes]
+        most = max(received, default=0)
+        if self.implicit:
+            policy.report_rearrangement(op, sizes, layout, layout, most, "permute")
+        axes = layout.mesh.axis_names
+        comm_log.log_step("permute", axes, layout, layout, sizes, most, sum(received), op, implicit=self.implicit)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import torch
 
@@ -10,6 +12,7 @@ from ...planning.rearrangement import Part, Rearrangement, Side, rearranged_byte
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 from ...watch import comm_log, policy
+from ...watch.notes import Note, tell
 from ..memory import memory_of
 from ..sharded import ShardedTensor
 from ..views.copy_views import is_observed
@@ -53,15 +56,29 @@ def note_rearrangement(plan: Rearrangement, itemsize: int, op: str) -> None:
     """Logs and reports what a rearrangement moves."""
     if not is_observed():
         return
-    received = rearranged_bytes(plan, itemsize)
-    if not received.total:
-        return
-    source, target = plan.sources[0], plan.target
-    policy.report_rearrangement(op, source.shape, source.layout, target.layout, received.max)
-    axes = tuple(a for a in target.layout.mesh.axis_names if a in source.layout.dim_of or a in target.layout.dim_of)
-    comm_log.log_step(
-        "exchange", axes, source.layout, target.layout, source.shape, received.max, received.total, op, implicit=True
-    )
+    tell(_RearrangementNote(plan, itemsize, op), ())
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _RearrangementNote(Note):
+    """A rearrangement, as it is logged and reported."""
+
+    plan: Rearrangement
+    itemsize: int
+    op: str
+
+    def tell(self, sizes: tuple[int, ...]) -> None:
+        received = rearranged_bytes(self.plan, self.itemsize)
+        if not received.total:
+            return
+        source, target = self.plan.sources[0], self.plan.target
+        policy.report_rearrangement(self.op, source.shape, source.layout, target.layout, received.max)
+        axes = tuple(a for a in target.layout.mesh.axis_names if a in source.layout.dim_of or a in target.layout.dim_of)
+        layouts = source.layout, target.layout
+        comm_log.log_step(
+            "exchange", axes, *layouts, source.shape, received.max, received.total, self.op, implicit=True
+        )
 
 
 def resolved(x: ShardedTensor, op: str, keeps: frozenset[ReduceOp] = frozenset()) -> ShardedTensor:

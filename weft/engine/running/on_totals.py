@@ -13,8 +13,8 @@ import torch
 from ...rules.call import Args, BoundCall, Kwargs
 from ...rules.registry import Rule
 from ...runtime.lazy_copy import lazy_clone
+from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
-from ..compiling import is_traced
 from ..form import Form
 from ..memory import memory_of
 from ..memory.one_memory import spread

@@ -13,7 +13,7 @@ import torch
 from ...caches import cached
 from ...rules.call import BoundCall
 from ...runtime.machine import residence
-from ...runtime.processes import world
+from ...runtime.processes.mesh_processes import leaves_out
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ..moves.movement import from_plain
@@ -21,7 +21,7 @@ from ..op_kind import for_each_result, kind_of, written_argument
 from ..sharded import ShardedTensor
 from ..writes.writing import store, written_tensors
 
-__all__ = ["is_foreseen", "is_random", "leaves_out", "needs_single_run", "run_once", "writes_beside"]
+__all__ = ["is_foreseen", "is_random", "needs_single_run", "run_once", "writes_beside"]
 
 
 @cached(8192)
@@ -50,12 +50,6 @@ def is_foreseen(func: torch._ops.OpOverload) -> bool:
 def _is_told(func: torch._ops.OpOverload) -> bool:
     """Whether torch tells what an op gives without computing it."""
     return is_foreseen(func) and bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta"))
-
-
-def leaves_out(mesh: DeviceMesh) -> bool:
-    """Whether some process owns no device of a mesh."""
-    count = world.current().count
-    return count > 1 and len(set(residence(mesh).owners)) < count
 
 
 def needs_single_run(func: torch._ops.OpOverload, mesh: DeviceMesh) -> bool:

@@ -19,6 +19,7 @@ import torch
 from ...runtime.holding import Pieces
 from ...runtime.lazy_copy import may_overlap
 from ...watch import comm_log, policy
+from ...watch.notes import is_watched as is_observed
 from ..form import special
 from ..sharded import ShardedTensor, Stand, stand_of
 from ..total import last_write, note_write, own_pieces
@@ -134,11 +135,6 @@ def remember_told(view: ShardedTensor, base: ShardedTensor, told: Told) -> Shard
     """
     _show(view, Shown(stand_of(base), None, None, _stamp(base), told=told))
     return view
-
-
-def is_observed() -> bool:
-    """Whether movements are logged, or reported."""
-    return comm_log.is_logging() or policy.watches()
 
 
 def tell_writes(tensors: Iterable[ShardedTensor]) -> None:

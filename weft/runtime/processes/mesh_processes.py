@@ -11,7 +11,7 @@ from ..machine import residence
 from . import world
 from .group import Processes
 
-__all__ = ["component", "is_elsewhere", "owners_of", "processes_of", "spans", "wire_device"]
+__all__ = ["component", "is_elsewhere", "leaves_out", "owners_of", "processes_of", "spans", "wire_device"]
 
 
 def spans(*meshes: DeviceMesh) -> bool:
@@ -22,6 +22,11 @@ def spans(*meshes: DeviceMesh) -> bool:
 def is_elsewhere(*meshes: DeviceMesh) -> bool:
     """Whether this process owns no device of these meshes."""
     return world.current().count > 1 and not any(residence(mesh).owned for mesh in meshes)
+
+
+def leaves_out(mesh: DeviceMesh) -> bool:
+    """Whether some process owns no device of a mesh."""
+    return len(owners_of(mesh)) < world.current().count
 
 
 @cached(4096, cleared_by=world.forget_on_change)

@@ -1,0 +1,164 @@
+"""A program whose processes compile what communicates: each gets what it gets without, and what moves is logged alike."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+import weft
+from examples.models import gpt2
+from weft import P
+from weft.watch.comm_log import CommRecord
+
+torch.set_default_dtype(torch.float64)
+
+
+def records(log: Iterable[CommRecord]) -> list[str]:
+    """What was logged, but for who asked, in an order of its own: compiled backward passes give gradients in another."""
+    return sorted(f"{r.kind} {r.axes} {r.source} {r.target} {r.shape} {r.bytes_received} {r.op}" for r in log)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+class Scored(nn.Module):
+    """A model that gives its loss, and the logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.model(x)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), logits
+
+
+def check_transformer(mesh: weft.DeviceMesh) -> None:
+    """Compiled as one graph."""
+    tokens, labels = torch.randint(0, 11, (2, 4, 6))
+    check_model(gpt2.GPT2(11, 6, 8, 2, 1), gpt2.LAYOUTS["tp"], mesh, tokens, labels, "aot_eager")
+
+
+def check_inductor(mesh: weft.DeviceMesh) -> None:
+    """Compiled to code for this machine."""
+    x, labels = torch.randn(4, 3, 6), torch.randint(0, 5, (4, 3))
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 5))
+    check_model(model, {"0.*": P("tp"), "2.weight": P(None, "tp")}, mesh, x, labels, "inductor")
+
+
+def check_model(
+    plain: nn.Module,
+    patterns: dict[str, P],
+    mesh: weft.DeviceMesh,
+    x: torch.Tensor,
+    labels: torch.Tensor,
+    backend: str,
+) -> None:
+    """Forward and backward, with two outputs, and what they move."""
+    plain = Scored(plain)
+    specs = {f"model.{name}": spec for name, spec in patterns.items()}
+    model = weft.nn.shard_module(copy.deepcopy(plain), mesh, specs)
+    expected, plain_logits = plain(x, labels)
+    expected.backward()
+    given = [weft.shard(each, mesh, P("dp")) for each in (x, labels)]
+    logs = []
+    for run in (model, torch.compile(model, backend=backend, fullgraph=True)):
+        model.zero_grad()
+        with weft.comm_log() as log:
+            loss, logits = run(*given)
+            loss.backward()
+        logs.append(records(log))
+        close(loss.full_tensor(), expected)
+        close(logits.full_tensor(), plain_logits)
+        for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+            close(other.grad.full_tensor(), one.grad)
+            assert other.grad.mapping.layout(other.dim()) is other.mapping.layout(other.dim())
+    assert logs[0] == logs[1], [x for x in (*logs[0], *logs[1]) if logs[0].count(x) != logs[1].count(x)]
+
+
+def check_communication(mesh: weft.DeviceMesh) -> None:
+    """The communication ops in compiled code, and ops that rearrange what lies in several processes."""
+    across, turned = weft.NamedMapping(mesh, P(None, "dp")), weft.DeviceMesh(mesh.devices[::-1], (4,), ("all",))
+
+    def moving(x: torch.Tensor) -> torch.Tensor:
+        y = weft.shard(x * 2, mesh, P("tp")) + weft.shard(torch.arange(6.0), mesh, P("tp"))
+        y = weft.all_gather(y.sin()).redistribute(across) * 2
+        y = weft.shard(
+            y.redistribute(placements=[weft.Replicated(), weft.Sharded(0)], async_op=True) + 1, mesh, P("dp")
+        )
+        return weft.shard(weft.all_to_all(y, 1, 0) * 3, turned, P(None, "all"))
+
+    def combining(x: torch.Tensor) -> torch.Tensor:
+        y = weft.ppermute(x.sin(), [(0, 2), (1, 3), (2, 0), (3, 1)])
+        return weft.reduce_scatter(weft.all_reduce(y, "max", "dp") * 2, 0)
+
+    def rearranging(x: torch.Tensor) -> torch.Tensor:
+        y = weft.shard(x[:7], mesh, P(("dp", "tp"))).roll(2, 0)
+        return torch.cat([y, y[1:2]]).flip(0).full_tensor() * 2
+
+    x = weft.shard(torch.randn(8, 6), mesh, P("dp")).requires_grad_()
+    for program in (moving, combining, rearranging):
+        results, grads, logs = [], [], []
+        for run in (program, torch.compile(program, backend="aot_eager", fullgraph=True)):
+            with weft.comm_log() as log:
+                y = run(x)
+                (grad,) = torch.autograd.grad(y.square().sum(), x)
+            logs.append(records(log))
+            results.append(y)
+            grads.append(grad.full_tensor())
+        wholes = [y.full_tensor() if isinstance(y, weft.Tensor) else y for y in results]
+        close(*wholes)
+        close(*grads)
+        assert logs[0] == logs[1], logs
+        if isinstance(results[0], weft.Tensor):
+            assert results[0].mapping == results[1].mapping
+
+
+def check_policy(mesh: weft.DeviceMesh) -> None:
+    """A compiled program that moves what nobody asked for is refused as it would be without, before it sends anything."""
+    x = weft.shard(torch.randn(8, 6), mesh, P("dp"))
+    compiled = torch.compile(lambda x: x.softmax(0), backend="aot_eager", fullgraph=True)
+    close(compiled(x).full_tensor(), x.full_tensor().softmax(0))
+    with weft.reshard_policy("raise"):
+        try:
+            compiled(x)
+        except weft.ReshardError as error:
+            assert "compiled.py:" in str(error), error
+        else:
+            raise AssertionError("it was not refused")
+    close(compiled(x).full_tensor(), x.full_tensor().softmax(0))
+
+
+def check_refusal(mesh: weft.DeviceMesh) -> None:
+    """A tensor that only one process has a part of is refused in all of them."""
+    x = weft.shard(torch.randn(8, 6), mesh, P("dp"))
+    there = weft.to_device(x, mesh.devices[0])
+    for program, given in ((lambda x: x * 2, there), (lambda x: weft.to_device(x, weft.CPU(0)) * 2, x)):
+        try:
+            torch.compile(program, backend="aot_eager", fullgraph=True)(given)
+        except (torch._dynamo.exc.TorchDynamoException, NotImplementedError) as error:
+            assert "only the processes 0 have a device" in str(error), error
+        else:
+            raise AssertionError("it was compiled")
+
+
+def main(backend: str) -> None:
+    weft.distributed.init(backend="gloo", devices_per_process=2)
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    torch.manual_seed(0)
+    if backend == "inductor":
+        check_inductor(mesh)
+        return
+    check_transformer(mesh)
+    check_communication(mesh)
+    check_policy(mesh)
+    check_refusal(mesh)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,107 @@
+"""Communication in programs that a compiler traces: ops that it knows, which communicate when the program runs.
+
+While a program is traced there are no values, and nothing may be sent: what would communicate becomes one node of the
+traced graph, `weft::communicate`, with a text that says what to do. Gradients need no form of their own here: they are
+those of the tensors that the pieces make up, and communicate through nodes like these.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch._higher_order_ops.effects import _register_effectful_op
+from torch._library.effects import EffectType
+
+from ..caches import cached
+from ..frozen import Written
+from .holding import Pieces
+from .processes import current_call
+
+__all__ = ["Communication", "Size", "communicated", "in_order_of_trace", "is_traced", "library", "read"]
+
+_TRACERS = (
+    torch._C._TorchDispatchModeKey.FAKE,
+    torch._C._TorchDispatchModeKey.PROXY,
+    torch._C._TorchDispatchModeKey.FUNCTIONAL,
+)
+
+
+def is_traced() -> bool:
+    """Whether a compiler looks on, which is to see what each device does; whoever only counts or logs is none."""
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
+
+
+Size = tuple[int, ...]
+
+
+class Communication(Written):
+    """What processes do together, but for the pieces and the sizes of the tensor they make up."""
+
+    __slots__ = ()
+
+    dtype: torch.dtype
+    """The dtype of what it gives."""
+
+    @abstractmethod
+    def made(self, sizes: Size) -> Sequence[tuple[Size, torch.device]]:
+        """The shapes of the pieces that it gives, and where they lie."""
+
+    @abstractmethod
+    def run(self, pieces: Pieces, sizes: Size) -> Pieces:
+        """The pieces that it gives."""
+
+
+@cached(8192)
+def read(text: str) -> object:
+    """The value that a traced program was written with.
+
+    >>> from weft.sharding.layout import Layout
+    >>> from weft.sharding.mesh import make_mesh
+    >>> layout = Layout(make_mesh({"x": 2}), (("x",),))
+    >>> read(repr(layout)) is layout
+    True
+    """
+    return eval(text, {**Written.words, "torch": torch, "inf": float("inf"), "nan": float("nan")})
+
+
+def _read(text: str) -> Communication:
+    value = read(text)
+    assert isinstance(value, Communication)
+    return value
+
+
+def communicated(what: Communication, pieces: Pieces, sizes: Sequence[int]) -> Pieces:
+    """The pieces that a communication gives, as nodes of the program that is traced."""
+    return tuple(torch.ops.weft.communicate(list(pieces), repr(what), list(sizes), str(current_call.site())))
+
+
+def _run(pieces: list[torch.Tensor], what: str, sizes: list[int], site: str) -> list[torch.Tensor]:
+    with current_call.at(site):
+        found = _read(what).run(tuple(pieces), tuple(sizes))
+    given = {id(piece) for piece in pieces}
+    # A compiler takes it that what an op gives lies row by row, in memory of its own.
+    return [x.clone() if id(x) in given else x.contiguous() for x in found]
+
+
+def _fake(pieces: list[torch.Tensor], what: str, sizes: list[int], site: str) -> list[torch.Tensor]:  # noqa: ARG001 - as the op
+    value = _read(what)
+    return [torch.empty(shape, dtype=value.dtype, device=device) for shape, device in value.made(tuple(sizes))]
+
+
+def in_order_of_trace(name: str) -> None:
+    """Keeps calls of an op in the order in which they were traced, those included whose results nobody uses.
+
+    All processes have to communicate in one order, and what a compiler makes of a program depends on the sizes of shards.
+    """
+    _register_effectful_op(f"weft::{name}", EffectType.ORDERED)
+
+
+library = torch.library.Library("weft", "FRAGMENT")
+library.define("communicate(Tensor[] pieces, str what, SymInt[] sizes, str site) -> Tensor[]")
+library.impl("communicate", _run, "CompositeExplicitAutograd")
+torch.library.register_fake("weft::communicate", _fake, lib=library)
+in_order_of_trace("communicate")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
+from typing import cast, final
 
 import torch
 from torch.autograd.graph import increment_version
@@ -139,20 +139,21 @@ def _repeat(
     }
     is_fused = call.name.startswith("_fused")
     made = None if results is None else [_made(x) for x in results]
+    changed = [piece for i in lists if i in written for piece in _pieces(call.args[i], counts)]
+    places = _Places(changed) if any(piece.is_cuda for piece in changed) else None
 
     def repeat(args: Args, kwargs: Kwargs) -> object:
-        if any(x.is_cuda for x in args[0]) and _race([x for i in written for x in args[i]]):  # type: ignore[attr-defined]
-            return NOT_REPEATED
         here = list(args)
+        changing: list[torch.Tensor] = []
         for i, value in enumerate(args):
             if i in lists:
                 pieces = _pieces(value, counts)
                 here[i] = [_evenly(x, i in written) for x in pieces] if is_fused else pieces
-                for piece in pieces if i in written else ():
-                    if piece.is_cuda:
-                        piece.data_ptr()
+                changing += pieces if i in written else ()
             elif i in spread:
                 here[i] = _repeated(value, counts, i, func)
+        if places is not None and places.race(changing):
+            return NOT_REPEATED
         if written:
             note_write()
         result = func(*here, **kwargs)
@@ -197,6 +198,29 @@ def _counted(func: Op, written: Sequence[torch.Tensor]) -> None:
 def _is_written_elsewhere(x: torch.Tensor) -> bool:
     """Whether a tensor is computed on in other memory than its own, so that others of its list do not see it at once."""
     return isinstance(x, ShardedTensor) and (bool(x._layout.pending) or is_copy(x))
+
+
+@final
+class _Places:
+    """Where the pieces that calls of one kind write to lie on a GPU. Asking for their addresses parts lazy copies, too."""
+
+    def __init__(self, pieces: Sequence[torch.Tensor]) -> None:
+        self._reach = [
+            (_span(piece)[2] - piece.storage_offset()) * piece.itemsize * bool(piece.numel()) for piece in pieces
+        ]
+        self._apart: list[int] = []
+        """The addresses that were looked at last, and do not overlap: the next step writes to the same."""
+
+    def race(self, pieces: Sequence[torch.Tensor]) -> bool:
+        """Whether some share elements."""
+        starts = [piece.data_ptr() for piece in pieces]
+        if starts == self._apart:
+            return False
+        spans = sorted((start, start + reach) for start, reach in zip(starts, self._reach, strict=True) if reach)
+        if any(other[0] < one[1] for one, other in pairwise(spans)):
+            return True
+        self._apart = starts
+        return False
 
 
 def _race(written: Sequence[torch.Tensor]) -> bool:

@@ -39,16 +39,20 @@ def added(call: BoundCall) -> object:
     if index is None or len(given) < 2 or is_traced() or x.is_meta or any(each._layout.pending for each in given):
         return NotImplemented
     lookup, rows = given
+    if rows.shape != (*lookup.shape, *x.shape[1:]) or rows.dtype != x.dtype or lookup.mesh != rows.mesh:
+        return NotImplemented
     axes, kept = rows._layout.splits[0], lookup._layout.splits[0]
-    alike = rows.shape == (*lookup.shape, *x.shape[1:]) and rows.dtype == x.dtype and lookup.mesh == rows.mesh
-    if not alike or not axes or not set(kept) <= set(axes) or not x.numel() or not rows.numel():
+    if not axes or not set(kept) <= set(axes) or not x.numel() or not rows.numel():
         return NotImplemented
     if isinstance(x, ShardedTensor) and (x.mesh != rows.mesh or x._layout.pending):
         return NotImplemented
     waiting = {axis: ReduceOp.SUM for axis in axes if axis not in kept}
     layout = rows._layout.with_split(0, kept).with_pending(waiting)
+    is_split = isinstance(x, ShardedTensor) and x._layout.splits[0] == kept
+    if rows_of(rows) is None and not (kept and is_split):
+        return NotImplemented
     if not kept:
-        if rows_of(rows) is None or decided(call).outputs != (layout,):
+        if decided(call).outputs != (layout,):
             return NotImplemented
     elif not _is_sent(rows._layout, kept, tuple(x.shape), tuple(rows.shape), x.dtype.itemsize):
         return NotImplemented

@@ -147,7 +147,11 @@ def _laid_like(x: torch.Tensor, dim: int, leader: Rows, op: str) -> Rows:
     if isinstance(x, ShardedTensor) and x.mesh == leader.layout.mesh:
         x = resolved(x, op)
         rows = rows_of(x)
-        if rows is not None and rows.dim == dim and set(x._layout.split_axes) <= {*leader.axes, *x._layout.splits[1 - dim]}:
+        if (
+            rows is not None
+            and rows.dim == dim
+            and set(x._layout.split_axes) <= {*leader.axes, *x._layout.splits[1 - dim]}
+        ):
             return brought_to(leader, rows, op)
         other = tuple(axis for axis in x._layout.splits[1 - dim] if axis not in leader.axes)
         is_whole = not x._layout.splits[dim]

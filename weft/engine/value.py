@@ -11,7 +11,7 @@ from ..runtime.holding import Pieces
 
 if TYPE_CHECKING:
     from .moves.resolving import Turned
-    from .ragged.rows import Rows
+    from .ragged.rows import RaggedRows
     from .sharded import ShardedTensor, Stand
     from .total import Total
     from .views.copy_views import Shown
@@ -44,7 +44,7 @@ class Value:
     """What this shows of another tensor, where it is a view whose elements had to move."""
     fold: Fold | None = None
     """What its dims were merged from, where its elements still lie there."""
-    rows: Rows | None = None
+    rows: RaggedRows | None = None
     """Where its rows lie, where that is not where its layout says: see `weft.engine.ragged`."""
     told: tuple[int, torch.Tensor] | None = None
     """The whole value on the host, where it was needed as an index there, and which version of the tensor that was."""

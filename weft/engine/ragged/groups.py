@@ -7,7 +7,7 @@ from typing import final
 import torch
 
 from ...sharding.mesh import DeviceMesh, Slot
-from .rows import Groups, Rows, along, evenly
+from .rows import Groups, RaggedRows, along, evenly
 from .running import on_device
 
 __all__ = ["Assigned"]
@@ -36,7 +36,7 @@ class Assigned:
         owner = self._owners[self._group.clamp(max=self.count - 1)]
         return along(self.mesh, axes, (self.axes, owner), (known, at))
 
-    def ends(self, rows: Rows, slot: Slot) -> torch.Tensor:
+    def ends(self, rows: RaggedRows, slot: Slot) -> torch.Tensor:
         """Where the groups of a device end among the rows that it has."""
         line = next(line for line in self.mesh.groups(self.axes) if slot in line)
         own = (self._owners == line.index(slot)).nonzero().squeeze(1)

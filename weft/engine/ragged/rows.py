@@ -1,4 +1,4 @@
-"""`Rows`: the rows of a tensor that lie where they were computed, and not where its layout says; they are sent there when asked for.
+"""`RaggedRows`: the rows of a tensor that lie where they were computed, and not where its layout says; they are sent there when asked for.
 
 A layout splits a dim evenly. What is looked up by an index, or computed by groups that devices have some of (experts), lies
 elsewhere: on the device that had the row, or that has the group. Ops that treat every row for itself use rows where they are;
@@ -28,7 +28,7 @@ from ..memory import memory_of
 from ..sharded import ShardedTensor, made
 from ..value import Value
 
-__all__ = ["Groups", "Rows", "along", "evenly", "held_rows", "ragged", "rows_of"]
+__all__ = ["Groups", "RaggedRows", "along", "evenly", "held_rows", "ragged", "rows_of"]
 
 
 @final
@@ -53,7 +53,7 @@ class _Tie:
 
 
 @final
-class Rows:
+class RaggedRows:
     """Where the rows of a tensor lie: `at` has the number of a device for each, along the axes that split the dim.
 
     In one memory the value is whole, and what would be sent is only told.
@@ -76,7 +76,7 @@ class Rows:
         self.tie = _Tie()
         self._settled: Pieces | None = None
 
-    def tied(self, base: Rows) -> Rows:
+    def tied(self, base: RaggedRows) -> RaggedRows:
         """The same, as a view of other rows."""
         self.tie = base.tie
         self.tie.members += 1
@@ -182,23 +182,23 @@ def along(mesh: DeviceMesh, axes: tuple[str, ...], *known: tuple[tuple[str, ...]
     return result
 
 
-def rows_of(x: object) -> Rows | None:
+def rows_of(x: object) -> RaggedRows | None:
     """The rows of a tensor that lie elsewhere than its layout says; None where they do not."""
     if not isinstance(x, ShardedTensor) or x._value.rows is None:
         return None
     return x._value.rows if x._value.rows.is_of(x._value) else None
 
 
-def held_rows(x: ShardedTensor, dim: int) -> Rows:
+def held_rows(x: ShardedTensor, dim: int) -> RaggedRows:
     """The rows of a tensor along a split dim, wherever they lie."""
     rows = rows_of(x)
     if rows is not None and rows.dim == dim:
         return rows
     at = evenly(x.mesh, x._layout.splits[dim], x.shape[dim])
-    return Rows(x._value.pieces, x._layout, x.shape, dim, at, x.dtype)
+    return RaggedRows(x._value.pieces, x._layout, x.shape, dim, at, x.dtype)
 
 
-def ragged(like: ShardedTensor, rows: Rows) -> ShardedTensor:
+def ragged(like: ShardedTensor, rows: RaggedRows) -> ShardedTensor:
     """The tensor of some rows, in the form of another."""
     value = Value(source=rows)
     value.rows = rows

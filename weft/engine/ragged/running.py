@@ -27,7 +27,7 @@ from ..running.schedule import Place, Schedule
 from ..sharded import ShardedTensor, wrap
 from ..strides.result_strides import ResultStrides
 from ..total import note_write
-from .rows import Rows, along, held_rows, ragged, rows_of
+from .rows import RaggedRows, along, held_rows, ragged, rows_of
 
 __all__ = ["brought_to", "of_rows", "on_device", "picked", "takes_rows"]
 
@@ -92,7 +92,7 @@ class _Split:
     outputs: tuple[int | None, ...]
 
 
-def _split(call: BoundCall, held: Sequence[Rows | None], kind: OpKind) -> _Split | None:
+def _split(call: BoundCall, held: Sequence[RaggedRows | None], kind: OpKind) -> _Split | None:
     """How a call is computed where the rows lie; None where it needs more than its own rows on a device."""
     rule = rule_for(call.func)
     if rule is None or len(kind.written) > 1 or (kind.written and held[0] is None):
@@ -130,10 +130,10 @@ def _places(name: str, factors: Factors) -> tuple[tuple[int | None, ...], tuple[
     return found[0], found[1]
 
 
-def _run(call: BoundCall, split: _Split, held: Sequence[Rows | None], kind: OpKind) -> object:
+def _run(call: BoundCall, split: _Split, held: Sequence[RaggedRows | None], kind: OpKind) -> object:
     plan, op = split.plan, str(call)
     leader = _leader([rows for rows in held if rows is not None])
-    given: list[Rows | ShardedTensor] = []
+    given: list[RaggedRows | ShardedTensor] = []
     for x, need, dim, rows in zip(call.tensors, plan.inputs, split.inputs, held, strict=True):
         if rows is None and dim is None:
             given.append(cast(ShardedTensor, brought(x, need, op, False)))
@@ -153,14 +153,14 @@ def _run(call: BoundCall, split: _Split, held: Sequence[Rows | None], kind: OpKi
         dim = split.outputs[position]
         if not isinstance(value, ShardedTensor) or dim is None or any(value is x for x in call.tensors):
             return value
-        rows = Rows(value._value.pieces, value._layout, value.shape, dim, leader.at, value.dtype, leader.groups)
+        rows = RaggedRows(value._value.pieces, value._layout, value.shape, dim, leader.at, value.dtype, leader.groups)
         base = None if kind.viewed is None else held[0]
         return ragged(value, rows if base is None else rows.tied(base))
 
     return for_each_result(result, made)
 
 
-def brought_to(leader: Rows, rows: Rows, op: str) -> Rows:
+def brought_to(leader: RaggedRows, rows: RaggedRows, op: str) -> RaggedRows:
     """Rows where the leader has its own; devices along axes that do not split them have the same, and each takes some."""
     if rows.axes == leader.axes:
         rows.bring(leader.at, leader.groups, op)
@@ -169,45 +169,47 @@ def brought_to(leader: Rows, rows: Rows, op: str) -> Rows:
     return picked(rows, rows.dim, _like(leader, rows, rows.dim))
 
 
-def _leader(held: Sequence[Rows]) -> Rows:
+def _leader(held: Sequence[RaggedRows]) -> RaggedRows:
     """The rows that the others are brought to: those that more axes split, that lie by groups, or else the largest."""
     return max(held, key=lambda rows: (len(rows.axes), rows.groups is not None, torch.Size(rows.shape).numel()))
 
 
-def _computed(call: BoundCall, split: _Split, given: Sequence[Rows | ShardedTensor], leader: Rows) -> object:
+def _computed(
+    call: BoundCall, split: _Split, given: Sequence[RaggedRows | ShardedTensor], leader: RaggedRows
+) -> object:
     if not memory_of(leader.layout).pieces_are_shards:
-        tensors = [_as_evenly_split(x) if isinstance(x, Rows) else x for x in given]
+        tensors = [_as_evenly_split(x) if isinstance(x, RaggedRows) else x for x in given]
         if not kind_of(call.func).written:
             return call.with_tensors(tensors)()
         call.with_tensors(tensors)()
         return call.args[0]
     pieces = [
-        x if isinstance(x, Rows) or dim is None else picked(x, dim, _like(leader, x, dim))
+        x if isinstance(x, RaggedRows) or dim is None else picked(x, dim, _like(leader, x, dim))
         for x, dim in zip(given, split.inputs, strict=True)
     ]
-    laid = [wrap(x.pieces, x.layout, x.shape, dtype=x.dtype) if isinstance(x, Rows) else x for x in pieces]
+    laid = [wrap(x.pieces, x.layout, x.shape, dtype=x.dtype) if isinstance(x, RaggedRows) else x for x in pieces]
     result = run_everywhere(call, laid, _schedule(call, split, leader), split.rule)
     return call.args[0] if kind_of(call.func).written else result
 
 
-def _as_evenly_split(rows: Rows) -> ShardedTensor:
+def _as_evenly_split(rows: RaggedRows) -> ShardedTensor:
     """In one memory: the value of rows, as if they lay where the layout says."""
     return wrap(rows.pieces, rows.layout, rows.shape, dtype=rows.dtype)
 
 
-def _like(leader: Rows, x: Rows | ShardedTensor, dim: int) -> Rows:
+def _like(leader: RaggedRows, x: RaggedRows | ShardedTensor, dim: int) -> RaggedRows:
     """Where the rows of a tensor are wanted that every device has, along some of the axes."""
-    layout, dtype = (x.layout, x.dtype) if isinstance(x, Rows) else (x._layout, x.dtype)
-    return Rows((), layout.with_split(dim, leader.axes), x.shape, dim, leader.at, dtype, leader.groups)
+    layout, dtype = (x.layout, x.dtype) if isinstance(x, RaggedRows) else (x._layout, x.dtype)
+    return RaggedRows((), layout.with_split(dim, leader.axes), x.shape, dim, leader.at, dtype, leader.groups)
 
 
-def picked(x: Rows | ShardedTensor, dim: int, wanted: Rows) -> Rows:
+def picked(x: RaggedRows | ShardedTensor, dim: int, wanted: RaggedRows) -> RaggedRows:
     """The rows of a tensor where they are wanted, of which every device has those that it is to have, and others."""
-    pieces, layout = (x.pieces, x.layout) if isinstance(x, Rows) else (x._value.pieces, x._layout)
+    pieces, layout = (x.pieces, x.layout) if isinstance(x, RaggedRows) else (x._value.pieces, x._layout)
     if not memory_of(wanted.layout).pieces_are_shards:
         wanted.pieces = pieces
         return wanted
-    places = places_among(x.at) if isinstance(x, Rows) else None
+    places = places_among(x.at) if isinstance(x, RaggedRows) else None
     taken = []
     for slot in holding(wanted.layout).slots:
         piece, index = pieces[holding(layout).piece_of[slot]], on_device(wanted, slot)
@@ -216,12 +218,12 @@ def picked(x: Rows | ShardedTensor, dim: int, wanted: Rows) -> Rows:
     return wanted
 
 
-def on_device(rows: Rows, slot: Slot) -> torch.Tensor:
+def on_device(rows: RaggedRows, slot: Slot) -> torch.Tensor:
     """Which rows a device has."""
     return (rows.at == line_of(rows.layout, rows.dim, slot).index(slot)).nonzero().squeeze(1)
 
 
-def _schedule(call: BoundCall, split: _Split, leader: Rows) -> Schedule:
+def _schedule(call: BoundCall, split: _Split, leader: RaggedRows) -> Schedule:
     """Where the op runs: on each device, with as many rows as it has, which count as all."""
     plan = split.plan
     assert plan.outputs is not None

@@ -12,7 +12,7 @@ from ...engine.execute import brought
 from ...engine.memory import memory_of
 from ...engine.moves.movement import from_plain, to_plain
 from ...engine.op_plan import decided
-from ...engine.ragged.rows import Rows, along, evenly, held_rows, ragged, rows_of
+from ...engine.ragged.rows import RaggedRows, along, evenly, held_rows, ragged, rows_of
 from ...engine.ragged.running import on_device, takes_rows
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...engine.strategy import Moved, Strategy, cheapest, decided_once
@@ -85,7 +85,7 @@ def _is_new(call: BoundCall, x: torch.Tensor, numbers: torch.Tensor) -> bool:
     return call.func is aten.index_put.default and bool((torch.bincount(numbers, minlength=len(numbers)) == 1).all())
 
 
-def _placed(x: torch.Tensor, rows: Rows, numbers: torch.Tensor) -> ShardedTensor:
+def _placed(x: torch.Tensor, rows: RaggedRows, numbers: torch.Tensor) -> ShardedTensor:
     """The same rows in another order, each where it is."""
     at = torch.empty_like(rows.at)
     at[numbers] = rows.at
@@ -97,16 +97,16 @@ def _placed(x: torch.Tensor, rows: Rows, numbers: torch.Tensor) -> ShardedTensor
     else:
         order = numbers.argsort()
         pieces = [piece.index_select(0, order.to(piece.device)) for piece in rows.pieces]
-    placed = Rows(tuple(pieces), rows.layout, x.shape, 0, at, rows.dtype)
+    placed = RaggedRows(tuple(pieces), rows.layout, x.shape, 0, at, rows.dtype)
     return ragged(wrap(placed.pieces, rows.layout, x.shape, dtype=rows.dtype), placed)
 
 
-def _added(x: torch.Tensor, layout: Layout, rows: Rows, numbers: torch.Tensor, op: str) -> ShardedTensor:
+def _added(x: torch.Tensor, layout: Layout, rows: RaggedRows, numbers: torch.Tensor, op: str) -> ShardedTensor:
     """What rows are added to in a layout, each on the device that has its place there."""
     owners = evenly(layout.mesh, layout.splits[0], x.shape[0])
     wanted = along(layout.mesh, rows.axes, (layout.splits[0], owners[numbers]), (rows.axes, rows.at))
     # Rows stay where they are for whoever uses them next: those that are added are sent aside.
-    sent = Rows(rows.pieces, rows.layout, rows.shape, 0, rows.at, rows.dtype)
+    sent = RaggedRows(rows.pieces, rows.layout, rows.shape, 0, rows.at, rows.dtype)
     sent.bring(wanted, None, op)
     into, places = as_sharded(brought(x, layout, op, False)), places_among(owners)[numbers]
     if not memory_of(layout).pieces_are_shards:

@@ -18,7 +18,7 @@ from ...engine.memory import memory_of
 from ...engine.moves.movement import from_plain, to_plain
 from ...engine.moves.rearranging import resolved
 from ...engine.ragged.groups import Assigned
-from ...engine.ragged.rows import Rows, held_rows, ragged, rows_of
+from ...engine.ragged.rows import RaggedRows, held_rows, ragged, rows_of
 from ...engine.ragged.running import brought_to, picked, takes_rows
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...engine.strides.whole_results import whole_results
@@ -60,7 +60,7 @@ def _by_groups(call: BoundCall, matrices: ShardedTensor, ends: torch.Tensor, spe
     splits = (rows.axes, layout.splits[2]) if dim == 0 else (layout.splits[1], rows.axes)
     made = Layout(layout.mesh, splits)
 
-    def product(k: int, here: Rows) -> torch.Tensor:
+    def product(k: int, here: RaggedRows) -> torch.Tensor:
         slot = holding(made).slots[k]
         matrix = matrices._value.pieces[holding(layout).piece_of[slot]]
         piece = here.pieces[holding(here.layout).piece_of[slot]]
@@ -68,7 +68,7 @@ def _by_groups(call: BoundCall, matrices: ShardedTensor, ends: torch.Tensor, spe
         return grouped_product(call.replaced(self=given[0], mat2=given[1], offs=groups.ends(here, slot)))
 
     pieces = _each(call, made, lambda k: product(k, rows), (rows.pieces, matrices._value.pieces), dim)
-    result = Rows(pieces, made, spec.shape, dim, rows.at, spec.dtype, rows.groups)
+    result = RaggedRows(pieces, made, spec.shape, dim, rows.at, spec.dtype, rows.groups)
     return ragged(wrap(pieces, made, spec.shape, dtype=spec.dtype, strides=spec.strides), result)
 
 
@@ -94,7 +94,7 @@ def _ends(ends: torch.Tensor, op: str) -> torch.Tensor:
     return (to_plain(ends, op, implicit=True) if isinstance(ends, ShardedTensor) else ends).cpu().long()
 
 
-def _brought_together(x: torch.Tensor, dim: int, groups: Assigned, op: str) -> Rows:
+def _brought_together(x: torch.Tensor, dim: int, groups: Assigned, op: str) -> RaggedRows:
     """The rows of a tensor, each on a device that has its group."""
     axes: tuple[str, ...] = ()
     if isinstance(x, ShardedTensor) and x.mesh == groups.mesh:
@@ -111,8 +111,8 @@ def _brought_together(x: torch.Tensor, dim: int, groups: Assigned, op: str) -> R
     # The devices along the axes of the groups have the same rows: each takes those of its own groups.
     every = (*axes, *groups.axes)
     have = held_rows(there, dim) if axes else there
-    at = groups.places(every, have.at if isinstance(have, Rows) else None, axes)
-    return picked(have, dim, Rows((), need.with_split(dim, every), x.shape, dim, at, x.dtype, groups.groups))
+    at = groups.places(every, have.at if isinstance(have, RaggedRows) else None, axes)
+    return picked(have, dim, RaggedRows((), need.with_split(dim, every), x.shape, dim, at, x.dtype, groups.groups))
 
 
 def _of_groups(call: BoundCall, first: torch.Tensor, second: torch.Tensor, ends: torch.Tensor, spec: Spec) -> object:
@@ -142,7 +142,7 @@ def _of_groups(call: BoundCall, first: torch.Tensor, second: torch.Tensor, ends:
     return wrap(tuple(pieces), made, spec.shape, dtype=spec.dtype, strides=spec.strides)
 
 
-def _laid_like(x: torch.Tensor, dim: int, leader: Rows, op: str) -> Rows:
+def _laid_like(x: torch.Tensor, dim: int, leader: RaggedRows, op: str) -> RaggedRows:
     """The rows of a tensor, each where the leader has it; other dims stay split as far as axes are free."""
     if isinstance(x, ShardedTensor) and x.mesh == leader.layout.mesh:
         x = resolved(x, op)
@@ -162,7 +162,7 @@ def _laid_like(x: torch.Tensor, dim: int, leader: Rows, op: str) -> Rows:
     there = as_sharded(brought(x, need if is_whole else need.with_split(dim, leader.axes), op, False))
     if is_whole:
         layout = need.with_split(dim, leader.axes)
-        return picked(there, dim, Rows((), layout, x.shape, dim, leader.at, x.dtype, leader.groups))
+        return picked(there, dim, RaggedRows((), layout, x.shape, dim, leader.at, x.dtype, leader.groups))
     rows = held_rows(there, dim)
     rows.bring(leader.at, leader.groups, op)
     return rows

@@ -12,7 +12,7 @@ from ...engine.index_bounds import check_index
 from ...engine.memory import memory_of
 from ...engine.moves.movement import from_plain, to_plain
 from ...engine.op_plan import decided
-from ...engine.ragged.rows import Rows, along, evenly, held_rows, ragged, rows_of
+from ...engine.ragged.rows import RaggedRows, along, evenly, held_rows, ragged, rows_of
 from ...engine.ragged.running import on_device, takes_rows
 from ...engine.sharded import ShardedTensor, wrap
 from ...engine.strategy import Moved
@@ -58,7 +58,7 @@ def looked_up(call: BoundCall) -> object:
     (spec,) = whole_results(call)
     assert spec is not None
     at = along(x.mesh, kept, (axes, table.at[numbers])) if kept else torch.zeros_like(numbers)
-    rows = Rows((), layout, spec.shape, 0, at, x.dtype)
+    rows = RaggedRows((), layout, spec.shape, 0, at, x.dtype)
     rows.pieces = _taken(table, numbers, rows)
     if not waiting:
         return ragged(wrap(rows.pieces, layout, spec.shape, dtype=x.dtype, strides=spec.strides), rows)
@@ -99,7 +99,7 @@ def _told(index: ShardedTensor, op: str) -> torch.Tensor:
     return index._value.told[1]
 
 
-def _taken(table: Rows, numbers: torch.Tensor, rows: Rows) -> Pieces:
+def _taken(table: RaggedRows, numbers: torch.Tensor, rows: RaggedRows) -> Pieces:
     """What each device has of what is looked up, in order; zeros where another one has the row."""
     if not memory_of(table.layout).pieces_are_shards:
         return tuple(whole.index_select(0, numbers.to(whole.device)) for whole in table.pieces)

@@ -13,10 +13,10 @@ from ...rules.factors import Dims, Factors
 from ...rules.registry import Region, Rule, rule_for
 from ...runtime.holding import holding
 from ...runtime.route import line_of, places_among, rows_shape
+from ...runtime.traced import is_traced
 from ...sharding.geometry import box_at
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
-from ..compiling import is_traced
 from ..execute import brought
 from ..memory import memory_of
 from ..op_kind import OpKind, for_each_result, kind_of

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 
-from ...engine.compiling import is_traced
 from ...engine.execute import brought
 from ...engine.memory import memory_of
 from ...engine.moves.movement import from_plain, to_plain
@@ -19,6 +18,7 @@ from ...engine.strategy import Moved, Strategy, cheapest, decided_once
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...runtime.route import places_among
+from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 from ...watch import comm_log

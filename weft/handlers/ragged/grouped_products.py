@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import torch
 
-from ...engine.compiling import is_traced
 from ...engine.execute import brought, run_by_rule
 from ...engine.handlers import handler
 from ...engine.memory import memory_of
@@ -26,6 +25,7 @@ from ...rules.call import BoundCall
 from ...rules.ops.grouped import grouped_product
 from ...rules.registry import Spec
 from ...runtime.holding import Pieces, holding
+from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 
-from ...engine.compiling import is_traced
 from ...engine.index_bounds import check_index
 from ...engine.memory import memory_of
 from ...engine.moves.movement import from_plain, to_plain
@@ -21,6 +20,7 @@ from ...rules.call import BoundCall
 from ...rules.registry import rules
 from ...runtime.holding import Pieces, holding
 from ...runtime.route import line_of, places_among
+from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 

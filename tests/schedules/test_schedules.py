@@ -150,7 +150,7 @@ def test_pictures_show_every_entry() -> None:
     assert drawn.count("<rect") == sum(map(len, made.rows))
     assert all(f"<title>{entry}:" in drawn for row in made.rows for entry in row)
     assert str(weft.visualize(zb_h1(2, 2))).splitlines()[1:] == [
-        "0  F0 F1 B0 W0 B1 W1 ·",
+        "0  F0 F1 ·  B0 W0 B1 W1",
         "1  ·  F0 B0 F1 B1 W0 W1",
     ]
 

@@ -268,3 +268,24 @@ def test_what_cannot_be_is_refused(case: str) -> None:
     call, kind, words = REFUSED[case]
     with pytest.raises(kind, match=words):
         call(places(2))
+
+
+@pytest.mark.usefixtures("apart")
+def test_gradients_are_reduced_once_a_step() -> None:
+    """Not once for each microbatch: over dp, each device adds up its own first."""
+    mesh = weft.make_mesh({"dp": 2})
+    pipe = weft.nn.pipeline(
+        [nn.Linear(4, 4, bias=False), nn.Tanh()],
+        [mesh, mesh],
+        "zb-h1",
+        microbatches=4,
+        loss=lambda x: x.sum(),
+        batch=P("dp"),
+    )
+    x = torch.randn(8, 4)
+    pipe.step(x)
+    first = pipe.stages[0].weight.grad.full_tensor()
+    with weft.comm_log() as log:
+        pipe.step(x)
+    assert [record.shape for record in log if record.kind == "all_reduce"].count((4, 4)) == 1
+    torch.testing.assert_close(pipe.stages[0].weight.grad.full_tensor(), 2 * first)

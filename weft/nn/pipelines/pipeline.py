@@ -26,6 +26,7 @@ from ..shard_module import shard_module
 from .activation import absent, settled
 from .known import Known
 from .microbatches import check_rows, cut, joined, parts_of
+from .once import reduced_once
 from .ownership import is_here
 from .running import BACKWARD, FORWARD, Microbatch, Run
 from .stage import Stage
@@ -140,7 +141,8 @@ class Pipeline(torch.nn.Module):
                 "this pipeline has no loss to train by: give one, pipeline(..., loss=torch.nn.functional.mse_loss)"
             )
         scale = 1 / self.schedule.microbatches if self._reduction == "mean" else 1.0
-        with torch.enable_grad():
+        mine = [x for part in self._parts if is_here(part.mesh) for x in part.module.parameters()]
+        with torch.enable_grad(), reduced_once(mine):
             found, known = self._run(_several(inputs), _several(targets), self._order, self._loss, scale)
         for tied in self._tied:
             tied.collect()

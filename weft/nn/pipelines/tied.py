@@ -7,6 +7,7 @@ from typing import final
 
 import torch
 
+from ...engine.moves.movement import aligned
 from ...engine.sharded import ShardedTensor
 from ...sharding.mesh import DeviceMesh
 from ...tensor.communication import redistribute
@@ -46,7 +47,8 @@ class Tied:
             return
         for value, (mesh, _, _) in zip(self._values, self._copies, strict=True):
             if is_here(mesh):
-                gradient = public(torch.zeros_like(value) if value.grad is None else value.grad)
+                found = aligned(value.grad, value._layout)
+                gradient = public(torch.zeros_like(value) if found is None else found)
             else:
                 gradient = absent(value._layout, tuple(value.shape), value.dtype)
             moved = redistribute(gradient, parameter.mapping, op="tied parameter")

@@ -29,9 +29,9 @@ __all__ = [
     "begin",
     "check_same",
     "connect",
+    "mail",
     "move",
     "permute",
-    "post",
     "scatter",
     "spread",
     "whole",
@@ -94,7 +94,7 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
 
 
 def connect(pairs: Iterable[tuple[DeviceMesh, DeviceMesh]], purposes: Sequence[str]) -> None:
-    """Lets the processes of each pair of meshes meet that are going to `post` between them; all come in the same order."""
+    """Lets the processes of each pair of meshes meet that are going to `mail` between them; all come in the same order."""
     meetings = {(owners_of(*pair), wire_device(*pair)) for pair in pairs if spans(*pair)}
     for processes, wire in sorted(meetings, key=str):
         for purpose in purposes:
@@ -102,7 +102,7 @@ def connect(pairs: Iterable[tuple[DeviceMesh, DeviceMesh]], purposes: Sequence[s
 
 
 @spanned(COMMUNICATION, "movement")
-def post(
+def mail(
     pieces: Pieces,
     source: Layout,
     target: Layout,
@@ -114,13 +114,13 @@ def post(
 ) -> Arriving | Pieces:
     """Begins to move a tensor to another mesh by messages that wait for no others; each is known by its tag.
 
-    Unlike what `begin` begins, it may be posted by each process when it comes to it. Nothing may be pending.
+    Unlike what `begin` begins, each process does it when it comes to it. Nothing may be pending.
     """
     if is_elsewhere(source.mesh, target.mesh):
         return ()
     if not spans(source.mesh, target.mesh):
         return in_process.move(pieces, source, target, shape)
-    return movement.post(pieces, source, target, tuple(shape), dtype, op, purpose, tag)
+    return movement.mail(pieces, source, target, tuple(shape), dtype, op, purpose, tag)
 
 
 @spanned(COMMUNICATION, "gathering")

@@ -8,7 +8,7 @@ from typing import final
 
 import torch
 
-from ...engine.moves.posting import passed_on
+from ...engine.moves.passing_on import passed_on
 from ...schedules import Entry, Work
 from ...tensor.tensor import Tensor, public
 from .activation import Activation, Passed, settled

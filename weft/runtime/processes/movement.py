@@ -23,7 +23,7 @@ from .steps.stage import Stage, stage_of
 from .transport.async_ops import Arriving
 from .transport.exchange import backend_of, swap
 
-__all__ = ["connect", "move", "permute", "post", "whole"]
+__all__ = ["connect", "mail", "move", "permute", "whole"]
 
 
 def move(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str) -> Pieces:
@@ -80,12 +80,12 @@ def _stages(
 
 
 def connect(processes: Processes, wire: torch.device, purpose: str) -> None:
-    """Lets processes meet that will post for a purpose. Whoever takes part in several meetings comes to them in one order."""
+    """Lets processes meet that will mail for a purpose. Whoever takes part in several meetings comes to them in one order."""
     if world.current().process in processes and not world.current().is_fake:
         backend_of(group_of(processes, purpose), wire.type)
 
 
-def post(
+def mail(
     pieces: Pieces,
     source: Layout,
     target: Layout,
@@ -97,7 +97,7 @@ def post(
 ) -> Arriving:
     """Begins to move a tensor from a mesh to another, with nothing pending, by messages that wait for no others."""
     call = call_between(op, source, target, shape, dtype)
-    return _passage(source, target, shape, dtype.itemsize).post(pieces, dtype, call, purpose, tag)
+    return _passage(source, target, shape, dtype.itemsize).mail(pieces, dtype, call, purpose, tag)
 
 
 @cached(8192, cleared_by=forget_with_residences)

@@ -1,4 +1,4 @@
-"""`Posted`: messages that are sent and received in whatever order processes come to them, each known by its tag."""
+"""`Mailed`: messages that are sent and received in whatever order processes come to them, each known by its tag."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .exchange import backend_of, copy_within, messages_in, messages_out, unpack
 from .messages import Messages
 from .small_messages import bytes_of
 
-__all__ = ["Posted"]
+__all__ = ["Mailed"]
 
 _waiter = Waiter()
 
 
 @final
-class Posted:
+class Mailed:
     """An exchange that is under way. Nothing waits for it but who waits for it, and it waits for nothing."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Posted:
         self._works += [backend.recv([bytes_of(x)], k, tag) for k, x in self._arriving.items()]
         self._works += [backend.send([bytes_of(x)], k, tag) for k, x in self._leaving.items()]
 
-    def giving(self, pieces: Pieces) -> Posted:
+    def giving(self, pieces: Pieces) -> Mailed:
         """The same, where the new pieces are ones that this process has already."""
         self._pieces = pieces
         return self

@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 
 _WORDS = {
     "devices": "Accelerator CPU Device local_devices",
-    "errors": "ConversionError MismatchError PlanError ReshardError WeftError",
+    "errors": "ConversionError MismatchError PlanError ReshardError ScheduleError WeftError",
     "sharding": (
         "DeviceMapping DeviceMesh DimSpec DistributedBufferType DistributedTensorType DistributedType NamedMapping P Partial Placement "
         "PlacementMapping ReduceOp Replicated Sharded SpecEntry TensorLayout make_mesh mesh_context"
@@ -51,7 +51,7 @@ _TORCH = {
     "state": "Fused StatePlan plan_state transfer_state",
 }
 # What a notebook shows of plans comes from a layer below theirs, so it is attached from here.
-_PICTURES = {"planning": "drawing.html"}
+_PICTURES = {"planning": "drawing.html", "schedules": "drawing.schedules"}
 _MODULES = (
     "checkpoint",
     "devices",
@@ -63,6 +63,7 @@ _MODULES = (
     "nn",
     "ops",
     "planning",
+    "schedules",
     "sharding",
     "state",
     "tensor",

@@ -41,6 +41,7 @@ MARKS = "<!-- two hosts -->", "<!-- end of two hosts -->"
 
 
 def ip(*words: str) -> None:
+    """Runs `ip`."""
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
 
 
@@ -153,6 +154,7 @@ def priced(steps: Sequence[Step], links: Topology) -> float:
 
 
 def timed(x: torch.Tensor, target: Layout) -> float:
+    """The seconds of one movement that all begin together, on the process that took longest."""
     agreed(0.0)
     start = time.perf_counter()
     x.redistribute(named_mapping(target))
@@ -162,9 +164,11 @@ def timed(x: torch.Tensor, target: Layout) -> float:
 def table(found: dict[str, object], rate: str) -> str:
     """The figures as the page shows them."""
     links = Topology.from_dict(found["links"])  # type: ignore[arg-type]
+    near, far = (
+        f"{link.bandwidth / 1e9:.3g} GB/s and {link.latency * 1e3:.2f} ms" for link in (links.host, links.rack)
+    )
     lines = [
-        f"2 hosts × 2 processes, {rate} between the hosts; links measured as {links.host.bandwidth / 1e9:.2f} GB/s and "
-        f"{links.host.latency * 1e3:.2f} ms within a host, {links.rack.bandwidth / 1e9:.3f} GB/s and {links.rack.latency * 1e3:.2f} ms between.",
+        f"2 hosts × 2 processes, {rate} between the hosts; links measured as {near} within a host, {far} between.",
         "",
         "| movement | straight | its price | as planned | its price | gain | steps |",
         "|---|---|---|---|---|---|---|",
@@ -183,6 +187,7 @@ def table(found: dict[str, object], rate: str) -> str:
 
 
 def main() -> None:
+    """The command."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rate", default="1gbit", help="what the cable carries, as tc says it")
     options.add_argument("--each", type=int, default=2, help="processes on each host")

@@ -12,7 +12,8 @@ from ...engine.moves.asynchrony import issuing
 from ...engine.sharded import ShardedTensor, wrap
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
-from ...sharding.geometry import box_at
+from ...sharding.geometry import Interval, box_at
+from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from .blocks import Block, Stretches, blocks
 from .kernels import Kernel, Rows
@@ -54,10 +55,16 @@ class _Place:
 class Parts:
     """One attention call on parts."""
 
-    def __init__(self, call: BoundCall, kernel: Kernel, lay: Lay) -> None:
+    def __init__(self, call: BoundCall, kernel: Kernel, lay: Lay, made: Layout | None = None) -> None:
+        """`made`: how what devices make lies, where it does not lie like the queries."""
         self._call, self._kernel, self._lay = call, kernel, lay
-        here = holding(lay.query)
+        here = holding(made or lay.query)
         self._places = [self._place(slot, at) for slot, at in zip(here.slots, here.coords, strict=True)]
+
+    @property
+    def slots(self) -> list[Slot]:
+        """The devices at work."""
+        return [place.slot for place in self._places]
 
     def _place(self, slot: Slot, coords: tuple[int, ...]) -> _Place:
         lay = self._lay
@@ -65,11 +72,13 @@ class Parts:
         key = box_at(lay.key, lay.key_shape, coords)[1]
         return _Place(slot, lay.part_at(coords), heads_of(query, key, lay.groups))
 
+    def _pieces(self, x: ShardedTensor) -> list[torch.Tensor]:
+        """What each device at work has of a tensor."""
+        at = holding(x._layout).piece_of
+        return [x._value.pieces[at[place.slot]] for place in self._places]
+
     def _masks(self, mask: ShardedTensor | None) -> Sequence[torch.Tensor | None]:
-        if mask is None:
-            return [None] * len(self._places)
-        at = holding(mask._layout).piece_of
-        return [mask._value.pieces[at[place.slot]] for place in self._places]
+        return [None] * len(self._places) if mask is None else self._pieces(mask)
 
     def _columns(self, of: int) -> tuple[Stretches, int]:
         """The positions of a part of the keys, and where it begins."""
@@ -103,16 +112,37 @@ class Parts:
             key, value = ahead
         return self._results(states, value)
 
+    def each(
+        self, query: ShardedTensor, key: ShardedTensor, value: ShardedTensor, mask: ShardedTensor | None
+    ) -> list[Pair]:
+        """What each device sees of the keys that it has, with its logarithms."""
+        states = self._begun(query, mask)
+        for place, state in zip(self._places, states, strict=True):
+            columns = self._lay.key_cuts[place.part]
+            state.see(*self._own(place, key, value), self._seen_by_all(columns), columns[0])
+        return [state.seen(piece) for state, piece in zip(states, self._pieces(value), strict=True)]
+
+    def each_gradient(
+        self, rows: Sequence[ShardedTensor], key: ShardedTensor, value: ShardedTensor, mask: ShardedTensor | None
+    ) -> tuple[list[torch.Tensor], list[Pair]]:
+        """What each device gives to the gradients of queries, and the gradients of the keys and values that it has."""
+        states, pairs = self._differentiated(rows, mask), []
+        for place, state in zip(self._places, states, strict=True):
+            columns = self._lay.key_cuts[place.part]
+            pairs.append(self._pair(place, state, key, value, self._seen_by_all(columns), columns[0]))
+        return [state.query for state in states], pairs
+
+    def _seen_by_all(self, columns: Interval) -> tuple[Block, ...]:
+        """What all queries see of some keys."""
+        return blocks(((0, self._lay.query_shape[2]),), (columns,), self._lay.is_causal)
+
     def _begun(self, query: ShardedTensor, mask: ShardedTensor | None) -> list[Merged]:
         masks = self._masks(mask)
-        return [Merged(self._call, self._kernel, q, m) for q, m in zip(query._value.pieces, masks, strict=True)]
+        return [Merged(self._call, self._kernel, q, m) for q, m in zip(self._pieces(query), masks, strict=True)]
 
     def _results(self, states: Sequence[Merged], value: ShardedTensor) -> tuple[ShardedTensor, ShardedTensor]:
         lay = self._lay
-        at = holding(value._layout).piece_of
-        made = [
-            state.result(value._value.pieces[at[place.slot]]) for place, state in zip(self._places, states, strict=True)
-        ]
+        made = [state.result(piece) for state, piece in zip(states, self._pieces(value), strict=True)]
         rows = sum_dtype(value.dtype)
         out = wrap(tuple(out for out, _ in made), lay.query, lay.query_shape, dtype=value.dtype)
         return out, wrap(tuple(each for _, each in made), lay.rows, lay.query_shape[:3], dtype=rows)
@@ -167,7 +197,7 @@ class Parts:
         return self._of_queries(states, rows[1]), of_key, of_value
 
     def _differentiated(self, rows: Sequence[ShardedTensor], mask: ShardedTensor | None) -> list[Gradients]:
-        each = zip(*(x._value.pieces for x in rows), strict=True)
+        each = zip(*map(self._pieces, rows), strict=True)
         return [
             Gradients(self._call, self._kernel, Rows(*pieces), m)
             for pieces, m in zip(each, self._masks(mask), strict=True)

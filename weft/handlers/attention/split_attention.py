@@ -19,12 +19,24 @@ from ...rules.ops.attention import ALIGNED, row_aligned
 from ...rules.registry import rules
 from ...sharding.layout import Layout
 from .kernels import BACKWARD, FORWARD, NEEDS_ALIGNED, Kernel
+from .keys_stay import merged, merged_gradients, note_merging
 from .lay import Lay, lay_of
 from .logarithms import exact_rows, rows_as_given, states_of_nothing
 from .merging import sum_dtype
 from .moving import come_to, halves_swapped, note_ring
 from .on_parts import Parts
-from .proposing import RING, SPLIT_HEADS, Brought, Question, chosen, key_sums, summed_key
+from .proposing import (
+    MERGE,
+    RING,
+    SPLIT_HEADS,
+    Brought,
+    Question,
+    chosen,
+    held_sums,
+    key_sums,
+    merged_query,
+    summed_key,
+)
 
 _QUERIES = ("query", "out", "grad_out", "grad_out_")
 _KEYS = ("key", "value")
@@ -37,7 +49,11 @@ def _attention(call: BoundCall) -> object:
     if lay is None:
         return run_by_rule(_with_aligned_mask(call))
     way = chosen(_question(call, kernel, lay))
-    return _by_heads(call, kernel, lay) if way == SPLIT_HEADS else _on_parts(call, kernel, lay, rings=way == RING)
+    if way == MERGE:
+        return _merging(call, kernel, lay)
+    if way == SPLIT_HEADS:
+        return _by_heads(call, kernel, lay)
+    return run_by_rule(call) if lay.by_rule else _on_parts(call, kernel, lay.gathered, rings=way == RING)
 
 
 @handler(*BACKWARD, may_be_direct=True)
@@ -47,9 +63,11 @@ def _gradient(call: BoundCall) -> object:
     if lay is None or (call.has("grad_input_mask") and call.flags("grad_input_mask")[3]):
         return run_by_rule(_with_aligned_mask(call))
     way = chosen(_question(call, kernel, lay))
+    if way == MERGE:
+        return _gradients_merging(call, kernel, lay)
     if way == SPLIT_HEADS:
         return _gradients_by_heads(call, kernel, lay)
-    return _gradients_on_parts(call, kernel, lay, rings=way == RING)
+    return run_by_rule(call) if lay.by_rule else _gradients_on_parts(call, kernel, lay.gathered, rings=way == RING)
 
 
 def _with_aligned_mask(call: BoundCall) -> BoundCall:
@@ -118,6 +136,41 @@ def _in_heads(call: BoundCall, kernel: Kernel, lay: Lay, outputs: Sequence[Layou
     return made
 
 
+def _merging(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
+    """Keys and values stay; what devices see of them is merged."""
+    op, mask = str(call), _mask(call, kernel, lay)
+    query = come_to(call.tensor("query"), lay.query, op)
+    keys = come_to(call.tensor("key"), lay.held_key, op), come_to(call.tensor("value"), lay.held_key, op)
+    if memory_of(lay.query).pieces_are_shards:
+        out, rows = merged(call, kernel, lay, query, keys, mask)
+        return out, rows_as_given(rows, None, call), *(_on_mesh(x, lay) for x in states_of_nothing(call, kernel))
+    note_merging(lay, query.dtype, op)
+    given = {"query": query, "key": keys[0], "value": keys[1]}
+    whole, logarithms, *others = _on_whole(call, given, kernel, mask)
+    layout = Layout(lay.query.mesh, (*lay.rows.splits, *[()] * (logarithms.dim() - 3)))
+    return wrap_whole(whole, lay.query), wrap_whole(logarithms, layout), *(_on_mesh(x, lay) for x in others)
+
+
+def _gradients_merging(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
+    op, names, mask = str(call), _rows_named(call), _mask(call, kernel, lay)
+    rows = [come_to(call.tensor(name), lay.query, op) for name in names]
+    rows.append(come_to(exact_rows(call, lay), lay.rows, op))
+    keys = come_to(call.tensor("key"), lay.held_key, op), come_to(call.tensor("value"), lay.held_key, op)
+    if memory_of(lay.query).pieces_are_shards:
+        made = merged_gradients(call, kernel, lay, rows, keys, mask)
+    else:
+        given = {**dict(zip(names, rows, strict=False)), **dict(zip(_KEYS, keys, strict=True))}
+        layouts = merged_query(lay), *[held_sums(lay)] * 2
+        wholes = _on_whole(call, given, kernel, mask)
+        made = [from_plain(x, layout) for x, layout in zip(wholes, layouts, strict=False)]
+    return *made, *[None] * (len(call.func._schema.returns) - 3)
+
+
+def _rows_named(call: BoundCall) -> tuple[str, str, str]:
+    """The arguments of a gradient that have queries and features."""
+    return "grad_out_" if call.has("grad_out_") else "grad_out", "query", "out"
+
+
 def _on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> object:
     """Every device computes its own queries."""
     op = str(call)
@@ -141,7 +194,7 @@ def _on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> obje
 
 
 def _gradients_on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> object:
-    op, names = str(call), ("grad_out_" if call.has("grad_out_") else "grad_out", "query", "out")
+    op, names = str(call), _rows_named(call)
     rows = [come_to(call.tensor(name), lay.query, op) for name in names]
     rows.append(come_to(exact_rows(call, lay), lay.rows, op))
     rows = [halves_swapped(x, lay, op) for x in rows]

@@ -17,7 +17,7 @@ from ...sharding.layout import Layout
 from .blocks import Stretches, cuts, swapped
 from .kernels import Kernel
 
-__all__ = ["Lay", "heads_of", "lay_of"]
+__all__ = ["Lay", "heads_of", "lay_between", "lay_of"]
 
 Shape = tuple[int, ...]
 
@@ -151,12 +151,16 @@ def lay_of(call: BoundCall, kernel: Kernel) -> Lay | None:
         return None
     if query.shape[1] % key.shape[1] or key.shape != value.shape or any(_is_elsewhere(x, query) for x in call.tensors):
         return None
+    lay = lay_between(query, key)
+    held = () if lay.axes else _held(lay.query, key, value)
+    return None if lay.by_rule and not held else replace(lay, is_causal=is_causal, held=held)
+
+
+def lay_between(query: ShardedTensor, key: torch.Tensor) -> Lay:
+    """How queries and keys are cut, whatever is done with them."""
     layout = query._layout.resolved.with_split(3, ())
     there = layout.with_split(1, _heads_of_keys(layout, query.shape[1], key.shape[1])).with_split(2, ())
-    held = () if layout.splits[2] else _held(layout, key, value)
-    if not layout.splits[2] and not held and there.splits[1] == layout.splits[1]:
-        return None
-    return Lay(layout, there, tuple(query.shape), tuple(key.shape), is_causal, held)
+    return Lay(layout, there, tuple(query.shape), tuple(key.shape), is_causal=False)
 
 
 def _is_elsewhere(x: torch.Tensor, query: ShardedTensor) -> bool:

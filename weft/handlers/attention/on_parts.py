@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -12,43 +11,21 @@ from ...engine.moves.asynchrony import issuing
 from ...engine.sharded import ShardedTensor, wrap
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
-from ...sharding.geometry import Interval, box_at
+from ...sharding.geometry import Interval
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from .blocks import Block, Stretches, blocks
 from .kernels import Kernel, Rows
-from .lay import Lay, heads_of
+from .lay import Lay
 from .merging import Gradients, Merged, sum_dtype
 from .moving import made_even, next_part
+from .places import Place, places
 from .proposing import key_sums
 
 __all__ = ["Parts"]
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Three = tuple[ShardedTensor, ShardedTensor, ShardedTensor]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A device at work: which part of the sequence it has, and which heads of keys its heads of queries use."""
-
-    slot: Slot
-    part: int
-    heads: slice | list[int]
-
-    def taken(self, x: torch.Tensor) -> torch.Tensor:
-        """The heads of keys that are used."""
-        return x[:, self.heads]
-
-    def put_back(self, x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        """Gradients of the heads that are used, among zeros for the others."""
-        if isinstance(self.heads, slice) and x.shape[1] == shape[1]:
-            return x
-        whole = x.new_zeros((shape[0], shape[1], *x.shape[2:]))
-        if isinstance(self.heads, slice):
-            whole[:, self.heads] = x
-            return whole
-        return whole.index_add_(1, torch.tensor(self.heads, device=x.device), x)
 
 
 @final
@@ -58,19 +35,12 @@ class Parts:
     def __init__(self, call: BoundCall, kernel: Kernel, lay: Lay, made: Layout | None = None) -> None:
         """`made`: how what devices make lies, where it does not lie like the queries."""
         self._call, self._kernel, self._lay = call, kernel, lay
-        here = holding(made or lay.query)
-        self._places = [self._place(slot, at) for slot, at in zip(here.slots, here.coords, strict=True)]
+        self._places = places(lay, made)
 
     @property
     def slots(self) -> list[Slot]:
         """The devices at work."""
         return [place.slot for place in self._places]
-
-    def _place(self, slot: Slot, coords: tuple[int, ...]) -> _Place:
-        lay = self._lay
-        query = box_at(lay.query, lay.query_shape, coords)[1]
-        key = box_at(lay.key, lay.key_shape, coords)[1]
-        return _Place(slot, lay.part_at(coords), heads_of(query, key, lay.groups))
 
     def _pieces(self, x: ShardedTensor) -> list[torch.Tensor]:
         """What each device at work has of a tensor."""
@@ -84,7 +54,7 @@ class Parts:
         """The positions of a part of the keys, and where it begins."""
         return self._lay.key_stretches[of], self._lay.key_cuts[of][0]
 
-    def _seen(self, place: _Place, columns: Stretches) -> tuple[Block, ...]:
+    def _seen(self, place: Place, columns: Stretches) -> tuple[Block, ...]:
         return blocks(self._lay.query_stretches[place.part], columns, self._lay.is_causal)
 
     def gathered(
@@ -147,7 +117,7 @@ class Parts:
         out = wrap(tuple(out for out, _ in made), lay.query, lay.query_shape, dtype=value.dtype)
         return out, wrap(tuple(each for _, each in made), lay.rows, lay.query_shape[:3], dtype=rows)
 
-    def _own(self, place: _Place, key: ShardedTensor, value: ShardedTensor) -> Pair:
+    def _own(self, place: Place, key: ShardedTensor, value: ShardedTensor) -> Pair:
         """What a device has of the keys and values that its queries use."""
         at = holding(key._layout).piece_of[place.slot]
         return place.taken(key._value.pieces[at]), place.taken(value._value.pieces[at])
@@ -205,7 +175,7 @@ class Parts:
 
     def _pair(
         self,
-        place: _Place,
+        place: Place,
         state: Gradients,
         key: ShardedTensor,
         value: ShardedTensor,

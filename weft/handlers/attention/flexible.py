@@ -25,8 +25,8 @@ from ...watch.comm_log import paused
 from ...watch.policy import reshard_policy
 from .lay import Lay, lay_between
 from .moving import come_to
-from .places import Place, places
 from .proposing import key_sums, summed_key
+from .query_holders import QueryHolder, query_holders
 
 __all__ = ["flexible_attention", "flexible_attention_backward"]
 
@@ -67,14 +67,14 @@ def flexible_attention(
         return tuple(wrap_whole(x, layout) for x, layout in zip(wholes, layouts, strict=True))
     wide = torch.float64 if query.dtype is torch.float64 else torch.float32
     made: list[tuple[torch.Tensor, ...]] = []
-    for place in places(lay):
-        first, *keys = (_piece(x, place.slot) for x in given)
-        if not place.has_queries:
+    for holder in query_holders(lay):
+        first, *keys = (_piece(x, holder.slot) for x in given)
+        if not holder.has_queries:
             made.append((first, *[first.new_empty(first.shape[:3], dtype=wide)] * 2))
             continue
-        mods = _placed(score_mod, place, 1), _blocks(block_mask, place)
-        own = map(place.taken, keys)
-        made.append(_forward(first, *own, *mods, scale, options, *captured.at(place.slot)))
+        mods = _placed(score_mod, holder, 1), _blocks(block_mask, holder)
+        own = map(holder.taken, keys)
+        made.append(_forward(first, *own, *mods, scale, options, *captured.at(holder.slot)))
     dtypes, dims = (query.dtype, wide, wide), (4, 3, 3)
     return tuple(
         wrap(tuple(each[k] for each in made), layout, lay.query_shape[:dim], dtype=dtype)
@@ -119,17 +119,17 @@ def flexible_attention_backward(
         made = [from_plain(x, there) for x, there in zip(wholes[:3], layouts, strict=True)]
     else:
         pieces: list[tuple[Any, ...]] = []
-        for place in places(lay):
-            first, *others = (None if x is None else _piece(x, place.slot) for x in given)
-            held = [_piece(x, place.slot) for x in keys]
-            own = [place.taken(x) for x in held]
-            if not place.has_queries:
+        for holder in query_holders(lay):
+            first, *others = (None if x is None else _piece(x, holder.slot) for x in given)
+            held = [_piece(x, holder.slot) for x in keys]
+            own = [holder.taken(x) for x in held]
+            if not holder.has_queries:
                 pieces.append((first, *map(torch.zeros_like, held)))
                 continue
-            mods = _placed(score_mod, place, 1), None if joint is None else _placed(joint, place, 1)
-            blocks = _blocks(block_mask, place)
-            got = _backward(first, *own, *others, *mods, blocks, scale, options, *captured.at(place.slot))
-            pieces.append((got[0], *(place.put_back(x, held[0].shape) for x in got[1:3])))
+            mods = _placed(score_mod, holder, 1), None if joint is None else _placed(joint, holder, 1)
+            blocks = _blocks(block_mask, holder)
+            got = _backward(first, *own, *others, *mods, blocks, scale, options, *captured.at(holder.slot))
+            pieces.append((got[0], *(holder.put_back(x, held[0].shape) for x in got[1:3])))
         shapes = lay.query_shape, lay.key_shape, lay.key_shape
         made = [
             wrap(tuple(each[k] for each in pieces), there, shape, dtype=query.dtype)
@@ -191,9 +191,9 @@ def _piece(x: ShardedTensor, slot: Slot | None) -> torch.Tensor:
     return whole
 
 
-def _placed(mod: Mod, place: Place, skipped: int) -> Mod:
+def _placed(mod: Mod, holder: QueryHolder, skipped: int) -> Mod:
     """A function of places in the whole, for places in what a device has; they come after some other arguments."""
-    starts = [start for start, _ in place.query[:3]]
+    starts = [start for start, _ in holder.query[:3]]
 
     def moved_by(*args: torch.Tensor) -> torch.Tensor:
         ahead, (batch, head, row, *rest) = args[:skipped], args[skipped:]
@@ -202,23 +202,23 @@ def _placed(mod: Mod, place: Place, skipped: int) -> Mod:
     return moved_by
 
 
-def _blocks(given: Blocks, place: Place) -> Blocks:
+def _blocks(given: Blocks, holder: QueryHolder) -> Blocks:
     """A block mask for what a device has: its rows of blocks, or one block where it begins inside of one."""
     _, keys, some, where, full, full_where, *_, rows, columns, mask = given
     assert isinstance(some, torch.Tensor)
-    first, last = place.query[2]
-    sized = _placed(mask, place, 0), (last - first, keys)
+    first, last = holder.query[2]
+    sized = _placed(mask, holder, 0), (last - first, keys)
     if first % rows:
         one = torch.ones((1, 1, 1), dtype=torch.int32, device=some.device)
         return _made(one, torch.zeros_like(one).unsqueeze(-1), None, None, (_ONE_BLOCK, _ONE_BLOCK), *sized).as_tuple()
-    own = [_of_place(x, place, first // rows, -(-last // rows)) for x in (some, where, full, full_where)]
+    own = [_of_holder(x, holder, first // rows, -(-last // rows)) for x in (some, where, full, full_where)]
     return _made(*own, (rows, columns), *sized).as_tuple()
 
 
-def _of_place(x: torch.Tensor | None, place: Place, start: int, stop: int) -> torch.Tensor | None:
+def _of_holder(x: torch.Tensor | None, holder: QueryHolder, start: int, stop: int) -> torch.Tensor | None:
     """What is said of the batches, heads and rows of blocks of a device; batches and heads may all be alike."""
     if x is None:
         return None
-    for dim, (low, high) in enumerate(place.query[:2]):
+    for dim, (low, high) in enumerate(holder.query[:2]):
         x = x if x.shape[dim] == 1 else x.narrow(dim, low, high - low)
     return x[:, :, start:stop]

@@ -53,7 +53,9 @@ def _attention(call: BoundCall) -> object:
         return _merging(call, kernel, lay)
     if way == SPLIT_HEADS:
         return _by_heads(call, kernel, lay)
-    return run_by_rule(call) if lay.by_rule else _on_parts(call, kernel, lay.gathered, rings=way == RING)
+    if lay.by_rule:
+        return run_by_rule(_with_aligned_mask(call))
+    return _on_parts(call, kernel, lay.gathered, rings=way == RING)
 
 
 @handler(*BACKWARD, may_be_direct=True)
@@ -67,16 +69,21 @@ def _gradient(call: BoundCall) -> object:
         return _gradients_merging(call, kernel, lay)
     if way == SPLIT_HEADS:
         return _gradients_by_heads(call, kernel, lay)
-    return run_by_rule(call) if lay.by_rule else _gradients_on_parts(call, kernel, lay.gathered, rings=way == RING)
+    if lay.by_rule:
+        return run_by_rule(_with_aligned_mask(call))
+    return _gradients_on_parts(call, kernel, lay.gathered, rings=way == RING)
 
 
-def _with_aligned_mask(call: BoundCall) -> BoundCall:
-    """A call whose mask lies as its kernel reads it; torch sees to that, but what is brought to devices has no gaps."""
+def _with_aligned_mask(call: BoundCall, heads: Layout | None = None) -> BoundCall:
+    """A call whose mask lies as its kernel reads it; torch sees to that, but what is brought to devices has no gaps.
+
+    `heads`: the layout of a mask whose heads are split.
+    """
     mask = call.optional("attn_bias") if call.func in NEEDS_ALIGNED else None
     if mask is None or mask.shape[-1] % ALIGNED == 0:
         return call
     at = next(i for i, x in enumerate(call.tensors) if x is mask)
-    there = come_to(mask, layouts_for(call)[at], str(call))
+    there = come_to(mask, heads or layouts_for(call)[at], str(call))
     pieces = tuple(map(row_aligned, there._value.pieces))
     return call.replaced(attn_bias=wrap(pieces, there._layout, there.shape, dtype=mask.dtype))
 
@@ -98,40 +105,33 @@ def _mask(call: BoundCall, kernel: Kernel, lay: Lay) -> ShardedTensor | None:
 
 def _by_heads(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
     """Heads are split instead of the sequence; the result comes back."""
-    assert lay.heads is not None
-    made = _in_heads(call, kernel, lay, (lay.heads, lay.heads.without_dim(3)))
+    made = _in_heads(call, kernel, lay, 2)
     return moved(as_sharded(made[0]), lay.query, str(call), implicit=True), *made[1:]
 
 
 def _gradients_by_heads(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
-    assert lay.heads is not None
-    made = _in_heads(call, kernel, lay, (lay.heads,) * 3)
+    made = _in_heads(call, kernel, lay, 3)
     there = (lay.query, lay.split_key, lay.split_key)
     back = [moved(as_sharded(x), to, str(call), implicit=True) for x, to in zip(made[:3], there, strict=True)]
     return *back, *made[3:]
 
 
-def _in_heads(call: BoundCall, kernel: Kernel, lay: Lay, outputs: Sequence[Layout]) -> tuple[object, ...]:
-    """What an op gives where heads are split."""
-    assert lay.heads is not None
-    mesh, heads = lay.query.mesh, lay.heads
+def _in_heads(call: BoundCall, kernel: Kernel, lay: Lay, count: int) -> tuple[object, ...]:
+    """What an op gives where heads are split: so many results with heads, and others that are the same everywhere."""
+    heads = lay.heads
+    assert heads is not None
     mask = None if kernel.mask is None else call.optional(kernel.mask)
-    inputs = []
-    for x in call.tensors:
-        if x is mask:
-            inputs.append(lay.mask(heads, tuple(x.shape)))
-        elif x.dim() >= 3:
-            inputs.append(Layout(mesh, [*heads.splits[:2], *[()] * (x.dim() - 2)]))
-        else:
-            inputs.append(Layout.replicated(mesh, x.dim()))
-    specs = whole_results(call)
-    layouts = [
-        Layout(mesh, [*heads.splits[:2], *[()] * (spec.ndim - 2)])
-        if spec is not None and k < len(outputs)
-        else Layout.replicated(mesh, 0 if spec is None else spec.ndim)
-        for k, spec in enumerate(specs)
-    ]
-    made = run_in(call, tuple(inputs), tuple(layouts), rules[call.func])
+    if mask is not None:
+        call = _with_aligned_mask(call, lay.mask(heads, tuple(mask.shape)))
+        mask = call.optional(str(kernel.mask))
+
+    def headed(rank: int) -> Layout:
+        return Layout(lay.query.mesh, [*heads.splits[:2], *[()] * (rank - 2)] if rank > 2 else [()] * rank)
+
+    inputs = [lay.mask(heads, tuple(x.shape)) if x is mask else headed(x.dim()) for x in call.tensors]
+    ranks = [0 if spec is None else spec.ndim for spec in whole_results(call)]
+    outputs = [headed(rank) if k < count else Layout.replicated(lay.query.mesh, rank) for k, rank in enumerate(ranks)]
+    made = run_in(call, tuple(inputs), tuple(outputs), rules[call.func])
     assert isinstance(made, tuple)
     return made
 

@@ -1,4 +1,4 @@
-"""`Place`: a device at work on attention: what it has of the queries, and which heads of keys these use."""
+"""`QueryHolder`: a device at work on attention: what it has of the queries, and which heads of keys these use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from .lay import Lay, heads_of
 
-__all__ = ["Place", "places"]
+__all__ = ["QueryHolder", "query_holders"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueryHolder:
     """A device at work."""
 
     slot: Slot
@@ -47,13 +47,13 @@ class Place:
         return whole.index_add_(1, torch.tensor(self.heads, device=x.device), x)
 
 
-def places(lay: Lay, made: Layout | None = None) -> list[Place]:
+def query_holders(lay: Lay, made: Layout | None = None) -> list[QueryHolder]:
     """The devices of this process at work, one for each piece of what they make: it lies like the queries, or as `made`."""
     here = holding(made or lay.query)
-    return [_place(lay, slot, at) for slot, at in zip(here.slots, here.coords, strict=True)]
+    return [_holder(lay, slot, at) for slot, at in zip(here.slots, here.coords, strict=True)]
 
 
-def _place(lay: Lay, slot: Slot, coords: tuple[int, ...]) -> Place:
+def _holder(lay: Lay, slot: Slot, coords: tuple[int, ...]) -> QueryHolder:
     query = box_at(lay.query, lay.query_shape, coords)
     key = box_at(lay.key, lay.key_shape, coords)
-    return Place(slot, lay.part_at(coords), query, heads_of(query[1], key[1], lay.groups))
+    return QueryHolder(slot, lay.part_at(coords), query, heads_of(query[1], key[1], lay.groups))

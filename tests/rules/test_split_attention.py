@@ -246,6 +246,42 @@ def test_fewer_heads_of_keys_than_devices_move_nothing(name: str, separate: bool
             assert log.counts() == {"all_reduce": 2}, "the gradients of keys and of values, within each group"
 
 
+STAY = {
+    "queries on every device": ({"s": 4}, [(), (), (), ()], [(), (), ("s",), ()]),
+    "pieces that differ": ({"s": 3}, [(), (), (), ()], [(), (), ("s",), ()]),
+    "heads that are split too": ({"tp": 2, "s": 2}, [(), ("tp",), (), ()], [(), ("tp",), ("s",), ()]),
+    "heads that are shared too": ({"tp": 4, "s": 2}, [(), ("tp",), (), ()], [(), (), ("s",), ()]),
+}
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_keys_may_stay_where_they_are(name: str) -> None:
+    axes, query, key = STAY[name]
+    mesh = make_mesh(axes)
+    splits = Layout(mesh, query), Layout(mesh, key)
+    logs = []
+    for separate in (True, False):
+        for (length, mask), way in product(
+            [(1, "none"), (5, "causal"), (1, "padding"), (5, "boolean")], ["merge", "gather keys"]
+        ):
+            given = inputs(8, 2, length, 5)
+            with weft.prefer(way), memory(separate):
+                log = check(mesh, splits, given, masks(5)[mask])
+            logs.append([_seen(each) for each in log])
+    assert logs[: len(logs) // 2] == logs[len(logs) // 2 :]
+
+
+def test_one_token_moves_no_cache() -> None:
+    mesh = make_mesh({"s": 8})
+    with memory(separate=True):
+        query = weft.shard(torch.randn(1, 8, 1, 16), mesh, weft.P())
+        key, value = (weft.shard(torch.randn(1, 2, 4096, 16), mesh, weft.P(None, None, "s")) for _ in range(2))
+        with weft.comm_log() as log:
+            nn.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    assert log.counts() == {"all_gather": 1, "all_reduce": 1}
+    assert log.bytes_received < 4096
+
+
 def test_dropout_drops_what_one_device_drops() -> None:
     mesh = make_mesh({"s": 4})
     given = inputs(4, 4, 8)

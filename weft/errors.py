@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ConversionError", "MismatchError", "PlanError", "ReshardError", "TimeoutError", "WeftError"]
+__all__ = ["ConversionError", "MismatchError", "PaperError", "PlanError", "ReshardError", "TimeoutError", "WeftError"]
 
 
 class WeftError(Exception):
@@ -26,6 +26,14 @@ class PlanError(WeftError, ValueError):
     """Raised when no plan leads from one layout to another, or none fits the memory limit.
 
     >>> issubclass(PlanError, ValueError)
+    True
+    """
+
+
+class PaperError(WeftError, RuntimeError):
+    """Raised when a program that runs on paper asks for what paper does not have.
+
+    >>> issubclass(PaperError, RuntimeError)
     True
     """
 

@@ -54,7 +54,7 @@ def dryrun(
     ...     optimizer.step()
     >>> report = weft.dryrun(step, model, optimizer, batch, topology="h100")
     >>> report.memory.at_peak["parameters"], report.memory.most["gradients"], sorted(report.bytes_by("axis"))
-    (1051648, 1051648, ['dp', 'dp·tp', 'tp'])
+    (1051648, 1051648, ['dp', 'tp', 'tp·dp'])
     """
     if not callable(fn):
         raise TypeError(f"dryrun takes a function and what to call it with, but got {fn!r} to call")

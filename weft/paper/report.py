@@ -33,7 +33,7 @@ class StepReport:
     ...     w = weft.shard(torch.empty(1024, 8192), mesh, P(None, "tp"))
     >>> report = weft.dryrun(lambda x, w: weft.all_gather(x @ w, 1), x, w, topology="h100")
     >>> report.flops, report.bytes_by("axis"), report.memory.peak
-    (134217728, {'tp': 1835008}, 4718592)
+    (134217728, {'tp': 1835008}, 6815744)
     """
 
     machine: Machine

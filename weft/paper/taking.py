@@ -39,6 +39,9 @@ class Taken:
         known = self.memo.get(id(x))
         if isinstance(known, torch.Tensor):
             return known
+        if not isinstance(x, ShardedTensor) and not (x.is_meta or x.is_cuda or x.dim() or x.requires_grad):
+            self.memo[id(x)] = x.clone()  # a number of the host, such as the count of an optimizer's steps
+            return x
         new = self._laid(x) if isinstance(x, ShardedTensor) else _plain(x)
         if isinstance(x, torch.nn.Parameter):
             asked = new._asked if isinstance(new, ShardedTensor) else None

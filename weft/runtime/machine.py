@@ -189,8 +189,9 @@ def check_there(mesh: DeviceMesh) -> None:
     >>> check_there(make_mesh({"dp": 2}, devices=[CPU(0), CPU(1)]))
     """
     if residence(mesh).on_paper and not ownership.on_paper:
-        missing = max((device for device in mesh.devices if not device.is_host), key=lambda device: device.id)
-        raise ValueError(f"{missing!r} does not exist: this machine has {_offered(accelerator_count())}")
+        count = accelerator_count()
+        missing = next(device for device in mesh.devices if not device.is_host and device.id >= count)
+        raise ValueError(f"{missing!r} does not exist: this machine has {_offered(count)}")
 
 
 def use_paper(on_paper: bool, devices: tuple[Device, ...] = ()) -> None:

@@ -28,9 +28,9 @@ class Counted(NamedTuple):
     moved: list[list[object]]
 
 
-def counted(layout: str) -> Counted:
+def counted(layout: str, blocks: int = 1) -> Counted:
     """What one step really holds and moves."""
-    model, optimizer, ids = made(layout)
+    model, optimizer, ids = made(layout, blocks)
     counting = Counting(pieces_of([*model.parameters(), ids]))
     with weft.comm_log() as log, counting:
         step(model, optimizer, ids)

@@ -82,6 +82,7 @@ LAYOUTS: dict[str, tuple[dict[str, int], dict[str, P], P]] = {
     "split weights": ({"dp": 4}, patterns(None, "dp"), P("dp")),
     "split rows": ({"dp": 4}, patterns("dp", None), P("dp")),
     "heads and split weights": ({"dp": 2, "tp": 2}, patterns("tp", "dp"), P("dp")),
+    "batch over all": ({"dp": 2, "tp": 2}, patterns("tp", None), P(("dp", "tp"))),
     "sequences": ({"cp": 4}, {}, P(None, "cp")),
     "heads and whole batch": ({"dp": 2, "tp": 2}, patterns("tp", "dp"), P()),
 }
@@ -96,13 +97,13 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) 
     optimizer.step()
 
 
-def made(layout: str, batch: int = 8, length: int = 32) -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]:
+def made(layout: str, blocks: int = 1) -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]:
     """The model, its optimizer and a batch, laid out."""
     sizes, names, spec = LAYOUTS[layout]
     mesh = weft.make_mesh(sizes)
     torch.manual_seed(0)
-    model = weft.nn.shard_module(Llama(), mesh, names)
+    model = weft.nn.shard_module(Llama(blocks), mesh, names)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    ids = weft.shard(torch.randint(0, VOCABULARY, (batch, length)), mesh, spec)
+    ids = weft.shard(torch.randint(0, VOCABULARY, (8, 32)), mesh, spec)
     assert isinstance(ids, torch.Tensor)
     return model, optimizer, ids

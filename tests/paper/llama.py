@@ -82,7 +82,7 @@ LAYOUTS: dict[str, tuple[dict[str, int], dict[str, P], P]] = {
     "split weights": ({"dp": 4}, patterns(None, "dp"), P("dp")),
     "split rows": ({"dp": 4}, patterns("dp", None), P("dp")),
     "heads and split weights": ({"dp": 2, "tp": 2}, patterns("tp", "dp"), P("dp")),
-    "batch over all": ({"dp": 2, "tp": 2}, patterns("tp", None), P(("dp", "tp"))),
+    "heads on two": ({"tp": 2}, patterns("tp", None), P()),
     "sequences": ({"cp": 4}, {}, P(None, "cp")),
     "heads and whole batch": ({"dp": 2, "tp": 2}, patterns("tp", "dp"), P()),
 }

@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 
 _WORDS = {
     "devices": "Accelerator CPU Device local_devices",
-    "errors": "ConversionError MismatchError PlanError ReshardError ScheduleError WeftError",
+    "errors": "ConversionError MismatchError PaperError PlanError ReshardError ScheduleError WeftError",
     "sharding": (
         "DeviceMapping DeviceMesh DimSpec DistributedBufferType DistributedTensorType DistributedType NamedMapping P Partial Placement "
         "PlacementMapping ReduceOp Replicated Sharded SpecEntry TensorLayout make_mesh mesh_context"
@@ -49,6 +49,9 @@ _TORCH = {
     "inspect.trace": "trace",
     "graph.recording.capture": "capture",
     "state": "Fused StatePlan plan_state transfer_state",
+    "paper.dryrun": "dryrun",
+    "paper.machine": "Machine",
+    "paper.values": "assume",
 }
 # What a notebook shows of plans comes from a layer below theirs, so it is attached from here.
 _PICTURES = {"planning": "drawing.html", "schedules": "drawing.schedules"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "ConversionError",
     "MismatchError",
+    "PaperError",
     "PlanError",
     "ReshardError",
     "ScheduleError",
@@ -34,6 +35,14 @@ class PlanError(WeftError, ValueError):
     """Raised when no plan leads from one layout to another, or none fits the memory limit.
 
     >>> issubclass(PlanError, ValueError)
+    True
+    """
+
+
+class PaperError(WeftError, RuntimeError):
+    """Raised when a program that runs on paper asks for what paper does not have.
+
+    >>> issubclass(PaperError, RuntimeError)
     True
     """
 

@@ -35,7 +35,7 @@ def together(shards: Sequence[torch.Tensor], mapping: DeviceMapping) -> Tensor:
     [0.0, 0.0, 1.0]
     """
     layout = mapping.layout(shards[0].dim())
-    if len(shards) == layout.mesh.num_devices:
+    if len(shards) == layout.mesh.num_devices or shards[0].is_meta:
         return from_local(shards, mapping)
     return from_local(shards, mapping, shape=_agreed_shape(shards, layout))
 

@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 
 import torch
 
+from ..runtime.machine import residence
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
 from ..tensor.communication import redistribute
@@ -44,8 +45,9 @@ def shard_module(
 
     `patterns` maps name patterns to specs, the first match decides; names without a match are replicated and listed by
     `sharding_report`; scalars are always replicated. Parameters on the `meta` device are made on the mesh and filled by
-    `init`, called with each module that holds some (default: its `reset_parameters`). The parameters stay the objects that
-    they were, so an optimizer that holds them goes on with them.
+    `init`, called with each module that holds some (default: its `reset_parameters`); on devices that this program does not
+    have, as for `weft.dryrun`, they stay without values. The parameters stay the objects that they were, so an optimizer
+    that holds them goes on with them.
 
     >>> import torch, weft
     >>> from weft import P
@@ -62,7 +64,8 @@ def shard_module(
     names = [name for entry in entries for name in entry.places]
     rules.check_used(names, "parameter or buffer of this module")
     decided = [_decided(entry, rules) for entry in entries]
-    owners = {name: owner for entry in entries if entry.value.is_meta for name, (owner, _) in entry.places.items()}
+    fresh = [entry for entry in entries if entry.value.is_meta and not residence(mesh).on_paper]
+    owners = {name: owner for entry in fresh for name, (owner, _) in entry.places.items()}
     if init is None:
         check_fillable(owners)
     with torch.no_grad():

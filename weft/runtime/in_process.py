@@ -15,7 +15,8 @@ from .holding import Pieces, holding, nbytes, slices
 from .host_memory import relieve_pressure
 from .host_pool import pooled_empty
 from .lazy_copy import lazy_clone
-from .machine import forget_with_residences
+from .machine import check_there, forget_with_residences
+from .on_paper import moving
 from .reduction import combination, neutral, reduce_into
 from .steps_in_process import run_step
 
@@ -42,24 +43,29 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
         # A tensor in one memory is stored whole there, whatever its layout.
         replicated = Layout.replicated(target.mesh, target.rank)
         return _move_whole(move(pieces, source, replicated, shape), replicated, target, shape)
-    if pieces[0].is_meta:
-        return without_memory(target, shape, pieces[0].dtype)
-    for step in plan_layouts(source, target, tuple(shape), pieces[0].dtype.itemsize).steps:
-        pieces = run_step(step, pieces)
+    dtype = pieces[0].dtype
+    for step in plan_layouts(source, target, tuple(shape), dtype.itemsize).steps:
+        pieces = without_memory(step.target, shape, dtype) if pieces[0].is_meta else run_step(step, pieces)
     return pieces
 
 
 def without_memory(layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> Pieces:
     """The pieces of a tensor on the meta device, which move nowhere."""
     there = holding(layout)
-    shapes = [there.piece_shape(piece, shape) for piece in range(there.count)]
-    return tuple(torch.empty(size, dtype=dtype, device="meta") for size in shapes)
+    with moving(layout.mesh):
+        return tuple(
+            torch.empty(there.piece_shape(piece, shape), dtype=dtype, device="meta") for piece in range(there.count)
+        )
 
 
 def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     """The pieces of a value that this process has whole."""
     there = holding(layout.resolved)
     shape = tuple(whole.shape)
+    if not whole.is_meta:
+        check_there(layout.mesh)
+    if whole.is_meta or there.residence.on_paper:
+        return without_memory(layout, shape, whole.dtype)
     boxes = [whole[slices(there.box(i, shape))] for i in range(there.count)]
     there_now = [brought(box, device, settled=False) for box, device in zip(boxes, there.devices, strict=True)]
     settle(whole, there.devices)

@@ -15,7 +15,7 @@ from ..sharding.mesh import DeviceMesh, Slot
 from .processes import world
 from .processes.launch_environment import is_launched
 
-__all__ = ["Residence", "accelerator_count", "residence", "torch_device"]
+__all__ = ["Residence", "accelerator_count", "check_there", "residence", "torch_device", "use_paper"]
 
 Memory = tuple[str, int]
 """What tells memories apart: a kind and a number. Slots with equal memories share storage."""
@@ -49,6 +49,8 @@ def torch_device(device: Device) -> torch.device:
     >>> torch_device(CPU(3))
     device(type='cpu')
     """
+    if ownership.on_paper:
+        return torch.device("meta")
     if not isinstance(device, Accelerator):
         return torch.device("cpu")
     here = world.current()
@@ -92,6 +94,8 @@ class Residence:
     unified: bool
     owners: tuple[int, ...]
     """The process that owns each slot."""
+    on_paper: bool = False
+    """Whether the devices are only thought of: tensors have no values, and one device stands for all."""
 
     @property
     def device(self) -> torch.device:
@@ -105,6 +109,10 @@ class _Ownership:
     """Which process owns a device. One process owns all, until a launcher's environment says otherwise."""
 
     separate_memory: bool = os.environ.get("WEFT_SEPARATE_MEMORY", "0") not in ("", "0")
+    on_paper: bool = False
+    """Whether all devices are only thought of."""
+    thought_of: tuple[Device, ...] = ()
+    """The devices that the program is to believe it has, on paper; none: those that there are."""
 
     def process_of(self, device: Device, here: world.World | None = None) -> int:
         here = here or world.current()
@@ -139,6 +147,8 @@ def residence(mesh: DeviceMesh) -> Residence:
     True
     """
     here = world.current()
+    if ownership.on_paper or _is_missing(mesh):
+        return _on_paper(mesh)
     owners = tuple(ownership.process_of(device) for device in mesh.devices)
     owned = tuple(slot for slot, owner in enumerate(owners) if owner == here.process)
     memories: list[Memory] = []
@@ -155,6 +165,39 @@ def residence(mesh: DeviceMesh) -> Residence:
             memories.append((f"{where.type} of {owner}", 0 if device.is_host else device.id))
     unified = len(owned) == mesh.num_devices and len(set(memories)) == 1
     return Residence(mesh, owned, tuple(memories), tuple(torch_devices), unified, owners)
+
+
+def _is_missing(mesh: DeviceMesh) -> bool:
+    """Whether a mesh has accelerators that this program does not have; in several processes, who owns them says so."""
+    if world.current().count > 1:
+        return False
+    ids = [device.id for device in mesh.devices if not device.is_host]
+    return bool(ids) and max(ids) >= accelerator_count()
+
+
+def _on_paper(mesh: DeviceMesh) -> Residence:
+    """Where a mesh lies that is only thought of: the first device, which holds most of every tensor, stands for all."""
+    count, here = mesh.num_devices, world.current().process
+    memories = tuple(("paper", slot) for slot in range(count))
+    return Residence(mesh, (0,), memories, (torch.device("meta"),) * count, count == 1, (here,) * count, on_paper=True)
+
+
+def check_there(mesh: DeviceMesh) -> None:
+    """Refuses values on devices that this program does not have.
+
+    >>> from weft.sharding import make_mesh
+    >>> check_there(make_mesh({"dp": 2}, devices=[CPU(0), CPU(1)]))
+    """
+    if residence(mesh).on_paper and not ownership.on_paper:
+        count = accelerator_count()
+        missing = next(device for device in mesh.devices if not device.is_host and device.id >= count)
+        raise ValueError(f"{missing!r} does not exist: this machine has {_offered(count)}")
+
+
+def use_paper(on_paper: bool, devices: tuple[Device, ...] = ()) -> None:
+    """Makes all devices ones that are only thought of (or stops that): those that there are, or others."""
+    ownership.on_paper, ownership.thought_of = on_paper, devices
+    reset()
 
 
 def use_separate_memory(separate: bool) -> None:
@@ -175,6 +218,8 @@ def known_world() -> world.World:
 
 
 def _inventory(joining: bool) -> Inventory:
+    if ownership.thought_of:
+        return Inventory(ownership.thought_of, ownership.thought_of, can_grow=False)
     here = world.current() if joining else known_world()
     if here.count > 1:
         kind = Accelerator if here.accelerators else CPU

@@ -12,6 +12,7 @@ from ..planning.rearrangement import Rearrangement
 from ..sharding.geometry import box_shape
 from .holding import Pieces, holding
 from .host_pool import pooled_empty
+from .on_paper import moving
 from .processes.mesh_processes import is_elsewhere, spans
 from .processes.steps import rearrange as among_processes
 from .spans import COMMUNICATION, spanned
@@ -52,7 +53,8 @@ def rearrange(
 
 def _without_memory(plan: Rearrangement, dtype: torch.dtype) -> Pieces:
     """The pieces of a result on the meta device, where nothing moves."""
-    return tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, _ in _shapes(plan))
+    with moving(plan.target.layout.mesh):
+        return tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, _ in _shapes(plan))
 
 
 @final

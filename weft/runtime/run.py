@@ -165,6 +165,8 @@ def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
 @spanned(COMMUNICATION, "permutation")
 def permute(pieces: Pieces, layout: Layout, shape: Sequence[int], route: Route, dtype: torch.dtype) -> Pieces:
     """The pieces after shards have changed places."""
+    if pieces and pieces[0].is_meta:
+        return in_process.without_memory(layout, shape, dtype)
     if spans(layout.mesh):
         if is_traced() and not is_elsewhere(layout.mesh):
             return communicated(Permuting(layout, route, dtype), pieces, shape)

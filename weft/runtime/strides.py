@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from ..caches import cached
+from .on_paper import aside
 
 __all__ = ["dense_strides", "elementwise_strides", "in_order", "is_dense", "is_in_order", "order_of", "row_major"]
 
@@ -37,7 +38,8 @@ def dense_strides(shape: tuple[int, ...], strides: Strides) -> Strides:
     >>> dense_strides((2, 3), (12, 2)), dense_strides((2, 3), (1, 8)), dense_strides((2, 3), (0, 1))
     ((3, 1), (1, 2), (3, 1))
     """
-    return torch.empty_strided(shape, strides, device="meta").clone().stride()
+    with aside():
+        return torch.empty_strided(shape, strides, device="meta").clone().stride()
 
 
 def elementwise_strides(tensors: Sequence[torch.Tensor]) -> Strides:

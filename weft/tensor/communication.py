@@ -24,7 +24,7 @@ from ..engine.moves.movement import is_recorded, layout_of, move, note_steps
 from ..engine.moves.permutation import permute
 from ..engine.sharded import wrap_whole
 from ..runtime.lazy_copy import lazy_clone
-from ..runtime.machine import residence, torch_device
+from ..runtime.machine import check_there, torch_device
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, ShardingSpec
 from ..sharding.mesh import DeviceMesh, current_mesh, make_mesh
@@ -167,7 +167,8 @@ def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistri
             f"{op} needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...)) or PlacementMapping(mesh, placements)"
         )
     target = mapping.layout(x.dim())
-    residence(target.mesh)  # raises for devices that do not exist
+    if not x.is_meta:
+        check_there(target.mesh)
     return move(entering(x), target, asked=mapping, op=op)
 
 

@@ -43,8 +43,8 @@ def whole_of(
     dtypes = {shard.dtype for shard in shards} | ({dtype} if dtype is not None else set())
     if _must_ask(mesh, shape, dtype):
         shapes, dtypes = _asked(shapes, dtypes)
-        if shapes and world.current().is_fake:  # the others have what this one has
-            shapes = dict.fromkeys(range(mesh.num_devices), next(iter(shapes.values()))) | shapes
+    if shapes and (world.current().is_fake or residence(mesh).on_paper):  # the others have what this one has
+        shapes = dict.fromkeys(range(mesh.num_devices), next(iter(shapes.values()))) | shapes
     if len(dtypes) > 1:
         raise TypeError(f"from_local needs shards of one dtype, but got {', '.join(sorted(map(str, dtypes)))}")
     ranks = {len(each) for each in shapes.values()} | ({len(shape)} if shape is not None else set())

@@ -14,6 +14,7 @@ from types import CodeType
 import torch
 from torch.fx import traceback
 
+from ..caches import cached
 from ..runtime.processes import current_call
 from ..runtime.traced import is_traced
 
@@ -56,8 +57,13 @@ def call_site() -> CallSite:
 
 
 def _is_inside(code: CodeType) -> bool:
-    file = code.co_filename
-    return file.startswith((*_INSIDE, *_MADE)) or _GENERATED in file or code.co_name in _HOOKS
+    return _is_passed(code.co_filename) or code.co_name in _HOOKS
+
+
+@cached(4096)
+def _is_passed(file: str) -> bool:
+    """Whether a file is Weft's or torch's, or none that a user wrote."""
+    return file.startswith((*_INSIDE, *_MADE)) or _GENERATED in file
 
 
 def _traced_site() -> CallSite | None:

@@ -10,6 +10,7 @@ from ...caches import BoundedCache
 from ...rules.call import BoundCall
 from ...rules.ops.pointwise import broadcast_dims
 from ...rules.registry import Spec, rule_for
+from ...runtime.on_paper import aside
 from ...runtime.strides import elementwise_strides
 from .kernel_strides import as_laid_by_kernel, is_elementwise
 
@@ -27,7 +28,9 @@ def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
     said = call.with_tensors(["tensor"] * len(tensors))
     key = (func, on_host, seen, repr(said.args), repr(said.kwargs))
     specs = _results.get(key)
-    if specs is None:
+    if specs is not None:
+        return specs
+    with aside():
         # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
         device = "cpu" if on_host and _is_of_nothing(tensors) else "meta"
         metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in tensors]
@@ -43,7 +46,7 @@ def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
                 raise RuntimeError(str(error)) from None
         if on_host:
             specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
-        _results[key] = specs
+    _results[key] = specs
     return specs
 
 

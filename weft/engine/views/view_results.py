@@ -10,6 +10,7 @@ import torch
 
 from ...caches import BoundedCache
 from ...rules.call import Args, BoundCall, Kwargs, Op
+from ...runtime.on_paper import aside
 from ...sharding.layout import Layout
 from ..memory import memory_of
 from ..moves.movement import note_move, to_plain
@@ -40,8 +41,9 @@ class ViewOp:
         key = (self.func, repr(self.rest), repr(self.kwargs), x.shape, x.stride())
         known = _geometries.get(key)
         if known is None:
-            meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-            views = _listed(self.func(meta, *self.rest, **self.kwargs))
+            with aside():
+                meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+                views = _listed(self.func(meta, *self.rest, **self.kwargs))
             known = [(view.stride(), int(view.storage_offset())) for view in views]
             _geometries[key] = known
         return known[self.i]

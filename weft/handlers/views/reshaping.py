@@ -25,6 +25,7 @@ from ...engine.writes.writing import store
 from ...rules.call import BoundCall, Op
 from ...runtime.holding import Pieces
 from ...runtime.machine import forget_with_residences
+from ...runtime.on_paper import aside
 from .reshape_way import Way, cut_alike, find_way, is_free_merge, merged_from
 
 __all__ = ["free_reshape"]
@@ -55,7 +56,8 @@ def _reshape(call: BoundCall) -> object:
         return _showing(func, x, y, shape) if memory_of(x._layout).has_copied(y, x) else y
     if func is aten.view.default:
         # What no strides can say, torch refuses here; elements that are exchanged would take any shape.
-        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(shape)
+        with aside():
+            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(shape)
     base = None if x.is_inference() else _merged_next(func, x, shape)
     if base is not None:
         groups = merged_from(tuple(base.shape), shape)

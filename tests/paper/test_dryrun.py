@@ -1,0 +1,277 @@
+"""A step on paper: any program, on devices that nobody has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+from tests.paper.llama import LAYOUTS, Llama, made, patterns, step
+from weft import P
+from weft.errors import PaperError
+
+
+def thought_of(**sizes: int) -> weft.DeviceMesh:
+    count = 1
+    for size in sizes.values():
+        count *= size
+    return weft.make_mesh(sizes, devices=[weft.Accelerator(1000 + i) for i in range(count)])
+
+
+def on(mesh: weft.DeviceMesh, names: dict[str, P], spec: P, batch: int) -> tuple[nn.Module, object, torch.Tensor]:
+    with torch.device("meta"):
+        model = weft.nn.shard_module(Llama(), mesh, names)
+        ids = weft.shard(torch.empty(batch, 32, dtype=torch.int64), mesh, spec)
+    assert isinstance(ids, torch.Tensor)
+    return model, torch.optim.AdamW(model.parameters()), ids
+
+
+def test_a_mesh_of_devices_that_nobody_has_keeps_modules_without_values() -> None:
+    model, _, ids = on(thought_of(dp=1280, tp=8), patterns("tp", None), P("dp"), 1280)
+    weight = model.blocks[0].query.weight  # type: ignore[index, union-attr]
+    assert weight.is_meta
+    assert weight.mapping.spec == P("tp", None)  # type: ignore[union-attr]
+    assert [x.shape for x in weight.local_shards] == [(8, 64)]  # type: ignore[union-attr, misc]
+    assert ids.is_meta
+
+
+def test_values_on_devices_that_nobody_has_are_refused() -> None:
+    mesh = thought_of(dp=2)
+    with pytest.raises(ValueError, match=r"Accelerator\(1000\) does not exist: this machine has"):
+        weft.shard(torch.ones(4), mesh, P("dp"))
+    with pytest.raises(ValueError, match=r"Accelerator\(1000\) does not exist"):
+        weft.zeros(4, mapping=weft.NamedMapping(mesh, P("dp")))
+
+
+def test_ten_thousand_devices_are_as_many_as_eight() -> None:
+    few = weft.dryrun(step, *on(thought_of(dp=2, tp=4), patterns("tp", None), P("dp"), 16), topology="h100")
+    many = weft.dryrun(step, *on(thought_of(dp=2560, tp=4), patterns("tp", None), P("dp"), 20480), topology="h100")
+    assert many.devices == 10240
+    assert many.memory.peak == few.memory.peak
+    assert many.flops == few.flops
+    assert len(many.operations) == len(few.operations)
+
+
+def test_what_is_given_stays_as_it_was() -> None:
+    model, optimizer, ids = made("heads and replicas")
+    before = [x.full_tensor().clone() for x in model.parameters()]  # type: ignore[attr-defined]
+    weft.dryrun(step, model, optimizer, ids)
+    assert all(x.grad is None for x in model.parameters())
+    assert not optimizer.state
+    for x, old in zip(model.parameters(), before, strict=True):
+        assert torch.equal(x.full_tensor(), old)  # type: ignore[attr-defined]
+    step(model, optimizer, ids)
+    assert all(x.grad is not None for x in model.parameters())
+
+
+def test_a_function_may_take_what_it_needs_from_around_it() -> None:
+    model, optimizer, ids = made("heads and replicas")
+    around = weft.dryrun(lambda: step(model, optimizer, ids), topology="h100")
+    given = weft.dryrun(step, model, optimizer, ids, topology="h100")
+    assert around.memory.peak == given.memory.peak
+    assert around.bytes_by("axis") == given.bytes_by("axis")
+
+
+def test_a_tensor_that_was_not_given_is_told() -> None:
+    model, _, ids = made("heads and replicas")
+    hidden = {"model": model}
+    with pytest.raises(
+        PaperError, match=r"that the dry run was not given: give the model, the optimizer and the batch"
+    ):
+        weft.dryrun(lambda ids: hidden["model"](ids) + 1, ids)
+
+
+def test_plain_programs_run_on_one_device() -> None:
+    model = Llama()
+    report = weft.dryrun(step, model, torch.optim.AdamW(model.parameters()), torch.zeros(4, 32, dtype=torch.int64))
+    assert report.memory.most["parameters"] == sum(x.nbytes for x in model.parameters())
+    assert report.devices == 1
+    assert not report.movements
+
+
+def test_reading_a_value_is_refused_with_the_way_out() -> None:
+    x = weft.shard(torch.ones(8), weft.make_mesh({"dp": 4}), P("dp"))
+    line = r"test_dryrun.py:\d+ reads the value of a tensor, but in a dry run tensors have none: say what to go on with, weft.assume\(x, value\)"
+    with pytest.raises(PaperError, match=line):
+        weft.dryrun(lambda x: x.sum().item(), x)
+    with pytest.raises(PaperError, match=line):
+        weft.dryrun(lambda x: x.nonzero(), torch.empty(4, device="meta"))
+    with pytest.raises(PaperError, match=line):
+        weft.dryrun(lambda x: x[x > 0], torch.empty(4, device="meta"))
+    with pytest.raises(PaperError, match=r"weft\.assume"):
+        weft.dryrun(lambda x: x.tolist(), x)
+
+
+def test_what_is_assumed_is_read_and_what_follows_from_it_is_known() -> None:
+    x = weft.shard(torch.ones(8), weft.make_mesh({"dp": 4}), P("dp"))
+    seen: list[object] = []
+
+    def program(x: torch.Tensor) -> None:
+        loss = weft.assume(x.sum(), 2.5)
+        seen.extend([loss.item(), bool(loss > 2), (loss * 2).item()])
+        mask = weft.assume(x > 0, [True, False] * 4)
+        seen.append(tuple(mask.nonzero().shape))
+        seen.append(int(torch.arange(5, device=x.device).sum()))
+
+    weft.dryrun(program, x)
+    assert seen == [2.5, True, 5.0, (4, 1), 10]
+    assert weft.assume(x, 3.0) is x
+    assert x.sum().item() == 8
+    with pytest.raises(ValueError, match=r"assume gives a tensor of shape \(8,\) a value of shape \(3,\)"):
+        weft.dryrun(lambda x: weft.assume(x, [1, 2, 3]), x)
+
+
+def test_wrong_calls_are_told() -> None:
+    x = torch.ones(4)
+    with pytest.raises(TypeError, match="dryrun takes a function and what to call it with, but got 3 to call"):
+        weft.dryrun(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown machine 'abacus': use one of 'cpu', 'h100', 'h200'"):
+        weft.dryrun(lambda x: x + 1, x, topology="abacus")
+    with pytest.raises(TypeError, match="topology= is the name of a machine"):
+        weft.dryrun(lambda x: x + 1, x, topology=3)  # type: ignore[arg-type]
+    with pytest.raises(PaperError, match="a dry run is under way already"):
+        weft.dryrun(lambda x: weft.dryrun(lambda y: y, x), x)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        weft.dryrun(lambda x: x + 1, x).perfetto("nowhere/step.json")
+    with pytest.raises(ValueError, match="bytes_by takes one of 'axis', 'tier'"):
+        weft.dryrun(lambda x: x + 1, x).bytes_by("colour")
+    assert torch.equal(weft.shard(x, weft.make_mesh({"dp": 2}), P("dp")).full_tensor(), x)  # type: ignore[attr-defined]
+
+
+def test_errors_of_the_program_leave_no_paper_behind() -> None:
+    with pytest.raises(ZeroDivisionError):
+        weft.dryrun(lambda x: 1 // 0, torch.ones(2))
+    assert weft.zeros(4, mapping=weft.NamedMapping(weft.make_mesh({"dp": 2}), P("dp"))).sum().item() == 0
+
+
+def test_lines_are_those_of_the_program_also_in_backward_passes() -> None:
+    report = weft.dryrun(step, *made("heads and replicas"), topology="h100")
+    lines = {
+        (each.line.where.rpartition("/")[2].partition(":")[0], each.line.is_backward) for each in report.operations
+    }
+    assert lines == {("llama.py", False), ("llama.py", True)}
+    source = Path(__file__).with_name("llama.py").read_text().splitlines()
+    products = {
+        source[int(each.line.where.rpartition(":")[2]) - 1].strip()
+        for each in report.operations
+        if each.op == "mm" and each.line.is_backward
+    }
+    assert any("self.down(F.silu" in line for line in products)
+    assert any("of(y).view" in line for line in products)
+
+
+def test_work_and_bytes_are_what_they_are() -> None:
+    mesh = thought_of(dp=64, tp=8)
+    with torch.device("meta"):
+        x = weft.shard(torch.empty(4096, 1024, dtype=torch.bfloat16), mesh, P("dp", None))
+        w = weft.shard(torch.empty(1024, 8192, dtype=torch.bfloat16), mesh, P(None, "tp"))
+    report = weft.dryrun(lambda x, w: weft.all_gather(x @ w, 1), x, w, topology="h100")
+    assert report.flops == 2 * 64 * 1024 * 1024
+    assert report.bytes_by("axis") == {"tp": 64 * 8192 * 2 * 7 // 8}
+    assert report.bytes_by("tier") == {"host": 64 * 8192 * 2 * 7 // 8}
+    assert report.bytes_by("op") == {"all_gather": 64 * 8192 * 2 * 7 // 8}
+    machine = weft.Machine.preset("h100")
+    assert report.seconds == pytest.approx(report.computing + report.moving)
+    assert report.moving == pytest.approx(machine.topology.host.time(64 * 8192 * 2 * 7 // 8))
+
+
+def test_one_may_say_ones_own_machine() -> None:
+    slow = weft.Machine("slow", {4: 1e9}, 1 << 20, 1e9, weft.Topology(), products=1.0, streaming=1.0, launch=0.0)
+    report = weft.dryrun(lambda x: x @ x, torch.ones(100, 100), topology=slow)
+    assert report.seconds == pytest.approx(2e6 / 1e9)
+    tight = weft.Machine("tight", {4: 1e9}, 1000, 1e9, weft.Topology())
+    report = weft.dryrun(lambda x: x @ x, torch.ones(100, 100), topology=tight)
+    assert "the step does not fit: 78.12 KiB on the fullest device, which has 1000 B" in str(report)
+    with pytest.raises(ValueError, match="a machine needs operations a second by bytes of a number"):
+        weft.Machine("none", {}, 1, 1.0, weft.Topology())
+
+
+def looked_up(ids: torch.Tensor, table: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    x = nn.functional.embedding(ids, table)  # here
+    return (x @ weight.T).relu()
+
+
+def test_a_batch_whose_split_is_lost_is_found_with_its_line() -> None:
+    mesh = thought_of(dp=64, tp=8)
+    with torch.device("meta"):
+        ids = weft.shard(torch.empty(64, 4096, dtype=torch.int64), mesh, P("dp"))
+        table = weft.shard(torch.empty(128256, 8192), mesh, P("tp", "dp"))
+        weight = weft.shard(torch.empty(28672, 8192), mesh, P("tp", "dp"))
+    for x in (table, weight):
+        x.requires_grad_()
+    (lost,) = (
+        each for each in weft.dryrun(looked_up, ids, table, weight, topology="h100").findings if "lost" in each.what
+    )
+    assert "the batch is gathered by aten.embedding.default at paper/test_dryrun.py:" in lost.what
+    assert "its split over 'dp' is lost" in lost.what
+    line = Path(__file__).read_text().splitlines()[int(lost.line.rpartition(":")[2]) - 1]
+    assert line.endswith("# here")
+    rows = weft.shard(table, mesh, P(("tp", "dp")))
+    mended = weft.dryrun(looked_up, ids, rows, weight, topology="h100")
+    assert not any("lost" in each.what for each in mended.findings)
+    assert mended.bytes_received < lost.nbytes / 4
+
+
+def test_a_batch_that_is_whole_everywhere_is_found_with_its_line() -> None:
+    mesh = thought_of(dp=64, tp=8)
+    report = weft.dryrun(step, *on(mesh, patterns("tp", "dp"), P(), 64), topology="h100")
+    found = next(each for each in report.findings if "whole on every device" in each.what)
+    assert "paper/llama.py:" in found.what
+    assert "weft.shard(batch, mesh, P('dp'))" in found.fix
+    split = weft.dryrun(step, *on(mesh, patterns("tp", "dp"), P("dp"), 64), topology="h100")
+    assert split.bytes_received < found.nbytes / 4
+    assert not any("batch" in each.what for each in split.findings)
+
+
+def test_weights_that_are_gathered_to_be_used_are_no_finding() -> None:
+    mesh = thought_of(dp=64)
+    report = weft.dryrun(step, *on(mesh, patterns(None, "dp"), P("dp"), 64), topology="h100")
+    assert report.bytes_by("kind").keys() >= {"all_gather", "reduce_scatter"}
+    assert not report.findings
+
+
+def test_memory_is_told_by_what_it_is_for_and_who_made_it() -> None:
+    report = weft.dryrun(step, *made("heads and replicas"), topology="h100")
+    assert sum(report.memory.at_peak.values()) == report.memory.peak
+    assert sum(each.nbytes for each in report.memory.largest) == report.memory.peak
+    kept = [each for each in report.memory.largest if each.kind == "kept for backward"]
+    assert all("llama.py" in each.line.where for each in kept)
+    assert max(sum(held) for _, held in report.curve()) <= report.memory.peak
+
+
+def test_an_optimizer_that_has_taken_steps_brings_its_state() -> None:
+    model, optimizer, ids = made("split weights")
+    step(model, optimizer, ids)
+    report = weft.dryrun(step, model, optimizer, ids, topology="h100")
+    assert report.memory.most["optimizer state"] == 2 * report.memory.most["parameters"]
+    assert all(x.grad is not None for x in model.parameters())
+
+
+def test_a_trace_for_perfetto(tmp_path: Path) -> None:
+    report = weft.dryrun(step, *made("heads and replicas"), topology="h100")
+    report.perfetto(tmp_path / "step.json")
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert len(spans) == len(report.operations) + len(report.movements)
+    assert max(event["ts"] + event["dur"] for event in spans) == pytest.approx(report.seconds * 1e6)
+    assert any(event["ph"] == "C" for event in events)
+
+
+def test_a_report_says_it_on_one_screen() -> None:
+    text = str(weft.dryrun(step, *made("heads and replicas"), topology="h100"))
+    assert text.startswith("A step on 4 h100: dp=2 × tp=2\n  time")
+    for words in ("computing", "exposed", "kept for backward", "by axis", "by tier", "paper/llama.py:"):
+        assert words in text
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_runs_on_paper_as_in_one_memory(layout: str) -> None:
+    model, optimizer, ids = made(layout)
+    report = weft.dryrun(step, model, optimizer, ids, topology="h100")
+    with weft.comm_log() as log:
+        step(model, optimizer, ids)
+    assert report.bytes_received == log.bytes_received

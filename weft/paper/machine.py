@@ -1,0 +1,144 @@
+"""`Machine`: what a device computes, holds and reads in a second, and the links between devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import final
+
+import torch
+
+from ..caches import cached
+from ..planning import Topology
+from ..planning.topology import Link
+from .work import Work
+
+__all__ = ["MACHINES", "Machine", "machine_of"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A kind of device and the links between such devices.
+
+    `flops` are dense operations a second by the bytes of a number: 1 (fp8, int8), 2 (bf16, fp16), 4 and 8. `products` and
+    `streaming` are the parts of the peak figures that products of matrices and other kernels reach; `launch` is what each
+    kernel takes at least.
+
+    >>> machine = Machine.preset("h100")
+    >>> machine.memory // 2**30, round(machine.seconds(Work(10**15, 0, torch.bfloat16)), 2)
+    (80, 1.44)
+    """
+
+    name: str
+    flops: Mapping[int, float]
+    memory: int
+    bandwidth: float
+    topology: Topology
+    products: float = 0.7
+    streaming: float = 0.85
+    launch: float = 4e-6
+
+    def __post_init__(self) -> None:
+        if not self.flops or any(not each > 0 for each in self.flops.values()):
+            raise ValueError(
+                f"a machine needs operations a second by bytes of a number, {{2: 989e12}}, but got {self.flops!r}"
+            )
+        for name in ("memory", "bandwidth", "products", "streaming"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} of a machine is more than 0, but got {getattr(self, name)!r}")
+
+    @classmethod
+    def preset(cls, name: str) -> Machine:
+        """A common kind of device: 'h100', 'h200', 'a100', 'mi300x', 'tpu-v5p'; or 'cpu', the one at hand, measured.
+
+        >>> Machine.preset("mi300x").memory // 2**30
+        192
+        """
+        if name == "cpu":
+            return _measured()
+        found = MACHINES.get(name)
+        if found is None:
+            known = ", ".join(map(repr, ("cpu", *MACHINES)))
+            raise ValueError(f"unknown machine {name!r}: use one of {known}, or weft.Machine(...)")
+        return found
+
+    def seconds(self, work: Work) -> float:
+        """What an op takes: as long as its arithmetic or its memory needs, whichever is longer."""
+        size = min((each for each in self.flops if each >= work.dtype.itemsize), default=max(self.flops))
+        arithmetic = work.flops / (self.flops[size] * self.products)
+        return max(self.launch, arithmetic, work.nbytes / (self.bandwidth * self.streaming))
+
+
+_H100 = Machine("h100", {1: 1979e12, 2: 989e12, 4: 67e12, 8: 67e12}, 80 << 30, 3.35e12, Topology.preset("h100"))
+
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {
+        "h100": _H100,
+        "h200": replace(_H100, name="h200", memory=141 * 10**9, bandwidth=4.8e12),
+        "a100": Machine(
+            "a100", {1: 624e12, 2: 312e12, 4: 19.5e12, 8: 19.5e12}, 80 << 30, 2.04e12, Topology.preset("a100")
+        ),
+        "mi300x": Machine(
+            "mi300x",
+            {1: 2615e12, 2: 1307e12, 4: 163e12, 8: 163e12},
+            192 << 30,
+            5.3e12,
+            Topology(Link(2e-6, 4e12), Link(10e-6, 350e9), Link(15e-6, 45e9), Link(25e-6, 22e9), 8, 4),
+        ),
+        "tpu-v5p": Machine("tpu-v5p", {1: 918e12, 2: 459e12, 4: 153e12}, 95 << 30, 2.77e12, Topology.preset("tpu")),
+    }
+)
+"""Makers' figures for dense arithmetic; 32-bit numbers as torch computes them when nothing else is set."""
+
+
+def machine_of(given: Machine | Topology | str | None, *, on_accelerators: bool) -> Machine:
+    """The machine that a user means: by name, by its links, or by the devices that the mesh has.
+
+    >>> machine_of("a100", on_accelerators=True).name, machine_of(None, on_accelerators=True).name
+    ('a100', 'h100')
+    """
+    if isinstance(given, Machine):
+        return given
+    if isinstance(given, Topology):
+        known = next((each for each in MACHINES.values() if each.topology == given), None)
+        return known or replace(_H100, name="h100 with links as given", topology=given)
+    if given is None:
+        return Machine.preset("h100" if on_accelerators else "cpu")
+    if isinstance(given, str):
+        return Machine.preset(given)
+    raise TypeError(f"topology= is the name of a machine, a weft.Topology or a weft.Machine, but got {given!r}")
+
+
+@cached(1)
+def _measured() -> Machine:
+    """The processor at hand: a product of matrices and a copy, timed."""
+    a = torch.ones(512, 512)
+    x, y = torch.ones(1 << 23), torch.empty(1 << 23)
+    small = torch.ones(8)
+    product = _fastest(lambda: a @ a)
+    copied = _fastest(lambda: y.copy_(x))
+    started = _fastest(lambda: small + small)
+    operations = 2 * 512**3 / product
+    flops = {2: operations, 4: operations, 8: operations / 2}
+    return Machine(
+        "cpu",
+        flops,
+        16 << 30,
+        2 * x.nbytes / copied,
+        Topology.preset("cpu"),
+        products=1.0,
+        streaming=1.0,
+        launch=started,
+    )
+
+
+def _fastest(call: Callable[[], object]) -> float:
+    def timed() -> float:
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    return min(timed() for _ in range(7))

@@ -1,0 +1,272 @@
+"""`Recorder`: looks on while a program runs on paper, and keeps what a device would do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..caches import cached
+from ..devices import CPU, Device
+from ..engine.sharded import ShardedTensor
+from ..errors import PaperError
+from ..rules.call import Args, Kwargs, Op
+from ..runtime.holding import holding
+from ..runtime.on_paper import is_aside, moved_to
+from ..watch.comm_log import CommLog, CommRecord
+from .known_calls import KnownCall, call_key, known_call
+from .ledger import Ledger
+from .lines import Line, Lines
+from .values import LARGEST, Values, no_value, reads_values
+from .work import Work, is_view, tensors_in, work_of, written_by
+
+__all__ = ["BEFORE", "Computed", "Event", "Moved", "Recorder"]
+
+aten = torch.ops.aten
+BEFORE = Line("before the step", False)
+_META = torch.device("meta")
+_SMALL = 1 << 16
+"""Elements up to which tensors of the host have their values."""
+
+
+class Computed(NamedTuple):
+    """An op that ran on a device."""
+
+    at: int
+    device: Device | None
+    op: str
+    line: Line
+    work: Work
+
+
+class Moved(NamedTuple):
+    """A step of communication, and the device that stands for those of its mesh."""
+
+    at: int
+    device: Device | None
+    line: Line
+    record: CommRecord
+
+
+Event = Computed | Moved
+
+
+@final
+class Recorder(TorchDispatchMode):
+    """Sees every op on sharded tensors, and every one that runs on what one device holds."""
+
+    def __init__(self, log: CommLog) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.events: list[Event] = []
+        self.ledger = Ledger()
+        self._values, self._lines = Values(), Lines()
+        self._log, self._logged = log, 0
+        self._device: Device | None = CPU(0)
+        self._backward = -1
+        self._is_passing = False
+        self._forms: set[object] = set()
+        """Of tensors that lie as they do on paper."""
+        self._known: dict[object, KnownCall | None] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled on paper, and to make sure of it takes as long as an op
+
+    def __torch_dispatch__(
+        self, func: Op, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
+        kwargs = kwargs or {}
+        if is_aside():
+            return func(*args, **kwargs)
+        if ShardedTensor.final in types:
+            return self._on_shards(func, args, kwargs)
+        return self._on_plain(func, args, kwargs)
+
+    # Ops on sharded tensors are let through: what they run on pieces comes here again.
+
+    def _on_shards(self, func: Op, args: Args, kwargs: Kwargs) -> object:
+        if self._is_passing:
+            self._is_passing = False
+            return NotImplemented
+        given = tensors_in(args, kwargs)
+        for x in given:
+            if isinstance(x, ShardedTensor):
+                self._device = x._form.layout.mesh.devices[0]
+                if x._form not in self._forms:
+                    self._check_here(x, str(func))
+        reads = reads_values(func)
+        if not reads and not self._values.of_all(given):
+            return NotImplemented
+        found = self._values.computed(func, args, kwargs)
+        if reads:
+            if found is None:
+                raise no_value(str(func), str(self._lines.here()))
+            return found
+        if not isinstance(found, torch.Tensor) or func._schema.is_mutable:
+            return NotImplemented
+        self._is_passing = True
+        with self:
+            result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor):
+            self._values.know(result, found)
+        return result
+
+    def _check_here(self, x: ShardedTensor, op: str) -> None:
+        """A tensor that was made outside does not lie as tensors do on paper."""
+        if not x._value.is_made:
+            return  # elements that are still to come are not asked for before somebody needs them
+        pieces, here = x._value.pieces, holding(x._layout)
+        if not pieces or not pieces[0].is_meta or tuple(pieces[0].shape) != here.piece_shape(0, tuple(x.shape)):
+            raise PaperError(
+                f"{op} at {self._lines.here()} uses a tensor of shape {tuple(x.shape)} that the dry run was not given: "
+                "give the model, the optimizer and the batch to weft.dryrun as arguments of the function"
+            )
+        self._forms.add(x._form)
+
+    def _on_plain(self, func: Op, args: Args, kwargs: Kwargs) -> object:
+        key = call_key(func, args, kwargs)
+        known = self._known.get(key) if key is not None else None
+        if known is not None:
+            result = known.again(func, args, kwargs)
+            self._note(func, args, kwargs, result, known.work)
+            self._follow(func, args, kwargs, result)
+            return result
+        args, kwargs = self._without_memory(func, args, kwargs)
+        given = tensors_in(args, kwargs)
+        if not any(x.is_meta for x in given) and (given or kwargs.get("device") != _META):
+            return func(*args, **kwargs)
+        if reads_values(func):
+            found = self._values.computed(func, args, kwargs)
+            if found is None:
+                raise no_value(str(func), str(self._lines.here()))
+            return self._with_value(found) if isinstance(found, torch.Tensor) else found
+        result = func(*args, **kwargs)
+        work = work_of(func, args, kwargs, result)
+        if key is not None:
+            self._known[key] = known_call(func, args, kwargs, result, work)
+        self._note(func, args, kwargs, result, work)
+        self._follow(func, args, kwargs, result)
+        return result
+
+    def _without_memory(self, func: Op, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """A call whose results are without memory where they are large or on devices; what has some goes with what has none."""
+        device = kwargs.get("device")
+        tensors = tensors_in(args, kwargs)
+        if isinstance(device, torch.device) and device.type != "meta":
+            if device.type != "cpu" or _made(func, args) > _SMALL:
+                kwargs = {**kwargs, "device": _META}
+        elif device is None and not tensors and _made(func, args) > _SMALL:
+            kwargs = {**kwargs, "device": _META}
+        if any(x.is_meta for x in tensors) and any(not x.is_meta and x.dim() for x in tensors):
+            args = tuple([self._meta(x) for x in args])
+            kwargs = {name: self._meta(x) for name, x in kwargs.items()}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        return args, kwargs
+
+    def _meta(self, x: object) -> object:
+        if isinstance(x, torch.Tensor):
+            return x if x.is_meta or not x.dim() else self._with_value(x)
+        if isinstance(x, (list, tuple)):
+            return type(x)([self._meta(each) for each in x])
+        return x
+
+    def _with_value(self, value: torch.Tensor) -> torch.Tensor:
+        """A tensor without memory whose value is known."""
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_META)
+        self.ledger.note(made, self._device, "a value", self._lines.here())
+        self._values.know(made, value)
+        return made
+
+    def _follow(self, func: Op, args: Args, kwargs: Kwargs, result: object) -> None:
+        """Values that follow from those that are known."""
+        given = tensors_in(args, kwargs)
+        if (
+            self._values.of_all(given)
+            and (given or not _is_any(func))
+            and torch.Tag.nondeterministic_seeded not in func.tags
+        ):
+            made = tensors_in(result)
+            if all(x.numel() <= LARGEST for x in made):
+                found = tensors_in(self._values.computed(func, args, kwargs))
+                for x, value in zip(made, found, strict=True):
+                    self._values.know(x, value)
+                return
+        if func._schema.is_mutable:
+            for x in written_by(func, args, kwargs):
+                self._values.forget(x)
+
+    def _note(self, func: Op, args: Args, kwargs: Kwargs, result: object, work: Work | None) -> None:
+        if torch._C._current_graph_task_id() not in (-1, self._backward):
+            self._begin_backward()
+        is_quiet = len(self._log.records) == self._logged
+        if is_quiet and is_view(func):
+            return
+        mesh = moved_to()
+        if mesh is not None:
+            self._device = mesh.devices[0]
+        line = self._lines.here()
+        if not is_quiet:
+            self._note_moves(line)
+        op = func._schema.name[6:]
+        ledger = self.ledger
+        if func is aten._lazy_clone.default:
+            ledger.share(result, args[0])  # type: ignore[arg-type]
+            return
+        if work is not None:
+            ledger.now += 1
+            self.events.append(Computed(ledger.now, self._device, op, line, work))
+        if func._schema.is_mutable:
+            for x in written_by(func, args, kwargs):
+                ledger.part(x, op, line)
+        kind = None if mesh is None else "movements"
+        for x in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
+            ledger.note(x, self._device, op, line, kind)
+
+    def _note_moves(self, line: Line) -> None:
+        for record in self._log.records[self._logged :]:
+            self.ledger.now += 1
+            self.events.append(Moved(self.ledger.now, self._device, line, record))
+        self._logged = len(self._log.records)
+
+    def _begin_backward(self) -> None:
+        """When a backward pass begins, what is there for no other reason is there for it."""
+        self._backward = torch._C._current_graph_task_id()
+        for held in self.ledger.live():
+            if held.kind in (None, "movements") and not held.line.is_backward:
+                held.kind = "kept for backward"
+
+    def finish(self) -> None:
+        """Keeps what was logged last, after which no op ran."""
+        self._note_moves(self._lines.here())
+
+    def mark(self, x: torch.Tensor, kind: str) -> None:
+        """Says what a tensor is for."""
+        if isinstance(x, ShardedTensor) and not x._value.is_made:
+            return
+        pieces = x._value.pieces if isinstance(x, ShardedTensor) else (x,)
+        device = x.mesh.devices[0] if isinstance(x, ShardedTensor) else self._device
+        for piece in pieces:
+            if piece.is_meta:
+                self.ledger.note(piece, device, "given", BEFORE, kind).kind = kind
+
+
+@cached(8192)
+def _is_any(func: Op) -> bool:
+    """Whether what a creation op makes may have any values."""
+    return "empty" in func._schema.name
+
+
+def _made(func: Op, args: Args) -> int:
+    """About how many elements a creation op makes."""
+    size = args[0] if args else 0
+    if isinstance(size, torch.Tensor):
+        return size.numel()
+    if isinstance(size, (list, tuple)):
+        return math.prod([each for each in size if isinstance(each, int)])
+    if "arange" not in func._schema.name:
+        return 0
+    return int(max([x for x in args if isinstance(x, (int, float))], default=0))

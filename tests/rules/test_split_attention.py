@@ -319,6 +319,43 @@ def test_gradients_are_those_of_small_steps() -> None:
             assert torch.autograd.gradcheck(function, [x[:1, :, :, :2].requires_grad_() for x in inputs(2, 2, 3)])
 
 
+def test_a_long_sequence() -> None:
+    """Of 16,384 tokens, no device has more than its share at a time."""
+    mesh, length = make_mesh({"s": 8}), 1 << 14
+    given = [numbers(1, 1, length, 8, seed=k).float() for k in range(3)]
+    expected = nn.scaled_dot_product_attention(*given, is_causal=True)
+    with weft.prefer("ring"), memory(separate=True), weft.comm_log() as log:
+        out = nn.scaled_dot_product_attention(*(laid(x, sequence(mesh)) for x in given), is_causal=True)
+        torch.testing.assert_close(out.full_tensor(), expected, rtol=1e-4, atol=1e-5)  # type: ignore[attr-defined]
+    parts = [record for record in log if record.kind == "permute"]
+    assert {record.bytes_received for record in parts} == {length // 8 * 8 * 4}
+
+
+def test_what_is_preferred_later_is_taken_later() -> None:
+    mesh = make_mesh({"s": 4})
+    for separate in (True, False):
+        with memory(separate):
+            given = [laid(x, sequence(mesh)) for x in inputs(4, 4, 8)]
+            for way, kind in [("ring", "permute"), ("split heads", "all_to_all"), ("ring", "permute")]:
+                with weft.prefer(way), weft.comm_log() as log:
+                    nn.scaled_dot_product_attention(*given)
+                assert set(log.counts()) == {kind}
+
+
+def test_compiled() -> None:
+    mesh = make_mesh({"s": 3})
+    given = inputs(3, 3, 8)
+
+    def function(*given: torch.Tensor) -> torch.Tensor:
+        return nn.scaled_dot_product_attention(*(x * 2 for x in given), is_causal=True) + 1
+
+    torch._dynamo.reset()
+    with weft.prefer("ring"), memory(separate=True):
+        there = [laid(x, sequence(mesh)) for x in given]
+        out = torch.compile(function, backend="aot_eager")(*there)
+        torch.testing.assert_close(out.full_tensor(), function(*given), rtol=1e-9, atol=1e-9)  # type: ignore[attr-defined]
+
+
 def test_the_policy_sees_what_goes_round() -> None:
     mesh = make_mesh({"s": 4})
     for separate in (False, True):

@@ -13,5 +13,14 @@ from .pipelines.pipeline import Pipeline, pipeline
 from .report import ShardingReport, sharding_report
 from .shard_activations import shard_activations
 from .shard_module import shard_module
+from .shard_optimizer import shard_optimizer
 
-__all__ = ["Pipeline", "ShardingReport", "pipeline", "shard_activations", "shard_module", "sharding_report"]
+__all__ = [
+    "Pipeline",
+    "ShardingReport",
+    "pipeline",
+    "shard_activations",
+    "shard_module",
+    "shard_optimizer",
+    "sharding_report",
+]

@@ -108,7 +108,7 @@ def test_gradients_add_up_and_go() -> None:
 
 def test_mistakes_are_named() -> None:
     _, model, _ = twins()
-    with pytest.raises(TypeError, match="takes a torch.optim.Optimizer, but got Sequential"):
+    with pytest.raises(TypeError, match=r"takes a torch\.optim\.Optimizer, but got Sequential"):
         weft.nn.shard_optimizer(model)
     with pytest.raises(ValueError, match=r"dp=4 has no 'fsdp': use one of 'dp'"):
         weft.nn.shard_optimizer(torch.optim.SGD(model.parameters()), "fsdp")

@@ -9,6 +9,7 @@
 (P('tp'), ('2.bias',))
 """
 
+from .fully_sharded.fully_shard import fully_shard, no_sync
 from .pipelines.pipeline import Pipeline, pipeline
 from .report import ShardingReport, sharding_report
 from .shard_activations import shard_activations
@@ -18,6 +19,8 @@ from .shard_optimizer import shard_optimizer
 __all__ = [
     "Pipeline",
     "ShardingReport",
+    "fully_shard",
+    "no_sync",
     "pipeline",
     "shard_activations",
     "shard_module",

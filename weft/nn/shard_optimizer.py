@@ -39,7 +39,7 @@ def shard_optimizer(optimizer: Optimizer, axis: str = "dp") -> Optimizer:
     >>> optimizer.step()
     >>> state = next(iter(optimizer.state.values()))
     >>> state["exp_avg"].mapping.spec, model.weight.mapping.spec
-    (P('dp', None), P(None, None))
+    (P('dp', None), P())
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"{_OP} takes a torch.optim.Optimizer, but got {type(optimizer).__name__}")

@@ -2,13 +2,11 @@
 
     python benchmarks/fully_sharded.py                    4 Gloo processes
     python benchmarks/fully_sharded.py --json out.json    the table as JSON, too
-    python benchmarks/fully_sharded.py --rate 50          and as if the network carried 50 MB a second
 
 The ways take turns; a step takes as long as its slowest process, and the median counts. Bytes of FSDP2 are those of its
-collectives, counted where torch makes them; Weft's are its log's. Peak memory is that of the tensors of one process, above
-what it held before the step, as torch's own counters of its allocator do not know the host: what is alive is added up
-whenever a block has run. `--rate` lets every exchange of Weft last as long as its bytes would take, and says how much of that was
-hidden behind compute.
+collectives, counted where torch makes them; Weft's are its log's. Peak memory is what a process has in memory at most in
+its first three steps, above what it has with the model built, for each way in processes of its own. The last row says how much of
+the gathering is hidden where each lasts as long as its bytes would take over a link of that rate.
 """
 
 from __future__ import annotations
@@ -21,14 +19,11 @@ import statistics
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import socket
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-warnings.filterwarnings("ignore")
 
 import torch
 import torch.distributed as dist
@@ -39,13 +34,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import weft
 from examples.models import gpt2, mlp
 from weft import P
-from weft.runtime.processes import passing
+from weft.nn import gathering
 
-CASES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], torch.Tensor], str]] = {
-    "MLP, large batch": (lambda: mlp.MLP(512, 2048, 4, 64), lambda seed: torch.randn(256, 512), "layers"),
-    "MLP, small batch": (lambda: mlp.MLP(512, 2048, 4, 64), lambda seed: torch.randn(8, 512), "layers"),
-    "GPT-2-like": (lambda: gpt2.GPT2(1024, 64, 256, 8, 4), lambda seed: torch.randint(1024, (8, 64)), "blocks"),
+PROCESSES = 4
+RATE = 200e6
+"""Bytes a second of the link that is pretended."""
+CASES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[], torch.Tensor], str]] = {
+    "MLP, large batch": (lambda: mlp.MLP(512, 2048, 4, 64), lambda: torch.randn(256, 512), "layers"),
+    "MLP, small batch": (lambda: mlp.MLP(512, 2048, 4, 64), lambda: torch.randn(8, 512), "layers"),
+    "GPT-2-like": (lambda: gpt2.GPT2(1024, 64, 256, 8, 4), lambda: torch.randint(1024, (8, 64)), "blocks"),
 }
+
+HIDDEN = {"MLP, huge batch": (lambda: mlp.MLP(512, 2048, 8, 64), lambda: torch.randn(2048, 512), "layers")}
+"""A model that computes for long enough to hide something behind it."""
 
 
 class Counted(TorchDispatchMode):
@@ -55,21 +56,20 @@ class Counted(TorchDispatchMode):
         super().__init__()
         self.received, self.calls = 0, {"all_gather": 0, "reduce_scatter": 0}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         name = func._schema.name
-        processes = dist.get_world_size()
-        if name == "c10d::_allgather_base_":
-            self.received += args[1].nbytes * (processes - 1)
-            self.calls["all_gather"] += 1
-        elif name == "c10d::_reduce_scatter_base_":
-            self.received += args[0].nbytes * (processes - 1)
-            self.calls["reduce_scatter"] += 1
-        elif name in (
-            "c10d::allreduce_",
-            "c10d::reduce_scatter_tensor_coalesced_",
-            "c10d::allgather_into_tensor_coalesced_",
-        ):
-            self.calls[name] = self.calls.get(name, 0) + 1
+        part = {"c10d::_allgather_base_": 1, "c10d::_reduce_scatter_base_": 0}.get(name)
+        if part is not None:
+            given = args[part]
+            assert isinstance(given, torch.Tensor)
+            self.received += given.nbytes * (PROCESSES - 1)
+            self.calls["all_gather" if part else "reduce_scatter"] += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -97,17 +97,17 @@ def loss_of(found: torch.Tensor) -> torch.Tensor:
 
 def sharded(case: str) -> tuple[torch.nn.Module, torch.Tensor]:
     """Weft's model and batch."""
-    make, data, blocks = CASES[case]
+    make, data, blocks = {**CASES, **HIDDEN}[case]
     mesh = weft.make_mesh({"dp": dist.get_world_size()})
     torch.manual_seed(0)
     model = weft.nn.fully_shard(make(), mesh, "dp", blocks=f"*.{blocks}.*")
     torch.manual_seed(1)
-    return model, weft.shard(data(0), mesh, P("dp"))
+    return model, weft.shard(data(), mesh, P("dp"))
 
 
 def torchs(case: str) -> tuple[torch.nn.Module, torch.Tensor]:
     """FSDP2's model and this process's part of the batch."""
-    make, data, blocks = CASES[case]
+    make, data, blocks = {**CASES, **HIDDEN}[case]
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     torch.manual_seed(0)
     model = make()
@@ -115,7 +115,7 @@ def torchs(case: str) -> tuple[torch.nn.Module, torch.Tensor]:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     torch.manual_seed(1)
-    return model, data(0).chunk(dist.get_world_size())[dist.get_rank()]
+    return model, data().chunk(dist.get_world_size())[dist.get_rank()]
 
 
 def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
@@ -125,22 +125,25 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tens
     optimizer.step()
 
 
-def measured(case: str, turns: int) -> dict[str, object]:
+WAYS = {"weft": sharded, "FSDP2": torchs}
+Way = tuple[torch.nn.Module, torch.optim.Optimizer, torch.Tensor]
+
+
+def ready(name: str, case: str) -> Way:
+    """A model, its optimizer and a batch."""
+    model, x = WAYS[name](case)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01), x
+
+
+def measured(case: str, turns: int) -> dict[str, dict[str, object]]:
     """Both, in turns."""
-    ways = {}
-    for name, make in (("weft", sharded), ("FSDP2", torchs)):
-        model, x = make(case)
-        ways[name] = (model, torch.optim.SGD(model.parameters(), lr=0.01), x)
-    row: dict[str, object] = {"case": case}
-    for way in ways.values():
-        step(*way)
+    ways = {name: ready(name, case) for name in WAYS}
+    for way in (*ways.values(), *ways.values()):
         step(*way)
     with weft.comm_log() as log:
         step(*ways["weft"])
     with Counted() as counted:
         step(*ways["FSDP2"])
-    row["weft"] = {"received": log.bytes_received, "calls": log.counts()}
-    row["FSDP2"] = {"received": counted.received, "calls": counted.calls}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(turns):
         for name in random.Random(turn).sample(sorted(ways), 2):
@@ -150,84 +153,114 @@ def measured(case: str, turns: int) -> dict[str, object]:
             spent = torch.tensor(time.perf_counter() - start)
             dist.all_reduce(spent, dist.ReduceOp.MAX)
             seconds[name].append(float(spent))
-    for name, each in seconds.items():
-        found = row[name]
-        assert isinstance(found, dict)
-        found["ms"] = round(statistics.median(each) * 1e3, 1)
+    times = {name: round(statistics.median(each) * 1e3, 1) for name, each in seconds.items()}
+    return {
+        "weft": {"received": log.bytes_received, "calls": log.counts(), "ms": times["weft"]},
+        "FSDP2": {"received": counted.received, "calls": counted.calls, "ms": times["FSDP2"]},
+    }
+
+
+def peak_of(name: str) -> dict[str, float]:
+    """The most that a process has in memory in three steps, above what it has with the model built, in MiB, by case."""
+    found = {}
+    for case in CASES:
+        way = ready(name, case)
         forget_peak()
         before = resident()
-        step(*ways[name])
-        found["peak_mib"] = round((peak() - before) / 2**20, 1)
-    return row
+        for _ in range(3):
+            step(*way)
+        most = torch.tensor(float(peak() - before))
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        found[case] = round(float(most) / 2**20, 1)
+        del way
+    return found
 
 
-def hidden(rate: float) -> dict[str, object]:
-    """How much of gathering and scattering is hidden where each exchange lasts as long as its bytes take at a rate."""
-    original = passing.pass_on
+def hidden() -> dict[str, float]:
+    """How much of the gathering is hidden where each lasts as long as its bytes take over a link of some rate."""
+    original = gathering.pass_on
 
-    def slow(plan: Any, *args: Any) -> Any:
+    def slow(plan: gathering.StatePlan, *args: object) -> object:
         start = time.perf_counter()
-        found = original(plan, *args)
-        time.sleep(max(0.0, plan.bytes_received.max / rate - (time.perf_counter() - start)))
+        found = original(plan, *args)  # type: ignore[arg-type]
+        time.sleep(max(0.0, plan.bytes_received.max / RATE - (time.perf_counter() - start)))
         return found
 
-    import weft.nn.gathering as gathering
-
-    gathering.pass_on = slow
-    model, x = sharded("MLP, large batch")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    step(model, optimizer, x)
+    way = ready("weft", "MLP, huge batch")
+    step(*way)
+    gathering.pass_on = slow  # type: ignore[assignment]
     with weft.comm_log() as log:
         start = time.perf_counter()
-        step(model, optimizer, x)
+        step(*way)
         seconds = time.perf_counter() - start
     gathering.pass_on = original
-    total = sum(each.ended - each.started for each in log.overlaps)
+    gathers = [each for each in log.overlaps if log.records[each.count - 1].kind == "all_gather"]
+    total = sum(each.ended - each.started for each in gathers)
     return {
-        "case": f"at {rate / 1e6:g} MB/s",
-        "hidden": round(log.hidden, 3),
-        "moving_ms": round(total * 1e3, 1),
+        "hidden": round(sum(each.hidden for each in gathers) / total, 3),
+        "gathering_ms": round(total * 1e3, 1),
         "step_ms": round(seconds * 1e3, 1),
     }
 
 
-def work(turns: int, rate: float | None, written: Path | None) -> None:
+def work(part: str, turns: int) -> None:
     """What each process does."""
     weft.distributed.init()
-    rows = [measured(case, turns) for case in CASES]
-    if rate is not None:
-        rows.append(hidden(rate * 1e6))
+    if part == "steps":
+        found: object = {case: measured(case, turns) for case in CASES}
+    else:
+        found = hidden() if part == "hidden" else peak_of(part)
     if dist.get_rank() == 0:
-        for row in rows:
-            print(json.dumps(row), flush=True)
-        if written is not None:
-            written.write_text(json.dumps(rows, indent=1))
+        print(json.dumps(found), flush=True)
     weft.distributed.shutdown()
+
+
+def launched(part: str, turns: int) -> dict[str, dict[str, object]]:
+    """What the first of some processes says."""
+    with socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {
+        "WORLD_SIZE": str(PROCESSES),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, __file__, "--part", part, "--turns", str(turns)]
+    running = [
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **shared, "RANK": str(i), "LOCAL_RANK": str(i)},
+        )
+        for i in range(PROCESSES)
+    ]
+    said = [each.communicate()[0] for each in running]
+    if any(each.returncode for each in running):
+        raise SystemExit(1)
+    return json.loads(said[0].splitlines()[-1])
 
 
 def main() -> None:
     """Start the processes, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--rate", type=float)
+    parser.add_argument("--part", choices=["steps", "hidden", *WAYS])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if "RANK" in os.environ:
-        work(options.turns, options.rate, options.json)
+    if options.part is not None:
+        work(options.part, options.turns)
         return
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    running = [
-        subprocess.Popen(
-            [sys.executable, *sys.argv], env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        )
-        for rank in range(4)
-    ]
-    codes = [each.wait() for each in running]
-    if any(codes):
-        raise SystemExit(1)
+    rows = launched("steps", options.turns)
+    for name in WAYS:
+        for case, most in launched(name, 0).items():
+            rows[case][name]["peak_mib"] = most
+    rows[f"gathering over {RATE / 1e6:g} MB/s"] = launched("hidden", 0)
+    for case, row in rows.items():
+        print(case, json.dumps(row), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -25,11 +25,15 @@ class _Enough(BaseException):
 @click.command("dryrun", context_settings={"ignore_unknown_options": True})
 @click.argument("program", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--devices", type=click.IntRange(min=1), default=8, show_default=True, help="How many devices to think of.")
+@click.option(
+    "--devices", type=click.IntRange(min=1), default=8, show_default=True, help="How many devices to think of."
+)
 @click.option(
     "--topology", type=click.Choice(["cpu", *MACHINES]), default="h100", show_default=True, help="What they are."
 )
-@click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="End after so many optimizer steps.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=1, show_default=True, help="End after so many optimizer steps."
+)
 @click.option("--html", type=click.Path(dir_okay=False), default=None, help="Write the report as a page.")
 @click.option("--perfetto", type=click.Path(dir_okay=False), default=None, help="Write the step in time as a trace.")
 def dryrun_command(

@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 
 _WORDS = {
     "devices": "Accelerator CPU Device local_devices",
-    "errors": "ConversionError MismatchError PaperError PlanError ReshardError WeftError",
+    "errors": "ConversionError MismatchError PaperError PlanError ReshardError ScheduleError WeftError",
     "sharding": (
         "DeviceMapping DeviceMesh DimSpec DistributedBufferType DistributedTensorType DistributedType NamedMapping P Partial Placement "
         "PlacementMapping ReduceOp Replicated Sharded SpecEntry TensorLayout make_mesh mesh_context"
@@ -54,7 +54,7 @@ _TORCH = {
     "paper.values": "assume",
 }
 # What a notebook shows of plans comes from a layer below theirs, so it is attached from here.
-_PICTURES = {"planning": "drawing.html"}
+_PICTURES = {"planning": "drawing.html", "schedules": "drawing.schedules"}
 _MODULES = (
     "checkpoint",
     "devices",
@@ -66,6 +66,7 @@ _MODULES = (
     "nn",
     "ops",
     "planning",
+    "schedules",
     "sharding",
     "state",
     "tensor",

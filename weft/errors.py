@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["ConversionError", "MismatchError", "PaperError", "PlanError", "ReshardError", "TimeoutError", "WeftError"]
+__all__ = [
+    "ConversionError",
+    "MismatchError",
+    "PaperError",
+    "PlanError",
+    "ReshardError",
+    "ScheduleError",
+    "TimeoutError",
+    "WeftError",
+]
 
 
 class WeftError(Exception):
@@ -42,6 +51,14 @@ class ReshardError(WeftError, RuntimeError):
     """Raised for an implicit movement under `weft.reshard_policy("raise")`.
 
     >>> issubclass(ReshardError, RuntimeError)
+    True
+    """
+
+
+class ScheduleError(WeftError, ValueError):
+    """Raised for a pipeline schedule that cannot run: incomplete, out of order, standing still, or over its memory.
+
+    >>> issubclass(ScheduleError, ValueError)
     True
     """
 

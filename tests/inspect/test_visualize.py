@@ -146,7 +146,7 @@ def test_a_notebook_shows_the_values_and_who_holds_them():
 
 @pytest.mark.parametrize("x", ["dp", 3, None, [1, 2]])
 def test_what_cannot_be_drawn_is_told(x):
-    with pytest.raises(TypeError, match="visualize draws a tensor, a mapping, a mesh or a plan, but got "):
+    with pytest.raises(TypeError, match="visualize draws a tensor, a mapping, a mesh, a plan or a schedule, but got "):
         visualize(x)
 
 

@@ -160,3 +160,43 @@ def test_a_cable_that_breaks_is_an_error_on_both_hosts(
         assert each.wait(100) == 1, each.err
         assert "weft.errors.TimeoutError: process " in each.err
         assert "shows no sign of life: it was killed or stopped, or cannot be reached" in each.err
+
+
+@pytest.mark.skipif(shutil.which("tc") is None, reason="needs `tc` of iproute2, which is not installed here")
+def test_between_slow_hosts_steps_go_through_the_hosts(hosts: Hosts, tmp_path: Path) -> None:
+    """Which processes share a host is found when they join; how much faster that is, `benchmarks/two_hosts.py` measures."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch, weft\n"
+        "from weft import NamedMapping, P\n"
+        "mesh = weft.make_mesh({'a': 4})\n"
+        "here = weft.local_devices()[0].id\n"
+        "pending = NamedMapping(mesh, P(None), unreduced={'a': 'sum'})\n"
+        "x = weft.from_local([torch.full((1 << 20,), here + 1.0)], pending)\n"
+        "plan = weft.explain(x, P(None)).plan\n"
+        "assert weft.current_topology().devices_per_host == 2, weft.current_topology()\n"
+        "y = x.redistribute(NamedMapping(mesh, P(None)))\n"
+        "assert y.local_shards[0].eq(10).all()\n"
+        "z = weft.shard(y, mesh, P('a')).redistribute(NamedMapping(mesh, P(None)))\n"
+        "assert z.local_shards[0].eq(10).all()\n"
+        "print([step.described for step in plan.steps])\n"
+    )
+    first, _ = next(iter(hosts.values()))
+    running = []
+    try:
+        for name, (_, cable) in hosts.items():
+            slow = ["tc", "-n", name, "qdisc", "add", "dev", cable, "root", "tbf"]
+            limits = ["rate", "1gbit", "burst", "256kb", "latency", "200ms"]
+            subprocess.run([*slow, *limits], check=True, capture_output=True, text=True, timeout=20)
+        for rank in range(4):
+            name, (_, cable) = list(hosts.items())[rank // 2]
+            where = {"MASTER_ADDR": first, "GROUP_RANK": str(rank // 2), "GLOO_SOCKET_IFNAME": cable, "NETWORK": name}
+            variables = environment(rank, 4, 29512, {**where, "WEFT_TOPOLOGY": "ethernet"})
+            running.append(Child([str(program)], variables, tmp_path, str(rank), fresh=False))
+        for each in running:
+            assert each.wait(100) == 0, each.err
+            assert each.out == "['all_reduce, host by host']\n"
+    finally:
+        for each in running:
+            each.send_signal(signal.SIGKILL)
+            each.wait(10)

@@ -20,15 +20,15 @@ WIDTH = 100
 """Where the output is no terminal, whose width would be known."""
 
 
-def printed(picture: RenderableType) -> str:
-    """What a picture looks like: in colours where this program prints to a terminal, else plain.
+def printed(picture: RenderableType, width: int = WIDTH) -> str:
+    """What a picture looks like: in colours where this program prints to a terminal, else plain and of this width.
 
     >>> printed(Text("held", style="red"))
     'held'
     """
     console = Console(force_jupyter=False, highlight=False)
     if not console.is_terminal:
-        console.width = WIDTH
+        console.width = width
     with console.capture() as capture:
         console.print(picture)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -17,6 +17,7 @@ from .handlers import handlers, may_run_by_rule
 from .moves.resolving import note_computed, resolve
 from .op_kind import kind_of
 from .op_plan import NOT_REPEATED, decided, key_of, plans, token
+from .ragged.running import of_rows
 from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
 from .sharded import ShardedTensor
@@ -80,6 +81,8 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
         with torch.inference_mode(False), torch.no_grad():
             return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
     result = _of_folded(call)
+    if result is NotImplemented:
+        result = of_rows(call)
     if result is not NotImplemented:
         return result
     shows = any(map(shows_another, call.tensors))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Protocol, final
 
+import torch
+
 from ..runtime.holding import Pieces
 
 if TYPE_CHECKING:
     from .moves.resolving import Turned
+    from .ragged.rows import RaggedRows
     from .sharded import ShardedTensor, Stand
     from .total import Total
     from .views.copy_views import Shown
@@ -41,6 +44,10 @@ class Value:
     """What this shows of another tensor, where it is a view whose elements had to move."""
     fold: Fold | None = None
     """What its dims were merged from, where its elements still lie there."""
+    rows: RaggedRows | None = None
+    """Where its rows lie, where that is not where its layout says: see `weft.engine.ragged`."""
+    told: tuple[int, torch.Tensor] | None = None
+    """The whole value on the host, where it was needed as an index there, and which version of the tensor that was."""
     turned: Turned | None = None
     """The pending tensor that this is a view of, where it has all elements of it."""
     resolved: ShardedTensor | None = None
@@ -73,6 +80,11 @@ class Value:
     def is_made(self) -> bool:
         """Whether the pieces are there."""
         return "pieces" in self.__dict__
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether its rows lie elsewhere than the layout says, and have not been sent there."""
+        return self.rows is not None and not self.is_made
 
     def taken(self) -> Value:
         """The same memory for a tensor that becomes what another is: what was only known of that one stays behind."""

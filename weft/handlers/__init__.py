@@ -18,6 +18,7 @@ from . import (  # noqa: F401
     shared_memory,
 )
 from .attention import kernel_choice, split_attention  # noqa: F401
+from .ragged import grouped_products  # noqa: F401
 from .rearranged import edge_padding, gating, joining, padding, shifting  # noqa: F401
 from .split_dims import (  # noqa: F401
     batch_norm,

@@ -111,8 +111,8 @@ def _wrapped(
 
 def _filled(call: BoundCall, x: ShardedTensor, layout: Layout) -> ShardedTensor:
     here, rest, kept = holding(layout), call.args[1:], _kept(call)
-    # Only the shape of a folded tensor is asked for: its elements stay where they are.
-    whole = held_whole(x) if layout.mesh == x.mesh and not is_unmade(x) else None
+    # Only the shape of a tensor is asked for whose elements lie elsewhere for now: they stay where they are.
+    whole = held_whole(x) if layout.mesh == x.mesh and not is_unmade(x) and not x._value.is_put_off else None
     if whole is not None:
         elsewhere = {} if _asked(call) is None else {"device": _device(call, x, here.devices[0])}
         return _wrapped(call, x, [call.func(whole, *rest, **kept, **elsewhere)], layout, x.shape, None)

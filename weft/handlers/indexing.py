@@ -11,6 +11,8 @@ from ..engine.handlers import handler
 from ..engine.sharded import ShardedTensor
 from ..rules.call import BoundCall
 from ..rules.ops.indexing import MASKS, has_masks
+from .ragged.additions import added
+from .ragged.lookups import looked_up
 
 aten = torch.ops.aten
 
@@ -45,15 +47,29 @@ def _check_shape(x: torch.Tensor, mask: torch.Tensor, first: int) -> None:
 def _index(call: BoundCall) -> object:
     indices = call.optional_list("indices")
     if not has_masks(indices):
-        return run_by_rule(call)
+        rows = looked_up(call)
+        return run_by_rule(call) if rows is NotImplemented else rows
     return call.replaced(indices=_counted(call.tensor("self"), indices))()
+
+
+@handler(aten.index_select.default, may_be_direct=True)
+def _index_select(call: BoundCall) -> object:
+    rows = looked_up(call)
+    return run_by_rule(call) if rows is NotImplemented else rows
+
+
+@handler(aten.index_add.default, may_be_direct=True)
+def _index_add(call: BoundCall) -> object:
+    rows = added(call) if call.arg("alpha") == 1 else NotImplemented
+    return run_by_rule(call) if rows is NotImplemented else rows
 
 
 @handler(aten.index_put.default, aten.index_put_.default)
 def _index_put(call: BoundCall) -> object:
     x, indices, values = call.tensor("self"), call.optional_list("indices"), call.tensor("values")
     if not has_masks(indices):
-        return run_by_rule(call)
+        rows = added(call) if call.flag("accumulate") and call.func is aten.index_put.default else NotImplemented
+        return run_by_rule(call) if rows is NotImplemented else rows
     given = [(d, index) for d, index in enumerate(indices) if index is not None]
     if len(given) == 1 and values.numel() == 1 and not call.flag("accumulate"):
         ((first, mask),) = given

@@ -21,7 +21,7 @@ from ..runtime.processes.mesh_processes import wire_device
 from ..runtime.processes.transport.exchange import swap
 from ..sharding.mesh import DeviceMesh, make_mesh
 
-__all__ = ["measured_links", "partners"]
+__all__ = ["agreed", "measured_links", "partners"]
 
 
 def measured_links(size: int = 1 << 24, rounds: int = 5) -> Topology:
@@ -89,26 +89,34 @@ def _measured(mesh: DeviceMesh, to: Sequence[int | None], size: int, rounds: int
         return lambda: swap(group, outgoing, incoming, wire)
 
     with communicating(CollectiveCall("weft bench --links", "bytes"), group.processes):
-        latency, seconds = (_slowest(group.processes, sent(length), rounds, wire) for length in (8, size))
+        latency, seconds = (_slowest(sent(length), rounds, wire) for length in (8, size))
     return Link(latency, size / max(seconds - latency, 1e-9))
 
 
-def _slowest(processes: tuple[int, ...], call: Callable[[], None], rounds: int, wire: torch.device) -> float:
+def _slowest(call: Callable[[], None], rounds: int, wire: torch.device) -> float:
     """The median of several rounds, on the process that took longest."""
     times = []
     for number in range(rounds + 2):
-        _together(processes, 0.0)
+        agreed(0.0)
         start = time.perf_counter()
         call()
         if wire.type == "cuda":
             torch.cuda.synchronize()
         if number >= 2:  # what is first done once is not counted
             times.append(time.perf_counter() - start)
-    return max(_together(processes, statistics.median(times)))
+    return max(agreed(statistics.median(times)))
 
 
-def _together(processes: tuple[int, ...], mine: float) -> list[float]:
-    """What each process says, when all have said it."""
-    store, number = world.store(), group_of(processes).next_number()
-    store.set(f"links {number} {world.current().process}", json.dumps(mine))
-    return [float(json.loads(store.get(f"links {number} {process}"))) for process in processes]
+def agreed(mine: float) -> list[float]:
+    """What each process says, when all have said it.
+
+    >>> agreed(1.5)
+    [1.5]
+    """
+    here = world.current()
+    if here.count == 1:
+        return [mine]
+    everyone = tuple(range(here.count))
+    store, number = world.store(), group_of(everyone).next_number()
+    store.set(f"links {number} {here.process}", json.dumps(mine))
+    return [float(json.loads(store.get(f"links {number} {process}"))) for process in everyone]

@@ -16,10 +16,12 @@ from rich.text import Text
 from ..drawing.grid import Palette, drawn_dims, slot_name
 from ..drawing.html import layout_html, plan_html
 from ..drawing.panels import panels, printed
+from ..drawing.schedules import SchedulePicture
 from ..drawing.traffic import Traffic, traffic
 from ..planning import Plan
 from ..planning.bounds import largest
 from ..planning.text import bytes_text
+from ..schedules import Schedule
 from ..sharding.dims import Shape
 from ..sharding.dtype import DType
 from ..sharding.layout import Layout
@@ -123,9 +125,9 @@ class PlanPicture:
 
 
 def visualize(
-    x: Plan | DeviceMesh | DeviceMapping | Layout | Whole, shape: Sequence[int] | None = None
-) -> LayoutPicture | PlanPicture:
-    """A drawing of which device holds which part of a tensor, a mapping or a mesh, or of what a plan moves.
+    x: Plan | Schedule | DeviceMesh | DeviceMapping | Layout | Whole, shape: Sequence[int] | None = None
+) -> LayoutPicture | PlanPicture | SchedulePicture:
+    """A drawing of which device holds which part of a tensor, a mapping or a mesh, of what a plan moves, or of a schedule.
 
     Show it in a notebook, or print it. A mapping alone has no sizes; `shape` gives them.
 
@@ -145,6 +147,8 @@ def visualize(
     match x:
         case Plan():
             return PlanPicture(x)
+        case Schedule():
+            return SchedulePicture(x)
         case DeviceMesh():
             return LayoutPicture(str(x), Layout(x, [(axis,) for axis in x.axis_names]), None, None)
         case Layout():
@@ -154,7 +158,7 @@ def visualize(
         case Whole():
             return _of_tensor(x)
     raise TypeError(
-        f"visualize draws a tensor, a mapping, a mesh or a plan, but got {x!r}: "
+        f"visualize draws a tensor, a mapping, a mesh, a plan or a schedule, but got {x!r}: "
         "use weft.shard(x, mesh, spec), or weft.plan(source, target, shape, dtype)"
     )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
+from operator import itemgetter
 
 from ..errors import PlanError
 from ..sharding.layout import Layout
@@ -17,6 +19,7 @@ from .reducing import AllReduce, FillPartial, ReduceExchange
 from .step import Bytes, Step, Transition, live, live_pending
 from .steps import step_between
 from .topology import Topology
+from .topology.topology import is_flat
 
 __all__ = ["find_steps"]
 
@@ -39,7 +42,11 @@ def find_steps(
         return ()
     search = Search(shape, itemsize, bound, topology)
     steps = search.directly(source, target) if frugal else search.steps(source, target)
-    return tuple(staged(step, topology) for step in steps)
+    if is_flat(topology, source.mesh, target.mesh):
+        return steps
+    choices = [steps] if frugal else [steps, *search.others(source, target)]
+    least = sum(step.bytes_received.total for step in steps)
+    return min((search.staged(choice, least) for choice in choices), key=itemgetter(0))[1]
 
 
 class Search:
@@ -64,6 +71,35 @@ class Search:
             return self.one(source, target)
         except PlanError:
             return self.steps(source, target)
+
+    def others(self, source: Layout, target: Layout) -> Iterator[Steps]:
+        """Other steps that may move as little: which of them is fastest depends on where the slow links are."""
+        if source.mesh != target.mesh:
+            return
+        with suppress(PlanError):  # there is not always one step
+            yield self.one(source, target)
+        before, after = set(live_pending(source)), set(live_pending(target))
+        if len({op for _, op in before | after}) > 1:
+            return
+        middles = [*self._all_scattered(source), *self._cut_apart(source, target)]
+        if self.shape and after < before:
+            scattered = self._scattered(source, target)
+            middles += [] if scattered is None else [scattered]
+        for middle in dict.fromkeys(middles):
+            cut = _cut_before_reducing(source, middle)
+            yield *self.one(source, cut), *self.one(cut, middle), *self._begun(middle, target)
+        if not self.shape or not before | after:
+            return
+        for kept in kept_choices(source, target):
+            begun = [(axis, op) for axis, op in live_pending(target) if axis not in kept]
+            for middle in self._split_choices(source, target, begun) if begun else ():
+                yield *self._resolved(source, middle), *self._filled(middle, target, begun)
+
+    def staged(self, steps: Steps, least: int) -> tuple[tuple[bool, float], Steps]:
+        """The steps in the form that is fastest, and what they cost: no more than `least` bytes, then seconds."""
+        found = tuple(staged(step, self.topology) for step in steps)
+        seconds = sum(step_time(step, self.topology) for step in found)
+        return (sum(step.bytes_received.total for step in found) > least, seconds), found
 
     def best(self, choices: Iterable[Steps]) -> Steps:
         """The choice that moves least, then waits least on the device that receives most, then has fewest phases.
@@ -246,6 +282,12 @@ class Search:
         if not choices:
             choices.append((*self.one(source, resolved), *self._exchanged(resolved, arrival), *ending))
         return self.best(choices)
+
+    def _cut_apart(self, source: Layout, target: Layout) -> Iterator[Layout]:
+        """The source, cut locally by axes that split only the target: one for each dim to cut."""
+        free = [axis for axis in source.replicated_axes if axis in target.dim_of]
+        for dim in range(len(self.shape)) if free else ():
+            yield source.with_split(dim, (*source.splits[dim], *free))
 
     def _all_scattered(self, source: Layout) -> Iterator[Layout]:
         """Layouts on the source's mesh in which every element is reduced once: one for each dim to cut."""

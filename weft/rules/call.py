@@ -72,7 +72,7 @@ class BoundCall:
         place = _places(self.func).get(name)
         if place is None:
             return default
-        at, known, value = place
+        at, known, value, _ = place
         if at < len(self.args):
             return self.args[at]
         if name in self.kwargs:
@@ -165,7 +165,7 @@ class BoundCall:
             at = places[name][0]
             if at < len(args):
                 args[at] = named[name]
-            elif at == len(args) and name not in kwargs and not self.func._schema.arguments[at].kwarg_only:
+            elif at == len(args) and name not in kwargs and not places[name][3]:
                 args.append(named[name])
             else:
                 kwargs[name] = named[name]
@@ -256,9 +256,9 @@ def _collect(value: object, found: list[torch.Tensor]) -> None:
 
 
 @cached(8192)
-def _places(func: Op) -> dict[str, tuple[int, bool, object]]:
-    """For each argument of an op its position, whether it has a default, and the default."""
+def _places(func: Op) -> dict[str, tuple[int, bool, object, bool]]:
+    """For each argument of an op its position, whether it has a default, the default, and whether it is given by name only."""
     return {
-        argument.name: (i, argument.has_default_value(), argument.default_value)
+        argument.name: (i, argument.has_default_value(), argument.default_value, argument.kwarg_only)
         for i, argument in enumerate(func._schema.arguments)
     }

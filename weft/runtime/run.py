@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -17,13 +17,25 @@ from .host_pool import pooled_empty
 from .lazy_copy import lazy_clone
 from .processes import movement, world
 from .processes.agreement.same_tensor import check_same
-from .processes.mesh_processes import is_elsewhere, leaves_out, spans, wire_device
+from .processes.mesh_processes import is_elsewhere, leaves_out, owners_of, spans, wire_device
 from .processes.steps.permute import Route
 from .processes.transport.async_ops import Arriving, issue
 from .spans import COMMUNICATION, spanned
 from .traced import Communication, Size, communicated, is_traced
 
-__all__ = ["Arriving", "Route", "begin", "check_same", "move", "permute", "scatter", "spread", "whole"]
+__all__ = [
+    "Arriving",
+    "Route",
+    "begin",
+    "check_same",
+    "connect",
+    "mail",
+    "move",
+    "permute",
+    "scatter",
+    "spread",
+    "whole",
+]
 
 
 @spanned(COMMUNICATION, "movement")
@@ -79,6 +91,36 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
     copy = torch.clone if wire.type == "cuda" else lazy_clone
     kept = tuple(copy(piece) for piece in pieces)
     return issue(lambda: action(kept), kept, wire)
+
+
+def connect(pairs: Iterable[tuple[DeviceMesh, DeviceMesh]], purposes: Sequence[str]) -> None:
+    """Lets the processes of each pair of meshes meet that are going to `mail` between them; all come in the same order."""
+    meetings = {(owners_of(*pair), wire_device(*pair)) for pair in pairs if spans(*pair)}
+    for processes, wire in sorted(meetings, key=str):
+        for purpose in purposes:
+            movement.connect(processes, wire, purpose)
+
+
+@spanned(COMMUNICATION, "movement")
+def mail(
+    pieces: Pieces,
+    source: Layout,
+    target: Layout,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    op: str,
+    purpose: str,
+    tag: int,
+) -> Arriving | Pieces:
+    """Begins to move a tensor to another mesh by messages that wait for no others; each is known by its tag.
+
+    Unlike what `begin` begins, each process does it when it comes to it. Nothing may be pending.
+    """
+    if is_elsewhere(source.mesh, target.mesh):
+        return ()
+    if not spans(source.mesh, target.mesh):
+        return in_process.move(pieces, source, target, shape)
+    return movement.mail(pieces, source, target, tuple(shape), dtype, op, purpose, tag)
 
 
 @spanned(COMMUNICATION, "gathering")

@@ -15,6 +15,7 @@ from ..devices import CPU, Accelerator, Device
 from ..drawing.html import layout_html
 from ..engine.compiling import announce, check_compilable
 from ..engine.dispatch import torch_dispatch
+from ..engine.moves.adding_up import left_pending
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import aligned, move
@@ -394,7 +395,9 @@ class _Aligned:
         self._state = state
 
     def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
-        return aligned(grad, self._state["_form"].layout.resolved)
+        target = self._state["_form"].layout.resolved
+        waiting = left_pending(grad, target)
+        return aligned(grad, target) if waiting is None else waiting
 
 
 def public(x: torch.Tensor) -> Tensor:

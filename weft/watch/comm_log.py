@@ -43,6 +43,10 @@ class CommRecord:
     call_site: CallSite
     started: float = field(default_factory=time.time, compare=False)
     """When it began, in seconds since 1970."""
+    rows: tuple[int, ...] = ()
+    """Of rows that are sent to where they are needed, such as tokens to their experts: how many each device has then."""
+    groups: tuple[int, ...] = ()
+    """How many rows each group has that they are sent for: each expert."""
 
 
 @dataclass(slots=True)
@@ -126,7 +130,7 @@ class CommLog:
                 str(r.target),
                 f"{r.bytes_received:,}",
                 f"{r.total_bytes:,}",
-                r.op + (" (implicit)" if r.implicit else ""),
+                r.op + (" (implicit)" if r.implicit else "") + _loads(r),
                 str(r.call_site),
             )
             for r in self.records
@@ -135,6 +139,12 @@ class CommLog:
         return "\n".join(
             "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
         )
+
+
+def _loads(record: CommRecord) -> str:
+    """How many rows devices and groups have, in words."""
+    rows = f", rows {'·'.join(map(str, record.rows))}" if record.rows else ""
+    return rows + (f" of groups {'·'.join(map(str, record.groups))}" if record.groups else "")
 
 
 _open: Setting[tuple[CommLog, ...]] = Setting("comm_log", ())
@@ -263,8 +273,11 @@ def log_step(
     op: str,
     *,
     implicit: bool,
+    rows: tuple[int, ...] = (),
+    groups: tuple[int, ...] = (),
 ) -> None:
     """Adds one step to the open logs."""
-    record = CommRecord(kind, axes, source, target, shape, bytes_received, total_bytes, op, implicit, call_site())
+    said = (kind, axes, source, target, shape, bytes_received, total_bytes, op, implicit, call_site())
+    record = CommRecord(*said, rows=rows, groups=groups)
     for log in _open.get():
         log.records.append(record)

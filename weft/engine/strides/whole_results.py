@@ -9,7 +9,7 @@ import torch
 from ...caches import BoundedCache
 from ...rules.call import BoundCall
 from ...rules.ops.pointwise import broadcast_dims
-from ...rules.registry import Spec
+from ...rules.registry import Spec, rule_for
 from ...runtime.on_paper import aside
 from ...runtime.strides import elementwise_strides
 from .kernel_strides import as_laid_by_kernel, is_elementwise
@@ -20,6 +20,9 @@ __all__ = ["whole_results"]
 def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
     """The whole results, found by running the op on tensors without memory; they do not depend on any layout."""
     func, kwargs, tensors = call.func, call.kwargs, call.tensors
+    rule = rule_for(func)
+    if rule is not None and rule.result is not None:
+        return (rule.result(call),)
     on_host = all(x.device.type == "cpu" for x in tensors)
     seen = tuple((x.shape, x.stride(), x.dtype) for x in tensors)
     said = call.with_tensors(["tensor"] * len(tensors))

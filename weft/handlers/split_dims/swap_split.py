@@ -15,7 +15,8 @@ from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.movement import moved
 from ...engine.moves.rearranging import resolved
-from ...engine.sharded import ShardedTensor
+from ...engine.op_kind import for_each_result
+from ...engine.sharded import ShardedTensor, as_sharded
 from ...engine.strategy import Moved, Strategy, cheapest, decided_once
 from ...rules.call import BoundCall
 from ...sharding.layout import Layout
@@ -55,11 +56,17 @@ def set_aside(x: torch.Tensor, dims: Sequence[int], op: str) -> torch.Tensor:
     return moved(x, layout, op, implicit=True)
 
 
+@handler(aten.sort.default, aten.sort.stable, aten.argsort.default, aten.argsort.stable, may_be_direct=True)
+def _sorted(call: BoundCall) -> object:
+    """What has one dim is sorted everywhere, and each device keeps its part: as it was split, so are the results."""
+    x = call.tensor("self")
+    result = _along(call)
+    if not isinstance(x, ShardedTensor) or x.dim() != 1 or not x._layout.splits[0]:
+        return result
+    return for_each_result(result, lambda _, y: moved(as_sharded(y), x._layout.resolved, str(call), implicit=True))
+
+
 @handler(
-    aten.sort.default,
-    aten.sort.stable,
-    aten.argsort.default,
-    aten.argsort.stable,
     aten.mode.default,
     aten.median.dim,
     aten.nanmedian.dim,

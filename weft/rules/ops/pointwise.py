@@ -130,7 +130,8 @@ _UNTAGGED = (
     "masked_fill_.Scalar mish_ polar polygamma_ prelu rsub.Scalar special_entr threshold_ xlogy_.Scalar_Other "
     "hardshrink softshrink isin.Tensor_Scalar fmod_.Tensor copysign_.Tensor copysign_.Scalar heaviside_ gcd_ lcm_ "
     "logical_and_ eq_.Tensor eq_.Scalar ne_.Tensor ne_.Scalar lt_.Tensor lt_.Scalar le_.Tensor le_.Scalar "
-    "gt_.Tensor gt_.Scalar ge_.Tensor ge_.Scalar where.ScalarSelf where.ScalarOther where.Scalar"
+    "gt_.Tensor gt_.Scalar ge_.Tensor ge_.Scalar where.ScalarSelf where.ScalarOther where.Scalar "
+    "floor_divide floor_divide.Scalar floor_divide_.Tensor floor_divide_.Scalar"
 )
 """Elementwise ops that torch does not mark as such."""
 

@@ -21,16 +21,17 @@ class Group:
     """Some of the processes, this one among them, and the backends through which they communicate.
 
     Torch's own `new_group` has to be called by every process, or names a group by how many this process has made
-    before; these groups are named by their members alone, so that only they take part in making one.
+    before; these groups are named by their members alone, so that only they take part in making one. Groups for a
+    purpose of their own have connections of their own: what they send waits for nothing else.
     """
 
-    def __init__(self, processes: Processes, here: world.World) -> None:
+    def __init__(self, processes: Processes, here: world.World, purpose: str = "") -> None:
         if here.process not in processes:
             raise ValueError(f"process {here.process} is not among the processes {processes}")
         self.processes = processes
         self.index = processes.index(here.process)
         """The index of this process among them."""
-        self._world = here
+        self._world, self._purpose = here, purpose
         self.is_fake = here.is_fake
         """Whether the others are only said to be there."""
         self._streamed = {kind for kind, name in here.backends if name == "nccl"}
@@ -62,7 +63,7 @@ class Group:
 
     def _made(self, device_type: str) -> c10d.ProcessGroup:
         name = self._world.backend(device_type)
-        members = "_".join(map(str, self.processes))
+        members = "_".join(map(str, self.processes)) + self._purpose
         store = c10d.PrefixStore(f"{name}/{members}", world.store())
         # The backends have a group's methods, whatever torch's type stubs say.
         if name == "gloo":
@@ -86,15 +87,16 @@ class Group:
         fork.keep(*self._backends.values(), *works)
 
 
-_groups: dict[Processes, Group] = {}
-"""Bound: the sets of processes that communicate, which meshes decide. Cleared: when this process joins or leaves."""
+_groups: dict[tuple[Processes, str], Group] = {}
+"""Bound: the sets of processes that communicate, which meshes decide, and the few purposes. Cleared: when this process joins
+or leaves."""
 
 
-def group_of(processes: Processes) -> Group:
+def group_of(processes: Processes, purpose: str = "") -> Group:
     """The group of these processes, made when it is first needed and used from then on."""
-    group = _groups.get(processes)
+    group = _groups.get((processes, purpose))
     if group is None:  # `setdefault`: another thread may have made it meanwhile
-        group = _groups.setdefault(processes, Group(processes, world.current()))
+        group = _groups.setdefault((processes, purpose), Group(processes, world.current(), purpose))
     return group
 
 

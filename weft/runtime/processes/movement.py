@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ...caches import cached
-from ...planning import Step, plan_layouts
+from ...planning import Step, plan_layouts, step_between
 from ...sharding.layout import Layout
 from ..holding import Pieces, holding
 from ..machine import forget_with_residences
@@ -17,11 +17,13 @@ from .communicating import communicating
 from .current_call import CollectiveCall, call_between
 from .group import Processes, group_of
 from .mesh_processes import is_elsewhere, owners_of, wire_device
+from .steps.move import MoveStage
 from .steps.permute import PermuteStage, Route
 from .steps.stage import Stage, stage_of
-from .transport.exchange import swap
+from .transport.async_ops import Arriving
+from .transport.exchange import backend_of, swap
 
-__all__ = ["move", "permute", "whole"]
+__all__ = ["connect", "mail", "move", "permute", "whole"]
 
 
 def move(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str) -> Pieces:
@@ -75,6 +77,32 @@ def _stages(
     """The steps of a plan and what this process does in each, worked out once."""
     steps = plan_layouts(source, target, shape, itemsize).steps
     return steps, tuple(stage_of(step, is_last=step is steps[-1]) for step in steps)
+
+
+def connect(processes: Processes, wire: torch.device, purpose: str) -> None:
+    """Lets processes meet that will mail for a purpose. Whoever takes part in several meetings comes to them in one order."""
+    if world.current().process in processes and not world.current().is_fake:
+        backend_of(group_of(processes, purpose), wire.type)
+
+
+def mail(
+    pieces: Pieces,
+    source: Layout,
+    target: Layout,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    op: str,
+    purpose: str,
+    tag: int,
+) -> Arriving:
+    """Begins to move a tensor from a mesh to another, with nothing pending, by messages that wait for no others."""
+    call = call_between(op, source, target, shape, dtype)
+    return _passage(source, target, shape, dtype.itemsize).mail(pieces, dtype, call, purpose, tag)
+
+
+@cached(8192, cleared_by=forget_with_residences)
+def _passage(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> MoveStage:
+    return MoveStage(step_between(source, target, shape, itemsize), is_last=True)
 
 
 def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:

@@ -23,7 +23,7 @@ from ..group import Group, Processes
 from . import heartbeat
 from .signs import Observer, Sign
 
-__all__ = ["TURN", "Patience", "finish", "finish_turns", "in_time", "stream"]
+__all__ = ["TURN", "Patience", "Waiter", "finish", "finish_turns", "in_time", "stream"]
 
 TURN = timedelta(seconds=0.5)
 NO_LIMIT = timedelta(0)
@@ -65,13 +65,15 @@ def finish_turns(work: c10d.Work, group: Group) -> None:
 
 
 @spanned(WAITING, "for others")
-def finish(works: Sequence[c10d.Work], group: Group, meanwhile: Callable[[], None]) -> None:
-    """Waits for messages, and does something in the meantime."""
+def finish(
+    works: Sequence[c10d.Work], group: Group, meanwhile: Callable[[], None], waiter: Waiter | None = None
+) -> None:
+    """Waits for messages, and does something in the meantime; a `waiter` of its own waits for no others."""
     if not works:
         meanwhile()
         return
     start = time.monotonic()
-    task = _waiter.wait_for(works)
+    task = (waiter or _waiter).wait_for(works)
     patience: Patience | None = None
     try:
         meanwhile()
@@ -102,7 +104,7 @@ class _Task:
 
 
 @final
-class _Waiter:
+class Waiter:
     """A thread that waits for messages, because a wait of the backend cannot be interrupted, and its thread can wait."""
 
     def __init__(self) -> None:
@@ -130,7 +132,7 @@ class _Waiter:
             del task
 
 
-_waiter = _Waiter()
+_waiter = Waiter()
 
 
 @spanned(WAITING, "for others")

@@ -17,9 +17,12 @@ from ...holding import Pieces, holding
 from ...lazy_copy import lazy_clone
 from ...machine import residence
 from .. import world
-from ..group import Processes, group_if_shared
+from ..current_call import CollectiveCall
+from ..group import Processes, group_if_shared, group_of
 from ..mesh_processes import processes_of, wire_device
+from ..transport.async_ops import Arriving
 from ..transport.exchange import exchange, is_compared
+from ..transport.mailing import Mailed
 from ..transport.messages import Messages, Pair, Part, messages_of
 from .new_pieces import NewPieces
 from .occupancy import most_slots, occupancy, slots_of, stored_part
@@ -62,6 +65,19 @@ class MoveStage:
             for target in targets:
                 target.mul_(self._scale)
         return targets
+
+    def mail(self, pieces: Pieces, dtype: torch.dtype, call: CollectiveCall, purpose: str, tag: int) -> Arriving:
+        """Begins the step by messages that wait for no others; what arrives is there when it is waited for.
+
+        Processes may come to it in any order: a message is known by the purpose of its group and by its tag.
+        """
+        targets = self._targets.new(dtype) if self._kept is None else ()
+        mailed = Mailed(
+            self._messages, pieces, targets, dtype, group_of(self.processes, purpose), self._wire, call, tag
+        )
+        if self._kept is None:
+            return mailed
+        return mailed.giving(tuple(lazy_clone(pieces[origin]) for origin in self._kept))
 
 
 def _views(messages: Messages, count: int) -> list[Part] | None:

@@ -22,7 +22,19 @@ from ..liveness.waiting import finish, finish_turns, in_time, stream
 from .messages import Message, Messages
 from .small_messages import HEAD, SmallMessages, bytes_of, small_message_size
 
-__all__ = ["Posted", "broadcast", "exchange", "is_compared", "post", "swap"]
+__all__ = [
+    "Posted",
+    "backend_of",
+    "broadcast",
+    "copy_within",
+    "exchange",
+    "is_compared",
+    "messages_in",
+    "messages_out",
+    "post",
+    "swap",
+    "unpack",
+]
 
 
 def exchange(
@@ -39,12 +51,12 @@ def exchange(
     No message has more bytes than `limit`, which all processes know alike.
     """
     if group is None:
-        _copy(messages, sources, targets)
+        copy_within(messages, sources, targets)
         return
-    outgoing = _outgoing(messages, sources, dtype, wire)
-    incoming = _incoming(messages, targets, dtype, wire)
-    swap(group, outgoing, incoming, wire, limit, meanwhile=lambda: _copy(messages, sources, targets))
-    _unpack(messages, incoming, sources, targets, wire)
+    leaving = messages_out(messages, sources, dtype, wire)
+    arriving = messages_in(messages, targets, dtype, wire)
+    swap(group, leaving, arriving, wire, limit, meanwhile=lambda: copy_within(messages, sources, targets))
+    unpack(messages, arriving, sources, targets, wire)
 
 
 def swap(
@@ -64,7 +76,7 @@ def swap(
         for each in incoming.values():
             each.zero_()
         return
-    backend = _backend(group, wire.type)
+    backend = backend_of(group, wire.type)
     number = group.next_number()
     if group.is_streamed(wire.type):
         empty = torch.empty(0, dtype=torch.uint8, device=wire)
@@ -115,7 +127,7 @@ def post(
         assert all(len(listed) <= 1 for listed in (*outgoing.values(), *incoming.values()))
         swap(group, {k: x for k, (x,) in outgoing.items()}, {k: x for k, (x,) in incoming.items()}, wire)
         return Posted(group)
-    backend = _backend(group, wire.type)
+    backend = backend_of(group, wire.type)
     tag = fingerprint(number) & 0x7FFFFFFF
     works = [backend.recv([bytes_of(x)], k, tag) for k, listed in incoming.items() for x in listed]
     works += [backend.send([bytes_of(x)], k, tag) for k, listed in outgoing.items() for x in listed]
@@ -132,7 +144,8 @@ def _is_small(limit: int | None, processes: int) -> bool:
     return limit is not None and limit <= small_message_size(processes) - HEAD
 
 
-def _backend(group: Group, kind: str) -> c10d.ProcessGroup:
+def backend_of(group: Group, kind: str) -> c10d.ProcessGroup:
+    """What carries tensors on this kind of torch device between processes of a group, which meet to make it."""
     known = group.known_backend(kind)
     return in_time(lambda: group.backend(kind), group.processes) if known is None else known
 
@@ -143,7 +156,7 @@ def broadcast(group: Group, flat: torch.Tensor, root: int) -> None:
         if root != group.processes[group.index]:
             flat.zero_()
         return
-    backend = _backend(group, flat.device.type)
+    backend = backend_of(group, flat.device.type)
     work = backend.broadcast(bytes_of(flat), group.processes.index(root))
     if group.is_streamed(flat.device.type):
         stream(work, group)
@@ -171,12 +184,13 @@ def _swap_small(
     group.small_messages = small
 
 
-def _copy(messages: Messages, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+def copy_within(messages: Messages, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+    """Copies what stays in this process."""
     for source, target in messages.copies:
         targets[target.piece][target.where].copy_(sources[source.piece][source.where])
 
 
-def _outgoing(
+def messages_out(
     messages: Messages, sources: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
 ) -> dict[int, torch.Tensor]:
     """What goes to each process: a stretch of a source, straight from its place, or else parts one after another."""
@@ -219,7 +233,7 @@ def _is_in_place(message: Message, targets: Sequence[torch.Tensor], wire: torch.
     return message.stretch is not None and targets[message.stretch[0]].device.type == wire.type
 
 
-def _incoming(
+def messages_in(
     messages: Messages, targets: Sequence[torch.Tensor], dtype: torch.dtype, wire: torch.device
 ) -> dict[int, torch.Tensor]:
     """Where what comes from each process is received: in its place, or else in memory for the time being."""
@@ -236,7 +250,7 @@ def _incoming(
     return found
 
 
-def _unpack(
+def unpack(
     messages: Messages,
     incoming: Mapping[int, torch.Tensor],
     sources: Sequence[torch.Tensor],

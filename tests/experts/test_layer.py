@@ -1,0 +1,214 @@
+"""Experts that are split: tokens travel to them and back, each once, and what comes of it is what one device computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import weft
+from tests.experts.layer import DIM, EXPERTS, TOP, arguments, in_other_places, layer
+from tests.rules.harness import memory
+from weft import P
+from weft.sharding import DeviceMesh
+from weft.watch.comm_log import CommLog
+
+LAYOUTS = {
+    "tokens and experts": ({"ep": 4}, P("ep")),
+    "experts alone": ({"ep": 4}, P()),
+    "tokens over more axes": ({"dp": 2, "ep": 2}, P(("dp", "ep"))),
+    "tokens over others": ({"dp": 2, "ep": 2}, P("dp")),
+    "two axes of experts": ({"a": 2, "ep": 2}, P(("ep", "a"))),
+}
+"""The mesh, and how the tokens are split; experts are over `ep`, or over both axes."""
+
+
+@pytest.fixture(params=["apart", "one"], autouse=True)
+def where(request: pytest.FixtureRequest):
+    with memory(request.param == "apart"):
+        yield request.param
+
+
+def laid(name: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    axes, tokens = LAYOUTS[name]
+    mesh = weft.make_mesh(axes)
+    experts = P(("a", "ep")) if "a" in axes else P("ep")
+    specs = (tokens, tokens, tokens, experts, experts)
+    return [
+        weft.shard(x.detach(), mesh, spec).requires_grad_(x.is_floating_point())
+        for x, spec in zip(given, specs, strict=True)
+    ]
+
+
+def plain(tokens: int) -> list[torch.Tensor]:
+    return [x.requires_grad_(x.is_floating_point()) for x in arguments(tokens)]
+
+
+@pytest.mark.parametrize("tokens", [16, 10, 3])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_split_experts_give_what_one_device_gives(name: str, tokens: int) -> None:
+    given = plain(tokens)
+    sharded = laid(name, given)
+    expected, found = layer(*given), layer(*sharded)
+    torch.testing.assert_close(found.full_tensor(), expected)
+    for one, other in ((expected, given), (found, sharded)):
+        one.square().sum().backward()
+        assert all(x.grad is not None for x in other if x.requires_grad)
+    for one, other in zip(given, sharded, strict=True):
+        if one.grad is not None:
+            torch.testing.assert_close(other.grad.full_tensor(), one.grad)
+            assert other.grad._layout == other._layout
+
+
+def rows_of(log: CommLog, width: int) -> list[int]:
+    """How many rows of some width were sent, exchange by exchange."""
+    return [r.total_bytes // (4 * width) for r in log if r.rows and r.shape[1:] == (width,)]
+
+
+def test_each_token_travels_to_its_expert_and_back_and_nothing_else_of_its_size_does() -> None:
+    given = plain(16)
+    sharded = laid("tokens and experts", given)
+    pairs = in_other_places(given[1], 4)
+    with weft.comm_log() as forward:
+        loss = layer(*sharded).square().sum()
+    with weft.comm_log() as backward:
+        loss.backward()
+    for log in (forward, backward):
+        assert rows_of(log, DIM) == [pairs, pairs]
+        others = [r for r in log if not r.rows]
+        assert all(len(r.shape) < 2 for r in others), "only ids, and what is one number for each token, moves besides"
+    weights = [r for r in (*forward, *backward) if r.rows and r.shape[1:] != (DIM,)]
+    assert {r.total_bytes for r in weights} == {pairs * 4}
+
+
+def test_the_log_says_how_many_tokens_devices_and_experts_have() -> None:
+    given = plain(16)
+    counts = given[1].reshape(-1).bincount(minlength=EXPERTS)
+    with weft.comm_log() as log:
+        layer(*laid("tokens and experts", given))
+    (sent,) = [r for r in log if r.op == "aten._grouped_mm.default"]
+    assert sent.groups == tuple(counts.tolist())
+    assert sent.rows == tuple(counts.view(4, 2).sum(1).tolist())
+    assert f"rows {'·'.join(map(str, sent.rows))} of groups {'·'.join(map(str, sent.groups))}" in str(log)
+
+
+def test_tokens_that_all_devices_have_are_not_sent() -> None:
+    with weft.comm_log() as log:
+        made = layer(*laid("experts alone", plain(16)))
+        assert [str(kind) for _, kind in made._layout.pending] == ["sum"]
+        made.full_tensor()
+    assert log.counts() == {"all_reduce": 1}
+
+
+def test_the_log_is_the_same_in_both_memories(where: str) -> None:
+    logs = []
+    for separate in (True, False):
+        with memory(separate), weft.comm_log() as log:
+            layer(*laid("tokens over more axes", plain(10))).sum().backward()
+        logs.append([(r.kind, r.axes, r.source, r.target, r.bytes_received, r.total_bytes, r.op, r.rows) for r in log])
+    assert logs[0] == logs[1]
+
+
+def test_a_policy_sees_what_is_sent() -> None:
+    given = laid("tokens and experts", plain(16))
+    rows, up = given[0][given[1].reshape(-1).sort().indices // TOP], given[3]
+    ends = weft.shard(torch.arange(4, 4 * EXPERTS + 1, 4, dtype=torch.int32), up.mesh, P())
+    with (
+        weft.reshard_policy("raise"),
+        pytest.raises(weft.errors.ReshardError, match=r"aten._grouped_mm.default at .*bytes"),
+    ):
+        torch._grouped_mm(rows, up.transpose(-2, -1), offs=ends)
+
+
+def test_ends_that_fall_are_refused() -> None:
+    given = laid("tokens and experts", plain(16))
+    ends = torch.tensor([4, 2, *[16] * (EXPERTS - 2)], dtype=torch.int32)
+    with pytest.raises(
+        RuntimeError, match=r"the groups of 16 rows end at \[4, 2, 16.*ends must not fall.*Sort the rows"
+    ):
+        torch._grouped_mm(given[0], given[3].transpose(-2, -1), offs=ends)
+
+
+@pytest.fixture
+def mesh() -> DeviceMesh:
+    return weft.make_mesh({"ep": 3})
+
+
+def looked_up(mesh: DeviceMesh, index: torch.Tensor, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A table and what is looked up in it, both split."""
+    table = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return table, weft.shard(table, mesh, P("ep"))[weft.shard(index, mesh, P("ep"))]
+
+
+@pytest.mark.parametrize("shape", [(7,), (7, 4), (7, 2, 3)])
+def test_rows_that_are_looked_up_are_those_of_the_table(shape: tuple[int, ...], mesh: DeviceMesh) -> None:
+    index = torch.tensor([6, 0, 0, -1, 3, 2, 6, 6, 1])
+    table, rows = looked_up(mesh, index, *shape)
+    assert rows._value.is_put_off
+    assert torch.equal((rows * 2).full_tensor(), table[index] * 2)
+    assert torch.equal(rows.full_tensor(), table[index])
+    assert torch.equal(rows.full_tensor(), table[index]), "also when it is asked for again"
+
+
+def test_rows_where_they_are_take_part_in_ops(mesh: DeviceMesh) -> None:
+    index = torch.tensor([6, 0, 0, 5, 3])
+    table, rows = looked_up(mesh, index, 7, 4)
+    beside = torch.randn(5, 4, dtype=torch.float64)
+    with weft.comm_log() as log:
+        found = (rows.exp() * weft.shard(beside, mesh, P()))[:, 1:3].unsqueeze(-1)
+        total = rows.sum(0)
+    assert len(log) == 0
+    assert torch.equal(found.full_tensor(), (table[index].exp() * beside)[:, 1:3].unsqueeze(-1))
+    torch.testing.assert_close(total.full_tensor(), table[index].sum(0))
+
+
+def test_rows_can_be_written_to_and_views_of_them_show_it(mesh: DeviceMesh) -> None:
+    index = torch.tensor([6, 0, 0, 5, 3])
+    table, rows = looked_up(mesh, index, 7, 4)
+    expected, view = table[index], rows[:, :2]
+    rows.mul_(3)
+    assert torch.equal(view.full_tensor(), expected[:, :2] * 3)
+    assert torch.equal(rows.full_tensor(), expected * 3)
+
+
+def test_a_write_that_a_view_would_not_show_is_refused(mesh: DeviceMesh) -> None:
+    _, rows = looked_up(mesh, torch.tensor([6, 0, 0, 5, 3]), 7, 4)
+    view = rows[:, :2]
+    rows.full_tensor()
+    for written in (rows, view):
+        with pytest.raises(RuntimeError, match=r"writes to a tensor of shape .* whose rows were sent .*x.clone\(\)"):
+            written.zero_()
+
+
+def test_an_index_out_of_range_is_refused(mesh: DeviceMesh) -> None:
+    with pytest.raises(IndexError, match="index 7 is out of bounds for dimension 0 with size 7"):
+        looked_up(mesh, torch.tensor([6, 0, 7]), 7, 4)
+
+
+@pytest.mark.parametrize("index", [[0, 4, 4, 1, 6], [2, 1, 0, 3, 4]])
+def test_rows_are_added_where_they_belong(index: list[int], mesh: DeviceMesh) -> None:
+    table, rows, numbers = torch.randn(7, 3), torch.randn(5, 3), torch.tensor(index)
+    x, source, at = (weft.shard(each, mesh, P("ep")) for each in (table, rows, numbers))
+    for op in (
+        lambda x, at, rows: x.index_add(0, at, rows),
+        lambda x, at, rows: x.index_put((at,), rows, accumulate=True),
+    ):
+        found = op(x, at, source)
+        torch.testing.assert_close(found.full_tensor(), op(table, numbers, rows))
+        assert found.placements == x.placements
+
+
+@pytest.mark.parametrize("spec", [P("ep"), P()])
+def test_matrices_by_columns_and_matrices_that_have_no_rows(spec: P, mesh: DeviceMesh) -> None:
+    columns, matrices = torch.randn(8, 8), torch.randn(5, 4, 8)
+    ends = torch.tensor([0, 5, 5, 5, 7], dtype=torch.int32)
+    transposed = weft.shard(columns.t().contiguous(), mesh, spec).t()
+    found = torch._grouped_mm(weft.shard(matrices, mesh, P("ep")), transposed, offs=ends)
+    expected = torch._grouped_mm(matrices, columns.t().contiguous().t(), offs=ends)
+    torch.testing.assert_close(found.full_tensor()[:, :7], expected[:, :7])
+
+
+def test_a_sorted_line_stays_split(mesh: DeviceMesh) -> None:
+    x = torch.randn(7)
+    values, order = weft.shard(x, mesh, P("ep")).sort()
+    assert values.mapping.spec == order.mapping.spec == P("ep")
+    assert torch.equal(values.full_tensor(), x.sort().values)

@@ -1,0 +1,262 @@
+"""Ops on rows where they lie: each device computes what it has, whichever rows these are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from ...rules.call import BoundCall, Op
+from ...rules.factors import Dims, Factors
+from ...rules.registry import Region, Rule, rule_for
+from ...runtime.holding import holding
+from ...runtime.route import line_of, places_among, rows_shape
+from ...runtime.traced import is_traced
+from ...sharding.geometry import box_at
+from ...sharding.layout import Layout
+from ...sharding.mesh import Slot
+from ..execute import brought
+from ..memory import memory_of
+from ..op_kind import OpKind, for_each_result, kind_of
+from ..op_plan import OpPlan, decided
+from ..running.on_pieces import run_everywhere, schedule_for
+from ..running.once import is_random
+from ..running.schedule import Place, Schedule
+from ..sharded import ShardedTensor, wrap
+from ..strides.result_strides import ResultStrides
+from ..total import note_write
+from .rows import RaggedRows, along, held_rows, ragged, rows_of
+
+__all__ = ["brought_to", "of_rows", "on_device", "picked", "takes_rows"]
+
+takes_rows: set[Op] = set()
+"""The ops whose handlers see to rows themselves. Bound: the ops there are. Cleared: never."""
+
+
+def of_rows(call: BoundCall) -> object:
+    """What an op gives of tensors whose rows lie elsewhere, where it can use them there; else NotImplemented."""
+    held = [rows_of(x) for x in call.tensors]
+    if all(rows is None for rows in held):
+        return NotImplemented
+    for rows in held:
+        if rows is not None:
+            rows.op = str(call)  # whoever asks for the pieces has them sent for this op
+    kind = kind_of(call.func)
+    if kind.written or kind.outs:
+        _check_ties(call, kind)
+    if call.func in takes_rows:
+        return NotImplemented
+    split = None if is_traced() or kind.outs or is_random(call.func) else _split(call, held, kind)
+    if split is None:
+        _settle_written(call, kind)
+        return NotImplemented
+    if kind.written:
+        note_write()
+    return _run(call, split, held, kind)
+
+
+def _written(call: BoundCall, kind: OpKind) -> list[ShardedTensor]:
+    given = [call.args[at] if at < len(call.args) else None for at in kind.written]
+    given += [call.kwargs.get(name) for name in kind.outs]
+    return [x for x in given if isinstance(x, ShardedTensor) and x._value.rows is not None]
+
+
+def _check_ties(call: BoundCall, kind: OpKind) -> None:
+    """Refuses to write to rows that were sent elsewhere while a view of them stayed behind, or the other way round."""
+    for x in _written(call, kind):
+        assert x._value.rows is not None
+        if x._value.rows.tie.is_broken:
+            raise RuntimeError(
+                f"{call} writes to a tensor of shape {tuple(x.shape)} whose rows were sent to other devices after a view of "
+                "it was taken, so that the view would not show it: write to x.clone(), or take the view afterwards"
+            )
+
+
+def _settle_written(call: BoundCall, kind: OpKind) -> None:
+    """From now on a tensor that is written to is what its layout says."""
+    for x in _written(call, kind):
+        _ = x._value.pieces
+        x._value.rows = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """How a call is computed row by row: the factor that rows are, and where it stands in each tensor."""
+
+    plan: OpPlan
+    rule: Rule
+    inputs: tuple[int | None, ...]
+    """For each input, the dim along which the rows stand."""
+    outputs: tuple[int | None, ...]
+
+
+def _split(call: BoundCall, held: Sequence[RaggedRows | None], kind: OpKind) -> _Split | None:
+    """How a call is computed where the rows lie; None where it needs more than its own rows on a device."""
+    rule = rule_for(call.func)
+    if rule is None or len(kind.written) > 1 or (kind.written and held[0] is None):
+        return None
+    plan = decided(call)
+    factors = None if plan.rule is None or plan.once else rule.factors(call)
+    if factors is None or plan.outputs is None or any(dims is None for dims in factors.outputs):
+        return None
+    names = {factors.inputs[i][rows.dim] for i, rows in enumerate(held) if rows is not None}
+    kept = all(
+        rows is None
+        or (set(rows.axes) <= set(need.splits[rows.dim]) and need.with_split(rows.dim, rows.axes) is rows.layout)
+        for rows, need in zip(held, plan.inputs, strict=True)
+    )
+    if len(names) != 1 or len(name := next(iter(names))) != 1 or not kept:
+        return None
+    most = _leader([rows for rows in held if rows is not None])
+    if any(rows is most and most.layout is not need for rows, need in zip(held, plan.inputs, strict=True)):
+        return None
+    places = _places(name[0], factors)
+    if places is None or (rule.local is not None and None in places[1]):
+        return None
+    return _Split(plan, rule, *places)
+
+
+def _places(name: str, factors: Factors) -> tuple[tuple[int | None, ...], tuple[int | None, ...]] | None:
+    """Where a factor stands in each input and output; None where it does not stand alone, or results repeat over it."""
+    if any(factor == name for _, factor in factors.repeated):
+        return None
+    found: list[tuple[int | None, ...]] = []
+    for tensors in (factors.inputs, cast("tuple[Dims, ...]", factors.outputs)):
+        if any(len(dim) > 1 and name in dim for dims in tensors for dim in dims):
+            return None
+        found.append(tuple(dims.index((name,)) if (name,) in dims else None for dims in tensors))
+    return found[0], found[1]
+
+
+def _run(call: BoundCall, split: _Split, held: Sequence[RaggedRows | None], kind: OpKind) -> object:
+    plan, op = split.plan, str(call)
+    leader = _leader([rows for rows in held if rows is not None])
+    given: list[RaggedRows | ShardedTensor] = []
+    for x, need, dim, rows in zip(call.tensors, plan.inputs, split.inputs, held, strict=True):
+        if rows is None and dim is None:
+            given.append(cast(ShardedTensor, brought(x, need, op, False)))
+            continue
+        if rows is None:
+            assert dim is not None
+            is_whole = not isinstance(x, ShardedTensor) or not x._layout.splits[dim]
+            there = cast(ShardedTensor, brought(x, need.with_split(dim, ()) if is_whole else need, op, False))
+            if is_whole:
+                given.append(there)
+                continue
+            rows = held_rows(there, dim)
+        given.append(brought_to(leader, rows, op))
+    result = _computed(call, split, given, leader)
+
+    def made(position: int, value: object) -> object:
+        dim = split.outputs[position]
+        if not isinstance(value, ShardedTensor) or dim is None or any(value is x for x in call.tensors):
+            return value
+        rows = RaggedRows(value._value.pieces, value._layout, value.shape, dim, leader.at, value.dtype, leader.groups)
+        base = None if kind.viewed is None else held[0]
+        return ragged(value, rows if base is None else rows.tied(base))
+
+    return for_each_result(result, made)
+
+
+def brought_to(leader: RaggedRows, rows: RaggedRows, op: str) -> RaggedRows:
+    """Rows where the leader has its own; devices along axes that do not split them have the same, and each takes some."""
+    if rows.axes == leader.axes:
+        rows.bring(leader.at, leader.groups, op)
+        return rows
+    rows.bring(along(rows.layout.mesh, rows.axes, (leader.axes, leader.at)), None, op)
+    return picked(rows, rows.dim, _like(leader, rows, rows.dim))
+
+
+def _leader(held: Sequence[RaggedRows]) -> RaggedRows:
+    """The rows that the others are brought to: those that more axes split, that lie by groups, or else the largest."""
+    return max(held, key=lambda rows: (len(rows.axes), rows.groups is not None, torch.Size(rows.shape).numel()))
+
+
+def _computed(
+    call: BoundCall, split: _Split, given: Sequence[RaggedRows | ShardedTensor], leader: RaggedRows
+) -> object:
+    if not memory_of(leader.layout).pieces_are_shards:
+        tensors = [_as_evenly_split(x) if isinstance(x, RaggedRows) else x for x in given]
+        if not kind_of(call.func).written:
+            return call.with_tensors(tensors)()
+        call.with_tensors(tensors)()
+        return call.args[0]
+    pieces = [
+        x if isinstance(x, RaggedRows) or dim is None else picked(x, dim, _like(leader, x, dim))
+        for x, dim in zip(given, split.inputs, strict=True)
+    ]
+    laid = [wrap(x.pieces, x.layout, x.shape, dtype=x.dtype) if isinstance(x, RaggedRows) else x for x in pieces]
+    result = run_everywhere(call, laid, _schedule(call, split, leader), split.rule)
+    return call.args[0] if kind_of(call.func).written else result
+
+
+def _as_evenly_split(rows: RaggedRows) -> ShardedTensor:
+    """In one memory: the value of rows, as if they lay where the layout says."""
+    return wrap(rows.pieces, rows.layout, rows.shape, dtype=rows.dtype)
+
+
+def _like(leader: RaggedRows, x: RaggedRows | ShardedTensor, dim: int) -> RaggedRows:
+    """Where the rows of a tensor are wanted that every device has, along some of the axes."""
+    layout, dtype = (x.layout, x.dtype) if isinstance(x, RaggedRows) else (x._layout, x.dtype)
+    return RaggedRows((), layout.with_split(dim, leader.axes), x.shape, dim, leader.at, dtype, leader.groups)
+
+
+def picked(x: RaggedRows | ShardedTensor, dim: int, wanted: RaggedRows) -> RaggedRows:
+    """The rows of a tensor where they are wanted, of which every device has those that it is to have, and others."""
+    pieces, layout = (x.pieces, x.layout) if isinstance(x, RaggedRows) else (x._value.pieces, x._layout)
+    if not memory_of(wanted.layout).pieces_are_shards:
+        wanted.pieces = pieces
+        return wanted
+    places = places_among(x.at) if isinstance(x, RaggedRows) else None
+    taken = []
+    for slot in holding(wanted.layout).slots:
+        piece, index = pieces[holding(layout).piece_of[slot]], on_device(wanted, slot)
+        taken.append(piece.index_select(dim, (index if places is None else places[index]).to(piece.device)))
+    wanted.pieces = tuple(taken)
+    return wanted
+
+
+def on_device(rows: RaggedRows, slot: Slot) -> torch.Tensor:
+    """Which rows a device has."""
+    return (rows.at == line_of(rows.layout, rows.dim, slot).index(slot)).nonzero().squeeze(1)
+
+
+def _schedule(call: BoundCall, split: _Split, leader: RaggedRows) -> Schedule:
+    """Where the op runs: on each device, with as many rows as it has, which count as all."""
+    plan = split.plan
+    assert plan.outputs is not None
+    whole = schedule_for(call, plan.inputs, plan.outputs, plan.mesh)
+    shapes = [tuple(x.shape) for x in call.tensors]
+    specs = [() if spec is None else spec.shape for spec in whole.specs]
+    places: dict[tuple[int, ...], Place] = {}
+    for slot in holding(Layout.replicated(plan.mesh, 0)).residence.owned:
+        count = len(on_device(leader, slot))
+        given = [
+            _region(need, shape, slot, dim, count)
+            for need, shape, dim in zip(plan.inputs, shapes, split.inputs, strict=True)
+        ]
+        made = [
+            _region(layout, shape, slot, dim, count)
+            for layout, shape, dim in zip(whole.outputs, specs, split.outputs, strict=True)
+        ]
+        reads = tuple(holding(need).piece_of[slot] for need in plan.inputs)
+        makes = tuple(holding(layout).piece_of[slot] for layout in whole.outputs)
+        place = Place(
+            tuple((piece, None) for piece in reads),
+            makes,
+            tuple(region.shape for region in made),
+            tuple(given),
+            tuple(made),
+            (None,) * len(made),
+        )
+        places.setdefault((*reads, *makes), place)
+    return Schedule(tuple(places.values()), whole.outputs, whole.specs, ResultStrides(whole.outputs))
+
+
+def _region(layout: Layout, shape: tuple[int, ...], slot: Slot, dim: int | None, count: int) -> Region:
+    box = box_at(layout, shape, layout.mesh.coords(slot))
+    if dim is None:
+        return Region(box, shape)
+    return Region((*box[:dim], (0, count), *box[dim + 1 :]), rows_shape(shape, dim, count))

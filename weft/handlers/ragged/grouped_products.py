@@ -1,0 +1,168 @@
+"""Products by groups, `torch._grouped_mm`: rows go to the devices that have their groups, and the matrices of groups stay.
+
+rows (s/ep, k) by (e/ep, k, n) -> (s/ep, n)     each row is sent to where its expert is, and the result lies there
+rows (s, k) by (e/ep, k, n) -> (s/ep, n)        every device has all rows, and takes those of its experts
+(m, s/ep) by (s/ep, n) -> (e/ep, m, n)          the gradient of the matrices, computed where these are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ...engine.execute import brought, run_by_rule
+from ...engine.handlers import handler
+from ...engine.memory import memory_of
+from ...engine.moves.movement import from_plain, to_plain
+from ...engine.moves.rearranging import resolved
+from ...engine.ragged.groups import Assigned
+from ...engine.ragged.rows import RaggedRows, held_rows, ragged, rows_of
+from ...engine.ragged.running import brought_to, picked, takes_rows
+from ...engine.sharded import ShardedTensor, as_sharded, wrap
+from ...engine.strides.whole_results import whole_results
+from ...rules.call import BoundCall
+from ...rules.ops.grouped import grouped_product
+from ...rules.registry import Spec
+from ...runtime.holding import Pieces, holding
+from ...runtime.traced import is_traced
+from ...sharding.layout import Layout
+from ...sharding.placements import ReduceOp
+
+aten = torch.ops.aten
+
+takes_rows.add(aten._grouped_mm.default)
+
+
+@handler(aten._grouped_mm.default, may_be_direct=True)
+def _grouped_mm(call: BoundCall) -> object:
+    first, second, ends = call.tensor("self"), call.tensor("mat2"), call.optional("offs")
+    if ends is None or is_traced() or not all(x.numel() for x in call.tensors):
+        return run_by_rule(call)
+    (spec,) = whole_results(call)  # what is wrong with a call, torch says
+    assert spec is not None
+    if first.dim() == second.dim() == 2:
+        return _of_groups(call, first, second, ends, spec)
+    matrices = second if first.dim() == 2 else first
+    layout = matrices._layout if isinstance(matrices, ShardedTensor) else None
+    inner = 1 if first.dim() == 2 else 2
+    if layout is None or layout.pending or not layout.splits[0] or layout.splits[inner]:
+        return run_by_rule(call)
+    return _by_groups(call, as_sharded(matrices), ends, spec)
+
+
+def _by_groups(call: BoundCall, matrices: ShardedTensor, ends: torch.Tensor, spec: Spec) -> ShardedTensor:
+    """Rows, or columns, times the matrix of their group: the result lies where the matrices do."""
+    x, dim = (call.tensor("self"), 0) if call.tensor("mat2") is matrices else (call.tensor("mat2"), 1)
+    layout, op = matrices._layout, str(call)
+    groups = Assigned(layout.mesh, layout.splits[0], _ends(ends, op), x.shape[dim])
+    rows = _brought_together(x, dim, groups, op)
+    splits = (rows.axes, layout.splits[2]) if dim == 0 else (layout.splits[1], rows.axes)
+    made = Layout(layout.mesh, splits)
+
+    def product(k: int, here: RaggedRows) -> torch.Tensor:
+        slot = holding(made).slots[k]
+        matrix = matrices._value.pieces[holding(layout).piece_of[slot]]
+        piece = here.pieces[holding(here.layout).piece_of[slot]]
+        given = (piece, matrix) if dim == 0 else (matrix, piece)
+        return grouped_product(call.replaced(self=given[0], mat2=given[1], offs=groups.ends(here, slot)))
+
+    pieces = _each(call, made, lambda k: product(k, rows), (rows.pieces, matrices._value.pieces), dim)
+    result = RaggedRows(pieces, made, spec.shape, dim, rows.at, spec.dtype, rows.groups)
+    return ragged(wrap(pieces, made, spec.shape, dtype=spec.dtype, strides=spec.strides), result)
+
+
+def _each(
+    call: BoundCall, layout: Layout, product: Callable[[int], torch.Tensor], wholes: tuple[Pieces, Pieces], dim: int
+) -> Pieces:
+    """The product on each device; in one memory the whole of it."""
+    if memory_of(layout).pieces_are_shards:
+        return tuple(product(k) for k in range(holding(layout).count))
+    rows, matrices = wholes
+    given = (rows[0], matrices[0]) if dim == 0 else (matrices[0], rows[0])
+    return (_whole(call, *given),)
+
+
+def _whole(call: BoundCall, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    ends = call.tensor("offs")
+    plain = to_plain(ends) if isinstance(ends, ShardedTensor) else ends
+    return grouped_product(call.replaced(self=first, mat2=second, offs=plain.to(first.device)))
+
+
+def _ends(ends: torch.Tensor, op: str) -> torch.Tensor:
+    """Where each group ends among the rows, as every process knows it, on the host."""
+    return (to_plain(ends, op, implicit=True) if isinstance(ends, ShardedTensor) else ends).cpu().long()
+
+
+def _brought_together(x: torch.Tensor, dim: int, groups: Assigned, op: str) -> RaggedRows:
+    """The rows of a tensor, each on a device that has its group."""
+    axes: tuple[str, ...] = ()
+    if isinstance(x, ShardedTensor) and x.mesh == groups.mesh:
+        x = resolved(x, op)
+        own = set(groups.axes)
+        axes = x._layout.splits[dim]
+        axes = axes if own <= set(axes) or not own & set(axes) else ()
+    need = Layout(groups.mesh, (axes, ()) if dim == 0 else ((), axes))
+    there = as_sharded(brought(x, need, op, False))
+    if set(groups.axes) <= set(axes):
+        rows = held_rows(there, dim)
+        rows.bring(groups.places(axes, rows.at, axes), groups.groups, op)
+        return rows
+    # The devices along the axes of the groups have the same rows: each takes those of its own groups.
+    every = (*axes, *groups.axes)
+    have = held_rows(there, dim) if axes else there
+    at = groups.places(every, have.at if isinstance(have, RaggedRows) else None, axes)
+    return picked(have, dim, RaggedRows((), need.with_split(dim, every), x.shape, dim, at, x.dtype, groups.groups))
+
+
+def _of_groups(call: BoundCall, first: torch.Tensor, second: torch.Tensor, ends: torch.Tensor, spec: Spec) -> object:
+    """The product of columns and rows of each group, where these have been brought together."""
+    held = [(x, dim, rows_of(x)) for x, dim in ((first, 1), (second, 0))]
+    leaders = [rows for _, dim, rows in held if rows is not None and rows.groups is not None and rows.dim == dim]
+    if not leaders:
+        return run_by_rule(call)
+    leader, op = leaders[0], str(call)
+    assert leader.groups is not None
+    mesh, axes = leader.layout.mesh, leader.axes
+    groups = Assigned(mesh, leader.groups.axes, _ends(ends, op), leader.shape[leader.dim])
+    if groups.groups.sizes != leader.groups.sizes:
+        return run_by_rule(call)
+    given = [_laid_like(x, dim, leader, op) for x, dim, _ in held]
+    left, right = given[0].layout.splits[0], given[1].layout.splits[1]
+    if set(left) & set(right):
+        return run_by_rule(call)
+    waiting = {axis: ReduceOp.SUM for axis in axes if axis not in groups.axes}
+    made = Layout(mesh, (groups.axes, left, right), waiting)
+    if not memory_of(made).pieces_are_shards:
+        return from_plain(_whole(call, given[0].pieces[0], given[1].pieces[0]), made)
+    pieces = []
+    for slot in holding(made).slots:
+        one, other = (rows.pieces[holding(rows.layout).piece_of[slot]] for rows in given)
+        pieces.append(grouped_product(call.replaced(self=one, mat2=other, offs=groups.ends(leader, slot))))
+    return wrap(tuple(pieces), made, spec.shape, dtype=spec.dtype, strides=spec.strides)
+
+
+def _laid_like(x: torch.Tensor, dim: int, leader: RaggedRows, op: str) -> RaggedRows:
+    """The rows of a tensor, each where the leader has it; other dims stay split as far as axes are free."""
+    if isinstance(x, ShardedTensor) and x.mesh == leader.layout.mesh:
+        x = resolved(x, op)
+        rows = rows_of(x)
+        if (
+            rows is not None
+            and rows.dim == dim
+            and set(x._layout.split_axes) <= {*leader.axes, *x._layout.splits[1 - dim]}
+        ):
+            return brought_to(leader, rows, op)
+        other = tuple(axis for axis in x._layout.splits[1 - dim] if axis not in leader.axes)
+        is_whole = not x._layout.splits[dim]
+    else:
+        other, is_whole = (), True
+    splits = ((), other) if dim == 0 else (other, ())
+    need = Layout(leader.layout.mesh, splits)
+    there = as_sharded(brought(x, need if is_whole else need.with_split(dim, leader.axes), op, False))
+    if is_whole:
+        layout = need.with_split(dim, leader.axes)
+        return picked(there, dim, RaggedRows((), layout, x.shape, dim, leader.at, x.dtype, leader.groups))
+    rows = held_rows(there, dim)
+    rows.bring(leader.at, leader.groups, op)
+    return rows

@@ -39,7 +39,7 @@ def test_a_file_runs_until_its_optimizer_has_taken_a_step(tmp_path: Path) -> Non
     assert status == 0, said
     assert said.startswith("A step on 10,240 h100: dp=1280 × tp=8")
     assert "parameters" in said
-    assert "train.py:14 (backward)" in said
+    assert "train.py:13 (backward)" in said
     assert "A step on 10,240 h100" in files[0].read_text()
     assert "traceEvents" in files[1].read_text()
     assert len(weft.devices()) < 10240
@@ -48,7 +48,7 @@ def test_a_file_runs_until_its_optimizer_has_taken_a_step(tmp_path: Path) -> Non
 def test_several_steps_and_what_they_read(tmp_path: Path) -> None:
     status, said = run(tmp_path, "print(loss.item())", "--devices", "16", "--steps", "2")
     assert status == 1
-    assert "train.py:16 reads the value of a tensor" in said
+    assert "train.py:15 reads the value of a tensor" in said
     status, said = run(tmp_path, "print(weft.assume(loss, 1.5).item())", "--devices", "16", "--steps", "2")
     assert status == 0, said
     assert said.startswith("1.5\nA step on 16 h100")

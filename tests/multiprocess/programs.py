@@ -426,6 +426,14 @@ def attention_of_a_split_sequence(devices: Sequence[Device]) -> Iterator[Yielded
         yield f"{name} key", key.grad
         yield f"{name} value", value.grad
         yield f"{name} log", [(record.kind, record.bytes_received, record.total_bytes) for record in log]
+    key, value = (weft.shard(noise(1, 2, 9, 4, seed=k), mesh, where).requires_grad_() for k in range(2))
+    query = weft.shard(noise(1, 4, 1, 4), mesh, P()).requires_grad_()
+    with weft.prefer("merge"):
+        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+        out.sum().backward()
+    yield "merge", out
+    yield "merge query", query.grad
+    yield "merge key", key.grad
 
 
 @rounded

@@ -246,6 +246,42 @@ def test_fewer_heads_of_keys_than_devices_move_nothing(name: str, separate: bool
             assert log.counts() == {"all_reduce": 2}, "the gradients of keys and of values, within each group"
 
 
+STAY = {
+    "queries on every device": ({"s": 4}, [(), (), (), ()], [(), (), ("s",), ()]),
+    "pieces that differ": ({"s": 3}, [(), (), (), ()], [(), (), ("s",), ()]),
+    "heads that are split too": ({"tp": 2, "s": 2}, [(), ("tp",), (), ()], [(), ("tp",), ("s",), ()]),
+    "heads that are shared too": ({"tp": 4, "s": 2}, [(), ("tp",), (), ()], [(), (), ("s",), ()]),
+}
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_keys_may_stay_where_they_are(name: str) -> None:
+    axes, query, key = STAY[name]
+    mesh = make_mesh(axes)
+    splits = Layout(mesh, query), Layout(mesh, key)
+    logs = []
+    for separate in (True, False):
+        for (length, mask), way in product(
+            [(1, "none"), (5, "causal"), (1, "padding"), (5, "boolean")], ["merge", "gather keys"]
+        ):
+            given = inputs(8, 2, length, 5)
+            with weft.prefer(way), memory(separate):
+                log = check(mesh, splits, given, masks(5)[mask])
+            logs.append([_seen(each) for each in log])
+    assert logs[: len(logs) // 2] == logs[len(logs) // 2 :]
+
+
+def test_one_token_moves_no_cache() -> None:
+    mesh = make_mesh({"s": 8})
+    with memory(separate=True):
+        query = weft.shard(torch.randn(1, 8, 1, 16), mesh, weft.P())
+        key, value = (weft.shard(torch.randn(1, 2, 4096, 16), mesh, weft.P(None, None, "s")) for _ in range(2))
+        with weft.comm_log() as log:
+            nn.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    assert log.counts() == {"all_gather": 1, "all_reduce": 1}
+    assert log.bytes_received < 4096
+
+
 def test_dropout_drops_what_one_device_drops() -> None:
     mesh = make_mesh({"s": 4})
     given = inputs(4, 4, 8)
@@ -281,6 +317,43 @@ def test_gradients_are_those_of_small_steps() -> None:
     for way in WAYS:
         with weft.prefer(way), memory(separate=True):
             assert torch.autograd.gradcheck(function, [x[:1, :, :, :2].requires_grad_() for x in inputs(2, 2, 3)])
+
+
+def test_a_long_sequence() -> None:
+    """Of 16,384 tokens, no device has more than its share at a time."""
+    mesh, length = make_mesh({"s": 8}), 1 << 14
+    given = [numbers(1, 1, length, 8, seed=k).float() for k in range(3)]
+    expected = nn.scaled_dot_product_attention(*given, is_causal=True)
+    with weft.prefer("ring"), memory(separate=True), weft.comm_log() as log:
+        out = nn.scaled_dot_product_attention(*(laid(x, sequence(mesh)) for x in given), is_causal=True)
+        torch.testing.assert_close(out.full_tensor(), expected, rtol=1e-4, atol=1e-5)  # type: ignore[attr-defined]
+    parts = [record for record in log if record.kind == "permute"]
+    assert {record.bytes_received for record in parts} == {length // 8 * 8 * 4}
+
+
+def test_what_is_preferred_later_is_taken_later() -> None:
+    mesh = make_mesh({"s": 4})
+    for separate in (True, False):
+        with memory(separate):
+            given = [laid(x, sequence(mesh)) for x in inputs(4, 4, 8)]
+            for way, kind in [("ring", "permute"), ("split heads", "all_to_all"), ("ring", "permute")]:
+                with weft.prefer(way), weft.comm_log() as log:
+                    nn.scaled_dot_product_attention(*given)
+                assert set(log.counts()) == {kind}
+
+
+def test_compiled() -> None:
+    mesh = make_mesh({"s": 3})
+    given = inputs(3, 3, 8)
+
+    def function(*given: torch.Tensor) -> torch.Tensor:
+        return nn.scaled_dot_product_attention(*(x * 2 for x in given), is_causal=True) + 1
+
+    torch._dynamo.reset()
+    with weft.prefer("ring"), memory(separate=True):
+        there = [laid(x, sequence(mesh)) for x in given]
+        out = torch.compile(function, backend="aot_eager")(*there)
+        torch.testing.assert_close(out.full_tensor(), function(*given), rtol=1e-9, atol=1e-9)  # type: ignore[attr-defined]
 
 
 def test_the_policy_sees_what_goes_round() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
-from torch.nn.attention.flex_attention import flex_attention
 
 import weft
 from weft import P
@@ -58,18 +57,6 @@ def test_nested_tensors() -> None:
     x = weft.shard(torch.eye(4, device=HOME), MESH, P("dp"))
     with pytest.raises(NotImplementedError, match="sharded tensors have no nested form: pad the sequences"):
         torch.nested.as_nested_tensor([x, x[:2]])
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without")
-def test_flexible_attention() -> None:
-    torch._dynamo.reset()
-    plain = [torch.randn(2, 2, 8, 16, device=HOME) for _ in range(3)]
-    sharded = [weft.shard(x, MESH, P("dp", "tp")) for x in plain]
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="flex_attention does not take sharded tensors: use torch"):
-        flex_attention(*sharded)
-    heads = P("dp", "tp")
-    local = weft.local_map(flex_attention, (heads, heads, heads), heads, mesh=MESH)
-    torch.testing.assert_close(local(*sharded).full_tensor(), flex_attention(*plain), rtol=1e-4, atol=1e-5)
 
 
 MADE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

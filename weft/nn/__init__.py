@@ -9,9 +9,21 @@
 (P('tp'), ('2.bias',))
 """
 
+from .fully_sharded.fully_shard import fully_shard, no_sync
 from .pipelines.pipeline import Pipeline, pipeline
 from .report import ShardingReport, sharding_report
 from .shard_activations import shard_activations
 from .shard_module import shard_module
+from .shard_optimizer import shard_optimizer
 
-__all__ = ["Pipeline", "ShardingReport", "pipeline", "shard_activations", "shard_module", "sharding_report"]
+__all__ = [
+    "Pipeline",
+    "ShardingReport",
+    "fully_shard",
+    "no_sync",
+    "pipeline",
+    "shard_activations",
+    "shard_module",
+    "shard_optimizer",
+    "sharding_report",
+]

@@ -395,9 +395,27 @@ class _Aligned:
         self._state = state
 
     def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
-        target = self._state["_form"].layout.resolved
+        target = self._state.get(_GRADIENT) or self._state["_form"].layout.resolved
         waiting = left_pending(grad, target)
         return aligned(grad, target) if waiting is None else waiting
+
+
+_GRADIENT = "_gradient_layout"
+"""Where a tensor keeps the layout that its gradient is to have, where that is not its own."""
+
+
+def gradient_in(x: Tensor, layout: Layout) -> None:
+    """Lets the gradient of a leaf arrive in another layout than that of the leaf.
+
+    >>> import torch, weft
+    >>> mesh = weft.make_mesh({"dp": 2})
+    >>> x = weft.ones(4, mapping=weft.NamedMapping(mesh, weft.P())).requires_grad_()
+    >>> gradient_in(x, Layout(mesh, (("dp",),)))
+    >>> (x * 2).sum().backward()
+    >>> x.grad.mapping.spec
+    P('dp')
+    """
+    x.__dict__[_GRADIENT] = layout
 
 
 def public(x: torch.Tensor) -> Tensor:

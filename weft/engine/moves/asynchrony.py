@@ -16,7 +16,7 @@ from ...sharding.mapping import DeviceMapping
 from ...watch import comm_log
 from ..sharded import ShardedTensor, wrap, wrap_arriving
 
-__all__ = ["begun", "is_issuing", "issuing"]
+__all__ = ["Timed", "begun", "is_issuing", "issuing"]
 
 _is_issuing = ContextVar("issuing", default=False)
 is_issuing = _is_issuing.get
@@ -57,11 +57,11 @@ def begun(
     if isinstance(arriving, tuple):
         return wrap(arriving, target, shape, asked=asked, dtype=dtype, strides=strides)
     under_way.overlap()
-    return wrap_arriving(_Timed(arriving, under_way), target, shape, dtype, strides, asked)
+    return wrap_arriving(Timed(arriving, under_way), target, shape, dtype, strides, asked)
 
 
 @final
-class _Timed:
+class Timed:
     """Pieces on their way, of which the logs are told how long they were waited for."""
 
     def __init__(self, arriving: run.Arriving, under_way: comm_log.UnderWay) -> None:

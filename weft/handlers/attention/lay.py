@@ -6,7 +6,7 @@ That is, when its sequence is split, or its heads are split finer than keys have
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,7 +17,7 @@ from ...sharding.layout import Layout
 from .blocks import Stretches, cuts, swapped
 from .kernels import Kernel
 
-__all__ = ["Lay", "heads_of", "lay_of"]
+__all__ = ["Lay", "heads_of", "lay_between", "lay_of"]
 
 Shape = tuple[int, ...]
 
@@ -33,6 +33,18 @@ class Lay:
     query_shape: Shape
     key_shape: Shape
     is_causal: bool
+    held: tuple[str, ...] = ()
+    """Where the queries are whole, the mesh axes that split the sequence of the keys."""
+
+    @property
+    def by_rule(self) -> bool:
+        """Whether the op's rule says the same, once the keys are gathered."""
+        return not self.axes and not self.shared
+
+    @property
+    def gathered(self) -> Lay:
+        """The same, with keys that do not stay where they are."""
+        return replace(self, held=())
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -70,6 +82,11 @@ class Lay:
         return self.key.with_split(2, self.axes)
 
     @property
+    def held_key(self) -> Layout:
+        """Of keys that stay where they are."""
+        return self.key.with_split(2, self.held)
+
+    @property
     def heads(self) -> Layout | None:
         """Of queries whose heads are split instead of the sequence; None where keys have too few heads for that."""
         axes = (*self.query.splits[1], *self.axes)
@@ -90,8 +107,8 @@ class Lay:
 
     @property
     def key_cuts(self) -> tuple[Interval, ...]:
-        """Where the parts of the keys lie, when they are split like the queries."""
-        return cuts(self.key_shape[2], self.counts)
+        """Where the parts of the keys lie, when they are split like the queries, or as they are."""
+        return cuts(self.key_shape[2], tuple(map(self.key.mesh.axis_size, self.held)) or self.counts)
 
     @property
     def query_stretches(self) -> tuple[Stretches, ...]:
@@ -104,10 +121,10 @@ class Lay:
         return swapped(self.key_cuts) if self.is_causal else tuple((each,) for each in self.key_cuts)
 
     def part_at(self, coords: tuple[int, ...]) -> int:
-        """Which part of the sequence is at some mesh coordinates."""
-        found = 0
-        for axis, count in zip(self.axes, self.counts, strict=True):
-            found = found * count + coords[self.query.mesh.index_of[axis]]
+        """Which part of the sequence is at some mesh coordinates: of the queries, or of keys that stay where they are."""
+        found, mesh = 0, self.query.mesh
+        for axis in self.axes or self.held:
+            found = found * mesh.axis_size(axis) + coords[mesh.index_of[axis]]
         return found
 
 
@@ -134,16 +151,27 @@ def lay_of(call: BoundCall, kernel: Kernel) -> Lay | None:
         return None
     if query.shape[1] % key.shape[1] or key.shape != value.shape or any(_is_elsewhere(x, query) for x in call.tensors):
         return None
+    lay = lay_between(query, key)
+    held = () if lay.axes else _held(lay.query, key, value)
+    return None if lay.by_rule and not held else replace(lay, is_causal=is_causal, held=held)
+
+
+def lay_between(query: ShardedTensor, key: torch.Tensor) -> Lay:
+    """How queries and keys are cut, whatever is done with them."""
     layout = query._layout.resolved.with_split(3, ())
-    heads = _heads_of_keys(layout, query.shape[1], key.shape[1])
-    if not layout.splits[2] and heads == layout.splits[1]:
-        return None
-    there = layout.with_split(1, heads).with_split(2, ())
-    return Lay(layout, there, tuple(query.shape), tuple(key.shape), is_causal)
+    there = layout.with_split(1, _heads_of_keys(layout, query.shape[1], key.shape[1])).with_split(2, ())
+    return Lay(layout, there, tuple(query.shape), tuple(key.shape), is_causal=False)
 
 
 def _is_elsewhere(x: torch.Tensor, query: ShardedTensor) -> bool:
     return isinstance(x, ShardedTensor) and x._layout.mesh != query._layout.mesh
+
+
+def _held(query: Layout, *keys: torch.Tensor) -> tuple[str, ...]:
+    """The mesh axes that split the sequence of keys and values alike, and no dim of the queries."""
+    found = {x._layout.splits[2] if isinstance(x, ShardedTensor) else () for x in keys}
+    axes = found.pop()
+    return () if found or any(axis in query.dim_of for axis in axes) else axes
 
 
 def _heads_of_keys(query: Layout, heads: int, of_keys: int) -> tuple[str, ...]:

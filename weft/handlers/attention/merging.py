@@ -59,7 +59,7 @@ class Merged:
         after = torch.logaddexp(before, rows)
         safe = after.masked_fill(after == -math.inf, 0)
         part = have[:, :, first:last]
-        part.mul_((before - safe).exp_().unsqueeze(-1)).addcmul_(out.to(have.dtype), (rows - safe).exp_().unsqueeze(-1))
+        part.mul_((before - safe).exp_().unsqueeze(-1)).addcmul_(out, (rows - safe).exp_().unsqueeze(-1))
         known[:, :, first:last] = after
 
     def _widened(self, out: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,13 +73,18 @@ class Merged:
             self._out = self._out.to(dtype)
         return self._out, self._rows
 
-    def result(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The result and its logarithms; queries that saw nothing have zeros. `like`: values as the keys have them."""
+    def seen(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The result and its logarithms, those of nothing for queries that saw nothing. `like`: some of the values."""
         if self._out is None or self._rows is None:
             shape = (*self._query.shape[:3], like.shape[3])
-            rows = torch.zeros(shape[:3], dtype=sum_dtype(like.dtype), device=like.device)
+            rows = torch.full(shape[:3], -math.inf, dtype=sum_dtype(like.dtype), device=like.device)
             return like.new_zeros(shape), rows
-        return self._out.to(like.dtype), self._rows.masked_fill(self._rows == -math.inf, 0)
+        return self._out, self._rows
+
+    def result(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same as kernels give them: with zeros for queries that saw nothing."""
+        out, rows = self.seen(like)
+        return out.to(like.dtype), rows.masked_fill(rows == -math.inf, 0)
 
 
 def _unseen(rows: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

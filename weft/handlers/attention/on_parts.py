@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -12,14 +11,16 @@ from ...engine.moves.asynchrony import issuing
 from ...engine.sharded import ShardedTensor, wrap
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
-from ...sharding.geometry import box_at
+from ...sharding.geometry import Interval
+from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from .blocks import Block, Stretches, blocks
 from .kernels import Kernel, Rows
-from .lay import Lay, heads_of
+from .lay import Lay
 from .merging import Gradients, Merged, sum_dtype
 from .moving import made_even, next_part
 from .proposing import key_sums
+from .query_holders import QueryHolder, query_holders
 
 __all__ = ["Parts"]
 
@@ -27,56 +28,34 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 Three = tuple[ShardedTensor, ShardedTensor, ShardedTensor]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A device at work: which part of the sequence it has, and which heads of keys its heads of queries use."""
-
-    slot: Slot
-    part: int
-    heads: slice | list[int]
-
-    def taken(self, x: torch.Tensor) -> torch.Tensor:
-        """The heads of keys that are used."""
-        return x[:, self.heads]
-
-    def put_back(self, x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        """Gradients of the heads that are used, among zeros for the others."""
-        if isinstance(self.heads, slice) and x.shape[1] == shape[1]:
-            return x
-        whole = x.new_zeros((shape[0], shape[1], *x.shape[2:]))
-        if isinstance(self.heads, slice):
-            whole[:, self.heads] = x
-            return whole
-        return whole.index_add_(1, torch.tensor(self.heads, device=x.device), x)
-
-
 @final
 class Parts:
     """One attention call on parts."""
 
-    def __init__(self, call: BoundCall, kernel: Kernel, lay: Lay) -> None:
+    def __init__(self, call: BoundCall, kernel: Kernel, lay: Lay, made: Layout | None = None) -> None:
+        """`made`: how what devices make lies, where it does not lie like the queries."""
         self._call, self._kernel, self._lay = call, kernel, lay
-        here = holding(lay.query)
-        self._places = [self._place(slot, at) for slot, at in zip(here.slots, here.coords, strict=True)]
+        self._holders = query_holders(lay, made)
 
-    def _place(self, slot: Slot, coords: tuple[int, ...]) -> _Place:
-        lay = self._lay
-        query = box_at(lay.query, lay.query_shape, coords)[1]
-        key = box_at(lay.key, lay.key_shape, coords)[1]
-        return _Place(slot, lay.part_at(coords), heads_of(query, key, lay.groups))
+    @property
+    def slots(self) -> list[Slot]:
+        """The devices at work."""
+        return [holder.slot for holder in self._holders]
+
+    def _pieces(self, x: ShardedTensor) -> list[torch.Tensor]:
+        """What each device at work has of a tensor."""
+        at = holding(x._layout).piece_of
+        return [x._value.pieces[at[holder.slot]] for holder in self._holders]
 
     def _masks(self, mask: ShardedTensor | None) -> Sequence[torch.Tensor | None]:
-        if mask is None:
-            return [None] * len(self._places)
-        at = holding(mask._layout).piece_of
-        return [mask._value.pieces[at[place.slot]] for place in self._places]
+        return [None] * len(self._holders) if mask is None else self._pieces(mask)
 
     def _columns(self, of: int) -> tuple[Stretches, int]:
         """The positions of a part of the keys, and where it begins."""
         return self._lay.key_stretches[of], self._lay.key_cuts[of][0]
 
-    def _seen(self, place: _Place, columns: Stretches) -> tuple[Block, ...]:
-        return blocks(self._lay.query_stretches[place.part], columns, self._lay.is_causal)
+    def _seen(self, holder: QueryHolder, columns: Stretches) -> tuple[Block, ...]:
+        return blocks(self._lay.query_stretches[holder.part], columns, self._lay.is_causal)
 
     def gathered(
         self, query: ShardedTensor, key: ShardedTensor, value: ShardedTensor, mask: ShardedTensor | None
@@ -84,9 +63,9 @@ class Parts:
         """The result and its logarithms, when every device has all keys."""
         states = self._begun(query, mask)
         columns = ((0, self._lay.key_shape[2]),)
-        for place, state in zip(self._places, states, strict=True):
-            keys, values = self._own(place, key, value)
-            state.see(keys, values, self._seen(place, columns))
+        for holder, state in zip(self._holders, states, strict=True):
+            keys, values = self._own(holder, key, value)
+            state.see(keys, values, self._seen(holder, columns))
         return self._results(states, value)
 
     def ring(
@@ -97,30 +76,51 @@ class Parts:
         key, value = (made_even(x, self._lay) for x in (key, value))
         for turn in range(count):
             ahead = self._passed(key, value) if turn < count - 1 else (key, value)
-            for place, state in zip(self._places, states, strict=True):
-                columns, start = self._columns((place.part - turn) % count)
-                state.see(*self._own(place, key, value), self._seen(place, columns), start)
+            for holder, state in zip(self._holders, states, strict=True):
+                columns, start = self._columns((holder.part - turn) % count)
+                state.see(*self._own(holder, key, value), self._seen(holder, columns), start)
             key, value = ahead
         return self._results(states, value)
 
+    def each(
+        self, query: ShardedTensor, key: ShardedTensor, value: ShardedTensor, mask: ShardedTensor | None
+    ) -> list[Pair]:
+        """What each device sees of the keys that it has, with its logarithms."""
+        states = self._begun(query, mask)
+        for holder, state in zip(self._holders, states, strict=True):
+            columns = self._lay.key_cuts[holder.part]
+            state.see(*self._own(holder, key, value), self._seen_by_all(columns), columns[0])
+        return [state.seen(piece) for state, piece in zip(states, self._pieces(value), strict=True)]
+
+    def each_gradient(
+        self, rows: Sequence[ShardedTensor], key: ShardedTensor, value: ShardedTensor, mask: ShardedTensor | None
+    ) -> tuple[list[torch.Tensor], list[Pair]]:
+        """What each device gives to the gradients of queries, and the gradients of the keys and values that it has."""
+        states, pairs = self._differentiated(rows, mask), []
+        for holder, state in zip(self._holders, states, strict=True):
+            columns = self._lay.key_cuts[holder.part]
+            pairs.append(self._pair(holder, state, key, value, self._seen_by_all(columns), columns[0]))
+        return [state.query for state in states], pairs
+
+    def _seen_by_all(self, columns: Interval) -> tuple[Block, ...]:
+        """What all queries see of some keys."""
+        return blocks(((0, self._lay.query_shape[2]),), (columns,), self._lay.is_causal)
+
     def _begun(self, query: ShardedTensor, mask: ShardedTensor | None) -> list[Merged]:
         masks = self._masks(mask)
-        return [Merged(self._call, self._kernel, q, m) for q, m in zip(query._value.pieces, masks, strict=True)]
+        return [Merged(self._call, self._kernel, q, m) for q, m in zip(self._pieces(query), masks, strict=True)]
 
     def _results(self, states: Sequence[Merged], value: ShardedTensor) -> tuple[ShardedTensor, ShardedTensor]:
         lay = self._lay
-        at = holding(value._layout).piece_of
-        made = [
-            state.result(value._value.pieces[at[place.slot]]) for place, state in zip(self._places, states, strict=True)
-        ]
+        made = [state.result(piece) for state, piece in zip(states, self._pieces(value), strict=True)]
         rows = sum_dtype(value.dtype)
         out = wrap(tuple(out for out, _ in made), lay.query, lay.query_shape, dtype=value.dtype)
         return out, wrap(tuple(each for _, each in made), lay.rows, lay.query_shape[:3], dtype=rows)
 
-    def _own(self, place: _Place, key: ShardedTensor, value: ShardedTensor) -> Pair:
+    def _own(self, holder: QueryHolder, key: ShardedTensor, value: ShardedTensor) -> Pair:
         """What a device has of the keys and values that its queries use."""
-        at = holding(key._layout).piece_of[place.slot]
-        return place.taken(key._value.pieces[at]), place.taken(value._value.pieces[at])
+        at = holding(key._layout).piece_of[holder.slot]
+        return holder.taken(key._value.pieces[at]), holder.taken(value._value.pieces[at])
 
     def _passed(self, *tensors: ShardedTensor) -> tuple[ShardedTensor, ...]:
         """Tensors on their way to the next device, while this one goes on."""
@@ -134,8 +134,8 @@ class Parts:
         states, lay = self._differentiated(rows, mask), self._lay
         columns = ((0, lay.key_shape[2]),)
         pairs = [
-            self._pair(place, state, key, value, self._seen(place, columns))
-            for place, state in zip(self._places, states, strict=True)
+            self._pair(holder, state, key, value, self._seen(holder, columns))
+            for holder, state in zip(self._holders, states, strict=True)
         ]
         layout = key_sums(lay, rings=False)
         of_key, of_value = (
@@ -155,9 +155,9 @@ class Parts:
         for turn in range(lay.parts):
             ahead = self._passed(key, value) if turn < lay.parts - 1 else (key, value)
             pairs = []
-            for place, state in zip(self._places, states, strict=True):
-                columns, start = self._columns((place.part - turn) % lay.parts)
-                pairs.append(self._pair(place, state, key, value, self._seen(place, columns), start))
+            for holder, state in zip(self._holders, states, strict=True):
+                columns, start = self._columns((holder.part - turn) % lay.parts)
+                pairs.append(self._pair(holder, state, key, value, self._seen(holder, columns), start))
             if turn:
                 travelling = self._passed(*self._added(travelling, pairs, key))
             else:
@@ -167,7 +167,7 @@ class Parts:
         return self._of_queries(states, rows[1]), of_key, of_value
 
     def _differentiated(self, rows: Sequence[ShardedTensor], mask: ShardedTensor | None) -> list[Gradients]:
-        each = zip(*(x._value.pieces for x in rows), strict=True)
+        each = zip(*map(self._pieces, rows), strict=True)
         return [
             Gradients(self._call, self._kernel, Rows(*pieces), m)
             for pieces, m in zip(each, self._masks(mask), strict=True)
@@ -175,7 +175,7 @@ class Parts:
 
     def _pair(
         self,
-        place: _Place,
+        holder: QueryHolder,
         state: Gradients,
         key: ShardedTensor,
         value: ShardedTensor,
@@ -183,9 +183,9 @@ class Parts:
         start: int = 0,
     ) -> Pair:
         """What a device contributes to the gradients of the keys and values that it has."""
-        of_key, of_value = state.see(*self._own(place, key, value), found, start)
-        shape = key._value.pieces[holding(key._layout).piece_of[place.slot]].shape
-        return place.put_back(of_key, shape), place.put_back(of_value, shape)
+        of_key, of_value = state.see(*self._own(holder, key, value), found, start)
+        shape = key._value.pieces[holding(key._layout).piece_of[holder.slot]].shape
+        return holder.put_back(of_key, shape), holder.put_back(of_value, shape)
 
     def _added(
         self, travelling: Sequence[ShardedTensor], pairs: Sequence[Pair], key: ShardedTensor

@@ -3,6 +3,7 @@
     gather keys     every device receives all keys and values, and computes its own queries
     split heads     the heads are split instead of the sequence, and what comes out is split as before (Ulysses)
     ring            keys and values go round; a device has one part of them at a time
+    merge           where only keys and values are split: they stay, and what each device sees of them is merged
 
 A causal mask hides half of the scores, other ones on each device: devices swap halves of their queries first, so that all
 have the same work.
@@ -37,8 +38,8 @@ __all__ = [
     "swap",
 ]
 
-GATHER_KEYS, SPLIT_HEADS, RING = "gather keys", "split heads", "ring"
-may_prefer(GATHER_KEYS, SPLIT_HEADS, RING)
+GATHER_KEYS, SPLIT_HEADS, RING, MERGE = "gather keys", "split heads", "ring", "merge"
+may_prefer(GATHER_KEYS, SPLIT_HEADS, RING, MERGE)
 
 Move = Moved | Exchanged | Passed
 
@@ -87,7 +88,10 @@ def chosen(question: Question) -> str:
         count = lay.heads.split_count(1)
         uneven = -(-lay.key_shape[1] // count) * count / lay.key_shape[1]
         ways.append(Strategy(SPLIT_HEADS, SPLIT_HEADS, tuple(_splitting_heads(question, lay.heads)), uneven * work))
-    if any(key.layout is not None and key.layout.splits[2] for key in question.keys):
+    if lay.held:
+        count = math.prod(map(lay.key.mesh.axis_size, lay.held))
+        ways.append(Strategy(MERGE, MERGE, tuple(_merging(question)), work / count))
+    if lay.axes and any(key.layout is not None and key.layout.splits[2] for key in question.keys):
         ways.append(Strategy(RING, RING, tuple(_passing(question)), work))
     return cheapest(ways)
 
@@ -135,6 +139,15 @@ def _passing(question: Question) -> Iterator[Move]:
             yield Passed(lay.split_key, 2, shape, question.sum_size, lay.parts - 1)
         if lay.is_causal:
             yield from _halves(lay.split_key, lay.key_shape, key.itemsize, lay, 2 if question.is_gradient else 1)
+
+
+def _merging(question: Question) -> Iterator[Move]:
+    lay = question.lay
+    yield from _bringing(question, lay.query, lay.held_key)
+    if not question.is_gradient:
+        seen = seen_rows(lay)
+        yield Moved(seen, seen.with_split(0, ()), seen_shape(lay), question.sum_size)
+    yield Moved(merged_query(lay), lay.query, lay.query_shape, question.queries[0].itemsize)
 
 
 def _bringing(question: Question, query: Layout, key: Layout) -> Iterator[Move]:
@@ -185,3 +198,23 @@ def summed_key(lay: Lay, given: Layout | None) -> Layout:
     axes = () if given is None or not set(given.splits[2]) <= set(lay.axes) else given.splits[2]
     left = [axis for axis in (*lay.axes, *lay.shared) if axis not in axes]
     return lay.key.with_split(2, axes).with_pending(dict.fromkeys(left, ReduceOp.SUM))
+
+
+def merged_query(lay: Lay) -> Layout:
+    """How what devices contribute lies, to a result or to gradients of queries, when each sees keys that stay."""
+    return lay.query.with_pending(dict.fromkeys(lay.held, ReduceOp.SUM))
+
+
+def held_sums(lay: Lay) -> Layout:
+    """How the gradients of keys that stay lie."""
+    return lay.held_key.with_pending(dict.fromkeys(lay.shared, ReduceOp.SUM))
+
+
+def seen_rows(lay: Lay) -> Layout:
+    """How logarithms lie when each device has its own: (device, b, h, q)."""
+    return lay.rows.with_dim(0, lay.held)
+
+
+def seen_shape(lay: Lay) -> tuple[int, ...]:
+    """The shape of all of them."""
+    return math.prod(map(lay.key.mesh.axis_size, lay.held)), *lay.query_shape[:3]

@@ -19,12 +19,24 @@ from ...rules.ops.attention import ALIGNED, row_aligned
 from ...rules.registry import rules
 from ...sharding.layout import Layout
 from .kernels import BACKWARD, FORWARD, NEEDS_ALIGNED, Kernel
+from .keys_stay import merged, merged_gradients, note_merging
 from .lay import Lay, lay_of
 from .logarithms import exact_rows, rows_as_given, states_of_nothing
 from .merging import sum_dtype
 from .moving import come_to, halves_swapped, note_ring
 from .on_parts import Parts
-from .proposing import RING, SPLIT_HEADS, Brought, Question, chosen, key_sums, summed_key
+from .proposing import (
+    MERGE,
+    RING,
+    SPLIT_HEADS,
+    Brought,
+    Question,
+    chosen,
+    held_sums,
+    key_sums,
+    merged_query,
+    summed_key,
+)
 
 _QUERIES = ("query", "out", "grad_out", "grad_out_")
 _KEYS = ("key", "value")
@@ -37,7 +49,13 @@ def _attention(call: BoundCall) -> object:
     if lay is None:
         return run_by_rule(_with_aligned_mask(call))
     way = chosen(_question(call, kernel, lay))
-    return _by_heads(call, kernel, lay) if way == SPLIT_HEADS else _on_parts(call, kernel, lay, rings=way == RING)
+    if way == MERGE:
+        return _merging(call, kernel, lay)
+    if way == SPLIT_HEADS:
+        return _by_heads(call, kernel, lay)
+    if lay.by_rule:
+        return run_by_rule(_with_aligned_mask(call))
+    return _on_parts(call, kernel, lay.gathered, rings=way == RING)
 
 
 @handler(*BACKWARD, may_be_direct=True)
@@ -47,18 +65,25 @@ def _gradient(call: BoundCall) -> object:
     if lay is None or (call.has("grad_input_mask") and call.flags("grad_input_mask")[3]):
         return run_by_rule(_with_aligned_mask(call))
     way = chosen(_question(call, kernel, lay))
+    if way == MERGE:
+        return _gradients_merging(call, kernel, lay)
     if way == SPLIT_HEADS:
         return _gradients_by_heads(call, kernel, lay)
-    return _gradients_on_parts(call, kernel, lay, rings=way == RING)
+    if lay.by_rule:
+        return run_by_rule(_with_aligned_mask(call))
+    return _gradients_on_parts(call, kernel, lay.gathered, rings=way == RING)
 
 
-def _with_aligned_mask(call: BoundCall) -> BoundCall:
-    """A call whose mask lies as its kernel reads it; torch sees to that, but what is brought to devices has no gaps."""
+def _with_aligned_mask(call: BoundCall, heads: Layout | None = None) -> BoundCall:
+    """A call whose mask lies as its kernel reads it; torch sees to that, but what is brought to devices has no gaps.
+
+    `heads`: the layout of a mask whose heads are split.
+    """
     mask = call.optional("attn_bias") if call.func in NEEDS_ALIGNED else None
     if mask is None or mask.shape[-1] % ALIGNED == 0:
         return call
     at = next(i for i, x in enumerate(call.tensors) if x is mask)
-    there = come_to(mask, layouts_for(call)[at], str(call))
+    there = come_to(mask, heads or layouts_for(call)[at], str(call))
     pieces = tuple(map(row_aligned, there._value.pieces))
     return call.replaced(attn_bias=wrap(pieces, there._layout, there.shape, dtype=mask.dtype))
 
@@ -80,42 +105,70 @@ def _mask(call: BoundCall, kernel: Kernel, lay: Lay) -> ShardedTensor | None:
 
 def _by_heads(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
     """Heads are split instead of the sequence; the result comes back."""
-    assert lay.heads is not None
-    made = _in_heads(call, kernel, lay, (lay.heads, lay.heads.without_dim(3)))
+    made = _in_heads(call, kernel, lay, 2)
     return moved(as_sharded(made[0]), lay.query, str(call), implicit=True), *made[1:]
 
 
 def _gradients_by_heads(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
-    assert lay.heads is not None
-    made = _in_heads(call, kernel, lay, (lay.heads,) * 3)
+    made = _in_heads(call, kernel, lay, 3)
     there = (lay.query, lay.split_key, lay.split_key)
     back = [moved(as_sharded(x), to, str(call), implicit=True) for x, to in zip(made[:3], there, strict=True)]
     return *back, *made[3:]
 
 
-def _in_heads(call: BoundCall, kernel: Kernel, lay: Lay, outputs: Sequence[Layout]) -> tuple[object, ...]:
-    """What an op gives where heads are split."""
-    assert lay.heads is not None
-    mesh, heads = lay.query.mesh, lay.heads
+def _in_heads(call: BoundCall, kernel: Kernel, lay: Lay, count: int) -> tuple[object, ...]:
+    """What an op gives where heads are split: so many results with heads, and others that are the same everywhere."""
+    heads = lay.heads
+    assert heads is not None
     mask = None if kernel.mask is None else call.optional(kernel.mask)
-    inputs = []
-    for x in call.tensors:
-        if x is mask:
-            inputs.append(lay.mask(heads, tuple(x.shape)))
-        elif x.dim() >= 3:
-            inputs.append(Layout(mesh, [*heads.splits[:2], *[()] * (x.dim() - 2)]))
-        else:
-            inputs.append(Layout.replicated(mesh, x.dim()))
-    specs = whole_results(call)
-    layouts = [
-        Layout(mesh, [*heads.splits[:2], *[()] * (spec.ndim - 2)])
-        if spec is not None and k < len(outputs)
-        else Layout.replicated(mesh, 0 if spec is None else spec.ndim)
-        for k, spec in enumerate(specs)
-    ]
-    made = run_in(call, tuple(inputs), tuple(layouts), rules[call.func])
+    if mask is not None:
+        call = _with_aligned_mask(call, lay.mask(heads, tuple(mask.shape)))
+        mask = call.optional(str(kernel.mask))
+
+    def headed(rank: int) -> Layout:
+        return Layout(lay.query.mesh, [*heads.splits[:2], *[()] * (rank - 2)] if rank > 2 else [()] * rank)
+
+    inputs = [lay.mask(heads, tuple(x.shape)) if x is mask else headed(x.dim()) for x in call.tensors]
+    ranks = [0 if spec is None else spec.ndim for spec in whole_results(call)]
+    outputs = [headed(rank) if k < count else Layout.replicated(lay.query.mesh, rank) for k, rank in enumerate(ranks)]
+    made = run_in(call, tuple(inputs), tuple(outputs), rules[call.func])
     assert isinstance(made, tuple)
     return made
+
+
+def _merging(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
+    """Keys and values stay; what devices see of them is merged."""
+    op, mask = str(call), _mask(call, kernel, lay)
+    query = come_to(call.tensor("query"), lay.query, op)
+    keys = come_to(call.tensor("key"), lay.held_key, op), come_to(call.tensor("value"), lay.held_key, op)
+    if memory_of(lay.query).pieces_are_shards:
+        out, rows = merged(call, kernel, lay, query, keys, mask)
+        return out, rows_as_given(rows, None, call), *(_on_mesh(x, lay) for x in states_of_nothing(call, kernel))
+    note_merging(lay, query.dtype, op)
+    given = {"query": query, "key": keys[0], "value": keys[1]}
+    whole, logarithms, *others = _on_whole(call, given, kernel, mask)
+    layout = Layout(lay.query.mesh, (*lay.rows.splits, *[()] * (logarithms.dim() - 3)))
+    return wrap_whole(whole, lay.query), wrap_whole(logarithms, layout), *(_on_mesh(x, lay) for x in others)
+
+
+def _gradients_merging(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
+    op, names, mask = str(call), _rows_named(call), _mask(call, kernel, lay)
+    rows = [come_to(call.tensor(name), lay.query, op) for name in names]
+    rows.append(come_to(exact_rows(call, lay), lay.rows, op))
+    keys = come_to(call.tensor("key"), lay.held_key, op), come_to(call.tensor("value"), lay.held_key, op)
+    if memory_of(lay.query).pieces_are_shards:
+        made = merged_gradients(call, kernel, lay, rows, keys, mask)
+    else:
+        given = {**dict(zip(names, rows, strict=False)), **dict(zip(_KEYS, keys, strict=True))}
+        layouts = merged_query(lay), *[held_sums(lay)] * 2
+        wholes = _on_whole(call, given, kernel, mask)
+        made = [from_plain(x, layout) for x, layout in zip(wholes, layouts, strict=False)]
+    return *made, *[None] * (len(call.func._schema.returns) - 3)
+
+
+def _rows_named(call: BoundCall) -> tuple[str, str, str]:
+    """The arguments of a gradient that have queries and features."""
+    return "grad_out_" if call.has("grad_out_") else "grad_out", "query", "out"
 
 
 def _on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> object:
@@ -141,7 +194,7 @@ def _on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> obje
 
 
 def _gradients_on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> object:
-    op, names = str(call), ("grad_out_" if call.has("grad_out_") else "grad_out", "query", "out")
+    op, names = str(call), _rows_named(call)
     rows = [come_to(call.tensor(name), lay.query, op) for name in names]
     rows.append(come_to(exact_rows(call, lay), lay.rows, op))
     rows = [halves_swapped(x, lay, op) for x in rows]

@@ -1,0 +1,133 @@
+"""Training one model plainly and fully sharded, for `test_fully_shard` and for several processes."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import weft
+from examples.models import gpt2, mlp
+from weft import P
+from weft.watch.comm_log import CommLog
+
+DEPTH = 3
+
+
+class Recomputed(torch.nn.Module):
+    """A model whose layers are computed anew on the way back."""
+
+    def __init__(self, inner: mlp.MLP) -> None:
+        super().__init__()
+        self.layers, self.head = inner.layers, inner.head
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return self.head(x)
+
+
+def perceptron() -> torch.nn.Module:
+    return mlp.MLP(8, 12, DEPTH, 5)
+
+
+def transformer() -> torch.nn.Module:
+    return gpt2.GPT2(11, 6, 8, 2, DEPTH)
+
+
+Make = Callable[[], torch.nn.Module]
+
+
+def twins(make: Make, mesh: weft.DeviceMesh, layouts: dict[str, P] | None, **options: object) -> list[torch.nn.Module]:
+    """A plain model, and the same fully sharded."""
+    torch.manual_seed(0)
+    plain = make().double()
+    model = copy.deepcopy(plain)
+    if layouts:
+        weft.nn.shard_module(model, mesh, layouts)
+    blocks = "*.blocks.*" if isinstance(plain, gpt2.GPT2) else "*.layers.*"
+    return [plain, weft.nn.fully_shard(model, mesh, "dp", blocks=blocks, **options)]
+
+
+def batch(model: torch.nn.Module, seed: int) -> torch.Tensor:
+    """What a model takes."""
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(model, gpt2.GPT2):
+        return torch.randint(11, (8, 6), generator=generator)
+    return torch.randn(8, 8, dtype=torch.float64, generator=generator)
+
+
+def loss(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What is trained for."""
+    found = model(x)
+    if isinstance(model, gpt2.GPT2):
+        return functional.cross_entropy(found.flatten(0, 1), x.flatten())
+    return found.square().mean()
+
+
+def laid(x: torch.Tensor, mesh: weft.DeviceMesh) -> torch.Tensor:
+    """A batch, split over the axes that split data."""
+    return weft.shard(x, mesh, P(tuple(axis for axis in ("rep", "dp") if axis in mesh.axis_names)))
+
+
+def trained(models: list[torch.nn.Module], mesh: weft.DeviceMesh, steps: int = 3) -> CommLog:
+    """Trains both, and gives what moved in the last forward and backward pass of the second."""
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.05) for model in models]
+    logs = [CommLog()]
+    for step in range(steps):
+        x = batch(models[0], step)
+        norms = []
+        for model, optimizer, given in zip(models, optimizers, (x, laid(x, mesh)), strict=True):
+            optimizer.zero_grad()
+            with weft.comm_log() as log:
+                loss(model, given).backward()
+            logs.append(log)
+            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+            optimizer.step()
+        assert abs(norms[0] - norms[1]) < 1e-9
+    check_same(models)
+    return logs[-1]
+
+
+def check_same(models: list[torch.nn.Module]) -> None:
+    """Both have the same parameters."""
+    for (name, x), y in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(
+            y.full_tensor(), x, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def main(folder: str) -> None:
+    """What each of several processes does."""
+    weft.distributed.init(devices_per_process=4 // int(os.environ["WORLD_SIZE"]))
+    flat = weft.make_mesh({"dp": 4})
+    for make in (perceptron, transformer, lambda: Recomputed(mlp.MLP(8, 12, DEPTH, 5))):
+        log = trained(twins(make, flat, None), flat)
+        assert log.counts()["reduce_scatter"] == DEPTH + 1
+        assert log.counts()["all_gather"] == 2 * DEPTH
+        assert log.overlaps, "nothing was gathered ahead"
+    trained(
+        twins(perceptron, weft.make_mesh({"dp": 2, "tp": 2}), mlp.LAYOUTS["tp"]), weft.make_mesh({"dp": 2, "tp": 2})
+    )
+    trained(
+        twins(perceptron, weft.make_mesh({"rep": 2, "dp": 2}), None, replicate="rep"),
+        weft.make_mesh({"rep": 2, "dp": 2}),
+    )
+    models = twins(perceptron, flat, None, prefetch=2)
+    trained(models, flat)
+    weft.checkpoint.save(models[1], folder)
+    again = twins(perceptron, flat, None)
+    weft.checkpoint.load(folder, again[1])
+    check_same([models[0], again[1]])
+    print("done")
+    weft.distributed.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,204 @@
+"""A fully sharded module trains as the plain one does; a block takes one gather and one reduce-scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import weft
+from examples.models import mlp
+from tests.multiprocess.launching import Processes
+from tests.nn.fully_sharding import (
+    DEPTH,
+    Recomputed,
+    batch,
+    check_same,
+    laid,
+    loss,
+    perceptron,
+    trained,
+    transformer,
+    twins,
+)
+from weft import P
+from weft.runtime import machine
+
+
+@pytest.fixture(params=["separate", "unified"], autouse=True)
+def memory(request: pytest.FixtureRequest) -> Iterator[str]:
+    machine.use_separate_memory(request.param == "separate")
+    yield request.param
+    machine.use_separate_memory(False)
+
+
+def gathered_bytes(model: torch.nn.Module, devices: int) -> int:
+    return sum(p.numel() * p.itemsize for p in model.parameters()) * (devices - 1)
+
+
+@pytest.mark.parametrize("make", [perceptron, transformer], ids=["perceptron", "transformer"])
+def test_training_is_that_of_the_plain_module(make: object) -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    models = twins(make, mesh, None)
+    log = trained(models, mesh)
+    kinds = log.counts()
+    assert (kinds["all_gather"], kinds["reduce_scatter"]) == (2 * DEPTH, DEPTH + 1)
+    assert {record.op for record in log if record.kind == "all_gather"} == {"fully_shard"}
+    for p in models[1].parameters():
+        assert "dp" in p._layout.dim_of
+        assert p.grad._layout is p._layout
+
+
+def test_parameters_that_stay_are_gathered_once() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    models = twins(perceptron, mesh, None, reshard_after_forward=False)
+    log = trained(models, mesh)
+    assert log.counts() == {"all_gather": DEPTH + 1, "reduce_scatter": DEPTH + 1}
+    gathers = sum(record.total_bytes for record in log if record.kind == "all_gather")
+    assert gathers == gathered_bytes(models[0], 4)
+
+
+def test_with_tensor_parallel_and_replicated_axes() -> None:
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    models = twins(perceptron, mesh, mlp.LAYOUTS["tp"])
+    assert models[1].layers[0].up.weight.mapping.spec == P(("tp", "dp"), None)
+    trained(models, mesh)
+    mesh = weft.make_mesh({"rep": 2, "dp": 2})
+    models = twins(perceptron, mesh, None, replicate="rep")
+    trained(models, mesh)
+    assert models[1].head.weight._layout.split_axes == ("dp",)
+
+
+def test_what_is_computed_anew_is_gathered_as_often() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    log = trained(twins(lambda: Recomputed(mlp.MLP(8, 12, DEPTH, 5)), mesh, None), mesh)
+    assert log.counts() == {"all_gather": 2 * DEPTH, "reduce_scatter": DEPTH + 1}
+
+
+def test_memory_is_given_back(memory: str) -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    _, model = twins(perceptron, mesh, None)
+    seen: list[weft.Tensor] = []
+    model.layers[0].up.register_forward_pre_hook(lambda module, _: seen.append(module.weight))
+    output = model(laid(batch(model, 0), mesh))
+    (whole,) = seen
+    assert whole.mapping.is_fully_replicated
+    assert model.layers[0].up.weight._layout.split_axes == ("dp",)
+    sizes = {piece.untyped_storage().nbytes() for piece in whole._value.pieces}
+    assert sizes == ({0} if memory == "separate" else {12 * 8 * 8})
+    output.sum().backward()
+    assert memory == "unified" or {piece.untyped_storage().nbytes() for piece in whole._value.pieces} == {0}
+
+
+def test_gradients_are_kept_until_they_are_reduced() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    models = twins(perceptron, mesh, None)
+    with weft.comm_log() as log, weft.nn.no_sync(models[1]):
+        loss(models[1], laid(batch(models[0], 0), mesh)).backward()
+        loss(models[1], laid(batch(models[0], 1), mesh)).backward()
+    assert "reduce_scatter" not in log.counts()
+    assert all(p.grad is None for p in models[1].parameters())
+    with weft.comm_log() as log:
+        loss(models[1], laid(batch(models[0], 2), mesh)).backward()
+    assert log.counts()["reduce_scatter"] == DEPTH + 1
+    for seed in range(3):
+        loss(models[0], batch(models[0], seed)).backward()
+    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(q.grad.full_tensor(), p.grad)
+
+
+def test_in_half_precision_half_the_bytes_travel() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    torch.manual_seed(0)
+    plain = perceptron()
+    model = weft.nn.fully_shard(perceptron(), mesh, "dp", param_dtype=torch.bfloat16)
+    model.load_state_dict(plain.state_dict())
+    x = torch.randn(8, 8)
+    with weft.comm_log() as log:
+        model(laid(x, mesh)).float().square().mean().backward()
+    gathers = [record.total_bytes for record in log if record.kind == "all_gather"]
+    assert sum(gathers[: DEPTH + 1]) == gathered_bytes(plain, 4) // 2
+    assert all(p.dtype is p.grad.dtype is torch.float32 for p in model.parameters())
+    plain(x).square().mean().backward()
+    for p, q in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(q.grad.full_tensor(), p.grad, rtol=0.1, atol=0.02)
+    wide = weft.nn.fully_shard(perceptron(), mesh, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    with weft.comm_log() as other:
+        wide(laid(x, mesh)).float().square().mean().backward()
+    scattered = [sum(r.total_bytes for r in each if r.kind == "reduce_scatter") for each in (log, other)]
+    assert scattered[1] == 2 * scattered[0]
+
+
+def test_frozen_tied_and_unused_parameters() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+
+    def make() -> torch.nn.Module:
+        model = mlp.MLP(8, 12, DEPTH, 5)
+        model.layers[1].up.weight = model.layers[0].up.weight
+        model.layers[2].down.weight.requires_grad_(False)
+        model.layers[2].unused = torch.nn.Linear(2, 2)
+        return model
+
+    models = twins(make, mesh, None)
+    assert models[1].layers[1].up.weight is models[1].layers[0].up.weight
+    for model, x in zip(models, (batch(models[0], 0), laid(batch(models[0], 0), mesh)), strict=True):
+        loss(model, x).backward()
+    for (name, p), q in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+        if p.grad is not None:
+            torch.testing.assert_close(q.grad.full_tensor(), p.grad)
+
+
+def test_evaluation_and_errors_leave_the_parameters_in_place() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    plain, model = twins(perceptron, mesh, None)
+    x = batch(plain, 0)
+    with torch.no_grad():
+        torch.testing.assert_close(model(laid(x, mesh)).full_tensor(), plain(x))
+    before = dict(model.named_parameters())
+    with pytest.raises(RuntimeError):
+        model(weft.shard(torch.ones(8, 3).double(), mesh, P("dp")))
+    assert {name: id(p) for name, p in model.named_parameters()} == {name: id(p) for name, p in before.items()}
+    trained([plain, model], mesh, 1)
+    check_same([plain, model])
+
+
+def test_hooks_of_parameters_are_called() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    _, model = twins(perceptron, mesh, None)
+    seen: list[tuple[int, ...]] = []
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: seen.append(tuple(p.grad.shape)))
+    loss(model, laid(batch(model, 0), mesh)).backward()
+    assert sorted(seen) == sorted(tuple(p.shape) for p in model.parameters())
+
+
+ERRORS = [
+    (lambda model, mesh: weft.nn.fully_shard(torch.ones(2), mesh), TypeError, "takes a torch.nn.Module, but got Tensor"),
+    (lambda model, mesh: weft.nn.fully_shard(model, "dp"), TypeError, "needs a DeviceMesh, but got 'dp'"),
+    (lambda model, mesh: weft.nn.fully_shard(model, mesh, "x"), ValueError, "dp=4 has no 'x': use one of 'dp'"),
+    (lambda model, mesh: weft.nn.fully_shard(model, mesh, blocks="h.*"), ValueError, "'h.*' of blocks matches no submodule"),
+    (lambda model, mesh: weft.nn.fully_shard(model, mesh, prefetch=-1), ValueError, "0 or more, but got -1"),
+    (lambda model, mesh: weft.nn.no_sync(model).__enter__(), ValueError, "no_sync takes a module that fully_shard has split"),
+    (lambda model, mesh: [weft.nn.fully_shard(model, mesh) for _ in range(2)], ValueError, "is fully sharded already"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), ERRORS, ids=[text[:30] for *_, text in ERRORS])
+def test_mistakes_are_named(call: object, kind: type[Exception], text: str) -> None:
+    assert callable(call)
+    with pytest.raises(kind) as raised:
+        call(perceptron(), weft.make_mesh({"dp": 4}))
+    assert text in str(raised.value)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(240)
+def test_several_processes(memory: str, tmp_path: Path) -> None:
+    program = str(Path(__file__).with_name("fully_sharding.py"))
+    count = 4 if memory == "separate" else 2
+    with Processes([program, str(tmp_path)], count) as processes:
+        ended = processes.wait(200)
+    assert [process.out for process in ended] == ["done\n"] * count, "".join(process.err for process in ended)

@@ -1,0 +1,1 @@
+"""Fully sharded modules: parameters are whole only while they are needed."""

@@ -1,0 +1,291 @@
+"""`Block`: a part of a module whose parameters are gathered together, before it runs forward and before it runs back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Protocol, cast, final
+
+import optree
+import torch
+
+from ...sharding.layout import Layout
+from ...tensor.tensor import Tensor
+from ..gathering import Gathering
+from .reducing import Reducing, Scattered
+from .unsharded import Unsharded
+
+__all__ = ["Block", "Place", "Settings", "Siblings"]
+
+Place = tuple[torch.nn.Module, str]
+"""Where a parameter stands: the module that holds it, and its name there."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How blocks are sharded."""
+
+    axis: str
+    also: tuple[str, ...]
+    """Axes along which parameters are whole and gradients are reduced, too."""
+    param_dtype: torch.dtype | None
+    reduce_dtype: torch.dtype | None
+    frees_after_forward: bool
+
+
+@final
+class Siblings:
+    """The blocks of one module, what they have under way, and whether gradients are reduced."""
+
+    def __init__(self, prefetch: int) -> None:
+        self._blocks: list[Block] = []
+        """In the order in which they run; what is in none of them comes first, and last on the way back."""
+        self._has_root = False
+        self.is_syncing = True
+        self._prefetch = prefetch
+        self._scattered: list[tuple[Block, Scattered]] = []
+
+    def add_block(self, block: Block, *, is_root: bool) -> None:
+        """Adds a block; the root is what is in no other block, and is whole while all others run."""
+        self._blocks.insert(0 if is_root else len(self._blocks), block)
+        self._has_root = self._has_root or is_root
+
+    def is_last(self, block: Block) -> bool:
+        """Whether no other block runs after a block."""
+        return block is self._blocks[-1]
+
+    def ahead(self, block: Block) -> None:
+        """Begins to gather the blocks that come next."""
+        at = self._blocks.index(block) + 1
+        for each in self._blocks[at : at + self._prefetch]:
+            each.prefetch()
+
+    def behind(self, block: Block) -> None:
+        """Begins to gather the blocks whose turn is next on the way back."""
+        first = 1 if self._has_root else 0
+        at = self._blocks.index(block)
+        at = len(self._blocks) if at < first else at
+        for each in reversed(self._blocks[max(first, at - self._prefetch) : at]):
+            each.refetch()
+
+    def drop(self) -> None:
+        """Lets go of what was gathered ahead and not used."""
+        for block in self._blocks:
+            block.drop()
+
+    def add(self, block: Block, scattered: Scattered) -> None:
+        """Notes gradients that will be there at the end of the backward pass."""
+        if not self._scattered:
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        self._scattered.append((block, scattered))
+
+    def _finish(self) -> None:
+        listed, self._scattered = self._scattered, []
+        for block, scattered in listed:
+            block.take(scattered.wait())
+        self.drop()
+
+
+@final
+class _Call:
+    """One run of a block: its parameters, whole, and what autograd knows of them."""
+
+    def __init__(self, block: Block, unsharded: Unsharded) -> None:
+        self.block, self.unsharded = block, unsharded
+        self.tensors: Sequence[torch.Tensor] = unsharded.tensors
+
+    def before_backward(self, _: torch.Tensor) -> None:
+        """What is to be there before gradients go back through the block."""
+        self.unsharded.fill()
+        self.block.siblings.behind(self.block)
+
+
+class _Context(Protocol):
+    """What autograd keeps of a gathering for the way back."""
+
+    call: _Call
+
+    def set_materialize_grads(self, value: bool) -> None: ...
+    def mark_non_differentiable(self, *tensors: torch.Tensor) -> None: ...
+
+
+class _Gather(torch.autograd.Function):
+    """The parameters of a block, whole; their gradients, reduced and scattered."""
+
+    @staticmethod
+    def forward(ctx: _Context, call: _Call, anchor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        whole = tuple(call.unsharded.tensors)
+        ctx.mark_non_differentiable(*call.block.frozen(whole))
+        return whole
+
+    @staticmethod
+    def backward(ctx: _Context, *grads: torch.Tensor | None) -> tuple[None, None]:
+        ctx.call.unsharded.free()
+        ctx.call.block.done(ctx.call)
+        ctx.call.block.reduce({number: grad for number, grad in enumerate(grads) if grad is not None})
+        return None, None
+
+
+@final
+class Block:
+    """Parameters that are gathered together, and the module that needs them."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        parameters: Sequence[Tensor],
+        places: Sequence[Sequence[Place]],
+        settings: Settings,
+        siblings: Siblings,
+    ) -> None:
+        self.siblings = siblings
+        self._parameters, self._places, self._settings = list(parameters), places, settings
+        self._plans: dict[tuple[torch.dtype, ...], tuple[Gathering, Reducing | None]] = {}
+        self._ahead: Unsharded | None = None
+        self._calls: list[_Call] = []
+        self._last: _Call | None = None
+        self._kept: dict[int, torch.Tensor] = {}
+        self._anchor = torch.empty(0, requires_grad=True)
+        """What autograd takes the whole parameters to come from: gradients of the split ones arrive later, not from it."""
+        module.register_forward_pre_hook(self._before, with_kwargs=True)
+        module.register_forward_hook(self._after, with_kwargs=True, always_call=True)
+
+    def _dtypes(self) -> tuple[torch.dtype, ...]:
+        """The dtype that each parameter has while it is whole."""
+        wanted = self._settings.param_dtype
+        return tuple(wanted if wanted is not None and x.dtype.is_floating_point else x.dtype for x in self._parameters)
+
+    def _plan(self) -> tuple[Gathering, Reducing | None]:
+        dtypes = tuple(x.dtype for x in self._parameters)
+        plan = self._plans.get(dtypes)
+        if plan is None:
+            plan = self._plans[dtypes] = self._planned(dtypes)
+        return plan
+
+    def _planned(self, dtypes: Sequence[torch.dtype]) -> tuple[Gathering, Reducing | None]:
+        settings, layouts = self._settings, [x._layout for x in self._parameters]
+        shapes = [tuple(x.shape) for x in self._parameters]
+        pairs = list(zip(dtypes, self._dtypes(), strict=True))
+        gathering = Gathering(layouts, shapes, pairs, settings.axis, "fully_shard")
+        trained = [number for number, x in enumerate(self._parameters) if x.requires_grad]
+        if not trained:
+            return gathering, None
+        dtype = settings.reduce_dtype or reduce(torch.promote_types, [self._dtypes()[number] for number in trained])
+        scattered: dict[int, Layout] = {number: layouts[number] for number in trained}
+        sizes = {number: shapes[number] for number in trained}
+        return gathering, Reducing(scattered, sizes, settings.axis, settings.also, dtype)
+
+    def _unsharded(self) -> Unsharded:
+        return Unsharded(self._plan()[0], self._parameters, self._dtypes())
+
+    def frozen(self, whole: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """Which of the whole parameters have no gradients."""
+        return (x for x, own in zip(whole, self._parameters, strict=True) if not own.requires_grad)
+
+    def prefetch(self) -> None:
+        """Begins to gather, for a run that comes next."""
+        if self._ahead is None:
+            self._ahead = self._unsharded()
+            self._ahead.begin()
+
+    def refetch(self) -> None:
+        """Begins to gather again, for the way back through the last run."""
+        if self._last is not None:
+            self._last.unsharded.begin()
+
+    def drop(self) -> None:
+        """Lets go of what was gathered ahead and not used."""
+        if self._ahead is not None:
+            self._ahead.free()
+            self._ahead = None
+
+    def _before(
+        self, _: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        call = self._run_again() or self._run()
+        call.unsharded.fill()
+        self._calls.append(call)
+        for x, places in zip(call.tensors, self._places, strict=True):
+            for owner, name in places:
+                owner._parameters[name] = x  # type: ignore[assignment] # while the block runs
+        if not _is_backward():
+            self.siblings.ahead(self)
+        dtype = self._settings.param_dtype
+        return tuple(_cast(x, dtype) for x in args), {name: _cast(x, dtype) for name, x in kwargs.items()}
+
+    def _run_again(self) -> _Call | None:
+        """The run that is computed anew on the way back, as `torch.utils.checkpoint` does."""
+        return self._last if _is_backward() else None
+
+    def _run(self) -> _Call:
+        unsharded, self._ahead = self._ahead or self._unsharded(), None
+        call = _Call(self, unsharded)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in self._parameters):
+            call.tensors = _Gather.apply(call, self._anchor)  # type: ignore[no-untyped-call]
+            self._last = call
+        return call
+
+    def _after(self, *given: object) -> None:
+        """After a run, also one that failed: the split parameters stand in their places again."""
+        if not self._calls:
+            return  # it failed before it began
+        call = self._calls.pop()
+        for x, places in zip(self._parameters, self._places, strict=True):
+            for owner, name in places:
+                owner._parameters[name] = x  # type: ignore[assignment]
+        if _is_backward():
+            return  # what was computed anew is used right after
+        is_recorded = torch.is_grad_enabled() and call is self._last
+        # The last block is the first on the way back.
+        if not is_recorded or (self._settings.frees_after_forward and not self.siblings.is_last(self)):
+            call.unsharded.free()
+        if is_recorded:
+            for leaf in optree.tree_leaves(cast("optree.PyTree[object]", given[-1])):
+                if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                    leaf.register_hook(call.before_backward)
+
+    def done(self, call: _Call) -> None:
+        """Notes that gradients have gone back through a run."""
+        if self._last is call:
+            self._last = None
+
+    def reduce(self, grads: Mapping[int, torch.Tensor]) -> None:
+        """Reduces the gradients of whole parameters and scatters them, unless they are to be kept for later."""
+        reducing = self._plan()[1]
+        assert reducing is not None
+        found = {number: reducing.pending(number, grad) for number, grad in grads.items()}
+        for number, kept in self._kept.items():
+            found[number] = found[number] + kept if number in found else kept  # type: ignore[assignment]
+        self._kept = {}
+        if self.siblings.is_syncing:
+            self.siblings.add(self, reducing.scatter(found))
+        else:
+            self._kept.update(found)
+
+    def take(self, grads: Mapping[int, torch.Tensor]) -> None:
+        """Adds gradients to those of the parameters."""
+        for number, grad in grads.items():
+            x = self._parameters[number]
+            grad = grad if grad.dtype is x.dtype else grad.to(x.dtype)
+            x.grad = grad if x.grad is None else x.grad + grad
+            hooks: Mapping[int, Callable[[torch.Tensor], None]] = getattr(x, "_post_accumulate_grad_hooks", None) or {}
+            for hook in hooks.values():
+                hook(x)
+
+
+def _is_backward() -> bool:
+    """Whether gradients are being computed."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _cast(x: object, dtype: torch.dtype | None) -> object:
+    """An argument, in a dtype if it is a floating-point tensor, or has some in it."""
+    if isinstance(x, torch.Tensor):
+        return x.to(dtype) if dtype is not None and x.is_floating_point() else x
+    if type(x) in (list, tuple, dict):
+        return optree.tree_map(lambda leaf: _cast(leaf, dtype), cast("optree.PyTree[object]", x), none_is_leaf=True)
+    return x

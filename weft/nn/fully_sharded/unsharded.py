@@ -1,0 +1,111 @@
+"""`Unsharded`: the parameters of a block, whole while they are needed, in memory that comes and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+
+from ...engine.memory import memory_of
+from ...engine.moves.asynchrony import Timed
+from ...engine.moves.movement import moved
+from ...engine.sharded import ShardedTensor, wrap
+from ...runtime import run
+from ...runtime.holding import Pieces, holding
+from ...runtime.processes.mesh_processes import is_elsewhere, spans
+from ...runtime.strides import dense_strides
+from ...watch import comm_log
+from ..gathering import Gathering
+
+__all__ = ["Unsharded"]
+
+
+@final
+class Unsharded:
+    """Whole tensors made of split ones. What autograd keeps of them, views included, has the memory that is filled again."""
+
+    def __init__(
+        self, gathering: Gathering, parameters: Sequence[ShardedTensor], dtypes: Sequence[torch.dtype]
+    ) -> None:
+        self._gathering, self._parameters = gathering, parameters
+        self._shares = not memory_of(gathering.targets[0]).pieces_are_shards
+        self._arriving: run.Arriving | None = None
+        self._is_filled = False
+        with torch.no_grad(), comm_log.paused():
+            self.tensors = [
+                self._labelled(x, at, dtype) if self._shares else self._room(x, at, dtype)
+                for at, (x, dtype) in enumerate(zip(parameters, dtypes, strict=True))
+            ]
+        self._pieces: list[Pieces] = [x._value.pieces for x in self.tensors]
+        self._sizes = [[piece.untyped_storage().nbytes() for piece in pieces] for pieces in self._pieces]
+
+    def _labelled(self, x: ShardedTensor, at: int, dtype: torch.dtype) -> ShardedTensor:
+        """In one memory a split tensor is whole already."""
+        whole = moved(x, self._gathering.targets[at], "fully_shard")
+        return whole if whole.dtype is dtype else whole.to(dtype)  # type: ignore[return-value]
+
+    def _room(self, x: ShardedTensor, at: int, dtype: torch.dtype) -> ShardedTensor:
+        target, shape = self._gathering.targets[at], tuple(x.shape)
+        here, strides = holding(target), dense_strides(shape, x.stride())
+        pieces = []
+        for k, device in enumerate(here.devices):
+            own = here.piece_shape(k, shape)
+            room = device if not x.is_meta else x.device
+            pieces.append(torch.empty_strided(own, dense_strides(own, strides), dtype=dtype, device=room))
+        return wrap(tuple(pieces), target, shape, dtype=dtype, strides=strides)
+
+    def begin(self) -> None:
+        """Lets them be filled while the program goes on."""
+        if self._is_filled or self._arriving is not None:
+            return
+        mesh = self._gathering.targets[0].mesh
+        if not spans(mesh) or is_elsewhere(mesh):
+            return
+        if comm_log.is_logging():
+            self._gathering.log()
+        under_way = comm_log.UnderWay()
+
+        def action(_: Pieces) -> Pieces:
+            under_way.start()
+            self._filled()
+            under_way.end()
+            return ()
+
+        arriving = run.begin(action, (), mesh)
+        assert not isinstance(arriving, tuple)
+        under_way.overlap()
+        self._arriving = Timed(arriving, under_way)
+
+    def fill(self) -> None:
+        """Makes them whole, or waits until they are."""
+        if self._is_filled:
+            return
+        if self._arriving is not None:
+            arriving, self._arriving = self._arriving, None
+            arriving.wait()
+        else:
+            if comm_log.is_logging():
+                self._gathering.log()
+            with torch.no_grad():
+                self._filled()
+            if comm_log.is_logging():
+                comm_log.note_end()
+        self._is_filled = True
+
+    def _filled(self) -> None:
+        if self._shares:
+            return
+        for pieces, sizes in zip(self._pieces, self._sizes, strict=True):
+            for piece, size in zip(pieces, sizes, strict=True):
+                if piece.untyped_storage().nbytes() != size:
+                    piece.untyped_storage().resize_(size)
+        self._gathering.fill(self._parameters, self._pieces)
+
+    def free(self) -> None:
+        """Gives the memory back; what autograd has kept of it is there again after `fill`."""
+        if self._arriving is not None:
+            self.fill()  # the others count on it
+        for piece in (piece for pieces in self._pieces for piece in pieces if self._is_filled and not self._shares):
+            piece.untyped_storage().resize_(0)
+        self._is_filled = False

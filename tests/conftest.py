@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 # Two workers share the machine; torch reads these once, when it is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,7 +34,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out `gpu` tests where there is no GPU, and say so."""
+    """Leave out `gpu` tests where there is no GPU, and `browser` tests where there is no browser, and say so."""
+    if shutil.which("chromedriver") is None:
+        for item in items:
+            if item.get_closest_marker("browser"):
+                item.add_marker(
+                    pytest.mark.skip(reason="needs Chromium and its driver (chromedriver), which are not here")
+                )
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _has_gpu():
         for item in on_gpu:

@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "bench": "weft.inspect.bench:bench",
         "checkpoint": "weft.checkpoint.command:checkpoint",
         "doctor": "weft.inspect.doctor:doctor",
+        "dryrun": "weft.paper.command:dryrun_command",
     }
 )
 """Commands that live elsewhere and are imported when they are asked for: name to `module:attribute`."""

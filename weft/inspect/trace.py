@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..drawing.page import Move, Page, Row, Span
+from ..planning.text import bytes_text
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from ..runtime.processes.transport.async_ops import settle
@@ -22,6 +24,8 @@ Event = dict[str, object]
 @contextmanager
 def trace(path: str | os.PathLike[str]) -> Iterator[CommLog]:
     """Records every movement inside the block and writes one trace of all processes to `path`, from the first process.
+
+    A path that ends in `.html` gets a page for a browser, as that of a dry run (`weft.dryrun`), so that both lie side by side.
 
     >>> import json, pathlib, tempfile, torch, weft
     >>> x = weft.shard(torch.ones(8, 8), weft.make_mesh({"tp": 4}), weft.P("tp"))
@@ -44,12 +48,72 @@ def trace(path: str | os.PathLike[str]) -> Iterator[CommLog]:
     # Not in a `finally`: after an error the other processes may no longer come, and nobody waits for them.
     merged = [event for events in gathered(_events(log, world.current().process), "trace") for event in _listed(events)]
     if world.current().process == 0:
-        file.write_text(json.dumps({"traceEvents": merged, "displayTimeUnit": "ms"}))
+        is_page = file.suffix == ".html"
+        text = _page(merged, log).html() if is_page else json.dumps({"traceEvents": merged, "displayTimeUnit": "ms"})
+        file.write_text(text, encoding="utf-8")
 
 
 def _listed(events: object) -> list[Event]:
     assert isinstance(events, list)
     return events
+
+
+def _page(events: Sequence[Event], log: CommLog) -> Page:
+    """What a browser shows of a trace: a row for each line of each process, and what moved, as the first process saw it."""
+    spans = [event for event in events if event["ph"] == "X"]
+    first = min((_number(event["ts"]) for event in spans), default=0.0)
+    rows: dict[tuple[object, object], list[Span]] = {}
+    for event in spans:
+        said = event["args"]
+        assert isinstance(said, dict)
+        start, seconds = (_number(event["ts"]) - first) / 1e6, _number(event["dur"]) / 1e6
+        more = f"{bytes_text(said['bytes received per device'])} a device, {said['from']} to {said['to']}"
+        span = Span(start, seconds, str(event["name"]), str(said["called at"]), more)
+        rows.setdefault((event["pid"], event["tid"]), []).append(span)
+    own = [event for event in spans if event["pid"] == 0]
+    groups: dict[CommRecord, list[float]] = {}
+    for record, event in zip(log.records, own, strict=True):
+        groups.setdefault(record, []).append(_number(event["dur"]) / 1e6)
+    meshes = list(dict.fromkeys(record.target.mesh for record in log.records))
+    processes = len({pid for pid, _ in rows})
+    return Page(
+        title=f"A run on {max((mesh.num_devices for mesh in meshes), default=1):,} devices",
+        subtitle=", ".join(map(str, meshes)) or "nothing moved",
+        facts=[
+            ("processes", str(processes)),
+            ("movements", f"{len(log):,}"),
+            ("received by a device", bytes_text(log.bytes_received)),
+            ("received by all", bytes_text(log.total_bytes)),
+        ],
+        meshes=meshes,
+        rows=[
+            Row(f"process {pid}" + (" on its way" if tid else ""), "--k5", sorted(each, key=lambda span: span.start))
+            for (pid, tid), each in rows.items()
+        ],
+        moves=[_move(record, seconds) for record, seconds in groups.items()],
+    )
+
+
+def _move(record: CommRecord, seconds: Sequence[float]) -> Move:
+    return Move(
+        record.kind,
+        record.axes,
+        "",
+        record.source,
+        record.target,
+        record.shape,
+        record.op,
+        str(record.call_site),
+        record.bytes_received * len(seconds),
+        len(seconds),
+        sum(seconds),
+        sum(seconds),
+    )
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, (int, float))
+    return float(value)
 
 
 def _events(log: CommLog, process: int) -> list[Event]:

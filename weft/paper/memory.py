@@ -50,10 +50,11 @@ class MemoryUse:
     """At each moment, the bytes of each of `KINDS`."""
     peak_moment: int
 
-    def at(self, moment: int) -> tuple[int, ...]:
-        """The bytes of each of `KINDS` at a moment."""
-        found = bisect_right(self.moments, moment) - 1
-        return self.held[found] if found >= 0 else (0,) * len(KINDS)
+    def most_between(self, first: int, end: int) -> tuple[int, ...]:
+        """The bytes of each of `KINDS` at the worst moment from one on until before another."""
+        start = max(0, bisect_right(self.moments, first) - 1)
+        stop = max(start + 1, bisect_right(self.moments, end - 1))
+        return max(self.held[start:stop], key=sum, default=(0,) * len(KINDS))
 
 
 def memory_use(allocations: Sequence[Allocation]) -> MemoryUse:

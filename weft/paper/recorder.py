@@ -222,7 +222,9 @@ class Recorder(TorchDispatchMode):
         if func._schema.is_mutable:
             for x in written_by(func, args, kwargs):
                 ledger.part(x, op, line)
-        kind = None if mesh is None else "movements"
+        kind = None
+        if mesh is not None:
+            op, kind = "movement", "movements"
         for x in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
             ledger.note(x, self._device, op, line, kind)
 

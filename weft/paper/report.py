@@ -13,6 +13,7 @@ from ..sharding.mesh import DeviceMesh
 from .findings import Finding
 from .machine import Machine
 from .memory import MemoryUse
+from .page import report_page
 from .perfetto import trace_events
 from .text import report_text
 from .timing import Movement, Operation
@@ -113,14 +114,30 @@ class StepReport:
         return dict(sorted(together.items(), key=lambda item: -item[1]))
 
     def curve(self) -> tuple[tuple[float, tuple[int, ...]], ...]:
-        """What the fullest device holds at the end of each op and movement: seconds, and bytes of each kind."""
+        """The most that the fullest device holds from each op or movement to the next: seconds, and bytes of each kind."""
         own = [each for each in self.events() if each.device == self.memory.device]
-        return tuple((each.start + each.seconds, self.memory.at(each.moment)) for each in own)
+        ends = [*(each.moment for each in own[1:]), self.memory.moments[-1] + 1 if self.memory.moments else 0]
+        return tuple(
+            (each.start + each.seconds, self.memory.most_between(each.moment, end))
+            for each, end in zip(own, ends, strict=True)
+        )
 
     def events(self) -> list[Operation | Movement]:
         """Ops and movements in the order in which the program makes them."""
         both: list[Operation | Movement] = [*self.operations, *self.movements]
         return sorted(both, key=lambda each: each.moment)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report as one page that a browser opens from the file: time, memory, movements, layouts.
+
+        >>> import pathlib, tempfile, torch, weft
+        >>> report = weft.dryrun(lambda x: x @ x, torch.ones(4, 4), topology="h100")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     report.save(pathlib.Path(folder, "step.html"))
+        ...     "A step on 1 h100" in pathlib.Path(folder, "step.html").read_text()
+        True
+        """
+        _checked(path, "a page").write_text(report_page(self).html(), encoding="utf-8")
 
     def perfetto(self, path: str | os.PathLike[str]) -> None:
         """Writes the step in time as a trace that Perfetto and chrome://tracing show.

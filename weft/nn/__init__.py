@@ -9,9 +9,18 @@
 (P('tp'), ('2.bias',))
 """
 
+from .caches import shard_cache
 from .pipelines.pipeline import Pipeline, pipeline
 from .report import ShardingReport, sharding_report
 from .shard_activations import shard_activations
 from .shard_module import shard_module
 
-__all__ = ["Pipeline", "ShardingReport", "pipeline", "shard_activations", "shard_module", "sharding_report"]
+__all__ = [
+    "Pipeline",
+    "ShardingReport",
+    "pipeline",
+    "shard_activations",
+    "shard_cache",
+    "shard_module",
+    "sharding_report",
+]

@@ -9,5 +9,6 @@ Tensor(f32[4@dp] on dp=2)
 """
 
 from .batches import Batches, batches
+from .order import Order
 
-__all__ = ["Batches", "batches"]
+__all__ = ["Batches", "Order", "batches"]

@@ -74,7 +74,9 @@ def _across(source: Layout, target: Layout, shape: Shape, itemsize: int) -> Byte
     contributions = _count(source.mesh, source.pending_axes)
     wanted = sum(size * count for (size,), count in census(target.mesh, shape, [Volume(target)]).items())
     held = wanted - moved.total // itemsize
-    if contributions > 1:  # then one target of an element may hold a contribution, and the others gain nothing by theirs
+    if (
+        contributions > 1
+    ):  # then one target of an element may hold a contribution, and the others gain nothing by theirs
         held = min(held, numel)
     total = max(0, (contributions - 1) * numel + wanted // _count(target.mesh, target.pending_axes) - held)
     most = -(-total // len({*source.mesh.slot_ids, *target.mesh.slot_ids}))

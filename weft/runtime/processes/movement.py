@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -59,9 +59,12 @@ def _journey(
     """What this process does in a movement, looked up; None if it has nothing to do with it."""
     if is_elsewhere(source.mesh, target.mesh):
         return None
-    call = call_between(op, source, target, shape, dtype)
     processes = owners_of(source.mesh, target.mesh)
     steps, stages = _stages(source, target, shape, dtype.itemsize, limit)
+    call = call_between(op, source, target, shape, dtype)
+    through = [step.described for step in steps if step.stages is not None]
+    if through:  # processes that were told of other hosts would wait for each other in vain
+        call = replace(call, what=f"{call.what} by {', '.join(through)}")
     # Every process has to come to the same answer, those that have no part in the first step included.
     first = next((number for number, step in enumerate(steps) if step.phases), None)
     is_compared = (

@@ -63,20 +63,20 @@ class Kernel:
 def _cpu(
     call: BoundCall, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
 ) -> Attended:
-    out, rows = call.replaced(query=q, key=k, value=v, is_causal=causal, attn_mask=mask).results()
+    out, rows = _run(call.replaced(query=q, key=k, value=v, is_causal=causal, attn_mask=mask))
     return out, rows
 
 
 def _cpu_backward(
     call: BoundCall, rows: Rows, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
 ) -> tuple[torch.Tensor, ...]:
-    return call.replaced(**_named(rows), key=k, value=v, is_causal=causal, attn_mask=mask).results()
+    return _run(call.replaced(**_named(rows), key=k, value=v, is_causal=causal, attn_mask=mask))
 
 
 def _flash(
     call: BoundCall, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
 ) -> Attended:
-    out, rows, *_ = call.replaced(query=q, key=k, value=v, is_causal=causal).results()
+    out, rows, *_ = _run(call.replaced(query=q, key=k, value=v, is_causal=causal))
     return out, rows
 
 
@@ -85,7 +85,7 @@ def _flash_backward(
 ) -> tuple[torch.Tensor, ...]:
     lengths = {"max_q": rows.query.shape[2], "max_k": k.shape[2]}
     here = _without_dropout(call, rows).replaced(**_named(rows), **lengths, key=k, value=v, is_causal=causal)
-    return here.results()
+    return _run(here)
 
 
 def _efficient(
@@ -93,7 +93,7 @@ def _efficient(
 ) -> Attended:
     bias = _aligned(mask, q, k)
     given = {"query": q, "key": k, "value": v, "attn_bias": bias}
-    out, rows, *_ = call.replaced(**given, compute_log_sumexp=True, is_causal=causal).results()
+    out, rows, *_ = _run(call.replaced(**given, compute_log_sumexp=True, is_causal=causal))
     return out, rows[:, :, : q.shape[2]]
 
 
@@ -106,7 +106,7 @@ def _efficient_backward(
     named["logsumexp"] = functional.pad(rows.logarithms, (0, -rows.logarithms.shape[2] % _ROUNDED))
     bias = _aligned(mask, rows.query, k)
     here = _without_dropout(call, rows).replaced(**named, key=k, value=v, attn_bias=bias, is_causal=causal)
-    return here.replaced(grad_input_mask=[True, True, True, False]).results()[:3]
+    return _run(here.replaced(grad_input_mask=[True, True, True, False]))[:3]
 
 
 _ROUNDED = 32
@@ -129,7 +129,7 @@ def _cudnn(
     call: BoundCall, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
 ) -> Attended:
     given = {"query": q, "key": k, "value": v, "attn_bias": mask}
-    out, rows, *_ = call.replaced(**given, compute_log_sumexp=True, is_causal=causal).results()
+    out, rows, *_ = _run(call.replaced(**given, compute_log_sumexp=True, is_causal=causal))
     return out, rows.squeeze(-1)
 
 
@@ -139,7 +139,13 @@ def _cudnn_backward(
     named = _named(rows) | {"logsumexp": rows.logarithms.unsqueeze(-1)}
     named |= {"max_q": rows.query.shape[2], "max_k": k.shape[2]}
     here = _without_dropout(call, rows).replaced(**named, key=k, value=v, attn_bias=mask, is_causal=causal)
-    return here.results()
+    return _run(here)
+
+
+def _run(call: BoundCall) -> tuple[torch.Tensor, ...]:
+    made = call.on(call.tensors)
+    assert isinstance(made, tuple)
+    return made
 
 
 def _named(rows: Rows) -> dict[str, object]:

@@ -105,13 +105,17 @@ class Gradients:
         self, key: torch.Tensor, value: torch.Tensor, found: Sequence[Block], columns_from: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradients of keys and values from blocks of scores; those of the queries are added up."""
-        of_key, of_value = (torch.zeros_like(x, dtype=sum_dtype(x.dtype)) for x in (key, value))
+        whole = len(found) == 1 and found[0].columns == (0, key.shape[2])
+        sums = [] if whole else [torch.zeros_like(x, dtype=sum_dtype(x.dtype)) for x in (key, value)]
         for block in found:
             (first, last), (start, stop) = block.rows, block.columns
             mask, rows = _masked(self._mask, block, columns_from), self._rows.part(first, last)
             keys, values = key[:, :, start:stop], value[:, :, start:stop]
-            given = self._kernel.backward(self._call, rows, keys, values, mask, block.is_causal)
-            self.query[:, :, first:last] += given[0]
-            of_key[:, :, start:stop] += given[1]
-            of_value[:, :, start:stop] += given[2]
-        return of_key, of_value
+            of_query, *given = self._kernel.backward(self._call, rows, keys, values, mask, block.is_causal)
+            self.query[:, :, first:last] += of_query
+            if whole:
+                sums = [x.to(sum_dtype(x.dtype)) for x in given]
+            else:
+                for total, part in zip(sums, given, strict=True):
+                    total[:, :, start:stop] += part
+        return sums[0], sums[1]

@@ -129,11 +129,11 @@ def test_inputs_may_lie_anyhow() -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_what_moves_was_said_before(way: str, causal: bool, separate: bool) -> None:
-    """Where parts are of one size: the planner prices them as balanced."""
-    for devices, of_keys in ((4, 8), (8, 8), (2, 2)):
+    """Also where parts differ in size."""
+    for devices, of_keys, length in ((4, 8, 32), (8, 8, 37), (2, 2, 5)):
         mesh = make_mesh({"s": devices})
         with memory(separate), weft.prefer(way):
-            given = [laid(x, sequence(mesh)).requires_grad_() for x in inputs(8, of_keys, 32)]
+            given = [laid(x, sequence(mesh)).requires_grad_() for x in inputs(8, of_keys, length)]
             explained = weft.explain_op(KERNEL, *given, 0.0, causal)
             assert _said(explained.considered) == explained.bytes_received > 0
             with weft.comm_log() as log:

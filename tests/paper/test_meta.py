@@ -106,3 +106,15 @@ def test_movements_between_meshes_are_held_where_they_arrive() -> None:
     product = next(each for each in report.operations if each.op == "mm")
     (moved,) = (each for each in report.movements if each.record.bytes_received)
     assert product.start >= moved.start + moved.seconds > 0
+
+
+def test_a_graph_of_tensors_without_values_says_what_it_costs() -> None:
+    def products(mesh: weft.DeviceMesh) -> object:
+        x, w = empty(mesh, P("dp"), 16, 16), empty(mesh, P(None, "tp"), 16, 16)
+        return weft.capture(lambda x, w: (x @ w).relu(), x, w).cost()
+
+    assert products(HERE).flops == 2 * 16**3 + 16 * 16  # type: ignore[attr-defined]
+    with pytest.raises(
+        ValueError, match="a graph is for devices that are there, but .* run the program by weft.dryrun"
+    ):
+        products(MESHES["devices that nobody has"])

@@ -115,6 +115,6 @@ def test_a_graph_of_tensors_without_values_says_what_it_costs() -> None:
 
     assert products(HERE).flops == 2 * 16**3 + 16 * 16  # type: ignore[attr-defined]
     with pytest.raises(
-        ValueError, match="a graph is for devices that are there, but .* run the program by weft.dryrun"
+        ValueError, match=r"a graph is for devices that are there, but .* run the program by weft\.dryrun"
     ):
         products(MESHES["devices that nobody has"])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import ParamSpec
+from contextlib import contextmanager
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..devices import Device
 from ..engine.sharded import ShardedTensor
@@ -21,15 +19,13 @@ from .attention import FusedAttention
 from .findings import Given, findings
 from .machine import Machine, machine_of
 from .memory import memory_use
+from .optimizers import watched_optimizers
 from .recorder import Moved, Recorder
 from .report import StepReport
 from .taking import Taken, closed_over, taken
 from .timing import timed
-from .work import tensors_in
 
 __all__ = ["dryrun"]
-
-P = ParamSpec("P")
 
 
 def dryrun(
@@ -86,14 +82,16 @@ def recorded(
     call: Callable[[], object], topology: Machine | Topology | str | None, given: Taken | None = None
 ) -> StepReport:
     """What a call does on paper."""
-    with ExitStack() as open_, comm_log() as log:
+    given = given or Taken()
+    machine = machine_of(topology, on_accelerators=_are_accelerators(given.meshes))
+    with comm_log() as log:
         recorder = Recorder(log)
-        given = given or Taken()
         sharded = _marked(given, recorder)
-        optimizers = _Optimizers(recorder)
-        open_.callback(register_optimizer_step_pre_hook(optimizers.before).remove)
-        open_.callback(register_optimizer_step_post_hook(optimizers.after).remove)
-        with FusedAttention(), recorder:
+        with (
+            watched_optimizers(recorder, on_accelerators=not machine.is_host),
+            FusedAttention(),
+            recorder,
+        ):
             _called(call)
         recorder.finish()
     for x in given.tensors:
@@ -103,7 +101,7 @@ def recorded(
     for event in recorder.events:
         if isinstance(event, Moved) and event.record.target.mesh not in meshes:
             meshes.append(event.record.target.mesh)
-    return _report(recorder, machine_of(topology, on_accelerators=_are_accelerators(meshes)), meshes, sharded)
+    return _report(recorder, machine, meshes, sharded)
 
 
 def _called(call: Callable[[], object]) -> object:
@@ -145,22 +143,3 @@ def _marked(given: Taken, recorder: Recorder) -> list[Given]:
         if isinstance(x, ShardedTensor) and id(x) not in grads:
             found.append(Given(x._layout, tuple(x.shape), id(x) in known))
     return found
-
-
-class _Optimizers:
-    """Tells the recorder what optimizers hold when they have taken a step."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        for group in optimizer.param_groups:
-            for x in group["params"]:
-                self._recorder.mark(x, "parameters")
-                if x.grad is not None:
-                    self._recorder.mark(x.grad, "gradients")
-
-    def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        for state in optimizer.state.values():
-            for x in tensors_in(state):
-                self._recorder.mark(x, "optimizer state")

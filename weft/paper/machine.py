@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import final
 
@@ -58,12 +59,26 @@ class Machine:
         192
         """
         if name == "cpu":
-            return _measured()
+            return _measured("cpu")
         found = MACHINES.get(name)
         if found is None:
             known = ", ".join(map(repr, ("cpu", *MACHINES)))
             raise ValueError(f"unknown machine {name!r}: use one of {known}, or weft.Machine(...)")
         return found
+
+    @classmethod
+    def measure(cls, device: str = "cpu") -> Machine:
+        """The machine at hand, "cpu" or "cuda": products of matrices, copies and the smallest op, timed.
+
+        >>> Machine.measure().bandwidth > 0
+        True
+        """
+        return _measured(device)
+
+    @property
+    def is_host(self) -> bool:
+        """Whether its devices are processors of hosts, for which torch takes other ways than for accelerators."""
+        return self.name == "cpu"
 
     def seconds(self, work: Work) -> float:
         """What an op takes: as long as its arithmetic or its memory needs, whichever is longer."""
@@ -112,33 +127,32 @@ def machine_of(given: Machine | Topology | str | None, *, on_accelerators: bool)
     raise TypeError(f"topology= is the name of a machine, a weft.Topology or a weft.Machine, but got {given!r}")
 
 
-@cached(1)
-def _measured() -> Machine:
-    """The processor at hand: a product of matrices and a copy, timed."""
-    a = torch.ones(512, 512)
-    x, y = torch.ones(1 << 23), torch.empty(1 << 23)
-    small = torch.ones(8)
-    product = _fastest(lambda: a @ a)
-    copied = _fastest(lambda: y.copy_(x))
-    started = _fastest(lambda: small + small)
-    operations = 2 * 512**3 / product
-    flops = {2: operations, 4: operations, 8: operations / 2}
-    return Machine(
-        "cpu",
-        flops,
-        16 << 30,
-        2 * x.nbytes / copied,
-        Topology.preset("cpu"),
-        products=1.0,
-        streaming=1.0,
-        launch=started,
-    )
+@cached(8)
+def _measured(device: str) -> Machine:
+    """What the devices of one kind reach here, of which nothing is taken off."""
+    on_host = device == "cpu"
+    sizes = {4: 512, 8: 256} if on_host else {2: 8192, 4: 4096, 8: 2048}
+    dtypes = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
+    flops = {}
+    for itemsize, size in sizes.items():
+        a = torch.ones(size, size, dtype=dtypes[itemsize], device=device)
+        flops[itemsize] = 2 * size**3 / _fastest(partial(torch.matmul, a, a), device)
+    x = torch.ones(1 << (23 if on_host else 28), device=device)
+    y = torch.empty_like(x)
+    copied = _fastest(lambda: y.copy_(x), device)
+    small = torch.ones(8, device=device)
+    started = _fastest(lambda: [small.add_(1) for _ in range(100)], device) / 100
+    memory = 16 << 30 if on_host else torch.cuda.get_device_properties(device).total_memory
+    topology = Topology.preset("cpu" if on_host else "h100")
+    return Machine(device, flops, memory, 2 * x.nbytes / copied, topology, products=1.0, streaming=1.0, launch=started)
 
 
-def _fastest(call: Callable[[], object]) -> float:
+def _fastest(call: Callable[[], object], device: str) -> float:
     def timed() -> float:
         start = time.perf_counter()
         call()
+        if device != "cpu":
+            torch.cuda.synchronize()
         return time.perf_counter() - start
 
     return min(timed() for _ in range(7))

@@ -172,6 +172,11 @@ def piece_types(kind: DistributedTensorType | TensorLayout) -> list[TensorType]:
     layout = layout_of(kind)
     here = holding(layout)
     if here.count == 0 or len(here.residence.owned) != layout.mesh.num_devices:
+        if here.residence.on_paper:
+            raise ValueError(
+                f"a graph is for devices that are there, but {kind} lies on some that are not: make the mesh of CPU devices, "
+                "as many as it needs, or run the program by weft.dryrun"
+            )
         raise ValueError(f"a graph lies in one process, but {kind} lies on devices of several")
     return [
         TensorType(

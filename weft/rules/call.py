@@ -213,9 +213,9 @@ class BoundCall:
         return value
 
 
-def _whole(number: float) -> int:
+def _whole(number: object) -> int:
     """A whole number; one that a compiler leaves open stays open."""
-    return cast(int, number) if type(number) is torch.SymInt else int(number)
+    return cast(int, number if isinstance(number, torch.SymInt) else int(cast(float, number)))
 
 
 def as_dim(dim: int, rank: int) -> int:

@@ -7,7 +7,7 @@ container of another kind says in the text below it what bounds it, and who clea
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, wraps
 from threading import Lock
 from typing import ParamSpec, Protocol, TypeVar, cast
 
@@ -33,10 +33,13 @@ class Cached(Protocol[P, R_co]):
         """Forgets all results."""
 
 
-def cached(bound: int, *, cleared_by: Registrar | None = None) -> Callable[[Callable[P, R]], Cached[P, R]]:
+def cached(
+    bound: int, *, cleared_by: Registrar | None = None, of_sizes: bool = False
+) -> Callable[[Callable[P, R]], Cached[P, R]]:
     """Remembers what a function gives: at most `bound` results, those that were asked for last.
 
     `cleared_by` is told how to empty it; without, results depend on the arguments alone and are right for ever.
+    `of_sizes`: among the arguments may be sizes that a compiler leaves open, which have no hash; these are asked for anew.
 
     >>> @cached(2)
     ... def squared(x: int) -> int:
@@ -51,9 +54,25 @@ def cached(bound: int, *, cleared_by: Registrar | None = None) -> Callable[[Call
         remembering = cast("Cached[P, R]", lru_cache(maxsize=bound)(function))
         if cleared_by is not None:
             cleared_by(remembering.cache_clear)
-        return remembering
+        return _asked_anew(function, remembering) if of_sizes else remembering
 
     return decorate
+
+
+def _asked_anew(function: Callable[P, R], remembering: Cached[P, R]) -> Cached[P, R]:
+    """What a function gives, remembered where its arguments have a hash."""
+
+    @wraps(function)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return remembering(*args, **kwargs)
+        except TypeError as error:
+            if "unhashable" not in str(error):
+                raise
+        return function(*args, **kwargs)
+
+    ask.cache_clear = remembering.cache_clear  # type: ignore[attr-defined]
+    return cast("Cached[P, R]", ask)
 
 
 class BoundedCache(dict[K, V]):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import weft
 from examples.models import gpt2
@@ -134,6 +135,22 @@ def check_policy(mesh: weft.DeviceMesh) -> None:
     close(compiled(x).full_tensor(), x.full_tensor().softmax(0))
 
 
+def check_sizes(mesh: weft.DeviceMesh) -> None:
+    """Batches of other sizes are compiled once more, and no more often."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 5), nn.LayerNorm(5))
+    weft.nn.shard_module(model, mesh, {"0.*": P("tp"), "2.weight": P(None, "tp")})
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for count in (4, 8, 6, 12, 10):
+        x = weft.shard(torch.randn(count, 6), mesh, P("dp"))
+        outputs = [run(x) for run in (compiled, model)]
+        grads = [torch.autograd.grad(y.square().mean(), list(model.parameters())) for y in outputs]
+        close(*(y.full_tensor() for y in outputs))
+        for found, expected in zip(*grads, strict=True):
+            close(found.full_tensor(), expected.full_tensor())
+    assert counter.frame_count == 2, counter.frame_count
+
+
 def check_refusal(mesh: weft.DeviceMesh) -> None:
     """A tensor that only one process has a part of is refused in all of them."""
     x = weft.shard(torch.randn(8, 6), mesh, P("dp"))
@@ -157,6 +174,7 @@ def main(backend: str) -> None:
     check_transformer(mesh)
     check_communication(mesh)
     check_policy(mesh)
+    check_sizes(mesh)
     check_refusal(mesh)
 
 

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import weft
 from examples.models import gpt2, llama
@@ -182,13 +183,44 @@ def test_what_moves_is_logged_each_time(separate: bool) -> None:
         use_separate_memory(False)
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-def test_other_sizes_are_compiled_anew(dynamic: bool | None) -> None:
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_ten_batch_sizes_are_compiled_twice(separate: bool) -> None:
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x: x * 2 + x.shape[0], backend="aot_eager", dynamic=dynamic, fullgraph=True)
-    for rows in (4, 6, 5):
-        x = torch.randn(rows, 6)
-        assert torch.equal(compiled(weft.shard(x, MESH, P("dp"))).full_tensor(), x * 2 + rows)
+    use_separate_memory(separate)
+    try:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4), nn.LayerNorm(4)).double()
+        weft.nn.shard_module(model, MESH, LAYOUTS["tensor parallel"][0])
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(model, backend=counter, fullgraph=True)
+        for count in (4, 8, 6, 12, 10, 14, 16, 18, 22, 20):
+            x = weft.shard(torch.randn(count, 6, dtype=torch.float64), MESH, P("dp"))
+            outputs = [run(x) for run in (compiled, model)]
+            grads = [torch.autograd.grad(y.square().mean(), list(model.parameters())) for y in outputs]
+            torch.testing.assert_close(outputs[0].full_tensor(), outputs[1].full_tensor(), rtol=1e-9, atol=1e-12)
+            for found, expected in zip(*grads, strict=True):
+                torch.testing.assert_close(found.full_tensor(), expected.full_tensor(), rtol=1e-9, atol=1e-12)
+        assert counter.frame_count == 2
+    finally:
+        use_separate_memory(False)
+
+
+@pytest.mark.parametrize(("dynamic", "separate"), [(None, True), (True, False)])
+def test_sizes_that_split_unevenly_are_right_too(dynamic: bool | None, separate: bool) -> None:
+    torch._dynamo.reset()
+    use_separate_memory(separate)
+    try:
+
+        def program(x: torch.Tensor) -> torch.Tensor:
+            y = weft.shard(x * 2 + x.shape[0], MESH, P("tp"))
+            return torch.cat([y, y[1:3]]).softmax(0).roll(1, 0)
+
+        compiled = torch.compile(program, backend="aot_eager", dynamic=dynamic, fullgraph=True)
+        for rows in (4, 6, 5):
+            x = weft.shard(torch.randn(rows, 6), MESH, P("dp"))
+            torch.testing.assert_close(compiled(x).full_tensor(), program(x).full_tensor())
+    finally:
+        use_separate_memory(False)
 
 
 def test_devices_with_memories_of_their_own_compile_too() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..planning import move_cost
 from ..rules.factors import Dims, Factors
+from ..runtime.traced import hinted
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
@@ -255,7 +256,7 @@ def _price(
             seconds += _FOR_ONE_OP * bring if proposal.pending and not given.layout.pending else bring
     for dims, layout in zip(factors.outputs, choice.outputs, strict=True):
         if dims is not None and layout.pending:
-            shape = tuple(math.prod(factors.sizes.get(f, 1) for f in dim) for dim in dims)
+            shape = hinted(math.prod(factors.sizes.get(f, 1) for f in dim) for dim in dims)
             seconds += move_cost(layout, layout.resolved, shape, out_itemsize)
-    work = 2.0 * math.prod(factors.sizes.values())
+    work = 2.0 * math.prod(hinted(factors.sizes.values()))
     return seconds + work / proposal.parallel / OPERATIONS_PER_SECOND, -proposal.parallel

@@ -16,7 +16,7 @@ from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
 from .moves.resolving import note_computed, resolve
 from .op_kind import kind_of
-from .op_plan import NOT_REPEATED, decided, key_of, plans, token
+from .op_plan import NOT_REPEATED, decided, has_open_sizes, key_of, plans, token
 from .ragged.running import of_rows
 from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
@@ -95,7 +95,7 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
         keep_marks(call, result)
         for x in written_tensors(call):
             write_through(x)
-    elif key is not None:
+    elif key is not None and not has_open_sizes(call):
         repeat = call.repeat or repeat_of(call, result)
         if repeat is not None:
             plans.keep(call.func)

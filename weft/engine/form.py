@@ -21,7 +21,7 @@ class Form:
     Two of one kind may be about after the table was emptied; they are told apart then, which costs a look-up and no more.
     """
 
-    __slots__ = ("device", "dtype", "is_special", "layout", "shape", "strides")
+    __slots__ = ("device", "dtype", "is_open", "is_special", "layout", "shape", "strides")
 
     def __init__(
         self,
@@ -35,6 +35,8 @@ class Form:
         self.layout, self.shape, self.strides, self.dtype, self.device = layout, shape, strides, dtype, device
         self.is_special = is_special
         """Whether ops on such a tensor are looked at every time: it shows another, or its elements lie elsewhere."""
+        self.is_open = False
+        """Whether a compiler leaves sizes open: then nothing is remembered of ops on such a tensor."""
 
     def __repr__(self) -> str:
         return f"Form({self.dtype}{list(self.shape)} in {self.layout}, strides {list(self.strides)}, {self.device})"
@@ -63,7 +65,9 @@ def form_of(
     try:
         known = _forms.get(key)
     except TypeError:  # sizes that a compiler has not settled have no hash
-        return Form(*key)
+        known = Form(*key)
+        known.is_open = True
+        return known
     if known is None:
         known = _forms[key] = Form(*key)
     return known

@@ -14,6 +14,7 @@ from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.factors import Factors
 from ..rules.registry import Rule, rule_for
 from ..runtime.machine import forget_with_residences
+from ..runtime.traced import hinted
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .choose import Choice, Input, choose
@@ -27,7 +28,18 @@ if TYPE_CHECKING:
     from .running.on_totals import TotalCall
     from .running.schedule import Schedule
 
-__all__ = ["NOT_REPEATED", "OpPlan", "Repeat", "decided", "key_of", "layouts_for", "plan_in", "plans", "token"]
+__all__ = [
+    "NOT_REPEATED",
+    "OpPlan",
+    "Repeat",
+    "decided",
+    "has_open_sizes",
+    "key_of",
+    "layouts_for",
+    "plan_in",
+    "plans",
+    "token",
+]
 
 Key = tuple[object, ...]
 Repeat = Callable[[Args, Kwargs], object]
@@ -139,9 +151,14 @@ def _list_token(values: list[object] | tuple[object, ...]) -> object:
     return tuple([token(x) for x in values])
 
 
+def has_open_sizes(call: BoundCall) -> bool:
+    """Whether a call has a tensor whose sizes a compiler leaves open."""
+    return any(isinstance(x, ShardedTensor) and x._form.is_open for x in call.tensors)
+
+
 def decided(call: BoundCall) -> OpPlan:
     """The plan of a call."""
-    if is_considered():
+    if is_considered() or has_open_sizes(call):
         return _decide(call)
     plans.keep(call.func)
     return plans.plan(key_of(call.func, call.args, call.kwargs), lambda: _decide(call))
@@ -154,6 +171,8 @@ def plan_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, 
         whole = memory_of(outputs[0]).runs_whole((*inputs, *outputs))
         return OpPlan(call.func, inputs, outputs, outputs[0].mesh, whole, rule, None)
 
+    if has_open_sizes(call):
+        return make()
     plans.keep(call.func)
     return plans.plan((*key_of(call.func, call.args, call.kwargs), inputs, outputs), make)
 
@@ -189,7 +208,7 @@ def _decide(call: BoundCall) -> OpPlan:
 def inputs_of(tensors: Sequence[torch.Tensor]) -> list[Input]:
     """What the chooser sees of tensors."""
     return [
-        Input(x._layout if isinstance(x, ShardedTensor) else None, tuple(x.shape), x.dtype.itemsize) for x in tensors
+        Input(x._layout if isinstance(x, ShardedTensor) else None, hinted(x.shape), x.dtype.itemsize) for x in tensors
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import final
+from typing import cast, final
 
 import torch
 
@@ -101,7 +101,7 @@ class BoundCall:
 
     def integer(self, name: str) -> int:
         """An argument that is a whole number."""
-        return int(self.scalar(name))
+        return _whole(self.scalar(name))
 
     def optional_integer(self, name: str) -> int | None:
         """An argument that may be a whole number; None where it is none."""
@@ -131,7 +131,7 @@ class BoundCall:
         value = self.arg(name)
         if value is None:
             return []
-        return [int(n) for n in value] if isinstance(value, (list, tuple)) else [self.integer(name)]
+        return [_whole(n) for n in value] if isinstance(value, (list, tuple)) else [self.integer(name)]
 
     def flags(self, name: str) -> list[bool]:
         """An argument that is a list of truths."""
@@ -211,6 +211,11 @@ class BoundCall:
         if not isinstance(value, (list, tuple)):
             raise TypeError(f"{self.func}: {name} must be a list, but is {value!r}")
         return value
+
+
+def _whole(number: object) -> int:
+    """A whole number; one that a compiler leaves open stays open."""
+    return cast(int, number if isinstance(number, torch.SymInt) else int(cast(float, number)))
 
 
 def as_dim(dim: int, rank: int) -> int:

@@ -22,7 +22,7 @@ from .processes.mesh_processes import is_elsewhere, leaves_out, owners_of, spans
 from .processes.steps.permute import Route
 from .processes.transport.async_ops import Arriving, issue
 from .spans import COMMUNICATION, spanned
-from .traced import Communication, Size, communicated, is_traced
+from .traced import Communication, Size, communicated, is_open, is_traced
 
 __all__ = [
     "Arriving",
@@ -58,6 +58,8 @@ def move(
             return movement.move(pieces, source, target, tuple(shape), dtype, op)
         if is_elsewhere(source.mesh, target.mesh):
             return ()
+    if is_open(shape) and not (holding(source).unified and holding(target).unified):
+        return communicated(Moving(source, target, dtype, op), pieces, shape)  # steps are of sizes that are known
     return in_process.move(pieces, source, target, shape)
 
 

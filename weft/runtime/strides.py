@@ -31,7 +31,7 @@ def row_major(shape: Sequence[int]) -> Strides:
     return tuple(reversed(strides))
 
 
-@cached(1 << 14)
+@cached(1 << 14, of_sizes=True)
 def dense_strides(shape: tuple[int, ...], strides: Strides) -> Strides:
     """The strides of a copy of such a tensor: without gaps, its dims in the same order, as `clone` makes it.
 
@@ -52,7 +52,7 @@ def elementwise_strides(tensors: Sequence[torch.Tensor]) -> Strides:
     return _elementwise_strides(tuple([(tuple(x.shape), x.stride()) for x in tensors]))
 
 
-@cached(4096)
+@cached(4096, of_sizes=True)
 def _elementwise_strides(given: tuple[tuple[tuple[int, ...], Strides], ...]) -> Strides:
     # Torch's own account of these ops loads its compiler, which takes seconds at the first op of a program.
     shape = torch.broadcast_shapes(*(own for own, _ in given))
@@ -92,7 +92,7 @@ def _finer(one: int, other: int, steps: Sequence[Strides], shape: Sequence[int])
     return 0
 
 
-@cached(1 << 14)
+@cached(1 << 14, of_sizes=True)
 def is_dense(shape: tuple[int, ...], strides: Strides) -> bool:
     """Whether elements lie side by side, each in one place, in whatever order of the dims.
 
@@ -125,7 +125,7 @@ def in_order(piece: torch.Tensor, strides: Strides) -> torch.Tensor:
     )
 
 
-@cached(1 << 14)
+@cached(1 << 14, of_sizes=True)
 def order_of(shape: tuple[int, ...], strides: Strides) -> tuple[int, ...] | None:
     """The dims of a tensor as they stand in memory, the coarsest first; None: as they are numbered.
 

@@ -8,7 +8,8 @@ those of the tensors that the pieces make up, and communicate through nodes like
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from torch._higher_order_ops.effects import _register_effectful_op
@@ -19,7 +20,18 @@ from ..frozen import Written
 from .holding import Pieces
 from .processes import current_call
 
-__all__ = ["Communication", "Size", "communicated", "in_order_of_trace", "is_traced", "library", "read"]
+__all__ = [
+    "Communication",
+    "Size",
+    "communicated",
+    "hinted",
+    "in_order_of_trace",
+    "is_open",
+    "is_traced",
+    "library",
+    "read",
+    "settled",
+]
 
 _TRACERS = (
     torch._C._TorchDispatchModeKey.FAKE,
@@ -36,6 +48,34 @@ def is_traced() -> bool:
 
 
 Size = tuple[int, ...]
+
+
+def hinted(sizes: Iterable[int]) -> Size:
+    """Sizes as they are at present, where a compiler leaves them open: for prices, which are no reason to settle them.
+
+    >>> hinted((4, 6))
+    (4, 6)
+    """
+    return tuple([size if type(size) is int else _hint(size) for size in sizes])
+
+
+def _hint(size: object) -> int:
+    hint: int | None = size.node.hint if isinstance(size, torch.SymInt) else None
+    return int(cast(int, size)) if hint is None else hint
+
+
+def is_open(sizes: Iterable[int]) -> bool:
+    """Whether a compiler leaves some of these sizes open."""
+    return any(type(size) is not int for size in sizes)
+
+
+def settled(sizes: Iterable[int]) -> Size:
+    """Sizes as they are at present, for what holds for these only: a program with others is compiled anew.
+
+    >>> settled((4, 6))
+    (4, 6)
+    """
+    return tuple(map(int, sizes))
 
 
 class Communication(Written):

@@ -23,9 +23,9 @@ def piece(size: int, count: int, index: int) -> Interval:
     >>> [piece(10, 4, i) for i in range(4)]
     [(0, 3), (3, 6), (6, 8), (8, 10)]
     """
-    quotient, more = divmod(size, count)
+    quotient, more = size // count, size % count
     start = index * quotient + min(index, more)
-    return start, start + quotient + (index < more)
+    return start, start + quotient + (1 if index < more else 0)
 
 
 def interval(size: int, cuts: Sequence[tuple[int, int]]) -> Interval:

@@ -330,10 +330,7 @@ class Tensor(ShardedTensor):
     def __tensor_flatten__(self) -> tuple[list[str], _Flat]:
         announce()
         check_compilable(self._layout.mesh)
-        # Layouts are worked out for sizes that are known: another size is compiled anew.
-        for x in (self, *current(self)):
-            x._dynamo_static_indices = set(range(x.dim()))  # type: ignore[attr-defined]
-        return [f"_piece{i}" for i in range(len(self._value.pieces))], (self._layout, self._asked, is_watched())
+        return [f"_piece{i}" for i in range(len(current(self)))], (self._layout, self._asked, is_watched())
 
     @staticmethod
     def __tensor_unflatten__(

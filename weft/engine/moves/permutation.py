@@ -14,6 +14,7 @@ from ...runtime import run
 from ...runtime.holding import Pieces
 from ...runtime.run import Route
 from ...runtime.strides import in_order, row_major
+from ...runtime.traced import settled
 from ...sharding.geometry import Box, box, box_shape
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
@@ -35,7 +36,7 @@ def permute(x: torch.Tensor, permutation: Iterable[tuple[int, int]]) -> torch.Te
     layout = layout_of(x)
     assert layout is not None
     pairs = _checked(permutation, layout.mesh.num_devices)
-    _route(layout, tuple(x.shape), pairs)
+    _route(layout, settled(x.shape), pairs)
     if is_recorded(x):
         return _Permute.apply(x, pairs)  # type: ignore[no-any-return, no-untyped-call]
     return _Permute.forward(x, pairs)
@@ -71,7 +72,7 @@ class _Permute(torch.autograd.Function):
 
 def _permuted(x: ShardedTensor, pairs: Pairs) -> ShardedTensor:
     layout, shape, dtype = x._layout, tuple(x.shape), x.dtype
-    route = _route(layout, shape, pairs)
+    route = _route(layout, settled(shape), pairs)
     pieces = current(x)
     strides = row_major(shape)
 

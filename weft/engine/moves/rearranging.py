@@ -8,7 +8,8 @@ from typing import final
 
 import torch
 
-from ...planning.rearrangement import Part, Rearrangement, Side, rearranged_bytes
+from ...planning.rearrangement import Part, Rearrangement, Run, Side, rearranged_bytes
+from ...runtime.traced import is_open, settled
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 from ...watch import comm_log, policy
@@ -43,13 +44,18 @@ def rearranged(
     shape = tuple(shape)
 
     def plan() -> Rearrangement:
-        sides = tuple(Side.of(x._layout, x.shape) for x in sources)
-        return Rearrangement(sides, Side.of(target, shape), tuple(parts), tuple(flips))
+        sides = tuple(Side.of(x._layout, settled(x.shape)) for x in sources)
+        return Rearrangement(sides, Side.of(target, settled(shape)), tuple(map(_settled, parts)), tuple(flips))
 
     if is_observed():
         note_rearrangement(plan(), sources[0].dtype.itemsize, op)
     memory = memory_of(target)
     return memory.rearrange(sources, plan, target, shape, op, whole, fill=fill, into=into, is_view=is_view)
+
+
+def _settled(part: Part) -> Part:
+    runs = [(run.count, run.source, run.target, run.source_step, run.target_step) for run in part.runs]
+    return part if not any(map(is_open, runs)) else Part(part.source, tuple(Run(*settled(run)) for run in runs))
 
 
 def note_rearrangement(plan: Rearrangement, itemsize: int, op: str) -> None:

@@ -48,13 +48,18 @@ class ResultStrides:
     def of(self, call: BoundCall) -> tuple[Strided | None, ...]:
         """Those of one call; None for what is no tensor."""
         key = tuple([x.stride() for x in call.tensors])
-        known = self._known.get(key)
+        try:
+            known = self._known.get(key)
+        except TypeError:  # sizes that a compiler has not settled have no hash
+            return self._found(call)
         if known is None:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            specs = whole_results(call)
-            known = self._known[key] = tuple(
-                None if spec is None or spec.strides is None else Strided(layout, spec.shape, spec.strides)
-                for layout, spec in zip(self._layouts, specs, strict=True)
-            )
+            known = self._known[key] = self._found(call)
         return known
+
+    def _found(self, call: BoundCall) -> tuple[Strided | None, ...]:
+        return tuple(
+            None if spec is None or spec.strides is None else Strided(layout, spec.shape, spec.strides)
+            for layout, spec in zip(self._layouts, whole_results(call), strict=True)
+        )

@@ -19,7 +19,7 @@ __all__ = ["whole_results"]
 
 def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
     """The whole results, found by running the op on tensors without memory; they do not depend on any layout."""
-    func, kwargs, tensors = call.func, call.kwargs, call.tensors
+    func, tensors = call.func, call.tensors
     rule = rule_for(func)
     if rule is not None and rule.result is not None:
         return (rule.result(call),)
@@ -27,26 +27,33 @@ def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
     seen = tuple((x.shape, x.stride(), x.dtype) for x in tensors)
     said = call.with_tensors(["tensor"] * len(tensors))
     key = (func, on_host, seen, repr(said.args), repr(said.kwargs))
-    specs = _results.get(key)
-    if specs is not None:
-        return specs
-    with aside():
-        # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
-        device = "cpu" if on_host and _is_of_nothing(tensors) else "meta"
-        metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in tensors]
-        specs = _results_of_one_element(call)
-        if specs is None:
-            kwargs = {
-                name: torch.device(device) if isinstance(value, torch.device) else value
-                for name, value in kwargs.items()
-            }
-            try:
-                specs = _specs(BoundCall(func, call.args, kwargs).on(metas))
-            except AssertionError as error:  # torch's Python forms assert what its kernels raise
-                raise RuntimeError(str(error)) from None
-        if on_host:
-            specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
-    _results[key] = specs
+    try:
+        specs = _results.get(key)
+    except TypeError:  # sizes that a compiler has not settled have no hash
+        with aside():
+            return _found(call, on_host)
+    if specs is None:
+        with aside():
+            specs = _results[key] = _found(call, on_host)
+    return specs
+
+
+def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
+    func, kwargs, tensors = call.func, call.kwargs, call.tensors
+    # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
+    device = "cpu" if on_host and _is_of_nothing(tensors) else "meta"
+    metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in tensors]
+    specs = _results_of_one_element(call)
+    if specs is None:
+        kwargs = {
+            name: torch.device(device) if isinstance(value, torch.device) else value for name, value in kwargs.items()
+        }
+        try:
+            specs = _specs(BoundCall(func, call.args, kwargs).on(metas))
+        except AssertionError as error:  # torch's Python forms assert what its kernels raise
+            raise RuntimeError(str(error)) from None
+    if on_host:
+        specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
     return specs
 
 
@@ -69,13 +76,13 @@ def _results_of_one_element(call: BoundCall) -> tuple[Spec | None, ...] | None:
     if any(isinstance(value, (torch.device, torch.memory_format)) for value in call.kwargs.values()):
         return None
     inputs, output, sizes = broadcast_dims(tuple(tuple(x.shape) for x in tensors))
-    known = {
+    known = [
         tuple(x.shape[i] if dims else 1 for i, dims in enumerate(given))
         for x, given in zip(tensors, inputs, strict=True)
-    }
+    ]
     shape = tuple(sizes[factor] for (factor,) in output)
     writes = func._schema.is_mutable
-    if known != {tuple(x.shape) for x in tensors} or (writes and shape != tuple(tensors[0].shape)):
+    if known != [tuple(x.shape) for x in tensors] or (writes and shape != tuple(tensors[0].shape)):
         return None  # shapes that do not broadcast, which torch says better
     try:
         found = _specs(call.on([torch.ones((1,) * x.ndim, dtype=x.dtype, device="cpu") for x in tensors]))

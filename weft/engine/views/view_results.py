@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 import torch
 
@@ -39,14 +40,19 @@ class ViewOp:
     def geometry(self, x: ShardedTensor) -> Geometry:
         """The strides of the view, and its offset from where `x` begins."""
         key = (self.func, repr(self.rest), repr(self.kwargs), x.shape, x.stride())
-        known = _geometries.get(key)
+        try:
+            known = _geometries.get(key)
+        except TypeError:  # sizes that a compiler has not settled have no hash
+            return self._found(x)[self.i]
         if known is None:
-            with aside():
-                meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-                views = _listed(self.func(meta, *self.rest, **self.kwargs))
-            known = [(view.stride(), int(view.storage_offset())) for view in views]
-            _geometries[key] = known
+            known = _geometries[key] = self._found(x)
         return known[self.i]
+
+    def _found(self, x: ShardedTensor) -> list[Geometry]:
+        with aside():
+            meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+            views = _listed(self.func(meta, *self.rest, **self.kwargs))
+        return [(view.stride(), cast(int, view.storage_offset())) for view in views]
 
     def read(self, base: ShardedTensor) -> ShardedTensor:
         """The view of a tensor that may have other strides than the one it was a view of."""

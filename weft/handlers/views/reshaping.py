@@ -26,6 +26,7 @@ from ...rules.call import BoundCall, Op
 from ...runtime.holding import Pieces
 from ...runtime.machine import forget_with_residences
 from ...runtime.on_paper import aside
+from ...runtime.traced import is_open, settled
 from .reshape_way import Way, cut_alike, find_way, is_free_merge, merged_from
 
 __all__ = ["free_reshape"]
@@ -130,6 +131,8 @@ def _full_shape(x: ShardedTensor, size: list[int]) -> tuple[int, ...]:
 
 def _way_of(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
     """The exchange that a reshape takes, now or before."""
+    if is_open((*x.shape, *shape)):
+        return _way(func, x, shape)
     key = (x._layout, x.shape, shape, x.dtype)
     if key in _ways and not is_considered():
         return _ways[key]
@@ -144,7 +147,7 @@ def _way(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
     if need is x._layout or not x.numel():
         return None
     is_merge = _merged_next(func, x, shape) is not None
-    return find_way(x._layout, tuple(x.shape), shape, x.dtype.itemsize, need, is_merge=is_merge)
+    return find_way(x._layout, settled(x.shape), settled(shape), x.dtype.itemsize, need, is_merge=is_merge)
 
 
 def _exchanged(x: ShardedTensor, shape: tuple[int, ...], way: Way) -> ShardedTensor:

@@ -76,12 +76,13 @@ def reshape_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[li
 
 def common_cuts(first: Sequence[int], second: Sequence[int]) -> list[int] | None:
     """The sizes of the factors that both runs are made of, or None when their cuts do not nest."""
-    marks = {1}
+    marks = [1]
     for run in (first, second):
         step = 1
         for size in reversed(run):
             step *= size
-            marks.add(step)
+            if step not in marks:  # no set: sizes that a compiler has not settled have no hash
+                marks.append(step)
     ordered = sorted(marks)
     if 0 in ordered or any(b % a for a, b in pairwise(ordered)):
         return None

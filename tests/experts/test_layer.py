@@ -18,8 +18,10 @@ LAYOUTS = {
     "tokens over more axes": ({"dp": 2, "ep": 2}, P(("dp", "ep"))),
     "tokens over others": ({"dp": 2, "ep": 2}, P("dp")),
     "two axes of experts": ({"a": 2, "ep": 2}, P(("ep", "a"))),
+    "matrices split too": ({"ep": 2, "tp": 2}, P("ep")),
+    "matrices and tokens over an axis": ({"ep": 2, "tp": 2}, P(("ep", "tp"))),
 }
-"""The mesh, and how the tokens are split; experts are over `ep`, or over both axes."""
+"""The mesh, and how the tokens are split; experts are over `ep`, or over both axes, and their hidden units over `tp`."""
 
 
 @pytest.fixture(params=["apart", "one"], autouse=True)
@@ -32,7 +34,8 @@ def laid(name: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
     axes, tokens = LAYOUTS[name]
     mesh = weft.make_mesh(axes)
     experts = P(("a", "ep")) if "a" in axes else P("ep")
-    specs = (tokens, tokens, tokens, experts, experts)
+    matrices = (P("ep", "tp"), P("ep", None, "tp")) if "tp" in axes else (experts, experts)
+    specs = (tokens, tokens, tokens, *matrices)
     return [
         weft.shard(x.detach(), mesh, spec).requires_grad_(x.is_floating_point())
         for x, spec in zip(given, specs, strict=True)
@@ -99,13 +102,20 @@ def test_tokens_that_all_devices_have_are_not_sent() -> None:
     assert log.counts() == {"all_reduce": 1}
 
 
-def test_the_log_is_the_same_in_both_memories(where: str) -> None:
+@pytest.mark.parametrize("name", ["tokens over more axes", "matrices split too"])
+def test_the_log_is_the_same_in_both_memories(name: str, where: str) -> None:
     logs = []
     for separate in (True, False):
         with memory(separate), weft.comm_log() as log:
-            layer(*laid("tokens over more axes", plain(10))).sum().backward()
+            layer(*laid(name, plain(10))).sum().backward()
         logs.append([(r.kind, r.axes, r.source, r.target, r.bytes_received, r.total_bytes, r.op, r.rows) for r in log])
     assert logs[0] == logs[1]
+
+
+def test_no_matrix_moves_where_their_hidden_units_are_split_too() -> None:
+    with weft.comm_log() as log:
+        layer(*laid("matrices split too", plain(16))).sum().backward()
+    assert not [r for r in log if len(r.shape) == 3 and r.shape[0] == EXPERTS and r.total_bytes]
 
 
 def test_a_policy_sees_what_is_sent() -> None:

@@ -17,7 +17,7 @@ from ...engine.memory import memory_of
 from ...engine.moves.movement import from_plain, to_plain
 from ...engine.moves.rearranging import resolved
 from ...engine.ragged.groups import Assigned
-from ...engine.ragged.rows import RaggedRows, held_rows, ragged, rows_of
+from ...engine.ragged.rows import RaggedRows, evenly, held_rows, ragged, rows_of
 from ...engine.ragged.running import brought_to, picked, takes_rows
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...engine.strides.whole_results import whole_results
@@ -45,8 +45,7 @@ def _grouped_mm(call: BoundCall) -> object:
         return _of_groups(call, first, second, ends, spec)
     matrices = second if first.dim() == 2 else first
     layout = matrices._layout if isinstance(matrices, ShardedTensor) else None
-    inner = 1 if first.dim() == 2 else 2
-    if layout is None or layout.pending or not layout.splits[0] or layout.splits[inner]:
+    if layout is None or layout.pending or not layout.splits[0]:
         return run_by_rule(call)
     return _by_groups(call, as_sharded(matrices), ends, spec)
 
@@ -56,9 +55,10 @@ def _by_groups(call: BoundCall, matrices: ShardedTensor, ends: torch.Tensor, spe
     x, dim = (call.tensor("self"), 0) if call.tensor("mat2") is matrices else (call.tensor("mat2"), 1)
     layout, op = matrices._layout, str(call)
     groups = Assigned(layout.mesh, layout.splits[0], _ends(ends, op), x.shape[dim])
-    rows = _brought_together(x, dim, groups, op)
-    splits = (rows.axes, layout.splits[2]) if dim == 0 else (layout.splits[1], rows.axes)
-    made = Layout(layout.mesh, splits)
+    inner, outer = layout.splits[1:] if dim == 0 else layout.splits[:0:-1]
+    rows = _brought_together(x, dim, groups, inner, outer, op)
+    splits = (rows.axes, outer) if dim == 0 else (outer, rows.axes)
+    made = Layout(layout.mesh, splits, dict.fromkeys(inner, ReduceOp.SUM))
 
     def product(k: int, here: RaggedRows) -> torch.Tensor:
         slot = holding(made).slots[k]
@@ -69,7 +69,13 @@ def _by_groups(call: BoundCall, matrices: ShardedTensor, ends: torch.Tensor, spe
 
     pieces = _each(call, made, lambda k: product(k, rows), (rows.pieces, matrices._value.pieces), dim)
     result = RaggedRows(pieces, made, spec.shape, dim, rows.at, spec.dtype, rows.groups)
-    return ragged(wrap(pieces, made, spec.shape, dtype=spec.dtype, strides=spec.strides), result)
+    if not inner:
+        return ragged(wrap(pieces, made, spec.shape, dtype=spec.dtype, strides=spec.strides), result)
+    # A sum over parts of a matrix is pending: what comes next resolves it where the layout says.
+    pieces = result.bring(evenly(made.mesh, rows.axes, x.shape[dim]), None, op)
+    if not memory_of(made).pieces_are_shards:
+        return from_plain(pieces[0], made)
+    return wrap(pieces, made, spec.shape, dtype=spec.dtype, strides=spec.strides)
 
 
 def _each(
@@ -94,15 +100,17 @@ def _ends(ends: torch.Tensor, op: str) -> torch.Tensor:
     return (to_plain(ends, op, implicit=True) if isinstance(ends, ShardedTensor) else ends).cpu().long()
 
 
-def _brought_together(x: torch.Tensor, dim: int, groups: Assigned, op: str) -> RaggedRows:
-    """The rows of a tensor, each on a device that has its group."""
+def _brought_together(
+    x: torch.Tensor, dim: int, groups: Assigned, inner: tuple[str, ...], outer: tuple[str, ...], op: str
+) -> RaggedRows:
+    """The rows of a tensor, each on a device that has its group; their other dim is split as that of the matrices is."""
     axes: tuple[str, ...] = ()
     if isinstance(x, ShardedTensor) and x.mesh == groups.mesh:
         x = resolved(x, op)
         own = set(groups.axes)
-        axes = x._layout.splits[dim]
+        axes = tuple(axis for axis in x._layout.splits[dim] if axis not in (*inner, *outer))
         axes = axes if own <= set(axes) or not own & set(axes) else ()
-    need = Layout(groups.mesh, (axes, ()) if dim == 0 else ((), axes))
+    need = Layout(groups.mesh, (axes, inner) if dim == 0 else (inner, axes))
     there = as_sharded(brought(x, need, op, False))
     if set(groups.axes) <= set(axes):
         rows = held_rows(there, dim)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from ...engine.execute import brought, run_by_rule
+from ...engine.gradient_target import wanted_layout
 from ...engine.handlers import handler
 from ...engine.memory import memory_of
 from ...engine.moves.movement import from_plain, to_plain
@@ -127,15 +128,16 @@ def _of_groups(call: BoundCall, first: torch.Tensor, second: torch.Tensor, ends:
     """The product of columns and rows of each group, where these have been brought together."""
     held = [(x, dim, rows_of(x)) for x, dim in ((first, 1), (second, 0))]
     leaders = [rows for _, dim, rows in held if rows is not None and rows.groups is not None and rows.dim == dim]
-    if not leaders:
+    op = str(call)
+    together = None if leaders else _as_wanted(first, ends, spec, op)
+    leader = together or next(iter(leaders), None)
+    if leader is None or leader.groups is None:
         return run_by_rule(call)
-    leader, op = leaders[0], str(call)
-    assert leader.groups is not None
     mesh, axes = leader.layout.mesh, leader.axes
     groups = Assigned(mesh, leader.groups.axes, _ends(ends, op), leader.shape[leader.dim])
     if groups.groups.sizes != leader.groups.sizes:
         return run_by_rule(call)
-    given = [_laid_like(x, dim, leader, op) for x, dim, _ in held]
+    given = [together if together and x is first else _laid_like(x, dim, leader, op) for x, dim, _ in held]
     left, right = given[0].layout.splits[0], given[1].layout.splits[1]
     if set(left) & set(right):
         return run_by_rule(call)
@@ -148,6 +150,19 @@ def _of_groups(call: BoundCall, first: torch.Tensor, second: torch.Tensor, ends:
         one, other = (rows.pieces[holding(rows.layout).piece_of[slot]] for rows in given)
         pieces.append(grouped_product(call.replaced(self=one, mat2=other, offs=groups.ends(leader, slot))))
     return wrap(tuple(pieces), made, spec.shape, dtype=spec.dtype, strides=spec.strides)
+
+
+def _as_wanted(first: torch.Tensor, ends: torch.Tensor, spec: Spec, op: str) -> RaggedRows | None:
+    """The columns of the first factor, each where the matrix is whose gradient is computed; None where that is not known."""
+    if not isinstance(first, ShardedTensor):
+        return None
+    turned = (spec.shape[0], spec.shape[2], spec.shape[1])
+    wanted = wanted_layout("GroupedMmBackward0", spec.shape, 1) or wanted_layout("GroupedMmBackward0", turned, 1)
+    if wanted is None or wanted.mesh != first.mesh or not wanted.splits[0]:
+        return None
+    groups = Assigned(first.mesh, wanted.splits[0], _ends(ends, op), first.shape[1])
+    kept = tuple(axis for axis in first._layout.splits[0] if axis not in wanted.splits[0])
+    return _brought_together(first, 1, groups, kept, (), op)
 
 
 def _laid_like(x: torch.Tensor, dim: int, leader: RaggedRows, op: str) -> RaggedRows:

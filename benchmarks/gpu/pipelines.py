@@ -6,7 +6,7 @@ Prints one line for each: the seconds that two steps and a forward pass took, th
 connections. A schedule whose gradients differ from those of the unpipelined model, in float64, ends it with an error. NCCL
 takes two processes on one GPU for processes of two hosts (`NCCL_HOSTID`).
 """
-# ruff: noqa: E402 - what is imported lies beside this folder
+
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ connections. A schedule whose gradients differ from those of the unpipelined mod
 takes two processes on one GPU for processes of two hosts (`NCCL_HOSTID`).
 """
 
-
 from __future__ import annotations
 
 import os

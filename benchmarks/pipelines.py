@@ -24,7 +24,7 @@ import torch
 import weft
 from weft.schedules import NAMES, schedule
 
-UNIT, MICROBATCHES, STEPS = 0.1, 8, 2
+UNIT, MICROBATCHES, STEPS = 0.1, 8, 4
 """Seconds of one piece of work, microbatches, and how many steps are measured: the quickest counts."""
 ONE_STAGE = ("gpipe", "1f1b", "zb-h1")
 

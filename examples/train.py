@@ -6,7 +6,8 @@
 
 It trains a small language model on made-up text. `--fsdp` splits weights over the data-parallel devices too. With
 `--folder` it saves as it goes, and goes on where it was when it is started again: `--fail-at` fails once, to see that.
-`--check` (on by default) trains the same model on one device, and compares every loss.
+`--check` (on by default) trains the same model on one device, and compares every loss. `--dryrun h100` trains nothing, and
+says what a step would hold, move and take on that machine.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Config:
     every: int = 2
     fail_at: int = -1
     check: bool = True
+    dryrun: str = ""
 
     @classmethod
     def from_flags(cls) -> Config:
@@ -202,6 +204,17 @@ def fail_once(config: Config, step: int) -> None:
         os._exit(1)
 
 
+def step_of(
+    pipe: weft.nn.Pipeline, optimizer: torch.optim.Optimizer, words: torch.Tensor, wanted: torch.Tensor, config: Config
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step: the loss, and the norm of the gradients before they were clipped."""
+    optimizer.zero_grad()
+    loss = pipe.step(words, wanted)
+    norm = nn.utils.clip_grad_norm_(pipe.parameters(), config.norm)
+    optimizer.step()
+    return loss, norm
+
+
 def train(config: Config) -> dict[int, float]:
     """Trains, from the last checkpoint on if there is one; the loss of each step."""
     devices = weft.make_mesh({"pp": config.pp, "dp": config.dp, "tp": config.tp}).devices
@@ -230,14 +243,15 @@ def train(config: Config) -> dict[int, float]:
 
     losses: dict[int, float] = {}
     batches = iter(data)
+    if config.dryrun:
+        batch = next(batches)
+        print(weft.dryrun(step_of, pipe, optimizer, batch["words"], batch["wanted"], config, topology=config.dryrun))
+        return losses
     for step in range(start, config.steps):
         fail_once(config, step)
         batch, began = next(batches), time.perf_counter()
-        optimizer.zero_grad()
         with weft.comm_log() as log:
-            loss = pipe.step(batch["words"], batch["wanted"])
-            norm = nn.utils.clip_grad_norm_(pipe.parameters(), config.norm)
-            optimizer.step()
+            loss, norm = step_of(pipe, optimizer, batch["words"], batch["wanted"], config)
         losses[step] = loss.item()
         took = time.perf_counter() - began
         speed = config.batch * config.length / took
@@ -264,7 +278,7 @@ def main() -> None:
     if config.folder:
         Path(config.folder).mkdir(parents=True, exist_ok=True)
     losses = train(config)
-    if config.check:
+    if config.check and losses:
         loader = DataLoader(Text(config), batch_size=config.batch, shuffle=True)
         expected = on_one_device(config, weft.data.Order(loader, config.seed).batches(0))
         exact = config.dtype == "float64"

@@ -289,3 +289,21 @@ def test_gradients_are_reduced_once_a_step() -> None:
         pipe.step(x)
     assert [record.shape for record in log if record.kind == "all_reduce"].count((4, 4)) == 1
     torch.testing.assert_close(pipe.stages[0].weight.grad.full_tensor(), 2 * first)
+
+
+def test_a_step_that_fails_leaves_gradients_as_they_were() -> None:
+    pipe = made("1f1b", 2, 2, 4)
+    pipe.step(*data())
+    before = {name: x.grad for name, x in pipe.named_parameters()}
+    calls = iter(range(100))
+
+    def failing(module: nn.Module, args: object) -> None:
+        if next(calls) == 2:
+            raise OSError("no more")
+
+    hook = pipe.stages[1].register_forward_pre_hook(failing)
+    with pytest.raises(OSError, match="no more"):
+        pipe.step(*data())
+    hook.remove()
+    assert all(x.grad is before[name] for name, x in pipe.named_parameters())
+    pipe.step(*data())

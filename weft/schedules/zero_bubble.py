@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from itertools import count
 
 from .checking import needs
@@ -55,45 +56,58 @@ def zb_v(places: int, microbatches: int) -> Schedule:
 
 
 def _as_early_as_possible(places: int, microbatches: int) -> list[list[Entry]]:
-    """Each place does at each tick what it can: a backward pass, else a forward pass that memory allows, else a weight gradient.
-
-    Of several forward or backward passes the one of the earliest microbatch, and of these the one that is further on.
-    """
-    stages = 2 * places
-    own = [(place, stages - 1 - place) for place in range(places)]
-    following = {(work, stage): 0 for work in (F, B) for stage in range(stages)}
-    put_off: list[deque[Entry]] = [deque() for _ in range(places)]
-    rows: list[list[Entry]] = [[] for _ in range(places)]
-    live = [0] * places
+    """Each place does at each tick what it can: a backward pass, else a forward pass that memory allows, else a weight gradient."""
+    workers = [_Worker(place, places, microbatches) for place in range(places)]
     done: dict[Entry, int] = {}
     for tick in count():
-        if len(done) == 3 * stages * microbatches:
-            return rows
-        for place in range(places):
-            entry = None
-            for work, onward in ((B, -1), (F, 1)):
-                if work is F and live[place] == stages:
-                    continue
-                able = [
-                    Entry(work, stage, following[work, stage])
-                    for stage in own[place]
-                    if following[work, stage] < microbatches
-                ]
-                able = [e for e in able if all(done.get(each, tick + 1) <= tick for each in needs(e, stages))]
-                entry = min(able, key=lambda e: (e.microbatch, -onward * e.stage), default=None)
-                if entry is not None:
-                    following[work, entry.stage] += 1
-                    break
-            if entry is None:
-                if not put_off[place]:
-                    continue
-                entry = put_off[place].popleft()
-            rows[place].append(entry)
-            done[entry] = tick + 1
-            live[place] += (entry.work is F) - (entry.work is W)
-            if entry.work is B:
-                put_off[place].append(Entry(W, entry.stage, entry.microbatch))
-    raise AssertionError("ticks do not end")
+        if len(done) == 6 * places * microbatches:
+            break
+        for worker in workers:
+            entry = worker.following(done, tick)
+            if entry is not None:
+                done[entry] = tick + 1
+    return [worker.row for worker in workers]
+
+
+class _Worker:
+    """One place of a V: its two stages, how far each has come, and the weight gradients that wait."""
+
+    def __init__(self, place: int, places: int, microbatches: int) -> None:
+        self._stages, self._own = 2 * places, (place, 2 * places - 1 - place)
+        self._microbatches = microbatches
+        self._next = {(work, stage): 0 for work in (F, B) for stage in self._own}
+        self._put_off: deque[Entry] = deque()
+        self._live = 0
+        self.row: list[Entry] = []
+
+    def following(self, done: Mapping[Entry, int], tick: int) -> Entry | None:
+        """What it does at a tick, given when what was done has ended; None if it can do nothing."""
+        entry = self._able(B, done, tick)
+        if entry is None and self._live < self._stages:
+            entry = self._able(F, done, tick)
+        if entry is None and self._put_off:
+            entry = self._put_off.popleft()
+        if entry is None:
+            return None
+        if entry.work is not W:
+            self._next[entry.work, entry.stage] += 1
+        if entry.work is B:
+            self._put_off.append(Entry(W, entry.stage, entry.microbatch))
+        self._live += (entry.work is F) - (entry.work is W)
+        self.row.append(entry)
+        return entry
+
+    def _able(self, work: Work, done: Mapping[Entry, int], tick: int) -> Entry | None:
+        """The pass of the earliest microbatch that can begin, and of several the one that is further on."""
+        coming = [Entry(work, stage, self._next[work, stage]) for stage in self._own]
+        able = [
+            entry
+            for entry in coming
+            if entry.microbatch < self._microbatches
+            and all(done.get(each, tick + 1) <= tick for each in needs(entry, self._stages))
+        ]
+        onward = 1 if work is F else -1
+        return min(able, key=lambda entry: (entry.microbatch, -onward * entry.stage), default=None)
 
 
 def dualpipe_v(places: int, microbatches: int) -> Schedule:

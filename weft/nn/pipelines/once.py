@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import final
 
 import torch
 
@@ -14,18 +16,30 @@ from ...tensor.tensor import public
 __all__ = ["reduced_once"]
 
 
-@contextmanager
-def reduced_once(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
+@final
+class reduced_once:  # noqa: N801 - read as a word: `with reduced_once(parameters):`
     """Inside, sums of gradients over devices are left pending; at the end they are taken, and added to what was there."""
-    unique = list({id(x): x for x in parameters}.values())
-    before = [x.grad for x in unique]
-    for x in unique:
-        x.grad = None
-    try:
-        with adding_up():
-            yield
-    finally:
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        self._parameters = list({id(x): x for x in parameters}.values())
+        self._before: list[torch.Tensor | None] = []
+        self._block = ExitStack()
+
+    def __enter__(self) -> None:
+        self._before = [x.grad for x in self._parameters]
+        for x in self._parameters:
+            x.grad = None
+        self._block.enter_context(adding_up())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._block.close()
+        if error is not None:  # what the others have is not known: each keeps what it had
+            for x, earlier in zip(self._parameters, self._before, strict=True):
+                x.grad = earlier
+            return
         with torch.no_grad():
-            for x, earlier in zip(unique, before, strict=True):
+            for x, earlier in zip(self._parameters, self._before, strict=True):
                 found = aligned(x.grad, public(x)._layout)
                 x.grad = found if earlier is None else earlier if found is None else earlier + found

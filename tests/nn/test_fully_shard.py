@@ -109,6 +109,25 @@ def test_gradients_are_kept_until_they_are_reduced() -> None:
         torch.testing.assert_close(q.grad.full_tensor(), p.grad)
 
 
+def test_where_little_is_computed_activations_move_instead() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    received = {}
+    for rows in (4, 512):
+        for fewest in (False, True):
+            torch.manual_seed(0)
+            model = weft.nn.fully_shard(mlp.MLP(16, 64, DEPTH, 4), mesh, fewest_bytes=fewest)
+            x = weft.shard(torch.ones(rows, 16), mesh, P("dp"))
+            model(x).sum().backward()
+            with weft.comm_log() as log:
+                model(x).square().mean().backward()
+            received[rows, fewest] = log.bytes_received
+            assert all(p.grad._layout is p._layout for p in model.parameters())
+    assert received[4, True] < 0.8 * received[4, False]
+    assert received[512, True] <= received[512, False]
+    models = twins(perceptron, mesh, None, fewest_bytes=True)
+    trained(models, mesh)
+
+
 def test_in_half_precision_half_the_bytes_travel() -> None:
     mesh = weft.make_mesh({"dp": 4})
     torch.manual_seed(0)
@@ -181,6 +200,7 @@ ERRORS = [
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, "x"), ValueError, "dp=4 has no 'x': use one of 'dp'"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, blocks="h.*"), ValueError, "'h.*' of blocks matches no submodule"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, prefetch=-1), ValueError, "0 or more, but got -1"),
+    (lambda model, mesh: weft.nn.fully_shard(model, mesh, param_dtype=torch.half, fewest_bytes=True), ValueError, "leave param_dtype out"),
     (lambda model, mesh: weft.nn.no_sync(model).__enter__(), ValueError, "no_sync takes a module that fully_shard has split"),
     (lambda model, mesh: [weft.nn.fully_shard(model, mesh) for _ in range(2)], ValueError, "is fully sharded already"),
 ]  # fmt: skip

@@ -132,13 +132,9 @@ def main(folder: str) -> None:
         assert log.counts()["reduce_scatter"] == DEPTH + 1
         assert log.counts()["all_gather"] == 2 * DEPTH
         assert log.overlaps, "nothing was gathered ahead"
-    trained(
-        twins(perceptron, weft.make_mesh({"dp": 2, "tp": 2}), mlp.LAYOUTS["tp"]), weft.make_mesh({"dp": 2, "tp": 2})
-    )
-    trained(
-        twins(perceptron, weft.make_mesh({"rep": 2, "dp": 2}), None, replicate="rep"),
-        weft.make_mesh({"rep": 2, "dp": 2}),
-    )
+    both, hosts = weft.make_mesh({"dp": 2, "tp": 2}), weft.make_mesh({"rep": 2, "dp": 2})
+    trained(twins(perceptron, both, mlp.LAYOUTS["tp"]), both, 2)
+    trained(twins(perceptron, hosts, None, replicate="rep"), hosts, 2)
     trained(twins(perceptron, flat, None, fewest_bytes=True), flat, 2)
     check_split_optimizer(flat)
     models = twins(perceptron, flat, None, prefetch=2)

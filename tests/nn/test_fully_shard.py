@@ -184,6 +184,18 @@ def test_evaluation_and_errors_leave_the_parameters_in_place() -> None:
     check_same([plain, model])
 
 
+def test_after_a_backward_pass_that_failed() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    models = twins(perceptron, mesh, None)
+    x = laid(batch(models[0], 0), mesh).requires_grad_()
+    handle = x.register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        loss(models[1], x).backward()
+    handle.remove()
+    assert all(p.grad is None for p in models[1].parameters())
+    trained(models, mesh, 1)
+
+
 def test_hooks_of_parameters_are_called() -> None:
     mesh = weft.make_mesh({"dp": 4})
     _, model = twins(perceptron, mesh, None)

@@ -49,6 +49,8 @@ class Siblings:
         self.is_syncing = True
         self._prefetch = prefetch
         self._scattered: list[tuple[Block, Scattered]] = []
+        self._task = -1
+        """The backward pass that they are from."""
 
     def add_block(self, block: Block, *, is_root: bool) -> None:
         """Adds a block; the root is what is in no other block, and is whole while all others run."""
@@ -80,12 +82,14 @@ class Siblings:
 
     def add(self, block: Block, scattered: Scattered) -> None:
         """Notes gradients that will be there at the end of the backward pass."""
-        if not self._scattered:
+        task = torch._C._current_graph_task_id()
+        if task != self._task:  # what a pass that failed has left is nobody's
+            self._task, self._scattered = task, []
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         self._scattered.append((block, scattered))
 
     def _finish(self) -> None:
-        listed, self._scattered = self._scattered, []
+        listed, self._scattered, self._task = self._scattered, [], -1
         for block, scattered in listed:
             block.take(scattered.wait())
         self.drop()

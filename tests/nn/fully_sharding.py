@@ -103,24 +103,42 @@ def check_same(models: list[torch.nn.Module]) -> None:
         )
 
 
+def check_split_optimizer(mesh: weft.DeviceMesh) -> None:
+    """An optimizer that is split takes the steps of one that is not, bit for bit."""
+    plain = perceptron()
+    models = [weft.nn.shard_module(copy.deepcopy(plain), mesh, {}) for _ in range(2)]
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.05) for model in models]
+    weft.nn.shard_optimizer(optimizers[1])
+    for step in range(5):
+        x = laid(batch(plain, step).float(), mesh)
+        totals = []
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            with weft.comm_log() as log:
+                loss(model, x).backward()
+                optimizer.step()
+            totals.append(log.total_bytes)
+        assert totals[1] <= totals[0]
+    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(p.full_tensor(), q.full_tensor())
+
+
 def main(folder: str) -> None:
     """What each of several processes does."""
     weft.distributed.init(devices_per_process=4 // int(os.environ["WORLD_SIZE"]))
     flat = weft.make_mesh({"dp": 4})
     for make in (perceptron, transformer, lambda: Recomputed(mlp.MLP(8, 12, DEPTH, 5))):
-        log = trained(twins(make, flat, None), flat)
+        log = trained(twins(make, flat, None), flat, 2)
         assert log.counts()["reduce_scatter"] == DEPTH + 1
         assert log.counts()["all_gather"] == 2 * DEPTH
         assert log.overlaps, "nothing was gathered ahead"
-    trained(
-        twins(perceptron, weft.make_mesh({"dp": 2, "tp": 2}), mlp.LAYOUTS["tp"]), weft.make_mesh({"dp": 2, "tp": 2})
-    )
-    trained(
-        twins(perceptron, weft.make_mesh({"rep": 2, "dp": 2}), None, replicate="rep"),
-        weft.make_mesh({"rep": 2, "dp": 2}),
-    )
+    both, hosts = weft.make_mesh({"dp": 2, "tp": 2}), weft.make_mesh({"rep": 2, "dp": 2})
+    trained(twins(perceptron, both, mlp.LAYOUTS["tp"]), both, 2)
+    trained(twins(perceptron, hosts, None, replicate="rep"), hosts, 2)
+    trained(twins(perceptron, flat, None, fewest_bytes=True), flat, 2)
+    check_split_optimizer(flat)
     models = twins(perceptron, flat, None, prefetch=2)
-    trained(models, flat)
+    trained(models, flat, 2)
     weft.checkpoint.save(models[1], folder)
     again = twins(perceptron, flat, None)
     weft.checkpoint.load(folder, again[1])

@@ -109,6 +109,25 @@ def test_gradients_are_kept_until_they_are_reduced() -> None:
         torch.testing.assert_close(q.grad.full_tensor(), p.grad)
 
 
+def test_where_little_is_computed_activations_move_instead() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    received = {}
+    for rows in (4, 512):
+        for fewest in (False, True):
+            torch.manual_seed(0)
+            model = weft.nn.fully_shard(mlp.MLP(16, 64, DEPTH, 4), mesh, fewest_bytes=fewest)
+            x = weft.shard(torch.ones(rows, 16), mesh, P("dp"))
+            model(x).sum().backward()
+            with weft.comm_log() as log:
+                model(x).square().mean().backward()
+            received[rows, fewest] = log.bytes_received
+            assert all(p.grad._layout is p._layout for p in model.parameters())
+    assert received[4, True] < 0.8 * received[4, False]
+    assert received[512, True] <= received[512, False]
+    models = twins(perceptron, mesh, None, fewest_bytes=True)
+    trained(models, mesh)
+
+
 def test_in_half_precision_half_the_bytes_travel() -> None:
     mesh = weft.make_mesh({"dp": 4})
     torch.manual_seed(0)
@@ -165,6 +184,18 @@ def test_evaluation_and_errors_leave_the_parameters_in_place() -> None:
     check_same([plain, model])
 
 
+def test_after_a_backward_pass_that_failed() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    models = twins(perceptron, mesh, None)
+    x = laid(batch(models[0], 0), mesh).requires_grad_()
+    handle = x.register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        loss(models[1], x).backward()
+    handle.remove()
+    assert all(p.grad is None for p in models[1].parameters())
+    trained(models, mesh, 1)
+
+
 def test_hooks_of_parameters_are_called() -> None:
     mesh = weft.make_mesh({"dp": 4})
     _, model = twins(perceptron, mesh, None)
@@ -181,6 +212,7 @@ ERRORS = [
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, "x"), ValueError, "dp=4 has no 'x': use one of 'dp'"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, blocks="h.*"), ValueError, "'h.*' of blocks matches no submodule"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, prefetch=-1), ValueError, "0 or more, but got -1"),
+    (lambda model, mesh: weft.nn.fully_shard(model, mesh, param_dtype=torch.half, fewest_bytes=True), ValueError, "leave param_dtype out"),
     (lambda model, mesh: weft.nn.no_sync(model).__enter__(), ValueError, "no_sync takes a module that fully_shard has split"),
     (lambda model, mesh: [weft.nn.fully_shard(model, mesh) for _ in range(2)], ValueError, "is fully sharded already"),
 ]  # fmt: skip

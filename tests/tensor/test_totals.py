@@ -158,3 +158,13 @@ def test_gradients_of_what_is_pending() -> None:
         ((y * 2) ** 2).sum().backward()
     torch.testing.assert_close(x.grad.full_tensor(), plain.grad)
     assert x.grad.mapping.layout(2) == x.mapping.layout(2)
+
+
+@pytest.mark.parametrize(("dtype", "bytes_received"), [(torch.bfloat16, 192), (torch.float32, 384)])
+def test_a_sum_of_short_floats_is_reduced_before_it_is_widened(dtype: torch.dtype, bytes_received: int) -> None:
+    mesh = weft.make_mesh({"tp": 4})
+    x, w = torch.randn(8, 16, dtype=dtype), torch.randn(16, 8, dtype=dtype)
+    with weft.comm_log() as log:
+        y = (weft.shard(x, mesh, P(None, "tp")) @ weft.shard(w, mesh, P("tp"))).float().relu()
+    torch.testing.assert_close(y.full_tensor().cpu(), (x @ w).float().relu(), rtol=0.02, atol=0.1)
+    assert log.bytes_received == bytes_received

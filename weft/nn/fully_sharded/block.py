@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol, cast, final
@@ -14,6 +14,7 @@ from ...sharding.layout import Layout
 from ...tensor.tensor import Tensor
 from ..gathering import Gathering
 from .reducing import Reducing, Scattered
+from .trial import bytes_when_split, form_of_arguments
 from .unsharded import Unsharded
 
 __all__ = ["Block", "Place", "Settings", "Siblings"]
@@ -33,6 +34,8 @@ class Settings:
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
     frees_after_forward: bool
+    fewest_bytes: bool
+    """Whether parameters stay split for runs that move less that way."""
 
 
 @final
@@ -46,6 +49,8 @@ class Siblings:
         self.is_syncing = True
         self._prefetch = prefetch
         self._scattered: list[tuple[Block, Scattered]] = []
+        self._task = -1
+        """The backward pass that they are from."""
 
     def add_block(self, block: Block, *, is_root: bool) -> None:
         """Adds a block; the root is what is in no other block, and is whole while all others run."""
@@ -77,12 +82,14 @@ class Siblings:
 
     def add(self, block: Block, scattered: Scattered) -> None:
         """Notes gradients that will be there at the end of the backward pass."""
-        if not self._scattered:
+        task = torch._C._current_graph_task_id()
+        if task != self._task:  # what a pass that failed has left is nobody's
+            self._task, self._scattered = task, []
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         self._scattered.append((block, scattered))
 
     def _finish(self) -> None:
-        listed, self._scattered = self._scattered, []
+        listed, self._scattered, self._task = self._scattered, [], -1
         for block, scattered in listed:
             block.take(scattered.wait())
         self.drop()
@@ -146,7 +153,10 @@ class Block:
         self._parameters, self._places, self._settings = list(parameters), places, settings
         self._plans: dict[tuple[torch.dtype, ...], tuple[Gathering, Reducing | None]] = {}
         self._ahead: Unsharded | None = None
-        self._calls: list[_Call] = []
+        self._module = module
+        self._split_forms: dict[Hashable, bool] = {}
+        self._was_split = False
+        self._calls: list[_Call | None] = []
         self._last: _Call | None = None
         self._kept: dict[int, torch.Tensor] = {}
         self._anchor = torch.empty(0, requires_grad=True)
@@ -188,7 +198,7 @@ class Block:
 
     def prefetch(self) -> None:
         """Begins to gather, for a run that comes next."""
-        if self._ahead is None:
+        if self._ahead is None and not self._was_split:
             self._ahead = self._unsharded()
             self._ahead.begin()
 
@@ -206,7 +216,11 @@ class Block:
     def _before(
         self, _: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
-        call = self._run_again() or self._run()
+        again = self._run_again()
+        if again is None and self._stays_split(args, kwargs):
+            self._calls.append(None)
+            return args, kwargs
+        call = again or self._run()
         call.unsharded.fill()
         self._calls.append(call)
         for x, places in zip(call.tensors, self._places, strict=True):
@@ -216,6 +230,20 @@ class Block:
             self.siblings.ahead(self)
         dtype = self._settings.param_dtype
         return tuple(_cast(x, dtype) for x in args), {name: _cast(x, dtype) for name, x in kwargs.items()}
+
+    def _stays_split(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+        """Whether a run with such arguments moves less if the parameters are not gathered for it."""
+        if not self._settings.fewest_bytes:
+            return False
+        form = form_of_arguments(args, kwargs)
+        if form not in self._split_forms:
+            gathering, reducing = self._plan()
+            often = 2 if self._settings.frees_after_forward and not self.siblings.is_last(self) else 1
+            gathered = gathering.plan.bytes_received.max * often
+            gathered += 0 if reducing is None else reducing.bytes_received
+            self._split_forms[form] = bytes_when_split(self._module, args, kwargs) < gathered
+        self._was_split = self._split_forms[form]
+        return self._was_split
 
     def _run_again(self) -> _Call | None:
         """The run that is computed anew on the way back, as `torch.utils.checkpoint` does."""
@@ -234,6 +262,8 @@ class Block:
         if not self._calls:
             return  # it failed before it began
         call = self._calls.pop()
+        if call is None:
+            return  # its parameters were left as they are
         for x, places in zip(self._parameters, self._places, strict=True):
             for owner, name in places:
                 owner._parameters[name] = x  # type: ignore[assignment]

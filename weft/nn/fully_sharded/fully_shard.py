@@ -33,6 +33,7 @@ def fully_shard(
     reduce_dtype: torch.dtype | None = None,
     replicate: str | None = None,
     reshard_after_forward: bool = True,
+    fewest_bytes: bool = False,
 ) -> Module:
     """Splits every parameter of a module over a mesh axis, and gathers those of a block just before it runs (FSDP, ZeRO-3).
 
@@ -43,7 +44,9 @@ def fully_shard(
     parameters travel and compute (inputs of blocks are cast to it), `reduce_dtype` that of gradients on their way; the
     parameters themselves keep theirs. `replicate` names an axis over which parameters stay whole and gradients are reduced,
     too: sharded within a host, replicated between hosts. `reshard_after_forward=False` frees a block's parameters only
-    after it has run back. Parameters that other axes split stay split by these.
+    after it has run back. `fewest_bytes=True` leaves the parameters of a block split where that moves less, because there is
+    little to compute with them and activations move instead; it is found out by running the block once without memory for
+    each form of its arguments. Parameters that other axes split stay split by these.
 
     >>> import torch, weft
     >>> mesh = weft.make_mesh({"dp": 4})
@@ -63,6 +66,10 @@ def fully_shard(
         check_axis(mesh, each, "fully_shard")
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
         raise ValueError(f"prefetch is how many blocks are gathered ahead, 0 or more, but got {prefetch!r}")
+    if fewest_bytes and param_dtype is not None:
+        raise ValueError(
+            "fewest_bytes=True computes with parameters as they are: leave param_dtype out, or use torch.autocast"
+        )
     if _siblings_of(module) is not None:
         raise ValueError("this module is fully sharded already: call fully_shard once, with all patterns in blocks=")
     found = _blocks(module, (blocks,) if isinstance(blocks, str) else tuple(blocks))
@@ -71,7 +78,7 @@ def fully_shard(
     siblings = Siblings(prefetch)
     for child, places in _shared_out(module, found).items():
         frees = reshard_after_forward and child is not module
-        settings = Settings(axis, also, param_dtype, reduce_dtype, frees)
+        settings = Settings(axis, also, param_dtype, reduce_dtype, frees, fewest_bytes and child is not module)
         parameters = [_held(listed[0]) for listed in places]
         siblings.add_block(Block(child, parameters, places, settings, siblings), is_root=child is module)
     module.register_forward_hook(_Dropping(siblings), always_call=True)

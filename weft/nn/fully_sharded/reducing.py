@@ -91,6 +91,11 @@ class Reducing:
     def _dim(self, layout: Layout) -> int:
         return layout.dim_of[self._axis]
 
+    @property
+    def bytes_received(self) -> int:
+        """What the busiest device receives."""
+        return plan_layouts(self._source, self._target, self._shape, self._dtype.itemsize).bytes_received.max
+
     def pending(self, number: int, grad: torch.Tensor) -> ShardedTensor:
         """A gradient as each device has computed it, in the layout in which such gradients are added up."""
         layout = next(share.layout for share in self._shares if share.number == number)

@@ -88,12 +88,18 @@ def _filled(call: BoundCall) -> Linear:
 
 
 def _copied(call: BoundCall) -> Linear:
-    """A copy keeps every reduction; a conversion keeps sums where it loses no digits of a contribution."""
+    """A copy keeps every reduction; a conversion keeps sums where it loses no digits of a contribution.
+
+    Sums of short floats are resolved before they are widened: the bytes double, the digits that a sum has do not.
+    """
     before, after = call.tensors[0].dtype, call.dtype()
     if after is None or after is before:
         return COPY
     widens = _is_smooth(before) and _is_smooth(after) and torch.promote_types(before, after) is after
-    return FIRST if widens else NOT
+    return FIRST if widens and before not in _SHORT else NOT
+
+
+_SHORT = (torch.float16, torch.bfloat16)
 
 
 def _is_smooth(dtype: torch.dtype) -> bool:

@@ -52,10 +52,6 @@ class Kernel:
     gradient: Op
     mask: str | None = None
     """The argument that is a mask, if it takes one."""
-    whole_rows: bool = False
-    """Whether it rounds the count of logarithms up, so that they cannot be split like the queries."""
-    result_dims: int = 3
-    """How many dims the logarithms have as the op gives them."""
     nothing: tuple[int, ...] = ()
     """Which of its other results are no tensors."""
 
@@ -178,14 +174,12 @@ FORWARD: dict[Op, Kernel] = {
         _efficient_backward,
         aten._scaled_dot_product_efficient_attention_backward.default,
         mask="attn_bias",
-        whole_rows=True,
     ),
     aten._scaled_dot_product_cudnn_attention.default: Kernel(
         _cudnn,
         _cudnn_backward,
         aten._scaled_dot_product_cudnn_attention_backward.default,
         mask="attn_bias",
-        result_dims=4,
         nothing=(2, 3, 4, 5, 8),
     ),
 }

@@ -38,6 +38,7 @@ _TORCH = {
     "tensor.creation": (
         "arange empty empty_like eye from_local full full_like ones ones_like rand rand_like randint randn randn_like zeros zeros_like"
     ),
+    "tensor.process_local": "from_process_local",
     "watch.comm_log": "comm_log",
     "local.local_map": "axis_index local_map",
     "watch.policy": "reshard_policy",
@@ -57,6 +58,7 @@ _TORCH = {
 _PICTURES = {"planning": "drawing.html", "schedules": "drawing.schedules"}
 _MODULES = (
     "checkpoint",
+    "data",
     "devices",
     "distributed",
     "errors",

@@ -1,6 +1,6 @@
 """Movements at random with staged plans, in several processes: what they give is what plain torch gives.
 
-    staged.py SEED CASES
+    staged.py SEED CASES          in 4 processes, of CPUs or of GPUs
 
 The hosts are pretended: links between them are so slow that every plan that can goes through them. In each case all processes
 draw the same layouts, meshes, shape, dtype and reduction, and the contributions of every device.
@@ -17,8 +17,8 @@ from functools import reduce
 import torch
 
 import weft
-from weft import CPU
 from weft.planning import Link, Topology, plan_layouts
+from weft.runtime.machine import torch_device
 from weft.sharding import DeviceMesh, ReduceOp
 from weft.sharding.geometry import box
 from weft.sharding.layout import Layout
@@ -39,7 +39,8 @@ COMBINE = {ReduceOp.SUM: torch.add, ReduceOp.MAX: torch.maximum, ReduceOp.MIN: t
 def mesh_of(rng: random.Random) -> DeviceMesh:
     shape = rng.choice(SHAPES)
     ids = rng.sample(range(4), math.prod(shape))
-    return DeviceMesh([CPU(i) for i in ids], shape, tuple("abc")[: len(shape)])
+    every = weft.devices()
+    return DeviceMesh([every[i] for i in ids], shape, tuple("abc")[: len(shape)])
 
 
 def layout_of(rng: random.Random, mesh: DeviceMesh, rank: int, op: ReduceOp | None) -> Layout:
@@ -98,19 +99,39 @@ class Case:
 
     def check(self, process: int, seed: int) -> None:
         given = contributions(self.source, self.shape, self.dtype, seed)
-        shards = [held(self.source, given, self.shape, slot) for slot in owned(self.source.mesh, process)]
+        where = torch_device(weft.local_devices()[0])
+        shards = [held(self.source, given, self.shape, slot).to(where) for slot in owned(self.source.mesh, process)]
         x = weft.from_local(shards, named_mapping(self.source), shape=self.shape, dtype=self.dtype)
         y = x.redistribute(named_mapping(self.target))
         expected = reduce(COMBINE[self.op], given.values()) if self.op else next(iter(given.values()))
         if self.target.pending:
-            assert torch.equal(y.full_tensor(), expected), self
+            assert torch.equal(y.full_tensor().cpu(), expected), self
             return
         for shard, slot in zip(y.local_shards, owned(self.target.mesh, process), strict=True):
-            assert torch.equal(shard, held(self.target, {(): expected}, self.shape, slot)), (self, slot)
+            assert torch.equal(shard.cpu(), held(self.target, {(): expected}, self.shape, slot)), (self, slot)
 
 
 def owned(mesh: DeviceMesh, process: int) -> list[int]:
     return [slot for slot, device in enumerate(mesh.devices) if device.id == process]
+
+
+def check_parts(process: int) -> None:
+    """A movement that may hold little goes part by part, also through the hosts."""
+    mesh = DeviceMesh(weft.devices(), (2, 2), ("a", "b"))
+    source, target = Layout(mesh, ((), ("b",)), {"a": ReduceOp.SUM}), Layout(mesh, (("a",), ()))
+    shape = (12, 10, 64)
+    source, target = (Layout(mesh, (*layout.splits, ()), layout.pending) for layout in (source, target))
+    given = contributions(source, shape, torch.float32, 0)
+    where = torch_device(weft.local_devices()[0])
+    shards = [held(source, given, shape, slot).to(where) for slot in owned(mesh, process)]
+    x = weft.from_local(shards, named_mapping(source), shape=shape, dtype=torch.float32)
+    free = plan_layouts(source, target, shape, 4)
+    plan = plan_layouts(source, target, shape, 4, memory_limit=free.peak_memory - 1)
+    assert plan.parts is not None, free
+    y = x.redistribute(named_mapping(target), memory_limit=free.peak_memory - 1)
+    expected = reduce(torch.add, given.values())
+    for shard, slot in zip(y.local_shards, owned(mesh, process), strict=True):
+        assert torch.equal(shard.cpu(), held(target, {(): expected}, shape, slot))
 
 
 def main(seed: int, cases: int) -> None:
@@ -124,6 +145,7 @@ def main(seed: int, cases: int) -> None:
                 while not case.is_staged:
                     case = Case.drawn(rng)
                 case.check(process, rng.randrange(1 << 30))
+            check_parts(process)
     print("all equal")
 
 

@@ -13,6 +13,7 @@ from weft.caches import BoundedCache
 from weft.devices import CPU
 from weft.errors import PlanError
 from weft.planning import Plan, Topology, dual, move_cost, plan, plan_layouts, step_between
+from weft.planning.parts import Parts
 from weft.planning.staging.link_load import link_loads
 from weft.sharding import (
     DeviceMesh,
@@ -179,12 +180,17 @@ def test_plans_are_not_remembered_without_end(monkeypatch):
     assert len(plans._cache) == 3
 
 
-def test_a_memory_limit_finds_a_plan_without_a_middle():
+def test_a_memory_limit_cuts_a_plan_into_parts_then_finds_one_without_a_middle():
     mesh = make_mesh({"a": 4, "b": 2})
     source, target = laid(mesh, "", "", pending="a"), laid(mesh, "", "")
     free: Plan = plan_layouts(source, target, (64, 64), 4)
-    tight = plan_layouts(source, target, (64, 64), 4, memory_limit=free.peak_memory - 1)
-    assert tight.peak_memory < free.peak_memory
+    parts = plan_layouts(source, target, (64, 64), 4, memory_limit=free.peak_memory - 1)
+    assert (parts.parts, parts.steps, parts.bytes_received) == (Parts(1, 32), free.steps, free.bytes_received)
+    assert 2 * 64 * 64 * 4 < parts.peak_memory < free.peak_memory
+    assert "  parts     32 along dim 1, one after another\n" in str(parts)
+    assert parts.received(3) == free.received(3)
+    tight = plan_layouts(source, target, (64, 64), 4, memory_limit=2 * 64 * 64 * 4)
+    assert (tight.parts, [step.kind for step in tight.steps]) == (None, ["all_reduce"])
     assert tight.peak_memory == 2 * 64 * 64 * 4
     with pytest.raises(PlanError) as error:
         plan_layouts(source, target, (64, 64), 4, memory_limit=tight.peak_memory - 1)

@@ -124,13 +124,14 @@ def explain_plan(of: Plan) -> Explanation:
 def _head(of: Plan) -> Text:
     received, bound = of.bytes_received, of.lower_bound
     meshes = str(of.source.mesh) if of.source.mesh == of.target.mesh else f"{of.source.mesh} -> {of.target.mesh}"
+    parts = "" if of.parts is None else f"; {of.parts.count} parts along dim {of.parts.dim}, one after another"
     least = (
         "the least possible" if received == bound else f"at least {bytes_text(bound.max)}, {bytes_text(bound.total)}"
     )
     return Text(
         f"{of.source} -> {of.target} on {meshes}: {' × '.join(map(str, of.shape)) or 'scalar'}, {of.itemsize} bytes an element\n"
         f"received {bytes_text(received.max)} on the busiest device, {bytes_text(received.total)} in all; {least}\n"
-        f"memory {bytes_text(of.peak_memory)} on the fullest device; time {time_text(of.estimated_time)}"
+        f"memory {bytes_text(of.peak_memory)} on the fullest device; time {time_text(of.estimated_time)}{parts}"
     )
 
 

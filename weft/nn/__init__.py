@@ -9,6 +9,7 @@
 (P('tp'), ('2.bias',))
 """
 
+from .caches import shard_cache
 from .fully_sharded.fully_shard import fully_shard, no_sync
 from .pipelines.pipeline import Pipeline, pipeline
 from .report import ShardingReport, sharding_report
@@ -23,6 +24,7 @@ __all__ = [
     "no_sync",
     "pipeline",
     "shard_activations",
+    "shard_cache",
     "shard_module",
     "shard_optimizer",
     "sharding_report",

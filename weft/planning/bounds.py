@@ -73,9 +73,16 @@ def _across(source: Layout, target: Layout, shape: Shape, itemsize: int) -> Byte
     numel = math.prod(shape)
     contributions = _count(source.mesh, source.pending_axes)
     wanted = sum(size * count for (size,), count in census(target.mesh, shape, [Volume(target)]).items())
-    held = min(wanted - moved.total // itemsize, numel)
+    held = wanted - moved.total // itemsize
+    if (
+        contributions > 1
+    ):  # then one target of an element may hold a contribution, and the others gain nothing by theirs
+        held = min(held, numel)
     total = max(0, (contributions - 1) * numel + wanted // _count(target.mesh, target.pending_axes) - held)
-    return Bytes(-(-total // len({*source.mesh.slot_ids, *target.mesh.slot_ids})) * itemsize, total * itemsize)
+    most = -(-total // len({*source.mesh.slot_ids, *target.mesh.slot_ids}))
+    if contributions > 1 and not live_pending(target):  # every device misses a contribution to everything that it wants
+        most = max(most, math.prod(largest(target, shape)))
+    return Bytes(most * itemsize, max(total, most) * itemsize)
 
 
 def largest(layout: Layout, shape: Shape) -> list[int]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 from ..caches import BoundedCache
 from ..devices import Device
 from ..errors import PlanError
+from ..sharding.geometry import Interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .bounds import largest, lower_bound
 from .census import Shape
 from .cost import steps_time
 from .crossing import combined, volumes
+from .parts import Parts, whole_dims
 from .search import find_steps
 from .step import Bytes, Load, Step, bytes_of, dual
 from .steps import LocalSlice
@@ -47,6 +49,26 @@ class Plan:
     peak_memory: int
     estimated_time: float
     topology: Topology
+    parts: Parts | None = None
+    """In which parts the tensor is moved, one after another, so that each step fits; None: all at once."""
+
+    def part_plans(self) -> list[tuple[Interval, Plan]]:
+        """The plan of each part, where there are several.
+
+        >>> from weft.sharding.mesh import make_mesh
+        >>> from weft.sharding.placements import ReduceOp
+        >>> mesh = make_mesh({"a": 4, "b": 2})
+        >>> source, target = Layout(mesh, ((), ()), {"a": ReduceOp.SUM}), Layout(mesh, ((), ()))
+        >>> plan = plan_layouts(source, target, (64, 64), 4, memory_limit=34_000)
+        >>> plan.parts, plan.part_plans()[1][0]
+        (Parts(dim=1, count=32), (2, 4))
+        """
+        if self.parts is None:
+            return []
+        return [(where, self._part(self.parts.shape(self.shape, where))) for where in self.parts.intervals(self.shape)]
+
+    def _part(self, shape: Shape) -> Plan:
+        return plan_layouts(self.source, self.target, shape, self.itemsize, topology=self.topology)
 
     def received(self, slot: Slot) -> int:
         """The bytes that a slot of the target's mesh receives.
@@ -56,6 +78,8 @@ class Plan:
         >>> plan_layouts(Layout(mesh, (("tp",),)), Layout(mesh, ((),)), (6,), 1).received(3)
         5
         """
+        if self.parts is not None:
+            return sum(part.received(slot) for _, part in self.part_plans())
         identity = self.target.mesh.slot_ids[slot]
         return sum(_received(step, identity) for step in self.steps)
 
@@ -85,6 +109,7 @@ class Plan:
             "lower_bound": {"max": self.lower_bound.max, "total": self.lower_bound.total},
             "peak_memory": self.peak_memory,
             "estimated_time": self.estimated_time,
+            **({} if self.parts is None else {"parts": {"dim": self.parts.dim, "count": self.parts.count}}),
         }
 
 
@@ -138,16 +163,48 @@ def _made(
             f"but the source {source} has {source.rank} and the target {target} has {target.rank}"
         )
     bound = lower_bound(source, target, shape, itemsize)
-    steps = find_steps(source, target, shape, itemsize, bound, topology)
+    plan = _in_steps(source, target, shape, itemsize, topology, bound, frugal=False)
+    if memory_limit is None or plan.peak_memory <= memory_limit:
+        return plan
+    for part in _in_parts(plan):
+        if part.peak_memory <= memory_limit:
+            return part
+    plan = _in_steps(source, target, shape, itemsize, topology, bound, frugal=True)
+    if plan.peak_memory > memory_limit:
+        raise PlanError(_too_large(source, target, shape, itemsize, plan.peak_memory, memory_limit))
+    return plan
+
+
+def _in_steps(
+    source: Layout, target: Layout, shape: Shape, itemsize: int, topology: Topology, bound: Bytes, *, frugal: bool
+) -> Plan:
+    steps = find_steps(source, target, shape, itemsize, bound, topology, frugal=frugal)
     peak = peak_memory(steps, source, shape, itemsize)
-    if memory_limit is not None and peak > memory_limit:
-        steps = find_steps(source, target, shape, itemsize, bound, topology, frugal=True)
-        peak = peak_memory(steps, source, shape, itemsize)
-        if peak > memory_limit:
-            raise PlanError(_too_large(source, target, shape, itemsize, peak, memory_limit))
     received = received_bytes(steps, target, shape, itemsize)
     seconds = steps_time(steps, bound, topology)
     return Plan(source, target, shape, itemsize, steps, received, bound, peak, seconds, topology)
+
+
+def _in_parts(whole: Plan) -> Iterator[Plan]:
+    """The same plan, for ever smaller parts of the tensor; each is put into its place in the target when it is there."""
+    source, target, shape = whole.source, whole.target, whole.shape
+    dims = whole_dims(source, whole.steps)
+    if not dims or len(whole.steps) < 2:
+        return
+    dim = max(dims, key=lambda dim: shape[dim])
+    ends = _together([source, target], shape) * whole.itemsize
+    count = 2
+    while count <= shape[dim]:
+        parts = Parts(dim, count)
+        plans = [part for _, part in replace(whole, parts=parts).part_plans()]
+        yield replace(
+            whole,
+            bytes_received=Bytes(sum(p.bytes_received.max for p in plans), sum(p.bytes_received.total for p in plans)),
+            peak_memory=ends + max(part.peak_memory for part in plans),
+            estimated_time=sum(part.estimated_time for part in plans),
+            parts=parts,
+        )
+        count *= 2
 
 
 def _too_large(source: Layout, target: Layout, shape: Shape, itemsize: int, peak: int, limit: int) -> str:

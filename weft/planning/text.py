@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..sharding.layout import Layout
+from .parts import Parts
 from .step import Bytes, Step
 
 __all__ = ["bytes_text", "plan_text", "table", "time_text"]
@@ -35,6 +36,8 @@ class Described(Protocol):
     def peak_memory(self) -> int: ...
     @property
     def estimated_time(self) -> float: ...
+    @property
+    def parts(self) -> Parts | None: ...
 
 
 def plan_text(plan: Described) -> str:
@@ -52,6 +55,8 @@ def plan_text(plan: Described) -> str:
         f"  memory    {bytes_text(plan.peak_memory)} on the fullest device",
         f"  time      {time_text(plan.estimated_time)}",
     ]
+    if plan.parts is not None:
+        lines.append(f"  parts     {plan.parts.count} along dim {plan.parts.dim}, one after another")
     if not plan.steps:
         return "\n".join([*lines, "  steps     none: the layouts are the same"])
     rows = [("", "step", "over", "from", "to", "received")]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from ..caches import cached
-from ..planning import plan_layouts
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from .accelerator import brought, settle
@@ -16,11 +15,12 @@ from .host_memory import relieve_pressure
 from .host_pool import pooled_empty
 from .lazy_copy import lazy_clone
 from .machine import check_there, forget_with_residences
+from .memory_limit import planned
 from .on_paper import moving
 from .reduction import combination, neutral, reduce_into
 from .steps_in_process import run_step
 
-__all__ = ["fill_pending", "move", "placed", "scatter", "without_memory"]
+__all__ = ["fill_pending", "is_relabeled", "move", "placed", "scatter", "without_memory"]
 
 
 def placed(x: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -31,7 +31,7 @@ def placed(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -> Pieces:
     """The pieces of the same tensor in another layout. Both meshes belong to this process."""
     here, there = holding(source), holding(target)
-    if here.unified and there.unified and here.residence.memories[0] == there.residence.memories[0]:
+    if is_relabeled(source, target):
         return _move_whole(pieces, source, target, shape)
     if not pieces and not there.count:
         return ()
@@ -44,9 +44,15 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
         replicated = Layout.replicated(target.mesh, target.rank)
         return _move_whole(move(pieces, source, replicated, shape), replicated, target, shape)
     dtype = pieces[0].dtype
-    for step in plan_layouts(source, target, tuple(shape), dtype.itemsize).steps:
+    for step in planned(source, target, tuple(shape), dtype.itemsize).steps:
         pieces = without_memory(step.target, shape, dtype) if pieces[0].is_meta else run_step(step, pieces)
     return pieces
+
+
+def is_relabeled(source: Layout, target: Layout) -> bool:
+    """Whether a tensor stays where it is, because all devices of both layouts share one memory of this process."""
+    here, there = holding(source), holding(target)
+    return here.unified and there.unified and here.residence.memories[0] == there.residence.memories[0]
 
 
 def without_memory(layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> Pieces:

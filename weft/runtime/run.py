@@ -16,6 +16,7 @@ from .holding import Pieces, holding
 from .host_pool import pooled_empty
 from .lazy_copy import lazy_clone
 from .machine import residence
+from .memory_limit import in_parts, memory_limit, planned
 from .on_paper import Promise, promised
 from .processes import movement, world
 from .processes.agreement.same_tensor import check_same
@@ -45,8 +46,13 @@ def move(
     pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int], dtype: torch.dtype, op: str = "a movement"
 ) -> Pieces:
     """The pieces of the same tensor in another layout; `op` is what the user called, for errors."""
+    on_paper = bool(pieces) and pieces[0].is_meta
+    if memory_limit() is not None and not on_paper and not in_process.is_relabeled(source, target):
+        plan = planned(source, target, tuple(shape), dtype.itemsize)
+        if plan.parts is not None:
+            return in_parts(plan, pieces, dtype, lambda part, size: move(part, source, target, size, dtype, op))
     if world.current().count > 1:
-        if pieces and pieces[0].is_meta:
+        if on_paper:
             return in_process.without_memory(target, shape, dtype)
         if spans(source.mesh, target.mesh):
             if is_traced() and not is_elsewhere(source.mesh, target.mesh):

@@ -25,6 +25,7 @@ from ..engine.writes.becoming import become
 from ..runtime.holding import holding
 from ..runtime.lazy_copy import lazy_clone
 from ..runtime.machine import torch_device
+from ..runtime.memory_limit import limited_to
 from ..runtime.processes import world
 from ..runtime.strides import dense_strides
 from ..sharding.layout import Layout
@@ -171,10 +172,12 @@ class Tensor(ShardedTensor):
         *,
         placements: Sequence[Placement] | None = None,
         async_op: bool = False,
+        memory_limit: int | None = None,
     ) -> Tensor:
         """The same value in the layout that a mapping, or placements on this tensor's mesh, say; differentiable.
 
-        `async_op=True`: the result is on its way, and whoever uses it waits.
+        `async_op=True`: the result is on its way, and whoever uses it waits. `memory_limit`: the bytes that a device may
+        hold at once, source and result included; what would hold more goes part by part.
 
         >>> import torch, weft
         >>> x = weft.shard(torch.ones(4, 2), weft.make_mesh({"dp": 2}), weft.P("dp"))
@@ -188,7 +191,7 @@ class Tensor(ShardedTensor):
             mapping = PlacementMapping(self.mesh, placements)
         if not isinstance(mapping, DeviceMapping):
             raise TypeError(f"redistribute needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...))")
-        with issuing(async_op):
+        with issuing(async_op), limited_to(memory_limit):
             return cast(Tensor, move(self, mapping.layout(self.dim()), asked=mapping, op="redistribute"))
 
     def to(self, *args: Any, **kwargs: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Any, final
 import torch
 from torch._C import _functorch as functorch
 
-from ...planning import plan_layouts
+from ...runtime.holding import Pieces
 from ...runtime.lazy_copy import lazy_clone
+from ...runtime.memory_limit import limited_to, memory_limit, planned
 from ...runtime.strides import dense_strides
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
@@ -98,6 +99,9 @@ def moved(
     strides = dense_strides(shape, x.stride())
     if source is target:
         return wrap(tuple(map(lazy_clone, x._value.pieces)), target, shape, asked=asked, dtype=x.dtype, strides=strides)
+    limit = memory_limit()
+    if limit is not None:
+        planned(source, target, shape, x.dtype.itemsize)  # what does not fit is an error, in any memory
     _note(x, target, op, implicit, fix)
     dtype = x.dtype
     if x._value.total is not None or (target.pending and not source.pending):
@@ -105,11 +109,14 @@ def moved(
         if relabeled is not None:
             comm_log.note_end()
             return relabeled
+
+    def brought(pieces: Pieces) -> Pieces:
+        with limited_to(limit):  # a thread may do it later
+            return carried(pieces, source, target, shape, strides, dtype, op)
+
     if is_issuing():
-        return begun(
-            x, target, asked, strides, lambda pieces: carried(pieces, source, target, shape, strides, dtype, op)
-        )
-    pieces = carried(x._value.pieces, source, target, shape, strides, dtype, op)
+        return begun(x, target, asked, strides, brought)
+    pieces = brought(x._value.pieces)
     comm_log.note_end()
     return wrap(pieces, target, shape, asked=asked, dtype=dtype, strides=strides)
 
@@ -167,7 +174,7 @@ def _tell(
 def _tell_now(
     source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int, op: str, implicit: bool, fix: str | None
 ) -> None:
-    plan = plan_layouts(source, target, shape, itemsize)
+    plan = planned(source, target, shape, itemsize)
     if implicit:
         policy.report(plan, op, fix)
     comm_log.log_plan(plan, op, implicit=implicit)

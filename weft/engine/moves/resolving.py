@@ -56,9 +56,11 @@ def note_turned(
     base: ShardedTensor,
     again: Callable[[ShardedTensor], ShardedTensor],
 ) -> None:
-    """Notes that a tensor is a view of all elements of a pending one."""
+    """Notes that a tensor is a view of all elements of a pending one, or of some of one that is resolved already."""
     if base._layout.pending and func in _TURNS:
         view._value.turned = Turned(base, _memory(base), again)
+    elif base._layout.pending and is_resolved(base):
+        view._value.turned = Turned(base, _memory(base), again, last_write(), is_resolved=True)
 
 
 def _memory(x: ShardedTensor) -> object:

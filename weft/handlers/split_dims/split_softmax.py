@@ -103,6 +103,16 @@ class _Picks:
         self.weight = None if weight is None else weight.reshape(beside)
 
 
+def _with_whole_classes(call: BoundCall, whole: torch.Tensor) -> BoundCall:
+    """In one memory: the call with scores, and weights of classes, that need not be gathered."""
+    x, weight = sharded(call, "self"), call.optional("weight")
+    named: dict[str, object] = {"self": wrap_whole(whole, x._layout.with_split(1, ()))}
+    value = held_whole(weight) if isinstance(weight, ShardedTensor) else None
+    if value is not None:
+        named["weight"] = wrap_whole(value, Layout.replicated(x.mesh, 1))
+    return call.replaced(**named)
+
+
 def nll_loss_of_split_classes(call: BoundCall) -> tuple[torch.Tensor, torch.Tensor]:
     """The losses of samples and their weights; scores of classes that others hold are not needed."""
     x, target, weight = sharded(call, "self"), call.tensor("target"), call.optional("weight")
@@ -110,8 +120,7 @@ def nll_loss_of_split_classes(call: BoundCall) -> tuple[torch.Tensor, torch.Tens
     whole = held_whole(x)
     if whole is not None:
         _note(x, 1, 1, str(call))
-        alike = wrap_whole(whole, x._layout.with_split(1, ()))
-        each, _ = run_by_rule(call.replaced(self=alike, reduction=0))  # type: ignore[misc]
+        each, _ = run_by_rule(_with_whole_classes(call, whole).replaced(reduction=0))  # type: ignore[misc]
     else:
         picks = _Picks(x, target, weight, ignored)
         picked = torch.where(picks.counted, target, torch.zeros_like(target))
@@ -130,7 +139,7 @@ def nll_loss_of_split_classes_backward(call: BoundCall) -> torch.Tensor:
     grad, x = call.tensor("grad_output"), sharded(call, "self")
     whole = held_whole(x)
     if whole is not None:
-        result = as_sharded(run_by_rule(call.replaced(self=wrap_whole(whole, x._layout.with_split(1, ())))))
+        result = as_sharded(run_by_rule(_with_whole_classes(call, whole)))
         made, axes = held_whole(result), x._layout.splits[1]
         if made is None or set(axes) & set(result._layout.dim_of):
             return result

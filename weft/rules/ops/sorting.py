@@ -6,7 +6,7 @@ import torch
 
 from ..arguments import arranged
 from ..call import BoundCall
-from ..dims import numbered, sizes_of
+from ..dims import numbered, one_each, sizes_of
 from ..factors import Factors
 from ..registry import Rule, rules
 
@@ -55,7 +55,16 @@ def _searched(call: BoundCall) -> Factors | None:
     return Factors(inputs, (places,), sizes, frozenset({"s"}), reduces=None)
 
 
+def _is_in(call: BoundCall) -> Factors:
+    """Elements, which may be split, and those that they are looked for among."""
+    elements, among = call.tensor("elements"), call.tensor("test_elements")
+    places, others = sizes_of(elements.shape), sizes_of(among.shape, "t")
+    inputs = arranged(call, {"elements": one_each(places), "test_elements": one_each(others)})
+    return Factors(inputs, (one_each(places),), places | others, frozenset(others), reduces=None)
+
+
 rules |= {
+    aten.isin.Tensor_Tensor: Rule(_is_in),
     aten.searchsorted.Tensor: Rule(_searched),
     aten.bucketize.Tensor: Rule(_searched),
 }

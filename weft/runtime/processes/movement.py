@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -12,6 +12,7 @@ from ...planning import Step, plan_layouts, step_between
 from ...sharding.layout import Layout
 from ..holding import Pieces, holding
 from ..machine import forget_with_residences
+from ..memory_limit import memory_limit
 from . import world
 from .communicating import communicating
 from .current_call import CollectiveCall, call_between
@@ -28,7 +29,7 @@ __all__ = ["connect", "mail", "move", "permute", "whole"]
 
 def move(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str) -> Pieces:
     """The pieces of the same tensor in another layout. The meshes span several processes."""
-    return _travelled(pieces, _journey(op, source, target, shape, dtype), dtype)
+    return _travelled(pieces, _journey(op, source, target, shape, dtype, memory_limit()), dtype)
 
 
 def _travelled(pieces: Pieces, journey: _Journey | None, dtype: torch.dtype) -> Pieces:
@@ -52,13 +53,18 @@ class _Journey:
 
 
 @cached(8192, cleared_by=forget_with_residences)
-def _journey(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> _Journey | None:
+def _journey(
+    op: str, source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, limit: int | None
+) -> _Journey | None:
     """What this process does in a movement, looked up; None if it has nothing to do with it."""
     if is_elsewhere(source.mesh, target.mesh):
         return None
-    call = call_between(op, source, target, shape, dtype)
     processes = owners_of(source.mesh, target.mesh)
-    steps, stages = _stages(source, target, shape, dtype.itemsize)
+    steps, stages = _stages(source, target, shape, dtype.itemsize, limit)
+    call = call_between(op, source, target, shape, dtype)
+    through = [step.described for step in steps if step.stages is not None]
+    if through:  # processes that were told of other hosts would wait for each other in vain
+        call = replace(call, what=f"{call.what} by {', '.join(through)}")
     # Every process has to come to the same answer, those that have no part in the first step included.
     first = next((number for number, step in enumerate(steps) if step.phases), None)
     is_compared = (
@@ -72,10 +78,10 @@ def _journey(op: str, source: Layout, target: Layout, shape: tuple[int, ...], dt
 
 @cached(8192, cleared_by=forget_with_residences)
 def _stages(
-    source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int
+    source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int, limit: int | None
 ) -> tuple[tuple[Step, ...], tuple[Stage, ...]]:
     """The steps of a plan and what this process does in each, worked out once."""
-    steps = plan_layouts(source, target, shape, itemsize).steps
+    steps = plan_layouts(source, target, shape, itemsize, memory_limit=limit).steps
     return steps, tuple(stage_of(step, is_last=step is steps[-1]) for step in steps)
 
 

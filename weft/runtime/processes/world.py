@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
+from torch.distributed.rendezvous import rendezvous
 
 from ...errors import WeftError
 from ...planning import Topology
@@ -147,7 +148,7 @@ def join(
             return ALONE
         if torch.cuda.is_available():
             torch.cuda.set_device(_local_process() * each % torch.cuda.device_count())
-        dist.init_process_group(_chosen(backend), timeout=span)
+        _init(_chosen(backend), span)
         made_here = True
     if dist.get_world_size() == 1:
         return ALONE
@@ -159,6 +160,17 @@ def join(
         store, carrier = _store_of(here.number), "nccl" if here.accelerators else "gloo"
         here = replace(here, topology=shared_topology(store, here.process, here.count, each, carrier))
     return _entered(here)
+
+
+def _init(backend: str, span: timedelta) -> None:
+    """Joins torch's processes. What those that were restarted have left in the launcher's store is not taken for new."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts == "0":
+        dist.init_process_group(backend, timeout=span)
+        return
+    store, process, processes = next(rendezvous("env://", timeout=span))
+    kept = PrefixStore(f"restart {restarts}", store)
+    dist.init_process_group(backend, store=kept, rank=process, world_size=processes, timeout=span)
 
 
 def leave() -> None:

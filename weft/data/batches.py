@@ -1,0 +1,160 @@
+"""`batches`: the global batches of a loader, of which each process loads the rows that its devices hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Protocol, cast, final, runtime_checkable
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..runtime.processes.agreement.values import gathered
+from ..sharding.geometry import Interval
+from ..sharding.mesh import DeviceMesh
+from ..sharding.named import P
+from .ahead import ahead
+from .layouts import Layouts, Spec
+from .order import Order, Rows, has_order
+
+__all__ = ["Batches", "batches"]
+
+
+@runtime_checkable
+class _Stateful(Protocol):
+    """A loader that can go on where it was."""
+
+    def state_dict(self) -> dict[str, object]: ...
+
+    def load_state_dict(self, state: dict[str, object]) -> object: ...
+
+
+def batches(
+    loader: Iterable[object],
+    mesh: DeviceMesh,
+    spec: Spec = P(),  # noqa: B008 - a frozen value
+    *,
+    prefetch: int = 2,
+    local: bool = False,
+    seed: int | None = None,
+) -> Batches:
+    """The batches of a loader as sharded tensors; each process loads only the rows that its devices hold.
+
+    A `DataLoader` says the global batch: its sampler, dataset, `collate_fn` and workers are used, by each process for its
+    own rows. `spec` lays out every tensor of a batch, or is a dict, tuple or list like the batch, with a spec or a mapping
+    (on another mesh, say) for each.
+
+    >>> import torch, weft
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> mesh = weft.make_mesh({"dp": 2, "tp": 4})
+    >>> loader = DataLoader(TensorDataset(torch.arange(8), torch.ones(8, 3)), batch_size=4, shuffle=True)
+    >>> data = weft.data.batches(loader, mesh, weft.P("dp"), seed=0)
+    >>> for x, y in data:
+    ...     print(x.shape, y.mapping.spec)
+    torch.Size([4]) P('dp')
+    torch.Size([4]) P('dp')
+
+    Args:
+        loader: a `DataLoader`, or any iterable of batches, which are tensors or dicts, tuples and lists of them.
+        mesh: where the tensors go.
+        spec: how they lie there, the batch being their first dim.
+        prefetch: how many batches are loaded before they are asked for.
+        local: the loader already gives each process its own part of each batch, and not the whole.
+        seed: of the order of samples, by epoch; drawn once, the same in all processes, by default.
+    """
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(f"batches takes a mesh after the loader, but got {mesh!r}: use weft.make_mesh({{'dp': 2}})")
+    if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
+        raise ValueError(f"prefetch is a whole number from 0 on, but got {prefetch!r}")
+    if not isinstance(loader, Iterable):
+        raise TypeError(f"batches takes a DataLoader or another iterable of batches, but got {loader!r}")
+    if seed is None:
+        seed = int(cast(int, gathered(int(torch.randint(2**31, ())), "batches")[0]))
+    return Batches(loader, Layouts(mesh, spec), prefetch, local, seed)
+
+
+@final
+class Batches:
+    """What `batches` gives: iterating over it is one epoch, and its state goes into a checkpoint.
+
+    >>> import torch, weft
+    >>> data = weft.data.batches([torch.ones(4), torch.zeros(4)], weft.make_mesh({"dp": 2}), weft.P("dp"), seed=0)
+    >>> first = next(iter(data))
+    >>> data.state_dict()
+    {'epoch': 0, 'batch': 1, 'seed': 0, 'loader': None}
+    """
+
+    def __init__(self, loader: Iterable[object], layouts: Layouts, prefetch: int, local: bool, seed: int) -> None:
+        self._loader, self._layouts, self._prefetch, self._local = loader, layouts, prefetch, local
+        self._order = Order(cast("DataLoader[object]", loader), seed) if has_order(loader) and not local else None
+        self._seed = seed
+        self.epoch = 0
+        """How many epochs are done."""
+        self.batch = 0
+        """How many batches of this epoch were given."""
+        self._loaders_state: dict[str, object] | None = None
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[object]:
+        """The batches of this epoch that were not given yet."""
+        start = self.batch
+        for part, size in self._parts(start):
+            whole = self._layouts.whole(part, size, is_local=self._local)
+            self.batch += 1
+            if isinstance(self._loader, _Stateful) and not self._prefetch:
+                self._loaders_state = self._loader.state_dict()
+            yield whole
+        self.epoch, self.batch = self.epoch + 1, 0
+        self._loaders_state = None
+
+    def _parts(self, start: int) -> Iterator[tuple[object, tuple[int, Interval] | None]]:
+        """What this process loads of each batch, and of how many rows which it is."""
+        if self._order is None:
+            loader = self._loader
+            if isinstance(loader, _Stateful) and self._loaders_state is not None:
+                loader.load_state_dict(self._loaders_state)
+                start = 0
+            yield from ((part, None) for part in ahead(islice(loader, start, None), self._prefetch))
+            return
+        listed = self._order.batches(self.epoch)[start:]
+        rows = [self._layouts.rows(len(batch)) for batch in listed]
+        wanted = [batch[low:high] for batch, (low, high) in zip(listed, rows, strict=True)]
+        # A process without a row of a batch loads nothing: it is told by the others what the batch is like.
+        loaded = iter(ahead(self._own_loader([batch for batch in wanted if batch]), self._prefetch))
+        for batch, held, own in zip(listed, rows, wanted, strict=True):
+            yield (next(loaded) if own else None), (len(batch), held)
+
+    def _own_loader(self, wanted: Sequence[list[int]]) -> DataLoader[object]:
+        """The user's loader, for the rows of this process."""
+        given = cast("DataLoader[object]", self._loader)
+        return DataLoader(
+            given.dataset,
+            batch_sampler=Rows(wanted),
+            num_workers=given.num_workers,
+            collate_fn=given.collate_fn,
+            pin_memory=given.pin_memory,
+            timeout=given.timeout,
+            worker_init_fn=given.worker_init_fn,
+            multiprocessing_context=given.multiprocessing_context,
+            generator=given.generator,
+            prefetch_factor=given.prefetch_factor,
+        )
+
+    def state_dict(self) -> dict[str, object]:
+        """Where it is: after which epochs and batches, by which seed. A batch that was loaded ahead does not count."""
+        return {"epoch": self.epoch, "batch": self.batch, "seed": self._seed, "loader": self._loaders_state}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Goes on where another has been: the next epoch that is begun leaves out what was given."""
+        missing = {"epoch", "batch", "seed"} - state.keys()
+        if missing:
+            raise ValueError(
+                f"the state of batches has epoch, batch and seed, but this one lacks {', '.join(sorted(missing))}"
+            )
+        self.epoch, self.batch = int(cast(int, state["epoch"])), int(cast(int, state["batch"]))
+        self._seed = int(cast(int, state["seed"]))
+        self._loaders_state = cast("dict[str, object] | None", state.get("loader"))
+        if self._order is not None:
+            self._order.seed = self._seed

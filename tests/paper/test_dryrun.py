@@ -275,3 +275,28 @@ def test_every_layout_runs_on_paper_as_in_one_memory(layout: str) -> None:
     with weft.comm_log() as log:
         step(model, optimizer, ids)
     assert report.bytes_received == log.bytes_received
+
+
+def test_what_is_begun_early_is_hidden_behind_what_is_computed() -> None:
+    mesh = thought_of(tp=8)
+    with torch.device("meta"):
+        x, w = (weft.shard(torch.empty(4096, 4096), mesh, P("tp")) for _ in range(2))
+
+    def at_once(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = weft.all_gather(x)
+        for _ in range(8):
+            w = w.sin()
+        return y + weft.all_gather(w)
+
+    def ahead(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = weft.all_gather(x, async_op=True)
+        for _ in range(8):
+            w = w.sin()
+        return y + weft.all_gather(w)
+
+    late, early = (weft.dryrun(each, x, w, topology="h100") for each in (at_once, ahead))
+    assert late.hidden == 0
+    assert late.moving == pytest.approx(early.moving)
+    assert 0 < early.hidden < early.moving
+    assert early.seconds == pytest.approx(late.seconds - early.hidden)
+    assert early.exposed + early.hidden == pytest.approx(early.moving)

@@ -12,6 +12,7 @@ from ..engine.sharded import ShardedTensor
 from ..errors import PaperError
 from ..planning import Topology
 from ..runtime.machine import ownership, use_paper
+from ..runtime.on_paper import watching
 from ..runtime.processes import world
 from ..sharding.mesh import DeviceMesh
 from ..watch.comm_log import comm_log
@@ -89,6 +90,7 @@ def recorded(
         sharded = _marked(given, recorder)
         with (
             watched_optimizers(recorder, on_accelerators=not machine.is_host),
+            watching(recorder.waited),
             FusedAttention(),
             recorder,
         ):

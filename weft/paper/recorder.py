@@ -15,7 +15,7 @@ from ..engine.sharded import ShardedTensor
 from ..errors import PaperError
 from ..rules.call import Args, Kwargs, Op
 from ..runtime.holding import holding
-from ..runtime.on_paper import is_aside, moved_to
+from ..runtime.on_paper import is_aside, moved_to, promised_by
 from ..watch.comm_log import CommLog, CommRecord
 from .known_calls import KnownCall, call_key, known_call
 from .ledger import Ledger
@@ -23,7 +23,7 @@ from .lines import Line, Lines
 from .values import LARGEST, Values, no_value, reads_values
 from .work import Work, is_view, tensors_in, work_of, written_by
 
-__all__ = ["BEFORE", "Computed", "Event", "Moved", "Recorder"]
+__all__ = ["BEFORE", "Computed", "Event", "Moved", "Recorder", "Waited"]
 
 aten = torch.ops.aten
 BEFORE = Line("before the step", False)
@@ -49,9 +49,19 @@ class Moved(NamedTuple):
     device: Device | None
     line: Line
     record: CommRecord
+    promise: int | None
+    """The number by which it is waited for later; None: at once."""
 
 
-Event = Computed | Moved
+class Waited(NamedTuple):
+    """The moment at which a device needs what is on its way."""
+
+    at: int
+    device: Device | None
+    promise: int
+
+
+Event = Computed | Moved | Waited
 
 
 @final
@@ -231,7 +241,7 @@ class Recorder(TorchDispatchMode):
     def _note_moves(self, line: Line) -> None:
         for record in self._log.records[self._logged :]:
             self.ledger.now += 1
-            self.events.append(Moved(self.ledger.now, self._device, line, record))
+            self.events.append(Moved(self.ledger.now, self._device, line, record, promised_by()))
         self._logged = len(self._log.records)
 
     def _begin_backward(self) -> None:
@@ -240,6 +250,11 @@ class Recorder(TorchDispatchMode):
         for held in self.ledger.live():
             if held.kind in (None, "movements") and not held.line.is_backward:
                 held.kind = "kept for backward"
+
+    def waited(self, promise: int) -> None:
+        """Notes that something on its way is needed now."""
+        self.ledger.now += 1
+        self.events.append(Waited(self.ledger.now, self._device, promise))
 
     def finish(self) -> None:
         """Keeps what was logged last, after which no op ran."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from ..caches import cached
@@ -16,7 +16,7 @@ from ..sharding.layout import Layout
 from ..watch.comm_log import CommRecord
 from .lines import Line
 from .machine import Machine
-from .recorder import Computed, Event, Moved
+from .recorder import Computed, Event, Moved, Waited
 from .work import Work
 
 __all__ = ["Movement", "Operation", "timed"]
@@ -53,35 +53,59 @@ class Movement:
 
 def timed(events: Sequence[Event], machine: Machine) -> tuple[tuple[Operation, ...], tuple[Movement, ...], float]:
     """The ops and movements in time, and when the last device is done."""
-    clocks: dict[Device | None, float] = {}
-    operations: list[Operation] = []
-    movements: list[Movement] = []
+    times = _Times(machine)
     for event in events:
-        device = event.device
-        start = clocks.get(device, 0.0)
         if isinstance(event, Computed):
-            seconds = machine.seconds(event.work)
-            operations.append(Operation(event.op, event.line, event.work, device, start, seconds, event.at))
-            clocks[device] = start + seconds
+            times.compute(event)
+        elif isinstance(event, Moved):
+            times.move(event)
         else:
-            movement = _moved(event, clocks, machine)
-            movements.append(movement)
-            clocks[movement.device] = max(clocks.get(movement.device, 0.0), movement.start + movement.seconds)
-    return tuple(operations), tuple(movements), max(clocks.values(), default=0.0)
+            times.wait(event)
+    return tuple(times.operations), tuple(times.movements), max(times.clocks.values(), default=0.0)
 
 
-def _moved(event: Moved, clocks: dict[Device | None, float], machine: Machine) -> Movement:
-    record = event.record
-    tier = record_tier(record, machine.topology)
-    seconds = _seconds(record, machine.topology.link(tier).time(record.bytes_received, _phases(record)))
-    source, target = record.source.mesh.devices[0], record.target.mesh.devices[0]
-    start = clocks.get(source, 0.0)
-    exposed = max(0.0, start + seconds - clocks.get(target, 0.0))
-    return Movement(record, event.line, tier, target, start, seconds, exposed, event.at)
+class _Times:
+    """The clock of each device, and when its links of each kind are free."""
 
+    def __init__(self, machine: Machine) -> None:
+        self.operations: list[Operation] = []
+        self.movements: list[Movement] = []
+        self.clocks: dict[Device | None, float] = {}
+        self._machine = machine
+        self._links: dict[tuple[Device, Tier], float] = {}
+        self._promised: dict[int, list[int]] = {}
+        """By promise, the movements that it is for."""
 
-def _seconds(record: CommRecord, seconds: float) -> float:
-    return seconds if record.total_bytes else 0.0
+    def compute(self, event: Computed) -> None:
+        """An op begins when the one before it has ended."""
+        start, seconds = self.clocks.get(event.device, 0.0), self._machine.seconds(event.work)
+        self.operations.append(Operation(event.op, event.line, event.work, event.device, start, seconds, event.at))
+        self.clocks[event.device] = start + seconds
+
+    def move(self, event: Moved) -> None:
+        """A movement begins when its source has come to it and its link is free; devices wait for it, or later."""
+        record, topology = event.record, self._machine.topology
+        tier = record_tier(record, topology)
+        seconds = topology.link(tier).time(record.bytes_received, _phases(record)) if record.total_bytes else 0.0
+        source, target = record.source.mesh.devices[0], record.target.mesh.devices[0]
+        start = max(self.clocks.get(source, 0.0), self._links.get((source, tier), 0.0))
+        exposed = 0.0
+        if event.promise is None:
+            exposed = max(0.0, start + seconds - self.clocks.get(target, 0.0))
+            self.clocks[target] = self.clocks.get(target, 0.0) + exposed
+        else:
+            self._promised.setdefault(event.promise, []).append(len(self.movements))
+        self._links[source, tier] = start + seconds
+        self.movements.append(Movement(record, event.line, tier, target, start, seconds, exposed, event.at))
+
+    def wait(self, event: Waited) -> None:
+        """Whoever needs what is on its way waits for the rest of its time."""
+        for at in self._promised.pop(event.promise, ()):
+            movement = self.movements[at]
+            now = self.clocks.get(movement.device, 0.0)
+            exposed = min(movement.seconds, max(0.0, movement.start + movement.seconds - now))
+            self.clocks[movement.device] = max(now, movement.start + movement.seconds)
+            self.movements[at] = replace(movement, exposed=exposed)
 
 
 def record_tier(record: CommRecord, topology: Topology) -> Tier:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
+from typing import final
+
+import torch
 
 from ..sharding.mesh import DeviceMesh
 
-__all__ = ["aside", "is_aside", "moved_to", "moving"]
+__all__ = ["Promise", "aside", "is_aside", "moved_to", "moving", "promised", "promised_by", "watching"]
 
 _moved_to: ContextVar[DeviceMesh | None] = ContextVar("moved_to", default=None)
 moved_to = _moved_to.get
@@ -42,3 +46,50 @@ def aside() -> Iterator[None]:
         yield
     finally:
         _is_aside.reset(before)
+
+
+_numbers = count(1)
+_promised_by: ContextVar[int | None] = ContextVar("promised_by", default=None)
+promised_by = _promised_by.get
+"""The number of the promise for which something moves now, where nobody waits for it yet."""
+
+_watcher: ContextVar[Callable[[int], None] | None] = ContextVar("watcher", default=None)
+
+
+@final
+class Promise:
+    """Pieces that are on their way, on paper: they are there already, but whoever takes them waits."""
+
+    def __init__(self, number: int, pieces: tuple[torch.Tensor, ...]) -> None:
+        self._number, self._pieces = number, pieces
+
+    def done(self) -> bool:
+        """Whether they are there: nobody can tell but who waits."""
+        return False
+
+    def wait(self) -> tuple[torch.Tensor, ...]:
+        """The pieces; whoever looks on is told that they were waited for."""
+        tell = _watcher.get()
+        if tell is not None:
+            tell(self._number)
+        return self._pieces
+
+
+def promised(action: Callable[[], tuple[torch.Tensor, ...]]) -> Promise:
+    """What an action makes, for which nobody waits yet."""
+    number = next(_numbers)
+    before = _promised_by.set(number)
+    try:
+        return Promise(number, action())
+    finally:
+        _promised_by.reset(before)
+
+
+@contextmanager
+def watching(tell: Callable[[int], None]) -> Iterator[None]:
+    """Inside, somebody is told which promises are waited for."""
+    before = _watcher.set(tell)
+    try:
+        yield
+    finally:
+        _watcher.reset(before)

@@ -15,7 +15,9 @@ from .copies import permutations
 from .holding import Pieces, holding
 from .host_pool import pooled_empty
 from .lazy_copy import lazy_clone
+from .machine import residence
 from .memory_limit import in_parts, memory_limit, planned
+from .on_paper import Promise, promised
 from .processes import movement, world
 from .processes.agreement.same_tensor import check_same
 from .processes.mesh_processes import is_elsewhere, leaves_out, owners_of, spans, wire_device
@@ -87,11 +89,13 @@ def _stored(layout: Layout, shape: Size) -> list[tuple[Size, torch.device]]:
     return [(there.piece_shape(piece, shape), there.devices[piece]) for piece in range(there.count)]
 
 
-def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMesh) -> Arriving | Pieces:
+def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMesh) -> Arriving | Promise | Pieces:
     """Begins what would otherwise be waited for; what needs no other process is done at once.
 
     What is sent is what the pieces hold now, even if they are written to before it has gone.
     """
+    if residence(meshes[0]).on_paper:
+        return promised(lambda: action(pieces))
     if not spans(*meshes) or is_elsewhere(*meshes) or is_traced():
         return action(pieces)
     wire = wire_device(*meshes)

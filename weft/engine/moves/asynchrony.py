@@ -10,6 +10,7 @@ from typing import final
 
 from ...runtime import run
 from ...runtime.holding import Pieces
+from ...runtime.on_paper import Promise
 from ...runtime.strides import Strides
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
@@ -64,7 +65,7 @@ def begun(
 class Timed:
     """Pieces on their way, of which the logs are told how long they were waited for."""
 
-    def __init__(self, arriving: run.Arriving, under_way: comm_log.UnderWay) -> None:
+    def __init__(self, arriving: run.Arriving | Promise, under_way: comm_log.UnderWay) -> None:
         self._arriving, self._under_way = arriving, under_way
 
     def done(self) -> bool:

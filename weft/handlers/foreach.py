@@ -127,7 +127,8 @@ def _repeat(
     """What repeats a call whose tensors all lay right: one call on all of their pieces."""
     if any(not entry.lay_right for entry in entries) or call.kwargs.keys() & {"grad_scale", "found_inf"}:
         return None
-    if any(isinstance(x, torch.Tensor) for i, x in enumerate(call.args) if i not in lists):
+    numbers = [i for i, x in enumerate(call.args) if i not in lists and isinstance(x, torch.Tensor)]
+    if any(not _is_number(call.args[i]) for i in numbers):
         return None
     func, written, counts = call.func, kind_of(call.func).written, [entry.count for entry in entries]
     if any(_is_mixed(call.args[i]) for i in lists) or not any(counts):
@@ -152,6 +153,8 @@ def _repeat(
                 changing += pieces if i in written else ()
             elif i in spread:
                 here[i] = _repeated(value, counts, i, func)
+            elif i in numbers and isinstance(value, ShardedTensor):
+                here[i] = value._value.pieces[0]
         if places is not None and places.race(changing):
             return NOT_REPEATED
         if written:
@@ -167,6 +170,11 @@ def _repeat(
         ]
 
     return repeat
+
+
+def _is_number(x: object) -> bool:
+    """Whether a tensor is one number that every device has."""
+    return isinstance(x, torch.Tensor) and not x.dim() and not (isinstance(x, ShardedTensor) and x._layout.pending)
 
 
 def _made(x: torch.Tensor) -> tuple[Form, Strided]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import is_
 from typing import Any, cast
 
 import torch
@@ -57,6 +58,8 @@ def repeat_by_rule(call: BoundCall, result: object) -> Repeat | None:
         return None
     positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
     plan = call.plan
+    if isinstance(plan, OpPlan) and call.args and _is_list_of(call.args[0], tensors):
+        return _of_list(call, plan, result)
     if not isinstance(plan, OpPlan) or len(positions) != len(tensors):
         return None
     if plan.once or plan.outputs is None or any(x._form.is_special for x in tensors):
@@ -67,7 +70,7 @@ def repeat_by_rule(call: BoundCall, result: object) -> Repeat | None:
     if any(x._layout is not need for x, need in zip(tensors, plan.inputs, strict=True)):
         if plan.total is not None and kind.is_pure and plan.total.takes(tensors):
             return by_totals(call, plan.total, _waiting(call), None)
-        return _resolving(call, plan) if _waiting(call) else _bringing(call, plan, kind, result)
+        return _resolving(call, plan) or _bringing(call, plan, kind, result)
     if plan.whole:
         return _on_whole(call, kind, result)
     if plan.schedule is None or plan.rule is None:
@@ -110,8 +113,11 @@ def _resolving(call: BoundCall, plan: OpPlan) -> Repeat | None:
 
 
 def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
-    """A call that brings some of its tensors to other layouts first, none of which is pending."""
-    if not kind.is_pure:
+    """A call that brings some of its tensors, none of which is pending, to other layouts first."""
+    positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
+    tensors = cast("list[ShardedTensor]", call.tensors)
+    needs = [(at, need) for at, x, need in zip(positions, tensors, plan.inputs, strict=True) if x._layout is not need]
+    if not kind.is_pure or any(cast(ShardedTensor, call.args[at])._layout.pending for at, _ in needs):
         return None
     if plan.whole:
         run = _on_whole(call, kind, result)
@@ -120,12 +126,6 @@ def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Re
     if plan.schedule is None or plan.rule is None or plan.rule.local_args is not None or plan.total is not None:
         return None
     recipe = _on_pieces(call, plan, result)
-    positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
-    needs = [
-        (at, need)
-        for at, x, need in zip(positions, call.tensors, plan.inputs, strict=True)
-        if cast(ShardedTensor, x)._layout is not need
-    ]
     name = str(call)
 
     def repeat(args: Args, kwargs: Kwargs) -> object:
@@ -134,7 +134,49 @@ def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Re
             here[at] = brought(cast(ShardedTensor, here[at]), need, name, whole=False)
         return cast(Repeat, recipe)(tuple(here), kwargs)
 
-    return None if recipe is None else repeat
+    waiting = _waiting(call)
+    if recipe is None:
+        return None
+    return by_totals(call, None, waiting, repeat) if waiting else repeat
+
+
+def _is_list_of(value: object, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether an argument is a list of just these tensors."""
+    return isinstance(value, list) and len(value) == len(tensors) and all(map(is_, value, tensors))
+
+
+def _of_list(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None:
+    """A call that only reads a list of tensors, as they lie, and makes one of them: they are joined."""
+    tensors = cast("list[ShardedTensor]", call.tensors)
+    if not kind_of(call.func).is_pure or not isinstance(result, ShardedTensor) or plan.total is not None or plan.once:
+        return None
+    if any(
+        x._layout is not need or x._layout.pending or x._form.is_special
+        for x, need in zip(tensors, plan.inputs, strict=True)
+    ):
+        return None
+    op, form = quick(call.func), result._form
+    if plan.whole:
+        return lambda args, kwargs: tensor_of(
+            form,
+            (op([x._value.pieces[0] for x in args[0]], *args[1:], **kwargs),),  # type: ignore[attr-defined, arg-type]
+        )
+    schedule, rule = plan.schedule, plan.rule
+    if schedule is None or rule is None or rule.local is not None or rule.local_args is not None or plan.bounds:
+        return None
+    (strided,), places = schedule.strides.of(call), schedule.places
+    if strided is None or any(place.parts != (None,) for place in places) or not places:
+        return None
+    readers = [_reader([place.reads[k] for place in places]) for k in range(len(tensors))]
+    made, ordered = _made_by(0, schedule), strided.ordered
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        given = cast("Sequence[ShardedTensor]", args[0])
+        columns = [read(x._value.pieces) for read, x in zip(readers, given, strict=True)]
+        results = [op([column[k] for column in columns], *args[1:], **kwargs) for k in range(len(places))]
+        return tensor_of(form, ordered(tuple([cast(torch.Tensor, results[run]) for run in made])))
+
+    return repeat
 
 
 def _applied(call: BoundCall) -> Callable[[Any, Kwargs], Any]:

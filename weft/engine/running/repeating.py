@@ -15,6 +15,7 @@ import torch
 
 from ...rules.call import Args, BoundCall, Kwargs, Op
 from ...runtime.holding import Pieces, holding
+from ...runtime.memory_limit import memory_limit
 from ..execute import brought
 from ..form import Form
 from ..handlers import may_run_by_rule
@@ -121,8 +122,10 @@ def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Re
         return None
     if plan.whole:
         run = _on_whole(call, kind, result)
-        # They need only be said to lie elsewhere, to whoever looks on.
-        return None if run is None else lambda args, kwargs: NOT_REPEATED if is_observed() else run(args, kwargs)
+        if run is None:
+            return None
+        # They need only be said to lie elsewhere, to whoever looks on, and to fit where they would be brought.
+        return lambda args, kwargs: NOT_REPEATED if is_observed() or memory_limit() is not None else run(args, kwargs)
     if plan.schedule is None or plan.rule is None or plan.rule.local_args is not None or plan.total is not None:
         return None
     recipe = _on_pieces(call, plan, result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 from typing import cast
 
 import torch
@@ -150,7 +151,19 @@ def _run(call: BoundCall) -> object:
         raise
     except STUMBLES as error:
         raise let_torch_say(call) or error from None
-    return result if special is None or not kind.is_pure else as_op_gives(call, result)
+    if special is None or not kind.is_pure:
+        return result
+    given = as_op_gives(call, result)
+    if call.repeat is not None and not _is_same(given, result):
+        call.repeat = None  # what repeats it gives it otherwise
+    return given
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Whether two results are the same tensors."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return all(map(is_, one, other))
+    return one is other
 
 
 def _resolved_first(call: BoundCall) -> tuple[int, ...]:

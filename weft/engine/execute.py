@@ -52,7 +52,7 @@ def run_by_rule(call: BoundCall) -> object:
 
 def run_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, ...], rule: Rule) -> object:
     """Runs an op that only reads, in layouts that are given."""
-    plan = plan_in(call, inputs, outputs, rule)
+    plan = call.plan = plan_in(call, inputs, outputs, rule)
     return _run(call, _laid(call, plan), plan)
 
 

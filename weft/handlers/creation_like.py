@@ -15,12 +15,15 @@ from ..devices import CPU, Accelerator
 from ..engine.handlers import handler
 from ..engine.memory import held_whole
 from ..engine.moves.movement import from_plain
+from ..engine.op_plan import NOT_REPEATED, Repeat
+from ..engine.running.repeating import tensor_of
 from ..engine.sharded import ShardedTensor, sharded, wrap
 from ..engine.views.folded import is_unmade
-from ..rules.call import BoundCall, Kwargs
+from ..rules.call import Args, BoundCall, Kwargs
 from ..runtime.holding import holding
 from ..runtime.machine import residence, torch_device
 from ..runtime.strides import dense_strides, row_major
+from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 
@@ -44,7 +47,24 @@ _META = torch.device("meta")
 @handler(aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default)
 def _like(call: BoundCall) -> object:
     x = sharded(call, "self")
-    return _filled(call, x, _there(call, x, x._layout.resolved))
+    result = _filled(call, x, _there(call, x, x._layout.resolved))
+    call.repeat = _like_again(call, x, result)
+    return result
+
+
+def _like_again(call: BoundCall, x: ShardedTensor, result: ShardedTensor) -> Repeat | None:
+    """What repeats a call whose result is contiguous: the same for each piece, made like one that takes no memory."""
+    if x._form.is_special or not result.is_contiguous() or result.is_meta or is_traced():
+        return None
+    func, rest, kept, form = call.func, call.args[1:], _kept(call), result._form
+    models = [_shaped(piece.shape, None, x.dtype, piece.device) for piece in result._value.pieces]
+
+    def repeat(_args: Args, _kwargs: Kwargs) -> object:
+        if is_traced():
+            return NOT_REPEATED
+        return tensor_of(form, tuple([func(model, *rest, **kept) for model in models]))
+
+    return repeat
 
 
 @handler(*_NEW)

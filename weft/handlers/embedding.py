@@ -9,9 +9,11 @@ import torch
 from ..engine.execute import run_by_rule, run_in
 from ..engine.gradient_target import wanted_layout
 from ..engine.handlers import handler
+from ..engine.op_plan import NOT_REPEATED, Repeat
+from ..engine.running.repeating import repeat_by_rule
 from ..engine.sharded import ShardedTensor
 from ..engine.strategy import Moved, Strategy, cheapest
-from ..rules.call import BoundCall
+from ..rules.call import Args, BoundCall, Kwargs
 from ..rules.ops.bags import LARGEST
 from ..rules.ops.indexing import inside_of
 from ..rules.registry import Region, Rule, rules
@@ -19,6 +21,7 @@ from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 
 aten = torch.ops.aten
+_LOOKUP = "EmbeddingBackward0"
 
 
 @handler(aten.embedding.default, aten._embedding_bag.default, may_be_direct=True)
@@ -41,7 +44,26 @@ def _gradient(call: BoundCall) -> object:
     grad = call.tensor("grad_output")
     if not isinstance(grad, ShardedTensor) or call.flag("scale_grad_by_freq"):
         return run_by_rule(call)
-    layout, axes = grad._layout, _axes_of_rows(call, grad, "EmbeddingBackward0")
+    result = _gradient_of_rows(call, grad)
+    call.repeat = _again_while_wanted(call, repeat_by_rule(call, result))
+    return result
+
+
+def _again_while_wanted(call: BoundCall, again: Repeat | None) -> Repeat | None:
+    """What repeats the gradient of a lookup, as long as it is wanted where it was: that is not told by its arguments."""
+    if again is None:
+        return None
+    shape = (call.integer("num_weights"), call.tensor("grad_output").shape[-1])
+    wanted = wanted_layout(_LOOKUP, shape)
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        return again(args, kwargs) if wanted_layout(_LOOKUP, shape) is wanted else NOT_REPEATED
+
+    return repeat
+
+
+def _gradient_of_rows(call: BoundCall, grad: ShardedTensor) -> object:
+    layout, axes = grad._layout, _axes_of_rows(call, grad, _LOOKUP)
     need = Layout(grad.mesh, [[axis for axis in names if axis not in axes] for names in layout.splits])
     own_rows = Strategy("own rows of the table", True, _moves(call, grad, need, axes))
     all_rows = Strategy("all rows, then summed", False, _moves(call, grad, layout.resolved, axes))

@@ -9,6 +9,7 @@ import torch
 
 from weft.kernels.context import DeviceContext
 from weft.kernels.element import Element, element
+from weft.kernels.known import known_call
 from weft.kernels.open_collective import OpenCollective, opened
 from weft.kernels.operands import check_operands, check_shape
 from weft.kernels.shots import shots
@@ -47,7 +48,10 @@ class DistributedAllReduce:
         Outputs are the same bit for bit, and so are those of the same call made again. bfloat16 and float16 are
         combined in float32 and rounded once. An output may be its device's input.
         """
-        with opened(_NAME, dev_ctxs_input, signal_buffers, target, trace_name) as call:
+        known = known_call(_NAME, outputs, inputs, signal_buffers, dev_ctxs_input, reduce_op)
+        if known is not None and target is None and trace_name is None and known.repeat():
+            return
+        with opened(_NAME, dev_ctxs_input, signal_buffers, target, trace_name, known) as call:
             check_operands(_NAME, "inputs", inputs, dev_ctxs_input)
             check_operands(_NAME, "outputs", outputs, dev_ctxs_input)
             for word, tensors in (("inputs", inputs), ("outputs", outputs)):

@@ -17,7 +17,7 @@ from weft.kernels.signals import MAX_PROGRAMS, SLOT_BITS
 from weft.kernels.tiling import Tiling, tiling
 from weft.kernels.work import Work
 
-__all__ = ["Launch", "launches", "on_stream", "start"]
+__all__ = ["Launch", "launches", "on_stream", "prepared", "start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,19 @@ def start(made: Sequence[Launch]) -> None:
     ready = [(launch, _loaded(launch)) for launch in made if launch.programs]
     for launch, run in ready:
         with on_stream(launch.group):
-            run(launch)
+            run(launch.programs, launch.arguments)
+
+
+def prepared(launch: Launch) -> Callable[[Sequence[int]], object]:
+    """What runs a launch again with other arguments, on the stream that is current then.
+
+    >>> work = Work("combine", sources=(256, 512), targets=(1024,), bounds=(0, 40))
+    >>> made = launches([work], [Group((0, 1), torch.device("cpu"), None, 24)], signals=[0], reducing=None)
+    >>> callable(prepared(made[0]))
+    True
+    """
+    run, programs = _loaded(launch), launch.programs
+    return lambda arguments: run(programs, arguments)
 
 
 def on_stream(group: Group) -> contextlib.AbstractContextManager[object]:
@@ -142,10 +154,12 @@ def _filled(values: Sequence[int], count: int) -> tuple[int, ...]:
     return (*values, *(0 for _ in range(count - len(values))))
 
 
-_cache = BoundedCache[tuple[torch.device, tuple[tuple[str, object], ...]], Callable[[Launch], object]](1024)
+Run = Callable[[int, Sequence[int]], object]
+"""Runs so many programs with these arguments."""
+_cache = BoundedCache[tuple[torch.device, tuple[tuple[str, object], ...]], Run](1024)
 
 
-def _loaded(launch: Launch) -> Callable[[Launch], object]:
+def _loaded(launch: Launch) -> Run:
     """What runs a launch, compiled and loaded on its device; asked for by what it was compiled with, not by Triton."""
     key = (launch.group.device, launch.options)
     run = _cache.get(key)
@@ -155,14 +169,14 @@ def _loaded(launch: Launch) -> Callable[[Launch], object]:
     return run
 
 
-def _interpreter(launch: Launch) -> Callable[[Launch], object]:
+def _interpreter(launch: Launch) -> Run:
     options = dict(launch.options)
-    return lambda asked: collective[(asked.programs,)](*asked.arguments, **options)
+    return lambda programs, arguments: collective[(programs,)](*arguments, **options)
 
 
-def _compiled(launch: Launch) -> Callable[[Launch], object]:
+def _compiled(launch: Launch) -> Run:
     options = dict(launch.options)
     kernel = collective.warmup(*launch.arguments, grid=(launch.programs,), **options)
     constants = [options[name] for name in collective.arg_names[len(launch.arguments) :]]
     kernel[(1, 1, 1)]  # loads it
-    return lambda asked: kernel[(asked.programs, 1, 1)](*asked.arguments, *constants)
+    return lambda programs, arguments: kernel[(programs, 1, 1)](*arguments, *constants)

@@ -12,6 +12,7 @@ import torch
 from weft.kernels.context import DeviceContext
 from weft.kernels.element import Element
 from weft.kernels.group import Group, grouped
+from weft.kernels.known import KnownCall
 from weft.kernels.launch import launches, on_stream, start
 from weft.kernels.signals import SIGNAL_BYTES
 from weft.kernels.work import Work
@@ -40,6 +41,8 @@ class OpenCollective:
     contexts: tuple[DeviceContext, ...]
     groups: tuple[Group, ...]
     signals: tuple[int, ...]
+    known: KnownCall | None = None
+    """Who is to remember what it takes, for calls like it."""
     _written: list[torch.Tensor] = field(default_factory=list)
     _unwritten: list[tuple[Group, torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
@@ -104,7 +107,10 @@ class OpenCollective:
         """Launch every group's work."""
         # In the interpreter a launch runs to its end before the next begins: there is nobody to wait for.
         meeting = self.groups[0].device.type != "cpu"
-        start(launches(works, self.groups, self.signals, reducing, meeting))
+        made = launches(works, self.groups, self.signals, reducing, meeting)
+        start(made)
+        if self.known is not None:
+            self.known.remember(made)
 
     def finish(self) -> None:
         """Copy stand-ins back, and tell autograd that the outputs have changed."""
@@ -121,6 +127,7 @@ def opened(
     signal_buffers: Sequence[torch.Tensor],
     target: str | None,
     trace_name: str | None,
+    known: KnownCall | None = None,
 ) -> Iterator[OpenCollective]:
     """Open a call: check who takes part, order its streams before and after it, and name it in a profile.
 
@@ -142,7 +149,7 @@ def opened(
         for leader, follower in followers:
             leader.wait_stream(follower)
         signals = tuple(signal_buffers[group.leader].data_ptr() for group in groups)
-        call = OpenCollective(name, tuple(contexts), groups, signals)
+        call = OpenCollective(name, tuple(contexts), groups, signals, known)
         yield call
         call.finish()
         for leader, follower in followers:

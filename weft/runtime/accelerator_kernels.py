@@ -94,8 +94,8 @@ def all_reduce(outs: Sequence[torch.Tensor], op: ReduceOp, parts: Sequence[torch
         return False
     if not reducible(op, (*outs, *parts)) or not all(reaches(a, b) for a in set(devices) for b in set(devices)):
         return False
-    context, execute = _kernel(_CONTEXT), _kernel(_ALL_REDUCE).execute  # type: ignore[attr-defined]
-    execute(outs, parts, _signals(devices), [context(device) for device in devices], reduce_op=_WORDS[op])
+    execute = _kernel(_ALL_REDUCE).execute  # type: ignore[attr-defined]
+    execute(outs, parts, _signals(devices), _contexts(devices), reduce_op=_WORDS[op])
     return True
 
 
@@ -143,6 +143,12 @@ def _kernel(name: str) -> Callable[..., object]:
     module, _, attribute = name.partition(":")
     found: Callable[..., object] = getattr(import_module(module), attribute)
     return found
+
+
+@cached(256)
+def _contexts(devices: tuple[torch.device, ...]) -> tuple[object, ...]:
+    """The devices as participants, each on the stream that is current there."""
+    return tuple(_kernel(_CONTEXT)(device) for device in devices)
 
 
 @cached(256)

@@ -8,8 +8,10 @@ from typing import Any, final
 import torch
 from torch._C import _functorch as functorch
 
+from ...caches import BoundedCache
 from ...runtime.holding import Pieces
 from ...runtime.lazy_copy import lazy_clone
+from ...runtime.machine import forget_with_residences
 from ...runtime.memory_limit import limited_to, memory_limit, planned
 from ...runtime.strides import dense_strides
 from ...runtime.traced import is_traced
@@ -17,9 +19,12 @@ from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...watch import comm_log, policy
 from ...watch.notes import Note, is_watched, leave_note
+from ..form import Form
 from ..memory import memory_of
 from ..memory.carrying import carried, gathered
-from ..sharded import ShardedTensor, wrap
+from ..sharded import ShardedTensor, made, wrap
+from ..total import known_total
+from ..value import Value
 from ..views.copy_views import refresh
 from .asynchrony import begun, is_issuing
 
@@ -92,6 +97,12 @@ def moved(
     fix: str | None = None,
 ) -> ShardedTensor:
     """The same value in another layout. Not recorded by autograd. `fix`: what the policy says to do instead."""
+    if x._value.total is not None:
+        again = _relabeled_again(x, target)
+        if again is not None:
+            if asked is not None:
+                again._asked = asked
+            return again
     if x._value.shown is not None:
         refresh((x,))
     source = x._layout
@@ -108,6 +119,8 @@ def moved(
         relabeled = memory_of(source).relabeled(x, target, asked)
         if relabeled is not None:
             comm_log.note_end()
+            if not target.pending and not x._form.is_special:
+                _relabels[x._form, target] = relabeled._form
             return relabeled
 
     def brought(pieces: Pieces) -> Pieces:
@@ -119,6 +132,22 @@ def moved(
     pieces = brought(x._value.pieces)
     comm_log.note_end()
     return wrap(pieces, target, shape, asked=asked, dtype=dtype, strides=strides)
+
+
+_relabels = BoundedCache[tuple[Form, Layout], Form](1 << 14, cleared_by=forget_with_residences)
+"""Of what a movement between two layouts leaves where it was, the form that it has then."""
+
+
+def _relabeled_again(x: ShardedTensor, target: Layout) -> ShardedTensor | None:
+    """A pending tensor that is known whole in another layout, where one like it was seen before and nobody looks on."""
+    form = _relabels.get((x._form, target))
+    if form is None or is_traced() or is_watched() or memory_limit() is not None:
+        return None
+    total = known_total(x)
+    if total is None:
+        return None
+    there = lazy_clone(total)
+    return made(form, Value((there,))) if there.stride() == form.strides else None
 
 
 def laid(x: ShardedTensor, target: Layout, op: str) -> ShardedTensor:

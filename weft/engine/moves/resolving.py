@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import cast
+from typing import cast, final
 
 import torch
 
@@ -32,17 +31,25 @@ _TURNS = frozenset(
 """Views of all elements: what is resolved of one is resolved of the other."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class Turned:
     """Which pending tensor another is a view of, while that has the memory it had, and the view."""
 
-    base: ShardedTensor
-    memory: object
-    again: Callable[[ShardedTensor], ShardedTensor]
-    writes: int | None = None
-    """Where it is no view, but was computed of one: how many writes there had been, after any of which it is another."""
-    is_resolved: bool = False
-    """Whether what it was computed of had been resolved by then."""
+    __slots__ = ("again", "base", "is_resolved", "memory", "writes")
+
+    def __init__(
+        self,
+        base: ShardedTensor,
+        memory: object,
+        again: Callable[[ShardedTensor], ShardedTensor],
+        writes: int | None = None,
+        is_resolved: bool = False,
+    ) -> None:
+        self.base, self.memory, self.again = base, memory, again
+        self.writes = writes
+        """Where it is no view, but was computed of one: how many writes there had been, after any of which it is another."""
+        self.is_resolved = is_resolved
+        """Whether what it was computed of had been resolved by then."""
 
     @property
     def holds(self) -> bool:

@@ -104,13 +104,19 @@ class TotalCall:
         result = self.quick(*here, **kwargs)
         if self.form is None or self.is_view or not isinstance(result, torch.Tensor):
             return self._finished(result, BoundCall(self.func, args, kwargs), laid)
-        origin = Origin(partial(self._again, args, kwargs, laid) if self.keeps else None)
+        origin = Origin(partial(self.again, args, kwargs) if self.keeps else None)
         value = Value(source=Contributions(origin, 0, result, self.form.layout))
         value.total = Total(result, [False])
         return made(self.form, value)
 
-    def _again(self, args: Args, kwargs: Kwargs, laid: Sequence[ShardedTensor]) -> object:
+    def again(self, args: Args, kwargs: Kwargs) -> object:
+        """The contributions to what a call gave, from what it read."""
+        laid = [x for x in args if isinstance(x, ShardedTensor)]
         return self._everywhere(BoundCall(self.func, args, kwargs), laid)
+
+    def view_again(self, args: Args, kwargs: Kwargs, base: Stand) -> object:
+        """The contributions of a view, from what its base holds now."""
+        return self._everywhere(BoundCall(self.func, args, kwargs), base)
 
     def takes(self, tensors: Sequence[ShardedTensor]) -> bool:
         """Whether it can take tensors as they lie: those that are not pending count as if they were."""

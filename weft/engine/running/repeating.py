@@ -8,32 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import is_
 from typing import Any, cast
 
 import torch
 
 from ...rules.call import Args, BoundCall, Kwargs, Op
 from ...runtime.holding import Pieces, holding
+from ...runtime.memory_limit import memory_limit
+from ..execute import brought
 from ..form import Form
 from ..handlers import may_run_by_rule
 from ..index_bounds import check_bounds
-from ..moves.resolving import is_expanded, note_computed, resolve
+from ..moves.resolving import resolve
 from ..op_kind import OpKind, kind_of
-from ..op_plan import NOT_REPEATED, OpPlan, Repeat
+from ..op_plan import NOT_REPEATED, OpPlan, Repeat, key_of, plans
 from ..scaling import scales_beyond
 from ..sharded import ShardedTensor
 from ..strides.result_strides import Strided
 from ..total import note_write
 from ..value import Value
-from ..views.view_results import noted
+from ..views.copy_views import is_observed
 from ..writes.overlapping import refuse_overlaps
 from .on_pieces import expects_contiguous, run_everywhere
-from .on_totals import TotalCall
 from .once import is_foreseen
 from .quick import quick
+from .repeating_totals import by_totals, pending_view
 from .schedule import Place, Read, Schedule
 
-__all__ = ["repeat_of", "resolved_first", "tensor_of"]
+__all__ = ["repeat_by_rule", "repeat_of", "resolved_first", "tensor_of"]
 
 Reader = Callable[[Pieces], Sequence[torch.Tensor]]
 """Gives what each run reads of one argument."""
@@ -44,6 +47,11 @@ _new = object.__new__
 
 def repeat_of(call: BoundCall, result: object) -> Repeat | None:
     """What repeats a call that gave this result; None where such calls have to be looked at."""
+    return repeat_by_rule(call, result) if may_run_by_rule(call.func) else None
+
+
+def repeat_by_rule(call: BoundCall, result: object) -> Repeat | None:
+    """The same for a call that was run by its rule, whether or not all calls of its op are."""
     if any(type(x) is not ShardedTensor.final for x in call.tensors):
         return None
     tensors = cast("list[ShardedTensor]", call.tensors)
@@ -51,7 +59,9 @@ def repeat_of(call: BoundCall, result: object) -> Repeat | None:
         return None
     positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
     plan = call.plan
-    if not isinstance(plan, OpPlan) or len(positions) != len(tensors) or not may_run_by_rule(call.func):
+    if isinstance(plan, OpPlan) and call.args and _is_list_of(call.args[0], tensors):
+        return _of_list(call, plan, result)
+    if not isinstance(plan, OpPlan) or len(positions) != len(tensors):
         return None
     if plan.once or plan.outputs is None or any(x._form.is_special for x in tensors):
         return None
@@ -60,17 +70,17 @@ def repeat_of(call: BoundCall, result: object) -> Repeat | None:
         return None
     if any(x._layout is not need for x, need in zip(tensors, plan.inputs, strict=True)):
         if plan.total is not None and kind.is_pure and plan.total.takes(tensors):
-            return _by_totals(call.func, plan.total, _waiting(call), None)
-        return _resolving(call, plan)
+            return by_totals(call, plan.total, _waiting(call), None)
+        return _resolving(call, plan) or _bringing(call, plan, kind, result)
     if plan.whole:
         return _on_whole(call, kind, result)
     if plan.schedule is None or plan.rule is None:
         return None
     if any(x._layout.pending or x._value.resolved is not None for x in tensors) or plan.total is not None:
+        if plan.total is None and kind.viewed == 0:
+            return pending_view(call, _views_of_pieces(call, plan, result))
         recipe = _on_pieces(call, plan, result) if kind.is_pure else None
-        return (
-            None if plan.total is None and recipe is None else _by_totals(call.func, plan.total, _waiting(call), recipe)
-        )
+        return None if plan.total is None and recipe is None else by_totals(call, plan.total, _waiting(call), recipe)
     if kind.written:
         return _writing_pieces(call, plan)
     return _views_of_pieces(call, plan, result) if kind.viewed is not None else _on_pieces(call, plan, result)
@@ -90,15 +100,86 @@ def _resolving(call: BoundCall, plan: OpPlan) -> Repeat | None:
     """A call that resolves some pending arguments, and then is as one with such arguments."""
     if not kind_of(call.func).is_pure or plan.rule is None:
         return None
-    func, positions = call.func, resolved_first(call, plan)
+    func, positions, name = call.func, resolved_first(call, plan), str(call.func)
 
     def repeat(args: Args, kwargs: Kwargs) -> object:
         here = list(args)
         for at in positions:
-            here[at] = resolve(cast(ShardedTensor, here[at]), str(func))
-        return func(*here, **kwargs)
+            here[at] = resolve(cast(ShardedTensor, here[at]), name)
+        again = plans.repeats.get(key_of(func, tuple(here), kwargs))
+        result = NOT_REPEATED if again is None else again(tuple(here), kwargs)
+        return func(*here, **kwargs) if result is NOT_REPEATED else result
 
     return repeat if positions else None
+
+
+def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
+    """A call that brings some of its tensors, none of which is pending, to other layouts first."""
+    positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
+    tensors = cast("list[ShardedTensor]", call.tensors)
+    needs = [(at, need) for at, x, need in zip(positions, tensors, plan.inputs, strict=True) if x._layout is not need]
+    if not kind.is_pure or any(cast(ShardedTensor, call.args[at])._layout.pending for at, _ in needs):
+        return None
+    if plan.whole:
+        run = _on_whole(call, kind, result)
+        if run is None:
+            return None
+        # They need only be said to lie elsewhere, to whoever looks on, and to fit where they would be brought.
+        return lambda args, kwargs: NOT_REPEATED if is_observed() or memory_limit() is not None else run(args, kwargs)
+    if plan.schedule is None or plan.rule is None or plan.rule.local_args is not None or plan.total is not None:
+        return None
+    recipe = _on_pieces(call, plan, result)
+    name = str(call)
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        here = list(args)
+        for at, need in needs:
+            here[at] = brought(cast(ShardedTensor, here[at]), need, name, whole=False)
+        return cast(Repeat, recipe)(tuple(here), kwargs)
+
+    waiting = _waiting(call)
+    if recipe is None:
+        return None
+    return by_totals(call, None, waiting, repeat) if waiting else repeat
+
+
+def _is_list_of(value: object, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether an argument is a list of just these tensors."""
+    return isinstance(value, list) and len(value) == len(tensors) and all(map(is_, value, tensors))
+
+
+def _of_list(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None:
+    """A call that only reads a list of tensors, as they lie, and makes one of them: they are joined."""
+    tensors = cast("list[ShardedTensor]", call.tensors)
+    if not kind_of(call.func).is_pure or not isinstance(result, ShardedTensor) or plan.total is not None or plan.once:
+        return None
+    if any(
+        x._layout is not need or x._layout.pending or x._form.is_special
+        for x, need in zip(tensors, plan.inputs, strict=True)
+    ):
+        return None
+    op, form = quick(call.func), result._form
+    if plan.whole:
+        return lambda args, kwargs: tensor_of(
+            form,
+            (op([x._value.pieces[0] for x in args[0]], *args[1:], **kwargs),),  # type: ignore[attr-defined, arg-type]
+        )
+    schedule, rule = plan.schedule, plan.rule
+    if schedule is None or rule is None or rule.local is not None or rule.local_args is not None or plan.bounds:
+        return None
+    (strided,), places = schedule.strides.of(call), schedule.places
+    if strided is None or any(place.parts != (None,) for place in places) or not places:
+        return None
+    readers = [_reader([place.reads[k] for place in places]) for k in range(len(tensors))]
+    made, ordered = _made_by(0, schedule), strided.ordered
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        given = cast("Sequence[ShardedTensor]", args[0])
+        columns = [read(x._value.pieces) for read, x in zip(readers, given, strict=True)]
+        results = [op([column[k] for column in columns], *args[1:], **kwargs) for k in range(len(places))]
+        return tensor_of(form, ordered(tuple([cast(torch.Tensor, results[run]) for run in made])))
+
+    return repeat
 
 
 def _applied(call: BoundCall) -> Callable[[Any, Kwargs], Any]:
@@ -358,36 +439,6 @@ def _writing_pieces(call: BoundCall, plan: OpPlan) -> Repeat | None:
         note_write()
         runs(args, kwargs)
         return args[0]
-
-    return repeat
-
-
-def _by_totals(func: Op, total: TotalCall | None, waiting: tuple[int, ...], recipe: Repeat | None) -> Repeat:
-    """A call with something pending; in one memory it runs once, where what is pending is known whole."""
-    is_view = total is not None and total.is_view
-
-    def repeat(args: Args, kwargs: Kwargs) -> object:
-        is_told = False
-        for at in waiting:
-            value = args[at]._value  # type: ignore[attr-defined]
-            if value.turned is not None:
-                is_told = True
-                if is_expanded(cast(ShardedTensor, args[at])):
-                    return NOT_REPEATED  # the smaller one is resolved in its stead
-            if value.resolved is not None:
-                is_told = True
-                if is_view:
-                    return NOT_REPEATED  # a view of what has been resolved is resolved too
-        result = None if total is None else total.repeat(args, kwargs)
-        if result is not None and is_view:
-            return noted(BoundCall(func, args, kwargs), result)
-        if result is None:
-            if recipe is None:
-                return NOT_REPEATED
-            result = recipe(args, kwargs)
-        if is_told:
-            note_computed(BoundCall(func, args, kwargs), result)
-        return result
 
     return repeat
 

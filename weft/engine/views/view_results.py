@@ -23,7 +23,7 @@ from ..writes.writing import store
 from .copy_views import Told, is_alias, is_current
 from .view import Geometry, View
 
-__all__ = ["ViewOp", "noted", "tell_whole", "viewed"]
+__all__ = ["ViewOp", "noted", "tell_whole", "view_again", "viewed"]
 
 aten = torch.ops.aten
 
@@ -84,6 +84,11 @@ class ViewOp:
         for y, resolved in zip(outs, map(as_sharded, self._all(x._value.resolved)), strict=True):
             if y._layout.pending and resolved._layout is y._layout.resolved:
                 y._value.resolved, y._value.resolved_at = resolved, x._value.resolved_at
+
+
+def view_again(func: Op, rest: Args, kwargs: Kwargs, base: ShardedTensor) -> ShardedTensor:
+    """The one view that an op gives of a tensor, which may have other strides than the one it was a view of."""
+    return ViewOp(func, rest, kwargs).read(base)
 
 
 _geometries = BoundedCache[object, list[Geometry]](1 << 14)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import reduce
 from itertools import accumulate
+from operator import is_
 
 import torch
 
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.moves.rearranging import alike, rearranged
+from ...engine.running.repeating import repeat_by_rule
 from ...engine.sharded import ShardedTensor
 from ...planning.rearrangement import Part, Run
 from ...rules.call import BoundCall
@@ -28,7 +30,12 @@ def _cat(call: BoundCall) -> object:
         return run_by_rule(call)
     dim = call.dim("dim", joined[0].dim())
     if not any(isinstance(x, ShardedTensor) and x._layout.splits[dim : dim + 1] not in ((), ((),)) for x in joined):
-        return run_by_rule(call.replaced(tensors=joined))
+        of_rule = (
+            call if len(joined) == len(tensors) and all(map(is_, joined, tensors)) else call.replaced(tensors=joined)
+        )
+        result = run_by_rule(of_rule)
+        call.repeat = repeat_by_rule(call, result) if of_rule is call else None
+        return result
     if any(x.dim() != joined[0].dim() for x in joined):
         raise RuntimeError(f"Tensors must have same number of dimensions: got {[x.dim() for x in joined]}")
     return _joined(joined, dim, str(call))

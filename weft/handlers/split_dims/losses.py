@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
+from ...engine.op_plan import NOT_REPEATED, Repeat
+from ...engine.running.repeating import repeat_by_rule
 from ...engine.sharded import ShardedTensor
-from ...rules.call import BoundCall
+from ...rules.call import Args, BoundCall, Kwargs
 from ...rules.ops.losses import ELEMENTWISE, NONE, SUM
 from .split_softmax import nll_loss_of_split_classes, nll_loss_of_split_classes_backward, stays_split
 
@@ -51,23 +55,61 @@ def _nll_loss(call: BoundCall) -> object:
             return each, torch.zeros_like(share.sum())
         total, share = each.sum(), share.sum()
     elif reduction == _MEAN:
-        summed = run_by_rule(call.replaced(reduction=SUM))
+        of_sum = call.replaced(reduction=SUM)
+        summed = run_by_rule(of_sum)
         assert isinstance(summed, tuple)
         total, share = summed
+        call.repeat = _mean_again(repeat_by_rule(of_sum, summed))
     else:
-        return run_by_rule(call)
+        result = run_by_rule(call)
+        call.repeat = repeat_by_rule(call, result)
+        return result
     return total / share if reduction == _MEAN else total, share
+
+
+_REDUCTION = 3
+"""The position of the reduction among the arguments of `nll_loss`; in its gradient, one further."""
+
+
+def _mean_again(summed_again: Repeat | None) -> Repeat | None:
+    """What repeats a mean, by what repeats the sum."""
+    if summed_again is None:
+        return None
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        summed = summed_again((*args[:_REDUCTION], SUM, *args[_REDUCTION + 1 :]), kwargs)
+        if summed is NOT_REPEATED:
+            return summed
+        total, share = cast("tuple[torch.Tensor, torch.Tensor]", summed)
+        return total / share, share
+
+    return repeat
+
+
+def _mean_backward_again(of_sum: BoundCall, result: object) -> Repeat | None:
+    """What repeats the gradient of a mean, by what repeats that of the sum."""
+    summed_again, at = repeat_by_rule(of_sum, result), _REDUCTION + 1
+    if summed_again is None:
+        return None
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        each = cast(torch.Tensor, args[0]) / cast(torch.Tensor, args[-1])
+        return summed_again((each, *args[1:at], SUM, *args[at + 1 :]), kwargs)
+
+    return repeat
 
 
 @handler(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def _nll_loss_backward(call: BoundCall) -> object:
-    x = call.tensor("self")
+    x, of_sum = call.tensor("self"), call
     if call.integer("reduction") == _MEAN:
         share = call.tensor("total_weight")
-        call = call.replaced(grad_output=call.tensor("grad_output") / share, reduction=SUM)
+        of_sum = call.replaced(grad_output=call.tensor("grad_output") / share, reduction=SUM)
     if isinstance(x, ShardedTensor) and x.dim() > 1 and stays_split(x, 1):
-        return nll_loss_of_split_classes_backward(call)
-    return run_by_rule(call)
+        return nll_loss_of_split_classes_backward(of_sum)
+    result = run_by_rule(of_sum)
+    call.repeat = repeat_by_rule(call, result) if of_sum is call else _mean_backward_again(of_sum, result)
+    return result
 
 
 @handler(aten.log_sigmoid_forward.default)

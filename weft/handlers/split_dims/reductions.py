@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
+from ...engine.running.repeating import repeat_by_rule
 from ...engine.sharded import ShardedTensor, sharded
 from ...rules.arguments import reduced_dims
 from ...rules.call import BoundCall
@@ -52,12 +54,16 @@ def _mean(call: BoundCall) -> object:
             "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
             f"Got: {x.dtype}"
         )
-    count = math.prod(x.shape[d] for d in dims)
-    total = aten.sum.dim_IntList(
-        x, dims, call.flag("keepdim"), dtype=torch.float32 if dtype in _SHORT_FLOATS else dtype
-    )
-    mean = total / count if count else total * math.nan
-    return mean if mean.dtype is dtype else mean.to(dtype)
+    count, keepdim = math.prod(x.shape[d] for d in dims), call.flag("keepdim")
+    inner = torch.float32 if dtype in _SHORT_FLOATS else dtype
+
+    def of(x: torch.Tensor) -> torch.Tensor:
+        total = aten.sum.dim_IntList(x, dims, keepdim, dtype=inner)
+        mean: torch.Tensor = total / count if count else total * math.nan
+        return mean if mean.dtype is dtype else mean.to(dtype)
+
+    call.repeat = lambda args, _: of(cast(torch.Tensor, args[0]))
+    return of(x)
 
 
 def moments(x: torch.Tensor, dims: Sequence[int], correction: float | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -128,7 +134,9 @@ def as_real(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _norm(call: BoundCall) -> object:
     x, dims = sharded(call, "self"), reduced_dims(call)
     if not _is_said_by_sums(x, dims):
-        return run_by_rule(call)
+        result = run_by_rule(call)
+        call.repeat = repeat_by_rule(call, result)
+        return result
     given = call.optional_number("ord" if call.has("ord") else "p")
     order = 2.0 if given is None else given
     terms = norm_terms(wide(x, call.dtype()), order, dims, call.flag("keepdim"))

@@ -1,0 +1,126 @@
+"""Repeated calls with something pending: in one memory they run once, where what is pending is known whole."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from ...rules.call import Args, BoundCall, Kwargs
+from ...runtime.traced import is_traced
+from ..moves.resolving import is_expanded, note_computed, note_turned
+from ..op_plan import NOT_REPEATED, Repeat
+from ..sharded import ShardedTensor, made, stand_of
+from ..total import Contributions, Origin, Total, part_pieces
+from ..value import Value
+from ..views.view_results import noted, view_again
+from .on_totals import TotalCall
+
+__all__ = ["by_totals", "pending_view"]
+
+_new = object.__new__
+
+
+def by_totals(call: BoundCall, total: TotalCall | None, waiting: tuple[int, ...], recipe: Repeat | None) -> Repeat:
+    """A call with something pending at these positions; `recipe` is what runs it on contributions."""
+    if total is not None and total.is_view:
+        return _view(call, total)
+    func, run = call.func, None if total is None else _run(call, total)
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        is_told = False
+        for at in waiting:
+            value = args[at]._value  # type: ignore[attr-defined]
+            turned = value.turned
+            if turned is not None:
+                is_told |= turned.is_resolved
+                if is_expanded(cast(ShardedTensor, args[at])):
+                    return NOT_REPEATED  # the smaller one is resolved in its stead
+            is_told |= value.resolved is not None
+        result = None if run is None else run(args, kwargs)
+        if result is None:
+            if recipe is None:
+                return NOT_REPEATED
+            result = recipe(args, kwargs)
+        if is_told:
+            note_computed(BoundCall(func, args, kwargs), result)
+        return result
+
+    return repeat
+
+
+def pending_view(call: BoundCall, views: Repeat | None) -> Repeat | None:
+    """A view of a pending tensor whose contributions are there, each in its memory; `views` shows them."""
+    if views is None:
+        return None
+    func = call.func
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        x = cast(ShardedTensor, args[0])
+        if x._value.turned is not None and is_expanded(x):
+            return NOT_REPEATED
+        part_pieces(x)
+        result = views(args, kwargs)
+        if not isinstance(result, ShardedTensor):
+            return result if result is NOT_REPEATED else noted(BoundCall(func, args, kwargs), result)
+        note_turned(func, result, x, partial(view_again, func, args[1:], kwargs))
+        return result
+
+    return repeat
+
+
+def _run(call: BoundCall, total: TotalCall) -> Repeat:
+    """What gives the one result that is pending; None where something pending is not known whole."""
+    form, op = total.form, total.quick
+    places = [(at, bool(x._layout.pending)) for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
+    if form is None:
+        return total.repeat
+    layout, keeps = form.layout, total.keeps
+
+    def run(args: Args, kwargs: Kwargs) -> object:
+        here = list(args)
+        for at, is_pending in places:
+            value = args[at]._value  # type: ignore[attr-defined]
+            if is_pending:
+                known = value.total
+                if known is None or known.written[0]:
+                    return total.repeat(args, kwargs)
+                here[at] = known.value
+            else:
+                here[at] = value.pieces[0]
+        if is_traced():
+            return None
+        whole = cast(torch.Tensor, op(*here, **kwargs))
+        origin = Origin(partial(total.again, args, kwargs) if keeps else None)
+        made_of = _new(Value)
+        made_of.source = Contributions(origin, 0, whole, layout)
+        made_of.total = Total(whole, [False])
+        return made(form, made_of)
+
+    return run
+
+
+def _view(call: BoundCall, total: TotalCall) -> Repeat:
+    """A view of a pending tensor, its first argument."""
+    func, form, op = call.func, total.form, total.quick
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        x: Any = args[0]
+        value = x._value
+        if value.resolved is not None or (value.turned is not None and is_expanded(x)):
+            return NOT_REPEATED  # a view of what has been resolved is resolved too
+        known = value.total
+        if form is None or known is None or known.written[0] or is_traced():
+            result = total.repeat(args, kwargs)
+            return NOT_REPEATED if result is None else noted(BoundCall(func, args, kwargs), result)
+        whole = cast(torch.Tensor, op(known.value, *args[1:], **kwargs))
+        origin = Origin(partial(total.view_again, args, kwargs, stand_of(x)), is_view=True)
+        shown = _new(Value)
+        shown.source = Contributions(origin, 0, whole, form.layout)
+        shown.total = Total(whole, known.written)
+        view = made(form, shown, int(whole.storage_offset()))
+        note_turned(func, view, x, partial(view_again, func, args[1:], kwargs))
+        return view
+
+    return repeat

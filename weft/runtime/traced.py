@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
-from torch._higher_order_ops.effects import _register_effectful_op
-from torch._library.effects import EffectType
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
 from ..caches import cached
 from ..frozen import Written
@@ -137,7 +136,7 @@ def in_order_of_trace(name: str) -> None:
 
     All processes have to communicate in one order, and what a compiler makes of a program depends on the sizes of shards.
     """
-    _register_effectful_op(f"weft::{name}", EffectType.ORDERED)
+    _register_effectful_op(getattr(torch.ops.weft, name).default, _EffectType.ORDERED)
 
 
 library = torch.library.Library("weft", "FRAGMENT")

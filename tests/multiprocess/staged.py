@@ -8,6 +8,8 @@ draw the same layouts, meshes, shape, dtype and reduction, and the contributions
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import random
 import sys
@@ -19,6 +21,7 @@ import torch
 import weft
 from weft.planning import Link, Topology, plan_layouts
 from weft.runtime.machine import torch_device
+from weft.runtime.processes import world
 from weft.sharding import DeviceMesh, ReduceOp
 from weft.sharding.geometry import box
 from weft.sharding.layout import Layout
@@ -134,17 +137,23 @@ def check_parts(process: int) -> None:
         assert torch.equal(shard.cpu(), held(target, {(): expected}, shape, slot))
 
 
+def found(seed: str, count: int, process: int) -> list[int]:
+    """The numbers of cases whose plans are staged: the first process looks for them, and tells the others."""
+    if process == 0:
+        numbers = (number for number in itertools.count() if Case.drawn(random.Random(f"{seed} {number}")).is_staged)
+        world.store().set(f"cases {seed}", json.dumps(list(itertools.islice(numbers, count))))
+    return list(json.loads(world.store().get(f"cases {seed}")))
+
+
 def main(seed: int, cases: int) -> None:
     weft.distributed.init(timeout=60)
     process = weft.local_devices()[0].id
-    for number, machine in enumerate(MACHINES):
-        rng = random.Random(f"{seed} {number}")
+    for at, machine in enumerate(MACHINES):
         with weft.use_topology(machine):
-            for _ in range(cases // len(MACHINES)):
-                case = Case.drawn(rng)
-                while not case.is_staged:
-                    case = Case.drawn(rng)
-                case.check(process, rng.randrange(1 << 30))
+            for number in found(f"{seed} {at}", cases // len(MACHINES), process):
+                case = Case.drawn(random.Random(f"{seed} {at} {number}"))
+                assert case.is_staged, case
+                case.check(process, number)
             check_parts(process)
     print("all equal")
 

@@ -300,3 +300,18 @@ def test_what_is_begun_early_is_hidden_behind_what_is_computed() -> None:
     assert 0 < early.hidden < early.moving
     assert early.seconds == pytest.approx(late.seconds - early.hidden)
     assert early.exposed + early.hidden == pytest.approx(early.moving)
+
+
+def test_blocks_that_come_and_go_are_held_while_they_are_there() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    model = weft.nn.fully_shard(Llama(blocks=4), mesh, blocks="blocks.*")
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = weft.shard(torch.zeros(8, 32, dtype=torch.int64), mesh, P("dp"))
+    report = weft.dryrun(step, model, optimizer, ids, topology="h100")
+    whole = sum(x.nbytes for x in Llama(blocks=4).parameters())
+    gathered = report.memory.most["movements"] + report.memory.most["kept for backward"]
+    assert report.memory.most["parameters"] == sum(x.local_shards[0].nbytes for x in model.parameters())  # type: ignore[attr-defined]
+    assert report.memory.most["movements"] < whole / 2 < gathered
+    with weft.comm_log() as log:
+        step(model, optimizer, ids)  # type: ignore[arg-type]
+    assert report.bytes_received == log.bytes_received

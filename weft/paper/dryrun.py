@@ -90,7 +90,7 @@ def recorded(
         sharded = _marked(given, recorder)
         with (
             watched_optimizers(recorder, on_accelerators=not machine.is_host),
-            watching(recorder.waited),
+            watching(recorder),
             FusedAttention(),
             recorder,
         ):

@@ -76,6 +76,19 @@ class Ledger:
         self.allocations.append(made)
         self._live[storage._cdata] = (known[0], made)
 
+    def resize(self, x: torch.Tensor, device: Device | None, line: Line) -> None:
+        """Notes that the memory of a tensor is given back, or is there anew."""
+        storage = x.untyped_storage()
+        known = self._live.get(storage._cdata)
+        if known is None or known[1].nbytes == storage.nbytes():
+            return
+        self.now += 1
+        if known[1].freed is None:
+            known[1].freed = self.now
+        made = Allocation(device, storage.nbytes(), self.now, "a block", line, "movements")
+        self.allocations.append(made)
+        self._live[storage._cdata] = (known[0], made)
+
     def mark(self, x: torch.Tensor, kind: str) -> None:
         """Says what the memory of a tensor is for."""
         known = self._live.get(x.untyped_storage()._cdata)

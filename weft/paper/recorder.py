@@ -256,6 +256,10 @@ class Recorder(TorchDispatchMode):
         self.ledger.now += 1
         self.events.append(Waited(self.ledger.now, self._device, promise))
 
+    def resized(self, x: torch.Tensor) -> None:
+        """Notes that the memory of a tensor has another size."""
+        self.ledger.resize(x, self._device, self._lines.here())
+
     def finish(self) -> None:
         """Keeps what was logged last, after which no op ran."""
         self._note_moves(self._lines.here())

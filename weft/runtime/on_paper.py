@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
-from typing import final
+from typing import Protocol, final
 
 import torch
 
 from ..sharding.mesh import DeviceMesh
 
-__all__ = ["Promise", "aside", "is_aside", "moved_to", "moving", "promised", "promised_by", "watching"]
+__all__ = ["Promise", "aside", "is_aside", "moved_to", "moving", "promised", "promised_by", "resize", "watching"]
 
 _moved_to: ContextVar[DeviceMesh | None] = ContextVar("moved_to", default=None)
 moved_to = _moved_to.get
@@ -53,7 +53,17 @@ _promised_by: ContextVar[int | None] = ContextVar("promised_by", default=None)
 promised_by = _promised_by.get
 """The number of the promise for which something moves now, where nobody waits for it yet."""
 
-_watcher: ContextVar[Callable[[int], None] | None] = ContextVar("watcher", default=None)
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+class Watcher(Protocol):
+    """Who looks on."""
+
+    def waited(self, promise: int) -> None:
+        """Something on its way is needed now."""
+
+    def resized(self, x: torch.Tensor) -> None:
+        """The memory of a tensor is larger or smaller from now on."""
 
 
 @final
@@ -69,9 +79,9 @@ class Promise:
 
     def wait(self) -> tuple[torch.Tensor, ...]:
         """The pieces; whoever looks on is told that they were waited for."""
-        tell = _watcher.get()
-        if tell is not None:
-            tell(self._number)
+        watcher = _watcher.get()
+        if watcher is not None:
+            watcher.waited(self._number)
         return self._pieces
 
 
@@ -85,10 +95,24 @@ def promised(action: Callable[[], tuple[torch.Tensor, ...]]) -> Promise:
         _promised_by.reset(before)
 
 
+def resize(x: torch.Tensor, nbytes: int) -> None:
+    """Gives a tensor's storage another size, which torch tells nobody.
+
+    >>> x = torch.ones(4)
+    >>> resize(x, 0)
+    >>> x.untyped_storage().nbytes()
+    0
+    """
+    x.untyped_storage().resize_(nbytes)
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher.resized(x)
+
+
 @contextmanager
-def watching(tell: Callable[[int], None]) -> Iterator[None]:
-    """Inside, somebody is told which promises are waited for."""
-    before = _watcher.set(tell)
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Inside, somebody is told what torch does not tell."""
+    before = _watcher.set(watcher)
     try:
         yield
     finally:

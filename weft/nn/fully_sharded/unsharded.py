@@ -13,6 +13,7 @@ from ...engine.moves.movement import moved
 from ...engine.sharded import ShardedTensor, wrap
 from ...runtime import run
 from ...runtime.holding import Pieces, holding
+from ...runtime.on_paper import resize
 from ...runtime.processes.mesh_processes import is_elsewhere, spans
 from ...runtime.strides import dense_strides
 from ...watch import comm_log
@@ -99,7 +100,7 @@ class Unsharded:
         for pieces, sizes in zip(self._pieces, self._sizes, strict=True):
             for piece, size in zip(pieces, sizes, strict=True):
                 if piece.untyped_storage().nbytes() != size:
-                    piece.untyped_storage().resize_(size)
+                    resize(piece, size)
         self._gathering.fill(self._parameters, self._pieces)
 
     def free(self) -> None:
@@ -107,5 +108,5 @@ class Unsharded:
         if self._arriving is not None:
             self.fill()  # the others count on it
         for piece in (piece for pieces in self._pieces for piece in pieces if self._is_filled and not self._shares):
-            piece.untyped_storage().resize_(0)
+            resize(piece, 0)
         self._is_filled = False

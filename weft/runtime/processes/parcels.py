@@ -151,6 +151,8 @@ class _Work:
 def _work(passage: Passage) -> _Work:
     """Who copies, sends and receives what. What a process holds anywhere does not travel to it."""
     source, target = passage.source, passage.target
+    if residence(target.layout.mesh).on_paper:
+        return _Work((), (), ())  # what has no values goes nowhere
     here = world.current().process
     givers, takers = residence(source.layout.mesh).owners, residence(target.layout.mesh).owners
     held = occupancy(source.layout, here)

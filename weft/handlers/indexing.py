@@ -1,4 +1,7 @@
-"""Indexing by masks, whose results depend on values: a mask is the indices where it is true."""
+"""Indexing whose results depend on values: a mask is the indices where it is true, and rows stay where they are found.
+
+Rows: see `weft.handlers.ragged`.
+"""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ rows (s, k) by (e/ep, k, n) -> (s/ep, n)        every device has all rows, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from ...engine.execute import brought, run_by_rule
@@ -55,20 +53,25 @@ def _by_groups(call: BoundCall, matrices: ShardedTensor, ends: torch.Tensor, spe
     """Rows, or columns, times the matrix of their group: the result lies where the matrices do."""
     x, dim = (call.tensor("self"), 0) if call.tensor("mat2") is matrices else (call.tensor("mat2"), 1)
     layout, op = matrices._layout, str(call)
-    groups = Assigned(layout.mesh, layout.splits[0], _ends(ends, op), x.shape[dim])
+    known = _ends(ends, op)
+    groups = Assigned(layout.mesh, layout.splits[0], known, x.shape[dim])
     inner, outer = layout.splits[1:] if dim == 0 else layout.splits[:0:-1]
     rows = _brought_together(x, dim, groups, inner, outer, op)
     splits = (rows.axes, outer) if dim == 0 else (outer, rows.axes)
     made = Layout(layout.mesh, splits, dict.fromkeys(inner, ReduceOp.SUM))
 
-    def product(k: int, here: RaggedRows) -> torch.Tensor:
-        slot = holding(made).slots[k]
-        matrix = matrices._value.pieces[holding(layout).piece_of[slot]]
-        piece = here.pieces[holding(here.layout).piece_of[slot]]
-        given = (piece, matrix) if dim == 0 else (matrix, piece)
-        return grouped_product(call.replaced(self=given[0], mat2=given[1], offs=groups.ends(here, slot)))
+    def product(piece: torch.Tensor, matrix: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        first, second = (piece, matrix) if dim == 0 else (matrix, piece)
+        return grouped_product(call.replaced(self=first, mat2=second, offs=own))
 
-    pieces = _each(call, made, lambda k: product(k, rows), (rows.pieces, matrices._value.pieces), dim)
+    if memory_of(made).pieces_are_shards:
+        at, of = holding(rows.layout).piece_of, holding(layout).piece_of
+        pieces: Pieces = tuple(
+            product(rows.pieces[at[slot]], matrices._value.pieces[of[slot]], groups.ends(rows, slot))
+            for slot in holding(made).slots
+        )
+    else:
+        pieces = (product(rows.pieces[0], matrices._value.pieces[0], known.int()),)
     result = RaggedRows(pieces, made, spec.shape, dim, rows.at, spec.dtype, rows.groups)
     if not inner:
         return ragged(wrap(pieces, made, spec.shape, dtype=spec.dtype, strides=spec.strides), result)
@@ -77,23 +80,6 @@ def _by_groups(call: BoundCall, matrices: ShardedTensor, ends: torch.Tensor, spe
     if not memory_of(made).pieces_are_shards:
         return from_plain(pieces[0], made)
     return wrap(pieces, made, spec.shape, dtype=spec.dtype, strides=spec.strides)
-
-
-def _each(
-    call: BoundCall, layout: Layout, product: Callable[[int], torch.Tensor], wholes: tuple[Pieces, Pieces], dim: int
-) -> Pieces:
-    """The product on each device; in one memory the whole of it."""
-    if memory_of(layout).pieces_are_shards:
-        return tuple(product(k) for k in range(holding(layout).count))
-    rows, matrices = wholes
-    given = (rows[0], matrices[0]) if dim == 0 else (matrices[0], rows[0])
-    return (_whole(call, *given),)
-
-
-def _whole(call: BoundCall, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    ends = call.tensor("offs")
-    plain = to_plain(ends) if isinstance(ends, ShardedTensor) else ends
-    return grouped_product(call.replaced(self=first, mat2=second, offs=plain.to(first.device)))
 
 
 def _ends(ends: torch.Tensor, op: str) -> torch.Tensor:
@@ -134,7 +120,8 @@ def _of_groups(call: BoundCall, first: torch.Tensor, second: torch.Tensor, ends:
     if leader is None or leader.groups is None:
         return run_by_rule(call)
     mesh, axes = leader.layout.mesh, leader.axes
-    groups = Assigned(mesh, leader.groups.axes, _ends(ends, op), leader.shape[leader.dim])
+    known = _ends(ends, op)
+    groups = Assigned(mesh, leader.groups.axes, known, leader.shape[leader.dim])
     if groups.groups.sizes != leader.groups.sizes:
         return run_by_rule(call)
     given = [together if together and x is first else _laid_like(x, dim, leader, op) for x, dim, _ in held]
@@ -144,7 +131,8 @@ def _of_groups(call: BoundCall, first: torch.Tensor, second: torch.Tensor, ends:
     waiting = {axis: ReduceOp.SUM for axis in axes if axis not in groups.axes}
     made = Layout(mesh, (groups.axes, left, right), waiting)
     if not memory_of(made).pieces_are_shards:
-        return from_plain(_whole(call, given[0].pieces[0], given[1].pieces[0]), made)
+        one, other = (rows.pieces[0] for rows in given)
+        return from_plain(grouped_product(call.replaced(self=one, mat2=other, offs=known.int())), made)
     pieces = []
     for slot in holding(made).slots:
         one, other = (rows.pieces[holding(rows.layout).piece_of[slot]] for rows in given)

@@ -2,6 +2,8 @@
 
 S(d)@x -> R@x       gather: each device receives nearly all
 S(d)@x -> S(e)@x    all-to-all: each device receives its share of whole rows, and computes only these
+
+A line that is sorted has no other dim: it is gathered, and each device keeps its part of the result.
 """
 
 from __future__ import annotations

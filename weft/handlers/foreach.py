@@ -27,6 +27,7 @@ from ..engine.writes.overlapping import shown_memory
 from ..engine.writes.writing import store
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..runtime.holding import holding
+from ..runtime.processes.mesh_processes import leaves_out
 from ..runtime.strides import elementwise_strides, in_order
 from ..sharding.layout import Layout
 
@@ -182,8 +183,10 @@ def _repeat(
 
 
 def _is_number(x: object) -> bool:
-    """Whether a tensor is one number that every device has."""
-    return isinstance(x, torch.Tensor) and not x.dim() and not (isinstance(x, ShardedTensor) and x._layout.pending)
+    """Whether a tensor is one number that every device has, and every process."""
+    if not isinstance(x, torch.Tensor) or x.dim():
+        return False
+    return not isinstance(x, ShardedTensor) or not (x._layout.pending or leaves_out(x.mesh))
 
 
 def _made(x: torch.Tensor) -> tuple[Form, Strided]:

@@ -728,6 +728,66 @@ def shapes(devices: Sequence[Device]) -> Iterator[Yielded]:
 
 
 @program
+def files(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """What libraries of models do with files: whole tensors, tied ones once, another dtype."""
+    mesh = mesh_of(devices)
+    name = f"weft-files-{os.environ.get('MASTER_PORT', os.getpid())}-{len(devices)}"
+    folder = Path(tempfile.gettempdir(), name)
+    for spec in (P(), P("a"), P(None, "a")):
+        model = weft.nn.shard_module(Tied(), mesh, {"table.weight": spec, "matrix.weight": spec})
+        whole = weft.checkpoint.full_state_dict(model)
+        yield f"{spec} tied", whole["table.weight"] is whole["matrix.weight"]
+        yield f"{spec} whole", whole["table.weight"]
+        yield f"{spec} address", read_at_address(model.table.weight.data)
+        kept = {name: x.bfloat16() for name, x in whole.items() if name != "matrix.weight"}
+        weft.checkpoint.save(kept, folder / "model.safetensors")
+        with torch.no_grad():
+            model.table.weight.zero_()
+        weft.checkpoint.load(folder, model, cast=True)
+        yield f"{spec} loaded", model.matrix.weight.data
+    weft.checkpoint.save({}, folder / "done")  # nobody goes on before all have read
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@program
+def refusals_of_elements_that_some_hold(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """What no kernel takes is refused by every process, those included that hold none of it."""
+    mesh = line_of(devices)
+    few = weft.shard(numbers(1, 2, dtype=torch.bool), mesh, P(mesh.axis_names[0]))
+    square = weft.shard(numbers(2, 2, dtype=torch.bool), mesh, P())
+    calls: dict[str, Callable[[], object]] = {
+        "product": lambda: few @ square,
+        "product into another": lambda: torch.matmul(few, square, out=torch.zeros_like(few)),
+        "activation": lambda: torch.nn.functional.gelu(few.long()),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except NotImplementedError as error:
+            yield name, str(error)
+        else:
+            yield name, "accepted"
+
+
+@rounded
+def experts(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """Tokens that travel to their experts and back, in the forward pass and in the backward pass."""
+    mesh = mesh_of(devices)
+    last = mesh.axis_names[-1]
+    for name, tokens in {"split": P(mesh.axis_names), "everywhere": P(), "over one axis": P("a")}.items():
+        given = [
+            weft.shard(x, mesh, spec).requires_grad_(x.is_floating_point())
+            for x, spec in zip(arguments(10), (tokens, tokens, tokens, P(last), P(last)), strict=True)
+        ]
+        with weft.comm_log() as log:
+            made = layer(*given)
+            made.square().sum().backward()
+        yield f"{name}: made", made
+        yield from ((f"{name}: gradient {i}", x.grad) for i, x in enumerate(given) if x.grad is not None)
+        yield f"{name}: log", [f"{r.kind} {r.op} {r.bytes_received} {r.total_bytes} {r.rows} {r.groups}" for r in log]
+
+
+@program
 def refusals(devices: Sequence[Device]) -> Iterator[Yielded]:
     """What torch refuses, every process refuses in the same words, and goes on."""
     mesh = line_of(devices)
@@ -786,63 +846,3 @@ def read_at_address(x: torch.Tensor) -> str:
         assert "state_dict=weft.checkpoint.full_state_dict(model)" in str(error), error
         return "right"
     return "right" if found == x.full_tensor().flatten().tolist() else f"wrong: {found}"
-
-
-@program
-def files(devices: Sequence[Device]) -> Iterator[Yielded]:
-    """What libraries of models do with files: whole tensors, tied ones once, another dtype."""
-    mesh = mesh_of(devices)
-    name = f"weft-files-{os.environ.get('MASTER_PORT', os.getpid())}-{len(devices)}"
-    folder = Path(tempfile.gettempdir(), name)
-    for spec in (P(), P("a"), P(None, "a")):
-        model = weft.nn.shard_module(Tied(), mesh, {"table.weight": spec, "matrix.weight": spec})
-        whole = weft.checkpoint.full_state_dict(model)
-        yield f"{spec} tied", whole["table.weight"] is whole["matrix.weight"]
-        yield f"{spec} whole", whole["table.weight"]
-        yield f"{spec} address", read_at_address(model.table.weight.data)
-        kept = {name: x.bfloat16() for name, x in whole.items() if name != "matrix.weight"}
-        weft.checkpoint.save(kept, folder / "model.safetensors")
-        with torch.no_grad():
-            model.table.weight.zero_()
-        weft.checkpoint.load(folder, model, cast=True)
-        yield f"{spec} loaded", model.matrix.weight.data
-    weft.checkpoint.save({}, folder / "done")  # nobody goes on before all have read
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@program
-def refusals_of_elements_that_some_hold(devices: Sequence[Device]) -> Iterator[Yielded]:
-    """What no kernel takes is refused by every process, those included that hold none of it."""
-    mesh = line_of(devices)
-    few = weft.shard(numbers(1, 2, dtype=torch.bool), mesh, P(mesh.axis_names[0]))
-    square = weft.shard(numbers(2, 2, dtype=torch.bool), mesh, P())
-    calls: dict[str, Callable[[], object]] = {
-        "product": lambda: few @ square,
-        "product into another": lambda: torch.matmul(few, square, out=torch.zeros_like(few)),
-        "activation": lambda: torch.nn.functional.gelu(few.long()),
-    }
-    for name, call in calls.items():
-        try:
-            call()
-        except NotImplementedError as error:
-            yield name, str(error)
-        else:
-            yield name, "accepted"
-
-
-@rounded
-def experts(devices: Sequence[Device]) -> Iterator[Yielded]:
-    """Tokens that travel to their experts and back, in the forward pass and in the backward pass."""
-    mesh = mesh_of(devices)
-    last = mesh.axis_names[-1]
-    for name, tokens in {"split": P(mesh.axis_names), "everywhere": P(), "over one axis": P("a")}.items():
-        given = [
-            weft.shard(x, mesh, spec).requires_grad_(x.is_floating_point())
-            for x, spec in zip(arguments(10), (tokens, tokens, tokens, P(last), P(last)), strict=True)
-        ]
-        with weft.comm_log() as log:
-            made = layer(*given)
-            made.square().sum().backward()
-        yield f"{name}: made", made
-        yield from ((f"{name}: gradient {i}", x.grad) for i, x in enumerate(given) if x.grad is not None)
-        yield f"{name}: log", [f"{r.kind} {r.op} {r.bytes_received} {r.total_bytes} {r.rows} {r.groups}" for r in log]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -67,7 +65,6 @@ class Saving:
 
     def _run(self) -> None:
         try:
-            _give_way()
             self._act(self._count)
         except BaseException as error:  # noqa: BLE001 - raised in `wait`
             self._error = error
@@ -80,13 +77,6 @@ class Saving:
         except CheckpointError as error:
             if not heard:
                 raise CheckpointError(f"the save to {str(self.path)!r} before this one failed: {error}") from error
-
-
-def _give_way() -> None:
-    """Lets the program's own threads go first, where a thread has a priority of its own."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
 _running: Saving | None = None

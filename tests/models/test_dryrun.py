@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import weft
 from weft import P
+
+transformers = pytest.importorskip("transformers", reason="needs transformers: make test-models")
 
 
 def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> None:
@@ -29,7 +30,7 @@ def patterns(columns: str | None) -> dict[str, P]:
     ("sizes", "columns"), [({"dp": 1280, "tp": 8}, None), ({"dp": 64, "tp": 8}, "dp")], ids=["tp × dp", "tp + fsdp"]
 )
 def test_llama_70b_on_devices_that_nobody_has(sizes: dict[str, int], columns: str | None) -> None:
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         hidden_size=8192,
         intermediate_size=28672,
         num_hidden_layers=80,
@@ -38,7 +39,7 @@ def test_llama_70b_on_devices_that_nobody_has(sizes: dict[str, int], columns: st
         vocab_size=128256,
     )
     with torch.device("meta"):
-        model = LlamaForCausalLM(config).to(torch.bfloat16)
+        model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     count = sizes["dp"] * sizes["tp"]
     mesh = weft.make_mesh(sizes, devices=[weft.Accelerator(i) for i in range(count)])
     weft.nn.shard_module(model, mesh, patterns(columns))

@@ -47,7 +47,14 @@ def looked_up(call: BoundCall) -> object:
     x, index = call.tensor("self"), index_of_rows(call)
     if not isinstance(x, ShardedTensor) or not isinstance(index, ShardedTensor) or is_traced() or x.is_meta:
         return NotImplemented
-    if not x.numel() or not index.numel() or x.mesh != index.mesh or x._layout.pending or index._layout.pending:
+    if (
+        not x.dim()
+        or not x.numel()
+        or not index.numel()
+        or x.mesh != index.mesh
+        or x._layout.pending
+        or index._layout.pending
+    ):
         return NotImplemented
     axes, kept = x._layout.splits[0], index._layout.splits[0]
     waiting = {axis: ReduceOp.SUM for axis in axes if axis not in kept}

@@ -175,4 +175,15 @@ KNOWN: dict[str, Program] = {
             "v2 = F.batch_norm(v1, fresh((3,), 'float64', 34, 68), fresh((3,), 'float64', 918, 68).abs() + 1)",
         ),
     ),
+    "a list op wrote to rows that had been sent, and not to those that stay, memories apart": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((1, 1, 1), 'float64', 888, 824)",
+            "v1 = v0[put([-1, -1], 646)]",
+            "torch._foreach_mul_([v1], [1.5])",
+        ),
+    ),
+    "a mask of itself could not be written to": Program(
+        {"a": 2, "b": 2}, ("v0 = fresh((2, 2, 1), 'bool', 200, 979)", "v0[v0] = -0.5")
+    ),
 }

@@ -62,6 +62,7 @@ def known_total(x: ShardedTensor) -> torch.Tensor | None:
 def own_pieces(x: ShardedTensor) -> None:
     """Before a write: from now on its contributions, and those of its views, say what the value of a tensor is."""
     _ = x._value.pieces
+    x._value.rows = None
     if x._value.total is not None:
         x._value.total.written[0] = True
     part_pieces(x)

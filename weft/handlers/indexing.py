@@ -12,6 +12,7 @@ import torch
 from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
 from ..engine.sharded import ShardedTensor
+from ..engine.writes.overlapping import parted
 from ..rules.call import BoundCall
 from ..rules.ops.indexing import MASKS, has_masks
 from .ragged.additions import added
@@ -79,7 +80,8 @@ def _index_put(call: BoundCall) -> object:
         _check_shape(x, mask, first)
         beside = aten.reshape.default(mask, [*mask.shape, *[1] * (x.dim() - first - mask.dim())])
         filled = aten.masked_fill_.Tensor if call.func is aten.index_put_.default else aten.masked_fill.Tensor
-        return filled(x, beside, aten.reshape.default(aten._to_copy.default(values, dtype=x.dtype), []))
+        value = aten.reshape.default(aten._to_copy.default(values, dtype=x.dtype), [])
+        return filled(x, parted(x, beside), value)
     return call.replaced(indices=_counted(x, indices))()
 
 

@@ -60,7 +60,8 @@ def of_rows(call: BoundCall) -> object:
 def _written(call: BoundCall, kind: OpKind) -> list[ShardedTensor]:
     given = [call.args[at] if at < len(call.args) else None for at in kind.written]
     given += [call.kwargs.get(name) for name in kind.outs]
-    return [x for x in given if isinstance(x, ShardedTensor) and x._value.rows is not None]
+    each = [x for value in given for x in (value if isinstance(value, (list, tuple)) else (value,))]
+    return [x for x in each if isinstance(x, ShardedTensor) and x._value.rows is not None]
 
 
 def _check_ties(call: BoundCall, kind: OpKind) -> None:

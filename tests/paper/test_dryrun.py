@@ -315,3 +315,25 @@ def test_blocks_that_come_and_go_are_held_while_they_are_there() -> None:
     with weft.comm_log() as log:
         step(model, optimizer, ids)  # type: ignore[arg-type]
     assert report.bytes_received == log.bytes_received
+
+
+@pytest.mark.parametrize("split", [None, P("dp")], ids=str)
+def test_an_accelerator_keeps_the_input_of_a_norm_and_a_number_for_each_row(split: P | None) -> None:
+    """It has one kernel for the norm; a host has none, and keeps what its ops make on the way."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2}, devices=[weft.Accelerator(i) for i in range(4)])
+    with torch.device("meta"):
+        model = torch.nn.Sequential(*(torch.nn.RMSNorm(64, dtype=torch.bfloat16) for _ in range(4)))
+        x = torch.empty(128, 64, dtype=torch.bfloat16)
+        if split is not None:
+            x, model = weft.shard(x, mesh, split), weft.nn.shard_module(model, mesh, {})
+
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        model(x).sum().backward()
+
+    kept = [
+        weft.dryrun(step, model, x, topology=where).memory.most["kept for backward"]
+        for where in ("h100", *(["cpu"] if split is None else []))
+    ]
+    rows = 128 if split is None else 64
+    assert kept[0] == pytest.approx(4 * rows * 4 + 3 * rows * 64 * 2, rel=0.4)
+    assert split is not None or kept[1] > 2 * kept[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -20,6 +20,7 @@ from .attention import FusedAttention
 from .findings import Given, findings
 from .machine import Machine, machine_of
 from .memory import memory_use
+from .norms import FusedNorms
 from .optimizers import watched_optimizers
 from .recorder import Moved, Recorder
 from .report import StepReport
@@ -92,6 +93,7 @@ def recorded(
             watched_optimizers(recorder, on_accelerators=not machine.is_host),
             watching(recorder),
             FusedAttention(),
+            nullcontext() if machine.is_host else FusedNorms(recorder.at),
             recorder,
         ):
             _called(call)

@@ -264,6 +264,10 @@ class Recorder(TorchDispatchMode):
         """Keeps what was logged last, after which no op ran."""
         self._note_moves(self._lines.here())
 
+    def at(self, device: Device) -> None:
+        """Says which device computes next, where no op on sharded tensors does."""
+        self._device = device
+
     def mark(self, x: torch.Tensor, kind: str) -> None:
         """Says what a tensor is for."""
         if isinstance(x, ShardedTensor) and not x._value.is_made:

@@ -169,6 +169,8 @@ def launched(case: str, rounds: int) -> dict[str, dict[str, float]]:
     for size in CASES[case].values():
         count *= size
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    # What is kept of compiled code names process groups of the program that compiled it, which DTensor does not find again.
+    environment["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
     environment["WORLD_SIZE"] = environment["LOCAL_WORLD_SIZE"] = str(count)
     command = [sys.executable, __file__, "--case", case, "--rounds", str(rounds)]
     started = [

@@ -771,20 +771,23 @@ def refusals_of_elements_that_some_hold(devices: Sequence[Device]) -> Iterator[Y
 
 @rounded
 def experts(devices: Sequence[Device]) -> Iterator[Yielded]:
-    """Tokens that travel to their experts and back, in the forward pass and in the backward pass."""
-    mesh = mesh_of(devices)
-    last = mesh.axis_names[-1]
-    for name, tokens in {"split": P(mesh.axis_names), "everywhere": P(), "over one axis": P("a")}.items():
-        given = [
-            weft.shard(x, mesh, spec).requires_grad_(x.is_floating_point())
-            for x, spec in zip(arguments(10), (tokens, tokens, tokens, P(last), P(last)), strict=True)
-        ]
-        with weft.comm_log() as log:
-            made = layer(*given)
-            made.square().sum().backward()
-        yield f"{name}: made", made
-        yield from ((f"{name}: gradient {i}", x.grad) for i, x in enumerate(given) if x.grad is not None)
-        yield f"{name}: log", [f"{r.kind} {r.op} {r.bytes_received} {r.total_bytes} {r.rows} {r.groups}" for r in log]
+    """Tokens that travel to their experts and back, in the forward pass and in the backward pass; on some devices, too."""
+    for where, mesh in {"all": mesh_of(devices), "some": line_of(devices[:1]), "half": mesh_of(devices[:2])}.items():
+        last = mesh.axis_names[-1]
+        for name, tokens in {"split": P(mesh.axis_names), "everywhere": P(), "over one axis": P("a")}.items():
+            given = [
+                weft.shard(x, mesh, spec).requires_grad_(x.is_floating_point())
+                for x, spec in zip(arguments(10), (tokens, tokens, tokens, P(last), P(last)), strict=True)
+            ]
+            with weft.comm_log() as log:
+                made = layer(*given)
+                made.square().sum().backward()
+            yield f"{where}, {name}: made", made
+            yield from ((f"{where}, {name}: gradient {i}", x.grad) for i, x in enumerate(given) if x.grad is not None)
+            yield (
+                f"{where}, {name}: log",
+                [f"{r.kind} {r.op} {r.bytes_received} {r.total_bytes} {r.rows} {r.groups}" for r in log],
+            )
 
 
 @program

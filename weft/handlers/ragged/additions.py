@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from ...engine.execute import brought
-from ...engine.memory import memory_of
-from ...engine.moves.movement import from_plain, to_plain
+from ...engine.memory import held_whole, memory_of
+from ...engine.moves.movement import from_plain
 from ...engine.op_plan import decided
 from ...engine.ragged.rows import RaggedRows, along, evenly, held_rows, ragged, rows_of
 from ...engine.ragged.running import on_device, takes_rows
@@ -21,7 +21,6 @@ from ...runtime.route import places_among
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
-from ...watch import comm_log
 from .lookups import index_of_rows, sent_evenly, whole_index
 
 __all__ = ["added"]
@@ -110,8 +109,9 @@ def _added(x: torch.Tensor, layout: Layout, rows: RaggedRows, numbers: torch.Ten
     sent.bring(wanted, None, op)
     into, places = as_sharded(brought(x, layout, op, False)), places_among(owners)[numbers]
     if not memory_of(layout).pieces_are_shards:
-        with comm_log.paused():  # no more than the layout was changed
-            base, whole = to_plain(into), sent.pieces[0]
+        # Of this memory alone: a process that has no device of the mesh is not asked for anything.
+        base, whole = held_whole(x) if isinstance(x, ShardedTensor) else x, sent.pieces[0]
+        assert base is not None
         return from_plain(base.index_add(0, numbers.to(whole.device), whole), layout)
     pieces = []
     for piece, slot in zip(into._value.pieces, holding(layout).slots, strict=True):

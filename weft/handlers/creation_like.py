@@ -56,12 +56,13 @@ def _like_again(call: BoundCall, x: ShardedTensor, result: ShardedTensor) -> Rep
     """What repeats a call whose result is contiguous: the same for each piece, made like one that takes no memory."""
     if x._form.is_special or not result.is_contiguous() or result.is_meta or is_traced():
         return None
-    func, rest, kept, form = call.func, call.args[1:], _kept(call), result._form
+    func, form = call.func, result._form
     models = [_shaped(piece.shape, None, x.dtype, piece.device) for piece in result._value.pieces]
 
-    def repeat(_args: Args, _kwargs: Kwargs) -> object:
+    def repeat(args: Args, kwargs: Kwargs) -> object:
         if is_traced():
             return NOT_REPEATED
+        rest, kept = args[1:], _kept(kwargs)  # the number that fills it may be another
         return tensor_of(form, tuple([func(model, *rest, **kept) for model in models]))
 
     return repeat
@@ -83,9 +84,9 @@ def _new(call: BoundCall) -> object:
         local = here.piece_shape(i, size)
         base = torch.empty((), dtype=x.dtype, device=_device(call, x, here.devices[i]))
         if strides and local != size:
-            pieces.append(call.func(base, local, dense_strides(local, tuple(strides)), **_kept(call)))
+            pieces.append(call.func(base, local, dense_strides(local, tuple(strides)), **_kept(call.kwargs)))
         else:
-            pieces.append(call.func(base, local, *call.args[2:], **_kept(call)))
+            pieces.append(call.func(base, local, *call.args[2:], **_kept(call.kwargs)))
     return _wrapped(call, x, pieces, layout, size, strides or None)
 
 
@@ -113,8 +114,8 @@ def _device(call: BoundCall, x: ShardedTensor, device: torch.device) -> torch.de
     return _META if _is_meta(call, x) else device
 
 
-def _kept(call: BoundCall) -> Kwargs:
-    return {name: value for name, value in call.kwargs.items() if name != "device"}
+def _kept(kwargs: Kwargs) -> Kwargs:
+    return {name: value for name, value in kwargs.items() if name != "device"}
 
 
 def _wrapped(
@@ -130,7 +131,7 @@ def _wrapped(
 
 
 def _filled(call: BoundCall, x: ShardedTensor, layout: Layout) -> ShardedTensor:
-    here, rest, kept = holding(layout), call.args[1:], _kept(call)
+    here, rest, kept = holding(layout), call.args[1:], _kept(call.kwargs)
     # Only the shape of a tensor is asked for whose elements lie elsewhere for now: they stay where they are.
     whole = held_whole(x) if layout.mesh == x.mesh and not is_unmade(x) and not x._value.is_put_off else None
     if whole is not None:
@@ -153,7 +154,7 @@ def _strides(call: BoundCall, x: ShardedTensor) -> tuple[int, ...] | None:
             return x.stride()
     with _disable_current_modes():  # whoever looks on is to see what the devices do
         like = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=_META)
-        made: torch.Tensor = call.func(like, *call.args[1:], **_kept(call))
+        made: torch.Tensor = call.func(like, *call.args[1:], **_kept(call.kwargs))
     return made.stride()
 
 
@@ -188,4 +189,4 @@ def _random_like(call: BoundCall) -> object:
     if _is_meta(call, x) or (layout.mesh == x.mesh and held_whole(x) is not None):
         return _filled(call, x, layout)
     base = _shaped(x.shape, _strides(call, x), x.dtype, residence(layout.mesh).device)
-    return from_plain(call.func(base, *call.args[1:], **_kept(call)), layout)
+    return from_plain(call.func(base, *call.args[1:], **_kept(call.kwargs)), layout)

@@ -6,7 +6,7 @@ import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import Any, NoReturn, Self, cast
+from typing import Any, NoReturn, Self
 
 import torch
 from torch._C import _disabled_torch_function_impl
@@ -141,7 +141,7 @@ class Tensor(ShardedTensor):
             if value.dim() != layout.rank:
                 layout = Layout.replicated(layout.mesh, value.dim())
             value = move(entering(value).detach(), layout, op="data")
-        become(self, cast(Tensor, value))
+        become(self, public(value))
 
     def _get_data(self) -> torch.Tensor:
         return remember_apart(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
@@ -192,7 +192,7 @@ class Tensor(ShardedTensor):
         if not isinstance(mapping, DeviceMapping):
             raise TypeError(f"redistribute needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...))")
         with issuing(async_op), limited_to(memory_limit):
-            return cast(Tensor, move(self, mapping.layout(self.dim()), asked=mapping, op="redistribute"))
+            return public(move(self, mapping.layout(self.dim()), asked=mapping, op="redistribute"))
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """As in torch, and the layout stays; also takes a mapping, or a Weft device.
@@ -236,7 +236,7 @@ class Tensor(ShardedTensor):
     def _on(self, device: Device) -> Tensor:
         torch_device(device)
         single = NamedMapping(DeviceMesh.single(device), ())
-        return cast(Tensor, move(self, single.layout(self.dim()), asked=single, op="to_device"))
+        return public(move(self, single.layout(self.dim()), asked=single, op="to_device"))
 
     def __float__(self) -> float:
         return as_number(super().__float__)
@@ -274,7 +274,7 @@ class Tensor(ShardedTensor):
 
     def tolist(self) -> Any:
         """The whole value as nested lists."""
-        return cast(Tensor, self.detach()).full_tensor().tolist()
+        return public(self.detach()).full_tensor().tolist()
 
     def __dlpack__(self, *, copy: bool | None = None, **kwargs: Any) -> Any:
         """A copy, unless `copy=False` asks for the very memory of the tensor."""
@@ -320,7 +320,7 @@ class Tensor(ShardedTensor):
         return copied
 
     def __copy__(self) -> Any:
-        copied = cast(Tensor, self.detach())
+        copied = public(self.detach())
         _carry_state(self, copied)
         return copied
 
@@ -360,7 +360,7 @@ class Tensor(ShardedTensor):
         """For torch.compile: this gradient in the layout that a compiled backward pass was traced with, or plain."""
         if expected is None:
             return self.full_tensor()
-        return cast(Tensor, move(self, expected[0], asked=expected[1], op="gradient"))
+        return public(move(self, expected[0], asked=expected[1], op="gradient"))
 
     def share_memory_(self) -> NoReturn:
         """Refused: memory that processes share holds one whole tensor."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast, final
+from collections.abc import Callable, Sequence
+from typing import final
 
 import torch
 
-from ...rules.call import BoundCall
+from ...rules.call import BoundCall, Kwargs, Op
 from ..op_kind import is_elementwise, kind_of
 from ..sharded import ShardedTensor
 from ..total import last_write
@@ -82,38 +82,42 @@ def note_computed(call: BoundCall, result: object) -> None:
     func, args = call.func, call.args
     if not is_elementwise(func) or not kind_of(func).is_pure:
         return
-    given = [at for at, x in enumerate(args) if isinstance(x, torch.Tensor)]
-    waiting = [
-        at for at in given if isinstance(args[at], ShardedTensor) and cast(ShardedTensor, args[at])._layout.pending
-    ]
+    given = sum(isinstance(x, torch.Tensor) for x in args)
+    waiting = [(at, x) for at, x in enumerate(args) if isinstance(x, ShardedTensor) and x._layout.pending]
     if not waiting:
         return
-    x = cast(ShardedTensor, args[waiting[0]])
-    if len(given) == 1 and is_expanded(x) and x._layout is result._layout and x.shape == result.shape:
-        _note_expanded(call, result, given[0])
-    elif all(is_resolved(cast(ShardedTensor, args[at])) for at in waiting):
+    (place, x), *others = waiting
+    if given == 1 and is_expanded(x) and x._layout is result._layout and x.shape == result.shape:
+        _note_expanded(call, result, x, place)
+    elif all(is_resolved(each) for _, each in waiting):
 
         def again(first: ShardedTensor) -> ShardedTensor:
             here = list(args)
-            here[waiting[0]] = first
-            for at in waiting[1:]:
-                here[at] = resolve(cast(ShardedTensor, args[at]), str(func))
-            return cast(ShardedTensor, func(*here, **call.kwargs))
+            here[place] = first
+            for at, other in others:
+                here[at] = resolve(other, str(func))
+            return _called(func, here, call.kwargs)
 
         result._value.turned = Turned(x, _memory(x), again, last_write(), is_resolved=True)
 
 
-def _note_expanded(call: BoundCall, result: ShardedTensor, at: int) -> None:
+def _note_expanded(call: BoundCall, result: ShardedTensor, x: ShardedTensor, at: int) -> None:
     func, args = call.func, call.args
-    turned = cast(ShardedTensor, args[at])._value.turned
+    turned = x._value.turned
     assert turned is not None
 
     def again(base: ShardedTensor) -> ShardedTensor:
         here = list(args)
         here[at] = turned.again(base)
-        return cast(ShardedTensor, func(*here, **call.kwargs))
+        return _called(func, here, call.kwargs)
 
     result._value.turned = Turned(turned.base, turned.memory, again, last_write())
+
+
+def _called(func: Op, args: Sequence[object], kwargs: Kwargs) -> ShardedTensor:
+    result = func(*args, **kwargs)
+    assert isinstance(result, ShardedTensor)
+    return result
 
 
 def is_expanded(x: ShardedTensor) -> bool:

@@ -12,7 +12,6 @@ The first stays where something else needs it; dead code goes afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
 
 from torch import fx
 
@@ -20,12 +19,11 @@ from weft.graph.ops.collectives import ALLGATHER, BROADCAST
 from weft.graph.ops.movement import TRANSFER
 from weft.graph.ops.reducescatter import REDUCESCATTER
 from weft.graph.ops.shaping import CONCAT, SPLIT
+from weft.graph.recording.arguments import number_at, tensor_at, tensors_at
+from weft.graph.recording.device_ref import DeviceRef
 from weft.graph.recording.emitter import Emitter
 from weft.graph.recording.op import PART, Op, RecordedCall
-from weft.graph.recording.values import BufferValue, TensorValue
-
-if TYPE_CHECKING:
-    from weft.graph.recording.device_ref import DeviceRef
+from weft.graph.recording.values import TensorValue
 
 __all__ = ["FUSIONS", "fused"]
 
@@ -46,7 +44,9 @@ def _origin(value: TensorValue) -> tuple[RecordedCall | None, int, fx.Node]:
     node = value.node
     call: RecordedCall | None = node.meta.get("call")
     if call is not None and call.op is PART:
-        whole, index = cast("tuple[fx.Node, int]", node.args)
+        whole, index = node.args
+        assert isinstance(whole, fx.Node)
+        assert isinstance(index, int)
         return whole.meta["call"], index, whole
     return call, 0, node
 
@@ -54,19 +54,21 @@ def _origin(value: TensorValue) -> tuple[RecordedCall | None, int, fx.Node]:
 def _before_transfers(value: TensorValue) -> TensorValue:
     call, _, _ = _origin(value)
     while call is not None and call.op is TRANSFER:
-        value = cast(TensorValue, call.args[0])
+        value = tensor_at(call, 0)
         call, _, _ = _origin(value)
     return value
 
 
 def _transfer(emit: Emitter, call: RecordedCall) -> Nodes | None:
-    x, device = cast("tuple[TensorValue, DeviceRef]", call.args)
+    x, device = tensor_at(call, 0), call.args[1]
+    assert isinstance(device, DeviceRef)
     source = _before_transfers(x)
     return None if source is x else emit.moved(emit.node(source), source.device, device)
 
 
 def _broadcast(emit: Emitter, call: RecordedCall) -> Nodes | None:
-    x, signals = cast("tuple[TensorValue, tuple[BufferValue, ...]]", call.args)
+    x, signals = tensor_at(call, 0), call.args[1]
+    assert isinstance(signals, tuple)
     source = _before_transfers(x)
     if source is x:
         return None
@@ -79,19 +81,17 @@ def _whole_of(pieces: Values, axis: int) -> TensorValue | None:
     call, _, node = origins[0]
     if call is None or call.op is not SPLIT or len(call.types) != len(pieces):
         return None
-    whole, _, cut = cast("tuple[TensorValue, object, int]", call.args)
     in_order = all(origin is node and index == i for i, (_, index, origin) in enumerate(origins))
-    return whole if in_order and cut == axis else None
+    return tensor_at(call, 0) if in_order and number_at(call, 2) == axis else None
 
 
 def _concat(emit: Emitter, call: RecordedCall) -> Nodes | None:
-    pieces, axis = cast("tuple[Values, int]", call.args)
-    whole = _whole_of(pieces, axis)
+    whole = _whole_of(tensors_at(call, 0), number_at(call, 1))
     return None if whole is None else emit.node(whole)
 
 
 def _gather(emit: Emitter, call: RecordedCall) -> Nodes | None:
-    inputs, _, axis = cast("tuple[Values, object, int]", call.args)
+    inputs, axis = tensors_at(call, 0), number_at(call, 2)
     whole = _whole_of(tuple(_before_transfers(value) for value in inputs), axis)
     if whole is not None:
         return tuple(emit.moved(emit.node(whole), whole.device, value.device) for value in inputs)
@@ -103,7 +103,7 @@ def _reduced_everywhere(emit: Emitter, pieces: Values, axis: int) -> Nodes | Non
     call, _, node = origins[0]
     if call is None or call.op not in REDUCTIONS or len(call.types) != len(pieces):
         return None
-    inputs, _, cut = cast("tuple[Values, object, int]", call.args)
+    inputs, cut = tensors_at(call, 0), number_at(call, 2)
     in_order = all(origin is node and index == i for i, (_, index, origin) in enumerate(origins))
     if not in_order or cut != axis or not all(emit.share(inputs[0].device, value.device) for value in inputs):
         # With memories of their own, each device reducing its piece and then gathering is the cheaper all-reduce.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast, final
+from typing import TYPE_CHECKING, final
 
 from torch import fx
 
+from weft.graph.recording.arguments import tensor_at, tensors_at
 from weft.graph.recording.device_ref import DeviceRef
 from weft.graph.recording.op import PART, Kind, RecordedCall
 from weft.graph.recording.sizes import value_of
@@ -109,7 +110,7 @@ def _bytes(kind: TensorType | BufferType, sizes: Sizes) -> int:
 
 
 def _matmul(call: RecordedCall, sizes: Sizes) -> int:
-    return _product(cast(TensorValue, call.args[0]), call, sizes)
+    return _product(tensor_at(call, 0), call, sizes)
 
 
 def _product(lhs: TensorValue, call: RecordedCall, sizes: Sizes) -> int:
@@ -117,19 +118,19 @@ def _product(lhs: TensorValue, call: RecordedCall, sizes: Sizes) -> int:
 
 
 def _attention(call: RecordedCall, sizes: Sizes) -> int:
-    query, key, value = cast("tuple[TensorValue, ...]", call.args[:3])
+    query, key, value = (tensor_at(call, position) for position in range(3))
     scores = _count(query.type, sizes) // max(1, value_of(query.shape[-1], sizes)) * value_of(key.shape[-2], sizes)
     return scores * (2 * value_of(query.shape[-1], sizes) + 2 * value_of(value.shape[-1], sizes) + 5)
 
 
 def _read(call: RecordedCall, sizes: Sizes) -> int:
-    return _count(cast(TensorValue, call.args[0]).type, sizes)
+    return _count(tensor_at(call, 0).type, sizes)
 
 
 # How many operations a call takes, where that is not one for each element of the result.
 _OPERATIONS: dict[str, Callable[[RecordedCall, Sizes], int]] = {
     **dict.fromkeys(("matmul", "mm", "bmm", "mv"), _matmul),
-    "addmm": lambda call, sizes: _product(cast(TensorValue, call.args[1]), call, sizes),
+    "addmm": lambda call, sizes: _product(tensor_at(call, 1), call, sizes),
     "attention": _attention,
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "any", "all", "logsumexp", "argmax", "argmin"), _read),
     **dict.fromkeys(("softmax", "log_softmax"), lambda call, sizes: 5 * _read(call, sizes)),
@@ -143,7 +144,7 @@ _OPERATIONS: dict[str, Callable[[RecordedCall, Sizes], int]] = {
 
 def _operations(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
     if call.op.name.startswith(("allreduce_", "reducescatter_")):
-        inputs = cast("tuple[TensorValue, ...]", call.args[0])
+        inputs = tensors_at(call, 0)
         share = _count(inputs[0].type, sizes) // len(inputs)
         yield from ((value.device, share * (len(inputs) - 1)) for value in inputs)
     elif call.op.kind is Kind.COMPUTE and call.types:
@@ -161,30 +162,30 @@ def _arrivals(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int
 
 def _from_one(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
     """From one device to others: what arrives there, nothing where it already is."""
-    first = call.args[0]
-    root = cast(TensorValue, first[0] if isinstance(first, tuple) else first).device
-    yield from ((kind.device, _bytes(kind, sizes)) for kind in call.types if kind.device != root)
+    first = tensors_at(call, 0)[0] if isinstance(call.args[0], tuple) else tensor_at(call, 0)
+    yield from ((kind.device, _bytes(kind, sizes)) for kind in call.types if kind.device != first.device)
 
 
 def _gathered(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
-    inputs = cast("tuple[TensorValue, ...]", call.args[0])
+    inputs = tensors_at(call, 0)
     for kind, own in zip(call.types, inputs, strict=True):
         yield kind.device, _bytes(kind, sizes) - _bytes(own.type, sizes)
 
 
 def _exchanged(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
-    inputs = cast("tuple[TensorValue, ...]", call.args[0])
+    inputs = tensors_at(call, 0)
     for kind in call.types:
         yield kind.device, _bytes(kind, sizes) * (len(inputs) - 1) // len(inputs)
 
 
 def _permuted(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
-    inputs, _, pairs = cast("tuple[tuple[TensorValue, ...], object, Sequence[tuple[int, int]]]", call.args)
+    inputs, pairs = tensors_at(call, 0), call.args[2]
+    assert isinstance(pairs, tuple)
     yield from ((inputs[t].device, _bytes(inputs[t].type, sizes)) for s, t in pairs if s != t)
 
 
 def _reduced(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
-    inputs = cast("tuple[TensorValue, ...]", call.args[0])
+    inputs = tensors_at(call, 0)
     others = len(inputs) - 1
     for value in inputs:
         share = _bytes(value.type, sizes) * others // len(inputs)

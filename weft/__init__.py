@@ -32,9 +32,8 @@ _TORCH = {
     "runtime.machine": "accelerator_count",
     "runtime.host_memory": "empty_cache",
     "tensor": "Tensor",
-    "tensor.communication": (
-        "accelerator all_gather all_reduce all_to_all cpu distributed_broadcast gpu ppermute reduce_scatter reshard shard to_device transfer_to"
-    ),
+    "tensor.collectives": "all_gather all_reduce all_to_all ppermute reduce_scatter",
+    "tensor.movements": "accelerator cpu distributed_broadcast gpu reshard shard to_device transfer_to",
     "tensor.creation": (
         "arange empty empty_like eye from_local full full_like ones ones_like rand rand_like randint randn randn_like zeros zeros_like"
     ),

@@ -5,21 +5,8 @@
 True
 """
 
-from .tensor.communication import (
-    accelerator,
-    all_gather,
-    all_reduce,
-    all_to_all,
-    cpu,
-    distributed_broadcast,
-    gpu,
-    ppermute,
-    reduce_scatter,
-    reshard,
-    shard,
-    to_device,
-    transfer_to,
-)
+from .tensor.collectives import all_gather, all_reduce, all_to_all, ppermute, reduce_scatter
+from .tensor.movements import accelerator, cpu, distributed_broadcast, gpu, reshard, shard, to_device, transfer_to
 
 __all__ = [
     "accelerator",

@@ -65,7 +65,7 @@ def test_shorthands_are_to_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert weft.cpu(x).mesh == DeviceMesh.single(CPU())
     assert weft.cpu(x).tolist() == [0, 1, 2, 3, 4]
     asked = []
-    monkeypatch.setattr("weft.tensor.communication.to_device", lambda _, device: asked.append(device))
+    monkeypatch.setattr("weft.tensor.movements.to_device", lambda _, device: asked.append(device))
     weft.gpu(x)
     weft.accelerator(x)
     weft.accelerator(x, 3)

@@ -23,16 +23,8 @@ from ..runtime.machine import torch_device
 from ..runtime.processes import world
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import P
-from ..tensor.communication import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    distributed_broadcast,
-    ppermute,
-    reduce_scatter,
-    shard,
-    to_device,
-)
+from ..tensor.collectives import all_gather, all_reduce, all_to_all, ppermute, reduce_scatter
+from ..tensor.movements import distributed_broadcast, shard, to_device
 from .limits import written_once
 from .links import measured_links
 from .timing import Timing, contest

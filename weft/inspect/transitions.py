@@ -16,8 +16,8 @@ from ..sharding.mapping import NamedMapping
 from ..sharding.mesh import DeviceMesh, make_mesh
 from ..sharding.named import P
 from ..sharding.placements import ReduceOp
-from ..tensor.communication import shard
 from ..tensor.creation import from_local
+from ..tensor.movements import shard
 
 __all__ = ["TRANSITIONS", "Transition", "grid_of", "line_of"]
 

@@ -19,9 +19,10 @@ from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import SpecEntry
 from ..sharding.placements import ReduceOp
-from ..tensor.communication import all_gather, all_reduce, all_to_all, ppermute, redistribute, reduce_scatter
+from ..tensor.collectives import all_gather, all_reduce, all_to_all, ppermute, reduce_scatter
 from ..tensor.creation import from_local
 from ..tensor.lane import Lane, Request
+from ..tensor.movements import redistribute
 from ..tensor.tensor import Tensor
 
 __all__ = ["answered", "together"]

@@ -25,8 +25,8 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
 from ..sharding.named import DimSpec, SpecEntry
-from ..tensor.communication import redistribute
 from ..tensor.lane import Lane, current_lane, ended_on_error
+from ..tensor.movements import redistribute
 from ..tensor.tensor import Tensor
 from .lane_communication import answered, together
 from .untraced import untraced

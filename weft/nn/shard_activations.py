@@ -10,7 +10,7 @@ import torch
 from ..engine.moves.movement import layout_of
 from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
-from ..tensor.communication import redistribute
+from ..tensor.movements import redistribute
 from .patterns import Patterns, Spec
 
 __all__ = ["shard_activations"]

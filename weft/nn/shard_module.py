@@ -11,7 +11,7 @@ import torch
 from ..runtime.machine import residence
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
-from ..tensor.communication import redistribute
+from ..tensor.movements import redistribute
 from ..tensor.tensor import Tensor
 from .materialize import check_fillable, initialize, unfilled
 from .patterns import Patterns, Spec

@@ -13,9 +13,9 @@ from ..engine.moves.shards import assembled
 from ..engine.sharded import wrap
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
-from .communication import redistribute
 from .conversion import TensorLike, as_tensor
 from .local_shape import whole_of
+from .movements import redistribute
 from .tensor import Tensor, public
 
 __all__ = [

@@ -20,7 +20,7 @@ from ...sharding.layout import Layout
 from ...sharding.mapping import NamedMapping
 from ...sharding.mesh import DeviceMesh
 from ...sharding.named import P
-from ...tensor.communication import redistribute
+from ...tensor.movements import redistribute
 from ...tensor.tensor import Tensor, public
 from ..shard_module import shard_module
 from .activation import absent, settled

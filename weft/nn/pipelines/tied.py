@@ -10,7 +10,7 @@ import torch
 from ...engine.moves.movement import aligned
 from ...engine.sharded import ShardedTensor
 from ...sharding.mesh import DeviceMesh
-from ...tensor.communication import redistribute
+from ...tensor.movements import redistribute
 from ...tensor.tensor import Tensor, public
 from .activation import absent
 from .ownership import is_here

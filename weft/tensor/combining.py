@@ -1,0 +1,108 @@
+"""What each device of a group holds, reduced over the group: torch ops on the whole tensor, then a movement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from ..caches import cached
+from ..engine.memory import held_whole
+from ..engine.moves.movement import is_recorded, move, note_steps
+from ..engine.sharded import wrap_whole
+from ..runtime.lazy_copy import lazy_clone
+from ..sharding.layout import Layout
+from ..sharding.placements import ReduceOp
+from ..watch import comm_log
+from .tensor import Tensor
+
+__all__ = ["check_equal_parts", "combined", "without_axes"]
+
+
+def combined(
+    x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: tuple[str, ...], target: Layout, op: str
+) -> torch.Tensor:
+    """What each device of a group holds, reduced over the group, in the layout asked for."""
+    whole = held_whole(x) if type(x) is Tensor and not is_recorded(x) else None
+    if whole is not None:
+        # The whole value is at hand and nothing is differentiated: the same torch ops, once, on it.
+        y = _contributions(whole, layout, kind, axes, op)
+        if comm_log.is_logging():
+            begun = without_axes(layout, axes).with_pending(dict.fromkeys(axes, kind))
+            note_steps(begun, target, tuple(y.shape), y.dtype, op, implicit=False)
+        return wrap_whole(lazy_clone(y) if y is whole else y, target)
+    return move(_contributions(x, layout, kind, axes, op), target, op=op)
+
+
+def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequence[str], op: str) -> torch.Tensor:
+    """What is left to reduce over `axes`, as a tensor that holds it pending."""
+    # Axes that hold just this reduction are only resolved; others would combine what is not a value yet.
+    only_resolved = all((axis, kind) in layout.pending for axis in axes)
+    for axis, waiting in layout.pending:
+        if waiting is not kind and not only_resolved:
+            raise ValueError(
+                f"{op} was asked for the {kind}, but a {waiting} is pending over mesh axis {axis!r}: reduce that first with reduce_op='{waiting}'"
+            )
+    split = [axis for axis in axes if axis in layout.dim_of]
+    if split:
+        dims = sorted({layout.dim_of[axis] for axis in split})
+        check_equal_parts(x, layout, dims, op)
+        for dim in reversed(dims):
+            x = _combined_along(x, layout, dim, [a for a in layout.splits[dim] if a in split], kind)
+    again = math.prod(layout.mesh.axis_size(a) for a in axes if a in layout.replicated_axes)
+    if again > 1:
+        x = _repeated(x, again, kind)
+    return x
+
+
+def check_equal_parts(x: torch.Tensor, layout: Layout, dims: Iterable[int], op: str) -> None:
+    """Raises unless every device holds as much of these dims as the others."""
+    for dim in dims:
+        count = layout.split_count(dim)
+        size = x.shape[dim]
+        if size % count:
+            axes = ", ".join(map(repr, layout.splits[dim]))
+            sizes = [size // count + (i < size % count) for i in range(count)]
+            shown = ", ".join(map(str, sizes[:8])) + (", …" if count > 8 else "")
+            raise ValueError(
+                f"{op} needs equal local shapes, but dim {dim} (size {size}) over mesh axis {axes} (size {count}) gives {shown}.\n"
+                f"  Reduce along another axis, or pad dim {dim} to {-(-size // count) * count}."
+            )
+
+
+_COMBINE = {
+    ReduceOp.SUM: lambda x, dim: x.sum(dim, dtype=x.dtype) if x.dtype is not torch.bool else x.any(dim),
+    ReduceOp.AVG: lambda x, dim: x.mean(dim),
+    ReduceOp.MAX: lambda x, dim: x.amax(dim) if x.dtype is not torch.bool else x.any(dim),
+    ReduceOp.MIN: lambda x, dim: x.amin(dim) if x.dtype is not torch.bool else x.all(dim),
+    ReduceOp.PROD: lambda x, dim: x.prod(dim, dtype=x.dtype) if x.dtype is not torch.bool else x.all(dim),
+}
+
+
+def _combined_along(x: torch.Tensor, layout: Layout, dim: int, axes: Sequence[str], kind: ReduceOp) -> torch.Tensor:
+    """Reduces what the devices along `axes` hold of one dim: that dim, unfolded, has each axis as a dim of its own."""
+    sizes = [layout.mesh.axis_size(axis) for axis in layout.splits[dim]]
+    local = x.shape[dim] // math.prod(sizes)
+    x = x.unflatten(dim, (*sizes, local))
+    for position in reversed(range(len(sizes))):
+        if layout.splits[dim][position] in axes:
+            x = _COMBINE[kind](x, dim + position)
+    left = len(sizes) - len(axes)
+    return x.flatten(dim, dim + left) if left else x
+
+
+def _repeated(x: torch.Tensor, count: int, kind: ReduceOp) -> torch.Tensor:
+    """The reduction of `count` copies of one value."""
+    if kind is ReduceOp.SUM and x.dtype is not torch.bool:
+        return x * count
+    if kind is ReduceOp.PROD and x.dtype is not torch.bool:
+        return x**count
+    return x
+
+
+@cached(4096)
+def without_axes(layout: Layout, axes: tuple[str, ...]) -> Layout:
+    """The layout with these axes replicated."""
+    splits = [tuple(a for a in names if a not in axes) for names in layout.splits]
+    return Layout(layout.mesh, splits, [(axis, op) for axis, op in layout.pending if axis not in axes])

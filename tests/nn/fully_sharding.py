@@ -125,18 +125,23 @@ def check_split_optimizer(mesh: weft.DeviceMesh) -> None:
 
 def main(folder: str) -> None:
     """What each of several processes does."""
-    weft.distributed.init(devices_per_process=4 // int(os.environ["WORLD_SIZE"]))
-    flat = weft.make_mesh({"dp": 4})
+    each = 8 // int(os.environ["WORLD_SIZE"])
+    weft.distributed.init(devices_per_process=each)
+    devices = [device for device in weft.devices() if device.id % each < each // 2]
+    others = [device for device in weft.devices() if device not in devices]
+    flat, rest = (weft.make_mesh({"dp": 4}, devices=listed) for listed in (devices, others))
     for make in (perceptron, transformer, lambda: Recomputed(mlp.MLP(8, 12, DEPTH, 5))):
         log = trained(twins(make, flat, None), flat, 2)
         assert log.counts()["reduce_scatter"] == DEPTH + 1
         assert log.counts()["all_gather"] == 2 * DEPTH
         assert log.overlaps, "nothing was gathered ahead"
-    both, hosts = weft.make_mesh({"dp": 2, "tp": 2}), weft.make_mesh({"rep": 2, "dp": 2})
+    both, hosts = (weft.make_mesh(axes, devices=devices) for axes in ({"dp": 2, "tp": 2}, {"rep": 2, "dp": 2}))
     trained(twins(perceptron, both, mlp.LAYOUTS["tp"]), both, 2)
     trained(twins(perceptron, hosts, None, replicate="rep"), hosts, 2)
     trained(twins(perceptron, flat, None, fewest_bytes=True), flat, 2)
     check_split_optimizer(flat)
+    away = trained(twins(transformer, flat, None, offload=rest), flat, 2)
+    assert away.counts() == {**away.counts(), "all_gather": 2 * DEPTH, "reduce_scatter": DEPTH + 1}
     models = twins(perceptron, flat, None, prefetch=2)
     trained(models, flat, 2)
     weft.checkpoint.save(models[1], folder)

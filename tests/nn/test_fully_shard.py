@@ -26,6 +26,8 @@ from tests.nn.fully_sharding import (
 from weft import P
 from weft.runtime import machine
 
+DEVICES = [(weft.Accelerator if weft.accelerator_count() else weft.CPU)(i) for i in range(8)]
+
 
 @pytest.fixture(params=["separate", "unified"], autouse=True)
 def memory(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -90,6 +92,30 @@ def test_memory_is_given_back(memory: str) -> None:
     assert sizes == ({0} if memory == "separate" else {12 * 8 * 8})
     output.sum().backward()
     assert memory == "unified" or {piece.untyped_storage().nbytes() for piece in whole._value.pieces} == {0}
+
+
+def test_parameters_that_rest_elsewhere_are_fetched(memory: str) -> None:
+    mesh, rest = (weft.make_mesh({"dp": 2, "tp": 2}, devices=DEVICES[at : at + 4]) for at in (0, 4))
+    models = twins(perceptron, mesh, mlp.LAYOUTS["tp"], offload=rest)
+    counts = trained(models, mesh).counts()
+    assert (counts["all_gather"], counts["reduce_scatter"]) == (2 * DEPTH, DEPTH + 1)
+    optimizer = torch.optim.AdamW(models[1].parameters())
+    seen: list[weft.Tensor] = []
+    models[1].layers[0].up.register_forward_pre_hook(lambda module, _: seen.append(module.weight))
+    loss(models[1], laid(batch(models[0], 0), mesh)).backward()
+    optimizer.step()
+    assert seen[0].mesh == mesh
+    assert [piece.untyped_storage().nbytes() for piece in seen[0]._value.pieces] == [0] * len(seen[0]._value.pieces)
+    for p in models[1].parameters():
+        assert p.mesh == p.grad.mesh == optimizer.state[p]["exp_avg"].mesh == rest
+
+
+def test_what_rests_in_host_memory_is_on_the_host() -> None:
+    mesh = weft.make_mesh({"rep": 2, "dp": 2}, devices=DEVICES[:4])
+    models = twins(transformer, mesh, None, replicate="rep", offload="cpu", param_dtype=torch.float64)
+    trained(models, mesh)
+    assert {p.device.type for p in models[1].parameters()} == {"cpu"}
+    assert {p.grad.device.type for p in models[1].parameters()} == {"cpu"}
 
 
 def test_gradients_are_kept_until_they_are_reduced() -> None:
@@ -206,6 +232,13 @@ def test_hooks_of_parameters_are_called() -> None:
     assert sorted(seen) == sorted(tuple(p.shape) for p in model.parameters())
 
 
+def scaled() -> torch.nn.Module:
+    module = torch.nn.Linear(2, 2)
+    module.scale = torch.nn.Parameter(torch.tensor(1.0))
+    return module
+
+
+OTHERS = weft.make_mesh({"dp": 4}, devices=[weft.CPU(i) for i in range(4, 8)])
 ERRORS = [
     (lambda model, mesh: weft.nn.fully_shard(torch.ones(2), mesh), TypeError, "takes a torch.nn.Module, but got Tensor"),
     (lambda model, mesh: weft.nn.fully_shard(model, "dp"), TypeError, "needs a DeviceMesh, but got 'dp'"),
@@ -213,6 +246,10 @@ ERRORS = [
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, blocks="h.*"), ValueError, "'h.*' of blocks matches no submodule"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, prefetch=-1), ValueError, "0 or more, but got -1"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, param_dtype=torch.half, fewest_bytes=True), ValueError, "leave param_dtype out"),
+    (lambda model, mesh: weft.nn.fully_shard(model, mesh, offload="disk"), ValueError, "'cpu' or a mesh of devices to rest on, but got 'disk'"),
+    (lambda model, mesh: weft.nn.fully_shard(model, mesh, offload=weft.make_mesh({"x": 4})), ValueError, "rest on a mesh of the same axes, but dp=4"),
+    (lambda model, mesh: weft.nn.fully_shard(model, mesh, offload="cpu", fewest_bytes=True), ValueError, "leave one out"),
+    (lambda model, mesh: weft.nn.fully_shard(scaled(), mesh, offload=OTHERS, blocks=()), ValueError, "the scalar 'scale' away"),
     (lambda model, mesh: weft.nn.no_sync(model).__enter__(), ValueError, "no_sync takes a module that fully_shard has split"),
     (lambda model, mesh: [weft.nn.fully_shard(model, mesh) for _ in range(2)], ValueError, "is fully sharded already"),
 ]  # fmt: skip

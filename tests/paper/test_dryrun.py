@@ -317,6 +317,21 @@ def test_blocks_that_come_and_go_are_held_while_they_are_there() -> None:
     assert report.bytes_received == log.bytes_received
 
 
+def test_what_rests_in_host_memory_takes_none_of_the_device() -> None:
+    mesh = weft.make_mesh({"dp": 4}, devices=[weft.Accelerator(i) for i in range(4)])
+    reports = []
+    for offload in (None, "cpu"):
+        with torch.device("meta"):
+            model = weft.nn.fully_shard(Llama(blocks=2), mesh, blocks="blocks.*", offload=offload)
+            ids = weft.shard(torch.zeros(8, 32, dtype=torch.int64), mesh, P("dp"))
+        optimizer = torch.optim.AdamW(model.parameters())
+        reports.append(weft.dryrun(step, model, optimizer, ids, topology="h100"))
+    held, away = (report.memory.most for report in reports)
+    assert {"parameters", "gradients", "optimizer state"} <= set(held)
+    assert not {"parameters", "gradients", "optimizer state"} & set(away)
+    assert reports[0].bytes_received == reports[1].bytes_received
+
+
 @pytest.mark.parametrize("split", [None, P("dp")], ids=str)
 def test_an_accelerator_keeps_the_input_of_a_norm_and_a_number_for_each_row(split: P | None) -> None:
     """It has one kernel for the norm; a host has none, and keeps what its ops make on the way."""

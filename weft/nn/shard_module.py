@@ -19,11 +19,13 @@ from .recurrent import following_weights
 from .replacing import became, warn_of_optimizers
 from .report import ShardedName, ShardingReport, remember
 
-__all__ = ["shard_module"]
+__all__ = ["lay_out", "shard_module"]
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 Place = tuple[torch.nn.Module, str]
 """Where a tensor stands: the module that holds it, and its name there."""
+_Decision = tuple[DeviceMapping, str | None]
+"""The mapping of a tensor, and the pattern that gave it."""
 
 
 @dataclass(slots=True)
@@ -63,7 +65,24 @@ def shard_module(
     entries = _entries(module)
     names = [name for entry in entries for name in entry.places]
     rules.check_used(names, "parameter or buffer of this module")
-    decided = [_decided(entry, rules) for entry in entries]
+    _lay_out(module, mesh, entries, [_decided(entry, rules) for entry in entries], init)
+    return module
+
+
+def lay_out(module: torch.nn.Module, mesh: DeviceMesh, mappings: Mapping[str, DeviceMapping]) -> None:
+    """Lays out every parameter and buffer of a module by the mapping of its name, which may be on another mesh."""
+    entries = _entries(module)
+    names = [next(iter(entry.places)) for entry in entries]
+    _lay_out(module, mesh, entries, [(mappings[name], name) for name in names], None)
+
+
+def _lay_out(
+    module: torch.nn.Module,
+    mesh: DeviceMesh,
+    entries: list[_Entry],
+    decided: list[_Decision],
+    init: Callable[[torch.nn.Module], object] | None,
+) -> None:
     fresh = [entry for entry in entries if entry.value.is_meta and not residence(mesh).on_paper]
     owners = {name: owner for entry in fresh for name, (owner, _) in entry.places.items()}
     if init is None:
@@ -73,10 +92,9 @@ def shard_module(
     with following_weights(module):
         replaced = _put(entries, laid)
     if replaced:
-        warn_of_optimizers(replaced, stacklevel=2)
+        warn_of_optimizers(replaced, stacklevel=3)
     initialize(module, owners.values(), init)
     remember(module, ShardingReport(mesh, tuple(_reported(entries, laid, [pattern for _, pattern in decided]))))
-    return module
 
 
 def _entries(module: torch.nn.Module) -> list[_Entry]:
@@ -91,7 +109,7 @@ def _entries(module: torch.nn.Module) -> list[_Entry]:
     return list(found.values())
 
 
-def _decided(entry: _Entry, rules: Patterns) -> tuple[DeviceMapping, str | None]:
+def _decided(entry: _Entry, rules: Patterns) -> _Decision:
     """The mapping of a tensor and the pattern that gave it; the names of a tied one must agree."""
     by_name = {name: pattern for name in entry.places if (pattern := rules.match(name)) is not None}
     if not by_name or not entry.value.dim():

@@ -103,6 +103,8 @@ def resize(x: torch.Tensor, nbytes: int) -> None:
     >>> x.untyped_storage().nbytes()
     0
     """
+    if torch._C._is_cow_tensor(x):  # type: ignore[attr-defined]
+        x.data_ptr()  # parts it from copies that share its memory: torch cannot write to what it resizes otherwise
     x.untyped_storage().resize_(nbytes)
     watcher = _watcher.get()
     if watcher is not None:

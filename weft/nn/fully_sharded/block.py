@@ -10,9 +10,12 @@ from typing import Protocol, cast, final
 import optree
 import torch
 
+from ...engine.sharded import ShardedTensor, as_sharded
 from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh
 from ...tensor.tensor import Tensor
 from ..gathering import Gathering
+from .offloading import laid_on, returned, settle
 from .reducing import Reducing, Scattered
 from .trial import bytes_when_split, form_of_arguments
 from .unsharded import Unsharded
@@ -28,6 +31,8 @@ Place = tuple[torch.nn.Module, str]
 class Settings:
     """How blocks are sharded."""
 
+    mesh: DeviceMesh
+    """The devices that compute; parameters may rest on others."""
     axis: str
     also: tuple[str, ...]
     """Axes along which parameters are whole and gradients are reduced, too."""
@@ -79,6 +84,10 @@ class Siblings:
         """Lets go of what was gathered ahead and not used."""
         for block in self._blocks:
             block.drop()
+
+    def settle(self) -> None:
+        """Waits until parameters that rest elsewhere may be written to."""
+        settle(mesh for block in self._blocks for mesh in block.fetches_to())
 
     def add(self, block: Block, scattered: Scattered) -> None:
         """Notes gradients that will be there at the end of the backward pass."""
@@ -177,7 +186,8 @@ class Block:
         return plan
 
     def _planned(self, dtypes: Sequence[torch.dtype]) -> tuple[Gathering, Reducing | None]:
-        settings, layouts = self._settings, [x._layout for x in self._parameters]
+        settings = self._settings
+        layouts = [laid_on(x._layout, settings.mesh) for x in self._parameters]
         shapes = [tuple(x.shape) for x in self._parameters]
         pairs = list(zip(dtypes, self._dtypes(), strict=True))
         gathering = Gathering(layouts, shapes, pairs, settings.axis, "fully_shard")
@@ -195,6 +205,11 @@ class Block:
     def frozen(self, whole: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         """Which of the whole parameters have no gradients."""
         return (x for x, own in zip(whole, self._parameters, strict=True) if not own.requires_grad)
+
+    def fetches_to(self) -> Iterator[DeviceMesh]:
+        """The mesh to which parameters come that rest on another."""
+        if self._parameters[0].mesh != self._settings.mesh:
+            yield self._settings.mesh
 
     def prefetch(self) -> None:
         """Begins to gather, for a run that comes next."""
@@ -298,13 +313,17 @@ class Block:
 
     def take(self, grads: Mapping[int, torch.Tensor]) -> None:
         """Adds gradients to those of the parameters."""
-        for number, grad in grads.items():
+        listed = [self._in_dtype(number, grad) for number, grad in grads.items()]
+        for number, grad in zip(grads, returned(listed, self._parameters[0].mesh), strict=True):
             x = self._parameters[number]
-            grad = grad if grad.dtype is x.dtype else grad.to(x.dtype)
             x.grad = grad if x.grad is None else x.grad + grad
             hooks: Mapping[int, Callable[[torch.Tensor], None]] = getattr(x, "_post_accumulate_grad_hooks", None) or {}
             for hook in hooks.values():
                 hook(x)
+
+    def _in_dtype(self, number: int, grad: torch.Tensor) -> ShardedTensor:
+        dtype = self._parameters[number].dtype
+        return as_sharded(grad if grad.dtype is dtype else grad.to(dtype))
 
 
 def _is_backward() -> bool:

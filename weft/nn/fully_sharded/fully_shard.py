@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import TypeVar, final
+from typing import Literal, TypeVar, final
 
 import torch
 
@@ -13,9 +13,10 @@ from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping, named_mapping
 from ...sharding.mesh import DeviceMesh
 from ...tensor.tensor import Tensor, public
-from ..shard_module import shard_module
+from ..shard_module import lay_out
 from ..splitting import check_axis, split_further, whole_along
 from .block import Block, Place, Settings, Siblings
+from .offloading import laid_on, pin, rest_of
 
 __all__ = ["fully_shard", "no_sync"]
 
@@ -34,6 +35,7 @@ def fully_shard(
     replicate: str | None = None,
     reshard_after_forward: bool = True,
     fewest_bytes: bool = False,
+    offload: Literal["cpu"] | DeviceMesh | None = None,
 ) -> Module:
     """Splits every parameter of a module over a mesh axis, and gathers those of a block just before it runs (FSDP, ZeRO-3).
 
@@ -46,7 +48,9 @@ def fully_shard(
     too: sharded within a host, replicated between hosts. `reshard_after_forward=False` frees a block's parameters only
     after it has run back. `fewest_bytes=True` leaves the parameters of a block split where that moves less, because there is
     little to compute with them and activations move instead; it is found out by running the block once without memory for
-    each form of its arguments. Parameters that other axes split stay split by these.
+    each form of its arguments. Parameters that other axes split stay split by these. `offload="cpu"` lets parameters, their
+    gradients and so the optimizer's state rest in host memory; each device fetches its part when a block is gathered (a mesh
+    of the same axes says which devices they rest on).
 
     >>> import torch, weft
     >>> mesh = weft.make_mesh({"dp": 4})
@@ -70,16 +74,24 @@ def fully_shard(
         raise ValueError(
             "fewest_bytes=True computes with parameters as they are: leave param_dtype out, or use torch.autocast"
         )
+    if fewest_bytes and offload is not None:
+        raise ValueError(
+            "fewest_bytes=True computes with split parameters where they are, and offload= takes them away: leave one out"
+        )
     if _siblings_of(module) is not None:
         raise ValueError("this module is fully sharded already: call fully_shard once, with all patterns in blocks=")
     found = _blocks(module, (blocks,) if isinstance(blocks, str) else tuple(blocks))
-    _split(module, mesh, axis)
+    rest = rest_of(mesh, offload)
+    _split(module, mesh, axis, rest)
     also = () if replicate is None else (replicate,)
     siblings = Siblings(prefetch)
     for child, places in _shared_out(module, found).items():
         frees = reshard_after_forward and child is not module
-        settings = Settings(axis, also, param_dtype, reduce_dtype, frees, fewest_bytes and child is not module)
+        settings = Settings(mesh, axis, also, param_dtype, reduce_dtype, frees, fewest_bytes and child is not module)
         parameters = [_held(listed[0]) for listed in places]
+        if rest != mesh:
+            for x in parameters:
+                pin(x, mesh)
         siblings.add_block(Block(child, parameters, places, settings, siblings), is_root=child is module)
     module.register_forward_hook(_Dropping(siblings), always_call=True)
     return module
@@ -87,13 +99,14 @@ def fully_shard(
 
 @final
 class _Dropping:
-    """A hook that lets go of what was gathered ahead, when the module has run."""
+    """A hook that lets go of what was gathered ahead, and of what was read, when the module has run."""
 
     def __init__(self, siblings: Siblings) -> None:
         self.siblings = siblings
 
     def __call__(self, *_: object) -> None:
         self.siblings.drop()
+        self.siblings.settle()
 
 
 def _siblings_of(module: torch.nn.Module) -> Siblings | None:
@@ -148,17 +161,21 @@ def _blocks(module: torch.nn.Module, patterns: Sequence[str]) -> dict[str, torch
     return found
 
 
-def _split(module: torch.nn.Module, mesh: DeviceMesh, axis: str) -> None:
-    """Splits all parameters over the axis, on top of what splits them already."""
+def _split(module: torch.nn.Module, mesh: DeviceMesh, axis: str, rest: DeviceMesh) -> None:
+    """Splits all parameters over the axis, on top of what splits them already, and puts them to rest."""
     mappings: dict[str, DeviceMapping] = {}
     for name, x in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
         layout = x._layout if isinstance(x, Tensor) else Layout.replicated(mesh, x.dim())
         if layout.mesh != mesh:
             raise ValueError(f"{name!r} lies on the mesh {layout.mesh}, but fully_shard was given {mesh}: use one mesh")
         if isinstance(x, torch.nn.Parameter):
-            layout = split_further(whole_along(layout, axis), tuple(x.shape), axis)
+            if rest != mesh and not x.dim():
+                raise ValueError(
+                    f"offload= cannot take the scalar {name!r} away, which is whole everywhere: make its shape (1,)"
+                )
+            layout = laid_on(split_further(whole_along(layout, axis), tuple(x.shape), axis), rest)
         mappings[name] = named_mapping(layout)
-    shard_module(module, mesh, mappings)
+    lay_out(module, mesh, mappings)
 
 
 def _held(place: Place) -> Tensor:

@@ -18,6 +18,7 @@ from ...runtime.processes.mesh_processes import is_elsewhere, spans
 from ...runtime.strides import dense_strides
 from ...watch import comm_log
 from ..gathering import Gathering
+from .offloading import fetch, fetched
 
 __all__ = ["Unsharded"]
 
@@ -30,7 +31,9 @@ class Unsharded:
         self, gathering: Gathering, parameters: Sequence[ShardedTensor], dtypes: Sequence[torch.dtype]
     ) -> None:
         self._gathering, self._parameters = gathering, parameters
-        self._shares = not memory_of(gathering.targets[0]).pieces_are_shards
+        self._mesh = gathering.targets[0].mesh
+        self._is_in_one_memory = not memory_of(gathering.targets[0]).pieces_are_shards
+        self._shares = self._is_in_one_memory and parameters[0].mesh == self._mesh
         self._arriving: run.Arriving | None = None
         self._is_filled = False
         with torch.no_grad(), comm_log.paused():
@@ -60,8 +63,7 @@ class Unsharded:
         """Lets them be filled while the program goes on."""
         if self._is_filled or self._arriving is not None:
             return
-        mesh = self._gathering.targets[0].mesh
-        if not spans(mesh) or is_elsewhere(mesh):
+        if not spans(self._mesh) or is_elsewhere(self._mesh):
             return
         if comm_log.is_logging():
             self._gathering.log()
@@ -73,7 +75,7 @@ class Unsharded:
             under_way.end()
             return ()
 
-        arriving = run.begin(action, (), mesh)
+        arriving = run.begin(action, (), self._mesh)
         assert not isinstance(arriving, tuple)
         under_way.overlap()
         self._arriving = Timed(arriving, under_way)
@@ -101,7 +103,11 @@ class Unsharded:
             for piece, size in zip(pieces, sizes, strict=True):
                 if piece.untyped_storage().nbytes() != size:
                     resize(piece, size)
-        self._gathering.fill(self._parameters, self._pieces)
+        if self._is_in_one_memory:  # what is fetched there is whole
+            for x, target, pieces in zip(self._parameters, self._gathering.targets, self._pieces, strict=True):
+                fetch(x, target, pieces)
+        else:
+            self._gathering.fill([fetched(x, self._mesh) for x in self._parameters], self._pieces)
 
     def free(self) -> None:
         """Gives the memory back; what autograd has kept of it is there again after `fill`."""

@@ -40,7 +40,7 @@ _TORCH = {
     "tensor.process_local": "from_process_local",
     "watch.comm_log": "comm_log",
     "local.local_map": "axis_index local_map",
-    "watch.policy": "reshard_policy",
+    "watch.policy": "DriftWarning ReshardWarning reshard_policy",
     "rules.registry": "register_rule",
     "engine.strategy": "prefer",
     "distributed": "on_main",

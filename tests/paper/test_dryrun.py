@@ -216,6 +216,19 @@ def test_a_batch_whose_split_is_lost_is_found_with_its_line() -> None:
     assert mended.bytes_received < lost.nbytes / 4
 
 
+def test_a_layer_that_moves_gigabytes_is_warned_of_where_it_is_written() -> None:
+    mesh = thought_of(dp=64, tp=8)
+    with torch.device("meta"):
+        x = weft.shard(torch.empty(64, 4096, 8192, dtype=torch.bfloat16), mesh, P(None, None, "dp"))
+        weight = nn.Parameter(weft.shard(torch.empty(28672, 8192, dtype=torch.bfloat16), mesh, P("tp", "dp")))
+    with weft.reshard_policy("warn"), pytest.warns(weft.DriftWarning) as told:
+        nn.functional.linear(x, weight)
+    (text,) = (str(each.message) for each in told)
+    assert "test_dryrun.py:" in text
+    assert "3.445 GiB for the sum that it leaves over 'dp'" in text
+    assert "Lay the tensor of shape (64, 4096, 8192) out as P('dp', None, None)" in text
+
+
 def test_a_batch_that_is_whole_everywhere_is_found_with_its_line() -> None:
     mesh = thought_of(dp=64, tp=8)
     report = weft.dryrun(step, *on(mesh, patterns("tp", "dp"), P(), 64), topology="h100")

@@ -13,6 +13,8 @@ from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.registry import rule_for
 from ..runtime.spans import OP, Spans, span
 from ..watch.call_site import call_site
+from ..watch.policy import Warned
+from .drift import may_drift, watched
 from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
 from .moves.resolving import note_computed, resolve
@@ -47,6 +49,9 @@ def torch_dispatch(
         with span(f"{OP}{func._opname}::{call_site()}"):
             return torch_dispatch(cls, func, _SHOWN, args, kwargs)
     kwargs = kwargs or {}
+    if Warned.ever and may_drift(func):
+        call = BoundCall(func, args, kwargs)
+        return watched(call, lambda: torch_dispatch(cls, func, _SHOWN, args, kwargs))
     key: tuple[object, ...] | None
     if len(args) == 2 and not kwargs and type(args[0]) is cls:
         x, y = args

@@ -33,7 +33,9 @@ __all__ = [
     "OpPlan",
     "Repeat",
     "decided",
+    "factors_of",
     "has_open_sizes",
+    "inputs_of",
     "key_of",
     "layouts_for",
     "plan_in",
@@ -188,7 +190,7 @@ def _decide(call: BoundCall) -> OpPlan:
     mesh = _common_mesh(tensors)
     written = _written(call)
     rule = rule_for(func)
-    factors = None if rule is None else _factors(rule, call)
+    factors = None if rule is None else factors_of(rule, call)
     if factors is None:
         inputs = tuple(Layout.replicated(mesh, x.dim()) for x in tensors)
         outputs: tuple[Layout, ...] | None = None
@@ -222,7 +224,7 @@ def chosen(factors: Factors, tensors: Sequence[torch.Tensor], mesh: DeviceMesh, 
     return choice
 
 
-def _factors(rule: Rule, call: BoundCall) -> Factors | None:
+def factors_of(rule: Rule, call: BoundCall) -> Factors | None:
     """The factors of a call. Rules take calls that are right: what is wrong with others, torch says."""
     if rule.of_nothing is not None and any(0 in x.shape for x in call.tensors):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from types import TracebackType
+from typing import ClassVar, final
 
 from ..errors import ReshardError
 from ..planning import Plan
@@ -12,13 +13,37 @@ from ..sharding.mapping import named_mapping
 from .call_site import call_site
 from .setting import Setting
 
-__all__ = ["ReshardWarning", "policy_now", "reshard_policy"]
+__all__ = ["DriftWarning", "ReshardWarning", "Warned", "policy_now", "report_drift", "reshard_policy"]
 
 POLICIES = ("silent", "warn", "raise")
 
 
 class ReshardWarning(UserWarning):
-    """An operation moved data that nobody asked to move."""
+    """An operation moved data that nobody asked to move.
+
+    >>> issubclass(ReshardWarning, UserWarning)
+    True
+    """
+
+
+class DriftWarning(ReshardWarning):
+    """An operation left tensors laid out worse than they need be: a split is gone, or more moves than in another layout.
+
+    >>> import torch, warnings, weft
+    >>> x = weft.shard(torch.eye(512), weft.make_mesh({"dp": 4}), weft.P("dp"))
+    >>> with weft.reshard_policy("warn"), warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     y = torch.linalg.cholesky(x)
+    >>> [each.category.__name__ for each in told]
+    ['ReshardWarning', 'DriftWarning']
+    """
+
+
+@final
+class Warned:
+    """Whether anybody has ever asked to be: while nobody has, nobody looks for what drifts."""
+
+    ever: ClassVar[bool] = False
 
 
 _policy = Setting("reshard_policy", "silent")
@@ -27,7 +52,8 @@ _policy = Setting("reshard_policy", "silent")
 class reshard_policy:  # noqa: N801 - called like a function, and usable with `with`
     """What to do about implicit movements: "silent", "warn" or "raise"; for good, or inside a `with` block.
 
-    It holds for the thread or task that says it, and for the backward passes that it starts.
+    It holds for the thread or task that says it, and for the backward passes that it starts. "warn" also tells of calls
+    after which tensors lie worse than they need to (`weft.DriftWarning`), with a layout that would not do that.
 
     >>> import torch, weft
     >>> from weft import P
@@ -43,6 +69,7 @@ class reshard_policy:  # noqa: N801 - called like a function, and usable with `w
         if policy not in POLICIES:
             raise ValueError(f"unknown reshard policy {policy!r}: use one of {', '.join(map(repr, POLICIES))}")
         self._before = _policy.get()
+        Warned.ever = Warned.ever or policy == "warn"
         _policy.set(policy)
 
     def __enter__(self) -> None:
@@ -97,6 +124,11 @@ def report_rearrangement(
         "  To move nothing: split a dim that the op leaves as it is, or weft.shard the tensor first with this dim whole."
     )
     _apply(text)
+
+
+def report_drift(op: str, what: str, fix: str) -> None:
+    """Warns of an op after which tensors lie worse than they need to."""
+    warnings.warn(f"{op} at {call_site()} {what}.\n  {fix}", DriftWarning, stacklevel=2)
 
 
 def _apply(text: str) -> None:

@@ -5,7 +5,7 @@ The tensors at one place of the lists (a parameter, its gradient, its state) are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast, final
@@ -35,21 +35,18 @@ aten = torch.ops.aten
 _FUSED = ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad")
 
 
-def _lists_of(names: Sequence[str]) -> Iterator[Op]:
+def _lists_of(names: Collection[str]) -> Iterator[Op]:
     """All overloads of some ops but those with `out=`, and their in-place forms."""
-    known = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
-    for name in names:
-        for packet in (name, f"{name}_"):
-            if f"aten::{packet}" in known:
-                for overload in getattr(aten, packet).overloads():
-                    op = cast(Op, getattr(getattr(aten, packet), overload))
-                    if not kind_of(op).outs:
-                        yield op
+    for name in _NAMES:
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        if packet.removesuffix("_") in names and not overload.endswith("out"):
+            yield cast(Op, getattr(getattr(aten, packet), overload or "default"))
 
 
-def _foreach_names() -> list[str]:
-    names = (name.removeprefix("aten::").partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
-    return sorted({name.removesuffix("_") for name in names if name.startswith("_foreach_")})
+_NAMES = [
+    name for name in torch._C._dispatch_get_all_op_names() if name.startswith(("aten::_foreach_", "aten::_fused_"))
+]
+_FOREACH = {name.removeprefix("aten::").partition(".")[0].removesuffix("_") for name in _NAMES if "_foreach_" in name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +384,7 @@ def _power(call: BoundCall) -> object:
     return [aten.pow.Scalar(call.args[0], x) for x in call.tensor_list("exponent")]
 
 
-handler(*_lists_of([*_foreach_names(), *_FUSED]))(_elementwise)
-handler(*_lists_of(list(_EACH)))(_reduced)
+handler(*_lists_of({*_FOREACH, *_FUSED}))(_elementwise)
+handler(*_lists_of(_EACH))(_reduced)
 handler(*_lists_of(["_foreach_mm"]))(_products)
 handler(aten._foreach_pow.ScalarAndTensor)(_power)

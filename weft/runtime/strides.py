@@ -55,7 +55,7 @@ def elementwise_strides(tensors: Sequence[torch.Tensor]) -> Strides:
 @cached(4096, of_sizes=True)
 def _elementwise_strides(given: tuple[tuple[tuple[int, ...], Strides], ...]) -> Strides:
     # Torch's own account of these ops loads its compiler, which takes seconds at the first op of a program.
-    shape = torch.broadcast_shapes(*(own for own, _ in given))
+    shape = _met([own for own, _ in given])
     steps = [_broadcast(own, strides, shape) for own, strides in given]
     order = list(reversed(range(len(shape))))
     for last in range(1, len(order)):
@@ -72,6 +72,16 @@ def _elementwise_strides(given: tuple[tuple[tuple[int, ...], Strides], ...]) -> 
         strides[dim] = step
         step *= max(shape[dim], 1)
     return tuple(strides)
+
+
+def _met(shapes: Sequence[tuple[int, ...]]) -> Sequence[int]:
+    """What shapes are broadcast to. Sizes that a compiler leaves open, and shapes that do not meet, are torch's to judge."""
+    rank = max(map(len, shapes), default=0)
+    if all(type(size) is int for shape in shapes for size in shape):
+        columns = [{shape[dim] for shape in shapes if -dim <= len(shape)} - {1} for dim in range(-rank, 0)]
+        if all(len(sizes) <= 1 for sizes in columns):
+            return tuple(next(iter(sizes), 1) for sizes in columns)
+    return tuple(torch.broadcast_shapes(*shapes))
 
 
 def _broadcast(shape: tuple[int, ...], strides: Strides, whole: Sequence[int]) -> Strides:

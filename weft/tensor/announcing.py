@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from multiprocessing.reduction import ForkingPickler
 
+import torch
 from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
+from ..engine.dispatch import torch_dispatch
+from ..engine.handlers import handlers
 from ..handlers.attention.flexible import flexible_attention, flexible_attention_backward
+from ..rules.registry import rules
 from .pickling import sent
 from .tensor import Tensor
 
@@ -23,3 +27,10 @@ optimizer._foreach_supported_types.append(Tensor)
 
 flex_attention.py_impl(Tensor)(flexible_attention)
 flex_attention_backward.py_impl(Tensor)(flexible_attention_backward)
+
+# Before torch calls `__torch_dispatch__` of any class, it asks whether that is DTensor, and loads DTensor and sympy to know.
+# What is registered for an op and a class it calls at once: programs that do not use DTensor begin half a second earlier.
+_aten = torch.library.Library("aten", "FRAGMENT")
+for _op in {*rules, *handlers, torch.ops.aten._local_scalar_dense.default}:
+    if _op.namespace == "aten":
+        torch.library.register_torch_dispatch(_op, Tensor, torch_dispatch, lib=_aten)

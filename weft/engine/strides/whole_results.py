@@ -11,10 +11,12 @@ from ...rules.call import BoundCall
 from ...rules.ops.pointwise import broadcast_dims
 from ...rules.registry import Spec, rule_for
 from ...runtime.on_paper import aside
-from ...runtime.strides import elementwise_strides
+from ...runtime.strides import elementwise_strides, row_major
 from .kernel_strides import as_laid_by_kernel, is_elementwise
 
 __all__ = ["whole_results"]
+
+aten = torch.ops.aten
 
 
 def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
@@ -43,7 +45,7 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
     device = "cpu" if on_host and _is_of_nothing(tensors) else "meta"
     metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in tensors]
-    specs = _results_of_one_element(call)
+    specs = _results_of_one_element(call) or _product(call)
     if specs is None:
         kwargs = {
             name: torch.device(device) if isinstance(value, torch.device) else value for name, value in kwargs.items()
@@ -90,6 +92,32 @@ def _results_of_one_element(call: BoundCall) -> tuple[Spec | None, ...] | None:
         return None
     strides = elementwise_strides(tensors)
     return tuple(None if spec is None else Spec(shape, spec.dtype, strides) for spec in found)
+
+
+def _product(call: BoundCall) -> tuple[Spec | None, ...] | None:
+    """The product of two matrices, or of many, in the same way: kernels lay it out row by row."""
+    if call.func not in _PRODUCTS:
+        return None
+    *added, left, right = (tuple(x.shape) for x in call.tensors)
+    shape = (*left[:-1], right[-1])
+    if (*left[:-2], left[-1]) != right[:-1] or any(not _spreads_to(x, shape) for x in added):
+        return None
+    try:
+        (found,) = _specs(call.on([torch.ones((1,) * x.ndim, dtype=x.dtype, device="cpu") for x in call.tensors]))
+    except RuntimeError:  # a dtype that no kernel of the host takes, or a mistake
+        return None
+    assert found is not None
+    return (Spec(shape, found.dtype, row_major(shape)),)
+
+
+def _spreads_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether a tensor of a shape is broadcast to another."""
+    return len(shape) <= len(target) and all(
+        one in (1, size) for one, size in zip(reversed(shape), reversed(target), strict=False)
+    )
+
+
+_PRODUCTS = frozenset({aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default})
 
 
 def _specs(result: object) -> tuple[Spec | None, ...]:

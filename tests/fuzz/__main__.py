@@ -1,44 +1,50 @@
-"""`python -m tests.fuzz --form apart|one|processes --seconds N --seed S`: looks for wrong values, and prints shortest programs."""
+"""`python -m tests.fuzz --form both|apart|one|processes --seconds N --seed S`: looks for wrong values, and prints shortest programs."""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import time
+from collections import Counter
+from collections.abc import Sequence
 from itertools import count
 
 from . import processes
-from .checking import Finding, check, check_all
+from .checking import FORMS, Finding, check, check_all
 from .generator import make
+from .program import Program
 from .shrinking import shrunk
 
-BATCH = 40
+BATCH = 200
+"""How many programs run in one memory before it is the turn of the other, which forgets what was planned."""
 
 
-def hunt(form: str, seconds: float, seed: int, most: int, patience: float, skip: tuple[str, ...]) -> int:
-    start, checks, programs, findings = time.monotonic(), 0, 0, 0
-    apart = form == "apart"
+def hunt(forms: Sequence[str], seconds: float, seed: int, most: int, patience: float, skip: Sequence[str]) -> int:
+    start, checks, findings = time.monotonic(), Counter[str](), 0
+    gc.collect()
+    gc.freeze()  # modules are not looked through again for every cycle
     for first in count(seed, BATCH):
-        for finding, done in check_all([make(s) for s in range(first, first + BATCH)], apart=apart):
-            checks, programs = checks + done, programs + bool(done)
+        for checked in check_all([make(s) for s in range(first, first + BATCH)], forms):
+            checks[checked.form] += checked.checks
+            finding = checked.finding
             if finding is None or finding.kind in skip:
                 continue
             findings += 1
-            print(f"--- {finding.kind}: {finding.text[:300]}", flush=True)
-            print(shortest(finding, apart=apart, patience=patience), flush=True)
+            print(f"--- {checked.form}, {finding.kind}: {finding.text[:300]}", flush=True)
+            print(shortest(finding, apart=checked.form == "apart", patience=patience), flush=True)
+        told = ", ".join(f"{checks[form]} op checks {form}" for form in forms)
+        print(f"{told}; seeds {seed} to {first + BATCH - 1}; {findings} findings", flush=True)
         if time.monotonic() - start > seconds or findings >= most:
-            break
-    print(
-        f"{form}: {checks} op checks in {programs} programs, seeds {seed} to {first + BATCH - 1}; {findings} findings"
-    )
-    return findings
+            return findings
+    raise AssertionError  # seeds do not end
 
 
 def shortest(finding: Finding, *, apart: bool, patience: float) -> Finding:
     """A shortest program with a finding of this kind."""
     both = "other memory" in finding.kind
 
-    def fails(program: object) -> bool:
-        found = check(program, apart=apart, both=both)  # type: ignore[arg-type]
+    def fails(program: Program) -> bool:
+        found = check(program, apart=apart, both=both)
         return found is not None and found.kind == finding.kind
 
     smallest = shrunk(finding.program, fails, patience)
@@ -47,7 +53,7 @@ def shortest(finding: Finding, *, apart: bool, patience: float) -> Finding:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
-    parser.add_argument("--form", choices=("apart", "one", "processes"), default="apart")
+    parser.add_argument("--form", choices=("both", *FORMS, "processes"), default="both")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most", type=int, default=20, help="stop after this many findings")
@@ -58,7 +64,8 @@ def main() -> None:
         text, findings = processes.hunt(asked.seconds, asked.seed, asked.most)
         print(text)
         raise SystemExit(bool(findings))
-    raise SystemExit(bool(hunt(asked.form, asked.seconds, asked.seed, asked.most, asked.patience, tuple(asked.skip))))
+    forms = FORMS if asked.form == "both" else (asked.form,)
+    raise SystemExit(bool(hunt(forms, asked.seconds, asked.seed, asked.most, asked.patience, asked.skip)))
 
 
 if __name__ == "__main__":

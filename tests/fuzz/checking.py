@@ -1,15 +1,20 @@
-"""Checking one program in one form: against plain torch, against itself with caches warm, against the other memory."""
+"""Checking programs in one memory and in the other: against plain torch, against themselves with caches warm, with other numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.runtime import machine
 
 from .comparing import difference
+from .other_numbers import with_other_numbers
 from .program import Program
 from .running import Outcome, run_plain, run_weft
+
+Wrong = tuple[str, str]
+"""The kind of what is wrong, and its description."""
+FORMS = ("apart", "one")
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,17 @@ class Finding:
         return f"{self.kind}: {self.text}\n{self.program!r}"
 
 
-def differs(first: Outcome, second: Outcome, what: str) -> tuple[str, str] | None:
+@dataclass(frozen=True)
+class Checked:
+    """What came of a program in one form."""
+
+    form: str
+    finding: Finding | None
+    checks: int
+    """How many of its lines were compared with plain torch."""
+
+
+def differs(first: Outcome, second: Outcome, what: str) -> Wrong | None:
     """Whether two runs of a program lay things out, or moved them, in two ways."""
     for name, layout in first.layouts.items():
         if second.layouts.get(name) != layout:
@@ -39,48 +54,44 @@ def differs(first: Outcome, second: Outcome, what: str) -> tuple[str, str] | Non
     return None
 
 
-def check(program: Program, *, apart: bool, twice: bool = True, both: bool = True) -> Finding | None:
+def differs_with_other_numbers(program: Program, processes: int = 1) -> tuple[Wrong | None, int]:
+    """What is wrong when a program that ran is run with other numbers, and how many lines were compared."""
+    other = with_other_numbers(program)
+    found = run_weft(other, processes)
+    wrong = difference(found, run_plain(other), other)
+    return (f"{wrong[0]}, other numbers", wrong[1]) if wrong else None, found.checks
+
+
+def check(program: Program, *, apart: bool, both: bool = True) -> Finding | None:
     """What is wrong with a program, if anything; `both`: its layouts and log are those of the other memory too."""
     machine.use_separate_memory(apart)
-    return check_here(program, twice=twice) or (check_other(program, run_weft(program), apart=apart) if both else None)
-
-
-def check_here(program: Program, *, twice: bool, keep: dict[int, Outcome] | None = None) -> Finding | None:
-    """The same in the memory that is set."""
-    expected = run_plain(program)
     found = run_weft(program)
-    if keep is not None:
-        keep[id(program)] = found
-    wrong = difference(found, expected, program)
-    if wrong is None and twice:
-        wrong = differs(found, run_weft(program), "again")
-    return Finding(*wrong, program) if wrong else None
-
-
-def check_other(program: Program, found: Outcome, *, apart: bool) -> Finding | None:
-    machine.use_separate_memory(not apart)
-    try:
+    wrong = difference(found, run_plain(program), program) or differs(found, run_weft(program), "again")
+    wrong = wrong or differs_with_other_numbers(program)[0]
+    if both and wrong is None:
+        machine.use_separate_memory(not apart)
         wrong = differs(found, run_weft(program), "other memory")
-    finally:
         machine.use_separate_memory(apart)
     return Finding(*wrong, program) if wrong else None
 
 
-def check_all(programs: Iterable[Program], *, apart: bool) -> Iterable[tuple[Finding | None, int]]:
-    """Checks many, with one change of memory; for each what is wrong, and how many lines ran."""
-    machine.use_separate_memory(apart)
-    kept: list[tuple[Program, Outcome]] = []
-    for index, program in enumerate(programs):
-        outcomes: dict[int, Outcome] = {}
-        finding = check_here(program, twice=index % 2 == 0, keep=outcomes)
-        outcome = outcomes[id(program)]
-        outcome.names = {}
-        yield finding, outcome.done + len(outcome.errors)
-        if finding is None:
-            kept.append((program, outcome))
-    machine.use_separate_memory(not apart)
-    for program, outcome in kept:
-        wrong = differs(outcome, run_weft(program), "other memory")
-        if wrong is not None:
-            yield Finding(*wrong, program), 0
-    machine.use_separate_memory(apart)
+def check_all(programs: Sequence[Program], forms: Sequence[str] = FORMS) -> Iterator[Checked]:
+    """Checks many in one form after the other; every second one again as well, with the same or with other numbers."""
+    expected = [run_plain(program) for program in programs]
+    before: dict[int, Outcome] = {}
+    for form in forms:
+        machine.use_separate_memory(form == "apart")
+        for index, program in enumerate(programs):
+            found = run_weft(program)
+            checks, wrong = found.checks, difference(found, expected[index], program)
+            if wrong is None and index in before:
+                wrong = differs(before[index], found, "other memory")
+            if wrong is None and index % 4 == 0:
+                wrong = differs(found, run_weft(program), "again")
+            elif wrong is None and index % 4 == 2:
+                wrong, more = differs_with_other_numbers(program)
+                checks += more
+            found.names = {}
+            if wrong is None:
+                before[index] = found
+            yield Checked(form, Finding(*wrong, program) if wrong else None, checks)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from types import CodeType
 
 import torch
 
@@ -28,6 +31,11 @@ class Outcome:
     layouts: dict[str, str] = field(default_factory=dict)
     moved: list[Movement] = field(default_factory=list)
     done: int = 0
+
+    @property
+    def checks(self) -> int:
+        """How many lines there are to compare: what they gave, or that they were refused."""
+        return self.done + len(self.errors)
 
 
 def tensors_in(name: str, value: object) -> dict[str, torch.Tensor]:
@@ -73,13 +81,18 @@ def differentiate(space: Namespace, order: int) -> dict[str, torch.Tensor]:
     return gradients
 
 
+@lru_cache(maxsize=1 << 14)
+def _compiled(line: str) -> CodeType:
+    return compile(line, "<program>", "exec")
+
+
 def run_lines(program: Program, space: Namespace, log: CommLog, after: Callable[[str], None] | None = None) -> Outcome:
     """Runs line by line; a line that is refused binds nothing, and ends the program if it was to write."""
     outcome = Outcome()
     for index, line in enumerate(program.lines):
         moved = len(log)
         try:
-            exec(line, space)
+            exec(_compiled(line), space)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other side has to refuse it too
             outcome.errors[index] = error
             del log.records[moved:]  # what moved for a call that was refused in the end is nobody's concern
@@ -113,11 +126,14 @@ def run_plain(program: Program, after: Callable[[Namespace, str], None] | None =
     return _run(program, space, CommLog(), (lambda name: after(space, name)) if after else None)
 
 
+@lru_cache(maxsize=16)
+def _mesh(names: tuple[str, ...], sizes: tuple[int, ...], processes: int) -> weft.DeviceMesh:
+    return weft.DeviceMesh(spread_devices(prod(sizes), processes), sizes, names)
+
+
 def run_weft(program: Program, processes: int = 1) -> Outcome:
     """What Weft gives in the memory that is set."""
-    sizes = tuple(program.mesh.values())
-    count = int(torch.tensor(sizes).prod())
-    mesh = weft.DeviceMesh(spread_devices(count, processes), sizes, tuple(program.mesh))
+    mesh = _mesh(tuple(program.mesh), tuple(program.mesh.values()), processes)
     with weft.comm_log() as log:
         outcome = _run(program, weft_words(mesh), log)
     outcome.moved = [(r.kind, r.axes, r.bytes_received, r.total_bytes, tuple(r.shape)) for r in log if r.total_bytes]

@@ -142,7 +142,8 @@ def _run(call: BoundCall) -> object:
             here = [resolve(cast(ShardedTensor, x), str(func)) if at in positions else x for at, x in enumerate(args)]
             return func(*here, **call.kwargs)
     x = args[0] if args else None
-    if kind.written == (0,) and isinstance(x, ShardedTensor) and x._layout.pending and scales_beyond(func, args):
+    writes = kind.written == (0,) and scales_beyond(func, args, call.kwargs)
+    if writes and isinstance(x, ShardedTensor) and x._layout.pending:
         store(x, cast(ShardedTensor, func(resolve(x, str(func)).clone(), *args[1:], **call.kwargs)), str(func))
         return x
     special = handlers.get(func)
@@ -175,7 +176,7 @@ def _resolved_first(call: BoundCall) -> tuple[int, ...]:
     """The pending arguments, by position, of a call that resolves them and nothing else of them."""
     if rule_for(call.func) is None:
         return ()
-    if scales_beyond(call.func, call.args):
+    if scales_beyond(call.func, call.args, call.kwargs):
         return tuple(at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor) and x._layout.pending)
     given = sum(isinstance(x, torch.Tensor) for x in call.args)
     if given < len(call.tensors) or not may_run_by_rule(call.func):

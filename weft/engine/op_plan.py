@@ -110,8 +110,7 @@ def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
     """All that a plan depends on: not the values of tensors, nor of floats that are usual numbers."""
     key: list[object] = [id(func)]  # torch takes its time to say the hash of an op
     if args and type(args[0]) is list:
-        # Numbers beside a list of tensors are one for each of them, and others in every step of an optimizer.
-        key += [float if _are_floats(x) else token(x) for x in args]
+        key += [_token_beside_list(x) for x in args]
     else:
         key += map(token, args)
     for name, x in kwargs.items():
@@ -119,8 +118,12 @@ def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
     return tuple(key)
 
 
-def _are_floats(x: object) -> bool:
-    return type(x) is list and bool(x) and all(type(number) is float for number in x)
+def _token_beside_list(x: object) -> object:
+    """Numbers beside a list of tensors are one for each of them, and others in every step of an optimizer."""
+    if type(x) is not list or not x or isinstance(x[0], torch.Tensor):
+        return token(x)
+    kinds = tuple(map(type, x))  # 2 is equal to 2.0, but what is multiplied by it is of another type
+    return float if kinds.count(float) == len(kinds) else (kinds, *x)
 
 
 def token(x: object) -> object:

@@ -1,4 +1,4 @@
-"""Products and quotients of pending sums by a number for which they are not linear: infinite, not a number, or a division by 0.
+"""Pending sums times a number for which that is not linear: infinite, not a number, or a division by 0.
 
 Contributions of 3 and −1 times infinity are infinite with either sign, and their sum is not a number; 2 times infinity is.
 """
@@ -6,6 +6,7 @@ Contributions of 3 and −1 times infinity are infinite with either sign, and th
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 
@@ -14,14 +15,24 @@ __all__ = ["scales_beyond"]
 aten = torch.ops.aten
 _PRODUCTS = frozenset({aten.mul.Tensor, aten.mul.Scalar, aten.mul_.Tensor, aten.mul_.Scalar})
 _QUOTIENTS = frozenset({aten.div.Tensor, aten.div.Scalar, aten.div_.Tensor, aten.div_.Scalar})
+_SUMS = frozenset({aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor, aten.rsub.Tensor})
+_WEIGHTED = frozenset({aten.lerp.Scalar, aten.lerp_.Scalar, aten.native_dropout_backward.default})
+"""Ops whose third argument is the number."""
 
 
-def scales_beyond(func: torch._ops.OpOverload, args: tuple[object, ...]) -> bool:
+def scales_beyond(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
     """Whether a call multiplies or divides by a number, known on the host, for which a pending sum has to be there first.
 
-    >>> scales_beyond(aten.mul.Tensor, (torch.ones(2), math.inf)), scales_beyond(aten.div.Tensor, (torch.ones(2), 2))
+    >>> x = torch.ones(2)
+    >>> scales_beyond(aten.mul.Tensor, (x, math.inf), {}), scales_beyond(aten.div.Tensor, (x, 2), {})
     (True, False)
+    >>> scales_beyond(aten.add.Tensor, (x, x), {"alpha": math.nan})
+    True
     """
+    if func in _SUMS:
+        return "alpha" in kwargs and _is_beyond(kwargs["alpha"], divides=False)
+    if func in _WEIGHTED:
+        return _is_beyond(args[2], divides=False)
     if func not in _PRODUCTS and func not in _QUOTIENTS:
         return False
     return any(_is_beyond(value, func in _QUOTIENTS) for value in args[:2])

@@ -384,7 +384,19 @@ def _power(call: BoundCall) -> object:
     return [aten.pow.Scalar(call.args[0], x) for x in call.tensor_list("exponent")]
 
 
+def _fused_copy(call: BoundCall) -> object:
+    """A fused step that gives new tensors: the step in place, of copies of what it writes to."""
+    step = cast(Op, getattr(getattr(aten, f"{call.name}_"), call.func._overloadname))
+    args = [
+        [x.clone() for x in cast("Sequence[torch.Tensor]", value)] if i in kind_of(step).written else value
+        for i, value in enumerate(call.args)
+    ]
+    step(*args, **call.kwargs)
+    return tuple(args[i] for i in kind_of(step).written)
+
+
 handler(*_lists_of({*_FOREACH, *_FUSED}))(_elementwise)
+handler(*(func for func in _lists_of(_FUSED) if not kind_of(func).written))(_fused_copy)
 handler(*_lists_of(_EACH))(_reduced)
 handler(*_lists_of(["_foreach_mm"]))(_products)
 handler(aten._foreach_pow.ScalarAndTensor)(_power)

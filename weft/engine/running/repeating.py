@@ -55,7 +55,7 @@ def repeat_by_rule(call: BoundCall, result: object) -> Repeat | None:
     if any(type(x) is not ShardedTensor.final for x in call.tensors):
         return None
     tensors = cast("list[ShardedTensor]", call.tensors)
-    if any(x._layout.pending for x in tensors) and scales_beyond(call.func, call.args):
+    if any(x._layout.pending for x in tensors) and scales_beyond(call.func, call.args, call.kwargs):
         return None
     positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
     plan = call.plan

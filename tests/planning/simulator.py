@@ -84,6 +84,9 @@ def execute(plan: Plan, shards: Shards) -> tuple[Shards, Counter[object]]:
     for step in plan.steps:
         run = RUN[step.kind] if step.stages is None else STAGED[step.kind]
         shards, counts = run(step, shards)
+        if step.kind == "reduce_across":
+            received += counts
+            continue
         for slot, count in enumerate(counts):
             received[step.target.mesh.slot_ids[slot]] += count
     return shards, received
@@ -227,6 +230,39 @@ def _reduce_exchange(step: Step, shards: Shards):
     return out, counts
 
 
+def _reduce_across(step: Step, shards: Shards):
+    """Contributions to sums, sums to later sums, gifts; nobody reads what it does not hold, and every element arrives."""
+    work, counts = step.work, Counter()
+    ids, others = step.source.mesh.slot_ids, step.target.mesh.slot_ids
+    at = {**dict(zip(work.places.of_source, ids, strict=True)), **dict(zip(work.places.of_target, others, strict=True))}
+    sums = []
+    for each in work.sums:
+        parts = [cut(shards[s], within(each.box, box(step.source, step.shape, s))) for s in each.slots]
+        counts[at[each.place]] += sum(_volume(each.box) for s in each.slots if ids[s] != at[each.place])
+        if each.lower is not None:
+            lower = work.sums[each.lower]
+            assert (lower.lower, lower.box) == (None, each.box)
+            counts[at[each.place]] += _volume(each.box) * (work.sums[each.lower].place != each.place)
+            parts.append(sums[each.lower])
+        sums.append(reduce(COMBINE[step.op], parts))
+    wanted = [box(step.target, step.shape, slot) for slot in range(len(others))]
+    out = [np.full([b - a for a, b in where], NEUTRAL[step.op], np.int64) for where in wanted]
+    times = [np.zeros(each.shape, int) for each in out]
+    for gift in work.gifts:
+        if gift.sum is None:
+            held = box(step.source, step.shape, gift.origin)
+            part, by = cut(shards[gift.origin], within(gift.box, held)), ids[gift.origin]
+        else:
+            assert work.sums[gift.sum].box == gift.box
+            part, by = sums[gift.sum], at[work.sums[gift.sum].place]
+        counts[others[gift.to]] += _volume(gift.box) * (by != others[gift.to])
+        into, part = cut(out[gift.to], within(gift.box, wanted[gift.to])), part // step.divisor * step.scale
+        into[...] = COMBINE[step.op](into, part) if work.adds else part
+        cut(times[gift.to], within(gift.box, wanted[gift.to]))[...] += 1
+    assert work.adds or all((each <= 1).all() if step.begun else (each == 1).all() for each in times)
+    return out, counts
+
+
 RUN = {
     "local_slice": _local_slice,
     "fill_partial": _fill_partial,
@@ -237,6 +273,7 @@ RUN = {
     "all_reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "reduce_exchange": _reduce_exchange,
+    "reduce_across": _reduce_across,
 }
 
 

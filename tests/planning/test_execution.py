@@ -95,10 +95,12 @@ def test_staged_plans_execute_and_move_no_more(case, topology):
 
 @settings(max_examples=100, deadline=None)
 @given(crossings(pending=True), st.sampled_from(HOSTS))
-def test_staged_crossings_execute_and_move_no_more(case, topology):
+def test_staged_crossings_execute_and_move_no_more_than_a_detour(case, topology):
     source, target, shape = case
     staged, straight = check_staged(source, target, shape, topology), plan_layouts(source, target, shape, 1)
-    assert staged.bytes_received.total <= straight.bytes_received.total
+    detour = [plan_layouts(source, source.resolved, shape, 1), plan_layouts(source.resolved, target.resolved, shape, 1)]
+    most = max(straight.bytes_received.total, sum(plan.bytes_received.total for plan in detour))
+    assert staged.bytes_received.total <= most  # more than straight where slow links are crossed less often for it
 
 
 def check_staged(source: Layout, target: Layout, shape: tuple[int, ...], topology: Topology) -> Plan:

@@ -8,6 +8,7 @@ from itertools import combinations
 
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
+from .across.work import is_small, least_received
 from .census import Overlap, Shape, Volume, axis_sizes, census
 from .moving import Exchange
 from .step import Bytes, bytes_of, live_pending
@@ -66,7 +67,15 @@ def _agreeing(source: Layout, target: Layout, shape: Shape) -> int:
 
 
 def _across(source: Layout, target: Layout, shape: Shape, itemsize: int) -> Bytes:
-    """Between meshes, a bound that may be too low where they share devices and something is pending."""
+    """Between meshes. With pending reductions, what the busiest device receives in plans that move the least in all."""
+    if (live_pending(source) or live_pending(target)) and is_small(source, target, shape):
+        least = least_received(source, target, shape)
+        return Bytes(least.max * itemsize, least.total * itemsize)
+    return _across_at_large(source, target, shape, itemsize)
+
+
+def _across_at_large(source: Layout, target: Layout, shape: Shape, itemsize: int) -> Bytes:
+    """A bound that may be too low where meshes share devices and something is pending."""
     moved = Exchange(source.resolved, target.resolved, (), shape, itemsize).bytes_received
     if not source.pending and not target.pending:
         return moved

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ..caches import cached
 from ..sharding.mesh import DeviceMesh
+from .across.reduce_across import ReduceAcross
 from .owners import Reducing
 from .staging.link_load import link_loads
 from .staging.stages import Stages
@@ -77,7 +78,7 @@ def staged(step: Step, topology: Topology) -> Step:
 
 def _may_be_staged(step: Step) -> bool:
     """Whether going through cells changes anything: there are replicas to share what enters, or something to reduce."""
-    if isinstance(step, Begins) and step.begun:
+    if isinstance(step, ReduceAcross) or (isinstance(step, Begins) and step.begun):
         return False
     return isinstance(step, Reducing) or bool(step.target.replicated_axes)
 

@@ -9,8 +9,9 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh, Slot
 from .census import Shape, Volume, axis_sizes, everywhere, split_sizes, spread_index
 from .pieces import cuts
+from .step import Bytes, Load, Step, bytes_of
 
-__all__ = ["combined", "crossing", "same_slots", "volumes"]
+__all__ = ["combined", "crossing", "received_bytes", "same_slots", "volumes"]
 
 
 @cached(256)
@@ -74,3 +75,17 @@ def combined(parts: Sequence[tuple[DeviceMesh, Sequence[int]]]) -> list[int]:
             else:
                 result[slot] += number
     return result
+
+
+def received_bytes(steps: Sequence[Step], target: Layout, shape: Shape, itemsize: int) -> Bytes:
+    """What devices receive over all steps."""
+    moving = [step for step in steps if step.phases]
+    if not moving:
+        return Bytes(0, 0)
+    if len(moving) == 1:
+        return moving[0].bytes_received
+    if all(step.source.mesh == step.target.mesh == target.mesh for step in moving):
+        load: Load = tuple(part for step in moving for part in step.load())
+        return bytes_of(target, shape, itemsize, load)
+    each = combined([(step.target.mesh, step.received_everywhere()) for step in moving])
+    return Bytes(max(each), sum(each))

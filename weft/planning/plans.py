@@ -16,10 +16,10 @@ from ..sharding.mesh import Slot
 from .bounds import largest, lower_bound
 from .census import Shape
 from .cost import steps_time
-from .crossing import combined, volumes
+from .crossing import combined, received_bytes, volumes
 from .parts import Parts, whole_dims
 from .search import find_steps
-from .step import Bytes, Load, Step, bytes_of, dual
+from .step import Bytes, Step, dual
 from .steps import LocalSlice
 from .text import plan_text
 from .topology import Topology, current_topology
@@ -215,20 +215,6 @@ def _too_large(source: Layout, target: Layout, shape: Shape, itemsize: int, peak
         f"it needs {peak:,} (the source {held:,}, the target {wanted:,}). "
         f"Raise memory_limit to {peak:,}, or split the source or the target over more devices"
     )
-
-
-def received_bytes(steps: Sequence[Step], target: Layout, shape: Shape, itemsize: int) -> Bytes:
-    """What devices receive over all steps."""
-    moving = [step for step in steps if step.phases]
-    if not moving:
-        return Bytes(0, 0)
-    if len(moving) == 1:
-        return moving[0].bytes_received
-    if all(step.source.mesh == step.target.mesh == target.mesh for step in moving):
-        load: Load = tuple(part for step in moving for part in step.load())
-        return bytes_of(target, shape, itemsize, load)
-    each = combined([(step.target.mesh, step.received_everywhere()) for step in moving])
-    return Bytes(max(each), sum(each))
 
 
 def peak_memory(steps: Sequence[Step], source: Layout, shape: Shape, itemsize: int) -> int:

@@ -15,7 +15,7 @@ from .pieces import flat_index
 from .reduction import Reduction, Region, reduction
 from .step import Begins, Bytes, Load, Transition, added_axes, changed_dims, common_prefix, live, live_pending
 
-__all__ = ["AllReduce", "FillPartial", "ReduceExchange", "ReduceScatter"]
+__all__ = ["AllReduce", "FillPartial", "ReduceExchange", "ReduceScatter", "Reduces"]
 
 
 def _resolved(source: Layout, target: Layout) -> tuple[str, ...] | None:
@@ -85,7 +85,9 @@ class FillPartial(Begins):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reduce(Begins):
+class Reduces(Begins):
+    """A step that resolves pending reductions."""
+
     @property
     def resolved(self) -> tuple[str, ...]:
         """The mesh axes whose reduction is resolved, in mesh order."""
@@ -115,7 +117,7 @@ class _Reduce(Begins):
 
 @final
 @dataclass(frozen=True, slots=True)
-class AllReduce(_Reduce):
+class AllReduce(Reduces):
     """Every device of a group receives the reduction of what all of it hold.
 
     Each reduces one of as many balanced parts of the flat shard as there are devices, then receives the others.
@@ -165,7 +167,7 @@ class AllReduce(_Reduce):
 
 @final
 @dataclass(frozen=True, slots=True)
-class ReduceScatter(_Reduce):
+class ReduceScatter(Reduces):
     """Every device of a group receives the reduction of its target box, a part of what all of it hold.
 
     Where the target is also split by axes that were replicated, what a group reduces is cut by these first.
@@ -203,7 +205,7 @@ class ReduceScatter(_Reduce):
 
 @final
 @dataclass(frozen=True, slots=True)
-class ReduceExchange(_Reduce):
+class ReduceExchange(Reduces):
     """Owners receive the contributions to their boxes, reduce them, and give the results to whoever lacks them.
 
     `owners` says who sends which box to whom in the two phases. Where the target begins a pending reduction,

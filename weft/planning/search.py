@@ -11,9 +11,11 @@ from operator import itemgetter
 from ..errors import PlanError
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
+from .across.reduce_across import ReduceAcross
 from .bounds import kept_choices, total_bound
 from .census import Shape, axis_sizes
 from .cost import DEFAULT, staged, step_time
+from .crossing import received_bytes
 from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
 from .reducing import AllReduce, FillPartial, ReduceExchange
 from .step import Bytes, Step, Transition, live, live_pending
@@ -25,6 +27,8 @@ __all__ = ["find_steps"]
 
 Steps = tuple[Step, ...]
 LINEAR = {ReduceOp.SUM, ReduceOp.AVG}
+ROUGHLY = 1.05
+"""How much more the busiest device may receive in native steps, which are quicker than boxes one by one."""
 
 
 def find_steps(
@@ -45,7 +49,9 @@ def find_steps(
     if is_flat(topology, source.mesh, target.mesh):
         return steps
     choices = [steps] if frugal else [steps, *search.others(source, target)]
-    least = sum(step.bytes_received.total for step in steps)
+    totals = [sum(step.bytes_received.total for step in choice) for choice in choices]
+    # From mesh to mesh a detour may cross slow links less often; on one mesh, staging sees to that.
+    least = totals[0] if source.mesh == target.mesh else max(totals)
     return min((search.staged(choice, least) for choice in choices), key=itemgetter(0))[1]
 
 
@@ -75,6 +81,8 @@ class Search:
     def others(self, source: Layout, target: Layout) -> Iterator[Steps]:
         """Other steps that may move as little: which of them is fastest depends on where the slow links are."""
         if source.mesh != target.mesh:
+            if live_pending(source) or live_pending(target):
+                yield from self._resolved_here(source, target)
             return
         with suppress(PlanError):  # there is not always one step
             yield self.one(source, target)
@@ -266,6 +274,20 @@ class Search:
         return (*steps, *self.one(source, target))
 
     def _across(self, source: Layout, target: Layout) -> Steps:
+        """Between meshes: at once, unless native steps bring no device much more."""
+        choices = self._resolved_here(source, target)
+        axes = ReduceAcross.group(Transition(source, target, self.shape))
+        if axes is None:
+            return self.best(choices)
+        across = (ReduceAcross(source, target, axes, self.shape, self.itemsize, self.topology),)
+        least = across[0].bytes_received
+        for steps in choices:
+            received = received_bytes(steps, target, self.shape, self.itemsize)
+            if received.total <= least.total and received.max <= ROUGHLY * least.max:
+                return steps
+        return across
+
+    def _resolved_here(self, source: Layout, target: Layout) -> list[Steps]:
         """Between meshes: reduce where the contributions are, move, begin reductions where the result goes."""
         resolved = source.resolved
         begun = live_pending(target)
@@ -273,7 +295,7 @@ class Search:
         arrival = self._split_by(target.resolved, target, shared).resolved
         ending = self._filled(arrival, target, begun) if begun else self.one(arrival, target)
         if not live_pending(source):
-            return (*self.one(source, resolved), *self._exchanged(resolved, arrival), *ending)
+            return [(*self.one(source, resolved), *self._exchanged(resolved, arrival), *ending)]
         choices = []
         for scattered in self._all_scattered(source):
             cut = _cut_before_reducing(source, scattered)
@@ -281,7 +303,7 @@ class Search:
             choices.append((*steps, *self._exchanged(scattered, arrival), *ending))
         if not choices:
             choices.append((*self.one(source, resolved), *self._exchanged(resolved, arrival), *ending))
-        return self.best(choices)
+        return choices
 
     def _cut_apart(self, source: Layout, target: Layout) -> Iterator[Layout]:
         """The source, cut locally by axes that split only the target: one for each dim to cut."""

@@ -14,11 +14,13 @@ along the step's `axes`, in the order in which these are named.
 | all_reduce      | the reduction of the source boxes of its group, which are one and the same        |
 | reduce_scatter  | the reduction of its target box, a part of its source box, over its group         |
 | reduce_exchange | the boxes that owners reduced: `step.owners`, a `Reduction`                       |
+| reduce_across   | the boxes of `step.work`, on another mesh                                         |
 
-An exchange or reduce_exchange after which a reduction is pending that was not (`step.begun`) multiplies what it
+An exchange, reduce_exchange or reduce_across after which a reduction is pending that was not (`step.begun`) multiplies what it
 brings by `step.scale` and leaves the neutral element of `step.neutral` where it brings nothing.
 """
 
+from .across.reduce_across import ReduceAcross
 from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
 from .reducing import AllReduce, FillPartial, ReduceExchange, ReduceScatter
 from .step import Bytes, Step, dual, register, step_between
@@ -32,6 +34,7 @@ __all__ = [
     "FillPartial",
     "LocalSlice",
     "Permute",
+    "ReduceAcross",
     "ReduceExchange",
     "ReduceScatter",
     "Step",
@@ -40,5 +43,14 @@ __all__ = [
 ]
 
 register(
-    LocalSlice, FillPartial, AllGather, Permute, AllToAll, AllReduce, ReduceScatter, Exchange, ReduceExchange
+    LocalSlice,
+    FillPartial,
+    AllGather,
+    Permute,
+    AllToAll,
+    AllReduce,
+    ReduceScatter,
+    Exchange,
+    ReduceExchange,
+    ReduceAcross,
 )  # the more special first

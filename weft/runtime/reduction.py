@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import torch
 
@@ -11,7 +13,7 @@ from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from . import accelerator_kernels
 
-__all__ = ["combination", "combine", "neutral", "reduce_into", "reduced"]
+__all__ = ["Totals", "combination", "combine", "neutral", "reduce_into", "reduced"]
 
 _CHUNK = 1 << 18
 """Elements a pass works on: small enough for the accumulator to stay in the cache between passes."""
@@ -108,3 +110,37 @@ def _bool_reduced(op: ReduceOp, parts: Sequence[torch.Tensor]) -> torch.Tensor:
     for part in parts[1:]:
         result = result | part if op is ReduceOp.SUM else result & part
     return result
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums that come together in several turns, and are rounded, divided and multiplied when all of one is there.
+
+    >>> totals = Totals(ReduceOp.AVG, 3, 1, torch.bfloat16)
+    >>> half = totals.added([torch.ones(2), torch.ones(2)])
+    >>> totals.finished(totals.added([half, torch.ones(2)]))
+    tensor([1., 1.], dtype=torch.bfloat16)
+    """
+
+    op: ReduceOp
+    divisor: int
+    scale: int
+    dtype: torch.dtype
+
+    @property
+    def width(self) -> torch.dtype:
+        """The dtype of what is not all there yet."""
+        return torch.float32 if self.dtype in _SHORT_FLOATS and self.op in _ARITHMETIC else self.dtype
+
+    def added(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The reduction of some parts; a mean is a sum until all of it is there, but of booleans there is none to divide."""
+        op = ReduceOp.SUM if self.op is ReduceOp.AVG and self.dtype is not torch.bool else self.op
+        wide = [part.to(self.width) for part in parts]
+        return wide[0] if len(wide) == 1 else reduced(op, wide)
+
+    def finished(self, total: torch.Tensor) -> torch.Tensor:
+        """The result, where a total has all its parts."""
+        if self.op is ReduceOp.AVG and self.divisor > 1 and self.dtype is not torch.bool:
+            total = total.clone().div_(self.divisor)
+        return (total if self.scale == 1 else total * self.scale).to(self.dtype)

@@ -6,7 +6,7 @@ from functools import singledispatch
 
 import torch
 
-from ..planning import AllReduce, Exchange, FillPartial, Permute, ReduceExchange, Step
+from ..planning import AllReduce, Exchange, FillPartial, Permute, ReduceAcross, ReduceExchange, Step
 from ..sharding.geometry import Box, box_shape, within
 from . import accelerator_kernels
 from .accelerator import brought, copy
@@ -14,7 +14,7 @@ from .copies import Writing, contributions, exchanges, writings
 from .holding import Pieces, holding, slices
 from .host_pool import pooled_empty
 from .lazy_copy import lazy_clone
-from .reduction import combination, neutral, reduce_into
+from .reduction import Totals, combination, neutral, reduce_into
 
 __all__ = ["run_step"]
 
@@ -131,8 +131,46 @@ def _(step: ReduceExchange, pieces: Pieces) -> Pieces:
     return tuple(result)
 
 
+@run_step.register
+def _(step: ReduceAcross, pieces: Pieces) -> Pieces:
+    """Contributions come together as the step's work says; whoever wants a result gets it."""
+    here, there = holding(step.source), holding(step.target)
+    work, dtype = step.work, pieces[0].dtype
+    totals = Totals(step.op, step.divisor, step.scale, dtype)
+
+    def contribution(slot: int, where: Box) -> torch.Tensor:
+        origin = here.piece_of[slot]
+        return pieces[origin][slices(within(where, here.box(origin, step.shape)))]
+
+    devices = dict(zip(work.places.of_target, there.residence.torch_devices, strict=True))
+    devices |= dict(zip(work.places.of_source, here.residence.torch_devices, strict=True))
+    sums: list[torch.Tensor] = []
+    for each in work.sums:
+        parts = [contribution(slot, each.box) for slot in each.slots]
+        parts += [] if each.lower is None else [sums[each.lower]]
+        sums.append(totals.added([brought(part, devices[each.place]) for part in parts]))
+    given = {gift.sum for gift in work.gifts}
+    if not work.adds:
+        sums = [totals.finished(each) if number in given else each for number, each in enumerate(sums)]
+    shapes = [there.piece_shape(piece, step.shape) for piece in range(there.count)]
+    width = totals.width if work.adds else dtype
+    result = [_blank(step, shape, width, device) for shape, device in zip(shapes, there.devices, strict=True)]
+    for gift in work.gifts:
+        piece = there.piece_of[gift.to]
+        if there.slots[piece] != gift.to:
+            continue  # it is a replica of what another slot has in this memory
+        part = sums[gift.sum] if gift.sum is not None else contribution(gift.origin, gift.box)
+        into = result[piece][slices(within(gift.box, there.box(piece, step.shape)))]
+        if work.adds:
+            part = totals.added([into, brought(part, into.device)])
+        elif gift.sum is None:
+            part = totals.finished(part)
+        copy(into, part)
+    return tuple(each.to(dtype) for each in result)
+
+
 def _blank(
-    step: Exchange | ReduceExchange, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    step: Exchange | ReduceExchange | ReduceAcross, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     """Room for a result: neutral elements where a reduction begins to be pending, else anything."""
     if step.neutral is None:

@@ -12,6 +12,7 @@ from ...caches import cached
 from ...sharding.geometry import Box, box, box_at
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh, Slot
+from ..across.reduce_across import ReduceAcross
 from ..census import axis_sizes, common_volume, volume
 from ..moving import AllGather, AllToAll, Exchange, Permute
 from ..owners import Planned
@@ -66,6 +67,8 @@ def link_loads(step: Step, topology: Topology) -> Hops:
 
 @cached(4096)
 def _link_loads(step: Step, topology: Topology) -> Hops:
+    if isinstance(step, ReduceAcross):
+        return _from_mesh_to_mesh(step, topology)
     found = [_received(step, slot, topology) for slot in sample(step.target.mesh)]
     if step.stages is None and isinstance(step, Exchange):
         found += [(each,) for each in _sent(step, topology)]
@@ -233,6 +236,18 @@ def _sent(step: Exchange, topology: Topology) -> Iterator[LinkLoad]:
         for slot in range(source.num_devices):
             given = [(each.target_slot, volume(each.box) * step.itemsize) for each in step.sends(slot)]
             yield _load(source, slot, given, topology, target)
+
+
+def _from_mesh_to_mesh(step: ReduceAcross, topology: Topology) -> Hops:
+    """The most that a device of either mesh receives in each round."""
+    work = step.work
+    devices = work.places.devices
+    rounds = [[[0.0, 0.0, 0.0] for _ in devices] for _ in range(3)]
+    for number, from_, to, size in work.transfers():
+        if from_ != to:
+            tier = max(topology.tier(devices[from_], devices[to]), Tier.HOST)
+            rounds[number][to][tier - Tier.HOST] += size * step.itemsize
+    return tuple(_most([LinkLoad(*load) for load in loads]) for loads in rounds)
 
 
 def _multicast(step: Step, slot: Slot, topology: Topology, stages: Stages) -> Hops:

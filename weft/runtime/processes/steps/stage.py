@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, final
 
 import torch
 
-from ....planning import AllReduce, FillPartial, ReduceExchange, ReduceScatter, Step
+from ....planning import AllReduce, FillPartial, ReduceAcross, ReduceExchange, ReduceScatter, Step
 from ....planning.owners import Reducing
 from ... import in_process
 from ...holding import Pieces
@@ -19,6 +19,7 @@ from .fill import FillStage
 from .move import MoveStage
 from .occupancy import most_slots
 from .reduce import ReduceStage
+from .reduce_across import AcrossStage
 from .staged_move import StagedMove
 from .staged_reduce import StagedReduce
 
@@ -67,6 +68,11 @@ def _(step: FillPartial, is_last: bool) -> Stage:  # noqa: ARG001 - as every row
 @_among_processes.register(ReduceExchange)
 def _(step: AllReduce | ReduceScatter | ReduceExchange, is_last: bool) -> Stage:  # noqa: ARG001 - as every row
     return ReduceStage(step)
+
+
+@_among_processes.register
+def _(step: ReduceAcross, is_last: bool) -> Stage:  # noqa: ARG001 - as every row
+    return AcrossStage(step)
 
 
 @final

@@ -1,0 +1,242 @@
+"""`Work`: who collects which contributions and who gets which results, box by box."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+from ...caches import cached
+from ...sharding.geometry import Box
+from ...sharding.layout import Layout
+from ...sharding.mesh import Slot
+from ...sharding.placements import ReduceOp
+from ..census import Shape, volume
+from ..step import Bytes, live_pending
+from ..topology import Topology
+from .balance import SETTLED, Choice, balanced
+from .cells import Place, Places, cell_count, cells_between
+from .recipes import Begun, Kept, Recipe, Reduced
+
+__all__ = ["Gift", "Sum", "Work", "is_small", "least_received", "work_between"]
+
+MOST_CELLS = 512
+"""Cells up to which a movement is looked at cell by cell."""
+MOST_DEVICES = 64
+"""Devices of a mesh up to which it is."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Contributions of slots of the source to a box, in order, that come together at a place; after an earlier sum, if any."""
+
+    place: Place
+    box: Box
+    slots: tuple[Slot, ...]
+    lower: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Gift:
+    """A box that a slot of the target gets: of a sum, or (where that is None) of what a slot of the source holds."""
+
+    to: Slot
+    box: Box
+    sum: int | None
+    origin: Slot = 0
+
+
+@final
+@dataclass(frozen=True)
+class Work:
+    """All that happens, in three rounds: contributions to sums, sums to later sums, gifts."""
+
+    places: Places
+    sums: tuple[Sum, ...]
+    gifts: tuple[Gift, ...]
+    adds: bool
+    """Whether gifts to one slot may be of the same elements, and add up."""
+
+    @cached_property
+    def received(self) -> tuple[int, ...]:
+        """How many elements each place receives."""
+        found = [0] * self.places.count
+        for _, from_, to, size in self.transfers():
+            found[to] += size if from_ != to else 0
+        return tuple(found)
+
+    @property
+    def chains(self) -> bool:
+        """Whether some sums go into later ones."""
+        return any(each.lower is not None for each in self.sums)
+
+    def transfers(self) -> Iterator[tuple[int, Place, Place, int]]:
+        """What goes from place to place: in which round, from where, to where, how many elements."""
+        of_source = self.places.of_source
+        for each in self.sums:
+            for slot in each.slots:
+                yield 0, of_source[slot], each.place, volume(each.box)
+            if each.lower is not None:
+                yield 1, self.sums[each.lower].place, each.place, volume(each.box)
+        for gift in self.gifts:
+            from_ = of_source[gift.origin] if gift.sum is None else self.sums[gift.sum].place
+            yield 2, from_, self.places.of_target[gift.to], volume(gift.box)
+
+
+def is_small(source: Layout, target: Layout, shape: Shape) -> bool:
+    """Whether a movement is looked at cell by cell."""
+    largest = max(source.mesh.num_devices, target.mesh.num_devices)
+    return largest <= MOST_DEVICES and cell_count(source, target, shape) <= MOST_CELLS
+
+
+@cached(512)
+def work_between(source: Layout, target: Layout, shape: Shape, topology: Topology) -> Work:
+    """What happens between two meshes.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> here, there = make_mesh({"a": 4}), make_mesh({"b": 2})
+    >>> summed = Layout(here, ((),), {"a": ReduceOp.SUM})
+    >>> work_between(summed, Layout(there, (("b",),)), (24,), Topology()).received
+    (18, 18, 18, 18)
+    """
+    return _Writing(source, target, shape, topology).work()
+
+
+@cached(512)
+def least_received(source: Layout, target: Layout, shape: Shape) -> Bytes:
+    """The fewest elements that the place that receives most, and all together, must receive.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> here, there = make_mesh({"a": 4}), make_mesh({"b": 2})
+    >>> least_received(Layout(here, ((),), {"a": ReduceOp.SUM}), Layout(there, (("b",),)), (24,))
+    Bytes(max=18, total=72)
+    """
+    demands, fixed = _needs(list(_recipes(source, target, shape, Places(source, target))))
+    loads = balanced(demands, fixed).loads
+    several = [option for choice in demands for option in choice if len(option) > 1]
+    highest = {max(option, key=loads.__getitem__) for option in several}
+    lower = {place for option in several for place in option} - highest
+    most = 0.0
+    for level in sorted(set(loads)):
+        above = {place for place, load in enumerate(loads) if load >= level * (1 - SETTLED)}
+        most = max(most, _least(demands, fixed, above), _least(demands, fixed, above - lower or above))
+    return Bytes(math.ceil(most - 1e-6 * most), round(sum(loads)))
+
+
+def _least(demands: Mapping[Choice, float], fixed: Sequence[float], places: Collection[Place]) -> float:
+    """What some places must receive on average, whoever is chosen."""
+    total = sum(fixed[place] for place in places)
+    for choice, amount in demands.items():
+        total += amount * min(sum(place in places for place in option) for option in choice)
+    return total / len(places)
+
+
+def _needs(recipes: Sequence[Recipe]) -> tuple[dict[Choice, float], list[float]]:
+    """What has to be received by whoever is chosen, and by places in any case."""
+    demands: dict[Choice, float] = {}
+    fixed = [0.0] * (recipes[0].places.count if recipes else 0)
+    for recipe in recipes:
+        size = volume(recipe.cell.box)
+        for choice, times in ((recipe.collecting, recipe.weight), (recipe.giving, 1)):
+            if choice:
+                demands[choice] = demands.get(choice, 0.0) + times * size
+        for place in recipe.always:
+            fixed[place] += size
+    return demands, fixed
+
+
+def _recipes(source: Layout, target: Layout, shape: Shape, places: Places) -> Iterator[Recipe]:
+    kind = _recipe(source, target)
+    return (kind(cell, places) for cell in cells_between(source, target, shape))
+
+
+def _recipe(source: Layout, target: Layout) -> type[Recipe]:
+    if not live_pending(source):
+        return Begun
+    sizes = target.mesh.shape
+    alone = all(sizes[axis] == 1 for axis in target.replicated_axes)
+    means = any(op is ReduceOp.AVG for _, op in (*source.pending, *target.pending))
+    return Kept if live_pending(target) and alone and not means else Reduced
+
+
+@final
+class _Writing:
+    """Sums and gifts, as they are taken down."""
+
+    def __init__(self, source: Layout, target: Layout, shape: Shape, topology: Topology) -> None:
+        self._topology = topology
+        self._places = Places(source, target)
+        self._recipes = list(_recipes(source, target, shape, self._places))
+        self._sums: list[Sum] = []
+        self._gifts: list[Gift] = []
+        self._sent = [0] * source.mesh.num_devices
+
+    def work(self) -> Work:
+        """Shares out what has to be received, and takes down who does."""
+        demands, fixed = _needs(self._recipes)
+        left = balanced(demands, fixed).of
+        for recipe in self._recipes:
+            for slot, to in recipe.staying():
+                self.pass_on(slot, to, recipe.cell.box)
+            for row, box in _cut(recipe.cell.box, 1, left.get(recipe.giving, [])):
+                for index, part in _cut(box, recipe.weight, left.get(recipe.collecting, [])):
+                    collector = recipe.collecting[index][0] if recipe.collecting else None
+                    recipe.write(self, part, recipe.rows[row], collector)
+        adds = bool(self._recipes) and isinstance(self._recipes[0], Kept)
+        return Work(self._places, tuple(self._sums), tuple(self._gifts), adds)
+
+    def sum(self, place: Place, box: Box, slots: Sequence[Slot], lower: int | None = None) -> int:
+        """See `Writer`."""
+        self._sums.append(Sum(place, box, tuple(slots), lower))
+        return len(self._sums) - 1
+
+    def give(self, number: int, to: Slot, box: Box) -> None:
+        """See `Writer`."""
+        self._gifts.append(Gift(to, box, number))
+
+    def pass_on(self, slot: Slot, to: Slot, box: Box) -> None:
+        """See `Writer`."""
+        self._gifts.append(Gift(to, box, None, slot))
+
+    def nearest(self, slots: Sequence[Slot], place: Place, box: Box) -> Slot:
+        """See `Writer`: itself, else a near one that has sent little so far."""
+        for slot in slots:
+            if self._places.of_source[slot] == place:
+                return slot
+        found = slots[0]
+        if len(slots) > 1:
+            devices, of, tier = self._places.devices, self._places.of_source, self._topology.tier
+            found = min(slots, key=lambda slot: (tier(devices[place], devices[of[slot]]), self._sent[slot]))
+        self._sent[found] += volume(box)
+        return found
+
+
+def _cut(box: Box, times: int, left: list[float]) -> Iterator[tuple[int, Box]]:
+    """The parts of a box that options take, each what is left to it at most; `times` is what an element counts."""
+    if len(left) < 2 or not box:
+        index = max(range(len(left)), key=left.__getitem__, default=0)
+        if left:
+            left[index] -= times * volume(box)
+        yield index, box
+        return
+    dim = max(range(len(box)), key=lambda dim: box[dim][1] - box[dim][0])
+    start, stop = box[dim]
+    slab = times * volume(box) / (stop - start)
+    wanted = [max(0.0, amount / slab) for amount in left]
+    parts, rest = [0] * len(left), stop - start
+    for index, rows in enumerate(wanted):
+        parts[index] = min(rest, int(rows))
+        rest -= parts[index]
+    while rest:  # one more for those that are cut off most
+        for index in sorted(range(len(left)), key=lambda index: parts[index] - wanted[index])[:rest]:
+            parts[index] += 1
+            rest -= 1
+    for index, rows in enumerate(parts):
+        if rows:
+            left[index] -= rows * slab
+            yield index, (*box[:dim], (start, start + rows), *box[dim + 1 :])
+            start += rows

@@ -59,9 +59,10 @@ class Model:
         self.landing_variables: dict[int, int] = {}
         self._fixed = fixed
         self._moved: dict[tuple[object, ...], Table] = {}
+        self._kept = {self.repeats.values[value.number] for value in program.values if prices.is_kept(value)}
         self._add_parameters()
-        self._add_ops()
         self._add_landings()
+        self._add_ops()
         self._add_movements()
 
     def working(self, choice: Assignment) -> int:
@@ -104,16 +105,16 @@ class Model:
                 known[key] = ways_of(self.mesh, op.factors, ranks)
             ways = self.ways[number] = known[key]
             seconds = [count * self.prices.op(op, way) for way in ways]
-            held = [count * self._kept(op, way) for way in ways]
+            held = [count * self._kept_by(op, way) for way in ways]
             self.op_variables[number] = self.problem.variable(seconds, held)
 
-    def _kept(self, op: RecordedOp, way: Way) -> int:
+    def _kept_by(self, op: RecordedOp, way: Way) -> int:
         """What is kept of values that only this op takes."""
-        values = [self.program.values[number] for number in op.inputs]
+        numbers = [self.repeats.values[number] for number in op.inputs]
         return sum(
-            self.prices.kept_bytes(layout, value)
-            for layout, value in zip(way.inputs, values, strict=True)
-            if len(value.users) == 1
+            self.prices.held(layout, self.program.values[number])
+            for layout, number in zip(way.inputs, numbers, strict=True)
+            if number in self._kept and number not in self.landings
         )
 
     def _add_landings(self) -> None:
@@ -121,14 +122,13 @@ class Model:
         shared = [v.number for v in values if len(v.users) > 1 and v.kind in ("activation", "parameter")]
         for number, count in Counter(self.repeats.values[each] for each in shared).items():
             value = values[number]
-            if number not in (value.number for value in values if len(value.users) > 1):
-                continue
             landings = [
                 Landing(layout, gradient)
                 for layout in candidate_layouts(self.mesh, value.shape)
                 for gradient in (_gradients(layout) if value.needs_grad else (layout,))
             ]
-            held = [count * self.prices.kept_bytes(landing.layout, value) for landing in landings]
+            kept = count if number in self._kept else 0
+            held = [kept * self.prices.held(landing.layout, value) for landing in landings]
             self.landings[number] = landings
             self.landing_variables[number] = self.problem.variable([0.0] * len(landings), held)
 

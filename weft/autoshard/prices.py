@@ -42,8 +42,8 @@ class Prices:
         made = [values[number] for number in op.outputs]
         if op.is_view:
             return 0.0
-        nbytes = sum(self._held(layout, value) for layout, value in zip(way.inputs, given, strict=True))
-        nbytes += sum(self._held(layout, value) for layout, value in zip(way.outputs, made, strict=False))
+        nbytes = sum(self.held(layout, value) for layout, value in zip(way.inputs, given, strict=True))
+        nbytes += sum(self.held(layout, value) for layout, value in zip(way.outputs, made, strict=False))
         dtype = next((value.dtype for value in (*given, *made) if value.dtype.is_floating_point), torch.float32)
         once = self.machine.seconds(Work(op.flops // way.parallel, nbytes, dtype))
         return once * self._passes(op, given) + self._between_devices(op, way, given)
@@ -65,12 +65,13 @@ class Prices:
             seconds += (2 + backwards) * axis_cost(pending, pending.resolved, rows * 4, self.machine.topology)
         if way.passed:
             size = math.prod(mesh.axis_size(axis) for axis in way.passed)
-            passed = sum(self._held(layout, value) for layout, value in zip(way.inputs[1:3], given[1:3], strict=True))
+            passed = sum(self.held(layout, value) for layout, value in zip(way.inputs[1:3], given[1:3], strict=True))
             times = (size - 1) * (3 if backwards else 1)
             seconds += times * passing_time(mesh, way.passed, passed, self.machine.topology)
         return seconds
 
-    def _held(self, layout: Layout, value: RecordedValue) -> int:
+    def held(self, layout: Layout, value: RecordedValue) -> int:
+        """The bytes of a value that a device has."""
         return local_elements(layout, value.shape) * value.dtype.itemsize
 
     def working_bytes(self, op: RecordedOp, way: Way) -> int:
@@ -79,27 +80,21 @@ class Prices:
         given = [(layout, values[number]) for layout, number in zip(way.inputs, op.inputs, strict=True)]
         made = [(layout, values[number]) for layout, number in zip(way.outputs, op.outputs, strict=False)]
         passing = [(layout, value) for layout, value in (*given, *made) if value.kind == "activation"]
-        return sum(
-            self._held(layout, value) * (1 + value.needs_grad - self.is_kept(value)) for layout, value in passing
-        )
+        return sum(self.held(layout, value) * (1 + value.needs_grad - self.is_kept(value)) for layout, value in passing)
 
     def update(self, layout: Layout, value: RecordedValue) -> float:
         """The seconds in which an optimizer reads a parameter, its gradient and its states, and writes them."""
-        nbytes = self._held(layout, value) * (3 + 2 * self.states if value.needs_grad else 0)
+        nbytes = self.held(layout, value) * (3 + 2 * self.states if value.needs_grad else 0)
         return nbytes / (self.machine.bandwidth * self.machine.streaming)
 
     def reading(self, layout: Layout, value: RecordedValue) -> float:
         """The seconds in which a device reads its part of the batch: little, but less where the batch is split."""
-        nbytes = self._held(layout, value)
+        nbytes = self.held(layout, value)
         return nbytes / (self.machine.bandwidth * self.machine.streaming)
 
     def parameter_bytes(self, layout: Layout, value: RecordedValue) -> int:
         """What a parameter holds with its gradient and its states."""
-        return self._held(layout, value) * (2 + self.states if value.needs_grad else 1)
-
-    def kept_bytes(self, layout: Layout, value: RecordedValue) -> int:
-        """What of an activation is kept for the backward pass, in the layout in which ops take it."""
-        return self._held(layout, value) if self.is_kept(value) else 0
+        return self.held(layout, value) * (2 + self.states if value.needs_grad else 1)
 
     def is_kept(self, value: RecordedValue) -> bool:
         """Whether a gradient needs an activation."""

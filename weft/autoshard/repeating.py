@@ -10,14 +10,14 @@ __all__ = ["Repeats", "repeats_of"]
 
 
 class Repeats:
-    """Which op, value and name stands for which: the first of those that are alike.
+    """Which op and which value stands for which, of those that are alike.
 
     >>> import torch
     >>> from weft.autoshard.recording import record
     >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     >>> program, _ = record(torch.nn.Sequential(block(), block(), block()), torch.ones(2, 4))
     >>> repeats_of(program).ops
-    [0, 1, 0, 1, 0, 1]
+    [2, 3, 2, 3, 2, 3]
     """
 
     def __init__(self, program: Recorded) -> None:
@@ -26,7 +26,7 @@ class Repeats:
         self._program = program
 
     def layer_is(self, layer: str, first: str, ops: list[RecordedOp], like: list[RecordedOp]) -> None:
-        """Says that a layer is like an earlier one."""
+        """Says that a layer is like another."""
         for op, other in zip(ops, like, strict=True):
             self.ops[op.number] = self.ops[other.number]
             for mine, its in zip(op.outputs, other.outputs, strict=True):
@@ -38,19 +38,22 @@ class Repeats:
 
 
 def repeats_of(program: Recorded) -> Repeats:
-    """The layers of a program that are like earlier ones."""
+    """The layers of a program that are like others; one in the middle stands for all: it has layers around it."""
     found = Repeats(program)
     # Outer layers first: what is inside a layer that repeats is known by the layer that it repeats.
     for layers in _rows(program.layers):
-        known: dict[object, tuple[str, list[RecordedOp]]] = {}
+        known: dict[object, list[tuple[str, list[RecordedOp]]]] = {}
         for layer in layers:
             ops = [op for op in program.ops if op.path == layer or op.path.startswith(f"{layer}.")]
             if not ops or any(found.ops[op.number] != op.number for op in ops):
                 continue
             signature = _signature(program, layer, ops)
-            first, like = known.setdefault(signature, (layer, ops))
-            if first != layer:
-                found.layer_is(layer, first, ops, like)
+            known.setdefault(signature, []).append((layer, ops))
+        for alike in known.values():
+            middle, like = alike[len(alike) // 2]
+            for layer, ops in alike:
+                if layer != middle:
+                    found.layer_is(layer, middle, ops, like)
     return found
 
 
@@ -71,6 +74,6 @@ def _signature(program: Recorded, layer: str, ops: list[RecordedOp]) -> tuple[ob
             return inside[value.producer], value.output
         if value.kind == "parameter" and (value.name or "").startswith(f"{layer}."):
             return (value.name or "")[len(layer) :], value.shape, value.dtype, value.needs_grad
-        return value.kind, value.shape, value.dtype, value.needs_grad
+        return value.kind == "constant", value.shape, value.dtype
 
     return tuple((op.path[len(layer) :], op.signature, tuple(map(origin, op.inputs)), op.flops) for op in ops)

@@ -23,6 +23,7 @@ __all__ = ["main"]
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
+        "autoshard": "weft.nn.autoshard_command:autoshard_command",
         "bench": "weft.inspect.bench:bench",
         "checkpoint": "weft.checkpoint.command:checkpoint",
         "doctor": "weft.inspect.doctor:doctor",

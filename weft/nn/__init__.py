@@ -9,6 +9,8 @@
 (P('tp'), ('2.bias',))
 """
 
+from .autoshard import autoshard
+from .autoshard_choice import AutoshardChoice, ChosenLayout
 from .caches import shard_cache
 from .fully_sharded.fully_shard import fully_shard, no_sync
 from .pipelines.pipeline import Pipeline, pipeline
@@ -18,8 +20,11 @@ from .shard_module import shard_module
 from .shard_optimizer import shard_optimizer
 
 __all__ = [
+    "AutoshardChoice",
+    "ChosenLayout",
     "Pipeline",
     "ShardingReport",
+    "autoshard",
     "fully_shard",
     "no_sync",
     "pipeline",

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from pathlib import Path
 
 import click
-import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..devices import CPU, Accelerator
 from ..errors import PaperError
 from .dryrun import on_paper, recorded
 from .machine import MACHINES
+from .program import Enough, run_program
 
 __all__ = ["dryrun_command"]
-
-
-class _Enough(BaseException):
-    """Ends a program that has taken as many steps as were asked for; no `except Exception` of its own catches it."""
 
 
 @click.command("dryrun", context_settings={"ignore_unknown_options": True})
@@ -69,17 +63,10 @@ def _run(program: Path, arguments: tuple[str, ...], steps: int) -> None:
         nonlocal left
         left -= 1
         if not left:
-            raise _Enough
+            raise Enough
 
-    before, path = sys.argv, list(sys.path)
-    sys.argv = [str(program), *arguments]
-    sys.path.insert(0, str(program.resolve().parent))
     hook = register_optimizer_step_post_hook(stepped)
     try:
-        with torch.enable_grad():
-            runpy.run_path(str(program), run_name="__main__")
-    except (_Enough, SystemExit):
-        pass
+        run_program(program, arguments)
     finally:
         hook.remove()
-        sys.argv, sys.path[:] = before, path

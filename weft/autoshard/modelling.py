@@ -1,0 +1,220 @@
+"""`Model`: the layouts of a program as a problem: one variable for each op, parameter, input, and value of several users.
+
+    op               its way
+    parameter, input the layout in which it stays
+    value            of several users: the layout to which it is brought once for all of them, and the one in which their
+                     gradients are added up
+
+Prices of pairs are movements: of a value to where it is needed, and of its gradient back. Layers that repeat share their
+variables, and their prices count as often as there are layers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import final
+
+import numpy as np
+
+from ..sharding.layout import Layout
+from ..sharding.mesh import DeviceMesh
+from ..sharding.placements import ReduceOp
+from .layouts import candidate_layouts
+from .prices import Prices
+from .problem import Assignment, Problem, Table
+from .recording import Recorded, RecordedOp, RecordedValue
+from .repeating import repeats_of
+from .ways import Way, ways_of
+
+__all__ = ["Landing", "Model"]
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Where a value comes to lie for its users, and in which layout their gradients are added up."""
+
+    layout: Layout
+    gradient: Layout
+
+
+@final
+class Model:
+    """A program on a mesh, as a problem, and which variable stands for what."""
+
+    def __init__(self, program: Recorded, mesh: DeviceMesh, prices: Prices, fixed: Mapping[int, Layout]) -> None:
+        self.program, self.mesh, self.prices = program, mesh, prices
+        self.problem = Problem()
+        self.repeats = repeats_of(program)
+        self.ways: dict[int, list[Way]] = {}
+        """Of the ops that stand for others."""
+        self.layouts: dict[int, list[Layout]] = {}
+        """Of parameters and inputs."""
+        self.landings: dict[int, list[Landing]] = {}
+        """Of values that several ops take."""
+        self.op_variables: dict[int, int] = {}
+        self.layout_variables: dict[int, int] = {}
+        self.landing_variables: dict[int, int] = {}
+        self._fixed = fixed
+        self._moved: dict[tuple[object, ...], Table] = {}
+        self._kept = {self.repeats.values[value.number] for value in program.values if prices.is_kept(value)}
+        self._add_parameters()
+        self._add_landings()
+        self._add_ops()
+        self._add_movements()
+
+    def working(self, choice: Assignment) -> int:
+        """What the op that needs most holds for a moment."""
+        return max(
+            (
+                self.prices.working_bytes(self.program.ops[number], self.ways[number][choice[variable]])
+                for number, variable in self.op_variables.items()
+            ),
+            default=0,
+        )
+
+    def moved(self, variable: int, choice: Assignment) -> float:
+        """What movements to and from a variable take in a choice."""
+        pairs = self.problem.pairs.items()
+        return float(sum(table[choice[i], choice[j]] for (i, j), table in pairs if variable in (i, j)))
+
+    def _add_parameters(self) -> None:
+        values = self.program.values
+        counts = Counter(self.repeats.values[value.number] for value in values if value.kind in ("parameter", "input"))
+        for number, count in counts.items():
+            value = values[number]
+            laid = self._fixed.get(number)
+            is_parameter = value.kind == "parameter"
+            layouts = candidate_layouts(self.mesh, value.shape, ordered=is_parameter) if laid is None else [laid]
+            price = self.prices.update if is_parameter else self.prices.reading
+            seconds = [count * price(layout, value) for layout in layouts]
+            held = [count * self.prices.parameter_bytes(layout, value) for layout in layouts]
+            self.layouts[number] = layouts
+            self.layout_variables[number] = self.problem.variable(seconds, held)
+
+    def _add_ops(self) -> None:
+        values = self.program.values
+        known: dict[object, list[Way]] = {}
+        for number, count in Counter(self.repeats.ops).items():
+            op = self.program.ops[number]
+            ranks = tuple(len(values[v].shape) for v in op.inputs), tuple(len(values[v].shape) for v in op.outputs)
+            key = (op.signature, ranks)
+            if key not in known:
+                known[key] = ways_of(self.mesh, op.factors, ranks)
+            ways = self.ways[number] = known[key]
+            seconds = [count * self.prices.op(op, way) for way in ways]
+            held = [count * self._kept_by(op, way) for way in ways]
+            self.op_variables[number] = self.problem.variable(seconds, held)
+
+    def _kept_by(self, op: RecordedOp, way: Way) -> int:
+        """What is kept of values that only this op takes."""
+        numbers = [self.repeats.values[number] for number in op.inputs]
+        return sum(
+            self.prices.held(layout, self.program.values[number])
+            for layout, number in zip(way.inputs, numbers, strict=True)
+            if number in self._kept and number not in self.landings
+        )
+
+    def _add_landings(self) -> None:
+        values = self.program.values
+        shared = [v.number for v in values if len(v.users) > 1 and v.kind in ("activation", "parameter")]
+        for number, count in Counter(self.repeats.values[each] for each in shared).items():
+            value = values[number]
+            landings = [
+                Landing(layout, gradient)
+                for layout in candidate_layouts(self.mesh, value.shape)
+                for gradient in (_gradients(layout) if value.needs_grad else (layout,))
+            ]
+            kept = count if number in self._kept else 0
+            held = [kept * self.prices.held(landing.layout, value) for landing in landings]
+            self.landings[number] = landings
+            self.landing_variables[number] = self.problem.variable([0.0] * len(landings), held)
+
+    def _add_movements(self) -> None:
+        ops, values, first = self.program.ops, self.program.values, self.repeats
+        edges: Counter[tuple[int, int, int]] = Counter()
+        arrivals: Counter[tuple[int, int]] = Counter()
+        for value in values:
+            if value.kind == "constant":
+                continue
+            source = first.values[value.number]
+            lands = source in self.landings
+            for user, at in value.users:
+                edges[source, first.ops[user], at] += 1
+            if lands:
+                arrivals[source, source] += 1
+        for (source, user, at), count in edges.items():
+            self._add_use(values[source], ops[user], at, count)
+        for (source, _), count in arrivals.items():
+            self._add_arrival(values[source], count)
+
+    def _add_use(self, value: RecordedValue, op: RecordedOp, at: int, count: int) -> None:
+        """What an op takes from where a value lies, or has come to lie."""
+        needs = [(way.inputs[at], way.gradients[at]) for way in self.ways[op.number]]
+        landings = self.landings.get(value.number)
+        if landings is not None:
+            variable = self.landing_variables[value.number]
+            sources = [(landing.layout, landing.gradient) for landing in landings]
+        else:
+            variable, sources = self._sources(value)
+        again = self._comes_again(value, op, at)
+        table = self._movements(value, sources, needs, again)
+        self.problem.couple(variable, self.op_variables[op.number], count * table)
+
+    def _add_arrival(self, value: RecordedValue, count: int) -> None:
+        variable, sources = self._sources(value)
+        needs = [(landing.layout, landing.gradient) for landing in self.landings[value.number]]
+        table = self._movements(value, sources, needs, 1)
+        self.problem.couple(variable, self.landing_variables[value.number], count * table)
+
+    def _sources(self, value: RecordedValue) -> tuple[int, list[tuple[Layout, Layout]]]:
+        """The variable that says where a value is made, and for each choice its layout and that of its gradient."""
+        if value.number in self.layouts:
+            layouts = self.layouts[value.number]
+            return self.layout_variables[value.number], [(layout, layout) for layout in layouts]
+        assert value.producer is not None
+        number = self.repeats.ops[value.producer]
+        made = [way.outputs[value.output] for way in self.ways[number]]
+        return self.op_variables[number], [(layout, layout.resolved) for layout in made]
+
+    def _comes_again(self, value: RecordedValue, op: RecordedOp, at: int) -> int:
+        """How often a value is brought: a parameter that the backward pass needs comes twice."""
+        return 2 if value.kind == "parameter" and self.prices.keeps(op, at) else 1
+
+    def _movements(
+        self,
+        value: RecordedValue,
+        sources: list[tuple[Layout, Layout]],
+        needs: list[tuple[Layout, Layout]],
+        times: int,
+    ) -> Table:
+        """The seconds of each pair of choices: there, and for the gradient back."""
+        ways_there = [source for source, _ in sources], [need for need, _ in needs]
+        table = times * self._table(value, *ways_there)
+        if value.needs_grad:
+            back = self._table(value, [given for _, given in needs], [wanted for _, wanted in sources])
+            table = table + back.T
+        return table
+
+    def _table(self, value: RecordedValue, sources: list[Layout], targets: list[Layout]) -> Table:
+        rows, columns = list(dict.fromkeys(sources)), list(dict.fromkeys(targets))
+        key = (value.nbytes, tuple(rows), tuple(columns))
+        small = self._moved.get(key)
+        if small is None:
+            small = np.array([[self.prices.movement(a, b, value) for b in columns] for a in rows])
+            self._moved[key] = small
+        at_row = {layout: i for i, layout in enumerate(rows)}
+        at_column = {layout: i for i, layout in enumerate(columns)}
+        return small[np.ix_([at_row[a] for a in sources], [at_column[b] for b in targets])]
+
+
+def _gradients(layout: Layout) -> list[Layout]:
+    """The layouts in which gradients may be added up: as the value lies, or pending over axes along which it is whole."""
+    free = [axis for axis in layout.replicated_axes if layout.mesh.axis_size(axis) > 1]
+    return [
+        layout.with_pending(dict.fromkeys(axes, ReduceOp.SUM))
+        for count in range(len(free) + 1)
+        for axes in combinations(free, count)
+    ]

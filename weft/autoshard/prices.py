@@ -1,0 +1,116 @@
+"""`Prices`: what ops take in each way, what movements take, what tensors hold; seconds and bytes of the busiest device."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+
+from ..paper.machine import Machine
+from ..paper.work import Work
+from ..planning.axis_cost import axis_cost
+from ..planning.cost import passing_time
+from ..rules.registry import ops_named
+from ..sharding.layout import Layout
+from ..sharding.placements import ReduceOp
+from .layouts import local_elements
+from .recording import Recorded, RecordedOp, RecordedValue
+from .ways import Way
+
+__all__ = ["Prices"]
+
+_SAVES_RESULT = frozenset(ops_named("_softmax _log_softmax _safe_softmax exp tanh sigmoid relu sqrt rsqrt reciprocal"))
+"""Ops whose gradients need what they gave, not what they took."""
+
+
+@final
+class Prices:
+    """Prices on one machine."""
+
+    def __init__(self, program: Recorded, machine: Machine, optimizer_states: int) -> None:
+        self.program, self.machine, self.states = program, machine, optimizer_states
+
+    def movement(self, source: Layout, target: Layout, value: RecordedValue) -> float:
+        """The seconds from one layout to another."""
+        return axis_cost(source, target, value.nbytes, self.machine.topology)
+
+    def op(self, op: RecordedOp, way: Way) -> float:
+        """The seconds of an op and of its gradients."""
+        values = self.program.values
+        given = [values[number] for number in op.inputs]
+        made = [values[number] for number in op.outputs]
+        if op.is_view:
+            return 0.0
+        nbytes = sum(self.held(layout, value) for layout, value in zip(way.inputs, given, strict=True))
+        nbytes += sum(self.held(layout, value) for layout, value in zip(way.outputs, made, strict=False))
+        dtype = next((value.dtype for value in (*given, *made) if value.dtype.is_floating_point), torch.float32)
+        once = self.machine.seconds(Work(op.flops // way.parallel, nbytes, dtype))
+        return once * self._passes(op, given) + self._between_devices(op, way, given)
+
+    def _passes(self, op: RecordedOp, given: list[RecordedValue]) -> int:
+        wanted = sum(value.needs_grad for value in given)
+        return 1 + (wanted if op.flops else min(1, wanted))
+
+    def _between_devices(self, op: RecordedOp, way: Way, given: list[RecordedValue]) -> float:
+        """What an op passes or adds up on the way, forwards and backwards."""
+        seconds, mesh = 0.0, way.outputs[0].mesh
+        backwards = any(value.needs_grad for value in given)
+        if way.added_up and op.factors is not None:
+            factors = op.factors.factors
+            rows = given[0].nbytes // given[0].dtype.itemsize
+            rows //= math.prod(factors.sizes[name] for name in op.factors.added_up)
+            split = [axis for axis in way.inputs[0].dim_of if axis not in way.added_up]
+            pending = Layout(mesh, (split,), dict.fromkeys(way.added_up, ReduceOp.SUM))
+            seconds += (2 + backwards) * axis_cost(pending, pending.resolved, rows * 4, self.machine.topology)
+        if way.passed:
+            size = math.prod(mesh.axis_size(axis) for axis in way.passed)
+            passed = sum(self.held(layout, value) for layout, value in zip(way.inputs[1:3], given[1:3], strict=True))
+            times = (size - 1) * (3 if backwards else 1)
+            seconds += times * passing_time(mesh, way.passed, passed, self.machine.topology)
+        return seconds
+
+    def held(self, layout: Layout, value: RecordedValue) -> int:
+        """The bytes of a value that a device has."""
+        return local_elements(layout, value.shape) * value.dtype.itemsize
+
+    def working_bytes(self, op: RecordedOp, way: Way) -> int:
+        """What an op and its gradient need for a moment: what they take and give, beside what is kept anyway."""
+        values = self.program.values
+        given = [(layout, values[number]) for layout, number in zip(way.inputs, op.inputs, strict=True)]
+        made = [(layout, values[number]) for layout, number in zip(way.outputs, op.outputs, strict=False)]
+        passing = [(layout, value) for layout, value in (*given, *made) if value.kind == "activation"]
+        return sum(self.held(layout, value) * (1 + value.needs_grad - self.is_kept(value)) for layout, value in passing)
+
+    def update(self, layout: Layout, value: RecordedValue) -> float:
+        """The seconds in which an optimizer reads a parameter, its gradient and its states, and writes them."""
+        nbytes = self.held(layout, value) * (3 + 2 * self.states if value.needs_grad else 0)
+        return nbytes / (self.machine.bandwidth * self.machine.streaming)
+
+    def reading(self, layout: Layout, value: RecordedValue) -> float:
+        """The seconds in which a device reads its part of the batch: little, but less where the batch is split."""
+        nbytes = self.held(layout, value)
+        return nbytes / (self.machine.bandwidth * self.machine.streaming)
+
+    def parameter_bytes(self, layout: Layout, value: RecordedValue) -> int:
+        """What a parameter holds with its gradient and its states."""
+        return self.held(layout, value) * (2 + self.states if value.needs_grad else 1)
+
+    def is_kept(self, value: RecordedValue) -> bool:
+        """Whether a gradient needs an activation."""
+        if value.kind != "activation":
+            return False
+        program = self.program
+        if value.producer is not None and program.ops[value.producer].func in _SAVES_RESULT:
+            return value.needs_grad
+        return any(self.keeps(program.ops[user], at) for user, at in value.users)
+
+    def keeps(self, op: RecordedOp, at: int) -> bool:
+        """Whether the gradient of an op needs one of its inputs."""
+        wanted = [self.program.values[number].needs_grad for number in op.inputs]
+        if op.is_view or not any(wanted) or op.func in _SAVES_RESULT:
+            return False
+        linear = "no" if op.factors is None else op.factors.factors.linear
+        if linear == "each":
+            return any(each for k, each in enumerate(wanted) if k != at)
+        return linear == "no" and op.func is not torch.ops.aten._to_copy.default

@@ -1,0 +1,299 @@
+"""`record`: the forward pass of a model as a list of ops on values, each with the module that it came from.
+
+Nothing is computed: the model is copied to paper and called once. Ops come as their rules know them (a linear layer is one op),
+because gradients follow from the rules too: what the forward pass splits, the backward pass adds up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar, final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..engine.op_kind import kind_of
+from ..engine.sharded import ShardedTensor
+from ..paper.taking import Taken, taken
+from ..paper.work import tensors_in, work_of
+from ..rules.call import Args, BoundCall, Kwargs, Op
+from ..rules.registry import rule_for
+from .special_ops import SPECIAL, SpecialFactors
+
+__all__ = ["Batch", "Recorded", "RecordedOp", "RecordedValue", "record"]
+
+Batch = torch.Tensor | Sequence[object] | Mapping[str, object]
+"""What a model is called with: one tensor, arguments, or arguments by name."""
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class RecordedValue:
+    """A tensor of the program."""
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    name: str | None = None
+    """Of a parameter or an input of the batch."""
+    kind: str = "activation"
+    """'parameter', 'input', 'activation', or 'constant': known everywhere, so that it need not lie anywhere."""
+    needs_grad: bool = False
+    producer: int | None = None
+    output: int = 0
+    users: list[tuple[int, int]] = field(default_factory=list)
+    """The ops that take it, and as which of their inputs."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole tensor."""
+        count = self.dtype.itemsize
+        for size in self.shape:
+            count *= size
+        return count
+
+
+@dataclass(slots=True)
+class RecordedOp:
+    """A call of an op."""
+
+    number: int
+    func: Op
+    path: str
+    """The name of the module that called it."""
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    factors: SpecialFactors | None
+    flops: int
+    is_view: bool
+
+    @property
+    def signature(self) -> object:
+        """What makes two calls alike, beside where their inputs come from."""
+        if self.factors is None:
+            return self.func
+        known = self.factors.factors
+        return self.func, known.inputs, known.outputs, tuple(known.sizes.items()), known.linear
+
+
+@dataclass(slots=True)
+class Recorded:
+    """A model's forward pass."""
+
+    ops: list[RecordedOp] = field(default_factory=list)
+    values: list[RecordedValue] = field(default_factory=list)
+    module_inputs: dict[str, int] = field(default_factory=dict)
+    """The value that is a module's first argument."""
+    module_outputs: dict[str, int] = field(default_factory=dict)
+    layers: list[str] = field(default_factory=list)
+    """The names of modules that stand in a row of modules and are made of modules themselves."""
+    names: dict[str, int] = field(default_factory=dict)
+    """All names of parameters; tied ones have the same value."""
+
+    def add(self, x: torch.Tensor, **known: object) -> RecordedValue:
+        """A new value."""
+        value = RecordedValue(len(self.values), tuple(x.shape), x.dtype, **known)  # type: ignore[arg-type]
+        self.values.append(value)
+        return value
+
+
+def record(
+    model: torch.nn.Module, batch: Batch, loss: Callable[[object], torch.Tensor] | None = None
+) -> tuple[Recorded, object]:
+    """The ops of a model on a batch, and the batch with values in place of its tensors.
+
+    >>> program, _ = record(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()), torch.ones(2, 4))
+    >>> [(op.path, str(op.func)) for op in program.ops]
+    [('0', 'aten.linear.default'), ('1', 'aten.relu.default')]
+    """
+    given = _Whole()
+    with torch.no_grad():
+        here, data = taken((model, batch), given)
+    recorder = _Recorder()
+    for name, parameter in here.named_parameters(remove_duplicate=False):
+        value = recorder.known(parameter)
+        if value is None:
+            value = recorder.know(parameter, name=name, kind="parameter", needs_grad=parameter.requires_grad)
+        recorder.program.names[name] = value.number
+    for buffer in here.buffers():
+        recorder.know(buffer, kind="constant")
+    inputs = _numbered(data, recorder)
+    with torch.inference_mode(), recorder.following(here), recorder:
+        result = _called(here, data)
+        if loss is not None:
+            loss(result)
+    recorder.program.layers = list(_layers(here))
+    return recorder.program, inputs
+
+
+class _Whole(Taken):
+    """What is taken to paper, sharded tensors as plain ones: where they lie is to be chosen."""
+
+    def _laid(self, x: ShardedTensor) -> torch.Tensor:
+        return torch.empty(tuple(x.shape), dtype=x.dtype, device="meta")
+
+
+def _called(model: torch.nn.Module, batch: object) -> object:
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    if isinstance(batch, (list, tuple)):
+        return model(*batch)
+    return model(batch)
+
+
+def _numbered(batch: object, recorder: _Recorder, path: str = "batch") -> object:
+    """The batch with the numbers of values in place of its tensors."""
+    if isinstance(batch, torch.Tensor):
+        return recorder.know(batch, name=path, kind="input").number
+    if isinstance(batch, Mapping):
+        return {name: _numbered(each, recorder, f"{path}[{name!r}]") for name, each in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return tuple(_numbered(each, recorder, f"{path}[{at}]") for at, each in enumerate(batch))
+    return None
+
+
+def _layers(model: torch.nn.Module) -> Iterator[str]:
+    for name, module in model.named_modules():
+        if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
+            for number, child in module.named_children():
+                if number.isdigit() and next(child.children(), None) is not None:
+                    yield f"{name}.{number}" if name else number
+
+
+@final
+class _Recorder(TorchDispatchMode):
+    """Looks on while a model runs on paper."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.program = Recorded()
+        self._numbers: dict[int, int] = {}
+        self._alive: list[torch.Tensor] = []
+        """Tensors are known by their ids, so they are kept."""
+        self._papers: dict[int, torch.Tensor] = {}
+        """Tensors without memory for those that have some."""
+        self._path: list[str] = [""]
+
+    def know(self, x: torch.Tensor, **known: object) -> RecordedValue:
+        """Gives a tensor a new value."""
+        value = self.program.add(x, **known)
+        self._numbers[id(x)] = value.number
+        self._alive.append(x)
+        return value
+
+    def known(self, x: torch.Tensor) -> RecordedValue | None:
+        """The value of a tensor."""
+        number = self._numbers.get(id(x))
+        return None if number is None else self.program.values[number]
+
+    @contextmanager
+    def following(self, model: torch.nn.Module) -> Iterator[None]:
+        """Keeps which module of a model runs."""
+        hooks = []
+        for name, module in model.named_modules():
+            hooks.append(module.register_forward_pre_hook(self._entering(name)))
+            hooks.append(module.register_forward_hook(self._leaving(name), always_call=True))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        def enter(_: torch.nn.Module, args: Args) -> None:
+            self._path.append(name)
+            if args and isinstance(args[0], torch.Tensor) and id(args[0]) in self._numbers:
+                self.program.module_inputs.setdefault(name, self._numbers[id(args[0])])
+
+        return enter
+
+    def _leaving(self, name: str) -> Callable[..., None]:
+        def leave(_: torch.nn.Module, __: Args, result: object) -> None:
+            self._path.pop()
+            if isinstance(result, torch.Tensor) and id(result) in self._numbers:
+                self.program.module_outputs.setdefault(name, self._numbers[id(result)])
+
+        return leave
+
+    def __torch_dispatch__(
+        self, func: Op, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
+        args, kwargs = self._without_memory(args), {k: self._without_memory(x) for k, x in (kwargs or {}).items()}
+        special = SPECIAL.get(func)
+        if special is None and rule_for(func) is None and kind_of(func).composite:
+            with self:
+                return func.decompose(*args, **kwargs)
+        result = func(*args, **kwargs) if special is None or special.result is None else special.result(args, kwargs)
+        self._note(func, args, kwargs, result)
+        return result
+
+    def _without_memory(self, x: T) -> T:
+        """Arguments on paper: what has memory would not go with what has none."""
+        if isinstance(x, torch.Tensor) and not x.is_meta:
+            known = self._papers.get(id(x))
+            if known is None:
+                known = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+                self._papers[id(x)] = known
+                self._alive.append(x)
+            return known  # type: ignore[return-value]
+        if isinstance(x, torch.device):
+            return torch.device("meta")  # type: ignore[return-value]
+        if isinstance(x, (list, tuple)):
+            return type(x)([self._without_memory(each) for each in x])
+        return x
+
+    def _note(self, func: Op, args: Args, kwargs: Kwargs, result: object) -> None:
+        made = [x for x in tensors_in(result) if isinstance(x, torch.Tensor)]
+        given = tensors_in(args, kwargs)
+        values = [self.known(x) or self.know(x, kind="constant") for x in given]
+        if all(value.kind == "constant" for value in values):
+            for x in made:
+                self.know(x, kind="constant")
+            return
+        number = len(self.program.ops)
+        needs_grad = any(value.needs_grad for value in values)
+        call = BoundCall(func, args, kwargs)
+        factors = _factors(func, call)
+        work = work_of(func, args, kwargs, result)
+        outputs = []
+        for at, x in enumerate(made):
+            outputs.append(
+                self.know(x, needs_grad=needs_grad and x.is_floating_point(), producer=number, output=at).number
+            )
+        for at, value in enumerate(values):
+            value.users.append((number, at))
+        self.program.ops.append(
+            RecordedOp(
+                number,
+                func,
+                self._path[-1],
+                tuple(value.number for value in values),
+                tuple(outputs),
+                factors,
+                _flops(call, factors, 0 if work is None else work.flops),
+                work is None,
+            )
+        )
+
+
+def _factors(func: Op, call: BoundCall) -> SpecialFactors | None:
+    special = SPECIAL.get(func)
+    if special is not None:
+        return special.factors(call)
+    rule = rule_for(func)
+    found = None if rule is None else rule.factors(call)
+    return None if found is None else SpecialFactors(found)
+
+
+def _flops(call: BoundCall, known: SpecialFactors | None, counted: int) -> int:
+    """The operations of a call: what torch counts, or of a product that torch takes apart, what its factors say."""
+    special = SPECIAL.get(call.func)
+    if special is not None and special.flops is not None:
+        return special.flops(call)
+    if counted or known is None or known.factors.linear != "each" or len(known.factors.inputs) < 2:
+        return counted
+    factors = known.factors
+    return 2 * math.prod(factors.sizes.values()) if any(map(factors.lacking, factors.sizes)) else 0

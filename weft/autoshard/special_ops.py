@@ -1,0 +1,107 @@
+"""Ops that Weft computes in more layouts than their rules say: attention, softmax, norms and losses over split dims.
+
+Their handlers pass or add up a little between devices. Here it is said which dims that allows to split, and what travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from ..rules.call import Args, BoundCall, Kwargs, Op
+from ..rules.dims import one_each
+from ..rules.factors import Dims, Factors
+from ..rules.ops.losses import ELEMENTWISE, SUM
+from ..rules.registry import ops_named, rule_for
+
+__all__ = ["SPECIAL", "SpecialFactors", "SpecialOp"]
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialFactors:
+    """The factors of a call, and those among them that may be split beyond what its rule allows."""
+
+    factors: Factors
+    added_up: frozenset[str] = frozenset()
+    """Whoever splits these adds up one number for each row of the first tensor, and another in the backward pass."""
+    passed: frozenset[str] = frozenset()
+    """Whoever splits these passes what the other tensors have of them from device to device, as in ring attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialOp:
+    """How a call is said in factors."""
+
+    factors: Callable[[BoundCall], SpecialFactors | None]
+    result: Callable[[Args, Kwargs], torch.Tensor] | None = None
+    """What the op gives, where it is not to be taken apart; None: what torch gives."""
+    flops: Callable[[BoundCall], int] | None = None
+
+
+def _over_split_dims(call: BoundCall) -> SpecialFactors | None:
+    rule = rule_for(call.func)
+    factors = None if rule is None else rule.factors(call)
+    return None if factors is None else SpecialFactors(factors, added_up=factors.whole)
+
+
+def _summed(call: BoundCall) -> SpecialFactors | None:
+    """A mean is a sum and a division."""
+    return _over_split_dims(call.replaced(reduction=SUM) if call.integer("reduction") else call)
+
+
+def _attention_factors(call: BoundCall) -> SpecialFactors:
+    """Batch and heads are independent; one sequence may be split for queries and keys alike."""
+    query, key, value = (call.tensor(name).shape for name in ("query", "key", "value"))
+    mask = call.optional("attn_mask")
+    lead = [f"b{i}" for i in range(len(query) - 3)]
+    has_heads = len(query) > 2
+    groups = query[-3] // key[-3] if has_heads and key[-3] else 1
+    itself = query[-2] == key[-2] and mask is None
+    sizes = {**dict(zip(lead, query, strict=False)), "e": query[-1], "v": value[-1], "l": query[-2], "k": key[-2]}
+    sizes |= {"h": key[-3], "g": groups} if has_heads else {}
+    heads: Dims = ((("h",) if groups == 1 else ("h", "g")),) if has_heads else ()
+    few: Dims = (("h",),) if has_heads else ()
+    ahead, keys = one_each(lead), "l" if itself else "k"
+    inputs: tuple[Dims, ...] = (
+        (*ahead, *heads, ("l",), ("e",)),
+        (*ahead, *few, (keys,), ("e",)),
+        (*ahead, *few, (keys,), ("v",)),
+    )
+    if mask is not None:
+        full: Dims = (*ahead, *heads, ("l",), ("k",))
+        tail = full[len(full) - mask.ndim :]
+        inputs += (tuple(() if size == 1 else dim for size, dim in zip(mask.shape, tail, strict=True)),)
+    whole = frozenset({"g", "k", "e", "v"} | ({"l"} if call.flag("is_causal") and not itself else set()))
+    factors = Factors(inputs, ((*ahead, *heads, ("l",), ("v",)),), sizes, whole)
+    return SpecialFactors(factors, passed=frozenset({"l"} if itself else ()))
+
+
+def _attended(args: Args, kwargs: Kwargs) -> torch.Tensor:
+    call = BoundCall(_ATTENTION, args, kwargs)
+    query, value = call.tensor("query"), call.tensor("value")
+    return query.new_empty((*query.shape[:-1], value.shape[-1]))
+
+
+def _attention_flops(call: BoundCall) -> int:
+    query, key, value = (call.tensor(name).shape for name in ("query", "key", "value"))
+    return 2 * query[:-1].numel() * key[-2] * (query[-1] + value[-1])
+
+
+_ATTENTION = aten.scaled_dot_product_attention.default
+SPECIAL: Mapping[Op, SpecialOp] = MappingProxyType(
+    {
+        _ATTENTION: SpecialOp(_attention_factors, _attended, _attention_flops),
+        **dict.fromkeys(
+            ops_named("_softmax _log_softmax _safe_softmax native_layer_norm _fused_rms_norm"),
+            SpecialOp(_over_split_dims),
+        ),
+        **dict.fromkeys(ops_named("nll_loss_forward nll_loss2d_forward"), SpecialOp(_summed)),
+        **dict.fromkeys((forward for forward, _ in ELEMENTWISE), SpecialOp(_summed)),
+    }
+)
+"""Ops to how they are said here."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -93,6 +95,22 @@ def test_the_handle_says_how_far_it_is(tmp_path: Path, held: threading.Event) ->
     handle.wait()
     assert (handle.done(), handle.written) == (True, 40)
     assert repr(handle) == f"<Saving '{tmp_path}': complete>"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no niceness of their own")
+def test_the_program_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nice: list[int] = []
+    write = saving.write_file
+    monkeypatch.setattr(saving, "write_file", lambda *given: (nice.append(_niceness()), write(*given))[1])
+    before = _niceness()
+    save({"x": torch.ones(3)}, tmp_path)
+    save({"x": torch.ones(3)}, tmp_path, wait=False).wait()
+    assert nice == [before, min(19, before + 10)]
+    assert _niceness() == before
+
+
+def _niceness() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
 def test_the_next_save_waits_for_the_one_before(tmp_path: Path, held: threading.Event) -> None:

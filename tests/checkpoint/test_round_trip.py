@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,30 @@ def test_only_needed_blocks_are_read(tmp_path: Path, memory: str, monkeypatch: p
             go(lambda count: None)
         assert torch.equal(part, values((8, 1 << 16))[2:4])
         assert read == [head, 1 << 20]
+
+
+BOXES = [((0, 901), (300, 620)), ((17, 800), (0, 1)), ((0, 901), (1, 1237)), ((890, 901), (3, 5))]
+
+
+@pytest.mark.parametrize("box", BOXES, ids=str)
+@pytest.mark.parametrize("verify", [True, False])
+def test_rows_that_end_in_a_block_do_not_make_it_read_twice(tmp_path: Path, verify, box, monkeypatch) -> None:
+    x = values((901, 1237))  # 4.5 MB in rows of 4948 bytes, of which no number ends with a block
+    weft.checkpoint.save({"x": x}, tmp_path)
+    read, found = [], reading._read_into
+    monkeypatch.setattr(
+        reading, "_read_into", lambda file, at, room: (read.append((at, len(room))), found(file, at, room))
+    )
+    monkeypatch.setattr(reading, "BUCKET", 4 << 19)  # rows are copied half a MiB at a time
+    reader = reading.Reader(tmp_path, index_at(tmp_path), verify)
+    (rows, columns), part = box, torch.empty([stop - start for start, stop in box])
+    reader.want("x", part, box)
+    with reader.opened() as go:
+        go(lambda count: None)
+    assert torch.equal(part, x[slice(*rows), slice(*columns)])
+    _, *blocks = sorted(read)
+    assert all(a + size == b for (a, size), (b, _) in pairwise(blocks))
+    assert sum(size for _, size in blocks) <= (rows[1] - rows[0]) * 4948 + (2 << 20 if verify else 0)
 
 
 def test_no_process_holds_a_split_tensor_whole(tmp_path: Path, memory: str) -> None:

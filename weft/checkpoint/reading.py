@@ -245,12 +245,14 @@ class _Bucket:
         self._memory: torch.Tensor | None = None
         self._bytes = memoryview(b"")
 
-    def room(self, size: int) -> tuple[torch.Tensor, memoryview]:
-        """So many bytes, as a tensor and as bytes."""
+    def room(self, size: int, start: int = 0, stop: int = 0) -> tuple[torch.Tensor, memoryview]:
+        """So many bytes, as a tensor and as bytes; they begin with those that were from `start` to `stop` in it."""
+        kept = self._bytes[start:stop]
         if self._memory is None or self._memory.numel() < size:
             self._memory = None
-            self._memory = torch.empty(max(size, BUCKET // 4), dtype=torch.uint8, pin_memory=self._pinned)
+            self._memory = torch.empty(max(size, BUCKET // 4 + BLOCK), dtype=torch.uint8, pin_memory=self._pinned)
             self._bytes = writable_bytes(self._memory)
+        self._bytes[: len(kept)] = kept
         return self._memory[:size], self._bytes[:size]
 
 
@@ -261,6 +263,8 @@ class _Filling:
         self.file, self.want, self.bucket, self.count = file, want, bucket, count
         self.nbytes = want.saved.shard_nbytes(want.shard)
         self.sums = want.shard.checksums if verify else None
+        self._held = 0, 0
+        """Which bytes of the shard the bucket holds; they have been checked."""
 
     def run(self) -> None:
         """Reads all of it."""
@@ -304,19 +308,29 @@ class _Filling:
                 self._check(low, part)
             else:
                 _, room = self.bucket.room(high - low)
+                self._held = 0, 0
                 _read_into(self.file, self.want.shard.start + low, room)
                 self._check(low, room)
                 a, z = max(start, low), min(stop, high)
                 target[a - start : z - start] = room[a - low : z - low]
 
     def _read_bucket(self, start: int, stop: int) -> torch.Tensor:
-        blocks = list(self._blocks(start, stop))
-        low, high = blocks[0][0], blocks[-1][1]
-        memory, room = self.bucket.room(high - low)
+        """The bytes of a range; of a block that the last one ended in, what is held is not read again."""
+        held, until = self._held
+        if held <= start < until:
+            blocks = list(self._blocks(until, stop)) if until < stop else []
+            low, high = start, blocks[-1][1] if blocks else until
+            memory, room = self.bucket.room(high - low, start - held, until - held)
+        else:
+            blocks = list(self._blocks(start, stop))
+            low, high = blocks[0][0], blocks[-1][1]
+            memory, room = self.bucket.room(high - low)
+        self._held = 0, 0
         for a, z in blocks:
             part = room[a - low : z - low]
             _read_into(self.file, self.want.shard.start + a, part)
             self._check(a, part)
+        self._held = low, high
         return memory[start - low : stop - low]
 
     def _blocks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:

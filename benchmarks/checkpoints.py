@@ -1,13 +1,18 @@
 """Checkpoints over processes on one machine: `weft.checkpoint` beside torch's DCP, on a disk and in memory.
 
     python benchmarks/checkpoints.py                              4 Gloo processes, 403 MB, where temporary files go
-    python benchmarks/checkpoints.py --folder /dev/shm --megabytes 4030
+    python benchmarks/checkpoints.py --folder /dev/shm --megabytes 4030 --fresh
     python benchmarks/checkpoints.py --json out.json              the table as JSON, too
 
-A state of float32 matrices is split by rows, and loaded by rows and by columns, into tensors that are there already. The
-ways take turns; a repetition takes as long as its slowest process, and the median counts. The processors' seconds of all
-processes together are shown too, which other work on the machine hardly changes. What a save has written is on
-the disk when it returns, for both. Peak memory is that of a process, above what it had before, the first time included.
+A state of float32 matrices is split by rows, and loaded by rows and by columns, into tensors that are there already; Weft
+and DCP save and fill the same memory. The ways take turns; a repetition takes as long as its slowest process, and the
+median counts. The processors' seconds of all processes together are shown too, which other work on the machine hardly
+changes. What a save has written is on the disk when it returns, for both. Loads find the files in the system's memory,
+except where a case says "cold": their pages are dropped first, as after a restart. Peak memory is that of a process, above
+what it had before, the first time included.
+
+A save with `wait=False` is compared with a copy of the shards to memory that is there: the call by itself, and with one step
+and with five that change all of the state while it is written. What the steps take by themselves is taken away from both.
 """
 # ruff: noqa: E402 - what is imported lies beside this folder
 
@@ -47,10 +52,15 @@ LIMITS = {
     ("load by columns", "DCP"): 0.8,
     ("load by rows", "weft, unchecked"): 1 / 0.9,
     ("load by columns", "weft, unchecked"): 1 / 0.9,
+    ("load by rows, cold", "weft, unchecked"): 1 / 0.9,
+    ("load by columns, cold", "weft, unchecked"): 1 / 0.9,
     ("save, wait=False: the call", "copy"): 1.2,
     ("save, wait=False: and a step", "copy"): 1.2,
+    ("save, wait=False: and 5 steps", "copy"): 1.2,
 }
 """How long Weft may take, as a multiple of another way's time."""
+ALONE = "steps alone"
+"""What a case has besides, which is taken away from the other ways before they are compared."""
 
 Way = Callable[[], object]
 
@@ -84,6 +94,7 @@ class Times:
     def rows(self) -> list[dict[str, object]]:
         """The table."""
         found = {key: statistics.median(each) for key, each in self.seconds.items()}
+        own = {key: seconds - found.get((key[0], ALONE), 0.0) for key, seconds in found.items()}
         return [
             {
                 "case": case,
@@ -92,9 +103,9 @@ class Times:
                 "cpu": statistics.median(self.cpu[case, way]),
                 "peak_mb": self.peaks[case, way] / 1e6,
                 "against": {
-                    other: [found[case, "weft"] / found[case, other], LIMITS.get((case, other))]
+                    other: [own[case, "weft"] / own[case, other], LIMITS.get((case, other))]
                     for (one, other) in found
-                    if way == "weft" and one == case and other != way
+                    if way == "weft" and one == case and other not in (way, ALONE)
                 },
             }
             for (case, way), seconds in found.items()
@@ -143,23 +154,21 @@ def sharded(count: int, mesh: weft.DeviceMesh, spec: P) -> torch.nn.Module:
     return weft.nn.shard_module(Model(count), mesh, {"*": spec}, init=fill)
 
 
-def distributed(count: int, mesh: DeviceMesh, dim: int) -> dict[str, DTensor]:
-    """The same as DTensors."""
-    shape = [ROWS, COLUMNS]
-    shape[dim] //= mesh.size()
+def distributed(model: torch.nn.Module, mesh: DeviceMesh, dim: int) -> dict[str, DTensor]:
+    """The same as DTensors, in the same memory."""
     return {
-        f"matrix{i}": DTensor.from_local(torch.full(shape, float(i)), mesh, [Shard(dim)], run_check=False)
-        for i in range(count)
+        name: DTensor.from_local(x.local_shards[0].detach(), mesh, [Shard(dim)], run_check=False)
+        for name, x in model.named_parameters()
     }
 
 
-def measure(folder: Path, count: int, repetitions: int, background: bool) -> list[dict[str, object]]:
+def measure(folder: Path, count: int, arguments: argparse.Namespace) -> list[dict[str, object]]:
     """All cases, in one of the processes."""
     weft.distributed.init()
     times = Times()
-    saves(times, folder, count, repetitions, background)
+    saves(times, folder, count, arguments)
     for case, dim in (("load by rows", 0), ("load by columns", 1)):
-        loads(times, folder, count, repetitions, case, dim)
+        loads(times, folder, count, arguments.repetitions, case, dim)
     return times.rows()
 
 
@@ -168,64 +177,108 @@ def meshes() -> tuple[weft.DeviceMesh, DeviceMesh]:
     return weft.make_mesh({"x": dist.get_world_size()}), init_device_mesh("cpu", (dist.get_world_size(),))
 
 
-def saves(times: Times, folder: Path, count: int, repetitions: int, in_background: bool) -> None:
-    """Saves that wait for the disk, and what a save in the background takes of a step that changes all of the state."""
+def saves(times: Times, folder: Path, count: int, arguments: argparse.Namespace) -> None:
+    """Saves that wait for the disk, and what a save in the background takes of steps that change all of the state."""
     ours, theirs = meshes()
-    model, state = sharded(count, ours, P("x")), distributed(count, theirs, 0)
+    model = sharded(count, ours, P("x"))
+    state = distributed(model, theirs, 0)
+
+    def clear() -> None:
+        dist.barrier()
+        if arguments.fresh and dist.get_rank() == 0:
+            for name in ("weft", "dcp"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+
+    ways = {
+        "weft": lambda: weft.checkpoint.save(model, folder / "weft"),
+        "DCP": lambda: dcp.save(state, checkpoint_id=str(folder / "dcp")),
+    }
+    times.take("save", ways, arguments.repetitions, clear)
+    if not arguments.no_background:
+        background_saves(times, folder / "weft", model, arguments.repetitions)
+    for save in ways.values():
+        save()
+
+
+def background_saves(times: Times, path: Path, model: torch.nn.Module, repetitions: int) -> None:
+    """The call, and what the steps after it take longer."""
     handles: list[weft.checkpoint.Saving] = []
+    room = [torch.zeros_like(x.local_shards[0]) for x in model.parameters()]
+    square = torch.full((600, 600), 1e-3)
 
-    def step() -> None:
+    def steps(number: int) -> None:
         with torch.no_grad():
-            for x in model.parameters():
-                x.add_(0)
+            for _ in range(number):
+                result = square
+                for _ in range(4):
+                    result = result @ square
+                for x in model.parameters():
+                    x.add_(0)
 
-    def background() -> None:
-        handles.append(weft.checkpoint.save(model, folder / "weft", wait=False))
+    def background(number: int = 0) -> None:
+        handles.append(weft.checkpoint.save(model, path, wait=False))
+        steps(number)
 
-    def copied() -> list[torch.Tensor]:
-        return [shard.clone() for x in model.parameters() for shard in x.local_shards]
-
-    def background_and_step() -> None:
-        background()
-        step()
-
-    def copied_and_step() -> None:
-        kept = copied()
-        step()
-        del kept
+    def copied(number: int = 0) -> None:
+        for x, into in zip(model.parameters(), room, strict=True):
+            into.copy_(x.local_shards[0])
+        steps(number)
 
     def settle() -> None:
         while handles:
             handles.pop().wait()
 
-    waiting = {
-        "weft": lambda: weft.checkpoint.save(model, folder / "weft"),
-        "DCP": lambda: dcp.save(state, checkpoint_id=str(folder / "dcp")),
-    }
-    times.take("save", waiting, repetitions)
-    if not in_background:
-        return
     times.take("save, wait=False: the call", {"weft": background, "copy": copied}, repetitions, settle)
-    with_step = {"weft": background_and_step, "copy": copied_and_step}
-    times.take("save, wait=False: and a step", with_step, repetitions, settle)
+    for number, case in ((1, "save, wait=False: and a step"), (5, "save, wait=False: and 5 steps")):
+        ways = {
+            "weft": lambda n=number: background(n),
+            "copy": lambda n=number: copied(n),
+            ALONE: lambda n=number: steps(n),
+        }
+        times.take(case, ways, repetitions, settle)
     settle()
 
 
 def loads(times: Times, folder: Path, count: int, repetitions: int, case: str, dim: int) -> None:
     """Loads into tensors that are there, split by another dim or by the same."""
     ours, theirs = meshes()
-    target, filled = sharded(count, ours, P("x") if not dim else P(None, "x")), distributed(count, theirs, dim)
-    for x in (*target.parameters(), *filled.values()):
+    target = sharded(count, ours, P("x") if not dim else P(None, "x"))
+    filled = distributed(target, theirs, dim)
+
+    def clear() -> None:
         with torch.no_grad():
-            x.zero_()
+            for x in filled.values():
+                x.to_local().zero_()
+
+    def check(way: Way) -> None:
+        clear()
+        way()
+        assert all(bool((x.local_shards[0] == i).all()) for i, x in enumerate(target.parameters()))
+
+    def drop() -> None:
+        dist.barrier()
+        if dist.get_rank() == 0:
+            for file in (file for part in ("weft", "dcp") for file in (folder / part).iterdir()):
+                with file.open("rb") as opened:
+                    os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
     ways = {
         "weft": lambda: weft.checkpoint.load(folder / "weft", target),
         "weft, unchecked": lambda: weft.checkpoint.load(folder / "weft", target, verify=False),
         "DCP": lambda: dcp.load(filled, checkpoint_id=str(folder / "dcp")),
     }
+    for way in ways.values():
+        check(way)
     times.take(case, ways, repetitions)
-    assert all(bool((x.local_shards[0] == i).all()) for i, x in enumerate(target.parameters()))
-    assert all(bool((x.to_local() == i).all()) for i, x in enumerate(filled.values()))
+    if not in_memory(folder):
+        times.take(f"{case}, cold", ways, repetitions, drop)
+
+
+def in_memory(folder: Path) -> bool:
+    """Whether a folder lies in memory, so that its files are nowhere else."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    longest = max((at for _, at, *_ in mounts if folder.resolve().is_relative_to(at)), key=len)
+    return any(at == longest and kind == "tmpfs" for _, at, kind, *_ in mounts)
 
 
 def launch(processes: int, arguments: list[str]) -> None:
@@ -255,14 +308,15 @@ def launch(processes: int, arguments: list[str]) -> None:
 
 def show(rows: list[dict[str, object]], megabytes: float, processes: int, folder: Path) -> None:
     """Prints the table."""
-    print(f"{processes} processes, {megabytes:.0f} MB, {folder}")
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    print(f"{processes} processes, {megabytes:.0f} MB, {folder}, {os.cpu_count()} cores, load averages {load}")
     for row in rows:
         limits = "   ".join(
             f"{ratio:.2f} x {other}" + (f" (limit {limit:.2f}{'' if ratio <= limit else ', MISSED'})" if limit else "")
             for other, (ratio, limit) in row["against"].items()  # type: ignore[attr-defined]
         )
         print(
-            f"{row['case']:<28} {row['way']:<16} {row['seconds']:8.3f} s   cpu {row['cpu']:6.3f} s   peak {row['peak_mb']:7.1f} MB   {limits}"
+            f"{row['case']:<30} {row['way']:<16} {row['seconds']:8.3f} s   cpu {row['cpu']:6.3f} s   peak {row['peak_mb']:7.1f} MB   {limits}"
         )
 
 
@@ -275,6 +329,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument(
         "--no-background", action="store_true", help="leave out wait=False, which needs room for copies"
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="remove what was saved before each save, to need less room"
     )
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
@@ -291,7 +348,7 @@ def main() -> None:
         if arguments.json:
             arguments.json.write_text(json.dumps(rows, indent=1))
         return
-    rows = measure(arguments.folder, count, arguments.repetitions, not arguments.no_background)
+    rows = measure(arguments.folder, count, arguments)
     if dist.get_rank() == 0:
         arguments.json.write_text(json.dumps(rows))
 

@@ -179,7 +179,7 @@ def _save_alone(path: Path, stop: threading.Event) -> None:
     while not stop.is_set():
         value += 1
         plan = saving._planned(*_flat({"x": torch.full((8, 6), float(value))}), f"{value:08x}")
-        saving._Save(path, f"{value:08x}", plan, None, None, _Alone(), lambda: None).run(saving.Count(0))
+        list(saving._Save(path, f"{value:08x}", plan, None, None, _Alone(), lambda: None).steps())
 
 
 def _flat(state: dict[str, torch.Tensor]) -> tuple[object, dict[str, torch.Tensor], dict[str, torch.Tensor]]:

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -98,15 +98,28 @@ def test_the_handle_says_how_far_it_is(tmp_path: Path, held: threading.Event) ->
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no niceness of their own")
-def test_the_program_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_goes_first_until_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nice: list[int] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def slowly(path: Path, shards: dict[str, torch.Tensor]) -> Generator[int, None, object]:
+        nice.append(_niceness())
+        begun.set()
+        go.wait(30)
+        yield 0
+        nice.append(_niceness())
+        return (yield from write(path, shards))
+
     write = saving.write_file
-    monkeypatch.setattr(saving, "write_file", lambda *given: (nice.append(_niceness()), write(*given))[1])
-    before = _niceness()
-    save({"x": torch.ones(3)}, tmp_path)
-    save({"x": torch.ones(3)}, tmp_path, wait=False).wait()
-    assert nice == [before, min(19, before + 10)]
-    assert _niceness() == before
+    monkeypatch.setattr(saving, "write_file", slowly)
+    handle = save({"x": torch.ones(3)}, tmp_path, wait=False)
+    assert begun.wait(30)
+    with pytest.raises(TimeoutError):
+        handle.wait(0.01)
+    go.set()
+    handle.wait()
+    assert nice == [19, _niceness()]
+    assert load(tmp_path)["x"].tolist() == [1, 1, 1]
 
 
 def _niceness() -> int:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import CheckpointError
@@ -16,12 +16,14 @@ from .progress import Count
 
 __all__ = ["Saving", "finish_running"]
 
-_STEPS_BACK = 10
-"""How much nicer than the program its saves are: where all processors are busy, they get about a tenth of one."""
+_NICEST = 19
 
 
 class Saving:
     """A save in the background: `done()` says whether it has ended, `wait()` waits, and raises what went wrong.
+
+    Its thread takes what time of the processors others leave. Once somebody waits, another thread goes on with it, which
+    takes its share: a thread may step back, but the system lets none of a user's come forward again.
 
     >>> import torch, weft
     >>> saving = weft.checkpoint.save({"x": torch.ones(4)}, "checkpoint", wait=False)
@@ -30,14 +32,16 @@ class Saving:
     (True, 16, 16)
     """
 
-    def __init__(self, path: Path, act: Callable[[Count], None], count: Count) -> None:
+    def __init__(self, path: Path, work: Iterator[int], count: Count) -> None:
         self.path = path
-        self._act, self._count = act, count
+        self._work, self._count = work, count
+        self._turn = threading.Lock()
+        self._ended = threading.Event()
+        self._awaited = threading.Event()
         self._error: BaseException | None = None
         self._heard = False
         self._process = os.getpid()
-        self._thread = threading.Thread(target=self._run, name=f"weft save {path}")
-        self._thread.start()
+        threading.Thread(target=self._run_behind, name=f"weft save {path}").start()
 
     @property
     def written(self) -> int:
@@ -51,12 +55,14 @@ class Saving:
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
-        return not self._thread.is_alive()
+        return self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the checkpoint is complete; raises `CheckpointError` if it is not, `TimeoutError` if it takes longer."""
-        self._thread.join(timeout)
-        if not self.done():
+        if not self.done() and not self._awaited.is_set():
+            self._awaited.set()
+            threading.Thread(target=self._run, name=f"weft save {self.path}, awaited").start()
+        if not self._ended.wait(timeout):
             raise TimeoutError(
                 f"the save to {str(self.path)!r} has written {self.written} of {self.total} bytes after {timeout} s, and goes on"
             )
@@ -68,12 +74,21 @@ class Saving:
         state = f"{self.written} of {self.total} bytes" if not self.done() else "failed" if self._error else "complete"
         return f"<Saving {str(self.path)!r}: {state}>"
 
-    def _run(self) -> None:
-        try:
-            _step_back()
-            self._act(self._count)
-        except BaseException as error:  # noqa: BLE001 - raised in `wait`
-            self._error = error
+    def _run_behind(self) -> None:
+        _step_back()
+        self._run(until=self._awaited)
+
+    def _run(self, until: threading.Event | None = None) -> None:
+        """Does the work, or as much of it as is done before an event."""
+        with self._turn:
+            try:
+                for nbytes in self._work:
+                    self._count(nbytes)
+                    if until is not None and until.is_set():
+                        return
+            except BaseException as error:  # noqa: BLE001 - raised in `wait`
+                self._error = error
+            self._ended.set()
 
     def _finish(self) -> None:
         """Waits for it in the stead of a program that did not, and raises what it has not heard of."""
@@ -86,11 +101,10 @@ class Saving:
 
 
 def _step_back() -> None:
-    """Lets the threads of the program go first; the threads that this one starts are as nice."""
+    """Lets all other threads go before this one, and before those that it starts."""
     if sys.platform == "linux":  # elsewhere threads have no niceness of their own
-        thread = threading.get_native_id()
-        with contextlib.suppress(OSError):  # a system that forbids it only takes longer for the program's steps
-            os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _STEPS_BACK))
+        with contextlib.suppress(OSError):  # where that is forbidden, the program's steps take longer, and all is well
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICEST)
 
 
 _running: Saving | None = None

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from itertools import count as count_up
@@ -85,7 +85,8 @@ def saved(
     plan = _planned(structure, ready, tensors, token)
     if wait:
         with shown("saving", plan.nbytes, progress) as count:
-            _Save(where, token, plan, lock, refusal, Together(), then).run(count)
+            for nbytes in _Save(where, token, plan, lock, refusal, Together(), then).steps():
+                count(nbytes)
         return None
     try:
         plan = changed(plan, own=_copied(plan.own))
@@ -94,7 +95,7 @@ def saved(
             lock.release()
         raise
     task = _Save(where, token, plan, lock, refusal, Notes(where, token), then)
-    saving = Saving(where, task.run, Count(plan.nbytes))
+    saving = Saving(where, task.steps(), Count(plan.nbytes))
     finish_running(saving)
     return saving
 
@@ -210,14 +211,18 @@ class _Save:
         self.then, self.refusal = then, refusal
         self.leftovers = [] if refusal is not None else list(_leftovers(where))
 
-    def run(self, count: Count) -> None:
-        """Writes, tells the others, and makes it a checkpoint; raises in all processes what went wrong in one."""
+    def steps(self) -> Iterator[int]:
+        """Writes, tells the others, and makes it a checkpoint; raises in all processes what went wrong in one.
+
+        Whoever goes through it does the work; it yields how many bytes were written, part by part.
+        """
         try:
             problem: Exception | None = self.refusal
             report: object = None if problem is None else [str(problem)]
             try:
                 if problem is None:
-                    report = {name: _said(file) for name, file in self._write(count).items()}
+                    written = yield from self._write()
+                    report = {name: _said(file) for name, file in written.items()}
             except OSError as error:
                 problem, report = error, str(error)
             outcome = self.exchange.outcome(self._published(self.exchange.reports(report)))
@@ -241,8 +246,10 @@ class _Save:
             files = {}
         _remove(self.where / name for name in self.plan.own if name not in files)
 
-    def _write(self, count: Count) -> dict[str, WrittenFile]:
-        written = {name: write_file(self.where / name, content, count) for name, content in self.plan.own.items()}
+    def _write(self) -> Generator[int, None, dict[str, WrittenFile]]:
+        written: dict[str, WrittenFile] = {}
+        for name, content in self.plan.own.items():
+            written[name] = yield from write_file(self.where / name, content)
         if written:
             sync_folder(self.where)
         return written

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,8 +31,8 @@ class WrittenFile:
     shards: Mapping[str, tuple[int, str]]
 
 
-def write_file(path: Path, shards: Mapping[str, torch.Tensor], count: Callable[[int], None]) -> WrittenFile:
-    """Writes shards as a safetensors file that is on the disk when this returns; `count` hears of bytes as they go."""
+def write_file(path: Path, shards: Mapping[str, torch.Tensor]) -> Generator[int, None, WrittenFile]:
+    """Writes shards as a safetensors file that is on the disk when this ends; yields how many bytes went, part by part."""
     head, kept = head_bytes((key, x.dtype, tuple(x.shape)) for key, x in shards.items())
     found: dict[str, tuple[int, str]] = {}
     with _Stream(path) as stream:
@@ -42,7 +42,7 @@ def write_file(path: Path, shards: Mapping[str, torch.Tensor], count: Callable[[
             for part in host_parts(shards[key].detach()):
                 for block in sums.through(readable_bytes(part)):
                     stream.write(block)
-                    count(len(block))
+                    yield len(block)
             found[key] = place.start, sums.text()
     size = len(head) + sum(place.nbytes for place in kept.values())
     return WrittenFile(SavedFile(size, len(head), checksum(head)), found)

@@ -16,13 +16,14 @@ from .progress import Count
 
 __all__ = ["Saving", "finish_running"]
 
-_NICEST = 19
+_STEPS_BACK = 10
+"""How much nicer than the program its saves are. Nicer still, a thread may be kept waiting with Python's lock in its hands."""
 
 
 class Saving:
     """A save in the background: `done()` says whether it has ended, `wait()` waits, and raises what went wrong.
 
-    Its thread takes what time of the processors others leave. Once somebody waits, another thread goes on with it, which
+    Its thread lets those of the program go first. Once somebody waits, another thread goes on with it, which
     takes its share: a thread may step back, but the system lets none of a user's come forward again.
 
     >>> import torch, weft
@@ -103,8 +104,9 @@ class Saving:
 def _step_back() -> None:
     """Lets all other threads go before this one, and before those that it starts."""
     if sys.platform == "linux":  # elsewhere threads have no niceness of their own
+        thread = threading.get_native_id()
         with contextlib.suppress(OSError):  # where that is forbidden, the program's steps take longer, and all is well
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICEST)
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _STEPS_BACK)
 
 
 _running: Saving | None = None

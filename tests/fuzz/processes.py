@@ -5,6 +5,8 @@ Started by a launcher, it is one of them: `python tests/fuzz/processes.py SECOND
 
 from __future__ import annotations
 
+import faulthandler
+import re
 import sys
 import time
 from pathlib import Path
@@ -56,36 +58,45 @@ def _fails(program: Program) -> bool:
 
 def work(seconds: float, seed: int, most: int) -> None:
     """What each process does; the first one says when it is time to stop."""
+    faulthandler.enable()
     weft.distributed.init(backend="gloo", timeout=60, devices_per_process=EACH)
-    first = weft.distributed.process_index() == 0
+    here = weft.distributed.process_index()
     start, checks, findings, programs = time.monotonic(), 0, 0, 0
-    while not _agreed(first and (time.monotonic() - start > seconds or findings >= most)):
+    while not _agreed(here == 0 and (time.monotonic() - start > seconds or findings >= most)):
+        # Said beforehand: a process that ends in the middle of a program cannot say it afterwards.
+        print(f"{checks} checks before seed {seed + programs}", file=sys.stderr, flush=True)
         program = make(seed + programs)
         finding, done = check(program, again=programs % 4 == 0, otherwise=programs % 4 == 2)
-        programs += 1
-        checks += done
+        checks, programs = checks + done, programs + 1
         if _agreed(finding is not None):
             findings += 1
-            print(f"--- process {weft.distributed.process_index()}: {finding}", flush=True)
+            print(f"--- process {here}: {finding}", flush=True)
             if _agreed(finding is not None and "process 1" in finding.text):
                 break  # they no longer make the same calls: nothing that follows would mean anything
             smallest = shrunk(program, _fails, most=200)  # by turns, not by the clock: all cut alike
             print(f"shortest: {check(smallest)[0]}", flush=True)
-    if first:
-        print(
-            f"processes: {checks} op checks in {programs} programs, seeds {seed} to {seed + programs - 1}; {findings} findings"
-        )
+    print(f"{checks} checks before seed {seed + programs}", file=sys.stderr, flush=True)
     weft.distributed.shutdown()
 
 
 def hunt(seconds: float, seed: int, most: int) -> tuple[str, int]:
-    """What the processes say, and how many findings there were; a process that fails counts as one."""
-    with Processes([__file__, str(seconds), str(seed), str(most)], COUNT) as started:
-        ended = started.wait(seconds + 300)
-    text = "\n".join(how.out for how in ended)
-    failed = [how for how in ended if how.status != 0]
-    text += "\n".join(f"a process ended with {how.status}: {how.err[-3000:]}" for how in failed)
-    return text, text.count("--- process 0") + len(failed)
+    """What the processes say, and how many findings there were; processes that fail count as one, and others go on."""
+    start, first, checks, findings, said = time.monotonic(), seed, 0, 0, []
+    while (left := seconds - (time.monotonic() - start)) > 0 and findings < most:
+        with Processes([__file__, str(left), str(seed), str(most - findings)], COUNT) as started:
+            ended = started.wait(left + 300)
+        failed = [how for how in ended if how.status != 0]
+        said += [how.out for how in ended]
+        said += [f"a process ended with {how.status}: {how.err[-3000:]}" for how in failed]
+        found = ended[0].out.count("--- process 0")
+        findings += found + (not found and bool(failed))
+        done, seed = max((int(a), int(b)) for how in ended for a, b in _PROGRESS.findall(how.err))
+        checks, seed = checks + done, seed + bool(failed)
+    said.append(f"{checks} op checks processes; seeds {first} to {seed - 1}; {findings} findings")
+    return "\n".join(filter(None, said)), findings
+
+
+_PROGRESS = re.compile(r"(\d+) checks before seed (\d+)")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import final
+from weakref import WeakSet
 
 import torch
 
@@ -46,10 +47,23 @@ class Groups:
 class _Tie:
     """What rows and views of them have in common: memory, until one of them is sent elsewhere."""
 
-    __slots__ = ("is_broken", "members")
+    __slots__ = ("_members", "_was_sent")
 
     def __init__(self) -> None:
-        self.members, self.is_broken = 1, False
+        self._members, self._was_sent = WeakSet[RaggedRows](), False
+
+    def add(self, rows: RaggedRows) -> None:
+        """Notes that rows lie in the memory of the others."""
+        self._members.add(rows)
+
+    def note_sent(self) -> None:
+        """Notes that some are sent elsewhere; those that nobody holds any longer need not follow."""
+        self._was_sent |= len(self._members) > 1
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a write to one would not be seen in another."""
+        return self._was_sent and len(self._members) > 1
 
 
 @final
@@ -73,13 +87,16 @@ class RaggedRows:
         self.at, self.dtype, self.groups = at, dtype, groups
         self.op = "a movement"
         """What rows are sent for, when they are asked for next."""
-        self.tie = _Tie()
+        self.tie: _Tie | None = None
         self._settled: Pieces | None = None
 
     def tied(self, base: RaggedRows) -> RaggedRows:
         """The same, as a view of other rows."""
+        if base.tie is None:
+            base.tie = _Tie()
+            base.tie.add(base)
         self.tie = base.tie
-        self.tie.members += 1
+        self.tie.add(self)
         return self
 
     @property
@@ -110,7 +127,8 @@ class RaggedRows:
     def _sent(self, at: torch.Tensor, groups: Groups | None, op: str) -> Pieces:
         route = Route(self.at, at, math.prod(map(self.layout.mesh.axis_size, self.axes)))
         self._note(route, groups, op)
-        self.tie.is_broken |= self.tie.members > 1
+        if self.tie is not None:
+            self.tie.note_sent()
         if not memory_of(self.layout).pieces_are_shards:
             return self.pieces
         return send_rows(self.pieces, self.layout, self.shape, self.dim, route, self.dtype, op)

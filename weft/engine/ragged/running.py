@@ -68,7 +68,8 @@ def _check_ties(call: BoundCall, kind: OpKind) -> None:
     """Refuses to write to rows that were sent elsewhere while a view of them stayed behind, or the other way round."""
     for x in _written(call, kind):
         assert x._value.rows is not None
-        if x._value.rows.tie.is_broken:
+        tie = x._value.rows.tie
+        if tie is not None and tie.is_broken:
             raise RuntimeError(
                 f"{call} writes to a tensor of shape {tuple(x.shape)} whose rows were sent to other devices after a view of "
                 "it was taken, so that the view would not show it: write to x.clone(), or take the view afterwards"
@@ -114,9 +115,16 @@ def _split(call: BoundCall, held: Sequence[RaggedRows | None], kind: OpKind) -> 
     if any(rows is most and most.layout is not need for rows, need in zip(held, plan.inputs, strict=True)):
         return None
     places = _places(name[0], factors)
-    if places is None or (rule.local is not None and None in places[1]):
+    if places is None or (rule.local is not None and None in places[1]) or _counts(rule, call, places[0][0]):
         return None
     return _Split(plan, rule, *places)
+
+
+def _counts(rule: Rule, call: BoundCall, dim: int | None) -> bool:
+    """Whether an op counts rows: by an index, or because it matters which of them is first."""
+    bounds = () if rule.bounds is None else rule.bounds(call)
+    rank = call.tensors[0].dim()
+    return dim in {*(bound.dim for bound in bounds), *(rank + each for each in rule.counts_along)}
 
 
 def _places(name: str, factors: Factors) -> tuple[tuple[int | None, ...], tuple[int | None, ...]] | None:

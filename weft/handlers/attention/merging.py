@@ -44,6 +44,8 @@ class Merged:
             (first, last), (start, stop) = block.rows, block.columns
             query, mask = self._query[:, :, first:last], _masked(self._mask, block, columns_from)
             keys, values = key[:, :, start:stop], value[:, :, start:stop]
+            if not query.numel() or not keys.numel():
+                continue  # a device without heads sees nothing, and kernels cannot be asked for that
             out, rows = self._kernel.forward(self._call, query, keys, values, mask, block.is_causal)
             if mask is not None:
                 rows = _unseen(rows, mask)
@@ -105,6 +107,8 @@ class Gradients:
         self, key: torch.Tensor, value: torch.Tensor, found: Sequence[Block], columns_from: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradients of keys and values from blocks of scores; those of the queries are added up."""
+        if not self._rows.query.numel() or not key.numel():
+            found = ()
         whole = len(found) == 1 and found[0].columns == (0, key.shape[2])
         sums = [] if whole else [torch.zeros_like(x, dtype=sum_dtype(x.dtype)) for x in (key, value)]
         for block in found:

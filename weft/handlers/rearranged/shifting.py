@@ -45,7 +45,9 @@ def _rot90(call: BoundCall) -> object:
 def _roll(call: BoundCall) -> object:
     x, shifts, dims = sharded(call, "self"), call.integers("shifts"), call.dims("dims")
     if not dims and x._layout.split_axes and x.numel():
-        flat = aten.reshape.default(x, [x.numel()])
+        # Of what strides do not let stand in one line, a reshape would be a view of nothing.
+        lined_up = x if x.is_contiguous() else aten.clone.default(x, memory_format=torch.contiguous_format)
+        flat = aten.reshape.default(lined_up, [x.numel()])
         return aten.reshape.default(aten.roll.default(flat, shifts, [0]), list(x.shape))
     if not x.numel() or len(dims) != len(shifts) or not any(x._layout.splits[dim] for dim in dims):
         return run_by_rule(call)

@@ -48,4 +48,4 @@ def _local_triangle(call: BoundCall, regions: Sequence[Region], _: Sequence[Regi
 
 
 for _op in ops_named("tril triu tril_ triu_"):
-    rules[_op] = Rule(_triangle, local=_local_triangle)
+    rules[_op] = Rule(_triangle, local=_local_triangle, counts_along=(-2, -1))

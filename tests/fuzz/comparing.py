@@ -10,7 +10,7 @@ import weft
 
 from .program import Program, assigned
 from .running import Outcome, run_plain, tensors_in
-from .words import Namespace
+from .words import Namespace, strides
 
 _EPSILON = {
     torch.float64: 2e-16,
@@ -30,12 +30,11 @@ def whole(value: torch.Tensor) -> torch.Tensor:
 
 
 def _facts(value: torch.Tensor) -> dict[str, object]:
-    """What torch says of a tensor besides its numbers; strides of dims of at most one element mean nothing."""
-    strides = [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1]
+    """What torch says of a tensor besides its numbers."""
     return {
         "dtype": value.dtype,
         "shape": tuple(value.shape),
-        "strides": strides if value.numel() else [],
+        "strides": strides(value),
         "contiguous": value.is_contiguous(),
         "requires_grad": value.requires_grad,
         "conjugated": value.is_conj(),

@@ -186,4 +186,49 @@ KNOWN: dict[str, Program] = {
     "a mask of itself could not be written to": Program(
         {"a": 2, "b": 2}, ("v0 = fresh((2, 2, 1), 'bool', 200, 979)", "v0[v0] = -0.5")
     ),
+    "triangles of looked-up rows were those of each device's rows, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((5, 6), 'float64', 1, 9)",
+            "v1 = v0[put([0, 3, 3, 1, 4], 349)]",
+            "v2 = v1.tril()",
+            "v3 = v1.triu(1)",
+        ),
+    ),
+    "an index of looked-up rows counted those of each device, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 1, 1), 'float64', 827, 68)",
+            "v1 = v0[put([1, 1, 1], 349)]",
+            "v2 = v1[put([0, 2, 2], 269)]",
+            "v2[put([1, 2], 495)] += 1",
+            "v3 = v2.scatter_reduce(0, put([[[2]]], 857), fresh((1, 1, 1), 'float64', 843, 68), 'prod')",
+        ),
+    ),
+    "looked-up rows could not be written to after a view that nobody holds": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((2,), 'float64', 565, 357)",
+            "v1 = torch.index_select(v0, 0, put([1], 611))",
+            "v1.T.mul_(2)",
+            "v2 = torch.trapezoid(v1, dim=0)",
+            "v1.sqrt_()",
+        ),
+    ),
+    "a device without heads ended the process, memories apart": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((3, 2, 2, 3), 'float64', 732, 161, grad=True)",
+            "v1 = fresh((3, 1, 2, 3), 'float64', 125, 170, grad=True)",
+            "v2 = F.scaled_dot_product_attention(v0, v1, fresh((3, 1, 2, 3), 'float64', 564, 872), enable_gqa=True)",
+        ),
+    ),
+    "what is permuted could not be rolled, memories apart": Program(
+        {"b": 2, "c": 2},
+        ("v0 = fresh((1, 1, 2, 4), 'float64', 247, 220)", "v1 = torch.roll(v0.permute(1, 3, 2, 0), 1)"),
+    ),
+    "what is among some numbers had other strides, memories apart": Program(
+        {"x": 3},
+        ("v0 = torch.nonzero(fresh((1, 2, 2), 'bool', 125, 68))", "v1 = torch.isin(v0, put([0, 2], 7))"),
+    ),
 }

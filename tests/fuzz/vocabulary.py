@@ -136,7 +136,7 @@ torch.matmul({w}.double(), {same}.mT.double(), out={first}.double().new_empty(0)
 """
 
 QUESTIONS = """
-{a}.tolist() | {f}.double().sum().item() | {a}.shape | {a}.stride() | {a}.is_contiguous() | torch.equal({a}, {same}) | torch.allclose({f}, {same}) | {a}.numel() | {a}.size(0) | len({a}) | bool(({a} == {first}).all())
+{a}.tolist() | {f}.double().sum().item() | {a}.shape | strides({a}) | {a}.is_contiguous() | torch.equal({a}, {same}) | torch.allclose({f}, {same}) | {a}.numel() | {a}.size(0) | len({a}) | bool(({a} == {first}).all())
 {a}.is_floating_point() | {a}.storage_offset() | {a}.dim() | {a}.is_conj() | {a}.element_size() | {a}.requires_grad
 """
 

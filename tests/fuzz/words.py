@@ -116,8 +116,13 @@ def spread_devices(count: int, processes: int) -> list[Device]:
     return sorted(order[:count], key=every.index)
 
 
+def strides(x: torch.Tensor) -> list[int]:
+    """The strides of a tensor that mean something: of dims with more than one element, where there is any."""
+    return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1 and x.numel()]
+
+
 def _shared() -> Namespace:
-    return {"torch": torch, "F": functional, "inf": math.inf, "nan": math.nan}
+    return {"torch": torch, "F": functional, "inf": math.inf, "nan": math.nan, "strides": strides}
 
 
 def plain_words() -> Namespace:

@@ -94,6 +94,8 @@ _LAID: dict[Op, Laid] = {
             aten.masked_fill.Tensor,
             aten.pow.Scalar,
             aten.mvlgamma.default,
+            aten.isin.Tensor_Tensor,
+            aten.isin.Tensor_Scalar,
             aten.log_sigmoid_forward.default,
             aten.mse_loss_backward.default,
             aten.smooth_l1_loss_backward.default,

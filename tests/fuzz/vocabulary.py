@@ -80,7 +80,7 @@ VIEWS = """
 {a1}.unfold({d}, {s}, {st}) | {a1}.narrow({d}, {s}, {s}) | {a1}.chunk({st}, {d}) | {a1}.split({st}, {d}) | {a1}.tensor_split({st}, {d}) | {a2}.movedim({d}, {e})
 {a2}.mT | {a2}.T | {a2}.t() | {a1}.select({d}, {s}) | {a1}.unbind({d}) | {a}[{sub}] | {a}[{sub}] | {a}[{sub}] | {a}.view(-1) | {a}.expand_as({first})
 torch.atleast_2d({a}) | {a}.swapaxes({d}, {e}) | {a}.view_as({first}) | torch.split({a1}, [1, {s}], {d}) | {a}.squeeze({ds}) | {a}.broadcast_to({ex})
-{a1}.as_strided(({s}, 2), (1, {s})) | {a}.as_strided(({s},), ({st},), {s}) | {a}.reshape({rs}).transpose(0, -1) | {a}.view(torch.int64) | {a}.alias_ if 0 else {a}.view({first}.shape)
+{a1}.as_strided(({s}, 2), (1, {s})) | {a}.as_strided(({s},), ({st},), {s}) | {a}.reshape({rs}).transpose(0, -1) | {z}.view(torch.int64) | {a}.alias_ if 0 else {a}.view({first}.shape)
 torch.hsplit({a1}, {st}) | torch.vsplit({a2}, {st}) | torch.select({a1}, {d}, -1) | {a}.repeat_interleave(2, {d}) | {a}.repeat({reps}) | {a}.tile({reps})
 """
 

@@ -13,6 +13,8 @@ import weft
 from tests.paper.llama import LAYOUTS, Llama, made, patterns, step
 from weft import P
 from weft.errors import PaperError
+from weft.planning import step_between
+from weft.planning.cost import staged, step_time
 
 
 def thought_of(**sizes: int) -> weft.DeviceMesh:
@@ -177,6 +179,20 @@ def test_work_and_bytes_are_what_they_are() -> None:
     machine = weft.Machine.preset("h100")
     assert report.seconds == pytest.approx(report.computing + report.moving)
     assert report.moving == pytest.approx(machine.topology.host.time(64 * 8192 * 2 * 7 // 8))
+
+
+def test_movements_take_what_plans_are_priced_by() -> None:
+    mesh = thought_of(dp=2, tp=8)
+    topology = weft.Machine.preset("h100").topology
+    with torch.device("meta"):
+        x, w = (weft.shard(torch.empty(4096, 4096), mesh, spec) for spec in (P(None, ("dp", "tp")), P(("dp", "tp"))))
+    report = weft.dryrun(lambda x, w: weft.all_reduce(x @ w), x, w, topology="h100")
+    (moved,) = report.movements
+    step = step_between(moved.record.source, moved.record.target, (4096, 4096), 4)
+    through_hosts = staged(step, topology)
+    assert through_hosts.stages is not None
+    assert moved.seconds == step_time(through_hosts, topology)
+    assert moved.seconds < topology.rack.time(moved.record.bytes_received)
 
 
 def test_one_may_say_ones_own_machine() -> None:

@@ -12,7 +12,7 @@ from typing import final
 import torch
 
 from ..caches import cached
-from ..planning import Topology
+from ..planning import Topology, current_topology
 from ..planning.topology import Link
 from .work import Work
 
@@ -110,7 +110,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 
 
 def machine_of(given: Machine | Topology | str | None, *, on_accelerators: bool) -> Machine:
-    """The machine that a user means: by name, by its links, or by the devices that the mesh has.
+    """The machine that a user means: by name, by its links, or by the devices that the mesh has and the links of this program.
 
     >>> machine_of("a100", on_accelerators=True).name, machine_of(None, on_accelerators=True).name
     ('a100', 'h100')
@@ -121,7 +121,9 @@ def machine_of(given: Machine | Topology | str | None, *, on_accelerators: bool)
         known = next((each for each in MACHINES.values() if each.topology == given), None)
         return known or replace(_H100, name="h100 with links as given", topology=given)
     if given is None:
-        return Machine.preset("h100" if on_accelerators else "cpu")
+        machine = Machine.preset("h100" if on_accelerators else "cpu")
+        known = current_topology()
+        return machine if known == Topology() else replace(machine, topology=known)
     if isinstance(given, str):
         return Machine.preset(given)
     raise TypeError(f"topology= is the name of a machine, a weft.Topology or a weft.Machine, but got {given!r}")

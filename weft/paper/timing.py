@@ -9,8 +9,8 @@ from typing import final
 from ..caches import cached
 from ..devices import Device
 from ..errors import PlanError
-from ..planning import step_between
-from ..planning.cost import mesh_tier
+from ..planning import Step, step_between
+from ..planning.cost import mesh_tier, staged, step_time
 from ..planning.topology import Tier, Topology, axis_tier
 from ..sharding.layout import Layout
 from ..watch.comm_log import CommRecord
@@ -86,7 +86,7 @@ class _Times:
         """A movement begins when its source has come to it and its link is free; devices wait for it, or later."""
         record, topology = event.record, self._machine.topology
         tier = record_tier(record, topology)
-        seconds = topology.link(tier).time(record.bytes_received, _phases(record)) if record.total_bytes else 0.0
+        seconds = movement_seconds(record, topology)
         source, target = record.source.mesh.devices[0], record.target.mesh.devices[0]
         start = max(self.clocks.get(source, 0.0), self._links.get((source, tier), 0.0))
         exposed = 0.0
@@ -115,15 +115,31 @@ def record_tier(record: CommRecord, topology: Topology) -> Tier:
     return max((axis_tier(record.target.mesh, axis, topology) for axis in record.axes), default=Tier.DEVICE)
 
 
-def _phases(record: CommRecord) -> int:
-    return _phases_between(record.kind, record.source, record.target, record.shape)
+def movement_seconds(record: CommRecord, topology: Topology) -> float:
+    """What a movement takes by the prices that plans are made by, through hosts or racks where that is faster."""
+    if not record.total_bytes:
+        return 0.0
+    step = _step(record.kind, record.source, record.target, record.shape, 1)
+    if step is None or record.total_bytes % step.bytes_received.total:
+        return topology.link(record_tier(record, topology)).time(record.bytes_received)
+    itemsize = record.total_bytes // step.bytes_received.total
+    return _step_seconds(record.kind, record.source, record.target, record.shape, itemsize, topology)
 
 
 @cached(4096)
-def _phases_between(kind: str, source: Layout, target: Layout, shape: tuple[int, ...]) -> int:
-    """How many times devices wait for each other; what a plan has no step for is one exchange."""
+def _step_seconds(
+    kind: str, source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int, topology: Topology
+) -> float:
+    step = _step(kind, source, target, shape, itemsize)
+    assert step is not None
+    return step_time(staged(step, topology), topology)
+
+
+@cached(4096)
+def _step(kind: str, source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> Step | None:
+    """The step that a record is of; None where it is of what plans have no step for, such as an exchange of borders."""
     try:
-        step = step_between(source, target, shape, 1)
+        step = step_between(source, target, shape, itemsize)
     except (PlanError, ValueError):
-        return 1
-    return max(1, step.phases) if step.kind == kind else 1
+        return None
+    return step if step.kind == kind and step.bytes_received.total else None

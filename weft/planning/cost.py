@@ -68,12 +68,15 @@ def staged(step: Step, topology: Topology) -> Step:
         return step
     if not _may_be_staged(step):
         return step
-    meshes = step.source.mesh, step.target.mesh
-    tiers = [Tier.HOST]
-    if len({cell for mesh in meshes for cell in cells(mesh, topology, Tier.RACK)}) > 1:
-        tiers.append(Tier.RACK)
+    tiers = [Tier.HOST, Tier.RACK] if _has_racks(topology, step.source.mesh, step.target.mesh) else [Tier.HOST]
     choices = [step, *(replace(step, stages=Stages(topology, tier)) for tier in tiers)]
     return min(choices, key=lambda choice: step_time(choice, topology))
+
+
+@cached(1024)
+def _has_racks(topology: Topology, *meshes: DeviceMesh) -> bool:
+    """Whether the devices of some meshes are in several racks."""
+    return len({cell for mesh in meshes for cell in cells(mesh, topology, Tier.RACK)}) > 1
 
 
 def _may_be_staged(step: Step) -> bool:

@@ -28,7 +28,7 @@ __all__ = ["LinkLoad", "link_loads"]
 MOST_SLOTS = 64
 """Meshes of up to so many devices are looked at device by device; of larger ones, a few devices that stand for the rest."""
 SAMPLES = 4
-LARGE = 1024
+LARGE = 128
 """On meshes of more devices, what comes in many different boxes is taken to come from all others of a group alike."""
 
 
@@ -181,21 +181,22 @@ def _largely(step: ReduceExchange, slot: Slot, topology: Topology) -> Hops:
     return near.times(part * step.contributions / inside), far.times(part / inside), *spread
 
 
-def _evenly(step: Step, axes: Sequence[str], slot: Slot, topology: Topology, received: float) -> LinkLoad:
+def _evenly(step: Step, axes: tuple[str, ...], slot: Slot, topology: Topology, received: float) -> LinkLoad:
     """What comes in equal parts from all others of a group."""
     counts = _others(step.target.mesh, axes, slot, topology)
     others = counts.host + counts.rack + counts.fabric
     return counts.times(received / others) if others else LinkLoad()
 
 
-def _others(mesh: DeviceMesh, axes: Sequence[str], slot: Slot, topology: Topology) -> LinkLoad:
+def _others(mesh: DeviceMesh, axes: tuple[str, ...], slot: Slot, topology: Topology) -> LinkLoad:
     """How many others of a slot's group along some axes are in its host, in its rack, and beyond."""
     host, rack = (_group_in_cell(mesh, axes, slot, topology, tier) for tier in (Tier.HOST, Tier.RACK))
     sizes = axis_sizes(mesh)
     return LinkLoad(host - 1, rack - host, math.prod(sizes[axis] for axis in axes) - rack)
 
 
-def _group_in_cell(mesh: DeviceMesh, axes: Sequence[str], slot: Slot, topology: Topology, tier: Tier) -> int:
+@cached(4096)
+def _group_in_cell(mesh: DeviceMesh, axes: tuple[str, ...], slot: Slot, topology: Topology, tier: Tier) -> int:
     """How many of a slot's group along some axes are in its cell, itself included."""
     sizes = axis_sizes(mesh)
     if tier is Tier.RACK and topology.hosts_per_rack is None:
@@ -291,7 +292,7 @@ def _slots_in(mesh: DeviceMesh, topology: Topology, tier: Tier) -> dict[int, tup
     return {cell: tuple(slots) for cell, slots in found.items()}
 
 
-def _by_cell(mesh: DeviceMesh, axes: Sequence[str], slot: Slot, stages: Stages) -> tuple[int, LinkLoad, LinkLoad]:
+def _by_cell(mesh: DeviceMesh, axes: tuple[str, ...], slot: Slot, stages: Stages) -> tuple[int, LinkLoad, LinkLoad]:
     """How many of a group are in a slot's cell, itself included; how far the others there are, and those beyond."""
     inside = _group_in_cell(mesh, axes, slot, stages.topology, stages.tier)
     others = _others(mesh, axes, slot, stages.topology)

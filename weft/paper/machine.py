@@ -122,8 +122,8 @@ def machine_of(given: Machine | Topology | str | None, *, on_accelerators: bool)
         return known or replace(_H100, name="h100 with links as given", topology=given)
     if given is None:
         machine = Machine.preset("h100" if on_accelerators else "cpu")
-        known = current_topology()
-        return machine if known == Topology() else replace(machine, topology=known)
+        links = current_topology()
+        return machine if links == Topology() else replace(machine, topology=links)
     if isinstance(given, str):
         return Machine.preset(given)
     raise TypeError(f"topology= is the name of a machine, a weft.Topology or a weft.Machine, but got {given!r}")

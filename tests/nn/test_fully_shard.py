@@ -15,6 +15,7 @@ from tests.nn.fully_sharding import (
     DEPTH,
     Recomputed,
     batch,
+    check_compiled,
     check_same,
     laid,
     loss,
@@ -116,6 +117,11 @@ def test_what_rests_in_host_memory_is_on_the_host() -> None:
     trained(models, mesh)
     assert {p.device.type for p in models[1].parameters()} == {"cpu"}
     assert {p.grad.device.type for p in models[1].parameters()} == {"cpu"}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it
+def test_compiled_code_trains_alike() -> None:
+    check_compiled(weft.make_mesh({"dp": 4}))
 
 
 def test_gradients_are_kept_until_they_are_reduced() -> None:

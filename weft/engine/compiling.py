@@ -34,6 +34,8 @@ _CALLED = (
     "weft.tensor",
     "weft.local.lane_communication",
     "weft.local.local_map",
+    "weft.nn.fully_sharded",
+    "weft.nn.gathering",
 )
 """Not `weft.graph`, which generates what is made to be compiled, nor `weft.local.untraced`, which says what cannot be."""
 

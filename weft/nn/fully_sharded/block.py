@@ -10,6 +10,7 @@ from typing import Protocol, cast, final
 import optree
 import torch
 
+from ...engine.compiling import announce
 from ...engine.sharded import ShardedTensor, as_sharded
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
@@ -85,8 +86,9 @@ class Siblings:
         for block in self._blocks:
             block.drop()
 
-    def settle(self) -> None:
-        """Waits until parameters that rest elsewhere may be written to."""
+    def end(self) -> None:
+        """After the module has run: nothing is on its way, and parameters that rest elsewhere may be written to."""
+        self.drop()
         settle(mesh for block in self._blocks for mesh in block.fetches_to())
 
     def add(self, block: Block, scattered: Scattered) -> None:
@@ -231,6 +233,13 @@ class Block:
     def _before(
         self, _: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
+        announce()  # what follows is called by compiled code, and not compiled
+        return self._begun(args, kwargs)
+
+    def _begun(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Before a run: the whole parameters stand in the places of the split ones."""
         again = self._run_again()
         if again is None and self._stays_split(args, kwargs):
             self._calls.append(None)
@@ -273,6 +282,10 @@ class Block:
         return call
 
     def _after(self, *given: object) -> None:
+        announce()
+        self._ended(given[-1])
+
+    def _ended(self, output: object) -> None:
         """After a run, also one that failed: the split parameters stand in their places again."""
         if not self._calls:
             return  # it failed before it began
@@ -289,7 +302,7 @@ class Block:
         if not is_recorded or (self._settings.frees_after_forward and not self.siblings.is_last(self)):
             call.unsharded.free()
         if is_recorded:
-            for leaf in optree.tree_leaves(cast("optree.PyTree[object]", given[-1])):
+            for leaf in optree.tree_leaves(cast("optree.PyTree[object]", output)):
                 if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                     leaf.register_hook(call.before_backward)
 

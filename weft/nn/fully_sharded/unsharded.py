@@ -99,10 +99,15 @@ class Unsharded:
     def _filled(self) -> None:
         if self._shares:
             return
-        for pieces, sizes in zip(self._pieces, self._sizes, strict=True):
-            for piece, size in zip(pieces, sizes, strict=True):
-                if piece.untyped_storage().nbytes() != size:
-                    resize(piece, size)
+        flat = tuple(piece for pieces in self._pieces for piece in pieces)
+        for piece, size in zip(flat, (size for sizes in self._sizes for size in sizes), strict=True):
+            if piece.untyped_storage().nbytes() != size:
+                resize(piece, size)
+        # To autograd they are what they were: whoever has saved them finds the values that were saved.
+        with torch.autograd._unsafe_preserve_version_counter(flat):
+            self._fill()
+
+    def _fill(self) -> None:
         if self._is_in_one_memory:  # what is fetched there is whole
             for x, target, pieces in zip(self._parameters, self._gathering.targets, self._pieces, strict=True):
                 fetch(x, target, pieces)

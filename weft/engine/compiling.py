@@ -34,6 +34,8 @@ _CALLED = (
     "weft.tensor",
     "weft.local.lane_communication",
     "weft.local.local_map",
+    "weft.nn.fully_sharded",
+    "weft.nn.gathering",
 )
 """Not `weft.graph`, which generates what is made to be compiled, nor `weft.local.untraced`, which says what cannot be."""
 
@@ -44,7 +46,7 @@ _HAS_VALUES = torch.__version__ >= "2.13"
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _in_programs: list[Callable[..., object]] = []
-"""Bound: the functions that are marked. Cleared: never."""
+"""Functions that dynamo has not been told of. Bound: the functions that are marked. Cleared: by `announce`."""
 _announced = False
 
 
@@ -59,11 +61,18 @@ def announce() -> bool:
         _announced = True
         for package in _CALLED:
             dynamo.trace_rules.add(package)
-        for function in _in_programs if _HAS_VALUES else ():
-            # What torch._dynamo.nonstrict_trace does, without another function around it.
-            dynamo.trace_rules._allowed_callable_ids.add(id(function))
-            dynamo.trace_rules._nonstrict_trace_callable_ids.add(id(function))
+    if _announced:
+        while _in_programs:  # modules that are loaded later have some, too
+            _tell(_in_programs.pop())
     return _HAS_VALUES
+
+
+def _tell(function: Callable[..., object]) -> None:
+    """What torch._dynamo.nonstrict_trace does, without another function around it."""
+    if _HAS_VALUES:
+        rules = sys.modules["torch._dynamo"].trace_rules
+        rules._allowed_callable_ids.add(id(function))
+        rules._nonstrict_trace_callable_ids.add(id(function))
 
 
 announce._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch._dynamo.assume_constant_result does

@@ -97,6 +97,9 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
         tell_writes(written_tensors(call))
     result = _run(call)
     note_computed(call, result)
+    base = _shown_by(call)
+    if base is not None:
+        base._value.lend_to(result)
     if shows:
         keep_marks(call, result)
         for x in written_tensors(call):
@@ -125,9 +128,15 @@ def _of_folded(call: BoundCall) -> object:
 
 def _gives_usual_view(call: BoundCall) -> bool:
     """Whether a call gives views that are no inference tensors, also in inference mode: views are what their base is."""
+    base = _shown_by(call)
+    return base is not None and not base.is_inference()
+
+
+def _shown_by(call: BoundCall) -> ShardedTensor | None:
+    """The tensor of which a call gives views, if it gives any."""
     viewed = kind_of(call.func).viewed
     base = None if viewed is None or viewed >= len(call.args) else call.args[viewed]
-    return isinstance(base, ShardedTensor) and not base.is_inference()
+    return base if isinstance(base, ShardedTensor) else None
 
 
 def _run(call: BoundCall) -> object:

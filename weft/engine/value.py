@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .views.copy_views import Shown
     from .views.folded import Fold
 
-__all__ = ["Source", "Value"]
+__all__ = ["Lender", "Source", "Value"]
 
 
 class Source(Protocol):
@@ -28,6 +28,13 @@ class Source(Protocol):
 
     def wait(self) -> Pieces:
         """The pieces."""
+
+
+class Lender(Protocol):
+    """Whose memory values have, where it is taken away for a time and filled again."""
+
+    def lend(self, value: Value) -> None:
+        """Notes one more value with that memory."""
 
 
 @final
@@ -56,6 +63,8 @@ class Value:
     """How many writes to pending tensors there had been when `resolved` was made."""
     stand: weakref.ref[Stand] | None = None
     """What views of the tensor hold."""
+    lent_by: Lender | None = None
+    """Whose memory this is, where it comes and goes; views have it from what they show."""
     readable: object = None
     """The whole, for who has asked for an address to read it at; kept as long as the tensor."""
 
@@ -85,6 +94,14 @@ class Value:
     def is_put_off(self) -> bool:
         """Whether its rows lie elsewhere than the layout says, and have not been sent there."""
         return self.rows is not None and not self.is_made
+
+    def lend_to(self, views: object) -> None:
+        """Lets views have memory that comes and goes, where this has such."""
+        if self.lent_by is not None:
+            for each in views if isinstance(views, (list, tuple)) else (views,):
+                value = getattr(each, "_value", None)
+                if isinstance(value, Value):
+                    self.lent_by.lend(value)
 
     def taken(self) -> Value:
         """The same memory for a tensor that becomes what another is: what was only known of that one stays behind."""

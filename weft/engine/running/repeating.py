@@ -249,8 +249,11 @@ def _views_of_whole(apply: Callable[[Args, Kwargs], Any], result: object) -> Rep
             return NOT_REPEATED
         whole = apply(args, kwargs)
         if several:
-            return gather([tensor_of(f, (w,), w.storage_offset()) for f, w in zip(forms, whole, strict=True)])  # type: ignore[call-arg]
-        return tensor_of(form, (whole,), whole.storage_offset())
+            shown: Any = gather([tensor_of(f, (w,), w.storage_offset()) for f, w in zip(forms, whole, strict=True)])  # type: ignore[call-arg]
+        else:
+            shown = tensor_of(form, (whole,), whole.storage_offset())
+        cast(ShardedTensor, args[0])._value.lend_to(shown)
+        return shown
 
     return repeat
 
@@ -412,11 +415,14 @@ def _views_of_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | 
         offset = base.storage_offset()
         if not several:
             form, ahead = forms[0]
-            return tensor_of(form, tuple([results[run] for run in made[0]]), offset + ahead)
-        columns = zip(forms, made, zip(*results, strict=True), strict=True)
-        return gather(  # type: ignore[call-arg]
-            [tensor_of(form, tuple([of[run] for run in by]), offset + ahead) for (form, ahead), by, of in columns]
-        )
+            shown: Any = tensor_of(form, tuple([results[run] for run in made[0]]), offset + ahead)
+        else:
+            columns = zip(forms, made, zip(*results, strict=True), strict=True)
+            shown = gather(  # type: ignore[call-arg]
+                [tensor_of(form, tuple([of[run] for run in by]), offset + ahead) for (form, ahead), by, of in columns]
+            )
+        base._value.lend_to(shown)
+        return shown
 
     return repeat
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -9,7 +10,9 @@ from typing import Protocol, cast, final
 
 import optree
 import torch
+from torch.autograd.graph import register_multi_grad_hook
 
+from ...engine.compiling import announce
 from ...engine.sharded import ShardedTensor, as_sharded
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
@@ -53,9 +56,8 @@ class Siblings:
         self._has_root = False
         self.is_syncing = True
         self._prefetch = prefetch
-        self._scattered: list[tuple[Block, Scattered]] = []
-        self._task = -1
-        """The backward pass that they are from."""
+        self._passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
+        """Backward passes that are under way, by torch's number."""
 
     def add_block(self, block: Block, *, is_root: bool) -> None:
         """Adds a block; the root is what is in no other block, and is whole while all others run."""
@@ -85,43 +87,66 @@ class Siblings:
         for block in self._blocks:
             block.drop()
 
-    def settle(self) -> None:
-        """Waits until parameters that rest elsewhere may be written to."""
+    def end(self) -> None:
+        """After the module has run: nothing is on its way, and parameters that rest elsewhere may be written to."""
+        self.drop()
         settle(mesh for block in self._blocks for mesh in block.fetches_to())
 
-    def add(self, block: Block, scattered: Scattered) -> None:
-        """Notes gradients that will be there at the end of the backward pass."""
+    def current_pass(self) -> _Pass:
+        """The backward pass that is under way. It lasts as long as torch keeps it: to its end, or until it fails."""
         task = torch._C._current_graph_task_id()
-        if task != self._task:  # what a pass that failed has left is nobody's
-            self._task, self._scattered = task, []
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-        self._scattered.append((block, scattered))
+        found = self._passes.get(task)
+        if found is None:
+            found = self._passes[task] = _Pass(self)
+            torch.autograd.Variable._execution_engine.queue_callback(found)
+        return found
 
-    def _finish(self) -> None:
-        listed, self._scattered, self._task = self._scattered, [], -1
-        for block, scattered in listed:
+
+@final
+class _Pass:
+    """What blocks have under way in a backward pass."""
+
+    def __init__(self, siblings: Siblings) -> None:
+        self.scattered: list[tuple[Block, Scattered]] = []
+        """Gradients that will be there at its end."""
+        self.standing: set[Block] = set()
+        """Blocks whose whole parameters stand in their places."""
+        self._siblings = siblings
+
+    def __call__(self) -> None:
+        """At its end."""
+        self._restore()
+        for block, scattered in self.scattered:
             block.take(scattered.wait())
-        self.drop()
+        self._siblings.drop()
+
+    def __del__(self) -> None:
+        self._restore()  # also where it has failed
+
+    def _restore(self) -> None:
+        while self.standing:
+            self.standing.pop().restore()
 
 
 @final
 class _Call:
     """One run of a block: its parameters, whole, and what autograd knows of them."""
 
-    def __init__(self, block: Block, unsharded: Unsharded) -> None:
-        self.block, self.unsharded = block, unsharded
-        self.tensors: Sequence[torch.Tensor] = unsharded.tensors
+    def __init__(self, block: Block, unsharded: Unsharded, tensors: Sequence[torch.Tensor]) -> None:
+        self.block, self.unsharded, self.tensors = block, unsharded, tensors
 
     def before_backward(self, _: torch.Tensor) -> None:
         """What is to be there before gradients go back through the block."""
         self.unsharded.fill()
+        self.block.stand_in(self)
         self.block.siblings.behind(self.block)
 
 
 class _Context(Protocol):
-    """What autograd keeps of a gathering for the way back."""
+    """What autograd keeps of a gathering for the way back: not the whole tensors, which keep it."""
 
-    call: _Call
+    block: Block
+    unsharded: Unsharded
 
     def set_materialize_grads(self, value: bool) -> None: ...
     def mark_non_differentiable(self, *tensors: torch.Tensor) -> None: ...
@@ -131,19 +156,18 @@ class _Gather(torch.autograd.Function):
     """The parameters of a block, whole; their gradients, reduced and scattered."""
 
     @staticmethod
-    def forward(ctx: _Context, call: _Call, anchor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.call = call
+    def forward(ctx: _Context, block: Block, unsharded: Unsharded, anchor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.block, ctx.unsharded = block, unsharded
         ctx.set_materialize_grads(False)
-        whole = tuple(call.unsharded.tensors)
-        ctx.mark_non_differentiable(*call.block.frozen(whole))
+        whole = tuple(unsharded.tensors())
+        ctx.mark_non_differentiable(*block.frozen(whole))
         return whole
 
     @staticmethod
-    def backward(ctx: _Context, *grads: torch.Tensor | None) -> tuple[None, None]:
-        ctx.call.unsharded.free()
-        ctx.call.block.done(ctx.call)
-        ctx.call.block.reduce({number: grad for number, grad in enumerate(grads) if grad is not None})
-        return None, None
+    def backward(ctx: _Context, *grads: torch.Tensor | None) -> tuple[None, None, None]:
+        ctx.block.done(ctx.unsharded)
+        ctx.block.reduce({number: grad for number, grad in enumerate(grads) if grad is not None})
+        return None, None, None
 
 
 @final
@@ -231,16 +255,21 @@ class Block:
     def _before(
         self, _: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
+        announce()  # what follows is called by compiled code, and not compiled
+        return self._begun(args, kwargs)
+
+    def _begun(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Before a run: the whole parameters stand in the places of the split ones."""
         again = self._run_again()
         if again is None and self._stays_split(args, kwargs):
             self._calls.append(None)
             return args, kwargs
-        call = again or self._run()
+        call = again or self._run(args, kwargs)
         call.unsharded.fill()
         self._calls.append(call)
-        for x, places in zip(call.tensors, self._places, strict=True):
-            for owner, name in places:
-                owner._parameters[name] = x  # type: ignore[assignment] # while the block runs
+        self._put(call.tensors)  # while the block runs
         if not _is_backward():
             self.siblings.ahead(self)
         dtype = self._settings.param_dtype
@@ -264,24 +293,47 @@ class Block:
         """The run that is computed anew on the way back, as `torch.utils.checkpoint` does."""
         return self._last if _is_backward() else None
 
-    def _run(self) -> _Call:
+    def _run(self, args: Sequence[object], kwargs: Mapping[str, object]) -> _Call:
         unsharded, self._ahead = self._ahead or self._unsharded(), None
-        call = _Call(self, unsharded)
         if torch.is_grad_enabled() and any(x.requires_grad for x in self._parameters):
-            call.tensors = _Gather.apply(call, self._anchor)  # type: ignore[no-untyped-call]
+            whole = _Gather.apply(self, unsharded, self._anchor)  # type: ignore[no-untyped-call]
+            self._last = _Call(self, unsharded, whole)
+            return self._last
+        call = _Call(self, unsharded, unsharded.tensors())
+        given = list(_differentiated((args, kwargs))) if torch.is_grad_enabled() else []
+        if given:  # gradients go through, and none is for the parameters
+            register_multi_grad_hook(given, lambda _: self.done(unsharded))
             self._last = call
         return call
 
+    def _put(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Lets tensors stand in the places of the parameters."""
+        for x, places in zip(tensors, self._places, strict=True):
+            for owner, name in places:
+                owner._parameters[name] = x  # type: ignore[assignment]
+
+    def stand_in(self, call: _Call) -> None:
+        """On the way back, what is computed anew inside of the block finds its whole parameters."""
+        self._put(call.tensors)
+        self.siblings.current_pass().standing.add(self)
+
+    def restore(self) -> None:
+        """The split parameters stand in their places again."""
+        self._put(self._parameters)
+
     def _after(self, *given: object) -> None:
+        announce()
+        self._ended(given[-1])
+
+    def _ended(self, output: object) -> None:
         """After a run, also one that failed: the split parameters stand in their places again."""
         if not self._calls:
             return  # it failed before it began
         call = self._calls.pop()
         if call is None:
             return  # its parameters were left as they are
-        for x, places in zip(self._parameters, self._places, strict=True):
-            for owner, name in places:
-                owner._parameters[name] = x  # type: ignore[assignment]
+        if not _is_backward() or self not in self.siblings.current_pass().standing:
+            self.restore()
         if _is_backward():
             return  # what was computed anew is used right after
         is_recorded = torch.is_grad_enabled() and call is self._last
@@ -289,14 +341,16 @@ class Block:
         if not is_recorded or (self._settings.frees_after_forward and not self.siblings.is_last(self)):
             call.unsharded.free()
         if is_recorded:
-            for leaf in optree.tree_leaves(cast("optree.PyTree[object]", given[-1])):
-                if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                    leaf.register_hook(call.before_backward)
+            for leaf in _differentiated(output):
+                leaf.register_hook(call.before_backward)
 
-    def done(self, call: _Call) -> None:
-        """Notes that gradients have gone back through a run."""
-        if self._last is call:
+    def done(self, unsharded: Unsharded) -> None:
+        """Gradients have gone back through a run: its parameters are given back."""
+        unsharded.free()
+        if self._last is not None and self._last.unsharded is unsharded:
             self._last = None
+        self.siblings.current_pass().standing.discard(self)
+        self.restore()
 
     def reduce(self, grads: Mapping[int, torch.Tensor]) -> None:
         """Reduces the gradients of whole parameters and scatters them, unless they are to be kept for later."""
@@ -307,7 +361,7 @@ class Block:
             found[number] = found[number] + kept if number in found else kept  # type: ignore[assignment]
         self._kept = {}
         if self.siblings.is_syncing:
-            self.siblings.add(self, reducing.scatter(found))
+            self.siblings.current_pass().scattered.append((self, reducing.scatter(found)))
         else:
             self._kept.update(found)
 
@@ -329,6 +383,13 @@ class Block:
 def _is_backward() -> bool:
     """Whether gradients are being computed."""
     return torch._C._current_graph_task_id() != -1
+
+
+def _differentiated(tree: object) -> Iterator[torch.Tensor]:
+    """The tensors of some values that gradients go to."""
+    for leaf in optree.tree_leaves(cast("optree.PyTree[object]", tree)):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            yield leaf
 
 
 def _cast(x: object, dtype: torch.dtype | None) -> object:

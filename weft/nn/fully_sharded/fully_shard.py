@@ -9,6 +9,7 @@ from typing import Literal, TypeVar, final
 
 import torch
 
+from ...engine.compiling import announce
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping, named_mapping
 from ...sharding.mesh import DeviceMesh
@@ -105,8 +106,8 @@ class _Dropping:
         self.siblings = siblings
 
     def __call__(self, *_: object) -> None:
-        self.siblings.drop()
-        self.siblings.settle()
+        announce()  # what follows is called by compiled code, and not compiled
+        self.siblings.end()
 
 
 def _siblings_of(module: torch.nn.Module) -> Siblings | None:

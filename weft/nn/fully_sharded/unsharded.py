@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import final
 
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ...engine.memory import memory_of
 from ...engine.moves.asynchrony import Timed
 from ...engine.moves.movement import moved
-from ...engine.sharded import ShardedTensor, wrap
+from ...engine.sharded import ShardedTensor, made, wrap
+from ...engine.value import Value
 from ...runtime import run
 from ...runtime.holding import Pieces, holding
 from ...runtime.on_paper import resize
@@ -37,12 +40,22 @@ class Unsharded:
         self._arriving: run.Arriving | None = None
         self._is_filled = False
         with torch.no_grad(), comm_log.paused():
-            self.tensors = [
+            whole = [
                 self._labelled(x, at, dtype) if self._shares else self._room(x, at, dtype)
                 for at, (x, dtype) in enumerate(zip(parameters, dtypes, strict=True))
             ]
-        self._pieces: list[Pieces] = [x._value.pieces for x in self.tensors]
+        self._forms = [x._form for x in whole]
+        self._pieces: list[Pieces] = [x._value.pieces for x in whole]
         self._sizes = [[piece.untyped_storage().nbytes() for piece in pieces] for pieces in self._pieces]
+        self._lent: weakref.WeakSet[Value] = weakref.WeakSet()
+        """What has this memory. Autograd keeps it, it keeps this, and this keeps neither."""
+
+    def tensors(self) -> list[ShardedTensor]:
+        """The whole tensors."""
+        values = list(map(Value, self._pieces))
+        for value in () if self._shares else values:
+            self.lend(value)
+        return [made(form, value) for form, value in zip(self._forms, values, strict=True)]
 
     def _labelled(self, x: ShardedTensor, at: int, dtype: torch.dtype) -> ShardedTensor:
         """In one memory a split tensor is whole already."""
@@ -58,6 +71,16 @@ class Unsharded:
             room = device if not x.is_meta else x.device
             pieces.append(torch.empty_strided(own, dense_strides(own, strides), dtype=dtype, device=room))
         return wrap(tuple(pieces), target, shape, dtype=dtype, strides=strides)
+
+    def lend(self, value: Value) -> None:
+        """Notes a value that has this memory: that of a tensor, or of a view that autograd may keep."""
+        value.lent_by = self
+        self._lent.add(value)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether they are whole now."""
+        return self._is_filled
 
     def begin(self) -> None:
         """Lets them be filled while the program goes on."""
@@ -99,10 +122,15 @@ class Unsharded:
     def _filled(self) -> None:
         if self._shares:
             return
-        for pieces, sizes in zip(self._pieces, self._sizes, strict=True):
-            for piece, size in zip(pieces, sizes, strict=True):
-                if piece.untyped_storage().nbytes() != size:
-                    resize(piece, size)
+        flat = tuple(piece for pieces in self._pieces for piece in pieces)
+        for piece, size in zip(flat, (size for sizes in self._sizes for size in sizes), strict=True):
+            if piece.untyped_storage().nbytes() != size:
+                resize(piece, size)
+        # To autograd they are what they were: whoever has saved them finds the values that were saved.
+        with _unsafe_preserve_version_counter(flat):
+            self._fill()
+
+    def _fill(self) -> None:
         if self._is_in_one_memory:  # what is fetched there is whole
             for x, target, pieces in zip(self._parameters, self._gathering.targets, self._pieces, strict=True):
                 fetch(x, target, pieces)
@@ -113,6 +141,28 @@ class Unsharded:
         """Gives the memory back; what autograd has kept of it is there again after `fill`."""
         if self._arriving is not None:
             self.fill()  # the others count on it
-        for piece in (piece for pieces in self._pieces for piece in pieces if self._is_filled and not self._shares):
-            resize(piece, 0)
+        if self._is_filled and not self._shares:
+            for value in self._lent:
+                if value.is_made:  # whoever looks at it from now on, fills it
+                    value.source = _Filled(self, value.pieces)
+                    del value.pieces
+            for piece in (piece for pieces in self._pieces for piece in pieces):
+                resize(piece, 0)
         self._is_filled = False
+
+
+@final
+class _Filled:
+    """Where the pieces of values come from whose memory was given back: it is filled again for whoever needs it."""
+
+    def __init__(self, unsharded: Unsharded, pieces: Pieces) -> None:
+        self._unsharded, self._pieces = unsharded, pieces
+
+    def done(self) -> bool:
+        """Whether they are there."""
+        return self._unsharded.is_filled
+
+    def wait(self) -> Pieces:
+        """The pieces, filled."""
+        self._unsharded.fill()
+        return self._pieces

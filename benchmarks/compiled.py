@@ -3,7 +3,7 @@
     python benchmarks/compiled.py                        tensor parallel on 2 Gloo processes, data x tensor parallel on 4
     python benchmarks/compiled.py --json out.json        the table as JSON, too
 
-Forward and backward of a GPT-2-like model in float32. The ways take turns; a step takes as long as its slowest process,
+Forward and backward of a GPT-2-like model in float32, until gradients lie as their parameters do. The ways take turns; a step takes as long as its slowest process,
 and the median counts. Losses of all ways are compared before anything is timed. Processes of other programs, and more
 processes than processors, make the figures unsteady: the spread stands beside them.
 """
@@ -116,6 +116,9 @@ def dtensor_step(axes: dict[str, int]) -> Step:
     def step() -> torch.Tensor:
         loss = forward(batch)
         loss.backward()
+        for parameter in laid.values():
+            # DTensor leaves sums of gradients pending. An optimizer needs them where the parameters lie, where Weft's arrive.
+            parameter.grad.redistribute(placements=parameter.placements)
         sharded.zero_grad()
         return loss.detach().full_tensor()
 

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterable
 
 import torch
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import weft
@@ -120,6 +122,21 @@ def check_communication(mesh: weft.DeviceMesh) -> None:
             assert results[0].mapping == results[1].mapping
 
 
+def check_contributions(mesh: weft.DeviceMesh) -> None:
+    """What is added to a pending sum is made a contribution by plain ops: only the sum itself communicates."""
+    programs: list[str] = []
+
+    def noted(graph: torch.fx.GraphModule, _: object) -> object:
+        programs.append(graph.code)
+        return make_boxed_func(graph.forward)
+
+    x, w = weft.shard(torch.randn(4, 8), mesh, P("tp", "dp")), weft.shard(torch.randn(8, 6), mesh, P("dp"))
+    bias = weft.shard(torch.randn(6), mesh, P())
+    run = torch.compile(lambda: torch.addmm(bias, x, w).relu(), backend=aot_autograd(fw_compiler=noted), fullgraph=True)
+    close(run().full_tensor(), torch.addmm(*(each.full_tensor() for each in (bias, x, w))).relu())
+    assert sum(program.count("weft.communicate") for program in programs) == 1, programs
+
+
 def check_policy(mesh: weft.DeviceMesh) -> None:
     """A compiled program that moves what nobody asked for is refused as it would be without, before it sends anything."""
     x = weft.shard(torch.randn(8, 6), mesh, P("dp"))
@@ -173,6 +190,7 @@ def main(backend: str) -> None:
         return
     check_transformer(mesh)
     check_communication(mesh)
+    check_contributions(mesh)
     check_policy(mesh)
     check_sizes(mesh)
     check_refusal(mesh)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 
@@ -29,10 +29,14 @@ __all__ = [
     "as_sharded",
     "sharded",
     "stand_of",
+    "tensor_of",
     "wrap",
     "wrap_total",
     "wrap_whole",
 ]
+
+_make: Any = torch.Tensor._make_wrapper_subclass
+_new = object.__new__
 
 
 class ShardedTensor(torch.Tensor):
@@ -112,6 +116,16 @@ def made(form: Form, value: Value, offset: int = 0, asked: DeviceMapping | None 
     if asked is not None:
         tensor._asked = asked
     return tensor
+
+
+def tensor_of(form: Form, pieces: Pieces, offset: int = 0) -> ShardedTensor:
+    """The tensor of a form that these pieces make up: `made`, in the least time."""
+    value = _new(Value)
+    value.pieces = pieces
+    tensor = _make(ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device)
+    tensor._form = form
+    tensor._value = value
+    return tensor  # type: ignore[no-any-return]
 
 
 def wrap_arriving(

@@ -16,8 +16,7 @@ from ..engine.handlers import handler
 from ..engine.memory import held_whole
 from ..engine.moves.movement import from_plain
 from ..engine.op_plan import NOT_REPEATED, Repeat
-from ..engine.running.repeating import tensor_of
-from ..engine.sharded import ShardedTensor, sharded, wrap
+from ..engine.sharded import ShardedTensor, sharded, tensor_of, wrap
 from ..engine.views.folded import is_unmade
 from ..rules.call import Args, BoundCall, Kwargs
 from ..runtime.holding import holding

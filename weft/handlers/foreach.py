@@ -18,8 +18,7 @@ from ..engine.handlers import handler
 from ..engine.moves.movement import from_plain, moved, to_plain, to_write_plain
 from ..engine.op_kind import kind_of
 from ..engine.op_plan import NOT_REPEATED, Repeat
-from ..engine.running.repeating import tensor_of
-from ..engine.sharded import ShardedTensor, wrap
+from ..engine.sharded import ShardedTensor, tensor_of, wrap
 from ..engine.strides.result_strides import Strided
 from ..engine.total import note_write, own_pieces
 from ..engine.views.copy_views import is_copy, note_unseen_write, refresh, told_before

@@ -10,6 +10,7 @@ import torch
 
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
+from ..sharding.placements import ReduceOp
 from . import in_process
 from .copies import permutations
 from .holding import Pieces, holding
@@ -56,7 +57,7 @@ def move(
             return in_process.without_memory(target, shape, dtype)
         if spans(source.mesh, target.mesh):
             if is_traced() and not is_elsewhere(source.mesh, target.mesh):
-                return communicated(Moving(source, target, dtype, op), pieces, shape)
+                return _begun(pieces, source, target) or communicated(Moving(source, target, dtype, op), pieces, shape)
             return movement.move(pieces, source, target, tuple(shape), dtype, op)
         if is_elsewhere(source.mesh, target.mesh):
             return ()
@@ -82,6 +83,23 @@ class Moving(Communication):
     def run(self, pieces: Pieces, sizes: Size) -> Pieces:
         """The pieces of the same tensor in the target's layout."""
         return move(pieces, self.source, self.target, sizes, self.dtype, self.op)
+
+
+def _begun(pieces: Pieces, source: Layout, target: Layout) -> Pieces | None:
+    """Contributions to sums, made of what is stored: nothing travels, and a compiler may fuse it with what comes next.
+
+    None: something travels, or another reduction begins.
+    """
+    kinds = {kind for _, kind in target.pending}
+    if source is not target.resolved or kinds != {ReduceOp.SUM}:
+        return None
+    here, there = holding(source), holding(target)
+    result = []
+    for slot in there.slots:
+        kept = pieces[here.piece_of[slot]]
+        keeps = not any(target.mesh.device_coord(slot, axis) for axis in target.pending_axes)
+        result.append(kept.clone() if keeps else torch.zeros_like(kept))
+    return tuple(result)
 
 
 def _stored(layout: Layout, shape: Size) -> list[tuple[Size, torch.device]]:

@@ -99,7 +99,7 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Sch
 def expects_contiguous(func: torch._ops.OpOverload) -> bool:
     """Whether an op's kernel may ignore strides: some take what their forward kernel has made to be contiguous."""
     name = func._schema.name.removeprefix("aten::")
-    return name.startswith("native_") or name.endswith("_backward")
+    return name.startswith("native_") or (name.endswith("_backward") and not name.startswith("_scaled_dot_product_"))
 
 
 def _fill(

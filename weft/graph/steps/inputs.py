@@ -10,8 +10,7 @@ import optree
 import torch
 
 from weft.engine.moves.resolving import resolve
-from weft.engine.running.repeating import tensor_of
-from weft.engine.sharded import ShardedTensor
+from weft.engine.sharded import ShardedTensor, tensor_of
 from weft.graph.steps.state import pieces_of
 
 __all__ = ["Batch", "Held", "flat", "flattened", "settled"]

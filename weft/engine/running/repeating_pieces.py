@@ -1,0 +1,136 @@
+"""Repeated calls on pieces, each in its memory: ops that only read, views, and ops that write to their first argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+
+from ...rules.call import Args, BoundCall, Kwargs, Op
+from ..index_bounds import check_bounds
+from ..op_plan import NOT_REPEATED, OpPlan, Repeat
+from ..sharded import ShardedTensor, tensor_of
+from ..strides.result_strides import Strided
+from ..total import note_write
+from ..writes.overlapping import refuse_overlaps
+from .on_pieces import run_everywhere
+from .once import is_foreseen
+from .runs import made_by, runs_of
+from .schedule import Schedule
+
+__all__ = ["repeat_on_pieces", "repeat_views", "repeat_writes"]
+
+
+def repeat_on_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None:
+    """A call that only reads, and does the same at every place, with what is there of its arguments."""
+    schedule, rule = plan.schedule, plan.rule
+    assert schedule is not None
+    assert rule is not None
+    several = isinstance(result, (list, tuple))
+    values = result if isinstance(result, (list, tuple)) else (result,)
+    if not all(x is None or isinstance(x, ShardedTensor) for x in values) or not is_foreseen(call.func):
+        return None
+    strided = schedule.strides.of(call)
+    is_alike = schedule.places and rule.local is None and rule.of_nothing is None and not plan.bounds
+    in_parts = any(part is not None for place in schedule.places for part in place.parts)
+    is_told = all((x is None) is (each is None) for x, each in zip(values, strided, strict=True))
+    runs = runs_of(call, plan, schedule) if is_alike and not in_parts and is_told else None
+    if runs is None:
+        return _everywhere(call.func, schedule, plan)
+    parts = [_gathering(k, x, each, schedule) for k, (x, each) in enumerate(zip(values, strided, strict=True))]
+    first, gather = parts[0], type(result)
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        results = runs(args, kwargs)
+        if not several:
+            return first(results)
+        return gather([part(of) for part, of in zip(parts, zip(*results, strict=True), strict=True)])  # type: ignore[call-arg]
+
+    return repeat
+
+
+def _gathering(k: int, result: object, strided: Strided | None, schedule: Schedule) -> Callable[[Any], object]:
+    """What makes a result of what the runs have made of it; None stays None."""
+    if not isinstance(result, ShardedTensor) or strided is None:
+        return lambda _: None
+    form, by, ordered = result._form, made_by(k, schedule), strided.ordered
+    return lambda of: tensor_of(form, ordered(tuple([of[run] for run in by])))
+
+
+def _everywhere(func: Op, schedule: Schedule, plan: OpPlan) -> Repeat:
+    """The same for calls whose places differ in more than what they read."""
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        call = BoundCall(func, args, kwargs)
+        laid = cast("list[ShardedTensor]", call.tensors)
+        if plan.bounds:
+            check_bounds(plan.bounds, laid, laid)
+        return run_everywhere(call, laid, schedule, plan.rule)
+
+    return repeat
+
+
+def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None:
+    """A view whose pieces are views of the pieces of what it shows."""
+    schedule, rule = plan.schedule, plan.rule
+    assert schedule is not None
+    assert rule is not None
+    several = isinstance(result, (list, tuple))
+    values = cast("Sequence[ShardedTensor]", result if several else (result,))
+    x = call.args[0]
+    if rule.local is not None or any(y._form.is_special for y in values) or not isinstance(x, ShardedTensor):
+        return None
+    if not values:
+        return None
+    runs = runs_of(call, plan, schedule)
+    if runs is None or not schedule.places:
+        return None
+    made = [made_by(k, schedule) for k in range(len(schedule.outputs))]
+    start = int(x.storage_offset())
+    forms = [(y._form, int(y.storage_offset()) - start) for y in values]
+    gather = type(result)
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        base: Any = args[0]
+        if base._value.resolved is not None or (torch.is_inference_mode_enabled() and not base.is_inference()):
+            return NOT_REPEATED
+        try:
+            results = runs(args, kwargs)
+        except RuntimeError:  # pieces that lie otherwise, of which there is no such view
+            return NOT_REPEATED
+        offset = base.storage_offset()
+        if not several:
+            form, ahead = forms[0]
+            shown: Any = tensor_of(form, tuple([results[run] for run in made[0]]), offset + ahead)
+        else:
+            columns = zip(forms, made, zip(*results, strict=True), strict=True)
+            shown = gather(  # type: ignore[call-arg]
+                [tensor_of(form, tuple([of[run] for run in by]), offset + ahead) for (form, ahead), by, of in columns]
+            )
+        base._value.lend_to(shown)
+        return shown
+
+    return repeat
+
+
+def repeat_writes(call: BoundCall, plan: OpPlan) -> Repeat | None:
+    """A call that writes to the pieces of its first argument."""
+    schedule, rule = plan.schedule, plan.rule
+    assert schedule is not None
+    assert rule is not None
+    if rule.local is not None or rule.of_nothing is not None or plan.bounds or not schedule.places:
+        return None
+    runs = runs_of(call, plan, schedule)
+    if runs is None:
+        return None
+    others = len(call.tensors) > 1
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        if others:
+            refuse_overlaps(args[0], [x for x in args if isinstance(x, torch.Tensor)])  # type: ignore[arg-type]
+        note_write()
+        runs(args, kwargs)
+        return args[0]
+
+    return repeat

@@ -1,0 +1,99 @@
+"""Repeated calls on whole values, in one memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+
+from ...rules.call import Args, BoundCall, Kwargs
+from ..op_kind import OpKind
+from ..op_plan import NOT_REPEATED, Repeat
+from ..sharded import ShardedTensor, tensor_of
+from ..total import note_write
+from ..value import Value
+from .once import is_foreseen
+from .quick import quick
+
+__all__ = ["repeat_on_whole"]
+
+_make: Any = torch.Tensor._make_wrapper_subclass
+_strided = torch.strided
+_new = object.__new__
+
+
+def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | None:
+    """In one memory, a call on whole values."""
+    apply, final = _applied(call), ShardedTensor.final
+    if kind.written:
+
+        def write(args: Args, kwargs: Kwargs) -> object:
+            note_write()
+            apply(args, kwargs)
+            return args[0]
+
+        return write
+    if not is_foreseen(call.func):
+        return None
+    if kind.viewed is not None:
+        return _views_of_whole(apply, result)
+    if isinstance(result, ShardedTensor):
+        form = result._form
+        shape, strides, dtype, device = form.shape, form.strides, form.dtype, form.device
+
+        def repeat(args: Args, kwargs: Kwargs) -> object:
+            value = _new(Value)
+            value.pieces = (apply(args, kwargs),)
+            tensor = _make(final, shape, strides, 0, None, dtype, _strided, device)
+            tensor._form = form
+            tensor._value = value
+            return tensor
+
+        return repeat
+    if not isinstance(result, (list, tuple)):
+        return None
+    forms, several = [x._form if isinstance(x, ShardedTensor) else None for x in result], type(result)
+
+    def repeat_all(args: Args, kwargs: Kwargs) -> object:
+        made = zip(forms, apply(args, kwargs), strict=True)
+        return several([whole if form is None else tensor_of(form, (whole,)) for form, whole in made])
+
+    return repeat_all
+
+
+def _applied(call: BoundCall) -> Callable[[Any, Kwargs], Any]:
+    """What runs an op on whole values, in one memory: the quickest way for the arguments it has."""
+    op, final = quick(call.func), ShardedTensor.final
+    is_tensor = [isinstance(x, ShardedTensor) for x in call.args]
+    if call.kwargs or not is_tensor[0]:
+        return lambda args, kwargs: op(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)
+    if len(is_tensor) == 1:
+        return lambda args, _: op(args[0]._value.pieces[0])
+    if is_tensor == [True, True]:
+        return lambda args, _: op(args[0]._value.pieces[0], args[1]._value.pieces[0])
+    if not any(is_tensor[1:]):
+        return lambda args, _: op(args[0]._value.pieces[0], *args[1:])
+    return lambda args, _: op(*[x._value.pieces[0] if type(x) is final else x for x in args])
+
+
+def _views_of_whole(apply: Callable[[Args, Kwargs], Any], result: object) -> Repeat | None:
+    several = isinstance(result, (list, tuple))
+    values = cast("Sequence[ShardedTensor]", result if several else (result,))
+    if not values or any(x._form.is_special for x in values):
+        return None
+    forms = [x._form for x in values]
+    form, gather = forms[0], type(result)
+
+    def repeat(args: Args, kwargs: Kwargs) -> object:
+        if torch.is_inference_mode_enabled() and not cast(ShardedTensor, args[0]).is_inference():
+            return NOT_REPEATED
+        whole = apply(args, kwargs)
+        if several:
+            shown: Any = gather([tensor_of(f, (w,), w.storage_offset()) for f, w in zip(forms, whole, strict=True)])  # type: ignore[call-arg]
+        else:
+            shown = tensor_of(form, (whole,), whole.storage_offset())
+        cast(ShardedTensor, args[0])._value.lend_to(shown)
+        return shown
+
+    return repeat

@@ -1,0 +1,127 @@
+"""What an op runs at every place that has pieces of its arguments, and what each run reads of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+
+from ...rules.call import Args, BoundCall, Kwargs
+from ...runtime.holding import Pieces, holding
+from ..op_kind import kind_of
+from ..op_plan import OpPlan
+from ..sharded import ShardedTensor
+from .on_pieces import expects_contiguous
+from .quick import quick
+from .schedule import Place, Read, Schedule
+
+__all__ = ["made_by", "reader_of", "runs_of"]
+
+Reader = Callable[[Pieces], Sequence[torch.Tensor]]
+"""Gives what each run reads of one argument."""
+
+
+def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Callable[[Args, Kwargs], list[Any]] | None:
+    """What runs at every place, given the arguments; None where a place has nothing to read."""
+    rule, places = plan.rule, schedule.places
+    assert rule is not None
+    if any(0 in region.shape for place in places for region in (*place.inputs, *place.outputs)):
+        return None
+    positions = [at for at, x in enumerate(call.args) if isinstance(x, torch.Tensor)]
+    readers = [reader_of([place.reads[k] for place in places]) for k in range(len(positions))]
+    if expects_contiguous(call.func):
+        readers = [_contiguous(read) for read in readers]
+    reading = list(zip(positions, readers, strict=True))
+    op = quick(call.func) if rule.local_op is None else rule.local_op
+    if kind_of(call.func).viewed is not None:
+        op = quick(call.func)  # a copy is no view
+    if rule.local_args is None:
+
+        def run(args: Args, kwargs: Kwargs) -> list[Any]:
+            here = list(args)
+            columns = _columns(args, reading)
+            results: list[Any] = []
+            for k in range(len(places)):
+                for at, column in columns:
+                    here[at] = column[k]
+                results.append(op(*here, **kwargs))
+            return results
+
+        return run
+    templates = [_localized(call, rule.local_args, positions, readers, place, k) for k, place in enumerate(places)]
+
+    def run_localized(args: Args, _: Kwargs) -> list[Any]:
+        columns = _columns(args, reading)
+        results: list[Any] = []
+        for k, (template, kwargs) in enumerate(templates):
+            here = list(template)
+            for at, column in columns:
+                here[at] = column[k]
+            results.append(op(*here, **kwargs))
+        return results
+
+    # What a place is called with is worked out once, so it must not be of numbers that may differ.
+    return None if any(isinstance(x, float) for x in (*call.args, *call.kwargs.values())) else run_localized
+
+
+def _columns(args: Any, reading: Sequence[tuple[int, Reader]]) -> list[tuple[int, Sequence[torch.Tensor]]]:  # noqa: ANN401
+    """For the arguments that are tensors, by position, what each run reads of them."""
+    return [(at, read(args[at]._value.pieces)) for at, read in reading]
+
+
+def _localized(
+    call: BoundCall,
+    local_args: Callable[..., BoundCall],
+    positions: Sequence[int],
+    readers: Sequence[Reader],
+    place: Place,
+    k: int,
+) -> tuple[Args, Kwargs]:
+    local = [
+        read(cast(ShardedTensor, call.args[at])._value.pieces)[k] for at, read in zip(positions, readers, strict=True)
+    ]
+    here = local_args(call.with_tensors(local), place.out_shapes)
+    return here.args, here.kwargs
+
+
+def made_by(k: int, schedule: Schedule) -> list[int]:
+    """For each piece of a result, the run that makes it."""
+    return [
+        next(run for run, place in enumerate(schedule.places) if place.makes[k] == piece)
+        for piece in range(holding(schedule.outputs[k]).count)
+    ]
+
+
+def reader_of(reads: Sequence[Read]) -> Reader:
+    """What gives the runs what they read of one argument, in their order."""
+    pieces = tuple(piece for piece, _ in reads)
+    if all(part is None for _, part in reads):
+        if pieces == tuple(range(len(reads))):
+            return lambda given: given
+        return lambda given: [given[piece] for piece in pieces]
+    cut = _cut(reads)
+    if cut is None:
+        return lambda given: [given[piece] if part is None else given[piece][part] for piece, part in reads]
+    piece, dim, sizes = cut
+    return lambda given: given[piece].split_with_sizes(sizes, dim)
+
+
+def _cut(reads: Sequence[Read]) -> tuple[int, int, list[int]] | None:
+    """The piece, the dim and the sizes, where the runs read one part of one piece after another along one dim."""
+    parts = [part for _, part in reads if part is not None]
+    if len(parts) != len(reads) or len({piece for piece, _ in reads}) != 1:
+        return None
+    varying = [dim for dim, each in enumerate(zip(*parts, strict=True)) if len({(s.start, s.stop) for s in each}) > 1]
+    if len(varying) != 1 or any(part[dim].start for part in parts for dim in range(len(part)) if dim != varying[0]):
+        return None
+    (dim,) = varying
+    along = [part[dim] for part in parts]
+    if along[0].start or any(one.stop != other.start for one, other in pairwise(along)):
+        return None
+    return reads[0][0], dim, [each.stop - each.start for each in along]
+
+
+def _contiguous(read: Reader) -> Reader:
+    return lambda given: [x.contiguous() for x in read(given)]

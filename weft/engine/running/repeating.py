@@ -134,7 +134,7 @@ def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Re
     def repeat(args: Args, kwargs: Kwargs) -> object:
         here = list(args)
         for at, need in needs:
-            here[at] = brought(cast(ShardedTensor, here[at]), need, name, whole=False)
+            here[at] = brought(cast(ShardedTensor, here[at]), need, name, whole=False, is_read=True)
         return cast(Repeat, recipe)(tuple(here), kwargs)
 
     waiting = _waiting(call)
@@ -203,7 +203,7 @@ def _on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | None:
     if kind.written:
 
         def write(args: Args, kwargs: Kwargs) -> object:
-            note_write()
+            note_write(args[:1])  # type: ignore[arg-type]
             apply(args, kwargs)
             return args[0]
 
@@ -436,7 +436,7 @@ def _writing_pieces(call: BoundCall, plan: OpPlan) -> Repeat | None:
     def repeat(args: Args, kwargs: Kwargs) -> object:
         if others:
             refuse_overlaps(args[0], [x for x in args if isinstance(x, torch.Tensor)])  # type: ignore[arg-type]
-        note_write()
+        note_write(args[:1])  # type: ignore[arg-type]
         runs(args, kwargs)
         return args[0]
 

@@ -14,6 +14,7 @@ from ..sharding.layout import Layout
 from .choose import stop_over
 from .index_bounds import check_bounds
 from .moves.bringing import brought_once
+from .moves.gradient_home import bring_gradient_home, is_gathered
 from .moves.movement import from_plain, moved, note_move, note_return, to_plain, to_write_plain
 from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import is_expanded, is_resolved, resolve
@@ -30,7 +31,7 @@ from .views.view_results import viewed
 from .writes.overlapping import refuse_overlaps
 from .writes.writing import store
 
-__all__ = ["brought", "run_by_rule", "run_in"]
+__all__ = ["brought", "gathered", "run_by_rule", "run_in"]
 
 
 def run_by_rule(call: BoundCall) -> object:
@@ -60,6 +61,8 @@ def run_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, .
 def _laid(call: BoundCall, plan: OpPlan, shared: int | None = None) -> list[torch.Tensor]:
     """The tensors of a call in the layouts of its plan; of the shared one the very memory, where that can be."""
     is_read = kind_of(call.func).is_pure
+    for at in gathered(call.tensors, plan) if is_read else ():
+        bring_gradient_home(call.tensors[at])
     return [
         brought(x, need, str(call), plan.whole, in_place=i == shared, is_read=is_read)
         for i, (x, need) in enumerate(zip(call.tensors, plan.inputs, strict=True))
@@ -109,6 +112,15 @@ def _run(call: BoundCall, laid: Sequence[torch.Tensor], plan: OpPlan) -> object:
     if plan.bounds:
         check_bounds(plan.bounds, call.tensors, there)
     return run_everywhere(call, there, plan.schedule, plan.rule)
+
+
+def gathered(tensors: Sequence[torch.Tensor], plan: OpPlan) -> list[int]:
+    """The tensors, by position, that a plan needs where parts of them do not lie."""
+    return [
+        at
+        for at, (x, need) in enumerate(zip(tensors, plan.inputs, strict=True))
+        if isinstance(x, ShardedTensor) and x._layout is not need and is_gathered(x._layout, need)
+    ]
 
 
 def brought(

@@ -11,7 +11,7 @@ from torch import nn
 
 import weft
 from tests.multiprocess.launching import Processes
-from tests.nn.sequence_parallel import BATCH, MODELS, check, differentiated, split
+from tests.nn.sequence_parallel import MODELS, check, differentiated, split
 from weft.runtime.machine import use_separate_memory
 
 PROGRAM = Path(__file__).with_name("sequence_parallel.py")

@@ -144,7 +144,7 @@ def _run(call: BoundCall) -> object:
     kind = kind_of(func)
     if kind.written or kind.outs:
         refuse_turned(written_tensors(call), str(func))
-        note_write()
+        note_write(written_tensors(call))
     if kind.is_pure and any(isinstance(x, ShardedTensor) and x._layout.pending for x in args):
         positions = _resolved_first(call)
         if positions:

@@ -13,6 +13,8 @@ from ..runtime.holding import holding
 from ..sharding.layout import Layout
 from .choose import stop_over
 from .index_bounds import check_bounds
+from .moves.bringing import brought_once
+from .moves.gradient_home import bring_gradient_home, is_gathered
 from .moves.movement import from_plain, moved, note_move, note_return, to_plain, to_write_plain
 from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import is_expanded, is_resolved, resolve
@@ -29,7 +31,7 @@ from .views.view_results import viewed
 from .writes.overlapping import refuse_overlaps
 from .writes.writing import store
 
-__all__ = ["brought", "run_by_rule", "run_in"]
+__all__ = ["brought", "gathered", "run_by_rule", "run_in"]
 
 
 def run_by_rule(call: BoundCall) -> object:
@@ -58,8 +60,11 @@ def run_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, .
 
 def _laid(call: BoundCall, plan: OpPlan, shared: int | None = None) -> list[torch.Tensor]:
     """The tensors of a call in the layouts of its plan; of the shared one the very memory, where that can be."""
+    is_read = kind_of(call.func).is_pure
+    for at in gathered(call.tensors, plan) if is_read else ():
+        bring_gradient_home(call.tensors[at])
     return [
-        brought(x, need, str(call), plan.whole, in_place=i == shared)
+        brought(x, need, str(call), plan.whole, in_place=i == shared, is_read=is_read)
         for i, (x, need) in enumerate(zip(call.tensors, plan.inputs, strict=True))
     ]
 
@@ -109,10 +114,21 @@ def _run(call: BoundCall, laid: Sequence[torch.Tensor], plan: OpPlan) -> object:
     return run_everywhere(call, there, plan.schedule, plan.rule)
 
 
-def brought(x: torch.Tensor, need: Layout, op: str, whole: bool, *, in_place: bool = False) -> torch.Tensor:
+def gathered(tensors: Sequence[torch.Tensor], plan: OpPlan) -> list[int]:
+    """The tensors, by position, that a plan needs where parts of them do not lie."""
+    return [
+        at
+        for at, (x, need) in enumerate(zip(tensors, plan.inputs, strict=True))
+        if isinstance(x, ShardedTensor) and x._layout is not need and is_gathered(x._layout, need)
+    ]
+
+
+def brought(
+    x: torch.Tensor, need: Layout, op: str, whole: bool, *, in_place: bool = False, is_read: bool = False
+) -> torch.Tensor:
     """A tensor in the layout an op needs it in; itself, where the op is to use its very memory and can.
 
-    Plain tensors count as whole.
+    Plain tensors count as whole. `is_read`: nobody writes to what is given, nor gets to see it.
     """
     if not isinstance(x, ShardedTensor):
         if x.requires_grad and torch.is_grad_enabled():
@@ -131,6 +147,8 @@ def brought(x: torch.Tensor, need: Layout, op: str, whole: bool, *, in_place: bo
             return resolve(x, op)
         x = resolve(x, op) if is_expanded(x) or is_resolved(x) else x
     middle = stop_over(x._layout, need)
+    if is_read and middle is None:
+        return brought_once(x, need, op)
     return moved(x if middle is None else moved(x, middle, op, implicit=True), need, op, implicit=True)
 
 

@@ -7,7 +7,7 @@ way to other memories; they are computed then, each for itself, from what the op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, final
 
@@ -17,6 +17,7 @@ from ..runtime.holding import Pieces
 from ..runtime.in_process import fill_pending
 from ..runtime.lazy_copy import lazy_clone
 from ..sharding.layout import Layout
+from .kept import forget_written
 
 if TYPE_CHECKING:
     from .sharded import ShardedTensor
@@ -30,9 +31,13 @@ class _Writes:
     last = 0
 
 
-def note_write() -> None:
-    """Before any write to a tensor's memory: what was computed from it before cannot be computed again."""
+def note_write(written: Iterable[ShardedTensor] | None = None) -> None:
+    """Before any write to a tensor's memory: what was computed from it before cannot be computed again.
+
+    Where it is known which tensors are `written`, what was brought of others is kept.
+    """
     _Writes.last = next(_Writes.numbers)
+    forget_written(written)
 
 
 def last_write() -> int:

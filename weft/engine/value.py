@@ -61,6 +61,8 @@ class Value:
     """The same value with nothing pending, once an operation has needed it."""
     resolved_at: int = 0
     """How many writes to pending tensors there had been when `resolved` was made."""
+    is_gradient_brought: bool = False
+    """Whether the gradient of the tensor is brought to its layout when it arrives: see `moves.gradient_home`."""
     stand: weakref.ref[Stand] | None = None
     """What views of the tensor hold."""
     lent_by: Lender | None = None

@@ -89,10 +89,12 @@ def _spread(x: torch.Tensor, dims: str, parts: dict[str, Shape]) -> torch.Tensor
     """A tensor with its dims as they were before they were merged, or None where its elements would have to move."""
     folded = fold_of(x)
     y = x if folded is None else folded.of
+    shape = [size for dim in dims for size in parts[dim]]
+    if not isinstance(y, ShardedTensor):
+        return y.reshape(shape)
     for dim, sizes in zip(dims, _sizes(x), strict=True):
         if len(sizes) < len(parts[dim]) and isinstance(x, ShardedTensor) and x._layout.splits[dims.index(dim)]:
-            return None
-    shape = [size for dim in dims for size in parts[dim]]
+            return free_reshape(aten.reshape.default, y, shape)
     return y if list(y.shape) == shape else y.reshape(shape)
 
 

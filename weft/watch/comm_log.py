@@ -178,6 +178,11 @@ def is_logging() -> bool:
     return bool(_open.get())
 
 
+def open_logs() -> tuple[CommLog, ...]:
+    """The logs that are open here."""
+    return _open.get()
+
+
 @contextmanager
 def paused() -> Iterator[None]:
     """Records nothing inside the block: what moves there has been recorded before."""

@@ -16,7 +16,7 @@ from ..runtime.traced import Size, in_order_of_trace, is_traced, library, read
 from . import comm_log, policy
 from .call_site import CallSite, call_site, called_at
 
-__all__ = ["Note", "is_watched", "leave_note", "tell"]
+__all__ = ["Note", "is_watched", "leave_note", "tell", "watchers"]
 
 
 class Note(Written):
@@ -32,6 +32,11 @@ class Note(Written):
 def is_watched() -> bool:
     """Whether movements are logged, or reported."""
     return comm_log.is_logging() or policy.watches()
+
+
+def watchers() -> tuple[object, str]:
+    """Who watches now: the open logs, which are another object with any other one, and the policy."""
+    return comm_log.open_logs(), policy.policy_now()
 
 
 def leave_note(note: Note, sizes: Sequence[int]) -> None:

@@ -12,8 +12,9 @@ import torch
 
 from ...rules.call import Args, BoundCall, Kwargs
 from ...runtime.memory_limit import memory_limit
-from ..execute import brought
+from ..execute import brought, gathered
 from ..handlers import may_run_by_rule
+from ..moves.gradient_home import bring_gradient_home
 from ..moves.resolving import resolve
 from ..op_kind import OpKind, kind_of
 from ..op_plan import NOT_REPEATED, OpPlan, Repeat, key_of, plans
@@ -53,8 +54,10 @@ def repeat_by_rule(call: BoundCall, result: object) -> Repeat | None:
         return None
     if any(x._layout is not need for x, need in zip(tensors, plan.inputs, strict=True)):
         if plan.total is not None and kind.is_pure and plan.total.takes(tensors):
-            return by_totals(call, plan.total, _waiting(call), None)
-        return _resolving(call, plan) or _bringing(call, plan, kind, result)
+            repeat: Repeat | None = by_totals(call, plan.total, _waiting(call), None)
+        else:
+            repeat = _resolving(call, plan) or _bringing(call, plan, kind, result)
+        return repeat if repeat is None or not kind.is_pure else _with_gradients_home(call, plan, repeat)
     if plan.whole:
         return repeat_on_whole(call, kind, result)
     if plan.schedule is None or plan.rule is None:
@@ -117,10 +120,23 @@ def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Re
     def repeat(args: Args, kwargs: Kwargs) -> object:
         here = list(args)
         for at, need in needs:
-            here[at] = brought(cast(ShardedTensor, here[at]), need, name, whole=False)
+            here[at] = brought(cast(ShardedTensor, here[at]), need, name, whole=False, is_read=True)
         return cast(Repeat, recipe)(tuple(here), kwargs)
 
     waiting = _waiting(call)
     if recipe is None:
         return None
     return by_totals(call, None, waiting, repeat) if waiting else repeat
+
+
+def _with_gradients_home(call: BoundCall, plan: OpPlan, repeat: Repeat) -> Repeat:
+    """The same, for a call that gathers some of its tensors, which have their gradients brought back."""
+    positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
+    places = [positions[at] for at in gathered(call.tensors, plan)]
+
+    def with_gradients(args: Args, kwargs: Kwargs) -> object:
+        for at in places:
+            bring_gradient_home(args[at])  # type: ignore[arg-type]
+        return repeat(args, kwargs)
+
+    return with_gradients if places else repeat

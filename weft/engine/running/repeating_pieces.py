@@ -129,7 +129,7 @@ def repeat_writes(call: BoundCall, plan: OpPlan) -> Repeat | None:
     def repeat(args: Args, kwargs: Kwargs) -> object:
         if others:
             refuse_overlaps(args[0], [x for x in args if isinstance(x, torch.Tensor)])  # type: ignore[arg-type]
-        note_write()
+        note_write(args[:1])  # type: ignore[arg-type]
         runs(args, kwargs)
         return args[0]
 

@@ -29,7 +29,7 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
     if kind.written:
 
         def write(args: Args, kwargs: Kwargs) -> object:
-            note_write()
+            note_write(args[:1])  # type: ignore[arg-type]
             apply(args, kwargs)
             return args[0]
 

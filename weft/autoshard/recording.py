@@ -147,7 +147,7 @@ def _called(model: torch.nn.Module, batch: object) -> object:
 def _numbered(batch: object, recorder: _Recorder, path: str = "batch") -> object:
     """The batch with the numbers of values in place of its tensors."""
     if isinstance(batch, torch.Tensor):
-        return recorder.know(batch, name=path, kind="input").number
+        return (recorder.known(batch) or recorder.know(batch, name=path, kind="input")).number
     if isinstance(batch, Mapping):
         return {name: _numbered(each, recorder, f"{path}[{name!r}]") for name, each in batch.items()}
     if isinstance(batch, (list, tuple)):

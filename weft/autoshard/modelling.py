@@ -159,7 +159,7 @@ class Model:
             sources = [(landing.layout, landing.gradient) for landing in landings]
         else:
             variable, sources = self._sources(value)
-        again = self._comes_again(value, op, at)
+        again = 2 if self._comes_again(value, op, at) else 1
         table = self._movements(value, sources, needs, again)
         self.problem.couple(variable, self.op_variables[op.number], count * table)
 
@@ -179,9 +179,10 @@ class Model:
         made = [way.outputs[value.output] for way in self.ways[number]]
         return self.op_variables[number], [(layout, layout.resolved) for layout in made]
 
-    def _comes_again(self, value: RecordedValue, op: RecordedOp, at: int) -> int:
-        """How often a value is brought: a parameter that the backward pass needs comes twice."""
-        return 2 if value.kind == "parameter" and self.prices.keeps(op, at) else 1
+    def _comes_again(self, value: RecordedValue, op: RecordedOp, at: int) -> bool:
+        """Whether a value that an op brings for itself comes twice: the backward pass needs what was not kept."""
+        is_brought_by_op = value.kind == "parameter" or value.number in self.landings
+        return is_brought_by_op and self.prices.keeps(op, at)
 
     def _movements(
         self,

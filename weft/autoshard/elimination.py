@@ -1,21 +1,20 @@
 """`solve`: the best choices of a problem, variable by variable, exactly; or a bound where the tables would be too large.
 
-First, choices that cannot be in a best solution are left out: another choice of the same variable is better whatever its
-neighbours choose. Then a variable is taken out at a time: for all choices of its neighbours, the best of its own. Programs are
-long and thin, so few neighbours are left at a time. Where there are too many, what a variable takes is looked at in groups of
+A problem is simplified first. Then a variable is taken out at a time: for all choices of its neighbours, the best of its own.
+Programs are long and thin, so few neighbours are left at a time. Where there are too many, what a variable takes is looked at in groups of
 neighbours: each group may choose otherwise, so what is found is a lower bound, and the solution is mended choice by choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .problem import Assignment, Problem, Table
+from .simplifying import simplified
 
 __all__ = ["Solution", "solve"]
 
@@ -50,15 +49,13 @@ def solve(problem: Problem, largest: int = _LARGEST) -> Solution:
     >>> solve(problem)
     Solution(choice=(1, 1), seconds=1.0, bound=1.0)
     """
-    kept = _undominated(problem)
-    domains = [np.flatnonzero(mask) for mask in kept]
-    factors = [_Factor((v,), problem.unary[v][domain]) for v, domain in enumerate(domains)]
-    for (i, j), table in problem.pairs.items():
-        factors.append(_Factor((i, j), table[np.ix_(domains[i], domains[j])]))
-    sizes = [len(domain) for domain in domains]
-    bound, buckets = _eliminated(factors, sizes, largest)
-    found = _traced(buckets, len(sizes))
-    choice = tuple(int(domain[at]) for domain, at in zip(domains, found, strict=True))
+    simpler = simplified(problem)
+    small = simpler.problem
+    factors = [_Factor((variable,), table) for variable, table in enumerate(small.unary)]
+    factors += [_Factor(pair, table) for pair, table in small.pairs.items()]
+    bound, buckets = _eliminated(factors, [len(table) for table in small.unary], largest)
+    choice = simpler.whole(tuple(_traced(buckets, len(small.unary))))
+    bound += simpler.seconds
     seconds = problem.seconds(choice)
     if seconds > bound * (1 + 1e-9):
         choice = _mended(problem, choice)
@@ -66,50 +63,19 @@ def solve(problem: Problem, largest: int = _LARGEST) -> Solution:
     return Solution(choice, seconds, min(bound, seconds))
 
 
-def _undominated(problem: Problem) -> list[NDArray[np.bool_]]:
-    """For each variable, the choices that may be in a best solution."""
-    kept = [np.isfinite(table) for table in problem.unary]
-    beside: list[list[tuple[int, Table]]] = [[] for _ in kept]
-    for (i, j), table in problem.pairs.items():
-        beside[i].append((j, table))
-        beside[j].append((i, table.T))
-    waiting = set(range(len(kept)))
-    while waiting:
-        variable = waiting.pop()
-        at = np.flatnonzero(kept[variable])
-        if len(at) < 2:
-            continue
-        alone = problem.unary[variable][at]
-        worse = alone[:, None] - alone[None, :]  # at least so much worse is a than b
-        for other, table in beside[variable]:
-            rows = table[np.ix_(at, np.flatnonzero(kept[other]))]
-            worse = worse + (rows[:, None, :] - rows[None, :, :]).min(axis=2)
-        beaten = _beaten(worse)
-        if beaten.any():
-            kept[variable][at[beaten]] = False
-            waiting.update(other for other, _ in beside[variable])
-            waiting.add(variable)
-    return kept
-
-
-def _beaten(worse: Table) -> NDArray[np.bool_]:
-    """The choices that another beats; of equal ones the first stays."""
-    earlier = np.arange(len(worse))[None, :] < np.arange(len(worse))[:, None]
-    beats = (worse > 1e-15) | ((worse >= 0) & earlier)
-    np.fill_diagonal(beats, val=False)
-    return np.asarray(beats.any(axis=1))
-
-
 def _eliminated(
     factors: list[_Factor], sizes: list[int], largest: int
 ) -> tuple[float, list[tuple[int, list[_Factor]]]]:
     """Takes out all variables: the bound, and what each took into account when it was taken out."""
-    left = set(range(len(sizes)))
+    around: dict[int, set[int]] = {variable: set() for variable in range(len(sizes))}
+    for factor in factors:
+        for variable in factor.variables:
+            around[variable] |= set(factor.variables)
     buckets: list[tuple[int, list[_Factor]]] = []
     constant = 0.0
-    while left:
-        variable = min(left, key=lambda v: (_joint_size(factors, v, sizes), v))
-        left.remove(variable)
+    while around:
+        variable = min(around, key=lambda v: (math.prod(sizes[each] for each in around[v]), v))
+        del around[variable]
         bucket = [factor for factor in factors if variable in factor.variables]
         factors = [factor for factor in factors if variable not in factor.variables]
         buckets.append((variable, bucket))
@@ -119,15 +85,9 @@ def _eliminated(
                 factors.append(made)
             else:
                 constant += float(made.table)
+        for other in {v for factor in bucket for v in factor.variables} - {variable}:
+            around[other] = {v for factor in factors if other in factor.variables for v in factor.variables}
     return constant, buckets
-
-
-def _joint_size(factors: Iterable[_Factor], variable: int, sizes: list[int]) -> int:
-    together = {v for factor in factors if variable in factor.variables for v in factor.variables}
-    size = 1
-    for v in together:
-        size *= sizes[v]
-    return size
 
 
 def _groups(bucket: list[_Factor], sizes: list[int], largest: int) -> list[list[_Factor]]:

@@ -16,12 +16,13 @@ import numpy as np
 
 from .elimination import Solution, solve
 from .problem import Assignment, Problem
+from .simplifying import simplified
 
 __all__ = ["Limited", "solve_within"]
 
 _PRICES = 24
 """How many prices are tried for one problem."""
-_CUTS = 24
+_CUTS = 12
 """How often a problem is cut in two at most."""
 _CLOSE = 0.005
 """The gap that is left alone."""
@@ -55,8 +56,10 @@ class _Tried:
     price: float = 0.0
 
 
-def solve_within(problem: Problem, limit: float) -> Limited | None:
+def solve_within(whole: Problem, limit: float, cuts: int = _CUTS) -> Limited | None:
     """The best choice that holds at most `limit` bytes; None where every choice holds more.
+
+    `cuts` says how often a gap between the choice and the bound is worth another look.
 
     >>> problem = Problem()
     >>> large = problem.variable([1.0, 2.0], [8.0, 4.0])
@@ -65,8 +68,10 @@ def solve_within(problem: Problem, limit: float) -> Limited | None:
     >>> found.choice, found.seconds, found.bytes, found.binds
     ((1, 0), 3.0, 12.0, True)
     """
-    if least_bytes(problem) > limit:
+    if least_bytes(whole) > limit:
         return None
+    simpler = simplified(whole)
+    problem, limit = simpler.problem, limit - simpler.bytes
     best: Solution | None = None
     order = count()
     waiting: list[tuple[float, int, Problem, _Tried]] = []
@@ -82,10 +87,14 @@ def solve_within(problem: Problem, limit: float) -> Limited | None:
         heapq.heappush(waiting, (tried.bound, next(order), part, tried))
 
     look(problem)
-    for _ in range(_CUTS):
+    for _ in range(cuts):
         bound, _, part, tried = waiting[0]
         assert best is not None
-        if best.seconds - bound <= _CLOSE * best.seconds or tried.over is None or tried.under is None:
+        if (
+            best.seconds - bound <= _CLOSE * (best.seconds + simpler.seconds)
+            or tried.over is None
+            or tried.under is None
+        ):
             break
         heapq.heappop(waiting)
         for half in _halves(part, tried.over, tried.under):
@@ -95,7 +104,8 @@ def solve_within(problem: Problem, limit: float) -> Limited | None:
             break
     assert best is not None
     bound = min([best.seconds, *(each[0] for each in waiting)])
-    return Limited(best.choice, best.seconds, bound, problem.bytes(best.choice), price)
+    choice = simpler.whole(best.choice)
+    return Limited(choice, whole.seconds(choice), bound + simpler.seconds, whole.bytes(choice), price)
 
 
 def least_bytes(problem: Problem) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import final
 
@@ -23,6 +24,7 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
 from .layouts import candidate_layouts
+from .obeying import follows
 from .prices import Prices
 from .problem import Assignment, Problem, Table
 from .recording import Recorded, RecordedOp, RecordedValue
@@ -30,6 +32,10 @@ from .repeating import repeats_of
 from .ways import Way, ways_of
 
 __all__ = ["Landing", "Model"]
+
+
+_NEVER = 1e6
+"""Seconds that make a choice impossible, but leave prices numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class Model:
         self.layout_variables: dict[int, int] = {}
         self.landing_variables: dict[int, int] = {}
         self._fixed = fixed
+        self._refusals: dict[tuple[object, ...], Table] = {}
         self._moved: dict[tuple[object, ...], Table] = {}
         self._kept = {self.repeats.values[value.number] for value in program.values if prices.is_kept(value)}
         self._add_parameters()
@@ -159,9 +166,35 @@ class Model:
             sources = [(landing.layout, landing.gradient) for landing in landings]
         else:
             variable, sources = self._sources(value)
-        again = self._comes_again(value, op, at)
+        again = 2 if self._comes_again(value, op, at) else 1
         table = self._movements(value, sources, needs, again)
+        if value.kind == "parameter" and landings is None:
+            table = table + self._refused(op, at, [layout for layout, _ in sources])
         self.problem.couple(variable, self.op_variables[op.number], count * table)
+
+    def _refused(self, op: RecordedOp, at: int, layouts: list[Layout]) -> Table:
+        """A price that nobody pays, for layouts of a parameter in which an op would not compute in a way."""
+        ways = self.ways[op.number]
+        known = op.factors
+        if known is None or known.added_up or known.passed or known.factors.linear != "each":
+            return np.zeros((len(layouts), len(ways)))
+        values = [self.program.values[number] for number in op.inputs]
+        given = [(value.shape, value.dtype.itemsize) for value in values]
+        backwards = any(value.needs_grad for k, value in enumerate(values) if k != at)
+        key = (op.signature, at, backwards, tuple(given), tuple(layouts))
+        found = self._refusals.get(key)
+        if found is None:
+            asked = partial(follows, known.factors, given=given, topology=self.prices.machine.topology)
+            found = self._refusals[key] = np.array(
+                [
+                    [
+                        0.0 if layout is way.inputs[at] or asked(way, at, layout, backwards=backwards) else _NEVER
+                        for way in ways
+                    ]
+                    for layout in layouts
+                ]
+            )
+        return found
 
     def _add_arrival(self, value: RecordedValue, count: int) -> None:
         variable, sources = self._sources(value)
@@ -179,9 +212,10 @@ class Model:
         made = [way.outputs[value.output] for way in self.ways[number]]
         return self.op_variables[number], [(layout, layout.resolved) for layout in made]
 
-    def _comes_again(self, value: RecordedValue, op: RecordedOp, at: int) -> int:
-        """How often a value is brought: a parameter that the backward pass needs comes twice."""
-        return 2 if value.kind == "parameter" and self.prices.keeps(op, at) else 1
+    def _comes_again(self, value: RecordedValue, op: RecordedOp, at: int) -> bool:
+        """Whether a value that an op brings for itself comes twice: the backward pass needs what was not kept."""
+        is_brought_by_op = value.kind == "parameter" or value.number in self.landings
+        return is_brought_by_op and self.prices.keeps(op, at)
 
     def _movements(
         self,

@@ -63,12 +63,28 @@ class Prices:
             split = [axis for axis in way.inputs[0].dim_of if axis not in way.added_up]
             pending = Layout(mesh, (split,), dict.fromkeys(way.added_up, ReduceOp.SUM))
             seconds += (2 + backwards) * axis_cost(pending, pending.resolved, rows * 4, self.machine.topology)
+            again = op.factors.again * self.held(way.inputs[0], given[0])
+            seconds += again / (self.machine.bandwidth * self.machine.streaming)
         if way.passed:
-            size = math.prod(mesh.axis_size(axis) for axis in way.passed)
-            passed = sum(self.held(layout, value) for layout, value in zip(way.inputs[1:3], given[1:3], strict=True))
-            times = (size - 1) * (3 if backwards else 1)
-            seconds += times * passing_time(mesh, way.passed, passed, self.machine.topology)
+            seconds += min(self._as_ring(way, given), self._by_heads(way, given)) * (3 if backwards else 1)
         return seconds
+
+    def _as_ring(self, way: Way, given: list[RecordedValue]) -> float:
+        """What it takes until every device has seen the keys and values of all others."""
+        mesh = way.outputs[0].mesh
+        size = math.prod(mesh.axis_size(axis) for axis in way.passed)
+        passed = sum(self.held(layout, value) for layout, value in zip(way.inputs[1:3], given[1:3], strict=True))
+        return (size - 1) * passing_time(mesh, way.passed, passed, self.machine.topology)
+
+    def _by_heads(self, way: Way, given: list[RecordedValue]) -> float:
+        """What it takes to have whole sequences of fewer heads: queries, keys, values and results change places."""
+        query, lies = given[0], way.inputs[0]
+        heads, sequence = len(query.shape) - 3, len(query.shape) - 2
+        if heads < 0 or query.shape[heads] % math.prod(lies.mesh.axis_size(axis) for axis in lies.dim_of):
+            return math.inf
+        splits = [[axis for axis in axes if axis not in way.passed] for axes in lies.splits]
+        splits[heads] += lies.splits[sequence]
+        return 4 * self.movement(lies, Layout(lies.mesh, splits), query)
 
     def held(self, layout: Layout, value: RecordedValue) -> int:
         """The bytes of a value that a device has."""
@@ -83,8 +99,8 @@ class Prices:
         return sum(self.held(layout, value) * (1 + value.needs_grad - self.is_kept(value)) for layout, value in passing)
 
     def update(self, layout: Layout, value: RecordedValue) -> float:
-        """The seconds in which an optimizer reads a parameter, its gradient and its states, and writes them."""
-        nbytes = self.held(layout, value) * (3 + 2 * self.states if value.needs_grad else 0)
+        """The seconds of an optimizer: Adam reads or writes a parameter, its gradient or a state sixteen times."""
+        nbytes = self.held(layout, value) * (4 + 6 * self.states if value.needs_grad else 0)
         return nbytes / (self.machine.bandwidth * self.machine.streaming)
 
     def reading(self, layout: Layout, value: RecordedValue) -> float:

@@ -6,19 +6,32 @@ from dataclasses import dataclass, field
 from typing import final
 
 from ..sharding.layout import Layout
-from .modelling import Model
+from .modelling import Landing, Model
 from .problem import Assignment
 from .recording import RecordedValue
+from .ways import Way
 
-__all__ = ["Pins", "Reading"]
+__all__ = ["Pin", "Pins", "Reading"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Where an activation is brought."""
+
+    layout: Layout
+    shape: tuple[int, ...]
+    seconds: float
+    """Of the movement, and of that of its gradient back."""
+    nbytes: int
+    """What a device holds of it there."""
 
 
 @dataclass(slots=True)
 class Pins:
-    """Modules, and the layouts to which their first argument or their result is brought."""
+    """Modules, and where their first argument or their result is brought."""
 
-    inputs: dict[str, Layout] = field(default_factory=dict)
-    outputs: dict[str, Layout] = field(default_factory=dict)
+    inputs: dict[str, Pin] = field(default_factory=dict)
+    outputs: dict[str, Pin] = field(default_factory=dict)
 
 
 @final
@@ -41,21 +54,18 @@ class Reading:
         """The layout in which a value is made."""
         if value.producer is None:
             return self.layout(value.number)
-        op = self.model.repeats.ops[value.producer]
-        return self.model.ways[op][self.choice[self.model.op_variables[op]]].outputs[value.output]
+        return self.way(value.producer).outputs[value.output]
 
-    def lies(self, value: RecordedValue) -> Layout:
-        """The layout to which a value is brought for all that take it."""
+    def landing(self, value: RecordedValue) -> Landing | None:
+        """Where a value is brought for all that take it; None where only one op does."""
         first = self.model.repeats.values[value.number]
         landings = self.model.landings.get(first)
-        if landings is None:
-            return self.made(value)
-        return landings[self.choice[self.model.landing_variables[first]]].layout
+        return None if landings is None else landings[self.choice[self.model.landing_variables[first]]]
 
-    def needed(self, user: int, at: int) -> Layout:
-        """The layout in which an op takes one of its inputs."""
-        op = self.model.repeats.ops[user]
-        return self.model.ways[op][self.choice[self.model.op_variables[op]]].inputs[at]
+    def way(self, number: int) -> Way:
+        """The way in which an op is computed."""
+        op = self.model.repeats.ops[number]
+        return self.model.ways[op][self.choice[self.model.op_variables[op]]]
 
     def pins(self) -> Pins:
         """Where activations move in the solution: the modules there have to be told."""
@@ -63,26 +73,36 @@ class Reading:
         for value in self.program.values:
             if value.kind != "activation":
                 continue
-            made, lies = self.made(value), self.lies(value)
-            if lies is not made and made.splits != lies.splits:
-                self._pin_result(value, lies, pins)
+            made, landing = self.made(value), self.landing(value)
+            if landing is not None:  # what an op brings for itself beyond that comes again in the backward pass
+                if made.splits != landing.layout.splits:
+                    self._pin_result(value, self._pin(value, landing.layout, landing.gradient), pins)
+                continue
             for user, at in value.users:
-                need = self.needed(user, at)
-                if need is not lies and need.splits != lies.splits and not need.pending:
-                    self._pin_use(value, user, need, pins)
+                way = self.way(user)
+                need = way.inputs[at]
+                if need.splits != made.splits and not need.pending:
+                    self._pin_use(value, user, self._pin(value, need, way.gradients[at]), pins)
         return pins
 
-    def _pin_result(self, value: RecordedValue, layout: Layout, pins: Pins) -> None:
+    def _pin(self, value: RecordedValue, layout: Layout, gradient: Layout) -> Pin:
+        made, prices = self.made(value), self.model.prices
+        seconds = prices.movement(made, layout, value)
+        if value.needs_grad:
+            seconds += prices.movement(gradient, made.resolved, value)
+        return Pin(layout, value.shape, seconds, prices.held(layout, value))
+
+    def _pin_result(self, value: RecordedValue, pin: Pin, pins: Pins) -> None:
         makers = [name for name, number in self.program.module_outputs.items() if number == value.number and name]
         if makers:
-            pins.outputs[max(makers, key=lambda name: name.count("."))] = layout
+            pins.outputs[max(makers, key=lambda name: name.count("."))] = pin
             return
         takers = [name for name, number in self.program.module_inputs.items() if number == value.number and name]
         for name in takers:
             if not any(name.startswith(f"{other}.") for other in takers):
-                pins.inputs[name] = layout
+                pins.inputs[name] = pin
 
-    def _pin_use(self, value: RecordedValue, user: int, layout: Layout, pins: Pins) -> None:
+    def _pin_use(self, value: RecordedValue, user: int, pin: Pin, pins: Pins) -> None:
         path = self.program.ops[user].path
         around = [
             name
@@ -90,6 +110,6 @@ class Reading:
             if number == value.number and name and (path == name or path.startswith(f"{name}."))
         ]
         if around:
-            pins.inputs[max(around, key=lambda name: name.count("."))] = layout
-        elif len(value.users) == 1:
-            self._pin_result(value, layout, pins)
+            pins.inputs[max(around, key=lambda name: name.count("."))] = pin
+        else:
+            self._pin_result(value, pin, pins)

@@ -10,13 +10,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar, final
+from typing import NamedTuple, TypeVar, final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..engine.op_kind import kind_of
 from ..engine.sharded import ShardedTensor
+from ..paper.known_calls import KnownCall, call_key, known_call
 from ..paper.taking import Taken, taken
 from ..paper.work import tensors_in, work_of
 from ..rules.call import Args, BoundCall, Kwargs, Op
@@ -147,7 +148,7 @@ def _called(model: torch.nn.Module, batch: object) -> object:
 def _numbered(batch: object, recorder: _Recorder, path: str = "batch") -> object:
     """The batch with the numbers of values in place of its tensors."""
     if isinstance(batch, torch.Tensor):
-        return recorder.know(batch, name=path, kind="input").number
+        return (recorder.known(batch) or recorder.know(batch, name=path, kind="input")).number
     if isinstance(batch, Mapping):
         return {name: _numbered(each, recorder, f"{path}[{name!r}]") for name, each in batch.items()}
     if isinstance(batch, (list, tuple)):
@@ -163,6 +164,15 @@ def _layers(model: torch.nn.Module) -> Iterator[str]:
                     yield f"{name}.{number}" if name else number
 
 
+class _Seen(NamedTuple):
+    """What is known of a call when such a one comes again."""
+
+    call: KnownCall | None
+    factors: SpecialFactors | None
+    flops: int
+    is_view: bool
+
+
 @final
 class _Recorder(TorchDispatchMode):
     """Looks on while a model runs on paper."""
@@ -176,6 +186,7 @@ class _Recorder(TorchDispatchMode):
         self._papers: dict[int, torch.Tensor] = {}
         """Tensors without memory for those that have some."""
         self._path: list[str] = [""]
+        self._known: dict[object, _Seen] = {}
 
     def know(self, x: torch.Tensor, **known: object) -> RecordedValue:
         """Gives a tensor a new value."""
@@ -226,8 +237,20 @@ class _Recorder(TorchDispatchMode):
         if special is None and rule_for(func) is None and kind_of(func).composite:
             with self:
                 return func.decompose(*args, **kwargs)
+        key = call_key(func, args, kwargs)
+        known = self._known.get(key) if key is not None else None
+        if known is not None:
+            assert known.call is not None
+            result = known.call.again(func, args, kwargs)
+            self._note(func, args, kwargs, result, known)
+            return result
         result = func(*args, **kwargs) if special is None or special.result is None else special.result(args, kwargs)
-        self._note(func, args, kwargs, result)
+        work = work_of(func, args, kwargs, result)
+        again = known_call(func, args, kwargs, result, work)
+        seen = _Seen(again, *_said(func, args, kwargs, 0 if work is None else work.flops), work is None)
+        if key is not None and again is not None:
+            self._known[key] = seen
+        self._note(func, args, kwargs, result, seen)
         return result
 
     def _without_memory(self, x: T) -> T:
@@ -245,38 +268,32 @@ class _Recorder(TorchDispatchMode):
             return type(x)([self._without_memory(each) for each in x])
         return x
 
-    def _note(self, func: Op, args: Args, kwargs: Kwargs, result: object) -> None:
-        made = [x for x in tensors_in(result) if isinstance(x, torch.Tensor)]
-        given = tensors_in(args, kwargs)
-        values = [self.known(x) or self.know(x, kind="constant") for x in given]
+    def _note(self, func: Op, args: Args, kwargs: Kwargs, result: object, seen: _Seen) -> None:
+        made = tensors_in(result)
+        values = [self.known(x) or self.know(x, kind="constant") for x in tensors_in(args, kwargs)]
         if all(value.kind == "constant" for value in values):
             for x in made:
                 self.know(x, kind="constant")
             return
         number = len(self.program.ops)
         needs_grad = any(value.needs_grad for value in values)
-        call = BoundCall(func, args, kwargs)
-        factors = _factors(func, call)
-        work = work_of(func, args, kwargs, result)
-        outputs = []
-        for at, x in enumerate(made):
-            outputs.append(
-                self.know(x, needs_grad=needs_grad and x.is_floating_point(), producer=number, output=at).number
-            )
+        outputs = [
+            self.know(x, needs_grad=needs_grad and x.is_floating_point(), producer=number, output=at).number
+            for at, x in enumerate(made)
+        ]
         for at, value in enumerate(values):
             value.users.append((number, at))
+        inputs = tuple(value.number for value in values)
         self.program.ops.append(
-            RecordedOp(
-                number,
-                func,
-                self._path[-1],
-                tuple(value.number for value in values),
-                tuple(outputs),
-                factors,
-                _flops(call, factors, 0 if work is None else work.flops),
-                work is None,
-            )
+            RecordedOp(number, func, self._path[-1], inputs, tuple(outputs), seen.factors, seen.flops, seen.is_view)
         )
+
+
+def _said(func: Op, args: Args, kwargs: Kwargs, counted: int) -> tuple[SpecialFactors | None, int]:
+    """The factors of a call, and its operations."""
+    call = BoundCall(func, args, kwargs)
+    factors = _factors(func, call)
+    return factors, _flops(call, factors, counted)
 
 
 def _factors(func: Op, call: BoundCall) -> SpecialFactors | None:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import torch
 
 from ..rules.call import Args, BoundCall, Kwargs, Op
-from ..rules.dims import one_each
+from ..rules.dims import numbered, one_each, sizes_of
 from ..rules.factors import Dims, Factors
 from ..rules.ops.losses import ELEMENTWISE, SUM
 from ..rules.registry import ops_named, rule_for
@@ -29,6 +29,8 @@ class SpecialFactors:
     factors: Factors
     added_up: frozenset[str] = frozenset()
     """Whoever splits these adds up one number for each row of the first tensor, and another in the backward pass."""
+    again: int = 0
+    """How often a device reads or writes its part of the first tensor more where these are split: no kernel does all at once."""
     passed: frozenset[str] = frozenset()
     """Whoever splits these passes what the other tensors have of them from device to device, as in ring attention."""
 
@@ -43,15 +45,35 @@ class SpecialOp:
     flops: Callable[[BoundCall], int] | None = None
 
 
-def _over_split_dims(call: BoundCall) -> SpecialFactors | None:
+def _over_split_dims(again: int) -> SpecialOp:
+    def factors(call: BoundCall) -> SpecialFactors | None:
+        known = _by_rule(call)
+        return None if known is None else SpecialFactors(known, added_up=known.whole, again=again)
+
+    return SpecialOp(factors)
+
+
+def _by_rule(call: BoundCall) -> Factors | None:
     rule = rule_for(call.func)
-    factors = None if rule is None else rule.factors(call)
-    return None if factors is None else SpecialFactors(factors, added_up=factors.whole)
+    return None if rule is None else rule.factors(call)
 
 
-def _summed(call: BoundCall) -> SpecialFactors | None:
+def _averaged_loss(call: BoundCall) -> SpecialFactors | None:
     """A mean is a sum and a division."""
-    return _over_split_dims(call.replaced(reduction=SUM) if call.integer("reduction") else call)
+    known = _by_rule(call.replaced(reduction=SUM) if call.integer("reduction") else call)
+    return None if known is None else SpecialFactors(known, added_up=known.whole, again=9)
+
+
+def _mean(call: BoundCall) -> SpecialFactors | None:
+    known = _by_rule(BoundCall(aten.sum.dim_IntList, call.args, call.kwargs))
+    return None if known is None else SpecialFactors(known)
+
+
+def _dropout(call: BoundCall) -> SpecialFactors:
+    """Each element by itself: random numbers do not depend on the layout."""
+    shape = call.tensors[0].shape
+    dims = tuple(numbered(len(shape)))
+    return SpecialFactors(Factors((dims,), (dims, dims), sizes_of(shape)))
 
 
 def _attention_factors(call: BoundCall) -> SpecialFactors:
@@ -96,12 +118,14 @@ _ATTENTION = aten.scaled_dot_product_attention.default
 SPECIAL: Mapping[Op, SpecialOp] = MappingProxyType(
     {
         _ATTENTION: SpecialOp(_attention_factors, _attended, _attention_flops),
-        **dict.fromkeys(
-            ops_named("_softmax _log_softmax _safe_softmax native_layer_norm _fused_rms_norm"),
-            SpecialOp(_over_split_dims),
-        ),
-        **dict.fromkeys(ops_named("nll_loss_forward nll_loss2d_forward"), SpecialOp(_summed)),
-        **dict.fromkeys((forward for forward, _ in ELEMENTWISE), SpecialOp(_summed)),
+        aten._log_softmax.default: _over_split_dims(again=9),
+        **dict.fromkeys(ops_named("_softmax _safe_softmax"), _over_split_dims(again=12)),
+        aten._fused_rms_norm.default: _over_split_dims(again=28),
+        aten.native_layer_norm.default: _over_split_dims(again=60),
+        **dict.fromkeys(ops_named("nll_loss_forward nll_loss2d_forward"), SpecialOp(_averaged_loss)),
+        **dict.fromkeys((forward for forward, _ in ELEMENTWISE), SpecialOp(_averaged_loss)),
+        aten.mean.dim: SpecialOp(_mean),
+        aten.native_dropout.default: SpecialOp(_dropout),
     }
 )
 """Ops to how they are said here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..planning import move_cost
@@ -16,6 +16,8 @@ from .strategy import OPERATIONS_PER_SECOND, Moved, consider, is_considered
 
 __all__ = ["Choice", "Input", "choose", "stop_over"]
 
+Price = Callable[[Layout, Layout, tuple[int, ...], int], float]
+"""The seconds from one layout to another of a tensor of this shape and item size."""
 _MOST_CANDIDATES = 6
 _FOR_ONE_OP = 2.0
 """How much dearer it is to bring an input for one op alone."""
@@ -40,11 +42,16 @@ class Choice:
 
 
 def choose(
-    factors: Factors, inputs: Sequence[Input], mesh: DeviceMesh, out_itemsize: int, pinned: int | None = None
+    factors: Factors,
+    inputs: Sequence[Input],
+    mesh: DeviceMesh,
+    out_itemsize: int,
+    pinned: int | None = None,
+    move: Price = move_cost,
 ) -> Choice:
     """The cheapest choice; ties go to the one that splits more, then to the order of the inputs.
 
-    `pinned`: the input that must stay as it is, because it is written to.
+    `pinned`: the input that must stay as it is, because it is written to. `move`: what movements take.
     """
     layouts = [_on(mesh, given.layout, len(given.shape)) for given in inputs]
     proposals = [
@@ -58,7 +65,7 @@ def choose(
     ]
     if not may_be:
         return choices[-1]
-    prices = {k: _price(choices[k], factors, inputs, out_itemsize, proposals[k]) for k in may_be}
+    prices = {k: _price(choices[k], factors, inputs, out_itemsize, proposals[k], move) for k in may_be}
     best = min(may_be, key=prices.__getitem__)
     if is_considered():
         different = [k for i, k in enumerate(may_be) if choices[k] not in [choices[j] for j in may_be[:i]]]
@@ -242,7 +249,7 @@ def _bytes(choice: Choice, inputs: Sequence[Input]) -> int:
 
 
 def _price(
-    choice: Choice, factors: Factors, inputs: Sequence[Input], out_itemsize: int, proposal: _Proposal
+    choice: Choice, factors: Factors, inputs: Sequence[Input], out_itemsize: int, proposal: _Proposal, move: Price
 ) -> tuple[float, float]:
     """Seconds to bring the inputs, to compute, and to resolve what is left pending; then less parallel is dearer."""
     seconds = 0.0
@@ -250,13 +257,13 @@ def _price(
         if given.layout is not None and given.layout is not need:
             middle = stop_over(given.layout, need)
             if middle is not None:
-                seconds += move_cost(given.layout, middle, given.shape, given.itemsize)
-            bring = move_cost(middle or given.layout, need, given.shape, given.itemsize)
+                seconds += move(given.layout, middle, given.shape, given.itemsize)
+            bring = move(middle or given.layout, need, given.shape, given.itemsize)
             # A sum that is resolved serves the ops after this one too; what is gathered to keep it pending does not.
             seconds += _FOR_ONE_OP * bring if proposal.pending and not given.layout.pending else bring
     for dims, layout in zip(factors.outputs, choice.outputs, strict=True):
         if dims is not None and layout.pending:
             shape = hinted(math.prod(factors.sizes.get(f, 1) for f in dim) for dim in dims)
-            seconds += move_cost(layout, layout.resolved, shape, out_itemsize)
+            seconds += move(layout, layout.resolved, shape, out_itemsize)
     work = 2.0 * math.prod(hinted(factors.sizes.values()))
     return seconds + work / proposal.parallel / OPERATIONS_PER_SECOND, -proposal.parallel

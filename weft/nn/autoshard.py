@@ -6,17 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 import numpy as np
 import torch
 
-from ..autoshard.elimination import solve
 from ..autoshard.limits import Limited, least_bytes, solve_within
 from ..autoshard.modelling import Model
 from ..autoshard.naming import general_name, patterns_of
 from ..autoshard.prices import Prices
-from ..autoshard.reading import Reading
+from ..autoshard.reading import Pin, Reading
 from ..autoshard.recording import Batch, Recorded, record
 from ..errors import PlanError
 from ..paper.machine import Machine, machine_of
@@ -147,23 +147,18 @@ def _choice(model: torch.nn.Module, chooser: Model, found: Limited, limit: int, 
     layers = set(chooser.program.layers)
     patterns = _specs(patterns_of(reading.parameters(), layers))
     activations = {
-        side: MappingProxyType(
-            _specs(patterns_of({name: pinned.get(name) for name in modules}, layers, keep_replicated=True))
-        )
+        side: _specs(patterns_of({name: _where(pinned, name) for name in modules}, layers, keep_replicated=True))
         for side, pinned in (("inputs", pins.inputs), ("outputs", pins.outputs))
     }
     rows = (
-        *_parameter_rows(chooser, found),
-        *(
-            ChosenLayout(name, "activation", spec, (), 0.0, 0)
-            for pinned in activations.values()
-            for name, spec in pinned.items()
-        ),
+        *_parameter_rows(chooser, found, limit),
+        *_activation_rows("input", activations["inputs"], pins.inputs),
+        *_activation_rows("result", activations["outputs"], pins.outputs),
     )
     return AutoshardChoice(
         chooser.mesh,
         MappingProxyType(patterns),
-        MappingProxyType(activations),
+        MappingProxyType({side: MappingProxyType(specs) for side, specs in activations.items()}),
         _batch(inputs, reading),
         found.seconds,
         found.bound,
@@ -173,6 +168,17 @@ def _choice(model: torch.nn.Module, chooser: Model, found: Limited, limit: int, 
         rows,
         model,
     )
+
+
+def _where(pinned: Mapping[str, Pin], name: str) -> Layout | None:
+    return pinned[name].layout if name in pinned else None
+
+
+def _activation_rows(what: str, specs: Mapping[str, P], pinned: Mapping[str, Pin]) -> Iterator[ChosenLayout]:
+    for pattern, spec in specs.items():
+        pins = [pin for name, pin in pinned.items() if fnmatchcase(name, pattern)]
+        seconds, nbytes = sum(pin.seconds for pin in pins), sum(pin.nbytes for pin in pins)
+        yield ChosenLayout(f"{what} of {pattern}", "activation", spec, pins[0].shape, seconds, nbytes)
 
 
 def _specs(layouts: Mapping[str, Layout]) -> dict[str, P]:
@@ -194,22 +200,26 @@ def _batch(inputs: object, reading: Reading) -> object:
     return tuple(_batch(each, reading) for each in inputs)
 
 
-def _parameter_rows(chooser: Model, found: Limited) -> Iterator[ChosenLayout]:
-    program, problem = chooser.program, chooser.problem.weighed(found.price)
-    best = problem.seconds(found.choice)
+def _parameter_rows(chooser: Model, found: Limited, limit: int) -> Iterator[ChosenLayout]:
+    program, problem = chooser.program, chooser.problem
     first: dict[int, str] = {}
     for name, number in program.names.items():
         first.setdefault(chooser.repeats.values[number], name)
     count = Counter(chooser.repeats.values[number] for number in set(program.names.values()))
     held = {number: chooser.problem.memory[chooser.layout_variables[number]] for number in first}
+    limit -= chooser.working(found.choice)
+    base = solve_within(problem, limit, cuts=0)
+    assert base is not None
     by_size = sorted(first, key=lambda number: -float(held[number].max()))
     for number in by_size[:_LOOKED_AT]:
         variable, value = chooser.layout_variables[number], program.values[number]
         at, layouts = found.choice[variable], chooser.layouts[number]
         otherwise, more = None, 0.0
         if len(layouts) > 1:
-            other = solve(problem.restricted(variable, np.arange(len(layouts)) != at))
-            otherwise, more = _spec(layouts[other.choice[variable]]), max(0.0, other.seconds - best)
+            others = problem.restricted(variable, np.arange(len(layouts)) != at)
+            other = solve_within(others, max(limit, least_bytes(others)), cuts=0)
+            assert other is not None
+            otherwise, more = _spec(layouts[other.choice[variable]]), max(0.0, other.seconds - base.seconds)
         yield ChosenLayout(
             general_name(first[number], program.layers) if count[number] > 1 else first[number],
             "parameter",

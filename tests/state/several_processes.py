@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from unittest import mock
 
@@ -11,7 +12,9 @@ import weft
 from tests.state.cases import case, check
 from weft import DeviceMesh, Fused, NamedMapping, P
 from weft.runtime.processes import passing
-from weft.runtime.processes.transport import exchange
+from weft.runtime.processes.group import group_of
+from weft.runtime.processes.neighbours import neighbours_of
+from weft.runtime.processes.transport import exchange, reading
 
 HERE = int(os.environ["RANK"])
 
@@ -69,8 +72,8 @@ def check_pending() -> None:
     assert torch.equal(moved["w"].full_tensor(), w)
 
 
-def check_messages() -> None:
-    """Many tensors take as many messages as the plan says, and no more bytes."""
+def check_messages(*, near: bool) -> None:
+    """Many tensors take as many messages as the plan says, and no more bytes; neighbours send addresses alone."""
     devices = [weft.CPU(0), weft.CPU(2)]  # one of each process
     one, other = (DeviceMesh(devices, (2,), ("x",)), DeviceMesh(devices[::-1], (2,), ("x",)))
     state = weft.shard({str(i): torch.ones(64, 4) for i in range(100)}, one, P("x"))
@@ -83,11 +86,15 @@ def check_messages() -> None:
     plan = weft.plan_state(state, NamedMapping(other, P("x")), bucket=16384)
     with mock.patch.object(passing, "post", counting):
         weft.transfer_state(state, NamedMapping(other, P("x")), bucket=16384)
-    assert len(sent) * 2 == plan.messages == 8
+    assert plan.messages == 8
+    if near:  # in each of four rounds; and a byte of thanks
+        assert sum(sent) == 100 * 8 + 4, sent
+        return
+    assert len(sent) * 2 == plan.messages
     assert sum(sent) * 2 == plan.bytes_received.total
 
 
-def check_damage() -> None:
+def check_damage(*, near: bool) -> None:
     """A byte that changes on its way is found, and both processes are told."""
     trainer, server, _, _ = meshes()
     state = weft.shard({"a": torch.ones(8), "b": torch.ones(8)}, trainer, P("a"))
@@ -97,8 +104,15 @@ def check_damage() -> None:
             x[3] ^= 1
         return exchange.post(group, outgoing, incoming, *more)
 
+    def misreading(process, theirs, ours):  # type: ignore[no-untyped-def]
+        reading.read_memory(process, theirs, ours)
+        ctypes.memset(ours[0][0] + 3, 7, 1)
+
     said = "nothing"
-    with mock.patch.object(passing, "post", damaging):
+    patched = (
+        mock.patch.object(passing, "read_memory", misreading) if near else mock.patch.object(passing, "post", damaging)
+    )
+    with patched:
         try:
             weft.transfer_state(state, NamedMapping(server, P("b")), verify=True)
         except weft.WeftError as error:
@@ -126,11 +140,15 @@ def check_different_calls() -> None:
 def main() -> None:
     """All of it."""
     weft.distributed.init(devices_per_process=2, timeout=60)
-    check_states()
-    check_fused()
-    check_pending()
-    check_messages()
-    check_damage()
+    found = neighbours_of(group_of((0, 1)), torch.device("cpu"))
+    assert set(found.readable) == found.readers
+    for near in [True, False] if found.readable else [False]:
+        with mock.patch.object(passing, "neighbours_of", lambda *_, near=near: found if near else reading.NOBODY):
+            check_states()
+            check_fused()
+            check_pending()
+            check_messages(near=near)
+            check_damage(near=near)
     check_different_calls()
     print("done")
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import final
 
 import torch
 
 from ..caches import cached
+from ..engine.form import Form
 from ..engine.moves.movement import layout_of
+from ..engine.sharded import ShardedTensor
 from ..nn.patterns import Patterns, Spec
 from ..planning import plan_layouts
 from ..planning.states import Entry, Passage, StatePlan
@@ -89,6 +91,14 @@ class Leaf:
     dtype: torch.dtype
     first: int
     """Which tensor of the state it is: tied ones are one."""
+    _hash: int = field(init=False, repr=False, compare=False)
+    """States are long, and looked up often."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.layout, self.shape, self.dtype, self.first)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def on(self, mesh: DeviceMesh) -> Layout:
         """Its layout; of a plain one, on the mesh that it goes to."""
@@ -153,7 +163,14 @@ def _leaves(state: FlatState) -> Leaves:
     )
 
 
+@cached(1 << 14)
+def _leaf_of(form: Form, first: int) -> Leaf:
+    return Leaf(form.layout, form.shape, form.dtype, first)
+
+
 def _leaf(leaf: torch.Tensor | TensorLayout, first: int) -> Leaf:
+    if isinstance(leaf, ShardedTensor) and not leaf._form.is_open:
+        return _leaf_of(leaf._form, first)
     if isinstance(leaf, TensorLayout):
         shape = tuple(map(int, leaf.shape))
         return Leaf(leaf.mapping.layout(len(shape)), shape, getattr(torch, leaf.dtype.name), first)

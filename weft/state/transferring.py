@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from operator import attrgetter
 from typing import cast
 
 import torch
@@ -20,7 +21,7 @@ from ..errors import WeftError
 from ..planning.states import Entry, StatePlan
 from ..runtime.holding import holding
 from ..runtime.host_pool import pooled_empty
-from ..runtime.machine import residence
+from ..runtime.machine import forget_with_residences, residence
 from ..runtime.processes.current_call import CollectiveCall
 from ..runtime.processes.mesh_processes import spans
 from ..runtime.processes.passing import Checked, Lot, pass_on
@@ -36,6 +37,7 @@ from .renaming import Names
 __all__ = ["transfer_state"]
 
 _OP = "transfer_state"
+_ITEMSIZE = attrgetter("itemsize")
 
 
 def transfer_state(
@@ -104,12 +106,13 @@ def _transferred(
             want = task.wanted[entry.name]
             into = None if there is None else there[entry.name]
             sources = [_laid_out(old[name], want) for name in entry.sources]
-            if _moves_alone(entry, sources, want, into):
+            if _moves_alone(entry, sources[0].mesh, want, into):
                 made[entry.name] = _moved(sources[0], want, into)
                 count(_bytes_here(made[entry.name]))
             else:
                 made[entry.name] = new = _room(entry, sources, want, into)
-                lots += [] if new.is_meta else _lots(number, sources, new)
+                if new._form.device.type != "meta":
+                    lots += _lots(number, sources, new)
             number += len(entry.passages)
         checked = pass_on(task.plan, lots, _call(task.plan), count, _checksum if verify else None)
     if comm_log.is_logging():
@@ -128,12 +131,13 @@ def _laid_out(x: torch.Tensor, want: Wanted) -> ShardedTensor:
     return from_plain(x, Layout.replicated(want.layout.mesh, x.dim()), brought_to=_OP)
 
 
-def _moves_alone(entry: Entry, sources: list[ShardedTensor], want: Wanted, into: torch.Tensor | None) -> bool:
+def _moves_alone(entry: Entry, mesh: DeviceMesh, want: Wanted, into: torch.Tensor | None) -> bool:
     """Whether a tensor need not be packed with others: something is pending, or it stays in one process."""
     if entry.plan is not None or (into is not None and not _is_written_directly(into)):
         return True
-    is_whole = len(sources) == 1 and entry.passages[0].is_whole
-    return is_whole and into is None and not spans(sources[0].mesh, want.layout.mesh)
+    if into is not None or spans(mesh, want.layout.mesh):
+        return False
+    return len(entry.passages) == 1 and entry.passages[0].is_whole
 
 
 def _is_written_directly(x: torch.Tensor) -> bool:
@@ -155,24 +159,33 @@ def _room(entry: Entry, sources: list[ShardedTensor], want: Wanted, into: torch.
         assert isinstance(into, ShardedTensor)
         own_pieces(into)
         return into
-    shape, here, first = entry.shape, holding(want.layout), sources[0]
-    strides = dense_strides(shape, first.stride()) if len(sources) == 1 else row_major(shape)
+    shape, first = entry.shape, sources[0]._form
+    ordinary = len(sources) > 1 or first.strides == row_major(first.shape)
+    strides = row_major(shape) if ordinary else dense_strides(shape, first.strides)
     pieces = []
-    for k, home in enumerate(here.devices):
-        own, device = here.piece_shape(k, shape), first.device if first.is_meta else home
-        if len(sources) > 1 or first.is_contiguous():
+    for own, home in _kinds(want.layout, shape):
+        device = first.device if first.device.type == "meta" else home
+        if ordinary:
             pieces.append(pooled_empty(own, want.dtype, device))
         else:
             pieces.append(torch.empty_strided(own, dense_strides(own, strides), dtype=want.dtype, device=device))
     return wrap(tuple(pieces), want.layout, shape, asked=want.mapping, dtype=want.dtype, strides=strides)
 
 
-def _lots(first: int, sources: list[ShardedTensor], new: ShardedTensor) -> Iterator[Lot]:
+@cached(8192, cleared_by=forget_with_residences)
+def _kinds(layout: Layout, shape: tuple[int, ...]) -> list[tuple[tuple[int, ...], torch.device]]:
+    """The shapes and devices of what this process stores of a layout."""
+    here = holding(layout)
+    return [(here.piece_shape(piece, shape), device) for piece, device in enumerate(here.devices)]
+
+
+def _lots(first: int, sources: list[ShardedTensor], new: ShardedTensor) -> list[Lot]:
     """The passages of a tensor, which are numbered from `first` on."""
-    target = new._value.pieces
-    for number, source in enumerate(sources, first):
-        narrow = new.dtype if new.dtype.itemsize <= source.dtype.itemsize else source.dtype
-        yield Lot(number, current(source), target, narrow)
+    target, dtype = new._value.pieces, new._form.dtype
+    return [
+        Lot(number, current(source), target, min(dtype, source._form.dtype, key=_ITEMSIZE))
+        for number, source in enumerate(sources, first)
+    ]
 
 
 def _log(entry: Entry) -> None:

@@ -8,6 +8,7 @@ from typing import cast, final
 from torch._C import _distributed_c10d as c10d
 
 from . import fork, world
+from .transport.reading import Neighbours
 from .transport.small_messages import SmallMessages
 
 __all__ = ["Group", "Processes", "group_if_shared", "group_of"]
@@ -39,6 +40,8 @@ class Group:
         self._number = 0
         self.small_messages: SmallMessages | None = None
         """Memory for small messages, unless it is in use or was never needed."""
+        self.neighbours: Neighbours | None = None
+        """Who can read whose memory, once they have tried."""
 
     @property
     def size(self) -> int:

@@ -14,12 +14,12 @@ from torch._C._distributed_c10d import Store
 from ...planning import Topology
 from ...planning.topology.keeping import said_topology
 
-__all__ = ["shared_topology", "topology_of_hosts"]
+__all__ = ["host_name", "shared_topology", "topology_of_hosts"]
 
 
 def shared_topology(store: Store, process: int, count: int, devices_per_process: int, backend: str) -> Topology:
     """The topology of all processes' devices: each says its host, and the first puts it together for all."""
-    store.set(f"host of {process}", _host())
+    store.set(f"host of {process}", host_name())
     if process == 0:
         names = [store.get(f"host of {other}").decode() for other in range(count)]
         found = topology_of_hosts(names, devices_per_process, said_topology() or _usual(len(set(names)), backend))
@@ -46,7 +46,7 @@ def topology_of_hosts(hosts: Sequence[str], devices_per_process: int, links: Top
     return replace(links, devices_per_host=None, hosts=tuple(each))
 
 
-def _host() -> str:
+def host_name() -> str:
     """What this host is called: the launcher's number for it, else its name."""
     number = os.environ.get("GROUP_RANK")
     return socket.gethostname() if number is None else f"host {number} of the launcher"

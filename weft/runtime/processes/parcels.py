@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import final
@@ -54,16 +54,21 @@ class Run:
 class Parcel:
     """What one message has: boxes of stored tensors, one after another."""
 
-    places: tuple[tuple[int, int, tuple[slice, ...]], ...]
-    """Which lot, which piece of it, and which box of that."""
+    places: tuple[tuple[int, int, tuple[slice, ...] | None], ...]
+    """Which lot, which piece of it, and which box of that; None for all of it."""
     runs: tuple[Run, ...]
     nbytes: int
     names: tuple[str, ...]
     """The tensors that it has parts of."""
 
+    @property
+    def dtypes(self) -> Iterator[torch.dtype]:
+        """The dtype of each part."""
+        return (run.dtype for run in self.runs for _ in run.sizes)
+
     def views(self, lots: Sequence[Pieces]) -> list[torch.Tensor]:
         """The boxes where they lie."""
-        return [lots[lot][piece][box] for lot, piece, box in self.places]
+        return [lots[lot][piece] if box is None else lots[lot][piece][box] for lot, piece, box in self.places]
 
 
 Bucket = tuple[Parcel, ...]
@@ -211,8 +216,10 @@ def _bucketed(messages: Sequence[Parcel], limit: int) -> tuple[Bucket, ...]:
     return tuple(map(tuple, found))
 
 
-def _box(part: Part, cut: Cut) -> tuple[slice, ...]:
-    """The box of a stored piece that a part of a part is."""
+def _box(part: Part, cut: Cut) -> tuple[slice, ...] | None:
+    """The box of a stored piece that a part of a part is; None for all of it."""
+    if part.is_whole and _elements(cut) == part.size:
+        return None
     return tuple(
         slice(outer.start + start, outer.start + stop) for outer, (start, stop) in zip(part.where, cut.box, strict=True)
     )

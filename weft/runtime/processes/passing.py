@@ -6,7 +6,7 @@ way, the one before is unpacked and the next is packed. Both ends know which par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -19,8 +19,10 @@ from .communicating import communicating
 from .current_call import CollectiveCall
 from .group import Group, group_of
 from .mesh_processes import is_elsewhere, owners_of, wire_device
-from .parcels import KeptPart, Parcel, Parcels, meshes_of, parcels
+from .neighbours import neighbours_of
+from .parcels import Bucket, KeptPart, Parcel, Parcels, meshes_of, parcels
 from .transport.exchange import Posted, post, swap
+from .transport.reading import read_memory
 
 __all__ = ["Checked", "Damage", "Lot", "pass_on"]
 
@@ -97,15 +99,20 @@ def _copy(lots: Sequence[Lot], copies: Sequence[KeptPart], count: Callable[[int]
 @final
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """The messages of a round, and where they arrive."""
+    """The messages of a round, where they arrive, and what is lent to neighbours until they have read it."""
 
     posted: Posted
     incoming: dict[int, list[torch.Tensor]]
+    lent: list[list[torch.Tensor]]
+    thanks: Posted
 
 
 @final
 class _Passing:
-    """Messages in rounds: in each, a bucket at most from any process to any other. Two rounds are on their way at once."""
+    """Messages in rounds: in each, a bucket at most from any process to any other. Two rounds are on their way at once.
+
+    Neighbours send no elements, but the addresses where they lie; who has read them says thanks.
+    """
 
     def __init__(
         self,
@@ -120,7 +127,8 @@ class _Passing:
         self._lots = lots
         self._sources = [lot.source for lot in lots]
         self._targets = [lot.target for lot in lots]
-        self._number = group.next_number()
+        self._near = neighbours_of(group, wire)
+        self._number, self._thanks = group.next_number(), group.next_number()
         self._checked = Checked()
 
     def run(self) -> Checked:
@@ -129,22 +137,91 @@ class _Passing:
         if self._group.is_streamed(self._wire.type):  # each round is a call of all processes
             rounds = max(_said_by_each(self._group, rounds, self._wire))
         under_way = self._posted(0)
+        thanked: list[Posted] = []
         _copy(self._lots, self._work.copies, self._count)
         for number in range(rounds):
             following = self._posted(number + 1) if number + 1 < rounds else None
             under_way.posted.finish()
-            self._unpack(number, under_way.incoming)
+            thanked.append(self._taken(number, under_way.incoming))
+            under_way.thanks.finish()
             under_way = following or under_way
+        for each in thanked:
+            each.finish()
         if self._checksum is not None:
             damages = _said_by_each(self._group, len(self._checked.damages), self._wire)
             self._checked.others = sum(damages) > len(self._checked.damages)
         return self._checked
 
     def _posted(self, number: int) -> _UnderWay:
-        """Packs the messages of a round, and begins to send and receive them."""
-        outgoing = {k: [self._message(x) for x in each[number]] for k, each in self._work.leaving if number < len(each)}
-        incoming = {k: [self._place(x) for x in each[number]] for k, each in self._work.arriving if number < len(each)}
-        return _UnderWay(post(self._group, outgoing, incoming, self._wire, self._number), incoming)
+        """Packs the messages of a round, or lends them, and begins to send and receive."""
+        leaving = {index: each[number] for index, each in self._work.leaving if number < len(each)}
+        arriving = {index: each[number] for index, each in self._work.arriving if number < len(each)}
+        lent: list[list[torch.Tensor]] = []
+        outgoing: dict[int, list[torch.Tensor]] = {}
+        for index, bucket in leaving.items():
+            if index not in self._near.readers:
+                outgoing[index] = [self._message(parcel) for parcel in bucket]
+                continue
+            lent.append([part for parcel in bucket for part in self._given(parcel)])
+            outgoing[index] = [torch.tensor([part.data_ptr() for part in lent[-1]])]
+        incoming = {
+            index: [self._addresses(bucket)] if index in self._near.readable else [*map(self._place, bucket)]
+            for index, bucket in arriving.items()
+        }
+        posted = post(self._group, outgoing, incoming, self._wire, self._number)
+        thanks = {index: [torch.empty(1, dtype=torch.uint8)] for index in leaving if index in self._near.readers}
+        return _UnderWay(posted, incoming, lent, post(self._group, {}, thanks, self._wire, self._thanks))
+
+    def _given(self, parcel: Parcel) -> list[torch.Tensor]:
+        """The parts of a message where a neighbour can read them: in their place, or packed if one of them needs it."""
+        views = parcel.views(self._sources)
+        if self._checksum is None and all(map(self._lies_ready, views, parcel.dtypes)):
+            return views
+        message = self._message(parcel)
+        return [message] if self._checksum else list(_parts_of(parcel, message))
+
+    def _addresses(self, bucket: Bucket) -> torch.Tensor:
+        """Room for the addresses of a bucket's parts, or, where they are checked, of its messages."""
+        count = len(bucket) if self._checksum else sum(len(parcel.places) for parcel in bucket)
+        return torch.empty(count, dtype=torch.int64)
+
+    def _taken(self, number: int, arrived: dict[int, list[torch.Tensor]]) -> Posted:
+        """Brings what has arrived in a round to its place, reads what neighbours lend, and thanks them."""
+        thanks: dict[int, list[torch.Tensor]] = {}
+        for index, each in self._work.arriving:
+            if index not in arrived:
+                continue
+            if index in self._near.readable:
+                (addresses,) = arrived[index]
+                self._read(index, each[number], addresses.tolist())
+                thanks[index] = [torch.ones(1, dtype=torch.uint8)]
+                continue
+            for parcel, message in zip(each[number], arrived[index], strict=True):
+                views = parcel.views(self._targets)
+                if not self._is_in_place(parcel, views):
+                    self._unpack(index, parcel, message, views)
+        for index, each in self._work.arriving:
+            for parcel in each[number] if index in arrived else ():
+                self._count(parcel.nbytes)
+        return post(self._group, thanks, {}, self._wire, self._thanks)
+
+    def _read(self, index: int, bucket: Bucket, addresses: Sequence[int]) -> None:
+        """Reads a bucket from a neighbour's memory: straight to its place where it lies in one stretch there."""
+        into: list[torch.Tensor] = []
+        apart: list[tuple[Parcel, torch.Tensor, list[torch.Tensor]]] = []
+        for parcel in bucket:
+            views = parcel.views(self._targets)
+            if self._checksum is None and all(map(self._lies_ready, views, parcel.dtypes)):
+                into += views
+                continue
+            message = self._room(parcel)
+            apart.append((parcel, message, views))
+            into += [message] if self._checksum else _parts_of(parcel, message)
+        ours = [(part.data_ptr(), part.nbytes) for part in into]
+        theirs = [(address, size) for address, (_, size) in zip(addresses, ours, strict=True)]
+        read_memory(self._near.readable[index], theirs, ours)
+        for parcel, message, views in apart:
+            self._unpack(index, parcel, message, views)
 
     def _message(self, parcel: Parcel) -> torch.Tensor:
         views = parcel.views(self._sources)
@@ -165,11 +242,12 @@ class _Passing:
 
     def _is_in_place(self, parcel: Parcel, views: Sequence[torch.Tensor]) -> bool:
         """Whether a message can leave from the place of its one part, or arrive there."""
-        view = views[0]
+        return self._checksum is None and len(views) == 1 and self._lies_ready(views[0], parcel.runs[0].dtype)
+
+    def _lies_ready(self, view: torch.Tensor, dtype: torch.dtype) -> bool:
+        """Whether a part can leave from its place as it is, or arrive there."""
         return (
-            self._checksum is None
-            and len(views) == 1
-            and view.dtype is parcel.runs[0].dtype
+            view.dtype is dtype
             and view.device.type == self._wire.type
             and view.is_contiguous()
             and not view.is_conj()
@@ -186,26 +264,26 @@ class _Passing:
         views = parcel.views(self._targets)
         return views[0].view(-1) if self._is_in_place(parcel, views) else self._room(parcel)
 
-    def _unpack(self, number: int, arrived: dict[int, list[torch.Tensor]]) -> None:
-        """Brings what has arrived in a round to its place."""
-        for index, each in self._work.arriving:
-            for parcel, message in zip(each[number] if index in arrived else (), arrived.get(index, ()), strict=True):
-                views = parcel.views(self._targets)
-                self._count(parcel.nbytes)
-                if self._is_in_place(parcel, views):
-                    continue
-                if self._checksum is not None:
-                    self._check(index, parcel, message)
-                for run in parcel.runs:
-                    parts = message[run.start : run.stop].view(run.dtype).split(run.sizes)
-                    into = views[run.first : run.last]
-                    torch._foreach_copy_(into, [part.view(view.shape) for part, view in zip(parts, into, strict=True)])
+    def _unpack(self, index: int, parcel: Parcel, message: torch.Tensor, views: list[torch.Tensor]) -> None:
+        """Brings what has arrived from a process to its place."""
+        if self._checksum is not None:
+            self._check(index, parcel, message)
+        for run in parcel.runs:
+            parts = message[run.start : run.stop].view(run.dtype).split(run.sizes)
+            into = views[run.first : run.last]
+            torch._foreach_copy_(into, [part.view(view.shape) for part, view in zip(parts, into, strict=True)])
 
     def _check(self, index: int, parcel: Parcel, message: torch.Tensor) -> None:
         assert self._checksum is not None
         sent = _as_bytes(self._checksum(message[: parcel.nbytes].cpu()))
         if not torch.equal(sent, message[parcel.nbytes :].cpu()):
             self._checked.damages.append(Damage(self._group.processes[index], parcel.names))
+
+
+def _parts_of(parcel: Parcel, message: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The parts of a message that is packed."""
+    for run in parcel.runs:
+        yield from message[run.start : run.stop].view(run.dtype).split(run.sizes)
 
 
 def _as_bytes(number: int) -> torch.Tensor:

@@ -32,6 +32,8 @@ class Part:
     size: int
     stretch: Range | None
     """Where the box lies in the flat tensor, if its elements lie there one after another."""
+    is_whole: bool = False
+    """Whether it is known to be all of the tensor."""
 
 
 @final
@@ -83,7 +85,8 @@ def part(piece: int, inner: Box, shape: Sequence[int]) -> Part:
     ((0, 4, 12), None)
     """
     sizes = box_shape(inner)
-    return Part(piece, slices(inner), sizes, math.prod(sizes), _stretch(piece, inner, shape))
+    is_whole = sizes == tuple(shape)
+    return Part(piece, slices(inner), sizes, math.prod(sizes), _stretch(piece, inner, shape), is_whole)
 
 
 def _stretch(piece: int, inner: Box, shape: Sequence[int]) -> Range | None:

@@ -1,0 +1,67 @@
+"""Reading from the memory of another process of the same host: what one gives another is then copied once.
+
+A socket copies everything twice, into the system and out of it, and what is sent in one message is packed and unpacked beside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast, final
+
+import torch
+
+from ....caches import cached
+from ....errors import WeftError
+
+__all__ = ["NOBODY", "Neighbours", "Span", "read_memory"]
+
+MOST_SPANS = 1024
+"""How many stretches of memory the system takes at once."""
+
+Span = tuple[int, int]
+"""A stretch of memory: its address, and how many bytes."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Whom of a group this process can read from, each with its process id; and who can read from this one."""
+
+    readable: Mapping[int, int]
+    readers: frozenset[int]
+
+
+NOBODY = Neighbours({}, frozenset())
+"""Where all that is given is sent."""
+
+
+def read_memory(process: int, theirs: Sequence[Span], ours: Sequence[Span]) -> None:
+    """Copies stretches of another process's memory to stretches of this one's, as long each.
+
+    >>> import os
+    >>> theirs, ours = torch.ones(3), torch.zeros(3)
+    >>> read_memory(os.getpid(), [(theirs.data_ptr(), 12)], [(ours.data_ptr(), 12)])
+    >>> ours
+    tensor([1., 1., 1.])
+    """
+    for start in range(0, len(ours), MOST_SPANS):
+        part = ours[start : start + MOST_SPANS]
+        wanted = sum(size for _, size in part)
+        to, from_ = torch.tensor(part), torch.tensor(theirs[start : start + MOST_SPANS])
+        read = _reader()(process, to.data_ptr(), len(part), from_.data_ptr(), len(part), 0)
+        if read != wanted:
+            why = os.strerror(ctypes.get_errno()) if read < 0 else f"only {read:,} of {wanted:,} bytes are there"
+            raise WeftError(f"cannot read the memory of process id {process} on this host: {why}")
+
+
+@cached(1)
+def _reader() -> Callable[..., int]:
+    """The system's own function; Linux has it."""
+    function = ctypes.CDLL(None, use_errno=True).process_vm_readv
+    function.restype = ctypes.c_ssize_t
+    address, count = ctypes.c_void_p, ctypes.c_ulong
+    function.argtypes = [ctypes.c_int, address, count, address, count, count]
+    return cast("Callable[..., int]", function)

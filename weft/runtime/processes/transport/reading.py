@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast, final
 
@@ -20,6 +20,8 @@ __all__ = ["NOBODY", "Neighbours", "Span", "read_memory"]
 
 MOST_SPANS = 1024
 """How many stretches of memory the system takes at once."""
+MOST_BYTES = 1 << 30
+"""How many bytes it is asked for at once: it gives up to two gigabytes, and says nothing of the rest."""
 
 Span = tuple[int, int]
 """A stretch of memory: its address, and how many bytes."""
@@ -47,14 +49,31 @@ def read_memory(process: int, theirs: Sequence[Span], ours: Sequence[Span]) -> N
     >>> ours
     tensor([1., 1., 1.])
     """
-    for start in range(0, len(ours), MOST_SPANS):
-        part = ours[start : start + MOST_SPANS]
-        wanted = sum(size for _, size in part)
-        to, from_ = torch.tensor(part), torch.tensor(theirs[start : start + MOST_SPANS])
-        read = _reader()(process, to.data_ptr(), len(part), from_.data_ptr(), len(part), 0)
+    for to, from_ in _calls(theirs, ours):
+        wanted = int(to[:, 1].sum())
+        read = _reader()(process, to.data_ptr(), len(to), from_.data_ptr(), len(from_), 0)
         if read != wanted:
             why = os.strerror(ctypes.get_errno()) if read < 0 else f"only {read:,} of {wanted:,} bytes are there"
             raise WeftError(f"cannot read the memory of process id {process} on this host: {why}")
+
+
+def _calls(theirs: Sequence[Span], ours: Sequence[Span]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The stretches to write to and to read from, as many as the system takes at once."""
+    to: list[Span] = []
+    from_: list[Span] = []
+    left = MOST_BYTES
+    for (there, size), (here, _) in zip(theirs, ours, strict=True):
+        done = 0
+        while done < size:
+            part = min(size - done, left)
+            to.append((here + done, part))
+            from_.append((there + done, part))
+            done, left = done + part, left - part
+            if not left or len(to) == MOST_SPANS:
+                yield torch.tensor(to), torch.tensor(from_)
+                to, from_, left = [], [], MOST_BYTES
+    if to:
+        yield torch.tensor(to), torch.tensor(from_)
 
 
 @cached(1)

@@ -4,7 +4,8 @@
     torchrun --nproc-per-node 4 examples/train.py --pp 4 --schedule zb-h1
     torchrun --nproc-per-node 4 --max-restarts 3 examples/train.py --folder run --fail-at 7
 
-It trains a small language model on made-up text. `--fsdp` splits weights over the data-parallel devices too. With
+It trains a small language model on made-up text. `--fsdp` splits the blocks' weights over the data-parallel devices too, and
+gathers them block by block. With
 `--folder` it saves as it goes, and goes on where it was when it is started again: `--fail-at` fails once, to see that.
 `--check` (on by default) trains the same model on one device, and compares every loss. `--dryrun h100` trains nothing, and
 says what a step would hold, move and take on that machine.
@@ -114,16 +115,14 @@ class Stage(nn.Module):
 
     def __init__(self, blocks: list[Block], embedding: nn.Embedding | None, head: nn.Embedding | None) -> None:
         super().__init__()
-        self.embedding, self.blocks = embedding, nn.ModuleList(blocks)
+        self.embedding, self.blocks = embedding, nn.Sequential(*blocks)
         self.head = None
         if head is not None:
             self.head = nn.Linear(head.embedding_dim, head.num_embeddings, bias=False)
             self.head.weight = head.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x if self.embedding is None else self.embedding(x)
-        for block in self.blocks:
-            x = block(x)
+        x = self.blocks(x if self.embedding is None else self.embedding(x))
         return x if self.head is None else self.head(x)
 
 
@@ -143,22 +142,22 @@ def model_of(config: Config) -> list[Stage]:
     ]
 
 
-def layouts(stage: Stage, config: Config) -> dict[str, P]:
-    """How the weights of a stage lie: by `tp` as in Megatron, and with `--fsdp` by `dp` along the other dim."""
-    dp = "dp" if config.fsdp else None
-    known = {
-        "*.query.weight": P("tp", dp),
-        "*.key.weight": P("tp", dp),
-        "*.value.weight": P("tp", dp),
-        "*.query.bias": P("tp"),
-        "*.key.bias": P("tp"),
-        "*.value.bias": P("tp"),
-        "*.out.weight": P(dp, "tp"),
-        "*.up.weight": P("tp", dp),
-        "*.up.bias": P("tp"),
-        "*.down.weight": P(dp, "tp"),
-    }
-    return known if stage.blocks else {}
+LAYOUTS = {
+    "*.query.*": P("tp"),
+    "*.key.*": P("tp"),
+    "*.value.*": P("tp"),
+    "*.out.weight": P(None, "tp"),
+    "*.up.*": P("tp"),
+    "*.down.weight": P(None, "tp"),
+}
+"""How the weights of a block lie: by `tp`, as in Megatron."""
+
+
+def lay_out(stage: Stage, mesh: weft.DeviceMesh, config: Config) -> None:
+    """Brings a stage to its devices; what `tp` leaves whole, `--fsdp` splits over `dp`."""
+    weft.nn.shard_module(stage, mesh, LAYOUTS if len(stage.blocks) else {})
+    if config.fsdp and len(stage.blocks):
+        weft.nn.fully_shard(stage.blocks, mesh, "dp", blocks="*")
 
 
 def loss_of(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -227,7 +226,7 @@ def train(config: Config) -> dict[int, float]:
     stages = model_of(config)
     where = [meshes[place] for place in table.stage_places]
     for stage, mesh in list(zip(stages, where, strict=True))[::-1]:  # the first last: the embedding is at home there
-        weft.nn.shard_module(stage, mesh, layouts(stage, config))
+        lay_out(stage, mesh, config)
     pipe = weft.nn.pipeline(stages, meshes, table, loss=loss_of)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=config.rate, foreach=False)
 

@@ -116,6 +116,22 @@ def check_disagreement() -> None:
         raise AssertionError("it was not noticed")
 
 
+def check_other_values() -> None:
+    """Processes that load the same rows, and draw what they are; and such that bring batches of their own as if they were all."""
+    here, count = weft.distributed.process_index(), weft.distributed.process_count()
+    mesh = weft.make_mesh({"tp": 2 * count})
+    drawn = DataLoader(Numbers(8), batch_size=4, collate_fn=lambda rows: {"x": torch.full((len(rows), 3), float(here))})
+    own = [{"x": torch.full((4,), float(here))}]
+    for loader, said in ((drawn, "both loaded the rows 0 to 3 of a batch"), (own, "both loaded a batch")):
+        try:
+            next(iter(weft.data.batches(loader, mesh, P(), seed=0)))
+        except weft.errors.MismatchError as error:
+            assert said in str(error), error
+            assert "with other values in batch['x']" in str(error), error
+        else:
+            raise AssertionError("it was not noticed")
+
+
 def main(folder: str) -> None:
     weft.distributed.init(devices_per_process=2)
     check_rows()
@@ -123,6 +139,7 @@ def main(folder: str) -> None:
     check_resuming(Path(folder))
     check_local_parts()
     check_disagreement()
+    check_other_values()
     weft.distributed.shutdown()
 
 

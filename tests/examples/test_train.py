@@ -40,7 +40,9 @@ def losses(folder: Path) -> dict[int, float]:
     return {int(line["step"]): line["loss"] for line in lines}
 
 
-@pytest.mark.parametrize(("memory", "flags"), [("separate", ["--schedule", "zb-h1"]), ("unified", ["--fsdp"])])
+@pytest.mark.parametrize(
+    ("memory", "flags"), [("separate", ["--schedule", "zb-h1", "--fsdp"]), ("unified", ["--fsdp"])]
+)
 def test_eight_devices_have_the_losses_of_one(
     memory: str, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,7 +60,7 @@ def test_eight_devices_have_the_losses_of_one(
 @pytest.mark.multiprocess
 @pytest.mark.timeout(240)
 def test_four_processes_with_two_devices_have_the_losses_of_one(tmp_path: Path) -> None:
-    with Processes([str(PROGRAM), *SMALL, "--folder", str(tmp_path)], 4) as started:
+    with Processes([str(PROGRAM), *SMALL, "--fsdp", "--folder", str(tmp_path)], 4) as started:
         ended = started.wait(200)
     assert [process.status for process in ended] == [0] * 4, "\n".join(process.err for process in ended)
     assert "the losses of 10 steps are those of one device" in ended[0].out

@@ -151,6 +151,33 @@ def check_same(models: list[torch.nn.Module]) -> None:
         )
 
 
+def gathered_bytes(model: torch.nn.Module, devices: int) -> int:
+    """What all devices together receive where each has a part of every parameter and gathers the rest."""
+    return sum(p.numel() * p.itemsize for p in model.parameters()) * (devices - 1)
+
+
+def check_half_precision(mesh: weft.DeviceMesh) -> None:
+    """Gathered in half precision and kept in single: half the bytes, and gradients in the dtype that is asked for."""
+    torch.manual_seed(0)
+    plain = perceptron()
+    model = weft.nn.fully_shard(perceptron(), mesh, "dp", param_dtype=torch.bfloat16)
+    model.load_state_dict(plain.state_dict())
+    x = torch.randn(8, 8)
+    with weft.comm_log() as log:
+        model(laid(x, mesh)).float().square().mean().backward()
+    gathers = [record.total_bytes for record in log if record.kind == "all_gather"]
+    assert sum(gathers[: DEPTH + 1]) == gathered_bytes(plain, mesh.num_devices) // 2
+    assert all(p.dtype is p.grad.dtype is torch.float32 for p in model.parameters())
+    plain(x).square().mean().backward()
+    for p, q in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(q.grad.full_tensor(), p.grad, rtol=0.1, atol=0.02)
+    wide = weft.nn.fully_shard(perceptron(), mesh, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    with weft.comm_log() as other:
+        wide(laid(x, mesh)).float().square().mean().backward()
+    scattered = [sum(r.total_bytes for r in each if r.kind == "reduce_scatter") for each in (log, other)]
+    assert scattered[1] == 2 * scattered[0]
+
+
 def check_from_inside(models: list[torch.nn.Module], mesh: weft.DeviceMesh) -> CommLog:
     """Gradients of what layers have left aside are those of the plain model, though they come to no output of a block."""
     logs = []
@@ -215,6 +242,7 @@ def main(folder: str) -> None:
     trained(twins(perceptron, hosts, None, replicate="rep"), hosts, 2)
     trained(twins(perceptron, flat, None, fewest_bytes=True), flat, 2)
     check_split_optimizer(flat)
+    check_half_precision(flat)
     check_from_inside(twins(Deep, flat, None), flat)
     if each == 4:
         check_compiled(flat)

@@ -20,7 +20,9 @@ from tests.nn.fully_sharding import (
     batch,
     check_compiled,
     check_from_inside,
+    check_half_precision,
     check_same,
+    gathered_bytes,
     laid,
     loss,
     perceptron,
@@ -39,10 +41,6 @@ def memory(request: pytest.FixtureRequest) -> Iterator[str]:
     machine.use_separate_memory(request.param == "separate")
     yield request.param
     machine.use_separate_memory(False)
-
-
-def gathered_bytes(model: torch.nn.Module, devices: int) -> int:
-    return sum(p.numel() * p.itemsize for p in model.parameters()) * (devices - 1)
 
 
 @pytest.mark.parametrize("make", [perceptron, transformer], ids=["perceptron", "transformer"])
@@ -220,25 +218,7 @@ def test_where_little_is_computed_activations_move_instead() -> None:
 
 
 def test_in_half_precision_half_the_bytes_travel() -> None:
-    mesh = weft.make_mesh({"dp": 4})
-    torch.manual_seed(0)
-    plain = perceptron()
-    model = weft.nn.fully_shard(perceptron(), mesh, "dp", param_dtype=torch.bfloat16)
-    model.load_state_dict(plain.state_dict())
-    x = torch.randn(8, 8)
-    with weft.comm_log() as log:
-        model(laid(x, mesh)).float().square().mean().backward()
-    gathers = [record.total_bytes for record in log if record.kind == "all_gather"]
-    assert sum(gathers[: DEPTH + 1]) == gathered_bytes(plain, 4) // 2
-    assert all(p.dtype is p.grad.dtype is torch.float32 for p in model.parameters())
-    plain(x).square().mean().backward()
-    for p, q in zip(plain.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(q.grad.full_tensor(), p.grad, rtol=0.1, atol=0.02)
-    wide = weft.nn.fully_shard(perceptron(), mesh, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    with weft.comm_log() as other:
-        wide(laid(x, mesh)).float().square().mean().backward()
-    scattered = [sum(r.total_bytes for r in each if r.kind == "reduce_scatter") for each in (log, other)]
-    assert scattered[1] == 2 * scattered[0]
+    check_half_precision(weft.make_mesh({"dp": 4}))
 
 
 def test_frozen_tied_and_unused_parameters() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import weft
+from tests.nn.several_processes import check_short_sums
 from weft import P
 from weft.errors import ReshardError
 from weft.runtime.machine import use_separate_memory
@@ -432,3 +433,7 @@ def whole_gradients(optimizer: torch.optim.Optimizer, _args: object, _kwargs: ob
     for group in optimizer.param_groups:
         for p in group["params"]:
             p.grad = weft.shard(p.grad, p.mesh, P())
+
+
+def test_sums_of_half_precision_are_reduced_before_the_model_widens_them() -> None:
+    check_short_sums(MESH)

@@ -13,6 +13,7 @@ from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import Interval
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import P
+from .agreeing import compares_values
 from .ahead import ahead
 from .layouts import Layouts, Spec
 from .order import Order, Rows, has_order
@@ -93,6 +94,8 @@ class Batches:
         self.batch = 0
         """How many batches of this epoch were given."""
         self._loaders_state: dict[str, object] | None = None
+        self._given = 0
+        """How many batches were given, of any epoch."""
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -101,8 +104,8 @@ class Batches:
         """The batches of this epoch that were not given yet."""
         start = self.batch
         for part, size in self._parts(start):
-            whole = self._layouts.whole(part, size, is_local=self._local)
-            self.batch += 1
+            whole = self._layouts.whole(part, size, is_local=self._local, compares=compares_values(self._given))
+            self.batch, self._given = self.batch + 1, self._given + 1
             if isinstance(self._loader, _Stateful) and not self._prefetch:
                 self._loaders_state = self._loader.state_dict()
             yield whole

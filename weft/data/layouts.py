@@ -9,7 +9,6 @@ import torch
 
 from ..runtime.machine import residence
 from ..runtime.processes import world
-from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import Interval, box, box_shape
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping
@@ -18,6 +17,7 @@ from ..sharding.named import P
 from ..sharding.placements import Sharded
 from ..tensor.creation import from_local
 from ..tensor.process_local import from_process_local, process_box
+from .agreeing import agreed
 
 __all__ = ["Layouts", "Spec"]
 
@@ -39,13 +39,17 @@ class Layouts:
         found = [interval for each in held if each is not None for interval in each if interval[0] < interval[1]]
         return (min(low for low, _ in found), max(high for _, high in found)) if found else (0, 0)
 
-    def whole(self, part: object, size: tuple[int, Interval] | None, *, is_local: bool) -> object:
-        """The batch of which this process has a part: `size` says of how many rows which; None: all, or its own part."""
+    def whole(self, part: object, size: tuple[int, Interval] | None, *, is_local: bool, compares: bool) -> object:
+        """The batch of which this process has a part: `size` says of how many rows which; None: all, or its own part.
+
+        `compares`: the values of rows that several processes have are compared.
+        """
         if is_local:
             return _mapped(from_process_local, part, self._spec, self._mesh)
         words = _described(part, size)
-        told = _agreed(words) if world.current().count > 1 else words
-        return self._made(part, told, None if size is None else size[1], self._spec)
+        held = None if size is None else size[1]
+        told = agreed(words, part, held, compares=compares) if world.current().count > 1 else words
+        return self._made(part, told, held, self._spec)
 
     def _made(self, part: object, told: object, held: Interval | None, spec: Spec) -> object:
         """What was described, made of what is here of it."""
@@ -110,22 +114,6 @@ def _whole_shape(part: torch.Tensor, size: tuple[int, Interval] | None) -> list[
             f"{tuple(part.shape)}: give it a collate_fn that stacks them along dim 0"
         )
     return [count, *part.shape[1:]]
-
-
-def _agreed(words: object) -> object:
-    """What the batch is: as the first process that has some of it describes it; raises where another differs."""
-    told = gathered(words, "batches")
-    known = [(process, each) for process, each in enumerate(told) if each is not None]
-    if not known:
-        return None
-    first, described = known[0]
-    for process, each in known[1:]:
-        if each != described:
-            raise ValueError(
-                f"processes {first} and {process} have loaded parts of different batches: {described} and {each}. All processes "
-                "need the same data in the same order, and parts that differ in their rows alone: pad all rows to one length"
-            )
-    return described
 
 
 def _rows_layout(mapping: DeviceMapping) -> Layout:

@@ -33,7 +33,7 @@ from ..transport.async_ops import settle
 from ..transport.small_messages import bytes_of
 from .same_call import compare, is_always_on, is_off
 
-__all__ = ["check_same"]
+__all__ = ["check_same", "digest"]
 
 FIRST = 2
 """How many calls compare, for each line and shape."""
@@ -66,7 +66,7 @@ def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
     if is_always_on():
         settle()  # what was asked for before is compared before
         with one_at_a_time:
-            compare(CollectiveCall(op, f"plain {_kind(x)}", str(site)), processes, _digest(x), _differs)
+            compare(CollectiveCall(op, f"plain {_kind(x)}", str(site)), processes, digest(x), _differs)
         return
     # What several threads bring from one line comes in no order that all processes know.
     if threading.current_thread() is not threading.main_thread():
@@ -85,8 +85,8 @@ def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
 
 def _compare(x: torch.Tensor, call: CollectiveCall, processes: Processes, number: int) -> None:
     """Compares with who came first; that is this process, if nobody has."""
-    here, digest = world.current().process, _digest(x)
-    mine = json.dumps({"process": here, "call": call.to_json(), "value": digest})
+    here, value = world.current().process, digest(x)
+    mine = json.dumps({"process": here, "call": call.to_json(), "value": value})
     path = PurePath(call.site)  # the folder may be another on another host
     words = f"{processes} {call.op} {path.parent.name}/{path.name} {number}"
     key = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
@@ -95,7 +95,7 @@ def _compare(x: torch.Tensor, call: CollectiveCall, processes: Processes, number
     except RuntimeError:  # a store that does not answer is found out by those who have to wait for it
         return
     other = CollectiveCall.from_json(note["call"])
-    if note["process"] != here and other is not None and (note["value"], other.what) != (digest, call.what):
+    if note["process"] != here and other is not None and (note["value"], other.what) != (value, call.what):
         heartbeat.begin()
         raise _differs(call, here, other, note["process"])
 
@@ -125,7 +125,7 @@ def _has_bytes(x: torch.Tensor) -> bool:
     return not torch._C._len_torch_dispatch_stack() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def _digest(x: torch.Tensor) -> str:
+def digest(x: torch.Tensor) -> str:
     """A checksum of all bytes."""
     x = x.detach().resolve_neg()
     flat = bytes_of((x.resolve_conj() if x.is_complex() else x).contiguous().view(-1))

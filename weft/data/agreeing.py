@@ -1,0 +1,69 @@
+"""Whether processes have loaded the same batch: its shapes always, its values where several have loaded the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from ..errors import MismatchError
+from ..runtime.processes.agreement.same_call import is_always_on, is_off
+from ..runtime.processes.agreement.same_tensor import digest
+from ..runtime.processes.agreement.values import gathered
+from ..sharding.geometry import Interval
+
+__all__ = ["agreed", "compares_values"]
+
+FIRST = 2
+"""Of how many batches the values are compared, unless `WEFT_CHECK` says all or none."""
+
+
+def compares_values(number: int) -> bool:
+    """Whether the values of the batch with this number are compared."""
+    return is_always_on() or (number < FIRST and not is_off())
+
+
+def agreed(words: object, part: object, held: Interval | None, *, compares: bool) -> object:
+    """What the batch is: as the first process that has some of it describes it; raises where another differs."""
+    sums = dict(_sums(part)) if compares and part is not None else None
+    told = gathered({"words": words, "rows": held, "sums": sums}, "batches")
+    known = [(process, each) for process, each in enumerate(told) if isinstance(each, dict) and each["words"]]
+    if not known:
+        return None
+    first, found = known[0]
+    for process, each in known[1:]:
+        if each["words"] != found["words"]:
+            raise ValueError(
+                f"processes {first} and {process} have loaded parts of different batches: {found['words']} and {each['words']}. "
+                "All processes need the same data in the same order, and parts that differ in their rows alone: pad all rows "
+                "to one length"
+            )
+    _check_values([(process, each["rows"], each["sums"]) for process, each in known])
+    return found["words"]
+
+
+def _check_values(known: list[tuple[int, list[int] | None, dict[str, str] | None]]) -> None:
+    """Raises where processes that have loaded the same rows have other values for them."""
+    seen: dict[str, tuple[int, dict[str, str]]] = {}
+    for process, rows, sums in known:
+        if sums is None:
+            continue
+        first, expected = seen.setdefault(str(rows), (process, sums))
+        for name, value in sums.items():
+            if value != expected[name]:
+                which = "a batch" if rows is None else f"the rows {rows[0]} to {rows[1] - 1} of a batch"
+                raise MismatchError(
+                    f"processes {first} and {process} have both loaded {which}, with other values in {name}. "
+                    "What several processes load has to be the same in all: seed what is drawn while loading by the sample, not "
+                    "by the process. Where each process brings a part of its own, say so: weft.data.batches(..., local=True)"
+                )
+
+
+def _sums(part: object, name: str = "batch") -> Iterator[tuple[str, str]]:
+    """A checksum of each tensor of a batch, by where it stands."""
+    if isinstance(part, torch.Tensor):
+        yield name, digest(part)
+        return
+    items = part.items() if isinstance(part, Mapping) else enumerate(part) if isinstance(part, (tuple, list)) else ()
+    for key, each in items:
+        yield from _sums(each, f"{name}[{key!r}]")

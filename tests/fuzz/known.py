@@ -231,4 +231,31 @@ KNOWN: dict[str, Program] = {
         {"x": 3},
         ("v0 = torch.nonzero(fresh((1, 2, 2), 'bool', 125, 68))", "v1 = torch.isin(v0, put([0, 2], 7))"),
     ),
+    "what was written to views of looked-up rows was lost, memories apart": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((2, 2), 'int64', 52, 156)",
+            "v1 = v0[put([-2, 1], 879)]",
+            "v1[:, ::2] = 3",
+            "v1.view(-1)[:2] = 1.5",
+        ),
+    ),
+    "looked-up rows that were sent were written to where they had been, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3,), 'float64', 284, 632)",
+            "v1 = torch.index_select(v0, 0, put([2, 1, 2, 0], 708))",
+            "v2 = torch.vander(v1.flatten()[:3], 3)",
+            "v1.pow_(2)",
+            "v3 = torch.hsplit(v1, 2)",
+        ),
+    ),
+    "random numbers like looked-up rows had these sent, in one memory": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((3,), 'float64', 976, 978)",
+            "v1 = torch.index_select(v0, 0, put([1, 0, 0, 0], 597))",
+            "v2 = (torch.manual_seed(0), torch.randint_like(v1, 5))[1]",
+        ),
+    ),
 }

@@ -22,7 +22,7 @@ def told(call: Callable[[], object]) -> str:
     """What a call raises, as this process is told."""
     try:
         call()
-    except (weft.WeftError, RuntimeError, ValueError) as error:
+    except (weft.WeftError, RuntimeError, ValueError, IndexError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
 
@@ -89,6 +89,17 @@ def later(mesh: weft.DeviceMesh) -> None:
     assert said[4].startswith("MismatchError: processes bring" if EVERY else "nothing"), said
 
 
+def beyond(mesh: weft.DeviceMesh) -> None:
+    """An index out of range is refused by the process that has it; by all where every call is checked."""
+    table = weft.shard(torch.arange(8.0).reshape(4, 2), mesh, P())
+    for wrong in (0, 1):
+        index = torch.tensor([[9, 1, 2, 3], [0, 1, 2, 9]][wrong])
+        told_of = told(lambda index=index: table[weft.shard(index, mesh, P("a"))])
+        said = "IndexError: index 9 is out of bounds for dimension 0 with size 4"
+        assert told_of == (said if EVERY or HERE == wrong else "nothing"), told_of
+    assert told(lambda: table[weft.shard(torch.tensor([9, 1]), mesh, P())]) == said
+
+
 def saved(mesh: weft.DeviceMesh, folder: Path) -> None:
     """A tensor is written by a process that has all of it, and is the same wherever it is loaded."""
     value = torch.arange(8.0).reshape(4, 2)
@@ -125,6 +136,7 @@ def main(folder: str) -> None:
     allowed(mesh)
     saved(mesh, Path(folder))
     later(mesh)
+    beyond(mesh)
     different(mesh)
     print("done")
 

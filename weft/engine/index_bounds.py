@@ -1,8 +1,8 @@
 """Indices out of range: refused in every form, as torch refuses them, though no device has the whole dim to look at.
 
 What all processes have of an index, they all refuse alike. Of an index that is split over processes each sees its part:
-who finds a fault raises, and the others are told when they wait for it, as with any error of one process. To agree on
-it first would cost every lookup an exchange.
+who finds a fault raises, and the others are told when they wait for it, as with any error of one process. Most lookups of
+a split index exchange nothing, so to agree on it first would cost each an exchange; `WEFT_CHECK=1` pays that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from collections.abc import Sequence
 import torch
 
 from ..rules.bounds import Bound
-from ..runtime.processes import world
+from ..runtime.processes.agreement.faults import agreed_fault
+from ..runtime.processes.agreement.same_call import is_always_on
+from ..runtime.processes.mesh_processes import owners_of, spans
+from ..runtime.traced import is_traced
 from .sharded import ShardedTensor
 
 __all__ = ["check_bounds", "check_index"]
@@ -25,28 +28,35 @@ def check_bounds(bounds: Sequence[Bound], tensors: Sequence[torch.Tensor], laid:
         given, brought = tensors[bound.at], laid[bound.at]
         is_whole = not isinstance(given, ShardedTensor) or not (given._layout.pending or given._layout.split_axes)
         # Where each device has all of the dims, torch itself looks, but only at the part of the index that is there.
-        if is_cut or (is_whole and brought._layout.split_axes and world.current().count > 1):
+        is_part = bool(brought._layout.split_axes) and spans(brought.mesh)
+        if is_cut or (is_part and (is_whole or is_always_on())):
             check_index(given if is_whole else brought, bound)
 
 
 def check_index(index: torch.Tensor, bound: Bound) -> None:
     """Refuses an index out of range, in what this process has of it."""
     if not isinstance(index, ShardedTensor):
-        _check(index, bound)
-        return
-    # Where nothing of it is split, all pieces are the same.
-    for piece in index._value.pieces if index._layout.split_axes else index._value.pieces[:1]:
-        _check(piece, bound)
+        fault = _fault(index, bound)
+    else:
+        # Where nothing of it is split, all pieces are the same.
+        is_split = bool(index._layout.split_axes)
+        pieces = index._value.pieces if is_split else index._value.pieces[:1]
+        fault = next(filter(None, (_fault(piece, bound) for piece in pieces)), "")
+        if is_split and not index.is_meta and not is_traced():
+            fault = agreed_fault(fault, owners_of(index.mesh))
+    if fault:
+        raise bound.error(fault)
 
 
-def _check(index: torch.Tensor, bound: Bound) -> None:
+def _fault(index: torch.Tensor, bound: Bound) -> str:
     if not index.numel() or index.is_meta or index.is_floating_point():  # torch refuses the latter by itself
-        return
+        return ""
     if index.device.type != "cpu" or type(index) is not torch.Tensor:
         # As torch does on accelerators: the device finds it, so that the host need not wait. So does compiled code.
         is_right = ((index >= bound.least) & (index < bound.size)).all()
         torch._assert_async(is_right, bound.text())
-        return
+        return ""
     least, most = (int(end) for end in torch.aminmax(index))
-    if least < bound.least or most >= bound.size:
-        raise bound.error(bound.text(least if least < bound.least else most))
+    if bound.least <= least and most < bound.size:
+        return ""
+    return bound.text(least if least < bound.least else most)

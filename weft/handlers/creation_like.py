@@ -185,7 +185,9 @@ def _random_like(call: BoundCall) -> object:
     """The numbers that one device would draw, laid out like the other tensor."""
     x = sharded(call, "self")
     layout = _there(call, x, x._layout.resolved)
-    if _is_meta(call, x) or (layout.mesh == x.mesh and held_whole(x) is not None):
+    # Rows that lie elsewhere are not asked for: what is drawn is not of them.
+    is_whole = not x._value.is_put_off and layout.mesh == x.mesh and held_whole(x) is not None
+    if _is_meta(call, x) or is_whole:
         return _filled(call, x, layout)
     base = _shaped(x.shape, _strides(call, x), x.dtype, residence(layout.mesh).device)
     return from_plain(call.func(base, *call.args[1:], **_kept(call.kwargs)), layout)

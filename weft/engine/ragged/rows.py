@@ -9,9 +9,8 @@ rows has to travel, and each once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import final
-from weakref import WeakSet
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, final
 
 import torch
 
@@ -29,6 +28,9 @@ from ..memory import memory_of
 from ..sharded import ShardedTensor, made
 from ..value import Value
 
+if TYPE_CHECKING:
+    from .families import Family
+
 __all__ = ["Groups", "RaggedRows", "along", "evenly", "held_rows", "ragged", "rows_of"]
 
 
@@ -41,29 +43,6 @@ class Groups:
     def __init__(self, axes: tuple[str, ...], sizes: tuple[int, ...]) -> None:
         self.axes, self.sizes = axes, sizes
         """`sizes`: how many rows each group has."""
-
-
-@final
-class _Tie:
-    """What rows and views of them have in common: memory, until one of them is sent elsewhere."""
-
-    __slots__ = ("_members", "_was_sent")
-
-    def __init__(self) -> None:
-        self._members, self._was_sent = WeakSet[RaggedRows](), False
-
-    def add(self, rows: RaggedRows) -> None:
-        """Notes that rows lie in the memory of the others."""
-        self._members.add(rows)
-
-    def note_sent(self) -> None:
-        """Notes that some are sent elsewhere; those that nobody holds any longer need not follow."""
-        self._was_sent |= len(self._members) > 1
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether a write to one would not be seen in another."""
-        return self._was_sent and len(self._members) > 1
 
 
 @final
@@ -87,17 +66,18 @@ class RaggedRows:
         self.at, self.dtype, self.groups = at, dtype, groups
         self.op = "a movement"
         """What rows are sent for, when they are asked for next."""
-        self.tie: _Tie | None = None
+        self.family: Family | None = None
+        """What shares its memory; None where it never had a view, and is none."""
+        self.base: ShardedTensor | None = None
+        """The tensor that it is a view of, where it is one."""
+        self.read: Callable[[ShardedTensor], ShardedTensor] | None = None
+        """Gives the view, of that tensor."""
         self._settled: Pieces | None = None
 
-    def tied(self, base: RaggedRows) -> RaggedRows:
-        """The same, as a view of other rows."""
-        if base.tie is None:
-            base.tie = _Tie()
-            base.tie.add(base)
-        self.tie = base.tie
-        self.tie.add(self)
-        return self
+    @property
+    def is_settled(self) -> bool:
+        """Whether the rows were sent to where the layout says, and lie there too."""
+        return self._settled is not None
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -127,8 +107,8 @@ class RaggedRows:
     def _sent(self, at: torch.Tensor, groups: Groups | None, op: str) -> Pieces:
         route = Route(self.at, at, math.prod(map(self.layout.mesh.axis_size, self.axes)))
         self._note(route, groups, op)
-        if self.tie is not None:
-            self.tie.note_sent()
+        if self.family is not None:
+            self.family.was_sent = True
         if not memory_of(self.layout).pieces_are_shards:
             return self.pieces
         return send_rows(self.pieces, self.layout, self.shape, self.dim, route, self.dtype, op)

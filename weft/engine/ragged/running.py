@@ -27,6 +27,8 @@ from ..running.schedule import Place, Schedule
 from ..sharded import ShardedTensor, wrap
 from ..strides.result_strides import ResultStrides
 from ..total import note_write
+from ..views.view_results import ViewOp
+from .families import add_view, may_write_there, settle
 from .rows import RaggedRows, along, held_rows, ragged, rows_of
 
 __all__ = ["brought_to", "of_rows", "on_device", "picked", "takes_rows"]
@@ -44,13 +46,18 @@ def of_rows(call: BoundCall) -> object:
         if rows is not None:
             rows.op = str(call)  # whoever asks for the pieces has them sent for this op
     kind = kind_of(call.func)
-    if kind.written or kind.outs:
-        _check_ties(call, kind)
     if call.func in takes_rows:
         return NotImplemented
-    split = None if is_traced() or kind.outs or is_random(call.func) else _split(call, held, kind)
+    written = _written(call, kind)
+    can_be = not is_traced() and not kind.outs and not is_random(call.func)
+    there = all(x._value.rows is not None and may_write_there(x._value.rows) for x in written)
+    split = _split(call, held, kind) if can_be and there else None
     if split is None:
-        _settle_written(call, kind)
+        # What a view shows that is not of rows, and what is written to, is from now on what its layout says.
+        shown = [] if kind.viewed is None else [x for x in call.tensors if isinstance(x, ShardedTensor)]
+        for x in (*written, *shown):
+            if x._value.rows is not None:
+                settle(x)
         return NotImplemented
     if kind.written:
         note_write()
@@ -62,25 +69,6 @@ def _written(call: BoundCall, kind: OpKind) -> list[ShardedTensor]:
     given += [call.kwargs.get(name) for name in kind.outs]
     each = [x for value in given for x in (value if isinstance(value, (list, tuple)) else (value,))]
     return [x for x in each if isinstance(x, ShardedTensor) and x._value.rows is not None]
-
-
-def _check_ties(call: BoundCall, kind: OpKind) -> None:
-    """Refuses to write to rows that were sent elsewhere while a view of them stayed behind, or the other way round."""
-    for x in _written(call, kind):
-        assert x._value.rows is not None
-        tie = x._value.rows.tie
-        if tie is not None and tie.is_broken:
-            raise RuntimeError(
-                f"{call} writes to a tensor of shape {tuple(x.shape)} whose rows were sent to other devices after a view of "
-                "it was taken, so that the view would not show it: write to x.clone(), or take the view afterwards"
-            )
-
-
-def _settle_written(call: BoundCall, kind: OpKind) -> None:
-    """From now on a tensor that is written to is what its layout says."""
-    for x in _written(call, kind):
-        _ = x._value.pieces
-        x._value.rows = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +151,10 @@ def _run(call: BoundCall, split: _Split, held: Sequence[RaggedRows | None], kind
         if not isinstance(value, ShardedTensor) or dim is None or any(value is x for x in call.tensors):
             return value
         rows = RaggedRows(value._value.pieces, value._layout, value.shape, dim, leader.at, value.dtype, leader.groups)
-        base = None if kind.viewed is None else held[0]
-        return ragged(value, rows if base is None else rows.tied(base))
+        tensor, x, shown = ragged(value, rows), call.args[0], held[0]
+        if kind.viewed is not None and shown is not None and isinstance(x, ShardedTensor):
+            add_view(tensor, rows, x, shown, ViewOp(call.func, call.args[1:], call.kwargs, position).read)
+        return tensor
 
     return for_each_result(result, made)
 

@@ -1,0 +1,23 @@
+"""Do some processes find a fault in what only they have? Under `WEFT_CHECK=1` all of them learn of it at once."""
+
+from __future__ import annotations
+
+from .. import world
+from ..group import Processes
+from .notes import notes_about
+from .same_call import is_always_on
+
+__all__ = ["agreed_fault"]
+
+
+def agreed_fault(mine: str, processes: Processes) -> str:
+    """What the first of these processes finds wrong, "" where none does; this process's own, where calls are not checked.
+
+    >>> agreed_fault("index 9 is out of bounds", (0,))
+    'index 9 is out of bounds'
+    """
+    if len(processes) == 1 or not is_always_on() or world.current().is_fake:
+        return mine
+    told = {process: note.decode() for process, note in notes_about("fault", processes).exchanged(mine).items()}
+    told[world.current().process] = mine
+    return next((told[process] for process in sorted(told) if told[process]), "")

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from weft.engine.running.on_pieces import expects_contiguous
 from weft.sharding.layout import Layout
 
 from .case import Case
@@ -80,3 +81,16 @@ def test_dropout_is_that_of_one_device(separate: bool) -> None:
         layout = Layout(GRID, [("a",), ("b",), (), ()])
         actual = nn.scaled_dot_product_attention(*(laid(x, layout) for x in (q, k, v)), dropout_p=0.5)
         torch.testing.assert_close(actual.full_tensor(), expected)
+
+
+@pytest.mark.parametrize("heads", [slice(0, 4), slice(1, 3)])
+def test_the_backward_kernel_of_the_host_goes_by_strides(heads: slice) -> None:
+    """It is given pieces and parts of pieces as they lie."""
+    query, key, value, grad = (torch.randn(2, 8, 4, 16).transpose(1, 2) for _ in range(4))
+    out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, True)
+    given = [x[:, heads] for x in (grad, query, key, value, out, sums)]
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    assert not expects_contiguous(backward)
+    dense = backward(*[x.contiguous() for x in given], 0.0, True)
+    for one, other in zip(backward(*given, 0.0, True), dense, strict=True):
+        assert torch.equal(one, other)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 
 import pytest
 import torch
@@ -122,3 +124,23 @@ def test_sizes_that_follow_from_numbers_are_those_of_the_call() -> None:
         first, second = torch._foreach_mul([ours, ours], numbers)
         torch.testing.assert_close(first.full_tensor(), x * numbers[0])
         torch.testing.assert_close(second.full_tensor(), x * numbers[1])
+
+
+def test_a_repeated_product_passes_few_modules() -> None:
+    mesh = weft.make_mesh({"tp": 2})
+    x, w = weft.shard(torch.ones(4, 8), mesh, P(None, "tp")), weft.shard(torch.ones(8, 4), mesh, P("tp"))
+    x @ w
+    passed: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        module = frame.f_globals.get("__name__", "")
+        if event == "call" and module.startswith("weft."):
+            passed.add(module)
+
+    sys.setprofile(note)
+    try:
+        x @ w
+    finally:
+        sys.setprofile(None)
+    assert "weft.engine.dispatch" in passed
+    assert len(passed) <= 5, sorted(passed)

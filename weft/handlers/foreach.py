@@ -141,18 +141,23 @@ def _repeat(
     places = _Places(changed) if any(piece.is_cuda for piece in changed) else None
     # Torch's own function parses lists in half the time that the overload takes, and finds that overload by them.
     op: Callable[..., object] = getattr(torch, call.name, func)
-    single = max(counts) == 1
+    single = set(counts) == {1}
+    own = {i for i in lists if any(isinstance(x, ShardedTensor) for x in cast("Sequence[object]", call.args[i]))}
+    counted = () if is_fused else [i for i in written if i in own]
 
     def repeat(args: Args, kwargs: Kwargs) -> object:
         here = list(args)
         for i in lists:
-            here[i] = _pieces(args[i], counts)
+            if not single:
+                here[i] = _pieces(args[i], counts)
+            elif i in own:
+                here[i] = [x._value.pieces[0] for x in args[i]]  # type: ignore[attr-defined]
         if places is not None and places.race([x for i in written for x in cast("list[torch.Tensor]", here[i])]):
             return NOT_REPEATED
         if is_fused:
             for i in lists:
                 here[i] = [_evenly(x, i in written) for x in cast("list[torch.Tensor]", here[i])]
-        for i in spread:
+        for i in () if single else spread:
             here[i] = _repeated(args[i], counts, i, func)
         for i in numbers:
             value = args[i]
@@ -161,8 +166,10 @@ def _repeat(
             note_write()
         result = op(*here, **kwargs)
         if made is None:
-            for i in written:
-                _counted(func, cast("Sequence[torch.Tensor]", args[i]))
+            if is_fused:
+                note_unseen_write()
+            for i in counted:
+                _count(cast("Sequence[torch.Tensor]", args[i]))
             return args[0] if returns else None
         given = cast("list[torch.Tensor]", result)
         if single:
@@ -208,10 +215,14 @@ def _counted(func: Op, written: Sequence[torch.Tensor]) -> None:
     if func._schema.name.removeprefix("aten::").startswith("_fused"):
         note_unseen_write()  # torch's own fused steps do not count theirs
     else:
-        ours = [x for x in written if type(x) is ShardedTensor.final]
-        if any(map(torch.Tensor.is_inference, ours)):
-            ours = [x for x in ours if not x.is_inference()]
-        increment_version(ours)
+        _count([x for x in written if type(x) is ShardedTensor.final])
+
+
+def _count(written: Sequence[torch.Tensor]) -> None:
+    try:
+        increment_version(written)
+    except RuntimeError:  # tensors made in inference mode count nothing, and are no mistake here
+        increment_version([x for x in written if not x.is_inference()])
 
 
 def _is_written_elsewhere(x: torch.Tensor) -> bool:

@@ -99,7 +99,11 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Sch
 def expects_contiguous(func: torch._ops.OpOverload) -> bool:
     """Whether an op's kernel may ignore strides: some take what their forward kernel has made to be contiguous."""
     name = func._schema.name.removeprefix("aten::")
-    return name.startswith("native_") or (name.endswith("_backward") and not name.startswith("_scaled_dot_product_"))
+    return (name.startswith("native_") or name.endswith("_backward")) and name not in _READ_BY_STRIDES
+
+
+_READ_BY_STRIDES = frozenset({"_scaled_dot_product_flash_attention_for_cpu_backward"})
+"""Ops whose kernels are known to go by the strides of all their inputs. Those of GPUs take sums of exponents to be dense."""
 
 
 def _fill(

@@ -21,13 +21,17 @@ SPECS = {
     "*.embed_tokens.weight": P("tp", None),
     "lm_head.weight": P("tp", None),
 }
+FEW_KEYS = {"*.[kv]_proj.weight": P("kv", None)} | {
+    name: P(*(("kv", "rep") if axis == "tp" else axis for axis in spec)) for name, spec in SPECS.items()
+}
+"""For fewer heads of keys than devices: two of them, each on a group of devices."""
 
 
-def model() -> torch.nn.Module:
+def model(heads_of_keys: int = 8) -> torch.nn.Module:
     torch.manual_seed(0)
     config = hf.LlamaConfig(
         vocab_size=64, hidden_size=DIM, intermediate_size=96, num_hidden_layers=LAYERS, num_attention_heads=8,
-        max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        num_key_value_heads=heads_of_keys, max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     return hf.LlamaForCausalLM(config).eval()
 
@@ -42,13 +46,13 @@ def prompt(*, padded: bool = False) -> dict[str, torch.Tensor]:
 
 
 def generated(
-    given: dict[str, torch.Tensor], mesh: DeviceMesh | None, cache: str, count: int
+    given: dict[str, torch.Tensor], mesh: DeviceMesh | None, cache: str, count: int, heads_of_keys: int = 8
 ) -> tuple[torch.Tensor, list[list[CommRecord]]]:
     """The words, and what moved for each of them after the first."""
-    llama = model()
+    llama = model(heads_of_keys)
     kept: dict[str, object] = {}
     if mesh is not None:
-        weft.nn.shard_module(llama, mesh, SPECS)
+        weft.nn.shard_module(llama, mesh, SPECS if heads_of_keys == 8 else FEW_KEYS)
         # Whether there is padding is asked of the whole mask for every word: one that all devices have answers at once.
         specs = {"input_ids": P("dp"), "attention_mask": P()}
         given = {name: weft.shard(x, mesh, specs[name]) for name, x in given.items()}

@@ -19,19 +19,19 @@ LAYERS, HEADS, OF_KEYS, LENGTH = 2, 8, 2, 17
 
 
 @cache
-def model() -> torch.nn.Module:
+def model(of_keys: int = OF_KEYS) -> torch.nn.Module:
     torch.manual_seed(0)
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": LAYERS}
-    heads = {"num_attention_heads": HEADS, "num_key_value_heads": OF_KEYS}
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": of_keys}
     config = transformers.LlamaConfig(**sizes, **heads, attn_implementation="sdpa")
     return transformers.LlamaForCausalLM(config).double()
 
 
 def trained(
-    ids: torch.Tensor, specs: dict[str, P], mesh: DeviceMesh | None, spec: P
+    ids: torch.Tensor, specs: dict[str, P], mesh: DeviceMesh | None, spec: P, of_keys: int = OF_KEYS
 ) -> tuple[weft.watch.comm_log.CommLog, dict[str, torch.Tensor]]:
     """What moves in a forward pass, and the logits, the loss and the gradients, whole."""
-    one = copy.deepcopy(model())
+    one = copy.deepcopy(model(of_keys))
     if mesh is not None:
         weft.nn.shard_module(one, mesh, specs)
         ids = weft.shard(ids, mesh, spec)
@@ -43,13 +43,20 @@ def trained(
     return log, {name: x.full_tensor() if isinstance(x, weft.Tensor) else x for name, x in found.items()}
 
 
-def check(ids: torch.Tensor, specs: dict[str, P], mesh: DeviceMesh, spec: P) -> dict[str, int]:
+def check(
+    ids: torch.Tensor,
+    specs: dict[str, P],
+    mesh: DeviceMesh,
+    spec: P,
+    of_keys: int = OF_KEYS,
+    ranks: tuple[int, ...] = (3, 4),
+) -> dict[str, int]:
     """What moves in a forward pass of a model that does what the plain one does, without labels and the loss."""
-    _, expected = trained(ids, {}, None, spec)
-    log, found = trained(ids, specs, mesh, spec)
+    _, expected = trained(ids, {}, None, spec, of_keys)
+    log, found = trained(ids, specs, mesh, spec, of_keys)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)  # norms compute in float32
-    kinds = [record.kind for record in log if len(record.shape) > 2]
+    kinds = [record.kind for record in log if len(record.shape) in ranks]
     return {kind: kinds.count(kind) for kind in set(kinds)}
 
 
@@ -81,3 +88,12 @@ def test_two_all_reduces_a_block(name: str, memory: str) -> None:
     specs |= {f"*.{each}_proj.weight": P(None, over) for each in ("o", "down")}
     specs |= {f"*.{each}_proj.weight": keys for each in ("k", "v")}
     assert check(tokens(2), specs, make_mesh(axes), P("dp")) == {"all_reduce": 2 * LAYERS}
+
+
+def test_a_split_sequence_and_split_weights(memory: str) -> None:
+    """As Megatron's sequence parallelism: norms and residuals stay split, and each half gathers once and scatters once."""
+    specs = {f"*.{each}_proj.weight": P("tp", None) for each in ("q", "k", "v", "gate", "up")}
+    specs |= {f"*.{each}_proj.weight": P(None, "tp") for each in ("o", "down")}
+    found = check(tokens(1), specs, make_mesh({"tp": 4}), P(None, "tp"), HEADS, ranks=(2, 3, 4))
+    loss = {"exchange": 2}  # labels are the words one place further
+    assert found == {"all_gather": 2 * LAYERS, "reduce_scatter": 2 * LAYERS} | loss

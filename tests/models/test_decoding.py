@@ -26,6 +26,19 @@ def test_a_word_moves_what_its_blocks_add_up_and_its_scores(cache: str, memory: 
 
 
 @pytest.mark.parametrize("cache", CACHES)
+def test_fewer_heads_of_keys_than_devices_move_no_more(cache: str, memory: str) -> None:
+    """The cache has each head of keys on the devices that use it."""
+    expected, _ = generated(prompt(), None, cache, 12, heads_of_keys=2)
+    found, moved = generated(prompt(), weft.make_mesh({"dp": 2, "kv": 2, "rep": 2}), cache, 12, heads_of_keys=2)
+    assert torch.equal(found, expected)
+    over = ("kv", "rep")
+    sums = [("all_reduce", over, (BATCH, 1, DIM))] * (1 + 2 * LAYERS)
+    scores, end = ("all_gather", over, (BATCH, 64)), ("all_reduce", ("dp",), ())
+    for records in moved[:-1]:
+        assert [(r.kind, r.axes, r.shape) for r in records] == [*sums, scores, end]
+
+
+@pytest.mark.parametrize("cache", CACHES)
 def test_sequences_of_different_lengths(cache: str, memory: str) -> None:
     given = prompt(padded=True)
     expected, _ = generated(given, None, cache, 8)

@@ -16,6 +16,8 @@ from itertools import product
 from pathlib import Path
 
 import torch
+from torch._higher_order_ops.flex_attention import flex_attention as flex_kernel
+from torch.nn.attention.flex_attention import create_block_mask
 
 import weft
 from tests.experts.layer import arguments, layer
@@ -434,6 +436,29 @@ def attention_of_a_split_sequence(devices: Sequence[Device]) -> Iterator[Yielded
     yield "merge", out
     yield "merge query", query.grad
     yield "merge key", key.grad
+
+
+@rounded
+def attention_with_masks_and_shared_keys(devices: Sequence[Device]) -> Iterator[Yielded]:
+    mesh = mesh_of(devices)
+    where = P(None, None, mesh.axis_names)
+    masks = {"boolean": noise(1, 1, 5, 5, seed=4) > -0.5, "float": noise(5, 5, seed=4)}
+    for (way, of_keys), mask in product((("gather keys", 1), ("ring", 2), ("split heads", 8)), masks):
+        shapes = (1, 8, 5, 4), (1, of_keys, 5, 4), (1, of_keys, 5, 4)
+        given = [weft.shard(noise(*shape, seed=k), mesh, where).requires_grad_() for k, shape in enumerate(shapes)]
+        with weft.prefer(way):
+            out = torch.nn.functional.scaled_dot_product_attention(*given, masks[mask], enable_gqa=True)
+            gradients = torch.autograd.grad(out, given, weft.shard(noise(1, 8, 5, 4, seed=3), mesh, where))
+        yield f"{way} {mask}", out
+        for name, gradient in zip(("query", "key", "value"), gradients, strict=True):
+            yield f"{way} {mask} {name}", gradient
+    blocks = create_block_mask(lambda b, h, i, j: i >= j, None, None, 12, 12, device="cpu", BLOCK_SIZE=4)
+    given = [weft.shard(noise(1, heads, 12, 8, seed=heads), mesh, where).requires_grad_() for heads in (4, 2, 2)]
+    out, *_ = flex_kernel(*given, lambda score, *_: score, blocks.as_tuple(), 0.4, {})
+    yield "blocks", out
+    out.backward(weft.shard(noise(1, 4, 12, 8, seed=3), mesh, where))
+    for name, x in zip(("query", "key", "value"), given, strict=True):
+        yield f"blocks {name}", x.grad
 
 
 @rounded

@@ -54,6 +54,9 @@ def sloped(score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, i: torch.Tenso
 LAYOUTS = {
     "a split sequence": ({"s": 4}, P(None, None, "s"), P(None, None, "s")),
     "a sequence split at a block": ({"s": 13}, P(None, None, "s"), P(None, None, "s")),
+    "over two devices": ({"s": 2}, P(None, None, "s"), P(None, None, "s")),
+    "over three": ({"s": 3}, P(None, None, "s"), P(None, None, "s")),
+    "over eight": ({"s": 8}, P(None, None, "s"), P(None, None, "s")),
     "heads and sequence": ({"s": 2, "h": 2}, P(None, "h", "s"), P(None, "h", "s")),
     "shared heads": ({"b": 2, "h": 4}, P("b", "h"), P("b")),
 }

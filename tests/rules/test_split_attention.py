@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import pytest
@@ -11,7 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import weft
 from weft.engine.sharded import ShardedTensor
-from weft.handlers.attention.blocks import blocks, cuts, scores, swapped
+from weft.handlers.attention.blocks import Block, blocks, cuts, scores, swapped
+from weft.handlers.attention.merging import Gradients, Merged
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import DeviceMesh, make_mesh
 from weft.watch.comm_log import CommLog
@@ -198,6 +200,32 @@ def test_causal_work_is_shared_evenly(devices: int) -> None:
         assert max(work) <= 1.05 * whole / devices
     for turn in range(1, devices):
         assert max(each[turn] for each in turns) <= 1.05 * min(each[turn] for each in turns)
+
+
+@pytest.mark.parametrize("devices", [2, 3, 4, 8])
+@pytest.mark.parametrize("way", ["gather keys", "ring"])
+def test_devices_compute_their_share(way: str, devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores that kernels are given, forward and backward, on each device."""
+    work: dict[type, dict[object, int]] = {Merged: {}, Gradients: {}}
+    for kind, of_devices in work.items():
+        see = kind.see
+
+        def counted(
+            self: object, key: torch.Tensor, value: torch.Tensor, found: Sequence[Block], start: int = 0,
+            *, see: Callable[..., object] = see, of_devices: dict[object, int] = of_devices,
+        ) -> object:  # fmt: skip
+            of_devices[self] = of_devices.get(self, 0) + scores(found)
+            return see(self, key, value, found, start)
+
+        monkeypatch.setattr(kind, "see", counted)
+    length, mesh = 24 * devices, make_mesh({"s": devices})
+    with weft.prefer(way), memory(separate=True):
+        given = [laid(x, sequence(mesh)).requires_grad_() for x in inputs(2, 1, length)]
+        attended(list(given), {"is_causal": True}, laid(numbers(*given[0].shape), sequence(mesh)))
+    for of_devices in work.values():
+        assert len(of_devices) == devices
+        assert sum(of_devices.values()) == length * (length + 1) // 2
+        assert max(of_devices.values()) <= 1.05 * length * (length + 1) / 2 / devices
 
 
 @pytest.mark.parametrize("devices", [2, 3, 5])

@@ -62,6 +62,22 @@ def test_a_loss_reduces_numbers_of_words_and_gathers_no_scores(kind: str, axes: 
     assert max(r.bytes_received for r in log) <= 8 * 2 * WORDS, "no more than a number for each word, there and back"
 
 
+def test_a_small_vocabulary_gathers_no_scores_of_many_words() -> None:
+    mesh = weft.make_mesh({"tp": 4})
+    words, classes = 1024, 256
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(words, classes, generator=generator).requires_grad_()
+    target = torch.randint(classes, (words,), generator=generator)
+    laid = weft.shard(scores.detach(), mesh, P(None, "tp")).requires_grad_()
+    with weft.comm_log() as log:
+        found = cross_entropy(laid, weft.shard(target, mesh, P()))
+        found.backward()
+    cross_entropy(scores, target).backward()
+    torch.testing.assert_close(laid.grad.full_tensor(), scores.grad)
+    assert set(log.counts()) == {"all_reduce"}
+    assert log.bytes_received <= 4 * 2 * 4 * words, "four numbers for each word, there and back"
+
+
 @pytest.mark.parametrize("axes", [{"tp": 4}, {"dp": 2, "tp": 4}])
 def test_a_lookup_moves_no_ids_and_its_gradient_no_table(axes: dict[str, int]) -> None:
     mesh = weft.make_mesh(axes)

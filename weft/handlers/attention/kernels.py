@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from ...rules.call import BoundCall, Op
 from ...rules.ops.attention import row_aligned
+from ...runtime.strides import dense_strides
 
 __all__ = ["BACKWARD", "FORWARD", "NEEDS_ALIGNED", "Kernel", "Rows"]
 
@@ -132,10 +133,21 @@ def _cudnn(
 def _cudnn_backward(
     call: BoundCall, rows: Rows, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
 ) -> tuple[torch.Tensor, ...]:
-    named = _named(rows) | {"logsumexp": rows.logarithms.unsqueeze(-1)}
+    # Torch keeps cuDNN's plans by the strides of queries, keys and values, and takes one for gradients and results of any strides:
+    # they are given in those that follow from the queries', as the kernel's own result has them.
+    alike = {"grad_out": _laid_like(rows.grad, rows.query), "out": _laid_like(rows.out, rows.query)}
+    named = _named(rows) | alike | {"logsumexp": rows.logarithms.contiguous().unsqueeze(-1)}
     named |= {"max_q": rows.query.shape[2], "max_k": k.shape[2]}
     here = _without_dropout(call, rows).replaced(**named, key=k, value=v, attn_bias=mask, is_causal=causal)
     return _run(here)
+
+
+def _laid_like(x: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """A tensor without gaps, its dims in memory in the order of the queries'."""
+    strides = dense_strides(tuple(x.shape), query.stride())
+    if x.stride() == strides:
+        return x
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _run(call: BoundCall) -> tuple[torch.Tensor, ...]:

@@ -84,9 +84,8 @@ def saved(
         raise refusal
     plan = _planned(structure, ready, tensors, token)
     if wait:
-        with shown("saving", plan.nbytes, progress) as count:
-            for nbytes in _Save(where, token, plan, lock, refusal, Together(), then).steps():
-                count(nbytes)
+        for _ in _shown(_Save(where, token, plan, lock, refusal, Together(), then).steps(), plan.nbytes, progress):
+            pass
         return None
     try:
         plan = changed(plan, own=_copied(plan.own))
@@ -95,9 +94,17 @@ def saved(
             lock.release()
         raise
     task = _Save(where, token, plan, lock, refusal, Notes(where, token), then)
-    saving = Saving(where, task.steps(), Count(plan.nbytes))
+    saving = Saving(where, _shown(task.steps(), plan.nbytes, progress), Count(plan.nbytes))
     finish_running(saving)
     return saving
+
+
+def _shown(steps: Iterator[int], total: int, progress: bool) -> Iterator[int]:
+    """The steps of a save, with a bar if one is wanted."""
+    with shown("saving", total, progress) as count:
+        for nbytes in steps:
+            count(nbytes)
+            yield nbytes
 
 
 def _new_token() -> str:

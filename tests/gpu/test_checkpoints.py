@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+pytest.importorskip("safetensors")
+pytest.importorskip("xxhash")
+
 import weft
 from weft import NamedMapping, P
 from weft.checkpoint import load, save, saving

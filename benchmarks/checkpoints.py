@@ -75,6 +75,8 @@ class Times:
 
     def take(self, case: str, ways: dict[str, Way], repetitions: int, between: Way = lambda: None) -> None:
         """Times the ways in turns, after one of each that does not count."""
+        gc.collect()
+        gc.freeze()  # so that collecting between the turns is quick
         for turn in range(repetitions + 1):
             for name in ways if turn % 2 else reversed(ways):
                 between()

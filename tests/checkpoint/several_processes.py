@@ -5,8 +5,10 @@ Every mode is a function; what it returns must be the same in all processes, and
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,9 @@ import weft
 from tests.checkpoint.damage import flipped
 from weft import NamedMapping, P
 from weft.checkpoint import CheckpointError, Keeper, load, recover, save, save_dcp, save_pretrained, saving
+from weft.checkpoint.files.opening import index_at
+from weft.checkpoint.loading import planned
+from weft.checkpoint.reading import Reader
 
 WEIGHT = torch.arange(48.0).view(8, 6)
 
@@ -71,14 +76,44 @@ def background(folder: Path) -> object:
 
 
 def keeping(folder: Path) -> object:
-    """A keeper's checkpoints, of which a new program finds the last."""
+    """A keeper's checkpoints, of which a new program finds the last; each process goes on with its own random numbers."""
     layer, keeper = model(P("a")), Keeper(folder / "run", keep=2, every=2)
+    random.seed(weft.distributed.process_index())
+    drawn = []
     for step in range(1, 8):
+        drawn.append(random.random())
         keeper.step(step, {"layer": layer})
     keeper.wait()
     again = model(P(None, "a"), torch.zeros(8, 6))
     found = Keeper(folder / "run").resume({"layer": again})
-    return [found, keeper.steps(), torch.equal(again.weight.detach().full_tensor(), WEIGHT)]
+    goes_on = random.random() == drawn[6]
+    return [found, keeper.steps(), torch.equal(again.weight.detach().full_tensor(), WEIGHT), goes_on]
+
+
+def fewer(folder: Path) -> object:
+    """Another number of processes goes on with what a keeper of three has left."""
+    again = model(P(None, "a"), torch.zeros(8, 6))
+    found = Keeper(folder / "run").resume({"layer": again})
+    return [found, torch.equal(again.weight.detach().full_tensor(), WEIGHT)]
+
+
+def silent(folder: Path) -> object:
+    """What is planned needs no word from the others: no process waits for one that comes late."""
+    layer = model(P("a"))
+    save(layer, folder / "first")  # the processes agree on what their saves are called
+    late = weft.distributed.process_index() == 1
+    if late:
+        while not (folder / "0 has returned").exists():
+            time.sleep(0.01)
+    handle = save(layer, folder / "weft", wait=False)
+    reader = Reader(folder / "first", index_at(folder / "first"))
+    planned(reader, model(P(None, "a"), torch.zeros(8, 6)), strict=True, cast=False)
+    with reader.opened() as read:
+        read(lambda _: None)
+    if not late:
+        (folder / "0 has returned").touch()
+    handle.wait()
+    return loaded(folder / "weft", P(None, "a"))
 
 
 def refused(act: Callable[[], object]) -> str:

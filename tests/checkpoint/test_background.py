@@ -207,6 +207,8 @@ def test_a_single_file_is_not_written_in_the_background(tmp_path: Path) -> None:
 def test_bars_show_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save({"x": torch.ones(1000)}, tmp_path, progress=True)
     assert "saving" in capsys.readouterr().out
+    save({"x": torch.ones(1000)}, tmp_path, progress=True, wait=False).wait()
+    assert "4.0/4.0 kB" in capsys.readouterr().out
     load(tmp_path, progress=True)
     assert "4.0/4.0 kB" in capsys.readouterr().out
     verify(tmp_path, progress=True)

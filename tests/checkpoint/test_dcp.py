@@ -10,7 +10,8 @@ import torch.distributed.checkpoint as dcp
 
 import weft
 from weft import NamedMapping, P
-from weft.checkpoint import CheckpointError, load, save_dcp, verify
+from weft.checkpoint import CheckpointError, load, save, save_dcp, verify
+from weft.checkpoint.comparing import differences
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
 SPECS = [P(), P("dp"), P(None, "tp"), P("tp", "dp"), P(("dp", "tp"))]
@@ -47,6 +48,14 @@ def test_a_folder_of_torch_s_loads_as_it_was(tmp_path: Path) -> None:
     assert same(load(tmp_path), state())
     found = verify(tmp_path)
     assert (found.tensors, found.checksums) == (5, False)
+
+
+def test_lists_that_torch_keeps_as_one_value_are_lists(tmp_path: Path) -> None:
+    dcp.save(state(), checkpoint_id=tmp_path / "theirs")
+    save(state(), tmp_path / "ours")
+    assert list(differences(tmp_path / "ours", tmp_path / "theirs")) == []
+    found = load(tmp_path / "theirs", {"options": {"betas": (None, None), "lr": None, "names": None}}, strict=False)
+    assert found == {"options": {"betas": (0.9, 0.99), "lr": 0.1, "names": ["a", "b"]}}
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)

@@ -50,7 +50,12 @@ def test_a_save_in_the_background_disturbs_nobody(tmp_path: Path) -> None:
 
 
 def test_a_keeper_of_several_processes(tmp_path: Path) -> None:
-    assert found("keeping", tmp_path) == "found [6, [4, 6], True]\n"
+    assert found("keeping", tmp_path, 3) == "found [6, [4, 6], True, True]\n"
+    assert found("fewer", tmp_path, 2) == "found [6, True]\n"
+
+
+def test_a_plan_needs_no_word_from_the_others(tmp_path: Path) -> None:
+    assert found("silent", tmp_path) == "found True\n"
 
 
 def test_a_process_that_cannot_write(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
+import torch
+
 from ..distributed import on_main
 from ..runtime.processes.agreement.values import gathered
 from .background import finish_running
@@ -19,7 +21,7 @@ from .files.index import INDEX
 from .files.lock import FolderLock
 from .files.verifying import verify
 from .loading import load
-from .random_state import random_state, set_random_state
+from .random_state import random_states, set_random_state
 from .saving import saved
 from .tree import State
 
@@ -78,7 +80,7 @@ class Keeper:
         """Saves after this many steps, whether it is time or not."""
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"a step is a whole number from 0 on, but got {step!r}")
-        everything = {"step": step, "state": state, "random": random_state()}
+        everything = {"step": step, "state": state, "random": random_states()}
         saved(everything, self.folder(step), wait=self._wait, then=lambda: self._sweep(step))
 
     def wait(self) -> None:
@@ -100,7 +102,7 @@ class Keeper:
                 warnings.warn(f"{error}. Going on with the checkpoint before it", RuntimeWarning, stacklevel=2)
                 continue
             kept = typing.cast("dict[str, object]", found)
-            set_random_state(kept["random"])
+            set_random_state(typing.cast(torch.Tensor, kept["random"]))
             self.state = kept["state"]
             return step
         if steps:

@@ -63,7 +63,7 @@ class Reader:
     def whole(self, name: str) -> torch.Tensor:
         """A tensor in host memory that will be the saved one."""
         saved = self.index.tensors[name]
-        target = torch.empty(saved.shape, dtype=saved.dtype)
+        target = torch.empty(saved.shape, dtype=saved.dtype, device="cpu")
         self.want(name, target)
         return target
 
@@ -126,13 +126,15 @@ class Reader:
 
             def check(saved: SavedTensor, shard: SavedShard, count: Callable[[int], None]) -> None:
                 with _named(self.path / name, shard.key):
-                    nothing = _Want(saved, shard, (), torch.empty(0))
+                    nothing = _Want(saved, shard, (), torch.empty(0, device="cpu"))
                     _Filling(file, nothing, bucket, self.verify, count).check()
 
             yield check
 
     def _read(self, files: dict[str, int], count: Callable[[int], None]) -> None:
         local = threading.local()
+        for device in {want.target.device for want in self._wanted if want.target.device.type == "cuda"}:
+            torch.cuda.synchronize(device)  # threads have streams of their own, which do not wait for the program's
 
         def fill(want: _Want) -> None:
             if not hasattr(local, "bucket"):
@@ -250,7 +252,8 @@ class _Bucket:
         kept = self._bytes[start:stop]
         if self._memory is None or self._memory.numel() < size:
             self._memory = None
-            self._memory = torch.empty(max(size, BUCKET // 4 + BLOCK), dtype=torch.uint8, pin_memory=self._pinned)
+            room = max(size, BUCKET // 4 + BLOCK)
+            self._memory = torch.empty(room, dtype=torch.uint8, device="cpu", pin_memory=self._pinned)
             self._bytes = writable_bytes(self._memory)
         self._bytes[: len(kept)] = kept
         return self._memory[:size], self._bytes[:size]

@@ -84,20 +84,27 @@ def saved(
         raise refusal
     plan = _planned(structure, ready, tensors, token)
     if wait:
-        with shown("saving", plan.nbytes, progress) as count:
-            for nbytes in _Save(where, token, plan, lock, refusal, Together(), then).steps():
-                count(nbytes)
+        for _ in _shown(_Save(where, token, plan, lock, refusal, Together(), then).steps(), plan.nbytes, progress):
+            pass
         return None
     try:
-        plan = changed(plan, own=_copied(plan.own))
+        plan = _copied(plan)
     except BaseException:
         if lock is not None:
             lock.release()
         raise
     task = _Save(where, token, plan, lock, refusal, Notes(where, token), then)
-    saving = Saving(where, task.steps(), Count(plan.nbytes))
+    saving = Saving(where, _shown(task.steps(), plan.nbytes, progress), Count(plan.nbytes))
     finish_running(saving)
     return saving
+
+
+def _shown(steps: Iterator[int], total: int, progress: bool) -> Iterator[int]:
+    """The steps of a save, with a bar if one is wanted."""
+    with shown("saving", total, progress) as count:
+        for nbytes in steps:
+            count(nbytes)
+            yield nbytes
 
 
 def _new_token() -> str:
@@ -142,6 +149,8 @@ class _Plan:
     """With the file and key of each shard; where it begins there, and its checksums, who writes it will say."""
     own: Mapping[str, Mapping[str, torch.Tensor]]
     """The files of this process, and what goes into each."""
+    on_their_way: tuple[torch.cuda.Event, ...] = ()
+    """When these have happened, what comes from accelerators is here."""
 
     @property
     def nbytes(self) -> int:
@@ -178,20 +187,23 @@ def _planned(
     return _Plan(structure, {name: known[identity(x)] for name, x in tensors.items()}, own)
 
 
-def _copied(own: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, dict[str, torch.Tensor]]:
-    """The shards as they are now: in pinned host memory if they are on accelerators, else shared until written to."""
-    copies = {file: {key: _copy(x.detach()) for key, x in content.items()} for file, content in own.items()}
-    devices = {x.device for content in own.values() for x in content.values() if x.device.type == "cuda"}
-    for device in devices:
-        torch.cuda.synchronize(device)
-    return copies
+def _copied(plan: _Plan) -> _Plan:
+    """The plan with shards as they are now: on their way to pinned host memory if they are on accelerators, else shared until written to.
+
+    The copies take their turn on the streams that the program uses, so that what it does next comes after them; it need not
+    wait for them itself.
+    """
+    copies = {file: {key: _copy(x.detach()) for key, x in content.items()} for file, content in plan.own.items()}
+    devices = {x.device for content in plan.own.values() for x in content.values() if x.device.type == "cuda"}
+    events = tuple(torch.cuda.current_stream(device).record_event() for device in devices)
+    return changed(plan, own=copies, on_their_way=events)
 
 
 def _copy(x: torch.Tensor) -> torch.Tensor:
     if x.device.type == "cpu":
         return lazy_clone(x)
-    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.device.type == "cuda")
-    return host.copy_(x, non_blocking=True)
+    host = torch.empty(x.shape, dtype=x.dtype, device="cpu", pin_memory=x.device.type == "cuda")
+    return host.copy_(x, non_blocking=x.device.type == "cuda")
 
 
 class _Save:
@@ -247,6 +259,8 @@ class _Save:
         _remove(self.where / name for name in self.plan.own if name not in files)
 
     def _write(self) -> Generator[int, None, dict[str, WrittenFile]]:
+        for event in self.plan.on_their_way:
+            event.synchronize()
         written: dict[str, WrittenFile] = {}
         for name, content in self.plan.own.items():
             written[name] = yield from write_file(self.where / name, content)

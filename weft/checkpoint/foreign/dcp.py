@@ -90,7 +90,16 @@ def dcp_index(path: Path) -> Index:
         return _Folder(path, found).index()
     except CheckpointError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OSError,
+        RecursionError,
+        zipfile.BadZipFile,
+        EOFError,
+    ) as error:
         raise CheckpointError(
             f"the folder {str(path)!r} of torch.distributed.checkpoint is damaged ({type(error).__name__}: {error}): use another checkpoint"
         ) from error
@@ -190,7 +199,7 @@ class _Folder:
         """The nested state, as DCP's planner flattened it."""
         root: dict[str | int, object] = {}
         for name in (*tensors, *values):
-            leaf: Node = {"tensor": name} if name in tensors else {"value": values[name]}
+            leaf: Node = {"tensor": name} if name in tensors else _value_node(values[name])
             path: object = self.paths.get(name, (name,))
             if not isinstance(path, tuple) or not path or not all(type(key) in (str, int) for key in path):
                 raise ValueError(f"{name!r} has no path of keys, but {path!r}")
@@ -206,6 +215,18 @@ class _Folder:
 
 class _Level(dict[str | int, object]):
     """One level of the nested state."""
+
+
+def _value_node(value: object) -> Node:
+    """What DCP keeps as one value may be a list of them, which a checkpoint has as a list."""
+    match value:
+        case list():
+            return {"list": [_value_node(item) for item in value]}
+        case tuple():
+            return {"tuple": [_value_node(item) for item in value]}
+        case dict():
+            return {"dict": [[key, _value_node(item)] for key, item in value.items()]}
+    return {"value": value}
 
 
 def _level_node(level: dict[str | int, object]) -> Node:

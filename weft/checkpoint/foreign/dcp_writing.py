@@ -114,7 +114,7 @@ def _write(
                     items.append((name, tuple(begin for begin, _ in share.box), start, file.tell() - start))
             if not each and world.current().process == 0:  # an empty tensor has no shards, but a place
                 start = file.tell()
-                _save_tensor(torch.empty(ready[name].shape, dtype=ready[name].dtype), file)
+                _save_tensor(torch.empty(ready[name].shape, dtype=ready[name].dtype, device="cpu"), file)
                 items.append((name, (0,) * ready[name].dim(), start, file.tell() - start))
         file.flush()
         os.fsync(file.fileno())

@@ -13,9 +13,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 - as torch's users call it
 
 import weft
+from tests.autoshard.models import language_loss
 from tests.paper.llama import VOCABULARY, Llama
 from weft import P
 from weft.autoshard.limits import solve_within
@@ -39,11 +39,6 @@ def mesh_of(**sizes: int) -> weft.DeviceMesh:
 def mlp(width: int = 4096, hidden: int = 16384) -> nn.Module:
     with torch.device("meta"):
         return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
-
-
-def loss_of(logits: object, ids: torch.Tensor) -> torch.Tensor:
-    assert isinstance(logits, torch.Tensor)
-    return F.cross_entropy(logits.flatten(0, 1), ids.flatten())
 
 
 def test_a_small_program_is_solved_like_by_brute_force() -> None:
@@ -156,14 +151,14 @@ def test_what_is_chosen_computes_what_plain_torch_computes(bandwidth: float) -> 
     # On machines without latency, everything that can be split is worth it even for a small model.
     link = Link(0.0, bandwidth)
     slow = replace(Machine.preset("h100"), topology=weft.Topology(link, link, link, link), launch=0.0, bandwidth=1e9)
-    choice = weft.nn.autoshard(model, mesh, ids, topology=slow, loss=lambda logits: loss_of(logits, ids))
+    choice = weft.nn.autoshard(model, mesh, ids, topology=slow, loss=lambda logits: language_loss(logits, ids))
     assert choice.patterns or choice.batch != P(None, None)
     choice.apply()
     batch = choice.shard_batch(ids)
-    loss_of(plain(ids), ids).backward()
-    found = loss_of(model(batch), batch)  # type: ignore[arg-type]
+    language_loss(plain(ids), ids).backward()
+    found = language_loss(model(batch), batch)  # type: ignore[arg-type]
     found.backward()
-    torch.testing.assert_close(found.full_tensor(), loss_of(plain(ids), ids))  # type: ignore[attr-defined]
+    torch.testing.assert_close(found.full_tensor(), language_loss(plain(ids), ids))  # type: ignore[attr-defined]
     for (name, mine), its in zip(model.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad.full_tensor(), its.grad, msg=name)  # type: ignore[union-attr]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +21,11 @@ from ..autoshard.reading import Pin, Reading
 from ..autoshard.recording import Batch, Recorded, record
 from ..errors import PlanError
 from ..paper.machine import Machine, machine_of
-from ..planning import Topology
+from ..planning import Topology, current_topology
 from ..planning.text import bytes_text
+from ..runtime.processes import world
+from ..runtime.processes.agreement.notes import notes_about
+from ..runtime.processes.mesh_processes import owners_of, spans
 from ..sharding.layout import Layout
 from ..sharding.mapping import named_mapping
 from ..sharding.mesh import DeviceMesh
@@ -72,7 +76,7 @@ def autoshard(
         raise TypeError(f"autoshard needs a DeviceMesh, but got {mesh!r}: use weft.make_mesh({{'dp': 2, 'tp': 4}})")
     if isinstance(optimizer_states, bool) or not isinstance(optimizer_states, int) or optimizer_states < 0:
         raise ValueError(f"optimizer_states is a whole number, 2 for Adam, but got {optimizer_states!r}")
-    machine = machine_of(topology, on_accelerators=not mesh.devices[0].is_host)
+    machine = _machine(topology, mesh)
     limit = machine.memory if memory_limit is None else _bytes(memory_limit)
     stays = Patterns(mesh, fixed or {})
     stays.check_used([name for name, _ in model.named_parameters(remove_duplicate=False)], "parameter of this module")
@@ -80,6 +84,23 @@ def autoshard(
     chooser = Model(program, mesh, Prices(program, machine, optimizer_states), _fixed(program, stays))
     found = _solved(chooser, limit)
     return _choice(model, chooser, found, limit, inputs)
+
+
+def _machine(topology: Machine | Topology | str | None, mesh: DeviceMesh) -> Machine:
+    """The machine that a user means; the processes of a mesh on hosts, which are measured, go by what the first one says."""
+    machine = machine_of(topology, on_accelerators=not mesh.devices[0].is_host)
+    if not machine.is_host:
+        return machine
+    if topology is None:
+        machine = replace(machine, topology=current_topology())
+    here = world.current()
+    processes = owners_of(mesh) if spans(mesh) else ()
+    if here.is_fake or len(processes) < 2 or here.process not in processes:
+        return machine
+    mine = json.dumps([list(machine.flops.items()), machine.bandwidth, machine.launch])
+    said = notes_about("machine", processes).exchanged(mine)
+    flops, bandwidth, launch = json.loads(said.get(processes[0], mine))
+    return replace(machine, flops=dict(flops), bandwidth=bandwidth, launch=launch)
 
 
 def _bytes(limit: int | str) -> int:

@@ -81,6 +81,8 @@ def work_of(func: Op, args: Args, kwargs: Kwargs, result: object) -> Work | None
     >>> a, b = torch.ones(2, 3), torch.ones(3, 4)
     >>> work_of(aten.mm.default, (a, b), {}, a @ b)
     Work(flops=48, nbytes=104, dtype=torch.float32)
+    >>> work_of(aten.einsum.default, ("mk,kn->mn", [a, b]), {}, a @ b).flops
+    48
     """
     if func in _NOTHING or is_view(func):
         return None
@@ -142,7 +144,17 @@ def _attention_backward(
     return cast(int, sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
 
 
+def _einsum(equation: str, tensors: list[torch.Tensor], *_: object, **__: object) -> int:
+    """Two operations for each combination of indices: products whose dims were merged are computed so."""
+    sizes: dict[str, int] = {}
+    names = equation.replace(" ", "").partition("->")[0].split(",")
+    for dims, x in zip(names, tensors, strict=True):
+        sizes.update(zip(dims, x.shape, strict=False))
+    return 2 * math.prod(sizes.values())
+
+
 _MORE: dict[Op, Callable[..., int]] = {
+    aten.einsum.default: _einsum,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
 }

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 from typing import final
 
@@ -23,8 +22,9 @@ import numpy as np
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
+from .boundaries import ModuleBoundaries
 from .layouts import candidate_layouts
-from .obeying import follows
+from .obeying import Asked
 from .prices import Prices
 from .problem import Assignment, Problem, Table
 from .recording import Recorded, RecordedOp, RecordedValue
@@ -64,7 +64,7 @@ class Model:
         self.layout_variables: dict[int, int] = {}
         self.landing_variables: dict[int, int] = {}
         self._fixed = fixed
-        self._refusals: dict[tuple[object, ...], Table] = {}
+        self._refusals: dict[tuple[object, ...], dict[Layout, list[float]]] = {}
         self._moved: dict[tuple[object, ...], Table] = {}
         self._kept = {self.repeats.values[value.number] for value in program.values if prices.is_kept(value)}
         self._add_parameters()
@@ -131,7 +131,7 @@ class Model:
             value = values[number]
             landings = [
                 Landing(layout, gradient)
-                for layout in candidate_layouts(self.mesh, value.shape)
+                for layout in candidate_layouts(self.mesh, value.shape, ordered=value.kind == "parameter")
                 for gradient in (_gradients(layout) if value.needs_grad else (layout,))
             ]
             kept = count if number in self._kept else 0
@@ -141,23 +141,25 @@ class Model:
 
     def _add_movements(self) -> None:
         ops, values, first = self.program.ops, self.program.values, self.repeats
-        edges: Counter[tuple[int, int, int]] = Counter()
-        arrivals: Counter[tuple[int, int]] = Counter()
+        modules = ModuleBoundaries(self.program)
+        edges: Counter[tuple[int, int, int, bool]] = Counter()
+        arrivals: Counter[tuple[int, bool]] = Counter()
         for value in values:
             if value.kind == "constant":
                 continue
             source = first.values[value.number]
             lands = source in self.landings
             for user, at in value.users:
-                edges[source, first.ops[user], at] += 1
+                can_be_told = not lands and modules.can_be_brought_for(value, ops[user])
+                edges[source, first.ops[user], at, can_be_told] += 1
             if lands:
-                arrivals[source, source] += 1
-        for (source, user, at), count in edges.items():
-            self._add_use(values[source], ops[user], at, count)
-        for (source, _), count in arrivals.items():
-            self._add_arrival(values[source], count)
+                arrivals[source, modules.can_be_brought(value)] += 1
+        for (source, user, at, can_be_told), count in edges.items():
+            self._add_use(values[source], ops[user], at, count, can_be_told)
+        for (source, can_be_told), count in arrivals.items():
+            self._add_arrival(values[source], count, can_be_told)
 
-    def _add_use(self, value: RecordedValue, op: RecordedOp, at: int, count: int) -> None:
+    def _add_use(self, value: RecordedValue, op: RecordedOp, at: int, count: int, can_be_told: bool) -> None:
         """What an op takes from where a value lies, or has come to lie."""
         needs = [(way.inputs[at], way.gradients[at]) for way in self.ways[op.number]]
         landings = self.landings.get(value.number)
@@ -168,38 +170,39 @@ class Model:
             variable, sources = self._sources(value)
         again = 2 if self._comes_again(value, op, at) else 1
         table = self._movements(value, sources, needs, again)
-        if value.kind == "parameter" and landings is None:
-            table = table + self._refused(op, at, [layout for layout, _ in sources])
+        if not can_be_told:
+            table = table + self._refused(value, op, at, [layout for layout, _ in sources])
         self.problem.couple(variable, self.op_variables[op.number], count * table)
 
-    def _refused(self, op: RecordedOp, at: int, layouts: list[Layout]) -> Table:
-        """A price that nobody pays, for layouts of a parameter in which an op would not compute in a way."""
-        ways = self.ways[op.number]
-        known = op.factors
-        if known is None or known.added_up or known.passed or known.factors.linear != "each":
+    def _refused(self, value: RecordedValue, op: RecordedOp, at: int, layouts: list[Layout]) -> Table:
+        """A price that nobody pays, where an op left to itself would not compute in a way for a layout of an input."""
+        ways, known = self.ways[op.number], op.factors
+        if known is None or known.added_up or known.passed:
             return np.zeros((len(layouts), len(ways)))
         values = [self.program.values[number] for number in op.inputs]
-        given = [(value.shape, value.dtype.itemsize) for value in values]
-        backwards = any(value.needs_grad for k, value in enumerate(values) if k != at)
-        key = (op.signature, at, backwards, tuple(given), tuple(layouts))
+        others = [each for k, each in enumerate(values) if k != at]
+        if not value.is_weight and any(each.kind == "activation" for each in others):
+            # Where several tensors are not where they are needed, nobody knows which of them the op follows.
+            stays = [[layout.splits == way.inputs[at].splits for way in ways] for layout in layouts]
+            return np.where(stays, 0.0, _NEVER)
+        given = tuple((each.shape, each.dtype.itemsize) for each in values)
+        backwards = value.is_weight and known.factors.linear == "each" and any(each.needs_grad for each in others)
+        rows = list(dict.fromkeys(layouts))
+        key = (op.signature, at, backwards, given, tuple(rows))
         found = self._refusals.get(key)
         if found is None:
-            asked = partial(follows, known.factors, given=given, topology=self.prices.machine.topology)
-            found = self._refusals[key] = np.array(
-                [
-                    [
-                        0.0 if layout is way.inputs[at] or asked(way, at, layout, backwards=backwards) else _NEVER
-                        for way in ways
-                    ]
-                    for layout in layouts
-                ]
-            )
-        return found
+            asked = Asked(known.factors, at, given, self.prices.machine.topology, backwards)
+            found = {layout: [0.0 if asked.follows(way, layout) else _NEVER for way in ways] for layout in rows}
+            self._refusals[key] = found
+        return np.array([found[layout] for layout in layouts])
 
-    def _add_arrival(self, value: RecordedValue, count: int) -> None:
+    def _add_arrival(self, value: RecordedValue, count: int, can_be_told: bool) -> None:
         variable, sources = self._sources(value)
         needs = [(landing.layout, landing.gradient) for landing in self.landings[value.number]]
         table = self._movements(value, sources, needs, 1)
+        if not can_be_told:
+            stays = [[made.splits == need.splits for need, _ in needs] for made, _ in sources]
+            table = table + np.where(stays, 0.0, _NEVER)
         self.problem.couple(variable, self.landing_variables[value.number], count * table)
 
     def _sources(self, value: RecordedValue) -> tuple[int, list[tuple[Layout, Layout]]]:
@@ -214,7 +217,7 @@ class Model:
 
     def _comes_again(self, value: RecordedValue, op: RecordedOp, at: int) -> bool:
         """Whether a value that an op brings for itself comes twice: the backward pass needs what was not kept."""
-        is_brought_by_op = value.kind == "parameter" or value.number in self.landings
+        is_brought_by_op = value.is_weight or value.number in self.landings
         return is_brought_by_op and self.prices.keeps(op, at)
 
     def _movements(

@@ -1,4 +1,4 @@
-"""`follows`: whether an op that is left to itself computes in the way that is planned for it.
+"""`Asked`: whether an op that is left to itself computes in the way that is planned for it.
 
 Layouts are chosen for a whole program, but when it runs each op still chooses by what its own inputs suggest. A parameter that
 is to be gathered for a product may lose against an activation that is smaller. So it is asked here what the op would do.
@@ -6,7 +6,9 @@ is to be gathered for a product may lose against an activation that is smaller. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import final
 
 from ..engine.choose import Input, choose
 from ..planning import Topology
@@ -15,56 +17,68 @@ from ..rules.factors import Factors
 from ..sharding.layout import Layout
 from .ways import Way
 
-__all__ = ["Given", "follows"]
+__all__ = ["Asked"]
 
-Given = tuple[tuple[int, ...], int]
-"""The shape of a tensor, and the bytes of an element."""
+Shape = tuple[int, ...]
 
 
-def follows(
-    factors: Factors, way: Way, at: int, layout: Layout, given: Sequence[Given], topology: Topology, *, backwards: bool
-) -> bool:
-    """Whether an op computes in a way when one of its inputs lies in another layout and the rest as the way has them.
+@final
+class Asked:
+    """An op, one of whose inputs lies in one layout or another.
 
-    `backwards`: whether the gradients of the other inputs, which take this one too, have to follow as well.
+    `given` says shapes and item sizes of its inputs; `backwards`: whether the gradient of another input, which takes this one
+    too, has to follow as well.
 
     >>> from weft.rules.factors import parse
     >>> from weft.sharding.mesh import make_mesh
     >>> mesh = make_mesh({"dp": 4})
     >>> product = parse("m k, k n -> m n").meet([(8, 64), (64, 64)], linear="each")
     >>> rows, whole, columns = (Layout(mesh, each) for each in ((("dp",), ()), ((), ()), ((), ("dp",))))
+    >>> asked = Asked(product, 1, (((8, 64), 4), ((64, 64), 4)), Topology(), backwards=False)
     >>> by_rows = Way((rows, whole), (rows,), (rows, whole), 4)
-    >>> follows(product, by_rows, 1, whole, [((8, 64), 4), ((64, 64), 4)], Topology(), backwards=False)
-    True
-    >>> follows(product, by_rows, 1, columns, [((8, 64), 4), ((64, 64), 4)], Topology(), backwards=False)
-    False
+    >>> asked.follows(by_rows, whole), asked.follows(by_rows, columns)
+    (True, False)
     """
 
-    def move(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> float:
-        size = itemsize
-        for each in shape:
-            size *= each
-        return axis_cost(source, target, size, topology)
+    def __init__(
+        self, factors: Factors, at: int, given: Sequence[tuple[Shape, int]], topology: Topology, backwards: bool
+    ) -> None:
+        self._factors, self._at, self._given, self._backwards = factors, at, given, backwards
+        self._topology = topology
+        self._itemsize = max(size for _, size in given)
+        self._alone: dict[Layout, tuple[Layout, ...]] = {}
+        """What the op chooses where this is its only input."""
 
-    lies = [layout if k == at else need for k, need in enumerate(way.inputs)]
-    inputs = [Input(where, *kind) for where, kind in zip(lies, given, strict=True)]
-    mesh, itemsize = layout.mesh, max(size for _, size in given)
-    if choose(factors, inputs, mesh, itemsize, move=move).inputs != way.inputs:
-        return False
-    if not backwards or len(way.inputs) < 2 or factors.outputs[0] is None:
-        return True
-    # The gradient of the first input is a product of the result's gradient and this one.
-    other = 0 if at else 1
-    result = way.outputs[0].resolved
-    needs = (result, way.inputs[at].resolved)
-    turned = Factors((factors.outputs[0], factors.inputs[at]), (factors.inputs[other],), factors.sizes, linear="each")
-    shape = tuple(_size(dim, factors) for dim in factors.outputs[0])
-    inputs = [Input(result, shape, itemsize), Input(layout, *given[at])]
-    return choose(turned, inputs, mesh, itemsize, move=move).inputs == needs
+    def follows(self, way: Way, layout: Layout) -> bool:
+        """Whether the op computes in a way when this input lies so, and the others as the way has them."""
+        if layout is way.inputs[self._at]:
+            return True
+        if len(self._given) == 1:
+            if layout not in self._alone:
+                self._alone[layout] = self._chosen(self._factors, [Input(layout, *self._given[0])])
+            return self._alone[layout] == way.inputs
+        lies = [layout if k == self._at else need for k, need in enumerate(way.inputs)]
+        inputs = [Input(where, *kind) for where, kind in zip(lies, self._given, strict=True)]
+        return self._chosen(self._factors, inputs) == way.inputs and (
+            not self._backwards or self._gradient_follows(way, layout)
+        )
 
+    def _gradient_follows(self, way: Way, layout: Layout) -> bool:
+        """The gradient of another input is a product of the result's gradient and this one."""
+        factors, (out, *_) = self._factors, self._factors.outputs
+        if out is None:
+            return True
+        result, need = way.outputs[0].resolved, way.inputs[self._at].resolved
+        turned = Factors(
+            (out, factors.inputs[self._at]), (factors.inputs[0 if self._at else 1],), factors.sizes, linear="each"
+        )
+        shape = tuple(math.prod(factors.sizes.get(name, 1) for name in dim) for dim in out)
+        inputs = [Input(result, shape, self._itemsize), Input(layout, *self._given[self._at])]
+        return self._chosen(turned, inputs) == (result, need)
 
-def _size(dim: tuple[str, ...], factors: Factors) -> int:
-    size = 1
-    for name in dim:
-        size *= factors.sizes.get(name, 1)
-    return size
+    def _chosen(self, factors: Factors, inputs: Sequence[Input]) -> tuple[Layout, ...]:
+        mesh = next(each.layout.mesh for each in inputs if each.layout is not None)
+        return choose(factors, inputs, mesh, self._itemsize, move=self._move).inputs
+
+    def _move(self, source: Layout, target: Layout, shape: Shape, itemsize: int) -> float:
+        return axis_cost(source, target, math.prod(shape) * itemsize, self._topology)

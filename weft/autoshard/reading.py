@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from ..sharding.layout import Layout
+from .boundaries import ModuleBoundaries
 from .modelling import Landing, Model
 from .problem import Assignment
 from .recording import RecordedValue
@@ -40,6 +41,7 @@ class Reading:
 
     def __init__(self, model: Model, choice: Assignment) -> None:
         self.model, self.choice, self.program = model, choice, model.program
+        self._modules = ModuleBoundaries(model.program)
 
     def layout(self, number: int) -> Layout:
         """The layout of a parameter or an input."""
@@ -93,23 +95,21 @@ class Reading:
         return Pin(layout, value.shape, seconds, prices.held(layout, value))
 
     def _pin_result(self, value: RecordedValue, pin: Pin, pins: Pins) -> None:
-        makers = [name for name, number in self.program.module_outputs.items() if number == value.number and name]
+        makers, takers = self._modules.makers(value), self._modules.takers(value)
         if makers:
-            pins.outputs[max(makers, key=lambda name: name.count("."))] = pin
+            pins.outputs[max(makers, key=_depth)] = pin
             return
-        takers = [name for name, number in self.program.module_inputs.items() if number == value.number and name]
         for name in takers:
             if not any(name.startswith(f"{other}.") for other in takers):
                 pins.inputs[name] = pin
 
     def _pin_use(self, value: RecordedValue, user: int, pin: Pin, pins: Pins) -> None:
-        path = self.program.ops[user].path
-        around = [
-            name
-            for name, number in self.program.module_inputs.items()
-            if number == value.number and name and (path == name or path.startswith(f"{name}."))
-        ]
+        around = self._modules.takers_around(value, self.program.ops[user])
         if around:
-            pins.inputs[max(around, key=lambda name: name.count("."))] = pin
-        else:
+            pins.inputs[max(around, key=_depth)] = pin
+        elif self._modules.makers(value):
             self._pin_result(value, pin, pins)
+
+
+def _depth(name: str) -> int:
+    return name.count(".")

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar, final
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..caches import cached
 from ..engine.op_kind import kind_of
 from ..engine.sharded import ShardedTensor
 from ..paper.known_calls import KnownCall, call_key, known_call
@@ -43,6 +44,8 @@ class RecordedValue:
     kind: str = "activation"
     """'parameter', 'input', 'activation', or 'constant': known everywhere, so that it need not lie anywhere."""
     needs_grad: bool = False
+    is_weight: bool = False
+    """Whether it is a parameter or a view of one."""
     producer: int | None = None
     output: int = 0
     users: list[tuple[int, int]] = field(default_factory=list)
@@ -117,7 +120,9 @@ def record(
     for name, parameter in here.named_parameters(remove_duplicate=False):
         value = recorder.known(parameter)
         if value is None:
-            value = recorder.know(parameter, name=name, kind="parameter", needs_grad=parameter.requires_grad)
+            value = recorder.know(
+                parameter, name=name, kind="parameter", needs_grad=parameter.requires_grad, is_weight=True
+            )
         recorder.program.names[name] = value.number
     for buffer in here.buffers():
         recorder.know(buffer, kind="constant")
@@ -271,14 +276,21 @@ class _Recorder(TorchDispatchMode):
     def _note(self, func: Op, args: Args, kwargs: Kwargs, result: object, seen: _Seen) -> None:
         made = tensors_in(result)
         values = [self.known(x) or self.know(x, kind="constant") for x in tensors_in(args, kwargs)]
-        if all(value.kind == "constant" for value in values):
+        if _makes_anew(func) or all(value.kind == "constant" for value in values):
             for x in made:
                 self.know(x, kind="constant")
             return
         number = len(self.program.ops)
         needs_grad = any(value.needs_grad for value in values)
+        is_weight = seen.is_view and values[0].is_weight
         outputs = [
-            self.know(x, needs_grad=needs_grad and x.is_floating_point(), producer=number, output=at).number
+            self.know(
+                x,
+                needs_grad=needs_grad and x.is_floating_point(),
+                is_weight=is_weight,
+                producer=number,
+                output=at,
+            ).number
             for at, x in enumerate(made)
         ]
         for at, value in enumerate(values):
@@ -287,6 +299,13 @@ class _Recorder(TorchDispatchMode):
         self.program.ops.append(
             RecordedOp(number, func, self._path[-1], inputs, tuple(outputs), seen.factors, seen.flops, seen.is_view)
         )
+
+
+@cached(8192)
+def _makes_anew(func: Op) -> bool:
+    """Whether an op reads no values of the tensors that it is given: `new_zeros`, `ones_like`."""
+    name = func._schema.name
+    return name.startswith("aten::new_") or name.endswith("_like")
 
 
 def _said(func: Op, args: Args, kwargs: Kwargs, counted: int) -> tuple[SpecialFactors | None, int]:

@@ -91,8 +91,10 @@ class _Times:
         start = max(self.clocks.get(source, 0.0), self._links.get((source, tier), 0.0))
         exposed = 0.0
         if event.promise is None:
-            exposed = max(0.0, start + seconds - self.clocks.get(target, 0.0))
-            self.clocks[target] = self.clocks.get(target, 0.0) + exposed
+            now = self.clocks.get(target, 0.0)
+            # What it waits for the source to come to it is no communication: pipelines have such bubbles.
+            exposed = min(seconds, max(0.0, start + seconds - now))
+            self.clocks[target] = max(now, start + seconds)
         else:
             self._promised.setdefault(event.promise, []).append(len(self.movements))
         self._links[source, tier] = start + seconds

@@ -9,6 +9,7 @@ from torch.nn import functional as F  # noqa: N812 - as torch's users call it
 
 import weft
 from weft import P
+from weft.paper.report import StepReport
 from weft.planning import Link
 
 INSTANT = Link(0.0, 1e18)
@@ -55,7 +56,7 @@ def step(pipe: weft.nn.Pipeline, optimizer: torch.optim.Optimizer, x: torch.Tens
     optimizer.step()
 
 
-def priced(pipe: weft.nn.Pipeline, x: torch.Tensor, machine: weft.Machine | str = "h100"):  # noqa: ANN201 - a report
+def priced(pipe: weft.nn.Pipeline, x: torch.Tensor, machine: weft.Machine | str = "h100") -> StepReport:
     return weft.dryrun(step, pipe, torch.optim.AdamW(pipe.parameters()), x, topology=machine)
 
 

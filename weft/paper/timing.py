@@ -92,8 +92,8 @@ class _Times:
         exposed = 0.0
         if event.promise is None:
             now = self.clocks.get(target, 0.0)
-            # What it waits for the source to come to it is no communication: pipelines have such bubbles.
-            exposed = min(seconds, max(0.0, start + seconds - now))
+            # Until the source has come to it, nothing moves: pipelines have such bubbles.
+            exposed = max(0.0, start + seconds - max(now, self.clocks.get(source, 0.0)))
             self.clocks[target] = max(now, start + seconds)
         else:
             self._promised.setdefault(event.promise, []).append(len(self.movements))

@@ -131,7 +131,7 @@ class LanguageModel(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
-        self.position = nn.Parameter(torch.empty(shape.positions, shape.width)) if shape.positions else None
+        self.position = nn.Parameter(torch.zeros(shape.positions, shape.width)) if shape.positions else None
         self.blocks = nn.ModuleList([Block(shape, causal=shape.causal) for _ in range(shape.layers)])
         self.norm = norm(shape)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
@@ -172,7 +172,7 @@ class VisionTransformer(nn.Module):
     def __init__(self, shape: Shape, patch: int = 16) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, shape.width, patch, patch)
-        self.position = nn.Parameter(torch.empty(shape.positions, shape.width))
+        self.position = nn.Parameter(torch.zeros(shape.positions, shape.width))
         self.blocks = nn.ModuleList([Block(shape, causal=False) for _ in range(shape.layers)])
         self.norm = norm(shape)
         self.head = nn.Linear(shape.width, shape.vocabulary)

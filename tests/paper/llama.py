@@ -83,6 +83,7 @@ LAYOUTS: dict[str, tuple[dict[str, int], dict[str, P], P]] = {
     "split rows": ({"dp": 4}, patterns("dp", None), P("dp")),
     "heads and split weights": ({"dp": 2, "tp": 2}, patterns("tp", "dp"), P("dp")),
     "heads on two": ({"tp": 2}, patterns("tp", None), P()),
+    "heads on four, replicas": ({"dp": 2, "tp": 4}, patterns("tp", None), P("dp")),
     "sequences": ({"cp": 4}, {}, P(None, "cp")),
     "heads and whole batch": ({"dp": 2, "tp": 2}, patterns("tp", "dp"), P()),
 }

@@ -118,3 +118,13 @@ def test_a_graph_of_tensors_without_values_says_what_it_costs() -> None:
         ValueError, match=r"a graph is for devices that are there, but .* run the program by weft\.dryrun"
     ):
         products(MESHES["devices that nobody has"])
+
+
+def test_the_plan_of_a_state_needs_no_values() -> None:
+    there = weft.make_mesh({"x": 512}, devices=[weft.Accelerator(i) for i in range(512)])
+    here = weft.make_mesh({"dp": 64, "tp": 8}, devices=there.devices)
+    with torch.device("meta"):
+        layer = weft.nn.shard_module(torch.nn.Linear(8192, 28672, bias=False), here, {"weight": P("tp", "dp")})
+    plan = weft.plan_state(layer.state_dict(), weft.NamedMapping(there, P("x")))
+    assert plan.bytes_received.total == plan.lower_bound.total
+    assert 0 < plan.bytes_received.max <= layer.weight.numel() * 4 // 512

@@ -55,6 +55,11 @@ class Ledger:
         self._hold(storage, made)
         return made
 
+    def device_of(self, x: torch.Tensor, default: Device | None) -> Device | None:
+        """The device whose memory a tensor has."""
+        known = self._live.get(x.untyped_storage()._cdata)
+        return default if known is None else known[1].device
+
     def share(self, x: torch.Tensor, of: torch.Tensor) -> None:
         """Notes that a tensor has the memory of another until one of both is written to."""
         known = self._live.get(of.untyped_storage()._cdata)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, final
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, cast, final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -226,17 +226,28 @@ class Recorder(TorchDispatchMode):
         if func is aten._lazy_clone.default:
             ledger.share(result, args[0])  # type: ignore[arg-type]
             return
+        given = args[0] if args and type(args[0]) is list else None
+        devices = None if given is None else self._devices_of(given)
         if work is not None:
             ledger.now += 1
-            self.events.append(Computed(ledger.now, self._device, op, line, work))
+            for device, share in _shares(given, devices, self._device):
+                part = work if share == 1 else Work(int(work.flops * share), int(work.nbytes * share), work.dtype)
+                self.events.append(Computed(ledger.now, device, op, line, part))
         if func._schema.is_mutable:
             for x in written_by(func, args, kwargs):
                 ledger.part(x, op, line)
         kind = None
         if mesh is not None:
             op, kind = "movement", "movements"
-        for x in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
-            ledger.note(x, self._device, op, line, kind)
+        made = (result,) if isinstance(result, torch.Tensor) else tensors_in(result)
+        for at, x in enumerate(made):
+            device = devices[at] if devices is not None and len(devices) == len(made) else self._device
+            ledger.note(x, device, op, line, kind)
+
+    def _devices_of(self, tensors: list[object]) -> list[Device | None] | None:
+        """Where the tensors of a list are that lie on several devices, such as the parameters of a pipeline; else None."""
+        found = [self.ledger.device_of(x, self._device) for x in tensors if isinstance(x, torch.Tensor)]
+        return found if len(found) == len(tensors) and len(set(found)) > 1 else None
 
     def _note_moves(self, line: Line) -> None:
         for record in self._log.records[self._logged :]:
@@ -277,6 +288,21 @@ class Recorder(TorchDispatchMode):
         for piece in pieces:
             if piece.is_meta:
                 self.ledger.note(piece, device, "given", BEFORE, kind).kind = kind
+
+
+def _shares(
+    given: list[object] | None, devices: Sequence[Device | None] | None, here: Device | None
+) -> Iterator[tuple[Device | None, float]]:
+    """Which devices compute on a list of tensors, and how much of it; all of it here, where they are on one."""
+    if given is None or devices is None:
+        yield here, 1
+        return
+    sizes: dict[Device | None, int] = {}
+    for x, device in zip(cast("list[torch.Tensor]", given), devices, strict=True):
+        sizes[device] = sizes.get(device, 0) + x.numel()
+    total = max(1, sum(sizes.values()))
+    for device, size in sizes.items():
+        yield device, size / total
 
 
 @cached(8192)

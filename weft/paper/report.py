@@ -49,7 +49,7 @@ class StepReport:
     @property
     def devices(self) -> int:
         """How many devices the step is for."""
-        return max((mesh.num_devices for mesh in self.meshes), default=1)
+        return len({device for mesh in self.meshes for device in mesh.devices}) or 1
 
     @property
     def flops(self) -> int:
@@ -66,6 +66,16 @@ class StepReport:
         for each in self.operations:
             by_device[each.device] = by_device.get(each.device, 0.0) + each.seconds
         return max(by_device.values(), default=0.0)
+
+    @property
+    def idle(self) -> float:
+        """Which share of their time devices neither compute nor wait for what moves: the bubbles of a pipeline, for one."""
+        busy: dict[object, float] = {}
+        for each in self.operations:
+            busy[each.device] = busy.get(each.device, 0.0) + each.seconds
+        for move in self.movements:
+            busy[move.device] = busy.get(move.device, 0.0) + move.exposed
+        return max(0.0, 1 - sum(busy.values()) / (len(busy) * self.seconds)) if self.seconds else 0.0
 
     @property
     def moving(self) -> float:

@@ -91,8 +91,10 @@ class _Times:
         start = max(self.clocks.get(source, 0.0), self._links.get((source, tier), 0.0))
         exposed = 0.0
         if event.promise is None:
-            exposed = max(0.0, start + seconds - self.clocks.get(target, 0.0))
-            self.clocks[target] = self.clocks.get(target, 0.0) + exposed
+            now = self.clocks.get(target, 0.0)
+            # Until the source has come to it, nothing moves: pipelines have such bubbles.
+            exposed = max(0.0, start + seconds - max(now, self.clocks.get(source, 0.0)))
+            self.clocks[target] = max(now, start + seconds)
         else:
             self._promised.setdefault(event.promise, []).append(len(self.movements))
         self._links[source, tier] = start + seconds

@@ -141,13 +141,15 @@ def mail(
     op: str,
     purpose: str,
     tag: int,
-) -> Arriving | Pieces:
+) -> Arriving | Promise | Pieces:
     """Begins to move a tensor to another mesh by messages that wait for no others; each is known by its tag.
 
     Unlike what `begin` begins, each process does it when it comes to it. Nothing may be pending.
     """
     if is_elsewhere(source.mesh, target.mesh):
         return ()
+    if residence(source.mesh).on_paper:
+        return promised(lambda: in_process.move(pieces, source, target, shape))
     if not spans(source.mesh, target.mesh):
         return in_process.move(pieces, source, target, shape)
     return movement.mail(pieces, source, target, tuple(shape), dtype, op, purpose, tag)

@@ -250,6 +250,10 @@ def main(folder: str) -> None:
     assert away.counts() == {**away.counts(), "all_gather": 2 * DEPTH, "reduce_scatter": DEPTH + 1}
     models = twins(perceptron, flat, None, prefetch=2)
     trained(models, flat, 2)
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            models[1](laid(batch(models[0], 0), flat)).full_tensor(), models[0](batch(models[0], 0))
+        )
     weft.checkpoint.save(models[1], folder)
     again = twins(perceptron, flat, None)
     weft.checkpoint.load(folder, again[1])

@@ -50,6 +50,8 @@ def test_training_is_that_of_the_plain_module(make: object) -> None:
     log = trained(models, mesh)
     kinds = log.counts()
     assert (kinds["all_gather"], kinds["reduce_scatter"]) == (2 * DEPTH, DEPTH + 1)
+    received = sum(record.total_bytes for record in log if record.kind == "all_gather")
+    assert received < 2 * gathered_bytes(models[0], 4), "more than FSDP2, which gathers everything twice"
     assert {record.op for record in log if record.kind == "all_gather"} == {"fully_shard"}
     for p in models[1].parameters():
         assert "dp" in p._layout.dim_of
@@ -245,8 +247,9 @@ def test_evaluation_and_errors_leave_the_parameters_in_place() -> None:
     mesh = weft.make_mesh({"dp": 4})
     plain, model = twins(perceptron, mesh, None)
     x = batch(plain, 0)
-    with torch.no_grad():
-        torch.testing.assert_close(model(laid(x, mesh)).full_tensor(), plain(x))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            torch.testing.assert_close(model(laid(x, mesh)).full_tensor(), plain(x))
     before = dict(model.named_parameters())
     with pytest.raises(RuntimeError):
         model(weft.shard(torch.ones(8, 3).double(), mesh, P("dp")))

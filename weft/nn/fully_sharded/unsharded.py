@@ -127,7 +127,7 @@ class Unsharded:
             if piece.untyped_storage().nbytes() != size:
                 resize(piece, size)
         # To autograd they are what they were: whoever has saved them finds the values that were saved.
-        with _unsafe_preserve_version_counter(flat):
+        with _unsafe_preserve_version_counter(tuple(piece for piece in flat if not piece.is_inference())):
             self._fill()
 
     def _fill(self) -> None:

@@ -185,17 +185,18 @@ def test_rows_can_be_written_to_and_views_of_them_show_it(mesh: DeviceMesh) -> N
 def test_writes_are_seen_wherever_rows_were_sent(written: str, sent: str, mesh: DeviceMesh) -> None:
     """Rows and views of them share memory until some are sent; a write to one is a write to the others all the same."""
     index = torch.tensor([6, 0, 0, 5, 3])
-    table, rows = looked_up(mesh, index, 7, 4)
-    plain = table[index]
-    views, expected = [rows, rows[:, :2], rows.t()[1:3]], [plain, plain[:, :2], plain.t()[1:3]]
-    if sent != "neither":
-        views[sent == "view"].flatten().sum()
-    for x, changed in ((views, views[written == "view"]), (expected, expected[written == "view"])):
-        changed.cumsum_(1)
-        x[2].mul_(2)
-        x[1][:, ::2] = 7
-    for found, wanted in zip(views, expected, strict=True):
-        torch.testing.assert_close(found.full_tensor(), wanted)
+    for _ in range(3):  # known calls too
+        table, rows = looked_up(mesh, index, 7, 4)
+        plain = table[index]
+        views, expected = [rows, rows[:, :2], rows.t()[1:3]], [plain, plain[:, :2], plain.t()[1:3]]
+        if sent != "neither":
+            views[sent == "view"].flatten().sum()
+        for x, changed in ((views, views[written == "view"]), (expected, expected[written == "view"])):
+            changed.cumsum_(1)
+            x[2].mul_(2)
+            x[1][:, ::2] = 7
+        for found, wanted in zip(views, expected, strict=True):
+            torch.testing.assert_close(found.full_tensor(), wanted)
 
 
 def test_an_index_out_of_range_is_refused(mesh: DeviceMesh) -> None:

@@ -258,4 +258,22 @@ KNOWN: dict[str, Program] = {
             "v2 = (torch.manual_seed(0), torch.randint_like(v1, 5))[1]",
         ),
     ),
+    "the conjugate of looked-up rows was taken for the rows, memories apart": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((2, 2), 'complex128', 601, 156)",
+            "v1 = v0[put([-1, 1, -2, -2, 1], 784)]",
+            "v2 = v1.conj() * 2",
+            "v3 = v1.mT.conj().imag",
+        ),
+    ),
+    "a view of looked-up rows that was written to was repeated by what it had become, memories apart": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((2, 1), 'complex128', 601, 156)",
+            "v1 = v0[put([-1, 1, -2, -2, 1], 784)]",
+            "v2 = move(v1, 968)",
+            "v1.unsqueeze(0).mul_(2)",
+        ),
+    ),
 }

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import final
 
+from ..form import special
 from ..sharded import ShardedTensor
 from .rows import RaggedRows
 
@@ -73,4 +74,4 @@ def settle(x: ShardedTensor) -> None:
             each._value.rows = None
         else:
             again = now.read(base)
-            each._value, each._form = again._value, again._form
+            each._value, each._form = again._value, special(again._form)  # calls are not repeated by what it was

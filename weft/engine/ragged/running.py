@@ -36,6 +36,9 @@ __all__ = ["brought_to", "of_rows", "on_device", "picked", "takes_rows"]
 takes_rows: set[Op] = set()
 """The ops whose handlers see to rows themselves. Bound: the ops there are. Cleared: never."""
 
+_MARKS = frozenset({torch.ops.aten._conj.default, torch.ops.aten._neg_view.default})
+"""The ops that mark a tensor as conjugate or negative, and leave its elements as they are."""
+
 
 def of_rows(call: BoundCall) -> object:
     """What an op gives of tensors whose rows lie elsewhere, where it can use them there; else NotImplemented."""
@@ -49,7 +52,7 @@ def of_rows(call: BoundCall) -> object:
     if call.func in takes_rows:
         return NotImplemented
     written = _written(call, kind)
-    can_be = not is_traced() and not kind.outs and not is_random(call.func)
+    can_be = not (is_traced() or kind.outs or is_random(call.func) or call.func in _MARKS)
     there = all(x._value.rows is not None and may_write_there(x._value.rows) for x in written)
     split = _split(call, held, kind) if can_be and there else None
     if split is None:

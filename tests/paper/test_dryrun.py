@@ -127,6 +127,17 @@ def test_what_is_assumed_is_read_and_what_follows_from_it_is_known() -> None:
         weft.dryrun(lambda x: weft.assume(x, [1, 2, 3]), x)
 
 
+def test_numbers_of_rows_are_looked_up_without_their_values() -> None:
+    mesh = thought_of(dp=4)
+    with torch.device("meta"):
+        x = weft.shard(torch.empty(64, 8), mesh, P("dp")).requires_grad_()
+        rows = weft.shard(torch.empty(16, dtype=torch.int64), mesh, P("dp"))
+    shapes: list[torch.Size] = []
+    weft.dryrun(lambda x, rows: shapes.append(x[rows].shape), x, rows, topology="h100")
+    weft.dryrun(lambda x, rows: x[rows].sum().backward(), x, rows, topology="h100")
+    assert shapes == [(16, 8)]
+
+
 def test_wrong_calls_are_told() -> None:
     x = torch.ones(4)
     with pytest.raises(TypeError, match="dryrun takes a function and what to call it with, but got 3 to call"):

@@ -107,7 +107,7 @@ class Recorder(TorchDispatchMode):
                 self._device = x._form.layout.mesh.devices[0]
                 if x._form not in self._forms:
                     self._check_here(x, str(func))
-        reads = reads_values(func)
+        reads = reads_values(func, args)
         if not reads and not self._values.of_all(given):
             return NotImplemented
         found = self._values.computed(func, args, kwargs)
@@ -148,7 +148,7 @@ class Recorder(TorchDispatchMode):
         given = tensors_in(args, kwargs)
         if not any(x.is_meta for x in given) and (given or kwargs.get("device") != _META):
             return func(*args, **kwargs)
-        if reads_values(func):
+        if reads_values(func, args):
             found = self._values.computed(func, args, kwargs)
             if found is None:
                 raise no_value(str(func), str(self._lines.here()))

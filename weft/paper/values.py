@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, final
+from typing import Final, cast, final
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -98,13 +98,27 @@ def _replaced(x: object, values: Values) -> object:
     return x
 
 
-@cached(8192)
-def reads_values(func: Op) -> bool:
-    """Whether an op reads values to know what it gives.
+def reads_values(func: Op, args: Args) -> bool:
+    """Whether a call reads values to know what it gives: of indices, only masks are read.
 
-    >>> reads_values(torch.ops.aten.nonzero.default), reads_values(torch.ops.aten.add.Tensor)
+    >>> x, i = torch.ones(4), torch.tensor([0, 2])
+    >>> reads_values(torch.ops.aten.nonzero.default, (x,)), reads_values(torch.ops.aten.add.Tensor, (x, x))
     (True, False)
+    >>> reads_values(torch.ops.aten.index.Tensor, (x, [i])), reads_values(torch.ops.aten.index.Tensor, (x, [x > 0]))
+    (False, True)
     """
+    if not _may_read(func):
+        return False
+    if func is torch.ops.aten.index.Tensor:
+        return any(x is not None and x.dtype in _MASKS for x in cast("list[torch.Tensor | None]", args[1]))
+    return True
+
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+@cached(8192)
+def _may_read(func: Op) -> bool:
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
 

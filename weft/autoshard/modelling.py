@@ -134,6 +134,12 @@ class Model:
                 for layout in candidate_layouts(self.mesh, value.shape, ordered=value.kind == "parameter")
                 for gradient in (_gradients(layout) if value.needs_grad else (layout,))
             ]
+            if value.kind == "activation":  # sums may be left to each of those that take them
+                landings += [
+                    Landing(pending, pending.resolved)
+                    for layout in candidate_layouts(self.mesh, value.shape)
+                    for pending in _gradients(layout)[1:]
+                ]
             kept = count if number in self._kept else 0
             held = [kept * self.prices.held(landing.layout, value) for landing in landings]
             self.landings[number] = landings
@@ -181,7 +187,7 @@ class Model:
             return np.zeros((len(layouts), len(ways)))
         values = [self.program.values[number] for number in op.inputs]
         others = [each for k, each in enumerate(values) if k != at]
-        if not value.is_weight and any(each.kind == "activation" for each in others):
+        if value.kind == "activation" and (value.is_weight or any(_is_passing(each) for each in others)):
             # Where several tensors are not where they are needed, nobody knows which of them the op follows.
             stays = [[layout.splits == way.inputs[at].splits for way in ways] for layout in layouts]
             return np.where(stays, 0.0, _NEVER)
@@ -245,6 +251,10 @@ class Model:
         at_row = {layout: i for i, layout in enumerate(rows)}
         at_column = {layout: i for i, layout in enumerate(columns)}
         return small[np.ix_([at_row[a] for a in sources], [at_column[b] for b in targets])]
+
+
+def _is_passing(value: RecordedValue) -> bool:
+    return value.kind == "activation" and not value.is_weight
 
 
 def _gradients(layout: Layout) -> list[Layout]:

@@ -118,6 +118,7 @@ _ATTENTION = aten.scaled_dot_product_attention.default
 SPECIAL: Mapping[Op, SpecialOp] = MappingProxyType(
     {
         _ATTENTION: SpecialOp(_attention_factors, _attended, _attention_flops),
+        aten.cumsum.default: _over_split_dims(again=4),
         aten._log_softmax.default: _over_split_dims(again=9),
         **dict.fromkeys(ops_named("_softmax _safe_softmax"), _over_split_dims(again=12)),
         aten._fused_rms_norm.default: _over_split_dims(again=28),

@@ -7,9 +7,9 @@
 A state of float32 matrices is split by rows, and loaded by rows and by columns, into tensors that are there already; Weft
 and DCP save and fill the same memory. The ways take turns; a repetition takes as long as its slowest process, and the
 median counts. The processors' seconds of all processes together are shown too, which other work on the machine hardly
-changes, and those of the threads that called ("own"), without those that work for them. What a save has written is on the disk when it returns, for both. Loads find the files in the system's memory,
-except where a case says "cold": their pages are dropped first, as after a restart. Peak memory is that of a process, above
-what it had before, the first time included.
+changes, and those of the threads that called ("own"), without those that work for them. What a save has written is on the
+disk when it returns, for both. Loads find the files in the system's memory, except where a case says "cold": their pages are
+dropped first, as after a restart. Peak memory is that of a process, above what it had before, the first time included.
 
 A save with `wait=False` is compared with a copy of the shards to memory that is there: the call by itself, and with one step
 and with five that change all of the state while it is written. What the steps take by themselves is taken away from both.

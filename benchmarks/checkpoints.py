@@ -44,6 +44,7 @@ warnings.filterwarnings("ignore")
 
 import weft
 from weft import P
+from weft.engine.views.copy_views import current
 
 ROWS, COLUMNS = 4096, 1024  # 16.8 MB of float32
 LIMITS = {
@@ -162,7 +163,7 @@ def sharded(count: int, mesh: weft.DeviceMesh, spec: P) -> torch.nn.Module:
 def distributed(model: torch.nn.Module, mesh: DeviceMesh, dim: int) -> dict[str, DTensor]:
     """The same as DTensors, in the same memory."""
     return {
-        name: DTensor.from_local(x.local_shards[0].detach(), mesh, [Shard(dim)], run_check=False)
+        name: DTensor.from_local(current(x)[0].detach(), mesh, [Shard(dim)], run_check=False)
         for name, x in model.named_parameters()
     }
 
@@ -257,6 +258,7 @@ def loads(times: Times, folder: Path, count: int, repetitions: int, case: str, d
 
     def check(way: Way) -> None:
         clear()
+        assert not any(bool(x.local_shards[0].any()) for x in target.parameters())
         way()
         assert all(bool((x.local_shards[0] == i).all()) for i, x in enumerate(target.parameters()))
 

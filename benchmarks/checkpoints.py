@@ -7,9 +7,9 @@
 A state of float32 matrices is split by rows, and loaded by rows and by columns, into tensors that are there already; Weft
 and DCP save and fill the same memory. The ways take turns; a repetition takes as long as its slowest process, and the
 median counts. The processors' seconds of all processes together are shown too, which other work on the machine hardly
-changes. What a save has written is on the disk when it returns, for both. Loads find the files in the system's memory,
-except where a case says "cold": their pages are dropped first, as after a restart. Peak memory is that of a process, above
-what it had before, the first time included.
+changes, and those of the threads that called ("own"), without those that work for them. What a save has written is on the
+disk when it returns, for both. Loads find the files in the system's memory, except where a case says "cold": their pages are
+dropped first, as after a restart. Peak memory is that of a process, above what it had before, the first time included.
 
 A save with `wait=False` is compared with a copy of the shards to memory that is there: the call by itself, and with one step
 and with five that change all of the state while it is written. What the steps take by themselves is taken away from both.
@@ -44,6 +44,7 @@ warnings.filterwarnings("ignore")
 
 import weft
 from weft import P
+from weft.engine.views.copy_views import current
 
 ROWS, COLUMNS = 4096, 1024  # 16.8 MB of float32
 LIMITS = {
@@ -71,6 +72,7 @@ class Times:
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], list[float]] = {}
         self.cpu: dict[tuple[str, str], list[float]] = {}
+        self.own: dict[tuple[str, str], list[float]] = {}
         self.peaks: dict[tuple[str, str], float] = {}
 
     def take(self, case: str, ways: dict[str, Way], repetitions: int, between: Way = lambda: None) -> None:
@@ -83,29 +85,31 @@ class Times:
                 gc.collect()
                 dist.barrier()
                 before = resident()
-                start, busy = time.perf_counter(), time.process_time()
+                start, busy, own = time.perf_counter(), time.process_time(), time.thread_time()
                 ways[name]()
-                took, busy = time.perf_counter() - start, time.process_time() - busy
-                seconds, cpu = slowest(took), of_all(busy, dist.ReduceOp.SUM)
+                took, busy, own = time.perf_counter() - start, time.process_time() - busy, time.thread_time() - own
+                seconds, cpu, own = slowest(took), of_all(busy, dist.ReduceOp.SUM), of_all(own, dist.ReduceOp.SUM)
                 peak = slowest(resident(peak=True) - before)
                 self.peaks[case, name] = max(peak, self.peaks.get((case, name), 0.0))
                 if turn:
                     self.seconds.setdefault((case, name), []).append(seconds)
                     self.cpu.setdefault((case, name), []).append(cpu)
+                    self.own.setdefault((case, name), []).append(own)
 
     def rows(self) -> list[dict[str, object]]:
         """The table."""
         found = {key: statistics.median(each) for key, each in self.seconds.items()}
-        own = {key: seconds - found.get((key[0], ALONE), 0.0) for key, seconds in found.items()}
+        alone = {key: seconds - found.get((key[0], ALONE), 0.0) for key, seconds in found.items()}
         return [
             {
                 "case": case,
                 "way": way,
                 "seconds": seconds,
                 "cpu": statistics.median(self.cpu[case, way]),
+                "own": statistics.median(self.own[case, way]),
                 "peak_mb": self.peaks[case, way] / 1e6,
                 "against": {
-                    other: [own[case, "weft"] / own[case, other], LIMITS.get((case, other))]
+                    other: [alone[case, "weft"] / alone[case, other], LIMITS.get((case, other))]
                     for (one, other) in found
                     if way == "weft" and one == case and other not in (way, ALONE)
                 },
@@ -159,7 +163,7 @@ def sharded(count: int, mesh: weft.DeviceMesh, spec: P) -> torch.nn.Module:
 def distributed(model: torch.nn.Module, mesh: DeviceMesh, dim: int) -> dict[str, DTensor]:
     """The same as DTensors, in the same memory."""
     return {
-        name: DTensor.from_local(x.local_shards[0].detach(), mesh, [Shard(dim)], run_check=False)
+        name: DTensor.from_local(current(x)[0].detach(), mesh, [Shard(dim)], run_check=False)
         for name, x in model.named_parameters()
     }
 
@@ -254,6 +258,7 @@ def loads(times: Times, folder: Path, count: int, repetitions: int, case: str, d
 
     def check(way: Way) -> None:
         clear()
+        assert not any(bool(x.local_shards[0].any()) for x in target.parameters())
         way()
         assert all(bool((x.local_shards[0] == i).all()) for i, x in enumerate(target.parameters()))
 
@@ -318,7 +323,7 @@ def show(rows: list[dict[str, object]], megabytes: float, processes: int, folder
             for other, (ratio, limit) in row["against"].items()  # type: ignore[attr-defined]
         )
         print(
-            f"{row['case']:<30} {row['way']:<16} {row['seconds']:8.3f} s   cpu {row['cpu']:6.3f} s   peak {row['peak_mb']:7.1f} MB   {limits}"
+            f"{row['case']:<30} {row['way']:<16} {row['seconds']:8.3f} s   cpu {row['cpu']:6.3f} s (own {row['own']:6.3f})   peak {row['peak_mb']:7.1f} MB   {limits}"
         )
 
 

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 import weft
 from tests.checkpoint.damage import flipped
@@ -55,7 +58,28 @@ def forms(folder: Path) -> object:
         for name in ("weft", "hf", "whole.safetensors")
         for spec in (P("a"), P(None, "a"), P())
     ]
-    return [*found, torch.equal(state["model"].weight.detach().full_tensor(), WEIGHT), state["step"]]
+    return [
+        *found,
+        torch.equal(state["model"].weight.detach().full_tensor(), WEIGHT),
+        state["step"],
+        *_torch_s_own(folder),
+    ]
+
+
+def _torch_s_own(folder: Path) -> list[bool]:
+    """Whether torch's processes read in their layouts what these wrote, and these in theirs what torch's wrote."""
+    mesh = init_device_mesh("cpu", (weft.distributed.process_count(),))
+    there = {"model": {"weight": _distributed(torch.zeros(8, 6), mesh, 1), "bias": torch.zeros(8)}, "step": 0}
+    dcp.load(there, checkpoint_id=str(folder / "dcp"))
+    mine = _distributed(WEIGHT, mesh, 1).to_local()
+    dcp.save({"weight": _distributed(WEIGHT, mesh, 1), "bias": torch.ones(8)}, checkpoint_id=str(folder / "torch"))
+    return [torch.equal(there["model"]["weight"].to_local(), mine), loaded(folder / "torch", P("a"))]
+
+
+def _distributed(x: torch.Tensor, mesh: DeviceMesh, dim: int) -> DTensor:
+    return DTensor.from_local(
+        x.chunk(mesh.size(), dim)[mesh.get_rank()].contiguous(), mesh, [Shard(dim)], shape=x.shape, stride=x.stride()
+    )
 
 
 def background(folder: Path) -> object:

@@ -168,6 +168,23 @@ def test_rows_that_end_in_a_block_do_not_make_it_read_twice(tmp_path: Path, veri
     assert sum(size for _, size in blocks) <= (rows[1] - rows[0]) * 4948 + (2 << 20 if verify else 0)
 
 
+def test_threads_find_memory_that_is_shared_with_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weft.checkpoint.save({"x": weft.shard(values((8, 6)), MESH, P("dp", "tp"))}, tmp_path)
+    layer = torch.nn.Module()
+    layer.x = torch.nn.Parameter(weft.shard(torch.zeros(8, 6), MESH, P(None, "tp")))
+    kept = layer.x.local_shards  # copies, once one of the two is written to
+    shared: list[bool] = []
+    run = reading._Filling.run
+    monkeypatch.setattr(
+        reading._Filling, "run", lambda self: (shared.append(torch._C._is_cow_tensor(self.want.target)), run(self))
+    )
+    weft.checkpoint.load(tmp_path, layer)
+    assert shared
+    assert not any(shared)
+    assert same(layer.x.detach(), values((8, 6)))
+    assert not any(shard.any() for shard in kept)
+
+
 def test_no_process_holds_a_split_tensor_whole(tmp_path: Path, memory: str) -> None:
     weft.checkpoint.save({"x": weft.shard(values((8, 6)), MESH, P("dp", "tp"))}, tmp_path)
     (file,) = tmp_path.glob("*.safetensors")

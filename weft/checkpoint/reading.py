@@ -133,6 +133,9 @@ class Reader:
 
     def _read(self, files: dict[str, int], count: Callable[[int], None]) -> None:
         local = threading.local()
+        for want in self._wanted:
+            if want.target.device.type == "cpu":
+                want.target.data_ptr()  # parts it from copies that are shared until written to: two threads must not at once
         for device in {want.target.device for want in self._wanted if want.target.device.type == "cuda"}:
             torch.cuda.synchronize(device)  # threads have streams of their own, which do not wait for the program's
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from .words import BY_ROWS
+
 Test = Callable[[torch.Tensor], bool]
 _BLANK = re.compile(r"\{(\w+)\}")
 _KIND: Mapping[str, Test] = {
@@ -211,6 +213,15 @@ class Filling:
         if kind < 0.9 and size:
             return self.put([self.rng.randrange(-size, size) for _ in range(self.rng.randint(0, 3))] or [0])
         return ":"
+
+    def _rows(self) -> str:
+        """Rows that are looked up by an index, both split: they stay where they are found until something needs them."""
+        self.first = self.first or next(iter(self.values))
+        shape = [self.rng.randint(2, 5), *(self.rng.randint(1, 3) for _ in range(self.rng.randint(0, 2)))]
+        index = [self.rng.randrange(-shape[0], shape[0]) for _ in range(self.rng.randint(1, 5))]
+        dtype = self.rng.choice(("float64", "float64", "complex128", "int64"))
+        table = f"fresh({tuple(shape)}, {dtype!r}, {self.rng.randrange(999)}, {BY_ROWS})"
+        return f"{table}[put({index}, {BY_ROWS})]"
 
     # Index tensors
 

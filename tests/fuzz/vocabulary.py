@@ -3,7 +3,7 @@
 Blanks: {a} any tensor, {n} of numbers, {r} real, {f} floating, {c} complex, {i} integers, {b} bools, {z} floating or complex;
 {f2} with 2 dims or more; {sq} a stack of square matrices. The first is what the others go with: {o} an operand that
 broadcasts with it, {same} one of its shape, {d} a dim, {e} another dim, {ds} some dims, {k} keepdim, {x} a number,
-{sub} an index expression, {w} a write-through target, {li} unique indices into dim {d}, {dup} with repetitions.
+{sub} an index expression, {rows} looked-up rows, {w} a write-through target, {li} unique indices into dim {d}, {dup} with repetitions.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ torch.index_select({a1}, {d}, {li}) | torch.index_select({a1}, {d}, {dup}) | {a1
 {n}.masked_fill({mask}, {x}) | {a}.masked_select({mask}) | {a}[{mask}] | {n}.masked_scatter({mask}, {same}.clone()) | {n1}.contiguous().select_scatter({sel}, {d}, {s}) | {n2}.contiguous().diagonal_scatter({dg})
 {n1}.contiguous().slice_scatter({same}[..., :2], -1, 0, 2) | {a1}[{dup0}] | {a2}[:, {dup1}] | {a2}[{dup0}, {dup1b}] | {n1}.index_put(({dup0},), {ip}, accumulate=True) | {a2}[{dup0}, ..., None]
 {n1}.index_put(({li0},), {ipu}) | F.embedding({ids}, {emb}) | F.one_hot({ids}, 6) | F.embedding({ids}, {emb}, padding_idx=1) | F.embedding_bag({ids2}, {emb}, mode='mean')
-{n1}.index_reduce({d}, {dup}, {ia}, 'amax') | torch.where({b}) | {a}[{b}] | {a}[{b0}]
+{n1}.index_reduce({d}, {dup}, {ia}, 'amax') | {rows} | {rows} | {rows} | torch.where({b}) | {a}[{b}] | {a}[{b0}]
 """
 
 RANDOM = """

@@ -15,6 +15,8 @@ from weft.sharding.layout import Layout
 from weft.sharding.placements import ReduceOp
 
 Namespace = dict[str, object]
+BY_ROWS = 1001
+"""The number that stands for a first dim that all axes split; those below a thousand stand for any layout."""
 KINDS = ("sum", "mean", "max", "min", "prod")
 
 
@@ -34,6 +36,8 @@ def values(shape: Sequence[int], dtype: str, seed: int) -> torch.Tensor:
 
 def layout_of(mesh: weft.DeviceMesh, rank: int, code: int) -> Layout:
     """The layout without pending reductions that a number stands for."""
+    if code == BY_ROWS:
+        return Layout(mesh, [mesh.axis_names, *[()] * (rank - 1)] if rank else [])
     rng = random.Random(code)
     splits: list[list[str]] = [[] for _ in range(rank)]
     axes = list(mesh.axis_names)

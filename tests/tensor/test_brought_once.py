@@ -59,6 +59,24 @@ def test_a_pending_sum_is_scattered_once() -> None:
     torch.testing.assert_close(y.full_tensor(), whole[0] @ whole[1] * (1 + whole[2]) + whole[2])
 
 
+def test_what_grows_is_resolved_as_it_grows() -> None:
+    """As a cache of keys does, to which each token adds its own."""
+    left, right = (weft.shard(torch.randn(2, 8, 4), MESH, P(None, None, "tp")) for _ in range(2))
+
+    def made(k: int) -> weft.Tensor:
+        return (left * k) @ right.transpose(1, 2)
+
+    grown, plain = made(1), made(1).full_tensor()
+    grown.exp()  # resolves it
+    for k in range(2, 6):
+        grown, plain = torch.cat([grown, made(k)], 1), torch.cat([plain, made(k).full_tensor()], 1)
+        assert grown.mapping.unreduced
+        with weft.comm_log() as log:
+            found = grown.exp()
+        assert [(record.kind, record.shape) for record in log] == [("all_reduce", (2, 8, 8))]
+        torch.testing.assert_close(found.full_tensor(), plain.exp(), rtol=1e-4, atol=1e-4)
+
+
 WRITES: dict[str, Callable[[weft.Tensor], object]] = {
     "in place": lambda x: x.add_(1),
     "an item": lambda x: x.__setitem__((3, 2), -7.0),

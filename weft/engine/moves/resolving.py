@@ -80,6 +80,8 @@ def note_computed(call: BoundCall, result: object) -> None:
     if not isinstance(result, ShardedTensor) or not result._layout.pending:
         return
     func, args = call.func, call.args
+    if func is aten.cat.default:
+        _note_joined(call, result)
     if not is_elementwise(func) or not kind_of(func).is_pure:
         return
     given = sum(isinstance(x, torch.Tensor) for x in args)
@@ -99,6 +101,20 @@ def note_computed(call: BoundCall, result: object) -> None:
             return _called(func, here, call.kwargs)
 
         result._value.turned = Turned(x, _memory(x), again, last_write(), is_resolved=True)
+
+
+def _note_joined(call: BoundCall, result: ShardedTensor) -> None:
+    """Notes that some of what was joined is resolved already, as a cache is that grows by a token: the rest will be, alone."""
+    parts, func = call.tensor_list("tensors"), call.func
+    known = [x for x in parts if isinstance(x, ShardedTensor) and x._layout.pending and is_resolved(x)]
+    if not known:
+        return
+
+    def again(_: ShardedTensor) -> ShardedTensor:
+        here = [resolve(x, str(func)) if isinstance(x, ShardedTensor) and x._layout.pending else x for x in parts]
+        return _called(func, (here, *call.args[1:]), call.kwargs)
+
+    result._value.turned = Turned(known[0], _memory(known[0]), again, last_write(), is_resolved=True)
 
 
 def _note_expanded(call: BoundCall, result: ShardedTensor, x: ShardedTensor, at: int) -> None:

@@ -62,7 +62,7 @@ def announce() -> bool:
         for package in _CALLED:
             dynamo.trace_rules.add(package)
     if _announced:
-        while _in_programs:  # modules that are loaded later have some, too
+        while _in_programs:
             _tell(_in_programs.pop())
     return _HAS_VALUES
 
@@ -98,7 +98,10 @@ def stands_in_programs(function: Function) -> Function:
             return call(*args, **kwargs)  # which is known by now, and not traced into
         return function(*args, **kwargs)
 
-    _in_programs.append(call)
+    if _announced:  # a module that is loaded while a program is traced
+        _tell(call)
+    else:
+        _in_programs.append(call)
     return cast(Function, call)
 
 

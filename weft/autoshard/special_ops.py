@@ -123,6 +123,10 @@ SPECIAL: Mapping[Op, SpecialOp] = MappingProxyType(
         **dict.fromkeys(ops_named("_softmax _safe_softmax"), _over_split_dims(again=12)),
         aten._fused_rms_norm.default: _over_split_dims(again=28),
         aten.native_layer_norm.default: _over_split_dims(again=60),
+        **dict.fromkeys(
+            ops_named("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional"),
+            _over_split_dims(again=18),
+        ),
         **dict.fromkeys(ops_named("nll_loss_forward nll_loss2d_forward"), SpecialOp(_averaged_loss)),
         **dict.fromkeys((forward for forward, _ in ELEMENTWISE), SpecialOp(_averaged_loss)),
         aten.mean.dim: SpecialOp(_mean),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from weft.devices import CPU, Accelerator
 from weft.planning import Link, Tier, Topology, plan_layouts
 from weft.planning.cost import mesh_tier
-from weft.planning.topology import PRESETS, axis_tier
+from weft.planning.staging.link_load import LinkLoad
+from weft.planning.topology import PRESETS, Processor, axis_tier
 from weft.sharding import DeviceMesh, make_mesh
 
 from .test_bounds import laid
@@ -74,3 +77,36 @@ def test_the_machine_at_hand_can_be_measured():
     assert measured.device.bandwidth > 1e6
     assert measured.host.bandwidth > 1e6
     assert 0 < measured.host.latency < 1
+
+
+BUSY = Topology(host=Link(0.0, 4e9), rack=Link(0.0, 1e9), devices_per_host=2, processor=Processor(1e9, 2e9))
+
+
+def test_a_processor_works_for_all_links_at_once():
+    load = LinkLoad(host=2e9, rack=1e9)
+    assert load.time(replace(BUSY, processor=None)) == 1.0  # beside each other
+    assert load.time(BUSY) == 3.0
+    assert load.adding().time(BUSY) == 4.5
+    assert load.time(replace(BUSY, processor=Processor(10e9, 2e9))) == 1.0  # it is the cable that takes so long
+
+
+@pytest.mark.parametrize("topology", [BUSY, replace(BUSY, devices_per_host=None)], ids=["hosts", "one host"])
+def test_what_is_added_takes_longer_than_what_is_moved(topology):
+    mesh = make_mesh({"a": 4})
+    whole, rows, pending = laid(mesh, ""), laid(mesh, "a"), laid(mesh, "", pending="a")
+
+    def seconds(source, target):
+        return plan_layouts(source, target, (4 << 20,), 4, topology=topology).estimated_time
+
+    gathered, scattered, reduced = seconds(rows, whole), seconds(pending, rows), seconds(pending, whole)
+    assert gathered < scattered < reduced
+    assert reduced == pytest.approx(gathered + scattered)
+    alone = replace(topology, processor=None)
+    assert plan_layouts(rows, whole, (4 << 20,), 4, topology=alone).estimated_time < gathered
+
+
+def test_processors_are_written_down_with_the_links():
+    assert Topology.from_dict(BUSY.to_dict()) == BUSY
+    assert eval(repr(BUSY)) == BUSY
+    with pytest.raises(ValueError, match="taking is more than 0 bytes a second, but got 0"):
+        Processor(0.0, 1.0)

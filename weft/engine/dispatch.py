@@ -17,6 +17,7 @@ from ..watch.policy import Warned
 from .drift import may_drift, watched
 from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
+from .moves.asynchrony import detached, is_on_its_way
 from .moves.resolving import note_computed, resolve
 from .op_kind import kind_of
 from .op_plan import NOT_REPEATED, decided, has_open_sizes, key_of, plans, token
@@ -37,6 +38,7 @@ from .wrong_calls import STUMBLES, let_torch_say
 __all__ = ["planned", "torch_dispatch"]
 
 _repeats = plans.repeats
+_DETACH = torch.ops.aten.detach.default
 _SHOWN: tuple[type, ...] = (ShardedTensor,)
 """Given for the types of a call that somebody who profiles has been told of."""
 
@@ -48,6 +50,8 @@ def torch_dispatch(
     if Spans.watched and types is not _SHOWN:
         with span(f"{OP}{func._opname}::{call_site()}"):
             return torch_dispatch(cls, func, _SHOWN, args, kwargs)
+    if func is _DETACH and is_on_its_way(args[0]):
+        return detached(args[0])
     kwargs = kwargs or {}
     if Warned.ever and may_drift(func):
         call = BoundCall(func, args, kwargs)

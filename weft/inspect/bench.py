@@ -282,4 +282,7 @@ def _measure_links(size: int, as_json: bool, keep: Path | None) -> None:
         link: Link = getattr(found, name)
         table.add_row(name, f"{link.bandwidth / 1e9:.3g} GB/s", duration(link.latency))
     Console().print(table)
+    if found.processor is not None:
+        each = found.processor
+        click.echo(f"a processor takes {each.taking / 1e9:.3g} GB/s and adds {each.adding / 1e9:.3g} GB/s, all busy")
     click.echo(f"kept in {file}: later programs of this host go by it")

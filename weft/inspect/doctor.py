@@ -104,6 +104,8 @@ def _links(about: Facts) -> str:
         said += [f"{_link(topology.rack)} between hosts of {'different sizes' if each is None else f'{each} devices'}"]
     if topology.hosts_per_rack is not None:
         said += [f"{_link(topology.fabric)} between racks of {topology.hosts_per_rack} hosts"]
+    if topology.processor is not None:
+        said += [f"processors that take {topology.processor.taking / 1e9:.3g} GB/s each"]
     return ", ".join(said) + ("" if about.has_links else " (assumed)")
 
 

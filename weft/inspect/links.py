@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from ..devices import Device
 from ..planning import Link, Tier, Topology, current_topology
+from ..planning.topology import Processor
 from ..planning.topology.topology import cells
 from ..runtime.processes import world
 from ..runtime.processes.communicating import communicating
@@ -19,12 +20,14 @@ from ..runtime.processes.current_call import CollectiveCall
 from ..runtime.processes.group import group_of
 from ..runtime.processes.mesh_processes import wire_device
 from ..runtime.processes.transport.exchange import swap
+from ..sharding import NamedMapping, P
 from ..sharding.mesh import DeviceMesh, make_mesh
+from ..tensor.creation import zeros
 
 __all__ = ["agreed", "measured_links", "partners"]
 
 
-def measured_links(size: int = 1 << 24, rounds: int = 5) -> Topology:
+def measured_links(size: int = 1 << 24, rounds: int = 9) -> Topology:
     """The topology of this program's devices, with links as they are: all devices send at once, tier by tier.
 
     >>> measured_links(1 << 12, 1).host.bandwidth > 0
@@ -41,7 +44,32 @@ def measured_links(size: int = 1 << 24, rounds: int = 5) -> Topology:
         pairs = partners(mesh, found, tier)
         there = any(to is not None for to in pairs)
         links[tier] = _measured(mesh, pairs, size, rounds) if there else found.link(tier)
-    return replace(found, host=links[Tier.HOST], rack=links[Tier.RACK], fabric=links[Tier.FABRIC])
+    measured = replace(found, host=links[Tier.HOST], rack=links[Tier.RACK], fabric=links[Tier.FABRIC])
+    return replace(measured, processor=_measured_processor(mesh, measured, size, rounds))
+
+
+def _measured_processor(mesh: DeviceMesh, topology: Topology, size: int, rounds: int) -> Processor | None:
+    """What processors do with what arrives: all hosts gather and reduce inside themselves at once; None on accelerators."""
+    hosts = cells(mesh, topology, Tier.HOST)
+    if wire_device(mesh).type != "cpu" or min(map(hosts.count, hosts)) < 2:
+        return None
+    mine = hosts[world.current().process]
+    devices = [device for device, host in zip(mesh.devices, hosts, strict=True) if host == mine]
+    inside = make_mesh({"d": len(devices)}, devices=devices)
+    rows, whole = NamedMapping(inside, P("d")), NamedMapping(inside, P())
+    summed = NamedMapping(inside, P(), unreduced={"d": "sum"})
+    columns = size // max(map(hosts.count, hosts)) // torch.float32.itemsize
+
+    def slope(before: NamedMapping, after: NamedMapping) -> float:
+        """How much longer a large tensor takes than one without elements to speak of."""
+        large, small = (zeros((len(devices), length), mapping=before) for length in (columns, 1))
+        took = [_slowest(partial(x.redistribute, after), rounds, torch.device("cpu")) for x in (large, small)]
+        return max(took[0] - took[1], 1e-6)
+
+    gathering, reducing = slope(rows, whole), slope(summed, rows)
+    received = (len(devices) - 1) * columns * torch.float32.itemsize
+    taking, adding = (min(agreed(received / each)) for each in (gathering, max(reducing - gathering, gathering / 20)))
+    return Processor(taking, adding)
 
 
 def _first_devices(here: world.World) -> list[Device]:
@@ -90,11 +118,15 @@ def _measured(mesh: DeviceMesh, to: Sequence[int | None], size: int, rounds: int
 
     with communicating(CollectiveCall("weft bench --links", "bytes"), group.processes):
         latency, seconds = (_slowest(sent(length), rounds, wire) for length in (8, size))
-    return Link(latency, size / max(seconds - latency, 1e-9))
+    # Where something else has slowed the small ones down, the large ones did not take less time for their bytes than half of it.
+    return Link(latency, size / max(seconds - latency, seconds / 2))
 
 
-def _slowest(call: Callable[[], None], rounds: int, wire: torch.device) -> float:
-    """The median of several rounds, on the process that took longest."""
+def _slowest(call: Callable[[], object], rounds: int, wire: torch.device) -> float:
+    """The time of several rounds that a quarter of them comes below, on the process that took longest.
+
+    Whatever else the machine does only makes them longer.
+    """
     times = []
     for number in range(rounds + 2):
         agreed(0.0)
@@ -104,7 +136,7 @@ def _slowest(call: Callable[[], None], rounds: int, wire: torch.device) -> float
             torch.cuda.synchronize()
         if number >= 2:  # what is first done once is not counted
             times.append(time.perf_counter() - start)
-    return max(agreed(statistics.median(times)))
+    return max(agreed(sorted(times)[len(times) // 4]))
 
 
 def agreed(mine: float) -> list[float]:

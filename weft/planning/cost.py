@@ -10,6 +10,7 @@ movement never exceeds that of a detour.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from ..caches import cached
 from ..sharding.mesh import DeviceMesh
 from .across.reduce_across import ReduceAcross
 from .owners import Reducing
+from .reducing import AllReduce, Reduces
 from .staging.link_load import link_loads
 from .staging.stages import Stages
 from .step import Begins, Bytes, Step
@@ -37,9 +39,23 @@ def steps_time(steps: Sequence[Step], bound: Bytes, topology: Topology = DEFAULT
     total = sum(step.bytes_received.total for step in moving)
     seconds = 0.0
     for step in moving:
-        link = topology.link(step_tier(step, topology))
-        seconds += link.time(bound.max * step.bytes_received.total / total, step.phases)
+        seconds += _flat_time(step, bound.max * step.bytes_received.total / total, topology)
     return seconds
+
+
+def _flat_time(step: Step, received: float, topology: Topology) -> float:
+    """The seconds of a step between devices that are equally far apart."""
+    return topology.time(step_tier(step, topology), received, step.phases, added=received * _added_share(step))
+
+
+def _added_share(step: Step) -> float:
+    """The part of what devices receive in a step that is added to what they have."""
+    if isinstance(step, AllReduce):
+        return 0.5
+    if not isinstance(step, Reduces):
+        return 0.0
+    added = (step.contributions - 1) * math.prod(step.shape) * step.itemsize
+    return min(1.0, added / step.bytes_received.total)
 
 
 def passing_time(mesh: DeviceMesh, axes: Sequence[str], size: float, topology: Topology | None = None) -> float:
@@ -58,7 +74,7 @@ def step_time(step: Step, topology: Topology) -> float:
     if not step.bytes_received.total:
         return 0.0
     if is_flat(topology, step.source.mesh, step.target.mesh):
-        return topology.link(step_tier(step, topology)).time(step.bytes_received.max, step.phases)
+        return _flat_time(step, step.bytes_received.max, topology)
     return sum(load.time(topology) for load in link_loads(step, topology))
 
 

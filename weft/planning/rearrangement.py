@@ -220,4 +220,4 @@ def rearranged_cost(plan: Rearrangement, itemsize: int, topology: Topology | Non
     mesh = plan.target.layout.mesh
     axes = {axis for side in (*plan.sources, plan.target) for axis in side.layout.dim_of}
     tier = max((axis_tier(mesh, axis, topology) for axis in axes), default=Tier.DEVICE)
-    return topology.link(tier).time(received, 1)
+    return topology.time(tier, received)

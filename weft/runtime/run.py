@@ -33,6 +33,7 @@ __all__ = [
     "begin",
     "check_same",
     "connect",
+    "goes_on_beside",
     "mail",
     "move",
     "permute",
@@ -121,6 +122,11 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
     copy = torch.clone if wire.type == "cuda" else lazy_clone
     kept = tuple(copy(piece) for piece in pieces)
     return issue(lambda: action(kept), kept, wire)
+
+
+def goes_on_beside(*meshes: DeviceMesh) -> bool:
+    """Whether what is begun between these meshes is carried out beside the program, by a thread and through host memory."""
+    return spans(*meshes) and not is_elsewhere(*meshes) and not is_traced() and wire_device(*meshes).type == "cpu"
 
 
 def connect(pairs: Iterable[tuple[DeviceMesh, DeviceMesh]], purposes: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from ..engine.dispatch import torch_dispatch
 from ..engine.moves.adding_up import left_pending
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
-from ..engine.moves.movement import aligned, move
+from ..engine.moves.movement import aligned_meanwhile, move
 from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
 from ..engine.views.copy_views import current, remember_apart
 from ..engine.writes.becoming import become
@@ -397,7 +397,7 @@ class _Aligned:
     def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
         target = self._state.get(_GRADIENT) or self._state["_form"].layout.resolved
         waiting = left_pending(grad, target)
-        return aligned(grad, target) if waiting is None else waiting
+        return aligned_meanwhile(grad, target) if waiting is None else waiting
 
 
 _GRADIENT = "_gradient_layout"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import final
+from typing import TypeGuard, final
 
 from ...runtime import run
 from ...runtime.holding import Pieces
@@ -15,9 +15,10 @@ from ...runtime.strides import Strides
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...watch import comm_log
-from ..sharded import ShardedTensor, wrap, wrap_arriving
+from ..sharded import ShardedTensor, made, wrap, wrap_arriving
+from ..value import Value
 
-__all__ = ["Timed", "begun", "is_issuing", "issuing"]
+__all__ = ["Timed", "begun", "detached", "is_issuing", "is_on_its_way", "issuing"]
 
 _is_issuing = ContextVar("issuing", default=False)
 is_issuing = _is_issuing.get
@@ -79,3 +80,29 @@ class Timed:
             return self._arriving.wait()
         finally:
             self._under_way.wait(time.perf_counter() - start)
+
+
+def is_on_its_way(x: object) -> TypeGuard[ShardedTensor]:
+    """Whether a tensor's pieces were asked for, and nobody has waited for them."""
+    return isinstance(x, ShardedTensor) and isinstance(x._value.source, (Timed, _SameAs)) and not x._value.is_made
+
+
+def detached(x: ShardedTensor) -> ShardedTensor:
+    """A tensor on its way, detached: it waits for the same pieces. Torch detaches every gradient that it keeps."""
+    return made(x._form, Value(source=_SameAs(x._value)), asked=x._asked)
+
+
+@final
+class _SameAs:
+    """The pieces of another value, once they are there."""
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+
+    def done(self) -> bool:
+        """Whether they are there, or will never be."""
+        return self._value.is_made or self._value.source is None or self._value.source.done()
+
+    def wait(self) -> Pieces:
+        """The pieces, once they are there."""
+        return self._value.pieces

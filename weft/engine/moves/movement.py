@@ -9,6 +9,7 @@ import torch
 from torch._C import _functorch as functorch
 
 from ...caches import BoundedCache
+from ...runtime import run
 from ...runtime.holding import Pieces
 from ...runtime.lazy_copy import lazy_clone
 from ...runtime.machine import forget_with_residences
@@ -26,10 +27,11 @@ from ..sharded import ShardedTensor, made, wrap
 from ..total import known_total
 from ..value import Value
 from ..views.copy_views import refresh
-from .asynchrony import begun, is_issuing
+from .asynchrony import begun, is_issuing, issuing
 
 __all__ = [
     "aligned",
+    "aligned_meanwhile",
     "from_plain",
     "is_recorded",
     "is_transformed",
@@ -299,6 +301,14 @@ def move(
 def aligned(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor | None:
     """A gradient in the layout of what it is the gradient of."""
     return grad if grad is None or layout_of(grad) is layout else move(grad, layout, op="gradient")
+
+
+def aligned_meanwhile(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor | None:
+    """The same for a leaf: nobody needs it before the way back has ended, so it goes there while that goes on."""
+    source = None if grad is None else layout_of(grad)
+    beside = source is not None and source is not layout and run.goes_on_beside(source.mesh, layout.mesh)
+    with issuing(beside and grad is not None and not is_recorded(grad)):
+        return aligned(grad, layout)
 
 
 def _as_tangent(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import final
 
@@ -40,21 +40,38 @@ class LinkLoad:
     host: float = 0.0
     rack: float = 0.0
     fabric: float = 0.0
+    added: float = 0.0
+    """How many of them are added to what the device has."""
+
+    @property
+    def total(self) -> float:
+        """The bytes over all links."""
+        return self.host + self.rack + self.fabric
+
+    def adding(self) -> LinkLoad:
+        """The same, where all of it is added."""
+        return replace(self, added=self.total)
 
     def time(self, topology: Topology) -> float:
-        """The seconds of the hop: what leaves the host goes over one link, beside what stays there."""
+        """The seconds of the hop: what leaves the host goes over one link, beside what stays there.
+
+        Where a processor has to work for all links, it takes as long as that does.
+        """
         farthest = topology.fabric if self.fabric else topology.rack if self.rack else topology.host
-        if not (self.host or self.rack or self.fabric):
+        if not self.total:
             return 0.0
         beyond = self.rack / topology.rack.bandwidth + self.fabric / topology.fabric.bandwidth
-        return farthest.latency + max(self.host / topology.host.bandwidth, beyond)
+        work = 0.0 if topology.processor is None else topology.processor.time(self.total, self.added)
+        return farthest.latency + max(self.host / topology.host.bandwidth, beyond, work)
 
     def __add__(self, other: LinkLoad) -> LinkLoad:
-        return LinkLoad(self.host + other.host, self.rack + other.rack, self.fabric + other.fabric)
+        return LinkLoad(
+            self.host + other.host, self.rack + other.rack, self.fabric + other.fabric, self.added + other.added
+        )
 
     def times(self, factor: float) -> LinkLoad:
         """So many times as much."""
-        return LinkLoad(self.host * factor, self.rack * factor, self.fabric * factor)
+        return LinkLoad(self.host * factor, self.rack * factor, self.fabric * factor, self.added * factor)
 
 
 Hops = tuple[LinkLoad, ...]
@@ -76,7 +93,8 @@ def _link_loads(step: Step, topology: Topology) -> Hops:
 
 
 def _most(loads: Sequence[LinkLoad]) -> LinkLoad:
-    return LinkLoad(max(x.host for x in loads), max(x.rack for x in loads), max(x.fabric for x in loads))
+    host, rack, fabric = max(x.host for x in loads), max(x.rack for x in loads), max(x.fabric for x in loads)
+    return LinkLoad(host, rack, fabric, max(x.added for x in loads))
 
 
 def sample(mesh: DeviceMesh) -> Sequence[Slot]:
@@ -128,7 +146,7 @@ def _(step: ReduceScatter, slot: Slot, topology: Topology) -> Hops:
     if step.stages is not None:
         held = volume(box(_cut(step), step.shape, slot)) * step.itemsize
         return _collected(step, slot, step.stages, held, size)
-    return (_evenly(step, step.axes, slot, topology, size * (step.contributions - 1)),)
+    return (_evenly(step, step.axes, slot, topology, size * (step.contributions - 1)).adding(),)
 
 
 def _cut(step: ReduceScatter) -> Layout:
@@ -141,7 +159,8 @@ def _(step: AllReduce, slot: Slot, topology: Topology) -> Hops:
     size = volume(box(step.source, step.shape, slot)) * step.itemsize
     part = size / step.contributions
     if step.stages is None:
-        return (_evenly(step, step.axes, slot, topology, part * (step.contributions - 1)),) * 2
+        hop = _evenly(step, step.axes, slot, topology, part * (step.contributions - 1))
+        return hop.adding(), hop
     inside, near, far = _by_cell(step.source.mesh, step.axes, slot, step.stages)
     enters, passes = far.times(part / inside), near.times(part * (step.contributions - inside) / inside)
     return (*_collected(step, slot, step.stages, size, part), enters + near.times(part), passes)
@@ -154,14 +173,16 @@ def _(step: ReduceExchange, slot: Slot, topology: Topology) -> Hops:
         return _largely(step, slot, topology)
     if step.stages is None:
         hops = [owners.collects(slot)] + [owners.takes(slot)] * step.owners.spreads
-        return tuple(_load(mesh, slot, [(t.source_slot, volume(t.box) * size) for t in hop], topology) for hop in hops)
+        loads = [_load(mesh, slot, [(t.source_slot, volume(t.box) * size) for t in hop], topology) for hop in hops]
+        return loads[0].adding(), *loads[1:]
     work = delegation(owners, step.stages)
     tasks = [(m, volume(task.box) * size) for task in work.tasks(slot) for m in task.members]
     arriving = [(by, volume(where) * size) for where, delegates in work.arriving(slot) for by in delegates]
     given = [tasks, arriving]
     if step.owners.spreads:
         given += [[(t.source_slot, volume(t.box) * size) for t in work.takes(hop, slot)] for hop in (0, 1)]
-    return tuple(_load(mesh, slot, hop, topology) for hop in given)
+    loads = [_load(mesh, slot, hop, topology) for hop in given]
+    return loads[0].adding(), loads[1].adding(), *loads[2:]
 
 
 def _from_everywhere(step: Step, slot: Slot, topology: Topology, received: float) -> LinkLoad:
@@ -176,9 +197,9 @@ def _largely(step: ReduceExchange, slot: Slot, topology: Topology) -> Hops:
     part = step.bytes_received.max / (collected + targets)
     spread = (_from_everywhere(step, slot, topology, part),) * targets
     if step.stages is None:
-        return (_evenly(step, step.resolved, slot, topology, part * collected), *spread)
+        return (_evenly(step, step.resolved, slot, topology, part * collected).adding(), *spread)
     inside, near, far = _by_cell(step.source.mesh, step.resolved, slot, step.stages)
-    return near.times(part * step.contributions / inside), far.times(part / inside), *spread
+    return near.times(part * step.contributions / inside).adding(), far.times(part / inside).adding(), *spread
 
 
 def _evenly(step: Step, axes: tuple[str, ...], slot: Slot, topology: Topology, received: float) -> LinkLoad:
@@ -248,7 +269,8 @@ def _from_mesh_to_mesh(step: ReduceAcross, topology: Topology) -> Hops:
         if from_ != to:
             tier = max(topology.tier(devices[from_], devices[to]), Tier.HOST)
             rounds[number][to][tier - Tier.HOST] += size * step.itemsize
-    return tuple(_most([LinkLoad(*load) for load in loads]) for loads in rounds)
+    hops = [_most([LinkLoad(*load) for load in loads]) for loads in rounds]
+    return hops[0].adding(), hops[1].adding(), hops[2]
 
 
 def _multicast(step: Step, slot: Slot, topology: Topology, stages: Stages) -> Hops:
@@ -304,4 +326,4 @@ def _by_cell(mesh: DeviceMesh, axes: tuple[str, ...], slot: Slot, stages: Stages
 def _collected(step: AllReduce | ReduceScatter, slot: Slot, stages: Stages, held: float, part: float) -> Hops:
     """Inside the cell, in equal shares of what is held; then one from each other cell."""
     inside, near, far = _by_cell(step.source.mesh, step.axes, slot, stages)
-    return near.times(held / inside), far.times(part / inside)
+    return near.times(held / inside).adding(), far.times(part / inside).adding()

@@ -10,7 +10,7 @@ from typing import final
 from ...caches import cached
 from ...devices import Device
 from ...sharding.mesh import DeviceMesh
-from .links import Link, Tier
+from .links import Link, Processor, Tier
 from .measuring import measured_memory, measured_socket
 
 __all__ = ["PRESETS", "Topology", "axis_tier", "cells", "is_flat"]
@@ -40,6 +40,8 @@ class Topology:
     devices_per_host: int | None = None
     hosts_per_rack: int | None = None
     hosts: tuple[int, ...] | None = None
+    processor: Processor | None = None
+    """What has to work for all links at once, where that counts; accelerators move data beside their work."""
 
     def __post_init__(self) -> None:
         for name in ("devices_per_host", "hosts_per_rack"):
@@ -78,6 +80,18 @@ class Topology:
         """The link of one tier."""
         links = (self.device, self.host, self.rack, self.fabric)
         return links[tier]
+
+    def time(self, tier: Tier, received: float, phases: int = 1, *, added: float = 0.0) -> float:
+        """The seconds that a device takes to receive so many bytes over links of one tier, some of which it adds.
+
+        >>> Topology(host=Link(0.0, 1e9)).time(Tier.HOST, 1_000_000)
+        0.001
+        """
+        link = self.link(tier)
+        seconds = link.time(received, phases)
+        if self.processor is None or tier is Tier.DEVICE:
+            return seconds
+        return max(seconds, link.latency * phases + self.processor.time(received, added))
 
     def host_of(self, device: Device) -> int:
         """The number of the host that a device is on.
@@ -132,7 +146,9 @@ class Topology:
         for name, value in said.items():
             if name in ("device", "host", "rack", "fabric") and isinstance(value, Mapping):
                 links[name] = Link(float(value["latency"]), float(value["bandwidth"]))
-            elif name in ("devices_per_host", "hosts_per_rack", "hosts"):
+            elif name == "processor" and isinstance(value, Mapping):
+                places[name] = Processor(float(value["taking"]), float(value["adding"]))
+            elif name in ("devices_per_host", "hosts_per_rack", "hosts", "processor"):
                 places[name] = tuple(value) if isinstance(value, list) else value
             else:
                 names = ", ".join(cls.__dataclass_fields__)

@@ -53,7 +53,7 @@ def torch_dispatch(
     if func is _DETACH and is_on_its_way(args[0]):
         return detached(args[0])
     kwargs = kwargs or {}
-    if Warned.ever and may_drift(func):
+    if Warned.count and may_drift(func):
         call = BoundCall(func, args, kwargs)
         return watched(call, lambda: torch_dispatch(cls, func, _SHOWN, args, kwargs))
     key: tuple[object, ...] | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from types import TracebackType
 from typing import ClassVar, final
@@ -41,9 +42,16 @@ class DriftWarning(ReshardWarning):
 
 @final
 class Warned:
-    """Whether anybody has ever asked to be: while nobody has, nobody looks for what drifts."""
+    """How many have asked to be: while nobody has, nobody looks for what drifts."""
 
-    ever: ClassVar[bool] = False
+    count: ClassVar[int] = 0
+    _changing: ClassVar[threading.Lock] = threading.Lock()
+
+    @classmethod
+    def add(cls, number: int) -> None:
+        """Counts those who ask, and those who have heard enough."""
+        with cls._changing:
+            cls.count += number
 
 
 _policy = Setting("reshard_policy", "silent")
@@ -68,8 +76,9 @@ class reshard_policy:  # noqa: N801 - called like a function, and usable with `w
     def __init__(self, policy: str) -> None:
         if policy not in POLICIES:
             raise ValueError(f"unknown reshard policy {policy!r}: use one of {', '.join(map(repr, POLICIES))}")
-        self._before = _policy.get()
-        Warned.ever = Warned.ever or policy == "warn"
+        self._before, self._warns = _policy.get(), policy == "warn"
+        if self._warns:
+            Warned.add(1)
         _policy.set(policy)
 
     def __enter__(self) -> None:
@@ -79,6 +88,8 @@ class reshard_policy:  # noqa: N801 - called like a function, and usable with `w
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _policy.set(self._before)
+        if self._warns:
+            Warned.add(-1)
 
 
 def policy_now() -> str:

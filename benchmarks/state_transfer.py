@@ -9,6 +9,7 @@ The ways are timed in turns, and the median of each counts. A repetition takes a
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -101,6 +102,7 @@ def planning() -> dict[str, object]:
     }
     wanted = {"*norm*": P(), "*.o": P(None, "tp"), "*.down": P(None, "tp"), "*": P("tp")}
     took, plan_state = [], weft.plan_state  # what is imported when it is first touched is not what is asked for
+    gc.collect()  # nor is Python's collection of garbage, which looks at all that torch has loaded: a tenth of a second
     for turn in range(5):
         started = time.perf_counter()
         plan = plan_state(given, wanted, mesh=server)

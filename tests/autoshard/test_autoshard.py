@@ -176,3 +176,27 @@ def test_the_command(tmp_path: Path) -> None:
     assert "patterns = {'0.weight': P(" in done.output
     done = CliRunner().invoke(main, ["autoshard", str(tmp_path / "train.py"), "--mesh", "dp"])
     assert "'dp' is no mesh: write it as dp=2,tp=4" in done.output
+
+
+def test_a_batch_is_not_left_whole_on_every_device() -> None:
+    """With weights split over both axes and ids that every device has, one layer moves terabytes: it is not chosen."""
+    mesh, split = mesh_of(dp=64, tp=8), {"1.weight": P("tp", "dp")}
+
+    def layer() -> nn.Module:
+        with torch.device("meta"):
+            return nn.Sequential(nn.Embedding(128, 8192), nn.Linear(8192, 8192, bias=False)).bfloat16()
+
+    def received(model: nn.Module, batch: object) -> int:
+        def step(model: nn.Module, batch: object) -> None:
+            model(batch).square().mean().backward()
+
+        return weft.dryrun(step, model, batch, topology="h100").bytes_received
+
+    ids = torch.empty(64, 4096, dtype=torch.int64, device="meta")
+    by_hand = weft.nn.shard_module(layer(), mesh, {"0.weight": P("tp", "dp"), **split})
+    whole = received(by_hand, weft.shard(ids, mesh, P()))
+    for fixed in ({}, split):
+        choice = weft.nn.autoshard(layer(), mesh, ids, topology="h100", fixed=fixed, loss=lambda y: y.square().mean())
+        assert isinstance(choice.batch, P)
+        assert choice.batch != P(None, None)
+        assert received(choice.apply(), choice.shard_batch(ids)) < whole / 5, choice

@@ -74,9 +74,8 @@ def test_small_tensors_are_not_worth_a_word() -> None:
 
 
 def test_nobody_is_told_who_has_not_asked(recwarn: pytest.WarningsRecorder) -> None:
-    for policy in ("warn", "silent"):
-        weft.reshard_policy(policy)
-    drifting.lost_batch(MESH)
+    with weft.reshard_policy("warn"), weft.reshard_policy("silent"):
+        drifting.lost_batch(MESH)
     assert not recwarn.list
 
 

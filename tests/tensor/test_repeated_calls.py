@@ -14,6 +14,7 @@ from weft import P
 from weft.sharding import ReduceOp
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
+from weft.watch.policy import Warned
 
 Op = Callable[[torch.Tensor], object]
 
@@ -126,7 +127,8 @@ def test_sizes_that_follow_from_numbers_are_those_of_the_call() -> None:
         torch.testing.assert_close(second.full_tensor(), x * numbers[1])
 
 
-def test_a_repeated_product_passes_few_modules() -> None:
+def test_a_repeated_product_passes_few_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Warned, "count", 0)  # nobody asks to be warned
     mesh = weft.make_mesh({"tp": 2})
     x, w = weft.shard(torch.ones(4, 8), mesh, P(None, "tp")), weft.shard(torch.ones(8, 4), mesh, P("tp"))
     x @ w

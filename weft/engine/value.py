@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .views.copy_views import Shown
     from .views.folded import Fold
 
-__all__ = ["Lender", "Source", "Value"]
+__all__ = ["UNMADE", "Lender", "Source", "Unmade", "Value"]
 
 
 class Source(Protocol):
@@ -35,6 +35,14 @@ class Lender(Protocol):
 
     def lend(self, value: Value) -> None:
         """Notes one more value with that memory."""
+
+
+@final
+class Unmade:
+    """Stands for the resolved form of a pending tensor that an operation has needed, and had without making one."""
+
+
+UNMADE = Unmade()
 
 
 @final
@@ -57,8 +65,8 @@ class Value:
     """The whole value on the host, where it was needed as an index there, and which version of the tensor that was."""
     turned: Turned | None = None
     """The pending tensor that this is a view of, where it has all elements of it."""
-    resolved: ShardedTensor | None = None
-    """The same value with nothing pending, once an operation has needed it."""
+    resolved: ShardedTensor | Unmade | None = None
+    """The same value with nothing pending, once an operation has needed it; who asks for it again makes it, if need be."""
     resolved_at: int = 0
     """How many writes to pending tensors there had been when `resolved` was made."""
     is_gradient_brought: bool = False

@@ -8,13 +8,24 @@ from typing import final
 import torch
 
 from ...rules.call import BoundCall, Kwargs, Op
+from ..memory import memory_of
 from ..op_kind import is_elementwise, kind_of
 from ..sharded import ShardedTensor
 from ..total import last_write
+from ..value import UNMADE, Unmade
 from ..views.copy_views import is_current, remember_resolved
 from .movement import moved
 
-__all__ = ["Turned", "is_expanded", "is_resolved", "note_computed", "note_turned", "resolve"]
+__all__ = [
+    "Turned",
+    "is_expanded",
+    "is_resolved",
+    "kept_resolved",
+    "note_computed",
+    "note_resolved",
+    "note_turned",
+    "resolve",
+]
 
 aten = torch.ops.aten
 
@@ -154,9 +165,9 @@ def is_resolved(x: ShardedTensor) -> bool:
 
 def resolve(x: ShardedTensor, op: str) -> ShardedTensor:
     """A pending tensor with nothing pending; it is kept, for the ops after this one and for other views of the same."""
-    if x._value.resolved is not None and is_current(x):
-        return x._value.resolved
-    result = None
+    result = kept_resolved(x)
+    if result is not None:
+        return result
     if x._value.turned is not None and x._value.turned.holds:
         result = x._value.turned.again(resolve(x._value.turned.base, op))
     if result is None or result._layout is not x._layout.resolved:
@@ -165,3 +176,26 @@ def resolve(x: ShardedTensor, op: str) -> ShardedTensor:
     if x._value.turned is not None and x._value.turned.is_resolved:
         x._value.turned = None  # what it was computed of need not stay for its sake
     return result
+
+
+def kept_resolved(x: ShardedTensor) -> ShardedTensor | None:
+    """The resolved form of a pending tensor, if an operation has needed it."""
+    resolved = x._value.resolved
+    if resolved is None or not is_current(x):
+        return None
+    if not isinstance(resolved, Unmade):
+        return resolved
+    made = memory_of(x._layout).relabeled(x, x._layout.resolved, None)
+    if made is not None:
+        remember_resolved(x, made)
+    return made
+
+
+def note_resolved(x: ShardedTensor) -> None:
+    """Notes that a pending tensor which is known whole was needed resolved, where nobody looks on, and no tensor was made of it."""
+    while x._value.resolved is None or not is_current(x):
+        remember_resolved(x, UNMADE)
+        turned = x._value.turned
+        if turned is None or not turned.holds:
+            return
+        x = turned.base

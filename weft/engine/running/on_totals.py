@@ -38,11 +38,8 @@ def total_call(call: BoundCall, inputs: tuple[Layout, ...], schedule: Schedule, 
     tensors, kind = call.tensors, kind_of(call.func)
     if not _may_be_total(kind, schedule):
         return None
+    # Without its inputs, what each device contributed is not known later: the value then counts as one contribution.
     keeps = kind.viewed is not None or _may_keep(tensors, schedule)
-    # Without the inputs there are no contributions later; now they cost what reading the inputs does, but those that are
-    # pending may have to be computed for it.
-    if not keeps and not any(isinstance(x, ShardedTensor) and x._layout.pending for x in tensors):
-        return None
     return TotalCall(call.func, inputs, schedule, rule, quick(call.func), kind.viewed is not None, keeps)
 
 

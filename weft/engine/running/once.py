@@ -34,6 +34,15 @@ def is_random(func: torch._ops.OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
+_TELLS_SIZES = frozenset(
+    {
+        torch.ops.aten._scaled_dot_product_flash_attention.default,
+        torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    }
+)
+"""Ops whose results that are numbers are sizes of their inputs: the longest sequence."""
+
+
 @cached(8192)
 def is_foreseen(func: torch._ops.OpOverload) -> bool:
     """Whether the shapes and dtypes of its inputs tell what an op gives.
@@ -43,6 +52,8 @@ def is_foreseen(func: torch._ops.OpOverload) -> bool:
     """
     if torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
         return False
+    if func in _TELLS_SIZES:
+        return True
     return all("Tensor" in str(output.type) for output in func._schema.returns)
 
 

@@ -6,7 +6,8 @@ functions do not see these calls: torch sets them aside while it runs an op of a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 
@@ -14,6 +15,9 @@ __all__ = ["Call", "quick"]
 
 aten = torch.ops.aten
 Call = Callable[..., object]
+
+_TO_COPY = aten._to_copy.default
+_NO_KWARGS: Mapping[str, object] = MappingProxyType({})
 
 _QUICK: dict[torch._ops.OpOverload, Call] = {
     aten.abs.default: torch.abs,
@@ -78,10 +82,18 @@ _QUICK: dict[torch._ops.OpOverload, Call] = {
 """Only where the function takes the arguments of the overload as they stand, and finds that overload by them."""
 
 
-def quick(op: torch._ops.OpOverload) -> Call:
-    """The quickest way to call an op on plain tensors.
+def quick(op: torch._ops.OpOverload, kwargs: Mapping[str, object] = _NO_KWARGS) -> Call:
+    """The quickest way to call an op on plain tensors, with keywords of these names.
 
     >>> quick(torch.ops.aten.add.Tensor) is torch.add
     True
     """
+    if op is _TO_COPY and "dtype" in kwargs and kwargs.keys() <= {"dtype", "device", "layout"}:
+        return _converted
     return _QUICK.get(op, op)
+
+
+def _converted(
+    x: torch.Tensor, *, dtype: torch.dtype, device: torch.device | None = None, layout: torch.layout | None = None
+) -> torch.Tensor:
+    return x.to(device, dtype, copy=True)

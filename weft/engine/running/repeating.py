@@ -23,6 +23,7 @@ from ..sharded import ShardedTensor
 from ..views.copy_views import is_observed
 from .repeating_lists import is_list_of, repeat_list
 from .repeating_pieces import repeat_on_pieces, repeat_views, repeat_writes
+from .repeating_resolved import on_known_totals
 from .repeating_totals import by_totals, pending_view
 from .repeating_whole import repeat_on_whole
 
@@ -56,7 +57,7 @@ def repeat_by_rule(call: BoundCall, result: object) -> Repeat | None:
         if plan.total is not None and kind.is_pure and plan.total.takes(tensors):
             repeat: Repeat | None = by_totals(call, plan.total, _waiting(call), None)
         else:
-            repeat = _resolving(call, plan) or _bringing(call, plan, kind, result)
+            repeat = _resolving(call, plan, kind, result) or _bringing(call, plan, kind, result)
         return repeat if repeat is None or not kind.is_pure else _with_gradients_home(call, plan, repeat)
     if plan.whole:
         return repeat_on_whole(call, kind, result)
@@ -82,13 +83,17 @@ def _waiting(call: BoundCall) -> tuple[int, ...]:
     return tuple(at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor) and x._layout.pending)
 
 
-def _resolving(call: BoundCall, plan: OpPlan) -> Repeat | None:
+def _resolving(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
     """A call that resolves some pending arguments, and then is as one with such arguments."""
-    if not kind_of(call.func).is_pure or plan.rule is None:
+    if not kind.is_pure or plan.rule is None:
         return None
     func, positions, name = call.func, resolved_first(call, plan), str(call.func)
+    at_once = on_known_totals(call, kind, positions, result) if positions == _waiting(call) else None
 
     def repeat(args: Args, kwargs: Kwargs) -> object:
+        result = NOT_REPEATED if at_once is None else at_once(args, kwargs)
+        if result is not NOT_REPEATED:
+            return result
         here = list(args)
         for at in positions:
             here[at] = resolve(cast(ShardedTensor, here[at]), name)

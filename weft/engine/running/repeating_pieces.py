@@ -29,12 +29,12 @@ def repeat_on_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | 
     assert rule is not None
     several = isinstance(result, (list, tuple))
     values = result if isinstance(result, (list, tuple)) else (result,)
-    if not all(x is None or isinstance(x, ShardedTensor) for x in values) or not is_foreseen(call.func):
+    if not all(x is None or isinstance(x, (ShardedTensor, int)) for x in values) or not is_foreseen(call.func):
         return None
     strided = schedule.strides.of(call)
-    is_alike = schedule.places and rule.local is None and rule.of_nothing is None and not plan.bounds
+    is_alike = schedule.places and rule.local is None and not plan.bounds
     in_parts = any(part is not None for place in schedule.places for part in place.parts)
-    is_told = all((x is None) is (each is None) for x, each in zip(values, strided, strict=True))
+    is_told = all(isinstance(x, ShardedTensor) is (each is not None) for x, each in zip(values, strided, strict=True))
     runs = runs_of(call, plan, schedule) if is_alike and not in_parts and is_told else None
     if runs is None:
         return _everywhere(call.func, schedule, plan)
@@ -51,9 +51,9 @@ def repeat_on_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | 
 
 
 def _gathering(k: int, result: object, strided: Strided | None, schedule: Schedule) -> Callable[[Any], object]:
-    """What makes a result of what the runs have made of it; None stays None."""
+    """What makes a result of what the runs have made of it; what is no tensor stays as it is."""
     if not isinstance(result, ShardedTensor) or strided is None:
-        return lambda _: None
+        return lambda _: result
     form, by, ordered = result._form, made_by(k, schedule), strided.ordered
     return lambda of: tensor_of(form, ordered(tuple([of[run] for run in by])))
 

@@ -64,7 +64,7 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
 
 def _applied(call: BoundCall) -> Callable[[Any, Kwargs], Any]:
     """What runs an op on whole values, in one memory: the quickest way for the arguments it has."""
-    op, final = quick(call.func), ShardedTensor.final
+    op, final = quick(call.func, call.kwargs), ShardedTensor.final
     is_tensor = [isinstance(x, ShardedTensor) for x in call.args]
     if call.kwargs or not is_tensor[0]:
         return lambda args, kwargs: op(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)

@@ -23,6 +23,7 @@ from ...watch.notes import is_watched as is_observed
 from ..form import special
 from ..sharded import ShardedTensor, Stand, stand_of
 from ..total import last_write, note_write, own_pieces
+from ..value import Unmade
 from ..writes.copying import copy_once
 from .folded import is_unmade
 
@@ -262,7 +263,7 @@ def _untold() -> Iterator[None]:
         yield
 
 
-def remember_resolved(x: ShardedTensor, resolved: ShardedTensor) -> None:
+def remember_resolved(x: ShardedTensor, resolved: ShardedTensor | Unmade) -> None:
     """Keeps the resolved form of a pending tensor, until any pending tensor is written to."""
     x._value.resolved, x._value.resolved_at = resolved, _Copies.pending_write
 

@@ -15,12 +15,12 @@ from ...runtime.on_paper import aside
 from ...sharding.layout import Layout
 from ..memory import memory_of
 from ..moves.movement import note_move, to_plain
-from ..moves.resolving import note_turned
+from ..moves.resolving import kept_resolved, note_turned
 from ..op_plan import layouts_for
 from ..sharded import ShardedTensor, as_sharded
 from ..writes.copying import copy_once
 from ..writes.writing import store
-from .copy_views import Told, is_alias, is_current
+from .copy_views import Told, is_alias
 from .view import Geometry, View
 
 __all__ = ["ViewOp", "noted", "tell_whole", "view_again", "viewed"]
@@ -79,9 +79,10 @@ class ViewOp:
 
     def share_resolved(self, x: ShardedTensor, outs: Sequence[ShardedTensor]) -> None:
         """All views of a pending tensor that was resolved already are resolved too."""
-        if x._value.resolved is None or not is_current(x):
+        whole = kept_resolved(x)
+        if whole is None:
             return
-        for y, resolved in zip(outs, map(as_sharded, self._all(x._value.resolved)), strict=True):
+        for y, resolved in zip(outs, map(as_sharded, self._all(whole)), strict=True):
             if y._layout.pending and resolved._layout is y._layout.resolved:
                 y._value.resolved, y._value.resolved_at = resolved, x._value.resolved_at
 

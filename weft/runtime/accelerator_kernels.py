@@ -15,7 +15,7 @@ from ..caches import cached
 from ..sharding.placements import ReduceOp
 from .accelerator import reaches
 
-__all__ = ["all_reduce", "combine", "few_launches", "is_watched", "reducible", "serves"]
+__all__ = ["all_reduce", "combine", "few_launches", "is_watched", "reducible", "serves", "wants_few_launches"]
 
 # Triton takes long to import and is not everywhere, so what needs it is imported when a GPU first reduces something.
 _COMBINE = "weft.kernels.combining:combine_into"
@@ -63,6 +63,15 @@ def few_launches() -> Iterator[None]:
         yield
     finally:
         _preference.few_launches = before
+
+
+def wants_few_launches() -> bool:
+    """Whether this is inside of `few_launches`, or a CUDA graph is recorded.
+
+    >>> wants_few_launches()
+    False
+    """
+    return _preference.few_launches or torch.cuda.is_current_stream_capturing()
 
 
 def combine(out: torch.Tensor, op: ReduceOp, parts: Sequence[torch.Tensor]) -> bool:

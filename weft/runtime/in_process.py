@@ -10,6 +10,7 @@ from ..caches import cached
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from .accelerator import brought, settle
+from .all_reducing import all_reduced, is_small
 from .holding import Pieces, holding, nbytes, slices
 from .host_memory import relieve_pressure
 from .host_pool import pooled_empty
@@ -43,6 +44,10 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
         # A tensor in one memory is stored whole there, whatever its layout.
         replicated = Layout.replicated(target.mesh, target.rank)
         return _move_whole(move(pieces, source, replicated, shape), replicated, target, shape)
+    if source.pending and target is source.resolved and is_small(pieces):
+        reduced = all_reduced(pieces, source, target, tuple(shape))
+        if reduced is not None:
+            return reduced
     dtype = pieces[0].dtype
     for step in planned(source, target, tuple(shape), dtype.itemsize).steps:
         pieces = without_memory(step.target, shape, dtype) if pieces[0].is_meta else run_step(step, pieces)

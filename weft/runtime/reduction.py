@@ -88,7 +88,8 @@ def reduce_into(
 
 
 def _reduce_chunk(out: torch.Tensor, op: ReduceOp, parts: list[torch.Tensor], divisor: int) -> None:
-    wide = out.dtype in _SHORT_FLOATS and op in _ARITHMETIC
+    # The sum or product of two is rounded once in any case.
+    wide = out.dtype in _SHORT_FLOATS and op in _ARITHMETIC and (len(parts) > 2 or op is ReduceOp.AVG)
     first = parts[0].float() if wide else parts[0]
     together = combine[op]
     total = together(first, parts[1]) if wide else together(first, parts[1], out=out)

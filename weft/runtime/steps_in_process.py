@@ -8,8 +8,8 @@ import torch
 
 from ..planning import AllReduce, Exchange, FillPartial, Permute, ReduceAcross, ReduceExchange, Step
 from ..sharding.geometry import Box, box_shape, within
-from . import accelerator_kernels
 from .accelerator import brought, copy
+from .all_reducing import all_reduced
 from .copies import Writing, contributions, exchanges, writings
 from .holding import Pieces, holding, slices
 from .host_pool import pooled_empty
@@ -64,28 +64,7 @@ def _contributed(writing: Writing, pieces: Pieces, device: torch.device) -> torc
 
 @run_step.register
 def _(step: AllReduce, pieces: Pieces) -> Pieces:
-    return _all_reduced(pieces, step) or _by_boxes(step, pieces)
-
-
-def _all_reduced(pieces: Pieces, step: AllReduce) -> Pieces | None:
-    """Each group's shards, combined by one kernel on all its accelerators; None where that cannot be."""
-    if not accelerator_kernels.serves(pieces) or step.divisor not in (1, step.contributions):
-        return None
-    here, there = holding(step.source), holding(step.target)
-    mesh = step.source.mesh
-    reduced = [mesh.index_of[axis] for axis in step.axes]
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for slot in here.residence.owned:
-        coords = mesh.coords(slot)
-        groups.setdefault(tuple(c for i, c in enumerate(coords) if i not in reduced), []).append(slot)
-    shapes = [there.piece_shape(piece, step.shape) for piece in range(there.count)]
-    outs = [pooled_empty(shape, pieces[0].dtype, device) for shape, device in zip(shapes, there.devices, strict=True)]
-    for slots in groups.values():
-        parts = [pieces[here.piece_of[slot]] for slot in slots]
-        targets = [outs[there.piece_of[slot]] for slot in slots]
-        if not accelerator_kernels.all_reduce(targets, step.op, parts):
-            return None
-    return tuple(outs)
+    return all_reduced(pieces, step.source, step.target, step.shape) or _by_boxes(step, pieces)
 
 
 @run_step.register

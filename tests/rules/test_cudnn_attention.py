@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import weft
+from weft.handlers.attention.together import lines
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import make_mesh
 
@@ -67,13 +68,18 @@ def attended(tensors: list[torch.Tensor], is_causal: bool) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize(("separate", "kinds", "length"), [(True, set(), 50), (False, set(), 50), (True, {"cpu"}, 48)])
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("way", ["gather keys", "split heads", "ring"])
-def test_a_split_sequence(way: str, is_causal: bool, separate: bool) -> None:
+def test_a_split_sequence(
+    way: str, is_causal: bool, separate: bool, kinds: set[str], length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kinds`: the devices of which one call computes for all that are one piece of hardware."""
+    monkeypatch.setattr("weft.handlers.attention.together.KINDS", kinds)
+    lines.cache_clear()
     generator = torch.Generator().manual_seed(0)
-    # 13, 13, 12 and 12 tokens; the features of all heads of a token side by side, as models have them.
-    *tensors, grad = (torch.randn(2, 50, 4, 16, generator=generator).transpose(1, 2) for _ in range(4))
+    # Mostly 13, 13, 12 and 12 tokens; the features of all heads of a token side by side, as models have them.
+    *tensors, grad = (torch.randn(2, length, 4, 16, generator=generator).transpose(1, 2) for _ in range(4))
     plain = [x.clone().requires_grad_() for x in tensors]
     expected = attended(plain, is_causal)
     expected.backward(grad)
@@ -86,3 +92,4 @@ def test_a_split_sequence(way: str, is_causal: bool, separate: bool) -> None:
         out.backward(laid(grad, SEQUENCE))
         for x, y in zip(given, plain, strict=True):
             torch.testing.assert_close(x.grad.full_tensor(), y.grad, rtol=1e-3, atol=1e-4)
+    lines.cache_clear()

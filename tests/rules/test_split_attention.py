@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 
 import pytest
@@ -13,7 +14,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import weft
 from weft.engine.sharded import ShardedTensor
 from weft.handlers.attention.blocks import Block, blocks, cuts, scores, swapped
+from weft.handlers.attention.kernels import FORWARD
 from weft.handlers.attention.merging import Gradients, Merged
+from weft.handlers.attention.together import lines
+from weft.rules.call import BoundCall
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import DeviceMesh, make_mesh
 from weft.watch.comm_log import CommLog
@@ -95,6 +99,53 @@ def test_every_way_is_attention(devices: int, way: str) -> None:
 
 def _seen(record: weft.watch.comm_log.CommRecord) -> tuple[object, ...]:
     return record.kind, record.source, record.target, record.shape, record.bytes_received, record.total_bytes
+
+
+@pytest.mark.parametrize("way", ["split heads", "ring"])
+@pytest.mark.parametrize("devices", [2, 3, 4, 8])
+def test_devices_on_one_piece_of_hardware_compute_together(
+    devices: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call of the kernel does for all of them: results and log are as if each had made its own."""
+    mesh = make_mesh({"s": devices})
+    logs: list[list[object]] = []
+    counts = []
+    for kinds in (set(), {"cpu"}):
+        monkeypatch.setattr("weft.handlers.attention.together.KINDS", kinds)
+        lines.cache_clear()
+        for (heads, of_keys), mask, length in product(
+            [(8, 8), (8, 2)], ["causal", "none", "float"], [6 * devices, 6 * devices + 1]
+        ):
+            with weft.prefer(way), memory(separate=True), counted_kernels(monkeypatch) as calls:
+                log = check(mesh, (sequence(mesh),) * 2, inputs(heads, of_keys, length), masks(length)[mask])
+            logs.append([_seen(record) for record in log])
+            if (of_keys, mask, length) == (8, "causal", 6 * devices):
+                counts.append(len(calls))
+    with weft.prefer(way), memory(separate=True):
+        grid = make_mesh({"a": 2, "s": devices})
+        check(grid, (Layout(grid, [("a",), (), ("s",), ()]),) * 2, inputs(8, 8, 4 * devices), {"is_causal": True})
+    lines.cache_clear()
+    half = len(logs) // 2
+    assert logs[:half] == logs[half:]
+    once = 1 if way == "split heads" else 2 * devices - 1
+    alone = devices if way == "split heads" else devices**2
+    assert counts == [2 * alone, 2 * once]
+
+
+@contextmanager
+def counted_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
+    """The calls of attention kernels inside."""
+    calls: list[object] = []
+    before = BoundCall.on
+
+    def on(self: BoundCall, tensors: Sequence[object]) -> object:
+        if self.func in (KERNEL, FORWARD[KERNEL].gradient) and not tensors[0].is_meta:  # type: ignore[attr-defined]
+            calls.append(self.func)
+        return before(self, tensors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BoundCall, "on", on)
+        yield calls
 
 
 @pytest.mark.parametrize("way", WAYS)

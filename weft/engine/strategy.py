@@ -183,12 +183,16 @@ def is_considered() -> bool:
 
 
 def decided_once(decide: Callable[P, R]) -> Callable[P, R]:
-    """A function that decides between strategies: each question is asked once, and anew where somebody looks on or prefers."""
-    remembering = cached(1 << 14, cleared_by=forget_with_residences)(decide)
+    """A function that decides between strategies: each question is asked once, and anew where somebody looks on."""
+
+    # What is preferred is read by `cheapest`.
+    @cached(1 << 14, cleared_by=forget_with_residences)
+    def remembering(preferred: tuple[str, ...], *args: P.args, **kwargs: P.kwargs) -> R:
+        return decide(*args, **kwargs)
 
     @wraps(decide)
     def decided(*args: P.args, **kwargs: P.kwargs) -> R:
-        return (decide if is_considered() or _preferred.get() else remembering)(*args, **kwargs)
+        return decide(*args, **kwargs) if is_considered() else remembering(_preferred.get(), *args, **kwargs)
 
     return decided
 

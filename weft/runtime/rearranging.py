@@ -8,10 +8,12 @@ from typing import final
 
 import torch
 
+from ..caches import cached
 from ..planning.rearrangement import Rearrangement
 from ..sharding.geometry import box_shape
 from .holding import Pieces, holding
 from .host_pool import pooled_empty
+from .machine import forget_with_residences
 from .on_paper import moving
 from .processes.mesh_processes import is_elsewhere, spans
 from .processes.steps import rearrange as among_processes
@@ -19,6 +21,8 @@ from .spans import COMMUNICATION, spanned
 from .traced import Communication, Size, communicated, is_traced
 
 __all__ = ["rearrange"]
+
+Index = tuple[slice, ...]
 
 
 @spanned(COMMUNICATION, "rearrangement")
@@ -101,8 +105,19 @@ def _new(plan: Rearrangement, dtype: torch.dtype, fill: float | None) -> Pieces:
 
 
 def _copy(sources: Sequence[Pieces], plan: Rearrangement, targets: Pieces) -> None:
+    for out, copies in zip(targets, _copies_here(plan), strict=True):
+        for origin, piece, source_part, target_part in copies:
+            out[target_part].copy_(sources[origin][piece][source_part])
+
+
+@cached(4096, cleared_by=forget_with_residences)
+def _copies_here(plan: Rearrangement) -> tuple[tuple[tuple[int, int, Index, Index], ...], ...]:
+    """For each piece of the result what is copied to it: of which source, from which of its pieces, and the parts of both."""
     held = [holding(side.layout) for side in plan.sources]
-    for slot, out in zip(holding(plan.target.layout).slots, targets, strict=True):
-        for copy in plan.copies(slot):
-            piece = sources[copy.source][held[copy.source].piece_of[copy.source_slot]]
-            out[copy.target_part].copy_(piece[copy.source_part])
+    return tuple(
+        tuple(
+            (copy.source, held[copy.source].piece_of[copy.source_slot], copy.source_part, copy.target_part)
+            for copy in plan.copies(slot)
+        )
+        for slot in holding(plan.target.layout).slots
+    )

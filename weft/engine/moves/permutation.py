@@ -26,7 +26,7 @@ from ..views.copy_views import current
 from .asynchrony import begun, is_issuing
 from .movement import is_recorded, layout_of, move
 
-__all__ = ["passed_on", "permute"]
+__all__ = ["note_passing", "passed_on", "permute"]
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -92,6 +92,11 @@ def passed_on(x: ShardedTensor, axes: tuple[str, ...], op: str) -> ShardedTensor
     pairs = _to_the_next(x._layout.mesh, axes)
     _log(x, pairs, op, implicit=True)
     return _permuted(x, pairs) if memory_of(x._layout).pieces_are_shards else x
+
+
+def note_passing(layout: Layout, shape: tuple[int, ...], dtype: torch.dtype, axes: tuple[str, ...], op: str) -> None:
+    """Notes that the shards of such a tensor are passed on, where that need not be carried out."""
+    tell(_PermutationNote(layout, dtype.itemsize, _to_the_next(layout.mesh, axes), op, implicit=True), shape)
 
 
 @cached(1024)

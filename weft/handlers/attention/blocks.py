@@ -98,6 +98,7 @@ def _joined(found: Sequence[Block]) -> list[Block]:
     return result
 
 
+@cached(4096)
 def cuts(size: int, counts: tuple[int, ...]) -> tuple[Interval, ...]:
     """Where the pieces of a dim lie that is cut so many times, major first.
 

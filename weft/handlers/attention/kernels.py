@@ -17,7 +17,7 @@ from ...rules.call import BoundCall, Op
 from ...rules.ops.attention import row_aligned
 from ...runtime.strides import dense_strides
 
-__all__ = ["BACKWARD", "FORWARD", "NEEDS_ALIGNED", "Kernel", "Rows"]
+__all__ = ["BACKWARD", "FORWARD", "NEEDS_ALIGNED", "Kernel", "Rows", "rows_named"]
 
 aten = torch.ops.aten
 
@@ -163,6 +163,11 @@ def _named(rows: Rows) -> dict[str, object]:
         "out": rows.out,
         "logsumexp": rows.logarithms.contiguous(),
     }
+
+
+def rows_named(call: BoundCall) -> tuple[str, str, str]:
+    """The arguments of a gradient that have queries and features, in the order of `Rows`."""
+    return "grad_out_" if call.has("grad_out_") else "grad_out", "query", "out"
 
 
 def _without_dropout(call: BoundCall, rows: Rows) -> BoundCall:

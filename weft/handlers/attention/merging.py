@@ -12,7 +12,7 @@ from ...rules.call import BoundCall
 from .blocks import Block
 from .kernels import Kernel, Rows
 
-__all__ = ["Gradients", "Merged", "sum_dtype"]
+__all__ = ["Gradients", "Merged", "merge_into", "sum_dtype"]
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -27,6 +27,20 @@ def _masked(mask: torch.Tensor | None, block: Block, columns_from: int) -> torch
     if mask.shape[-1] != 1:
         mask = mask[..., block.columns[0] + columns_from : block.columns[1] + columns_from]
     return mask if mask.ndim < 2 or mask.shape[-2] == 1 else mask[..., block.rows[0] : block.rows[1], :]
+
+
+def merge_into(
+    out: torch.Tensor, known: torch.Tensor, more: torch.Tensor, logarithms: torch.Tensor, *, may_be_hidden: bool = False
+) -> None:
+    """Adds to what queries have seen, a result and its logarithms, what they see now.
+
+    `may_be_hidden`: whether some may still have seen nothing, and see nothing now.
+    """
+    share = torch.sigmoid(logarithms - known)
+    if may_be_hidden:
+        share.nan_to_num_(0.0)
+    out.lerp_(more.to(out.dtype), share.unsqueeze(-1))
+    torch.logaddexp(known, logarithms, out=known)
 
 
 @final
@@ -57,12 +71,7 @@ class Merged:
             self._out, self._rows = out, rows
             return
         have, known = self._widened(out, rows)
-        before = known[:, :, first:last]
-        after = torch.logaddexp(before, rows)
-        safe = after.masked_fill(after == -math.inf, 0)
-        part = have[:, :, first:last]
-        part.mul_((before - safe).exp_().unsqueeze(-1)).addcmul_(out, (rows - safe).exp_().unsqueeze(-1))
-        known[:, :, first:last] = after
+        merge_into(have[:, :, first:last], known[:, :, first:last], out, rows, may_be_hidden=self._mask is not None)
 
     def _widened(self, out: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The result so far, in a dtype for sums and in memory of its own."""

@@ -9,15 +9,17 @@ import torch
 
 from ...engine.execute import brought
 from ...engine.memory import memory_of
-from ...engine.moves.permutation import passed_on
+from ...engine.moves.movement import from_plain
+from ...engine.moves.permutation import note_passing, passed_on
 from ...engine.moves.rearranging import note_rearrangement, rearranged
 from ...engine.sharded import ShardedTensor, as_sharded, wrap, wrap_whole
 from ...sharding.layout import Layout
+from ...watch.notes import is_watched
 from .lay import Lay
 from .merging import sum_dtype
 from .proposing import key_sums, padded, swap
 
-__all__ = ["come_to", "halves_swapped", "made_even", "next_part", "note_ring"]
+__all__ = ["come_to", "halves_swapped", "made_even", "next_part", "note_halves", "note_ring", "on_mesh"]
 
 
 def come_to(x: torch.Tensor, layout: Layout, op: str) -> ShardedTensor:
@@ -25,16 +27,26 @@ def come_to(x: torch.Tensor, layout: Layout, op: str) -> ShardedTensor:
     return as_sharded(brought(x, layout, op, whole=False))
 
 
+def on_mesh(x: object, lay: Lay) -> object:
+    """One of the other results of a kernel, the same on every device."""
+    return from_plain(x, Layout.replicated(lay.query.mesh, x.dim())) if isinstance(x, torch.Tensor) else x
+
+
 def halves_swapped(x: ShardedTensor, lay: Lay, op: str, *, back: bool = False) -> ShardedTensor:
     """A tensor whose devices have swapped halves of the sequence, where a causal mask asks for it."""
     if not lay.is_causal or lay.parts == 1:
         return x
     layout, shape = x._layout, tuple(x.shape)
-    plan = swap(layout, shape, lay, back=back)
     if memory_of(layout).pieces_are_shards:
-        return rearranged([x], layout, shape, plan.parts, op, torch.clone)
-    note_rearrangement(plan, x.dtype.itemsize, op)
+        return rearranged([x], layout, shape, swap(layout, shape, lay, back=back).parts, op, torch.clone)
+    note_halves(x, lay, op, back=back)
     return x
+
+
+def note_halves(x: ShardedTensor, lay: Lay, op: str, *, back: bool = False) -> None:
+    """Notes that halves are swapped, where a causal mask asks for it."""
+    if lay.is_causal and lay.parts > 1 and is_watched():
+        note_rearrangement(swap(x._layout, tuple(x.shape), lay, back=back), x.dtype.itemsize, op)
 
 
 def made_even(x: ShardedTensor, lay: Lay) -> ShardedTensor:
@@ -59,12 +71,12 @@ def next_part(x: ShardedTensor, lay: Lay, op: str) -> ShardedTensor:
     return passed_on(x, lay.axes, op)
 
 
-def note_ring(key: ShardedTensor, value: ShardedTensor, lay: Lay, op: str, *, sums: bool = False) -> None:
-    """Notes what goes round, which one memory need not carry out; with `sums`, gradients of keys and values too."""
-    given = [made_even(x, lay) for x in (key, value)]
-    there = [wrap_whole(x._value.pieces[0].to(sum_dtype(x.dtype)), key_sums(lay, rings=True)) for x in given]
+def note_ring(lay: Lay, dtype: torch.dtype, op: str, *, sums: bool = False) -> None:
+    """Notes what goes round, where it need not be carried out; with `sums`, gradients of keys and values too."""
+    if not is_watched():
+        return
     for turn in range(lay.parts):
-        for x in given if turn < lay.parts - 1 else []:
-            next_part(x, lay, op)
-        for x in there if sums and turn else []:
-            next_part(x, lay, op)
+        for _ in range(2 if turn < lay.parts - 1 else 0):
+            note_passing(lay.split_key, padded(lay), dtype, lay.axes, op)
+        for _ in range(2 if sums and turn else 0):
+            note_passing(key_sums(lay, rings=True), padded(lay), sum_dtype(dtype), lay.axes, op)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...caches import cached
 from ...engine.moves.movement import layout_of
 from ...engine.strategy import Exchanged, Moved, Passed, Strategy, cheapest, decided_once, may_prefer
 from ...planning.rearrangement import Rearrangement, Side
@@ -174,6 +175,7 @@ def _halves(layout: Layout, shape: tuple[int, ...], itemsize: int, lay: Lay, tim
     yield from [Exchanged(swap(layout, shape, lay), itemsize)] * times
 
 
+@cached(1024)
 def swap(layout: Layout, shape: tuple[int, ...], lay: Lay, *, back: bool = False) -> Rearrangement:
     """What devices swap of a tensor whose sequence is split; `back`: so that they have again what they had."""
     bounds = lay.query_cuts if shape[2] == lay.query_shape[2] else lay.key_cuts

@@ -18,12 +18,12 @@ from ...rules.call import BoundCall
 from ...rules.ops.attention import ALIGNED, row_aligned
 from ...rules.registry import rules
 from ...sharding.layout import Layout
-from .kernels import BACKWARD, FORWARD, NEEDS_ALIGNED, Kernel
+from .kernels import BACKWARD, FORWARD, NEEDS_ALIGNED, Kernel, rows_named
 from .keys_stay import merged, merged_gradients, note_merging
 from .lay import Lay, lay_of
 from .logarithms import exact_rows, rows_as_given, states_of_nothing
 from .merging import sum_dtype
-from .moving import come_to, halves_swapped, note_ring
+from .moving import come_to, halves_swapped, note_ring, on_mesh
 from .on_parts import Parts
 from .proposing import (
     MERGE,
@@ -37,6 +37,7 @@ from .proposing import (
     merged_query,
     summed_key,
 )
+from .ways_together import are_together, at_once, gradients_at_once
 
 _QUERIES = ("query", "out", "grad_out", "grad_out_")
 _KEYS = ("key", "value")
@@ -51,6 +52,8 @@ def _attention(call: BoundCall) -> object:
     way = chosen(_question(call, kernel, lay))
     if way == MERGE:
         return _merging(call, kernel, lay)
+    if way in (SPLIT_HEADS, RING) and are_together(call, kernel, lay, rings=way == RING):
+        return at_once(call, kernel, lay.gathered, rings=way == RING)
     if way == SPLIT_HEADS:
         return _by_heads(call, kernel, lay)
     if lay.by_rule:
@@ -67,6 +70,8 @@ def _gradient(call: BoundCall) -> object:
     way = chosen(_question(call, kernel, lay))
     if way == MERGE:
         return _gradients_merging(call, kernel, lay)
+    if way in (SPLIT_HEADS, RING) and are_together(call, kernel, lay, rings=way == RING):
+        return gradients_at_once(call, kernel, lay.gathered, rings=way == RING)
     if way == SPLIT_HEADS:
         return _gradients_by_heads(call, kernel, lay)
     if lay.by_rule:
@@ -145,16 +150,16 @@ def _merging(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
     keys = come_to(call.tensor("key"), lay.held_key, op), come_to(call.tensor("value"), lay.held_key, op)
     if memory_of(lay.query).pieces_are_shards:
         out, rows = merged(call, kernel, lay, query, keys, mask)
-        return out, rows_as_given(rows, None, call), *(_on_mesh(x, lay) for x in states_of_nothing(call, kernel))
+        return out, rows_as_given(rows, None, call), *(on_mesh(x, lay) for x in states_of_nothing(call, kernel))
     note_merging(lay, query.dtype, op)
     given = {"query": query, "key": keys[0], "value": keys[1]}
     whole, logarithms, *others = _on_whole(call, given, kernel, mask)
     layout = Layout(lay.query.mesh, (*lay.rows.splits, *[()] * (logarithms.dim() - 3)))
-    return wrap_whole(whole, lay.query), wrap_whole(logarithms, layout), *(_on_mesh(x, lay) for x in others)
+    return wrap_whole(whole, lay.query), wrap_whole(logarithms, layout), *(on_mesh(x, lay) for x in others)
 
 
 def _gradients_merging(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
-    op, names, mask = str(call), _rows_named(call), _mask(call, kernel, lay)
+    op, names, mask = str(call), rows_named(call), _mask(call, kernel, lay)
     rows = [come_to(call.tensor(name), lay.query, op) for name in names]
     rows.append(come_to(exact_rows(call, lay), lay.rows, op))
     keys = come_to(call.tensor("key"), lay.held_key, op), come_to(call.tensor("value"), lay.held_key, op)
@@ -166,11 +171,6 @@ def _gradients_merging(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
         wholes = _on_whole(call, given, kernel, mask)
         made = [from_plain(x, layout) for x, layout in zip(wholes, layouts, strict=False)]
     return *made, *[None] * (len(call.func._schema.returns) - 3)
-
-
-def _rows_named(call: BoundCall) -> tuple[str, str, str]:
-    """The arguments of a gradient that have queries and features."""
-    return "grad_out_" if call.has("grad_out_") else "grad_out", "query", "out"
 
 
 def _on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> object:
@@ -186,17 +186,17 @@ def _on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> obje
         others: Sequence[object] = states_of_nothing(call, kernel)
     else:
         if rings:
-            note_ring(key, value, lay, op)
+            note_ring(lay, key.dtype, op)
         given = {"query": query, "key": key, "value": value}
         whole, logarithms, *others = _on_whole(call, given, kernel, mask)
         out = wrap_whole(whole, lay.query)
         rows = wrap_whole(torch.empty(lay.query_shape[:3], dtype=sum_dtype(query.dtype), device="meta"), lay.rows)
     out, rows = (halves_swapped(x, lay, op, back=True) for x in (out, rows))
-    return out, rows_as_given(rows, logarithms, call), *(_on_mesh(x, lay) for x in others)
+    return out, rows_as_given(rows, logarithms, call), *(on_mesh(x, lay) for x in others)
 
 
 def _gradients_on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> object:
-    op, names = str(call), _rows_named(call)
+    op, names = str(call), rows_named(call)
     rows = [come_to(call.tensor(name), lay.query, op) for name in names]
     rows.append(come_to(exact_rows(call, lay), lay.rows, op))
     rows = [halves_swapped(x, lay, op) for x in rows]
@@ -207,7 +207,7 @@ def _gradients_on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: boo
         made = list((parts.ring_gradients if rings else parts.gathered_gradients)(rows, key, value, mask))
     else:
         if rings:
-            note_ring(key, value, lay, op, sums=True)
+            note_ring(lay, key.dtype, op, sums=True)
         given = {**dict(zip(names, rows, strict=False)), "key": key, "value": value}
         wholes = _on_whole(call, given, kernel, mask)
         layouts = lay.query, *[key_sums(lay, rings=rings)] * 2
@@ -241,8 +241,3 @@ def _on_whole(
     made = here.on(rest)
     assert isinstance(made, tuple)
     return made
-
-
-def _on_mesh(x: object, lay: Lay) -> object:
-    """One of the other results of a kernel, the same on every device."""
-    return from_plain(x, Layout.replicated(lay.query.mesh, x.dim())) if isinstance(x, torch.Tensor) else x

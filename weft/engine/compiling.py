@@ -9,19 +9,22 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar, cast
 
 import torch
 
+from ..caches import cached
 from ..devices import Device
 from ..frozen import Written
+from ..runtime.processes import world
 from ..runtime.processes.mesh_processes import leaves_out, owners_of
 from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import DimSpec, P
 from ..sharding.placements import Placement
 
-__all__ = ["announce", "check_compilable", "stands_in_programs"]
+__all__ = ["announce", "check_compilable", "stands_in_programs", "state_of_code"]
 
 _CALLED = (
     "weft.sharding",
@@ -78,6 +81,18 @@ def _tell(function: Callable[..., object]) -> None:
 announce._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch._dynamo.assume_constant_result does
 
 
+@cached(1)
+def state_of_code() -> tuple[int, int]:
+    """What tells one state of this package from another, so that programs compiled by an older one are not taken for those of this.
+
+    >>> state_of_code() == state_of_code()
+    True
+    """
+    written = [file.stat().st_mtime_ns for file in Path(__file__).parents[1].rglob("*.py")]
+    return len(written), max(written)
+
+
+@cached(1024, cleared_by=world.forget_on_change)
 def check_compilable(mesh: DeviceMesh) -> None:
     """Raises where tensors have pieces in some processes only: compiled programs are written with pieces, and need some."""
     if leaves_out(mesh):

@@ -15,6 +15,7 @@ from ..rules.call import BoundCall
 from ..runtime.holding import Pieces, holding
 from ..runtime.machine import residence
 from ..runtime.strides import row_major
+from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
@@ -158,6 +159,8 @@ def wrap_total(
     form = form_of(layout, whole.shape, whole.stride(), whole.dtype, whole.device)
     value = Value(source=contributions)  # the whole is no contribution
     value.total = Total(whole, written)
+    if is_traced():
+        _ = value.pieces  # a compiler asks for them when it no longer looks on
     return made(form, value, int(whole.storage_offset()), asked)
 
 

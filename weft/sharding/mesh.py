@@ -237,12 +237,13 @@ class DeviceMesh(Written):
             return True
         if not isinstance(other, DeviceMesh):
             return NotImplemented
-        return (
-            self._hash == other._hash
-            and self.mesh_shape == other.mesh_shape
-            and self.axis_names == other.axis_names
-            and self.devices == other.devices
-        )
+        if self._hash != other._hash or self.mesh_shape != other.mesh_shape or self.axis_names != other.axis_names:
+            return False
+        if self.devices is not other.devices:
+            if self.devices != other.devices:
+                return False
+            object.__setattr__(other, "devices", self.devices)  # so that they are not compared again
+        return True
 
     def __hash__(self) -> int:
         return self._hash

@@ -13,7 +13,7 @@ from torch._C import _disabled_torch_function_impl
 
 from ..devices import CPU, Accelerator, Device
 from ..drawing.html import layout_html
-from ..engine.compiling import announce, check_compilable
+from ..engine.compiling import announce, check_compilable, state_of_code
 from ..engine.dispatch import torch_dispatch
 from ..engine.moves.adding_up import left_pending
 from ..engine.moves.asynchrony import issuing
@@ -347,7 +347,7 @@ class Tensor(ShardedTensor):
         pieces = [(tuple(p.shape), p.stride(), p.dtype, p.device) for p in self._value.pieces]
         here = world.current()  # what is compiled in one process has the places of that process's shards in it
         form = (self._layout, self._asked, tuple(self.shape), self.stride(), self.dtype, self.requires_grad)
-        facts = (here.process, here.count, is_watched(), form, pieces)
+        facts = (state_of_code(), here.process, here.count, is_watched(), form, pieces)
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
     def __coerce_tangent_metadata__(self) -> torch.Tensor:

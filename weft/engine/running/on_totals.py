@@ -76,8 +76,6 @@ class TotalCall:
 
     def __call__(self, call: BoundCall, laid: Sequence[ShardedTensor]) -> object:
         """The results, those that are pending with their totals; None where the total of an input is not known."""
-        if is_traced():
-            return None
         wholes = [known_total(x) if x._layout.pending else x._value.pieces[0] for x in laid]
         if any(whole is None for whole in wholes):
             return None
@@ -96,8 +94,6 @@ class TotalCall:
                     return None
                 here[i] = whole
                 laid.append(x)
-        if is_traced():
-            return None
         result = self.quick(*here, **kwargs)
         if self.form is None or self.is_view or not isinstance(result, torch.Tensor):
             return self._finished(result, BoundCall(self.func, args, kwargs), laid)
@@ -131,7 +127,9 @@ class TotalCall:
 
     def _finished(self, result: object, call: BoundCall, laid: Sequence[ShardedTensor]) -> object:
         held = stand_of(laid[0]) if self.is_view else laid
-        origin = Origin(partial(self._everywhere, call, held) if self.keeps else None, self.is_view)
+        # A program that is traced is to compute a value once, and that is the one.
+        keeps = self.keeps and (self.is_view or not is_traced())
+        origin = Origin(partial(self._everywhere, call, held) if keeps else None, self.is_view)
         shared = laid[0]._value.total.written if self.is_view and laid[0]._value.total is not None else [False]
         if isinstance(result, torch.Tensor):
             return self._labeled(result, 0, origin, shared)

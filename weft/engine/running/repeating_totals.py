@@ -29,6 +29,8 @@ def by_totals(call: BoundCall, total: TotalCall | None, waiting: tuple[int, ...]
     func, run = call.func, None if total is None else _run(call, total)
 
     def repeat(args: Args, kwargs: Kwargs) -> object:
+        if run is not None and is_traced():
+            return NOT_REPEATED
         is_told = False
         for at in waiting:
             value = args[at]._value  # type: ignore[attr-defined]
@@ -89,8 +91,6 @@ def _run(call: BoundCall, total: TotalCall) -> Repeat:
                 here[at] = known.value
             else:
                 here[at] = value.pieces[0]
-        if is_traced():
-            return None
         whole = cast(torch.Tensor, op(*here, **kwargs))
         origin = Origin(partial(total.again, args, kwargs) if keeps else None)
         made_of = _new(Value)
@@ -108,10 +108,10 @@ def _view(call: BoundCall, total: TotalCall) -> Repeat:
     def repeat(args: Args, kwargs: Kwargs) -> object:
         x: Any = args[0]
         value = x._value
-        if value.resolved is not None or (value.turned is not None and is_expanded(x)):
+        if value.resolved is not None or (value.turned is not None and is_expanded(x)) or is_traced():
             return NOT_REPEATED  # a view of what has been resolved is resolved too
         known = value.total
-        if form is None or known is None or known.written[0] or is_traced():
+        if form is None or known is None or known.written[0]:
             result = total.repeat(args, kwargs)
             return NOT_REPEATED if result is None else noted(BoundCall(func, args, kwargs), result)
         whole = cast(torch.Tensor, op(known.value, *args[1:], **kwargs))

@@ -28,9 +28,7 @@ class SpecialFactors:
 
     factors: Factors
     added_up: frozenset[str] = frozenset()
-    """Whoever splits these adds up one number for each row of the first tensor, and another in the backward pass."""
-    again: int = 0
-    """How often a device reads or writes its part of the first tensor more where these are split: no kernel does all at once."""
+    """Whoever splits these adds up numbers for each row of the first tensor."""
     passed: frozenset[str] = frozenset()
     """Whoever splits these passes what the other tensors have of them from device to device, as in ring attention."""
 
@@ -43,14 +41,17 @@ class SpecialOp:
     result: Callable[[Args, Kwargs], torch.Tensor] | None = None
     """What the op gives, where it is not to be taken apart; None: what torch gives."""
     flops: Callable[[BoundCall], int] | None = None
+    tried: Callable[..., object] | None = None
+    """How programs call it, where it is to be tried on paper what it takes."""
 
 
-def _over_split_dims(again: int) -> SpecialOp:
-    def factors(call: BoundCall) -> SpecialFactors | None:
-        known = _by_rule(call)
-        return None if known is None else SpecialFactors(known, added_up=known.whole, again=again)
+def _over_split_dims(op: Op, called: Callable[..., object] | None = None) -> SpecialOp:
+    return SpecialOp(_all_dims, tried=called or op)
 
-    return SpecialOp(factors)
+
+def _all_dims(call: BoundCall) -> SpecialFactors | None:
+    known = _by_rule(call)
+    return None if known is None else SpecialFactors(known, added_up=known.whole)
 
 
 def _by_rule(call: BoundCall) -> Factors | None:
@@ -61,7 +62,7 @@ def _by_rule(call: BoundCall) -> Factors | None:
 def _averaged_loss(call: BoundCall) -> SpecialFactors | None:
     """A mean is a sum and a division."""
     known = _by_rule(call.replaced(reduction=SUM) if call.integer("reduction") else call)
-    return None if known is None else SpecialFactors(known, added_up=known.whole, again=9)
+    return None if known is None else SpecialFactors(known, added_up=known.whole)
 
 
 def _mean(call: BoundCall) -> SpecialFactors | None:
@@ -114,21 +115,23 @@ def _attention_flops(call: BoundCall) -> int:
     return 2 * query[:-1].numel() * key[-2] * (query[-1] + value[-1])
 
 
+def _rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor | None, eps: float | None) -> torch.Tensor:
+    return torch.rms_norm(x, shape, weight, eps)
+
+
 _ATTENTION = aten.scaled_dot_product_attention.default
+_RMS_NORM = aten._fused_rms_norm.default
+_OVER_SPLIT_DIMS = (
+    "cumsum _log_softmax _softmax _safe_softmax native_layer_norm native_batch_norm _native_batch_norm_legit "
+    "_native_batch_norm_legit_functional"
+)
+_LOSSES = (*ops_named("nll_loss_forward nll_loss2d_forward"), *(forward for forward, _ in ELEMENTWISE))
 SPECIAL: Mapping[Op, SpecialOp] = MappingProxyType(
     {
         _ATTENTION: SpecialOp(_attention_factors, _attended, _attention_flops),
-        aten.cumsum.default: _over_split_dims(again=4),
-        aten._log_softmax.default: _over_split_dims(again=9),
-        **dict.fromkeys(ops_named("_softmax _safe_softmax"), _over_split_dims(again=12)),
-        aten._fused_rms_norm.default: _over_split_dims(again=28),
-        aten.native_layer_norm.default: _over_split_dims(again=60),
-        **dict.fromkeys(
-            ops_named("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional"),
-            _over_split_dims(again=18),
-        ),
-        **dict.fromkeys(ops_named("nll_loss_forward nll_loss2d_forward"), SpecialOp(_averaged_loss)),
-        **dict.fromkeys((forward for forward, _ in ELEMENTWISE), SpecialOp(_averaged_loss)),
+        **{op: _over_split_dims(op) for op in ops_named(_OVER_SPLIT_DIMS)},
+        _RMS_NORM: _over_split_dims(_RMS_NORM, _rms_norm),
+        **{op: SpecialOp(_averaged_loss, tried=op) for op in _LOSSES},
         aten.mean.dim: SpecialOp(_mean),
         aten.native_dropout.default: SpecialOp(_dropout),
     }

@@ -94,7 +94,9 @@ def tried(call: BoundCall, run: Callable[..., object], given: Sequence[Laid], ma
     >>> x, columns = torch.empty(8, 64, device="meta"), Layout(mesh, ((), ("tp",)))
     >>> softmax = torch.ops.aten._softmax.default
     >>> with thinking():
-    ...     found = tried(BoundCall(softmax, (x, 1, False)), softmax, [Laid(columns, True)], Machine.preset("h100"), Sizes(512, 8))
+    ...     found = tried(
+    ...         BoundCall(softmax, (x, 1, False)), softmax, [Laid(columns, True)], Machine.preset("h100"), Sizes(512, 8)
+    ...     )
     >>> len(found.moves), *map(str, found.outputs)
     (3, '(–, tp)')
     """

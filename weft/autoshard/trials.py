@@ -39,7 +39,10 @@ class Trials:
         assert special.tried is not None
         values = [self._prices.program.values[number] for number in op.inputs]
         given = tuple(
-            Laid(Layout.replicated(layout.mesh, len(value.shape)) if value.kind == "constant" else layout, value.needs_grad)
+            Laid(
+                Layout.replicated(layout.mesh, len(value.shape)) if value.kind == "constant" else layout,
+                value.needs_grad,
+            )
             for layout, value in zip(way.inputs, values, strict=True)
         )
         key = (op.func, given, tuple(value.dtype for value in values), _words(call.args), _words(call.kwargs))

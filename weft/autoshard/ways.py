@@ -44,7 +44,9 @@ class Way:
     def found(self, tried: Tried) -> Way:
         """The way as it has turned out."""
         gradients = (known or said for known, said in zip(tried.gradients, self.gradients, strict=True))
-        return replace(self, outputs=tried.outputs[: len(self.outputs)], gradients=tuple(gradients), tried=tried)
+        count = min(len(self.outputs), len(tried.outputs))
+        outputs = (*tried.outputs[:count], *self.outputs[count:])
+        return replace(self, outputs=outputs, gradients=tuple(gradients), tried=tried)
 
 
 def ways_of(

@@ -63,9 +63,7 @@ def _lines(source: Layout, target: Layout, topology: Topology) -> tuple[_Line, .
     return tuple(dict.fromkeys(found))
 
 
-def _line(
-    source: Layout, target: Layout, sharing: tuple[str, ...], topology: Topology, through: Tier | None
-) -> _Line:
+def _line(source: Layout, target: Layout, sharing: tuple[str, ...], topology: Topology, through: Tier | None) -> _Line:
     mesh = source.mesh
     waiting, turned = set(target.pending_axes), set(_turned(source, target))
     reduced = [axis for axis in source.pending_axes if axis not in waiting]

@@ -109,7 +109,7 @@ class Model:
         for number, count in Counter(self.repeats.ops).items():
             op = self.program.ops[number]
             ranks = tuple(len(values[v].shape) for v in op.inputs), tuple(len(values[v].shape) for v in op.outputs)
-            key = (op.signature, ranks)
+            key = (op.signature, ranks, tuple(values[v].shape for v in op.inputs) if op.factors is None else ())
             if key not in known:
                 known[key] = trials.of(op, ways_of(self.mesh, op.factors, ranks))
             ways = self.ways[number] = known[key]

@@ -56,10 +56,9 @@ class Prices:
 
     def sizes(self, op: RecordedOp, way: Way) -> Sizes:
         """What tells a call in one way from others like it."""
-        assert op.factors is not None
-        first, sizes = self.program.values[op.inputs[0]], op.factors.factors.sizes
-        rows = math.prod(first.shape) // math.prod(sizes[name] for name in op.factors.added_up)
-        return Sizes(self.held(way.inputs[0], first), rows)
+        first, known = self.program.values[op.inputs[0]], op.factors
+        across = 1 if known is None else math.prod(known.factors.sizes[name] for name in known.added_up)
+        return Sizes(self.held(way.inputs[0], first), math.prod(first.shape) // max(1, across))
 
     def _passing(self, way: Way, given: list[RecordedValue]) -> float:
         """What an op passes from device to device, forwards and backwards."""

@@ -23,7 +23,7 @@ from ..paper.taking import Taken, taken
 from ..paper.work import tensors_in, work_of
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.registry import rule_for
-from .special_ops import SPECIAL, SpecialFactors
+from .special_ops import SPECIAL, SpecialFactors, called_by
 
 __all__ = ["Batch", "Recorded", "RecordedOp", "RecordedValue", "record"]
 
@@ -299,7 +299,7 @@ class _Recorder(TorchDispatchMode):
             value.users.append((number, at))
         inputs = tuple(value.number for value in values)
         op = RecordedOp(number, func, self._path[-1], inputs, tuple(outputs), seen.factors, seen.flops, seen.is_view)
-        if func in SPECIAL and SPECIAL[func].tried is not None:
+        if called_by(func) is not None:
             op.call = BoundCall(func, args, kwargs)
         self.program.ops.append(op)
 

@@ -11,13 +11,15 @@ from types import MappingProxyType
 
 import torch
 
+from ..engine.handlers import handlers
+from ..engine.op_kind import kind_of
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.dims import numbered, one_each, sizes_of
 from ..rules.factors import Dims, Factors
 from ..rules.ops.losses import ELEMENTWISE, SUM
 from ..rules.registry import ops_named, rule_for
 
-__all__ = ["SPECIAL", "SpecialFactors", "SpecialOp"]
+__all__ = ["SPECIAL", "SpecialFactors", "SpecialOp", "called_by"]
 
 aten = torch.ops.aten
 
@@ -66,7 +68,8 @@ def _averaged_loss(call: BoundCall) -> SpecialFactors | None:
 
 
 def _mean(call: BoundCall) -> SpecialFactors | None:
-    known = _by_rule(BoundCall(aten.sum.dim_IntList, call.args, call.kwargs))
+    total = aten.sum.default if call.func is aten.mean.default else aten.sum.dim_IntList
+    known = _by_rule(BoundCall(total, call.args, call.kwargs))
     return None if known is None else SpecialFactors(known)
 
 
@@ -125,15 +128,23 @@ _OVER_SPLIT_DIMS = (
     "cumsum _log_softmax _softmax _safe_softmax native_layer_norm native_batch_norm _native_batch_norm_legit "
     "_native_batch_norm_legit_functional"
 )
-_LOSSES = (*ops_named("nll_loss_forward nll_loss2d_forward"), *(forward for forward, _ in ELEMENTWISE))
+_LOSSES: tuple[Op, ...] = (*ops_named("nll_loss_forward nll_loss2d_forward"), *(forward for forward, _ in ELEMENTWISE))
 SPECIAL: Mapping[Op, SpecialOp] = MappingProxyType(
     {
         _ATTENTION: SpecialOp(_attention_factors, _attended, _attention_flops),
         **{op: _over_split_dims(op) for op in ops_named(_OVER_SPLIT_DIMS)},
         _RMS_NORM: _over_split_dims(_RMS_NORM, _rms_norm),
         **{op: SpecialOp(_averaged_loss, tried=op) for op in _LOSSES},
-        aten.mean.dim: SpecialOp(_mean),
+        **dict.fromkeys((aten.mean.default, aten.mean.dim), SpecialOp(_mean)),
         aten.native_dropout.default: SpecialOp(_dropout),
     }
 )
 """Ops to how they are said here."""
+
+
+def called_by(op: Op) -> Callable[..., object] | None:
+    """How programs call an op that is to be tried; None where rules say all of it."""
+    special = SPECIAL.get(op)
+    if special is not None:
+        return special.tried
+    return op if op in handlers and rule_for(op) is None and kind_of(op).is_pure else None

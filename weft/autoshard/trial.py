@@ -91,11 +91,15 @@ def tried(call: BoundCall, run: Callable[..., object], given: Sequence[Laid], ma
     >>> from weft.devices import Accelerator
     >>> from weft.sharding.mesh import make_mesh
     >>> mesh = make_mesh({"tp": 4}, devices=[Accelerator(i) for i in range(4)])
-    >>> x, columns = torch.empty(8, 64, device="meta"), Layout(mesh, ((), ("tp",)))
+    >>> x, columns = torch.empty(4096, 8192, device="meta"), Layout(mesh, ((), ("tp",)))
     >>> softmax = torch.ops.aten._softmax.default
     >>> with thinking():
     ...     found = tried(
-    ...         BoundCall(softmax, (x, 1, False)), softmax, [Laid(columns, True)], Machine.preset("h100"), Sizes(512, 8)
+    ...         BoundCall(softmax, (x, 1, False)),
+    ...         softmax,
+    ...         [Laid(columns, True)],
+    ...         Machine.preset("h100"),
+    ...         Sizes(1 << 25, 4096),
     ...     )
     >>> len(found.moves), *map(str, found.outputs)
     (3, '(–, tp)')

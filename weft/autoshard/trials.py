@@ -6,10 +6,13 @@ from typing import final
 
 import torch
 
+from ..errors import PaperError
 from ..sharding.layout import Layout
+from ..sharding.mesh import DeviceMesh
+from .layouts import candidate_layouts
 from .prices import Prices
-from .recording import RecordedOp
-from .special_ops import SPECIAL
+from .recording import RecordedOp, RecordedValue
+from .special_ops import called_by
 from .trial import Laid, Tried, thinking, tried
 from .ways import Way
 
@@ -26,30 +29,48 @@ class Trials:
 
     def of(self, op: RecordedOp, ways: list[Way]) -> list[Way]:
         """The ways of an op as they turn out, where it is one that is to be tried."""
-        if op.call is None or op.factors is None:
+        if op.call is None:
             return ways
+        values = [self._prices.program.values[number] for number in op.inputs]
         with thinking():
-            return [self._found(op, way) for way in ways]
+            if op.factors is not None:
+                return [self._found(op, values, way) for way in ways]
+            try:
+                return [*ways, *(self._found(op, values, way) for way in _said_by_none(values, ways[0]))]
+            except PaperError:  # it reads values, and is left to replicas
+                return ways
 
-    def _found(self, op: RecordedOp, way: Way) -> Way:
+    def _found(self, op: RecordedOp, values: list[RecordedValue], way: Way) -> Way:
         if any(layout.pending for layout in way.inputs):
             return way  # what is pending stays so
-        call, special = op.call, SPECIAL[op.func]
+        call, run = op.call, called_by(op.func)
         assert call is not None
-        assert special.tried is not None
-        values = [self._prices.program.values[number] for number in op.inputs]
+        assert run is not None
         given = tuple(
-            Laid(
-                Layout.replicated(layout.mesh, len(value.shape)) if value.kind == "constant" else layout,
-                value.needs_grad,
-            )
+            Laid(_whole(layout.mesh, value) if value.kind == "constant" else layout, value.needs_grad)
             for layout, value in zip(way.inputs, values, strict=True)
         )
-        key = (op.func, given, tuple(value.dtype for value in values), _words(call.args), _words(call.kwargs))
+        shapes = () if op.factors is not None else tuple(value.shape for value in values)
+        key = (op.func, given, shapes, tuple(value.dtype for value in values), _words(call.args), _words(call.kwargs))
         if key not in self._known:
             sizes = self._prices.sizes(op, way)
-            self._known[key] = tried(call, special.tried, given, self._prices.machine, sizes)
+            self._known[key] = tried(call, run, given, self._prices.machine, sizes)
         return way.found(self._known[key])
+
+
+def _said_by_none(values: list[RecordedValue], replicated: Way) -> list[Way]:
+    """Ways to split an op of which no rule says what may be split: its first tensor, and others of that shape with it."""
+    mesh = replicated.inputs[0].mesh
+    return [
+        Way(inputs, replicated.outputs, inputs, 1)
+        for layout in candidate_layouts(mesh, values[0].shape)
+        if not layout.is_replicated
+        for inputs in [tuple(layout if each.shape == values[0].shape else _whole(mesh, each) for each in values)]
+    ]
+
+
+def _whole(mesh: DeviceMesh, value: RecordedValue) -> Layout:
+    return Layout.replicated(mesh, len(value.shape))
 
 
 def _words(tree: object) -> object:

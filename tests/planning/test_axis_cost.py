@@ -67,5 +67,18 @@ def test_usual_movements_between_hosts(
     mesh = make_mesh({"dp": 2, "tp": 8}, devices=[Accelerator(i) for i in range(16)])
     topology = Topology.preset("h100")
     before, after = Layout(mesh, source, dict.fromkeys(pending, ReduceOp.SUM)), Layout(mesh, target)
-    planned = plan_layouts(before, after, (1024, 1024), 4, topology=topology).estimated_time
-    assert axis_cost(before, after, 4 << 20, topology) == pytest.approx(planned, rel=0.3)
+    for rows in (1, 4096):
+        planned = plan_layouts(before, after, (16 * rows, 1024), 4, topology=topology).estimated_time
+        assert axis_cost(before, after, 4 * 16 * rows * 1024, topology) == pytest.approx(planned, rel=0.1), rows
+
+
+@pytest.mark.parametrize("pending", [("dp", "tp"), ("dp",), ("tp",)])
+@pytest.mark.parametrize("split", [(), ("dp", "tp"), ("tp", "dp")])
+def test_little_and_much_between_racks(split: tuple[str, ...], pending: tuple[str, ...]) -> None:
+    """Little goes straight, much goes host by host or rack by rack."""
+    mesh = make_mesh({"dp": 8, "tp": 8}, devices=[Accelerator(i) for i in range(64)])
+    topology = Topology.preset("h100")
+    before, after = Layout(mesh, ((), ()), dict.fromkeys(pending, ReduceOp.SUM)), Layout(mesh, (split, ()))
+    for rows in (1, 4096):
+        planned = plan_layouts(before, after, (64 * rows, 1024), 4, topology=topology).estimated_time
+        assert axis_cost(before, after, 4 * 64 * rows * 1024, topology) == pytest.approx(planned, rel=0.2), rows

@@ -29,6 +29,7 @@ from .prices import Prices
 from .problem import Assignment, Problem, Table
 from .recording import Recorded, RecordedOp, RecordedValue
 from .repeating import repeats_of
+from .trials import Trials
 from .ways import Way, ways_of
 
 __all__ = ["Landing", "Model"]
@@ -104,12 +105,13 @@ class Model:
     def _add_ops(self) -> None:
         values = self.program.values
         known: dict[object, list[Way]] = {}
+        trials = Trials(self.prices)
         for number, count in Counter(self.repeats.ops).items():
             op = self.program.ops[number]
             ranks = tuple(len(values[v].shape) for v in op.inputs), tuple(len(values[v].shape) for v in op.outputs)
-            key = (op.signature, ranks)
+            key = (op.signature, ranks, tuple(values[v].shape for v in op.inputs) if op.factors is None else ())
             if key not in known:
-                known[key] = ways_of(self.mesh, op.factors, ranks)
+                known[key] = trials.of(op, ways_of(self.mesh, op.factors, ranks))
             ways = self.ways[number] = known[key]
             seconds = [count * self.prices.op(op, way) for way in ways]
             held = [count * self._kept_by(op, way) for way in ways]

@@ -13,9 +13,9 @@ from ..planning.axis_cost import axis_cost
 from ..planning.cost import passing_time
 from ..rules.registry import ops_named
 from ..sharding.layout import Layout
-from ..sharding.placements import ReduceOp
 from .layouts import local_elements
 from .recording import Recorded, RecordedOp, RecordedValue
+from .trial import Sizes
 from .ways import Way
 
 __all__ = ["Prices"]
@@ -42,32 +42,30 @@ class Prices:
         made = [values[number] for number in op.outputs]
         if op.is_view:
             return 0.0
+        if way.tried is not None:
+            return way.tried.seconds(self.machine, self.sizes(op, way))
         nbytes = sum(self.held(layout, value) for layout, value in zip(way.inputs, given, strict=True))
         nbytes += sum(self.held(layout, value) for layout, value in zip(way.outputs, made, strict=False))
         dtype = next((value.dtype for value in (*given, *made) if value.dtype.is_floating_point), torch.float32)
         once = self.machine.seconds(Work(op.flops // way.parallel, nbytes, dtype))
-        return once * self._passes(op, given) + self._between_devices(op, way, given)
+        return once * self._passes(op, given) + self._passing(way, given)
 
     def _passes(self, op: RecordedOp, given: list[RecordedValue]) -> int:
         wanted = sum(value.needs_grad for value in given)
         return 1 + (wanted if op.flops else min(1, wanted))
 
-    def _between_devices(self, op: RecordedOp, way: Way, given: list[RecordedValue]) -> float:
-        """What an op passes or adds up on the way, forwards and backwards."""
-        seconds, mesh = 0.0, way.outputs[0].mesh
+    def sizes(self, op: RecordedOp, way: Way) -> Sizes:
+        """What tells a call in one way from others like it."""
+        first, known = self.program.values[op.inputs[0]], op.factors
+        across = 1 if known is None else math.prod(known.factors.sizes[name] for name in known.added_up)
+        return Sizes(self.held(way.inputs[0], first), math.prod(first.shape) // max(1, across))
+
+    def _passing(self, way: Way, given: list[RecordedValue]) -> float:
+        """What an op passes from device to device, forwards and backwards."""
+        if not way.passed:
+            return 0.0
         backwards = any(value.needs_grad for value in given)
-        if way.added_up and op.factors is not None:
-            factors = op.factors.factors
-            rows = given[0].nbytes // given[0].dtype.itemsize
-            rows //= math.prod(factors.sizes[name] for name in op.factors.added_up)
-            split = [axis for axis in way.inputs[0].dim_of if axis not in way.added_up]
-            pending = Layout(mesh, (split,), dict.fromkeys(way.added_up, ReduceOp.SUM))
-            seconds += (2 + backwards) * axis_cost(pending, pending.resolved, rows * 4, self.machine.topology)
-            again = op.factors.again * self.held(way.inputs[0], given[0])
-            seconds += again / (self.machine.bandwidth * self.machine.streaming)
-        if way.passed:
-            seconds += min(self._as_ring(way, given), self._by_heads(way, given)) * (3 if backwards else 1)
-        return seconds
+        return min(self._as_ring(way, given), self._by_heads(way, given)) * (3 if backwards else 1)
 
     def _as_ring(self, way: Way, given: list[RecordedValue]) -> float:
         """What it takes until every device has seen the keys and values of all others."""

@@ -23,7 +23,7 @@ from ..paper.taking import Taken, taken
 from ..paper.work import tensors_in, work_of
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.registry import rule_for
-from .special_ops import SPECIAL, SpecialFactors
+from .special_ops import SPECIAL, SpecialFactors, called_by
 
 __all__ = ["Batch", "Recorded", "RecordedOp", "RecordedValue", "record"]
 
@@ -73,6 +73,8 @@ class RecordedOp:
     factors: SpecialFactors | None
     flops: int
     is_view: bool
+    call: BoundCall | None = None
+    """Where it is to be tried what it takes."""
 
     @property
     def signature(self) -> object:
@@ -296,9 +298,10 @@ class _Recorder(TorchDispatchMode):
         for at, value in enumerate(values):
             value.users.append((number, at))
         inputs = tuple(value.number for value in values)
-        self.program.ops.append(
-            RecordedOp(number, func, self._path[-1], inputs, tuple(outputs), seen.factors, seen.flops, seen.is_view)
-        )
+        op = RecordedOp(number, func, self._path[-1], inputs, tuple(outputs), seen.factors, seen.flops, seen.is_view)
+        if called_by(func) is not None:
+            op.call = BoundCall(func, args, kwargs)
+        self.program.ops.append(op)
 
 
 @cached(8192)

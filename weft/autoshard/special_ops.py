@@ -11,13 +11,15 @@ from types import MappingProxyType
 
 import torch
 
+from ..engine.handlers import handlers
+from ..engine.op_kind import kind_of
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.dims import numbered, one_each, sizes_of
 from ..rules.factors import Dims, Factors
 from ..rules.ops.losses import ELEMENTWISE, SUM
 from ..rules.registry import ops_named, rule_for
 
-__all__ = ["SPECIAL", "SpecialFactors", "SpecialOp"]
+__all__ = ["SPECIAL", "SpecialFactors", "SpecialOp", "called_by"]
 
 aten = torch.ops.aten
 
@@ -28,9 +30,7 @@ class SpecialFactors:
 
     factors: Factors
     added_up: frozenset[str] = frozenset()
-    """Whoever splits these adds up one number for each row of the first tensor, and another in the backward pass."""
-    again: int = 0
-    """How often a device reads or writes its part of the first tensor more where these are split: no kernel does all at once."""
+    """Whoever splits these adds up numbers for each row of the first tensor."""
     passed: frozenset[str] = frozenset()
     """Whoever splits these passes what the other tensors have of them from device to device, as in ring attention."""
 
@@ -43,14 +43,17 @@ class SpecialOp:
     result: Callable[[Args, Kwargs], torch.Tensor] | None = None
     """What the op gives, where it is not to be taken apart; None: what torch gives."""
     flops: Callable[[BoundCall], int] | None = None
+    tried: Callable[..., object] | None = None
+    """How programs call it, where it is to be tried on paper what it takes."""
 
 
-def _over_split_dims(again: int) -> SpecialOp:
-    def factors(call: BoundCall) -> SpecialFactors | None:
-        known = _by_rule(call)
-        return None if known is None else SpecialFactors(known, added_up=known.whole, again=again)
+def _over_split_dims(op: Op, called: Callable[..., object] | None = None) -> SpecialOp:
+    return SpecialOp(_all_dims, tried=called or op)
 
-    return SpecialOp(factors)
+
+def _all_dims(call: BoundCall) -> SpecialFactors | None:
+    known = _by_rule(call)
+    return None if known is None else SpecialFactors(known, added_up=known.whole)
 
 
 def _by_rule(call: BoundCall) -> Factors | None:
@@ -61,11 +64,12 @@ def _by_rule(call: BoundCall) -> Factors | None:
 def _averaged_loss(call: BoundCall) -> SpecialFactors | None:
     """A mean is a sum and a division."""
     known = _by_rule(call.replaced(reduction=SUM) if call.integer("reduction") else call)
-    return None if known is None else SpecialFactors(known, added_up=known.whole, again=9)
+    return None if known is None else SpecialFactors(known, added_up=known.whole)
 
 
 def _mean(call: BoundCall) -> SpecialFactors | None:
-    known = _by_rule(BoundCall(aten.sum.dim_IntList, call.args, call.kwargs))
+    total = aten.sum.default if call.func is aten.mean.default else aten.sum.dim_IntList
+    known = _by_rule(BoundCall(total, call.args, call.kwargs))
     return None if known is None else SpecialFactors(known)
 
 
@@ -114,23 +118,33 @@ def _attention_flops(call: BoundCall) -> int:
     return 2 * query[:-1].numel() * key[-2] * (query[-1] + value[-1])
 
 
+def _rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor | None, eps: float | None) -> torch.Tensor:
+    return torch.rms_norm(x, shape, weight, eps)
+
+
 _ATTENTION = aten.scaled_dot_product_attention.default
+_RMS_NORM = aten._fused_rms_norm.default
+_OVER_SPLIT_DIMS = (
+    "cumsum _log_softmax _softmax _safe_softmax native_layer_norm native_batch_norm _native_batch_norm_legit "
+    "_native_batch_norm_legit_functional"
+)
+_LOSSES: tuple[Op, ...] = (*ops_named("nll_loss_forward nll_loss2d_forward"), *(forward for forward, _ in ELEMENTWISE))
 SPECIAL: Mapping[Op, SpecialOp] = MappingProxyType(
     {
         _ATTENTION: SpecialOp(_attention_factors, _attended, _attention_flops),
-        aten.cumsum.default: _over_split_dims(again=4),
-        aten._log_softmax.default: _over_split_dims(again=9),
-        **dict.fromkeys(ops_named("_softmax _safe_softmax"), _over_split_dims(again=12)),
-        aten._fused_rms_norm.default: _over_split_dims(again=28),
-        aten.native_layer_norm.default: _over_split_dims(again=60),
-        **dict.fromkeys(
-            ops_named("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional"),
-            _over_split_dims(again=18),
-        ),
-        **dict.fromkeys(ops_named("nll_loss_forward nll_loss2d_forward"), SpecialOp(_averaged_loss)),
-        **dict.fromkeys((forward for forward, _ in ELEMENTWISE), SpecialOp(_averaged_loss)),
-        aten.mean.dim: SpecialOp(_mean),
+        **{op: _over_split_dims(op) for op in ops_named(_OVER_SPLIT_DIMS)},
+        _RMS_NORM: _over_split_dims(_RMS_NORM, _rms_norm),
+        **{op: SpecialOp(_averaged_loss, tried=op) for op in _LOSSES},
+        **dict.fromkeys((aten.mean.default, aten.mean.dim), SpecialOp(_mean)),
         aten.native_dropout.default: SpecialOp(_dropout),
     }
 )
 """Ops to how they are said here."""
+
+
+def called_by(op: Op) -> Callable[..., object] | None:
+    """How programs call an op that is to be tried; None where rules say all of it."""
+    special = SPECIAL.get(op)
+    if special is not None:
+        return special.tried
+    return op if op in handlers and rule_for(op) is None and kind_of(op).is_pure else None

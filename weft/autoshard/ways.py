@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from ..rules.factors import Dims, Factors
@@ -19,6 +19,7 @@ from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
 from .layouts import is_nearly_even
 from .special_ops import SpecialFactors
+from .trial import Tried
 
 __all__ = ["Way", "ways_of"]
 
@@ -35,10 +36,17 @@ class Way:
     gradients: tuple[Layout, ...]
     parallel: int
     """Over how many devices its work is split."""
-    added_up: tuple[str, ...] = ()
-    """The axes over which statistics of rows are added up."""
     passed: tuple[str, ...] = ()
     """The axes along which parts are passed from device to device."""
+    tried: Tried | None = None
+    """What the op did in this way, where it was tried."""
+
+    def found(self, tried: Tried) -> Way:
+        """The way as it has turned out."""
+        gradients = (known or said for known, said in zip(tried.gradients, self.gradients, strict=True))
+        count = min(len(self.outputs), len(tried.outputs))
+        outputs = (*tried.outputs[:count], *self.outputs[count:])
+        return replace(self, outputs=outputs, gradients=tuple(gradients), tried=tried)
 
 
 def ways_of(
@@ -139,7 +147,6 @@ def _way(known: SpecialFactors, split: Mapping[str, tuple[str, ...]], mesh: Devi
         tuple(outputs),
         tuple(gradients),
         _count(mesh, tuple(axis for factor, axes in split.items() if factor != _PENDING for axis in axes)),
-        tuple(axis for factor in known.added_up & factors.whole for axis in split.get(factor, ())),
         tuple(axis for factor in known.passed for axis in split.get(factor, ())),
     )
 

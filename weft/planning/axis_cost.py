@@ -2,19 +2,20 @@
 
 A planner looks for the steps of one movement and prices them as they are carried out, which takes milliseconds. Whoever weighs
 layouts of whole programs asks for tens of thousands of prices, and goes by these: what is pending is reduced and scattered, what
-changes dims is exchanged, what becomes whole is gathered, in this order, nearest links first on the way down and last on the
-way up.
+changes dims is exchanged, what becomes whole is gathered, in this order: straight, which is best for little, or host by host or
+rack by rack, nearest links first on the way down and last on the way up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ..caches import cached
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
-from .topology import Link, Tier, Topology
+from .topology import Tier, Topology
 from .topology.topology import cells, is_flat
 
 __all__ = ["axis_cost"]
@@ -24,7 +25,7 @@ class _Hop(NamedTuple):
     """A part of a mesh axis whose devices are joined by links of one kind."""
 
     size: int
-    link: Link
+    tier: Tier
 
 
 class _Line(NamedTuple):
@@ -51,15 +52,18 @@ def axis_cost(source: Layout, target: Layout, nbytes: float, topology: Topology)
 
 @cached(1 << 16)
 def _lines(source: Layout, target: Layout, topology: Topology) -> tuple[_Line, ...]:
-    """The prices of going straight, and of sharing among replicas what each would receive."""
-    straight = _line(source, target, (), topology)
+    """The prices of going straight, host by host and rack by rack, and of sharing among replicas what each would receive."""
     sharing = tuple(axis for axis in source.replicated_axes if axis in target.replicated_axes)
-    if not sharing or not straight.per_byte:
-        return (straight,)
-    return straight, _line(source, target, sharing, topology)
+    found = [_line(source, target, (), topology, through) for through in _THROUGH]
+    if sharing and found[0].per_byte:
+        shared = [_line(source, target, sharing, topology, through) for through in _THROUGH]
+        # Replicas of what is reduced receive less when each reduces a part, and plans are for the fewest bytes.
+        is_total = any(axis in target.replicated_axes for axis in source.pending_axes)
+        found = shared if is_total else found + shared
+    return tuple(dict.fromkeys(found))
 
 
-def _line(source: Layout, target: Layout, sharing: tuple[str, ...], topology: Topology) -> _Line:
+def _line(source: Layout, target: Layout, sharing: tuple[str, ...], topology: Topology, through: Tier | None) -> _Line:
     mesh = source.mesh
     waiting, turned = set(target.pending_axes), set(_turned(source, target))
     reduced = [axis for axis in source.pending_axes if axis not in waiting]
@@ -72,35 +76,65 @@ def _line(source: Layout, target: Layout, sharing: tuple[str, ...], topology: To
     for axis in (*source.dim_of, *sliced, *sharing):
         held /= mesh.axis_size(axis)
     latency = per_byte = 0.0
-    for hop in _near_first(mesh, reduced, topology):  # reduce-scatter
-        latency += hop.link.latency
-        per_byte += held * (1 - 1 / hop.size) / hop.link.bandwidth
-        held /= hop.size
-    swapped += [axis for axis in turned if axis in source.dim_of and axis in target.dim_of]
-    if swapped:  # all-to-all
-        hops = list(_near_first(mesh, swapped, topology))
-        latency += max((hop.link.latency for hop in hops), default=0.0)
-        per_byte += held * _exchanged(hops)
+    for hops in _stages(mesh, reduced, topology, through):  # reduce-scatter
+        latency += topology.link(hops[-1].tier).latency
+        per_byte += held * _exchanged(hops, topology, adds=True)
+        held /= _size(hops)
+    changed = [axis for axis in turned if axis in source.dim_of and axis in target.dim_of]
+    only_turned = not swapped and all(source.dim_of[axis] == target.dim_of[axis] for axis in changed)
+    swapped += [] if only_turned else changed
+    foreign = 1
+    for hops in _stages(mesh, swapped, topology, None):  # all-to-all
+        latency += topology.link(hops[-1].tier).latency
+        per_byte += held * _exchanged(hops, topology)
+        foreign *= _size(hops)
+    for hops in _stages(mesh, changed if only_turned else (), topology, None):  # each takes the piece of another
+        latency += topology.link(hops[-1].tier).latency
+        tiers = {hop.tier for hop in hops if hop.tier > Tier.HOST} or {hops[-1].tier}
+        per_byte += held * sum(1 / topology.link(tier).bandwidth for tier in tiers)
     lost = [axis for axis in turned if axis in source.dim_of and axis not in target.dim_of]
     for axis in lost:
         held *= mesh.axis_size(axis)
-    for hop in list(_near_first(mesh, lost, topology))[-1:]:  # every device takes all of its new piece
-        latency += hop.link.latency
-        per_byte += held / hop.link.bandwidth
-    for hop in reversed(list(_near_first(mesh, gathered, topology))):  # all-gather
-        held *= hop.size
-        latency += hop.link.latency
-        per_byte += held * (1 - 1 / hop.size) / hop.link.bandwidth
+    for hops in _stages(mesh, lost, topology, None):  # every device takes all of its new piece
+        latency += topology.link(hops[-1].tier).latency
+        per_byte += held / topology.link(hops[-1].tier).bandwidth
+    for hops in reversed(list(_stages(mesh, gathered, topology, through))):  # all-gather
+        held *= _size(hops)
+        latency += topology.link(hops[-1].tier).latency
+        # What a cell had before comes while it waits for the rest.
+        per_byte += held * _exchanged(hops, topology) * (1 - 1 / foreign if foreign > 1 else 1)
+        foreign *= _size(hops)
     return _Line(latency, per_byte)
 
 
-def _exchanged(hops: list[_Hop]) -> float:
-    """The seconds of an all-to-all for each byte that a device holds: links of different kinds are used at once."""
-    left, by_link = 1.0, dict[Link, float]()
+_THROUGH = (None, Tier.HOST, Tier.RACK)
+"""Straight, host by host, rack by rack."""
+
+
+def _stages(mesh: DeviceMesh, axes: Iterable[str], topology: Topology, through: Tier | None) -> Iterator[list[_Hop]]:
+    """The hops that are taken at once, nearest first: all of them, or those within a cell before those between cells."""
+    hops = sorted((hop for axis in axes for hop in _hops(mesh, axis, topology)), key=lambda hop: (hop.tier, -hop.size))
+    within = [hop for hop in hops if through is not None and hop.tier <= through]
+    yield from (part for part in (within, hops[len(within) :]) if part)
+
+
+def _size(hops: list[_Hop]) -> int:
+    return math.prod(hop.size for hop in hops)
+
+
+def _exchanged(hops: list[_Hop], topology: Topology, *, adds: bool = False) -> float:
+    """The seconds for each byte that a device holds of which every device of a group takes an equal part.
+
+    What leaves the host goes over one link, beside what stays there; a processor has to work for all of it.
+    """
+    left, near, beyond, total = 1.0, 0.0, 0.0, 0.0
     for hop in reversed(hops):
-        by_link[hop.link] = by_link.get(hop.link, 0.0) + left * (1 - 1 / hop.size)
-        left /= hop.size
-    return max(share / link.bandwidth for link, share in by_link.items())
+        share = left * (1 - 1 / hop.size)
+        seconds = share / topology.link(hop.tier).bandwidth
+        near, beyond = (near, beyond + seconds) if hop.tier > Tier.HOST else (near + seconds, beyond)
+        total, left = total + share, left / hop.size
+    work = 0.0 if topology.processor is None else topology.processor.time(total, total if adds else 0.0)
+    return max(near, beyond, work)
 
 
 def _turned(source: Layout, target: Layout) -> Iterator[str]:
@@ -112,11 +146,6 @@ def _turned(source: Layout, target: Layout) -> Iterator[str]:
             yield from (axis for axis in after[same:] if axis not in before)
 
 
-def _near_first(mesh: DeviceMesh, axes: Iterable[str], topology: Topology) -> Iterator[_Hop]:
-    hops = [hop for axis in axes for hop in _hops(mesh, axis, topology)]
-    yield from sorted(hops, key=lambda hop: (-hop.link.bandwidth, -hop.size))
-
-
 @cached(1024)
 def _hops(mesh: DeviceMesh, axis: str, topology: Topology) -> tuple[_Hop, ...]:
     """A mesh axis as the hops within hosts, between hosts of a rack, and between racks."""
@@ -124,11 +153,11 @@ def _hops(mesh: DeviceMesh, axis: str, topology: Topology) -> tuple[_Hop, ...]:
     if size == 1:
         return ()
     if mesh.is_simulated:
-        return (_Hop(size, topology.device),)
+        return (_Hop(size, Tier.DEVICE),)
     if is_flat(topology, mesh):
-        return (_Hop(size, topology.host),)
+        return (_Hop(size, Tier.HOST),)
     group = mesh.groups(axis)[0]
     hosts = len({cells(mesh, topology, Tier.HOST)[slot] for slot in group})
     racks = len({cells(mesh, topology, Tier.RACK)[slot] for slot in group})
-    parts = ((-(-size // hosts), topology.host), (-(-hosts // racks), topology.rack), (racks, topology.fabric))
-    return tuple(_Hop(count, link) for count, link in parts if count > 1)
+    parts = (-(-size // hosts), Tier.HOST), (-(-hosts // racks), Tier.RACK), (racks, Tier.FABRIC)
+    return tuple(_Hop(count, tier) for count, tier in parts if count > 1)

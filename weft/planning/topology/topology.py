@@ -91,7 +91,8 @@ class Topology:
         seconds = link.time(received, phases)
         if self.processor is None or tier is Tier.DEVICE:
             return seconds
-        return max(seconds, link.latency * phases + self.processor.time(received, added))
+        taken = link.latency * phases + received / self.processor.taking
+        return max(seconds, taken) + self.processor.after(added, 0.0)
 
     def host_of(self, device: Device) -> int:
         """The number of the host that a device is on.
@@ -147,7 +148,7 @@ class Topology:
             if name in ("device", "host", "rack", "fabric") and isinstance(value, Mapping):
                 links[name] = Link(float(value["latency"]), float(value["bandwidth"]))
             elif name == "processor" and isinstance(value, Mapping):
-                places[name] = Processor(float(value["taking"]), float(value["adding"]))
+                places[name] = Processor(**{key: float(each) for key, each in value.items()})
             elif name in ("devices_per_host", "hosts_per_rack", "hosts", "processor"):
                 places[name] = tuple(value) if isinstance(value, list) else value
             else:

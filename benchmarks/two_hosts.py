@@ -5,7 +5,7 @@
     python benchmarks/two_hosts.py --rate here --write docs/planning.md     4 processes of this host, without a cable
 
 The hosts are network namespaces of this machine, the cable a veth pair whose ends `tc` slows down; both need root. First the
-links and processors are measured, as `weft bench --links` does it, with gathers and a reduction of 8 MiB inside the hosts; then each
+links and processors are measured, as `weft bench --links` does it, with gathers and a reduction of 16 MiB inside the hosts; then each
 movement is timed in turns straight and staged, and stands beside its price by these figures. A turn takes as long as its
 slowest process.
 """
@@ -134,7 +134,7 @@ def cases() -> Iterator[tuple[str, Layout, Layout, tuple[int, ...]]]:
 def measure(written: Path, repetitions: int) -> None:
     """Times every case straight and staged, in turns."""
     weft.distributed.init(timeout=120)
-    links = measured_links(8 << 20, 15)
+    links = measured_links(rounds=15)
     one_host = replace(links, devices_per_host=None, hosts=None)
     rows = []
     for name, source, target, shape in cases():

@@ -124,6 +124,8 @@ class _Counting:
         for slot in _sample(step.target):
             listed = list(takes(slot))
             own = sum(volume(each.box) for each in listed if self._is_own(each))
+            if own == sum(volume(each.box) for each in listed):
+                own = 0  # a shard that stays as it is, is not copied before somebody writes to it
             found.append((len(_senders(listed, slot)), own + self._loose(listed, step.target, slot)))
         packed = max(self._loose(list(gives(slot)), before, slot, sent=True) for slot in _sample(before))
         messages, unpacked = (max(each) for each in zip(*found, strict=True))

@@ -68,7 +68,7 @@ def two_hosts(rate: str) -> Iterator[list[tuple[str, str, str]]]:
             if rate == "full":
                 continue
             slow = ["tc", "-n", network, "qdisc", "add", "dev", cable, "root", "tbf"]
-            limits = ["rate", rate, "burst", "256kb", "latency", "200ms"]
+            limits = ["rate", rate, "burst", "64kb", "latency", "200ms"]
             subprocess.run([*slow, *limits], check=True, capture_output=True, text=True, timeout=20)
         yield hosts
     finally:

@@ -28,8 +28,8 @@ from ..tensor.creation import zeros
 __all__ = ["agreed", "measured_links", "partners"]
 
 FLOAT = torch.float32.itemsize
-SMALL = 64 << 10
-"""Bytes of a tensor that hardly takes longer than none, but goes as larger ones do."""
+SMALL = 256 << 10
+"""Bytes of a tensor that takes hardly longer than none, but goes as larger ones do."""
 
 
 def measured_links(size: int = 1 << 24, rounds: int = 9) -> Topology:
@@ -48,7 +48,9 @@ def measured_links(size: int = 1 << 24, rounds: int = 9) -> Topology:
     for tier in (Tier.HOST, Tier.RACK, Tier.FABRIC):
         pairs = partners(mesh, found, tier)
         there = any(to is not None for to in pairs)
-        links[tier] = _measured(mesh, pairs, size, rounds) if there else found.link(tier)
+        links[tier] = (
+            _measured(mesh, pairs, _one_of_each(mesh, found, pairs), size, rounds) if there else found.link(tier)
+        )
     measured = replace(found, host=links[Tier.HOST], rack=links[Tier.RACK], fabric=links[Tier.FABRIC])
     return _with_processor(mesh, measured, size, rounds)
 
@@ -100,7 +102,7 @@ def _beside(processor: Processor, link: Link, more: float) -> Link:
     """A link without what its processors do: how much one carries that keeps up with them all, nobody sees."""
     keeps_up = link.bandwidth > processor.taking / 1.5
     most = processor.taking * processor.alone if keeps_up else 0.0
-    return Link(link.latency + more, max(link.bandwidth, most))
+    return Link(link.latency + more, max(link.bandwidth, most), 1.0 if keeps_up else link.alone)
 
 
 def _of_host(mesh: DeviceMesh, hosts: Sequence[int], which: int) -> list[Device]:
@@ -164,27 +166,30 @@ def _turns(mesh: DeviceMesh, topology: Topology, tier: Tier) -> Sequence[int]:
     return [*range(first, mesh.num_devices), *range(1, first)]
 
 
-def _measured(mesh: DeviceMesh, to: Sequence[int | None], size: int, rounds: int) -> Link:
-    """What messages take that all send at once: small ones for the latency, large ones for the bandwidth."""
+def _one_of_each(mesh: DeviceMesh, topology: Topology, to: Sequence[int | None]) -> tuple[int | None, ...]:
+    """The same partners, of which one in each host receives: the first."""
+    hosts = cells(mesh, topology, Tier.HOST)
+    return tuple(each if each is not None and hosts.index(hosts[each]) == each else None for each in to)
+
+
+def _measured(mesh: DeviceMesh, to: Sequence[int | None], few: Sequence[int | None], size: int, rounds: int) -> Link:
+    """What messages take that all send at once: small ones for the latency, large ones for the bandwidth; and large ones of a few."""
     here, wire = world.current().process, wire_device(mesh)
     group = group_of(tuple(range(mesh.num_devices)))
-    sender = to.index(here) if here in to else None
 
-    def sent(length: int) -> Callable[[], None]:
+    def sent(to: Sequence[int | None], length: int) -> Callable[[], None]:
+        sender = to.index(here) if here in to else None
         given, taken = (torch.zeros(length, dtype=torch.uint8, device=wire) for _ in range(2))
         outgoing = {} if to[here] is None else {int(to[here] or 0): given}
         incoming = {} if sender is None else {sender: taken}
         return lambda: swap(group, outgoing, incoming, wire)
 
+    calls = {"started": sent(to, 8), "all": sent(to, size), "few": sent(few, size)}
     with communicating(CollectiveCall("weft bench --links", "bytes"), group.processes):
-        latency, seconds = (_slowest(sent(length), rounds, wire) for length in (8, size))
+        took = _in_turns(calls, rounds, wire)
     # Where something else has slowed the small ones down, the large ones did not take less time for their bytes than half of it.
-    return Link(latency, size / max(seconds - latency, seconds / 2))
-
-
-def _slowest(call: Callable[[], object], rounds: int, wire: torch.device) -> float:
-    """What one thing takes."""
-    return _in_turns({"": call}, rounds, wire)[""]
+    all_, alone = (max(took[name] - took["started"], took[name] / 2) for name in ("all", "few"))
+    return Link(took["started"], size / all_, max(1.0, all_ / alone))
 
 
 def _in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, wire: torch.device) -> dict[str, float]:

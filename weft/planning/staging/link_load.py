@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
-from itertools import zip_longest
+from itertools import repeat
 from typing import final
 
 from ...caches import cached
@@ -46,9 +46,9 @@ class LinkLoad:
     """How many of them are added to what the device has."""
     copied: float = 0.0
     """Bytes that are packed before they leave, or copied to their place after they have arrived."""
-    messages: int = 1
+    messages: float = 1.0
     busy: float = 1.0
-    """What all devices receive on average, as a part of that: they may share the cores of a host."""
+    """What all devices receive on average, as a part of that: they may share a cable, and the cores of a host."""
 
     @property
     def total(self) -> float:
@@ -67,11 +67,11 @@ class LinkLoad:
         farthest = topology.fabric if self.fabric else topology.rack if self.rack else topology.host
         if not self.total:
             return 0.0
-        beyond = self.rack / topology.rack.bandwidth + self.fabric / topology.fabric.bandwidth
-        carried = max(self.host / topology.host.bandwidth, beyond)
+        beyond = topology.rack.carries(self.rack, self.busy) + topology.fabric.carries(self.fabric, self.busy)
+        carried = max(topology.host.carries(self.host, self.busy), beyond)
         if topology.processor is None:
             return farthest.latency + carried
-        part = topology.processor.part(self.busy)
+        part = max(self.busy, 1 / topology.processor.alone)
         started = farthest.latency + topology.processor.message * (self.messages - 1)
         taken = max(carried, part * self.total / topology.processor.taking)
         return started + taken + part * topology.processor.after(self.added, self.copied)
@@ -102,18 +102,19 @@ def _link_loads(step: Step, topology: Topology) -> Hops:
     if step.stages is None and isinstance(step, Exchange):
         found += [(each,) for each in _sent(step, topology)]
     hops = tuple(map(_most, zip(*found, strict=True)))
-    if topology.processor is None:
-        return hops
-    handled = zip_longest(hops, handling(step)[: len(hops)], fillvalue=Handling(1, 0))
-    busy = _receiving(step)
-    return tuple(replace(hop, messages=max(1, each.messages), copied=each.copied, busy=busy) for hop, each in handled)
+    return hops if topology.has_links_apart else _shared(step, hops, topology)
 
 
-def _receiving(step: Step) -> float:
-    """What all devices that take part in a step receive on average, as a part of what the busiest one receives."""
-    source, target = step.source.mesh, step.target.mesh
-    devices = len({*source.slot_ids, *target.slot_ids})
-    return step.bytes_received.total / (devices * step.bytes_received.max)
+def _shared(step: Step, hops: Hops, topology: Topology) -> Hops:
+    """The hops, where devices share cables or cores: how busy all are, and what their processors do beside."""
+    devices = len({*step.source.mesh.slot_ids, *step.target.mesh.slot_ids})
+    most = max(step.bytes_received.max, *(hop.total for hop in hops))
+    busy = step.bytes_received.total / (devices * most)
+    handled = *(handling(step) if topology.processor is not None else ()), *repeat(Handling(1, 0), len(hops))
+    return tuple(
+        replace(hop, messages=max(1, each.messages), copied=each.copied, busy=busy)
+        for hop, each in zip(hops, handled, strict=False)
+    )
 
 
 def _most(loads: Sequence[LinkLoad]) -> LinkLoad:

@@ -2,10 +2,12 @@
 
     python benchmarks/two_hosts.py                       2 × 2 Gloo processes, a cable of 1 Gbit/s
     python benchmarks/two_hosts.py --rate 300mbit --write docs/planning.md
+    python benchmarks/two_hosts.py --rate here --write docs/planning.md     4 processes of this host, without a cable
 
 The hosts are network namespaces of this machine, the cable a veth pair whose ends `tc` slows down; both need root. First the
-links are measured, as `weft bench --links` does it; then each movement is timed in turns straight and staged, and stands beside
-its price by these links. A turn takes as long as its slowest process.
+links and processors are measured, as `weft bench --links` does it, with gathers and a reduction of 16 MiB inside the hosts; then each
+movement is timed in turns straight and staged, and stands beside its price by these figures. A turn takes as long as its
+slowest process.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
 
 ROOT = Path(__file__).parents[1]
-MARKS = "<!-- two hosts -->", "<!-- end of two hosts -->"
+MARKS = {
+    "here": ("<!-- one host -->", "<!-- end of one host -->"),
+    "cable": ("<!-- two hosts -->", "<!-- end of two hosts -->"),
+}
 
 
 def ip(*words: str) -> None:
@@ -47,6 +52,9 @@ def ip(*words: str) -> None:
 @contextmanager
 def two_hosts(rate: str) -> Iterator[list[tuple[str, str, str]]]:
     """For each host the name of its network, its address, and the name of its end of the cable."""
+    if rate == "here":
+        yield [("", "127.0.0.1", "lo")]
+        return
     hosts = [(f"weftb{os.getpid()}{n}", f"10.213.8.{n}", f"wb{os.getpid()}{n}") for n in (1, 2)]
     try:
         for network, _, _ in hosts:
@@ -60,7 +68,7 @@ def two_hosts(rate: str) -> Iterator[list[tuple[str, str, str]]]:
             if rate == "full":
                 continue
             slow = ["tc", "-n", network, "qdisc", "add", "dev", cable, "root", "tbf"]
-            limits = ["rate", rate, "burst", "256kb", "latency", "200ms"]
+            limits = ["rate", rate, "burst", "64kb", "latency", "200ms"]
             subprocess.run([*slow, *limits], check=True, capture_output=True, text=True, timeout=20)
         yield hosts
     finally:
@@ -74,7 +82,8 @@ def launch(rate: str, each: int, repetitions: int) -> dict[str, object]:
         written = Path(folder) / "figures.json"
         running = []
         for process in range(2 * each):
-            network, _, cable = hosts[process // each]
+            host = process * len(hosts) // (2 * each)
+            network, _, cable = hosts[host]
             variables = {
                 **os.environ,
                 "PYTHONPATH": str(ROOT),
@@ -82,13 +91,13 @@ def launch(rate: str, each: int, repetitions: int) -> dict[str, object]:
                 "WEFT_TOPOLOGY": "cpu",
                 "RANK": str(process),
                 "WORLD_SIZE": str(2 * each),
-                "LOCAL_RANK": str(process % each),
-                "GROUP_RANK": str(process // each),
+                "LOCAL_RANK": str(process % (2 * each // len(hosts))),
+                "GROUP_RANK": str(host),
                 "MASTER_ADDR": hosts[0][1],
                 "MASTER_PORT": "29533",
                 "GLOO_SOCKET_IFNAME": cable,
             }
-            command = ["ip", "netns", "exec", network, sys.executable, __file__]
+            command = [*(["ip", "netns", "exec", network] if network else []), sys.executable, __file__]
             words = ["--measure", str(written), "--repetitions", str(repetitions)]
             running.append(subprocess.Popen([*command, *words], env=variables))
         try:
@@ -108,18 +117,24 @@ def cases() -> Iterator[tuple[str, Layout, Layout, tuple[int, ...]]]:
     every = ("host", "device")
     whole, rows, columns = Layout(mesh, ((), ())), Layout(mesh, (every, ())), Layout(mesh, ((), every))
     summed = Layout(mesh, ((), ()), dict.fromkeys(every, ReduceOp.SUM))
+    grid, turned = Layout(mesh, (("host",), ("device",))), Layout(mesh, (("device",), ("host",)))
+    by_host = Layout(mesh, (("host",), ()))
     for name, size in (("16 MiB", 2048), ("2 MiB", 724)):
         yield f"all-reduce, {name}", summed, whole, (size, size)
         yield f"reduce-scatter, {name}", summed, rows, (size, size)
         yield f"all-gather, {name}", rows, whole, (size, size)
         yield f"all-to-all, {name}", rows, columns, (size, size)
-        yield f"from host to host, {name}", Layout(mesh, (("host",), ())), Layout(mesh, ((), ("host",))), (size, size)
+        yield f"from host to host, {name}", by_host, Layout(mesh, ((), ("host",))), (size, size)
+        yield f"all-gather of columns, {name}", columns, whole, (size, size)
+        yield f"reduce-scatter to columns, {name}", summed, columns, (size, size)
+        yield f"all-gather inside the hosts, {name}", rows, by_host, (size, size)
+        yield f"rows and columns swapped, {name}", grid, turned, (size, size)
 
 
 def measure(written: Path, repetitions: int) -> None:
     """Times every case straight and staged, in turns."""
     weft.distributed.init(timeout=120)
-    links = measured_links(4 << 20, 15)
+    links = measured_links(rounds=15)
     one_host = replace(links, devices_per_host=None, hosts=None)
     rows = []
     for name, source, target, shape in cases():
@@ -169,15 +184,16 @@ def table(found: dict[str, object], rate: str) -> str:
     near, far = (
         f"{link.bandwidth / 1e9:.3g} GB/s and {link.latency * 1e3:.2f} ms" for link in (links.host, links.rack)
     )
-    work = (
-        ""
-        if links.processor is None
-        else (
-            f" A processor takes {links.processor.taking / 1e9:.3g} GB/s and adds {links.processor.adding / 1e9:.3g} GB/s."
-        )
-    )
+    where = f"2 hosts × 2 processes, {rate} between the hosts; measured {near} within a host, {far} between"
+    if rate == "here":
+        where = f"4 processes of one host; measured {near}"
+    work = ""
+    if links.processor is not None:
+        each = links.processor
+        speeds = [f"{speed / 1e9:.3g} GB/s" for speed in (each.taking, each.adding, each.copying)]
+        work = f"; a processor takes {speeds[0]}, adds {speeds[1]}, copies {speeds[2]}, and is {each.alone:.1f} × as fast alone"
     lines = [
-        f"2 hosts × 2 processes, {rate} between the hosts; links measured as {near} within a host, {far} between.{work}",
+        f"{where}{work}.",
         "",
         "| movement | straight | its price | as planned | its price | gain | steps |",
         "|---|---|---|---|---|---|---|",
@@ -198,7 +214,11 @@ def table(found: dict[str, object], rate: str) -> str:
 def main() -> None:
     """The command."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rate", default="1gbit", help="what the cable carries, as tc says it; full: all it can")
+    options.add_argument(
+        "--rate",
+        default="1gbit",
+        help="what the cable carries, as tc says it; full: all it can; here: one host, no cable",
+    )
     options.add_argument("--each", type=int, default=2, help="processes on each host")
     options.add_argument("--repetitions", type=int, default=11)
     options.add_argument("--write", type=Path, default=None, help="a page to write the table to, between its marks")
@@ -210,7 +230,7 @@ def main() -> None:
     shown = table(launch(said.rate, said.each, said.repetitions), said.rate)
     print(shown)
     if said.write is not None:
-        first, last = MARKS
+        first, last = MARKS["here" if said.rate == "here" else "cable"]
         page = said.write.read_text()
         said.write.write_text(re.sub(f"{first}.*{last}", f"{first}\n{shown}\n{last}", page, flags=re.DOTALL))
 

@@ -5,6 +5,7 @@ Every mode is a function; what it returns must be the same in all processes, and
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import threading
@@ -20,10 +21,22 @@ from torch.distributed.tensor import DTensor, Shard
 import weft
 from tests.checkpoint.damage import flipped
 from weft import NamedMapping, P
-from weft.checkpoint import CheckpointError, Keeper, load, recover, save, save_dcp, save_pretrained, saving
+from weft.checkpoint import (
+    CheckpointError,
+    Keeper,
+    load,
+    plan_load,
+    plan_save,
+    recover,
+    save,
+    save_dcp,
+    save_pretrained,
+    saving,
+)
 from weft.checkpoint.files.opening import index_at
 from weft.checkpoint.loading import planned
 from weft.checkpoint.reading import Reader
+from weft.sharding.geometry import box_shape
 
 WEIGHT = torch.arange(48.0).view(8, 6)
 
@@ -58,12 +71,27 @@ def forms(folder: Path) -> object:
         for name in ("weft", "hf", "whole.safetensors")
         for spec in (P("a"), P(None, "a"), P())
     ]
+    found += _as_planned(layer, folder / "weft")
     return [
         *found,
         torch.equal(state["model"].weight.detach().full_tensor(), WEIGHT),
         state["step"],
         *_torch_s_own(folder),
     ]
+
+
+def _as_planned(layer: torch.nn.Module, path: Path) -> list[bool]:
+    """Whether each process has written what was planned, and is about to read what is."""
+    written = [0] * weft.distributed.process_count()
+    index = index_at(path)
+    for saved in index.tensors.values():
+        for shard in saved.shards:
+            written[int(shard.file.split("-")[2])] += math.prod(box_shape(shard.box)) * saved.dtype.itemsize
+    other = model(P(None, "a"), torch.zeros(8, 6))
+    reader = Reader(path, index)
+    planned(reader, other, strict=True, cast=False)
+    reads = plan_load(layer, other).by_process[weft.distributed.process_index()]
+    return [plan_save(layer).by_process == tuple(written), reads == reader.nbytes]
 
 
 def _torch_s_own(folder: Path) -> list[bool]:

@@ -35,7 +35,7 @@ def found(mode: str, folder: Path, count: int = 2) -> str:
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*TypedStorage is deprecated:UserWarning")
 def test_every_form_goes_from_one_layout_to_another(tmp_path: Path) -> None:
-    assert found("forms", tmp_path, 3) == f"found {[True] * 10 + [3, True, True]}\n"
+    assert found("forms", tmp_path, 3) == f"found {[True] * 12 + [3, True, True]}\n"
     assert weft.checkpoint.verify(tmp_path / "weft").files == 3
     assert torch.equal(weft.checkpoint.load(tmp_path / "weft")["weight"], WEIGHT)
     assert torch.equal(load_file(tmp_path / "whole.safetensors")["weight"], WEIGHT)

@@ -18,17 +18,21 @@ from .foreign.pretrained import from_pretrained, save_pretrained
 from .foreign.whole import full_state_dict
 from .keeper import Keeper
 from .loading import load
+from .plans import CheckpointPlan, plan_load, plan_save
 from .recovering import recover
 from .saving import save
 
 __all__ = [
     "CheckpointError",
+    "CheckpointPlan",
     "Keeper",
     "Saving",
     "Verified",
     "from_pretrained",
     "full_state_dict",
     "load",
+    "plan_load",
+    "plan_save",
     "recover",
     "save",
     "save_dcp",

@@ -38,7 +38,8 @@ def settled(x: torch.Tensor) -> torch.Tensor:
     x = x.detach()
     if x.is_meta:
         raise CheckpointError(
-            "a tensor on the meta device has no value to save: initialise the module first (weft.nn.shard_module)"
+            "a tensor on the meta device has no value to save: initialise the module first (weft.nn.shard_module), "
+            "or ask what saving it would take (weft.checkpoint.plan_save)"
         )
     return moved(x, x._layout.resolved, "checkpoint") if isinstance(x, Tensor) and x._layout.pending else x
 

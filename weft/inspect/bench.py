@@ -284,5 +284,9 @@ def _measure_links(size: int, as_json: bool, keep: Path | None) -> None:
     Console().print(table)
     if found.processor is not None:
         each = found.processor
-        click.echo(f"a processor takes {each.taking / 1e9:.3g} GB/s and adds {each.adding / 1e9:.3g} GB/s, all busy")
+        taking, adding, copying = (f"{speed / 1e9:.3g} GB/s" for speed in (each.taking, each.adding, each.copying))
+        click.echo(
+            f"all busy, a processor takes {taking}, adds {adding} and copies {copying}, and each message more takes "
+            f"{duration(each.message)}; alone it is {each.alone:.1f} × as fast"
+        )
     click.echo(f"kept in {file}: later programs of this host go by it")

@@ -34,13 +34,20 @@ DEFAULT = Topology()
 def steps_time(steps: Sequence[Step], bound: Bytes, topology: Topology = DEFAULT) -> float:
     """The seconds that steps take one after another, for a movement with this lower bound."""
     moving = [step for step in steps if step.bytes_received.total]
-    if not all(is_flat(topology, step.source.mesh, step.target.mesh) for step in moving):
+    if not all(_is_flat(step, topology) for step in moving):
         return sum(step_time(step, topology) for step in moving)
     total = sum(step.bytes_received.total for step in moving)
     seconds = 0.0
     for step in moving:
         seconds += _flat_time(step, bound.max * step.bytes_received.total / total, topology)
     return seconds
+
+
+def _is_flat(step: Step, topology: Topology) -> bool:
+    """Whether links are alike, and nothing but them counts: processors that share cores do more for some steps than for others."""
+    if topology.processor is not None and not step.target.mesh.is_simulated:
+        return False
+    return is_flat(topology, step.source.mesh, step.target.mesh)
 
 
 def _flat_time(step: Step, received: float, topology: Topology) -> float:
@@ -73,7 +80,7 @@ def step_time(step: Step, topology: Topology) -> float:
     """The seconds that one step takes, by the links that have most to carry."""
     if not step.bytes_received.total:
         return 0.0
-    if is_flat(topology, step.source.mesh, step.target.mesh):
+    if _is_flat(step, topology):
         return _flat_time(step, step.bytes_received.max, topology)
     return sum(load.time(topology) for load in link_loads(step, topology))
 

@@ -8,7 +8,7 @@ from itertools import product
 from .layout import Layout
 from .mesh import Slot
 
-__all__ = ["Box", "Interval", "box", "box_at", "box_shape", "holders", "interval", "piece", "within"]
+__all__ = ["Box", "Interval", "box", "box_at", "box_shape", "holders", "interval", "is_stretch", "piece", "within"]
 
 Interval = tuple[int, int]
 """Start and stop, half open."""
@@ -77,6 +77,20 @@ def box_shape(where: Box) -> tuple[int, ...]:
     (5, 2)
     """
     return tuple(stop - start for start, stop in where)
+
+
+def is_stretch(inner: Box, outer: Box) -> bool:
+    """Whether the elements of a box lie one after another in the memory of a box that contains it.
+
+    >>> is_stretch(((1, 3), (0, 4)), ((0, 4), (0, 4))), is_stretch(((0, 4), (1, 3)), ((0, 4), (0, 4)))
+    (True, False)
+    """
+    is_open = True  # until a dim is cut: all before it need to have a single index
+    for (low, high), whole in zip(reversed(inner), reversed(outer), strict=True):
+        if not is_open and high - low != 1:
+            return False
+        is_open = is_open and (low, high) == whole
+    return True
 
 
 def within(inner: Box, outer: Box) -> Box:

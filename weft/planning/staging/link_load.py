@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from itertools import repeat
 from typing import final
 
 from ...caches import cached
@@ -15,12 +16,13 @@ from ...sharding.mesh import DeviceMesh, Slot
 from ..across.reduce_across import ReduceAcross
 from ..census import axis_sizes, common_volume, volume
 from ..moving import AllGather, AllToAll, Exchange, Permute
-from ..owners import Planned
+from ..owners import Planned, owners_of_step
 from ..reducing import AllReduce, ReduceExchange, ReduceScatter
 from ..step import Step
 from ..topology import Tier, Topology
 from ..topology.topology import cells
 from .delegation import delegation
+from .handling import Handling, handling
 from .stages import Stages
 
 __all__ = ["LinkLoad", "link_loads"]
@@ -42,6 +44,11 @@ class LinkLoad:
     fabric: float = 0.0
     added: float = 0.0
     """How many of them are added to what the device has."""
+    copied: float = 0.0
+    """Bytes that are packed before they leave, or copied to their place after they have arrived."""
+    messages: float = 1.0
+    busy: float = 1.0
+    """What all devices receive on average, as a part of that: they may share a cable, and the cores of a host."""
 
     @property
     def total(self) -> float:
@@ -55,14 +62,19 @@ class LinkLoad:
     def time(self, topology: Topology) -> float:
         """The seconds of the hop: what leaves the host goes over one link, beside what stays there.
 
-        Where a processor has to work for all links, it takes as long as that does.
+        Where a processor has to work for all links, it takes as long as that does, and then adds and copies.
         """
         farthest = topology.fabric if self.fabric else topology.rack if self.rack else topology.host
         if not self.total:
             return 0.0
-        beyond = self.rack / topology.rack.bandwidth + self.fabric / topology.fabric.bandwidth
-        work = 0.0 if topology.processor is None else topology.processor.time(self.total, self.added)
-        return farthest.latency + max(self.host / topology.host.bandwidth, beyond, work)
+        beyond = topology.rack.carries(self.rack, self.busy) + topology.fabric.carries(self.fabric, self.busy)
+        carried = max(topology.host.carries(self.host, self.busy), beyond)
+        if topology.processor is None:
+            return farthest.latency + carried
+        part = max(self.busy, 1 / topology.processor.alone)
+        started = farthest.latency + topology.processor.message * (self.messages - 1)
+        taken = max(carried, part * self.total / topology.processor.taking)
+        return started + taken + part * topology.processor.after(self.added, self.copied)
 
     def __add__(self, other: LinkLoad) -> LinkLoad:
         return LinkLoad(
@@ -89,7 +101,20 @@ def _link_loads(step: Step, topology: Topology) -> Hops:
     found = [_received(step, slot, topology) for slot in sample(step.target.mesh)]
     if step.stages is None and isinstance(step, Exchange):
         found += [(each,) for each in _sent(step, topology)]
-    return tuple(map(_most, zip(*found, strict=True)))
+    hops = tuple(map(_most, zip(*found, strict=True)))
+    return hops if topology.has_links_apart else _shared(step, hops, topology)
+
+
+def _shared(step: Step, hops: Hops, topology: Topology) -> Hops:
+    """The hops, where devices share cables or cores: how busy all are, and what their processors do beside."""
+    devices = len({*step.source.mesh.slot_ids, *step.target.mesh.slot_ids})
+    most = max(step.bytes_received.max, *(hop.total for hop in hops))
+    busy = step.bytes_received.total / (devices * most)
+    handled = *(handling(step) if topology.processor is not None else ()), *repeat(Handling(1, 0), len(hops))
+    return tuple(
+        replace(hop, messages=max(1, each.messages), copied=each.copied, busy=busy)
+        for hop, each in zip(hops, handled, strict=False)
+    )
 
 
 def _most(loads: Sequence[LinkLoad]) -> LinkLoad:
@@ -160,6 +185,8 @@ def _(step: AllReduce, slot: Slot, topology: Topology) -> Hops:
     part = size / step.contributions
     if step.stages is None:
         hop = _evenly(step, step.axes, slot, topology, part * (step.contributions - 1))
+        if topology.processor is not None and not owners_of_step(step, crowded=False).spreads:
+            return (hop.times(step.contributions).adding(),)  # each reduces all of it
         return hop.adding(), hop
     inside, near, far = _by_cell(step.source.mesh, step.axes, slot, step.stages)
     enters, passes = far.times(part / inside), near.times(part * (step.contributions - inside) / inside)

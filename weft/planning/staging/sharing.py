@@ -13,6 +13,9 @@ from ..census import volume
 
 __all__ = ["Entry", "shared_out"]
 
+ENOUGH = 32
+"""Indices of a dim for each share, so that shares are equal to a few hundredths."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,8 @@ def shared_out(
 
 
 def _cut(where: Box, size: int, at: int, total: int, count: int) -> Iterator[tuple[int, Box]]:
-    """The parts of a box that belong to each share, cut along its longest dim, at the index nearest to the border."""
-    dim = max(range(len(where)), key=lambda i: where[i][1] - where[i][0], default=None)
+    """The parts of a box that belong to each share, cut at the index nearest to the border."""
+    dim = _dim_to_cut(where, count)
     if dim is None:
         yield min(at * count // total, count - 1), where
         return
@@ -65,6 +68,15 @@ def _cut(where: Box, size: int, at: int, total: int, count: int) -> Iterator[tup
         if border > start:
             yield number, (*where[:dim], (start, border), *where[dim + 1 :])
         start = border
+
+
+def _dim_to_cut(where: Box, count: int) -> int | None:
+    """The first dim that has indices enough for nearly equal parts, which lie in one stretch each; else the longest one."""
+    sizes = [high - low for low, high in where]
+    first = next((dim for dim, size in enumerate(sizes) if size > 1), None)
+    if first is not None and sizes[first] >= ENOUGH * count:
+        return first
+    return max(range(len(sizes)), key=sizes.__getitem__, default=None)
 
 
 def _nearest(elements: int, step: int) -> int:

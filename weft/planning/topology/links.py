@@ -25,45 +25,66 @@ class Tier(IntEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The seconds that one message takes to start, and the bytes a second that one device receives.
+    """The seconds that one message takes to start, and the bytes a second that one device receives while all others do.
+
+    `alone` says how many times as much it receives while no other of its host does: 1 where each has a link of its own.
 
     >>> Link(latency=10e-6, bandwidth=1e9).time(1_000_000)
     0.00101
+    >>> Link(latency=0.0, bandwidth=1e9, alone=2.0).carries(1_000_000, busy=0.25)
+    0.0005
     """
 
     latency: float
     bandwidth: float
+    alone: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.latency >= 0:
             raise ValueError(f"the latency of a link is 0 seconds or more, but got {self.latency!r}")
         if not self.bandwidth > 0:
             raise ValueError(f"the bandwidth of a link is more than 0 bytes a second, but got {self.bandwidth!r}")
+        if not self.alone >= 1:
+            raise ValueError(f"alone a device receives at least as much as beside others, but got {self.alone!r} times")
 
     def time(self, size: float, phases: int = 1) -> float:
         """The seconds that it takes to receive `size` bytes in a number of phases."""
         return self.latency * phases + size / self.bandwidth
 
+    def carries(self, size: float, busy: float) -> float:
+        """The seconds for so many bytes, where devices receive such a part of that on average."""
+        return size / self.bandwidth * max(busy, 1 / self.alone)
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What a device's processor does with what arrives, while those of all others are busy, too: bytes a second.
+    """What a device's processor does with what is sent, while those of all others are busy, too.
 
-    Processes that share cores send, receive, copy and add with them, whichever links it comes over.
+    Processes that share cores send, receive, copy and add with them, whichever links it comes over: bytes a second that are
+    taken in (and given away meanwhile), added to others, and copied from place to place; and the seconds of each message
+    of a hop but the first, which belongs to the latency of its link. `alone` says how many times as fast a processor is
+    when no other has anything to do.
 
-    >>> Processor(taking=1e9, adding=2e9).time(1_000_000, added=1_000_000)
-    0.0015
+    >>> Processor(taking=1e9, adding=2e9, copying=4e9).after(added=1_000_000, copied=2_000_000)
+    0.001
     """
 
     taking: float
     adding: float
+    copying: float
+    message: float = 0.0
+    alone: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("taking", "adding"):
+        for name in ("taking", "adding", "copying"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is more than 0 bytes a second, but got {getattr(self, name)!r}")
+        if not self.message >= 0:
+            raise ValueError(f"a message takes 0 seconds or more, but got {self.message!r}")
+        if not self.alone >= 1:
+            raise ValueError(f"alone a processor is at least as fast as beside others, but got {self.alone!r} times")
 
-    def time(self, received: float, added: float) -> float:
-        """The seconds for so many bytes, some of which are added to others."""
-        return received / self.taking + added / self.adding
+    def after(self, added: float, copied: float) -> float:
+        """The seconds beside sending: nothing is added or unpacked before it has arrived, nor sent before it is packed."""
+        return added / self.adding + copied / self.copying

@@ -76,6 +76,16 @@ class Topology:
         """
         return replace(cls(), device=measured_memory(size), host=measured_socket(size))
 
+    @property
+    def has_links_apart(self) -> bool:
+        """Whether each device has links of its own, and nothing else to do with what they carry.
+
+        >>> Topology().has_links_apart, Topology(rack=Link(0.0, 1e9, alone=2.0)).has_links_apart
+        (True, False)
+        """
+        links = (self.host, self.rack, self.fabric)
+        return self.processor is None and all(link.alone == 1 for link in links)
+
     def link(self, tier: Tier) -> Link:
         """The link of one tier."""
         links = (self.device, self.host, self.rack, self.fabric)
@@ -91,7 +101,8 @@ class Topology:
         seconds = link.time(received, phases)
         if self.processor is None or tier is Tier.DEVICE:
             return seconds
-        return max(seconds, link.latency * phases + self.processor.time(received, added))
+        taken = link.latency * phases + received / self.processor.taking
+        return max(seconds, taken) + self.processor.after(added, 0.0)
 
     def host_of(self, device: Device) -> int:
         """The number of the host that a device is on.
@@ -130,7 +141,7 @@ class Topology:
         """The topology in words and numbers that JSON has.
 
         >>> Topology(devices_per_host=4).to_dict()["host"]
-        {'latency': 1e-05, 'bandwidth': 10000000000.0}
+        {'latency': 1e-05, 'bandwidth': 10000000000.0, 'alone': 1.0}
         """
         return asdict(self)
 
@@ -145,9 +156,9 @@ class Topology:
         places: dict[str, object] = {}
         for name, value in said.items():
             if name in ("device", "host", "rack", "fabric") and isinstance(value, Mapping):
-                links[name] = Link(float(value["latency"]), float(value["bandwidth"]))
+                links[name] = Link(**{key: float(each) for key, each in value.items()})
             elif name == "processor" and isinstance(value, Mapping):
-                places[name] = Processor(float(value["taking"]), float(value["adding"]))
+                places[name] = Processor(**{key: float(each) for key, each in value.items()})
             elif name in ("devices_per_host", "hosts_per_rack", "hosts", "processor"):
                 places[name] = tuple(value) if isinstance(value, list) else value
             else:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import weft
+import weft.tensor  # tensors are made of its class
 from weft import ReduceOp
 from weft.engine.sharded import wrap
 from weft.runtime import accelerator_kernels, machine

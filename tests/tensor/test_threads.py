@@ -17,6 +17,7 @@ import weft
 from weft import P
 from weft.errors import ReshardError
 from weft.sharding.layout import Layout
+from weft.watch import comm_log, setting
 
 COUNT = 8
 
@@ -125,3 +126,20 @@ def test_a_policy_holds_in_the_backward_pass_that_it_is_set_around() -> None:
     assert log.total_bytes > 0
     with weft.reshard_policy("raise"), pytest.raises(ReshardError):
         y.backward()
+
+
+def test_a_thread_of_torch_sees_the_log_that_is_open_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward passes on GPUs run in threads of torch's own; what is paused there once must not stay as it was then."""
+    monkeypatch.setattr(setting, "_is_of_torch", lambda: threading.current_thread() is not threading.main_thread())
+    x = weft.shard(torch.ones(4, 4), weft.make_mesh({"a": 2}), P("a"))
+
+    def of_torch() -> None:
+        with comm_log.paused():
+            x.flip(0)
+        x.flip(0)
+
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            with weft.comm_log() as log:
+                pool.submit(of_torch).result()
+            assert len(log) == 1

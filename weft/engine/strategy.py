@@ -225,12 +225,11 @@ def prefer(*names: str) -> Iterator[None]:
         if name not in _preferable:
             known = ", ".join(map(repr, sorted(_preferable)))
             raise ValueError(f"no strategy is called {name!r}: prefer one of {known}")
-    before = _preferred.get()
-    _preferred.set(names)
+    before = _preferred.set(names)
     try:
         yield
     finally:
-        _preferred.set(before)
+        _preferred.restore(before)
 
 
 def cheapest(strategies: Sequence[Strategy[W]]) -> W:

@@ -133,8 +133,10 @@ def _exchanged(hops: list[_Hop], topology: Topology, *, adds: bool = False) -> f
         seconds = share / topology.link(hop.tier).bandwidth
         near, beyond = (near, beyond + seconds) if hop.tier > Tier.HOST else (near + seconds, beyond)
         total, left = total + share, left / hop.size
-    work = 0.0 if topology.processor is None else topology.processor.time(total, total if adds else 0.0)
-    return max(near, beyond, work)
+    processor = topology.processor
+    if processor is None:
+        return max(near, beyond)
+    return max(near, beyond, total / processor.taking) + processor.after(total if adds else 0.0, 0.0)
 
 
 def _turned(source: Layout, target: Layout) -> Iterator[str]:

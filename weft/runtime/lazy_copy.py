@@ -25,8 +25,8 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     storage = x.untyped_storage()
     if 2 * x.numel() * x.itemsize < storage.nbytes():
         return x.clone()
-    # Torch parts copies without telling the stream, so that a CUDA graph that is being recorded would leave it out.
-    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+    # Torch parts copies on the default stream: others do not wait for it, and a CUDA graph that is being recorded leaves it out.
+    if x.is_cuda and torch._C._cuda_getCurrentRawStream(x.get_device()):
         return x.clone()
     # NumPy may write to memory that was handed to it, unseen; torch marks it as not resizable.
     if not storage.resizable():

@@ -165,12 +165,11 @@ def comm_log() -> Iterator[CommLog]:
     ({'all_to_all': 1}, 48)
     """
     log = CommLog()
-    before = _open.get()
-    _open.set((*before, log))
+    before = _open.set((*_open.get(), log))
     try:
         yield log
     finally:
-        _open.set(before)
+        _open.restore(before)
 
 
 def is_logging() -> bool:
@@ -186,12 +185,11 @@ def open_logs() -> tuple[CommLog, ...]:
 @contextmanager
 def paused() -> Iterator[None]:
     """Records nothing inside the block: what moves there has been recorded before."""
-    held = _open.get()
-    _open.set(())
+    before = _open.set(())
     try:
         yield
     finally:
-        _open.set(held)
+        _open.restore(before)
 
 
 def note_end() -> None:

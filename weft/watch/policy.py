@@ -76,10 +76,10 @@ class reshard_policy:  # noqa: N801 - called like a function, and usable with `w
     def __init__(self, policy: str) -> None:
         if policy not in POLICIES:
             raise ValueError(f"unknown reshard policy {policy!r}: use one of {', '.join(map(repr, POLICIES))}")
-        self._before, self._warns = _policy.get(), policy == "warn"
+        self._warns = policy == "warn"
         if self._warns:
             Warned.add(1)
-        _policy.set(policy)
+        self._before = _policy.set(policy)
 
     def __enter__(self) -> None:
         return None
@@ -87,7 +87,7 @@ class reshard_policy:  # noqa: N801 - called like a function, and usable with `w
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _policy.set(self._before)
+        _policy.restore(self._before)
         if self._warns:
             Warned.add(-1)
 

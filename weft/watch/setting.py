@@ -21,11 +21,12 @@ class Setting(Generic[T]):
     was set last.
 
     >>> depth = Setting("depth", 0)
-    >>> before = depth.get()
-    >>> depth.set(3)
-    >>> depth.get(), before
-    (3, 0)
-    >>> depth.set(before)
+    >>> before = depth.set(3)
+    >>> depth.get()
+    3
+    >>> depth.restore(before)
+    >>> depth.get()
+    0
     """
 
     __slots__ = ("_default", "_own", "_said")
@@ -44,13 +45,22 @@ class Setting(Generic[T]):
         said = list(self._said.values()) if self._said and _is_of_torch() else ()
         return said[-1] if said else self._default
 
-    def set(self, value: T) -> None:
-        """Sets it for this thread or task."""
-        self._own.set((value,))
+    def set(self, value: T) -> tuple[T] | None:
+        """Sets it for this thread or task; gives what `restore` takes."""
+        before = self._own.get()
+        self._put((value,))
+        return before
+
+    def restore(self, before: tuple[T] | None) -> None:
+        """Sets it to what it was before; where this thread had set nothing, what others have set counts there again."""
+        self._put(before)
+
+    def _put(self, own: tuple[T] | None) -> None:
+        self._own.set(own)
         thread = threading.get_ident()
         self._said.pop(thread, None)
-        if value != self._default:
-            self._said[thread] = value
+        if own is not None and own[0] != self._default:
+            self._said[thread] = own[0]
 
 
 def _is_of_torch() -> bool:

@@ -5,13 +5,15 @@
 
 The ways take turns; a step takes as long as its slowest process, and the median counts. Bytes of FSDP2 are those of its
 collectives, counted where torch makes them; Weft's are its log's. Peak memory is what a process has in memory at most in
-its first three steps, above what it has with the model built, for each way in processes of its own. The last row says how much of
-the gathering is hidden where each lasts as long as its bytes would take over a link of that rate.
+five steps, above what it has with the model built. It is measured for each way and model in processes of their own, which
+have trained a tiny model before: memory that another model has left is not counted as free, nor code that is loaded. The last
+row says how much of the gathering is hidden where each lasts as long as its bytes would take over a link of that rate.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -45,6 +47,8 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[], torch.Tensor]
     "GPT-2-like": (lambda: gpt2.GPT2(1024, 64, 256, 8, 4), lambda: torch.randint(1024, (8, 64)), "blocks"),
 }
 
+TINY = {"tiny": (lambda: mlp.MLP(8, 16, 2, 4), lambda: torch.randn(8, 8), "layers")}
+"""A model that shows what there is without one."""
 HIDDEN = {"MLP, huge batch": (lambda: mlp.MLP(512, 2048, 8, 64), lambda: torch.randn(2048, 512), "layers")}
 """A model that computes for long enough to hide something behind it."""
 
@@ -97,7 +101,7 @@ def loss_of(found: torch.Tensor) -> torch.Tensor:
 
 def sharded(case: str) -> tuple[torch.nn.Module, torch.Tensor]:
     """Weft's model and batch."""
-    make, data, blocks = {**CASES, **HIDDEN}[case]
+    make, data, blocks = {**CASES, **TINY, **HIDDEN}[case]
     mesh = weft.make_mesh({"dp": dist.get_world_size()})
     torch.manual_seed(0)
     model = weft.nn.fully_shard(make(), mesh, "dp", blocks=f"*.{blocks}.*")
@@ -107,7 +111,7 @@ def sharded(case: str) -> tuple[torch.nn.Module, torch.Tensor]:
 
 def torchs(case: str) -> tuple[torch.nn.Module, torch.Tensor]:
     """FSDP2's model and this process's part of the batch."""
-    make, data, blocks = {**CASES, **HIDDEN}[case]
+    make, data, blocks = {**CASES, **TINY, **HIDDEN}[case]
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     torch.manual_seed(0)
     model = make()
@@ -160,20 +164,20 @@ def measured(case: str, turns: int) -> dict[str, dict[str, object]]:
     }
 
 
-def peak_of(name: str) -> dict[str, float]:
-    """The most that a process has in memory in three steps, above what it has with the model built, in MiB, by case."""
-    found = {}
-    for case in CASES:
-        way = ready(name, case)
-        forget_peak()
-        before = resident()
-        for _ in range(3):
-            step(*way)
-        most = torch.tensor(float(peak() - before))
-        dist.all_reduce(most, dist.ReduceOp.MAX)
-        found[case] = round(float(most) / 2**20, 1)
-        del way
-    return found
+def peak_of(name: str, case: str) -> float:
+    """The most that a process has in memory in five steps, above what it has with the model built, in MiB."""
+    tiny = ready(name, "tiny")
+    for _ in range(3):
+        step(*tiny)
+    way = ready(name, case)
+    gc.collect()
+    forget_peak()
+    before = resident()
+    for _ in range(5):
+        step(*way)
+    most = torch.tensor(float(peak() - before))
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return round(float(most) / 2**20, 1)
 
 
 def hidden() -> dict[str, float]:
@@ -203,19 +207,19 @@ def hidden() -> dict[str, float]:
     }
 
 
-def work(part: str, turns: int) -> None:
+def work(part: str, turns: int, case: str | None) -> None:
     """What each process does."""
     weft.distributed.init()
     if part == "steps":
         found: object = {case: measured(case, turns) for case in CASES}
     else:
-        found = hidden() if part == "hidden" else peak_of(part)
+        found = hidden() if case is None else {"peak_mib": peak_of(part, case)}
     if dist.get_rank() == 0:
         print(json.dumps(found), flush=True)
     weft.distributed.shutdown()
 
 
-def launched(part: str, turns: int) -> dict[str, dict[str, object]]:
+def launched(part: str, turns: int = 0, *more: str) -> dict[str, dict[str, object]]:
     """What the first of some processes says."""
     with socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -226,7 +230,7 @@ def launched(part: str, turns: int) -> dict[str, dict[str, object]]:
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, __file__, "--part", part, "--turns", str(turns)]
+    command = [sys.executable, __file__, "--part", part, "--turns", str(turns), *more]
     running = [
         subprocess.Popen(
             command,
@@ -247,16 +251,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--part", choices=["steps", "hidden", *WAYS])
+    parser.add_argument("--case", choices=list(CASES))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.part is not None:
-        work(options.part, options.turns)
+        work(options.part, options.turns, options.case)
         return
     rows = launched("steps", options.turns)
     for name in WAYS:
-        for case, most in launched(name, 0).items():
-            rows[case][name]["peak_mib"] = most
-    rows[f"gathering over {RATE / 1e6:g} MB/s"] = launched("hidden", 0)
+        for case in CASES:
+            rows[case][name] = {**rows[case][name], **launched(name, 0, "--case", case)}
+    rows[f"gathering over {RATE / 1e6:g} MB/s"] = launched("hidden")
     for case, row in rows.items():
         print(case, json.dumps(row), flush=True)
     if options.json is not None:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import weft
 from weft import P
+from weft.runtime.processes.mesh_processes import is_elsewhere
 from weft.schedules import NAMES, Schedule
 
 WIDTH, ROWS = 6, 16
@@ -62,6 +64,19 @@ class Last(nn.Module):
 
     def forward(self, x: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.block(x)) + 0.01 * tokens.unsqueeze(-1)
+
+
+class Blocks(nn.Module):
+    """Two blocks, which may be computed anew on the way back."""
+
+    def __init__(self, recomputes: bool) -> None:
+        super().__init__()
+        self.layers, self.recomputes = nn.ModuleList([Block(), Block()]), recomputes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.recomputes else layer(x)
+        return x
 
 
 def model(stages: int) -> nn.ModuleList:
@@ -118,6 +133,37 @@ def made(name: str | Schedule, stages: int, count: int, microbatches: int) -> we
     parts = sharded(model(stages), [meshes[place] for place in table.stage_places])
     batch = P("dp") if "dp" in meshes[0].axis_names else P()
     return weft.nn.pipeline(list(parts), meshes, table, loss=loss, batch=batch)
+
+
+def check_fully_sharded(name: str, stages: int, count: int, recomputes: bool = False) -> weft.nn.Pipeline:
+    """Blocks that are fully sharded have the unpipelined gradients, gathered once and reduced once a step and block."""
+    meshes = places(count)
+    table = weft.schedules.schedule(name, stages, count, 4)
+    torch.manual_seed(5)
+    with torch.device("cpu"):
+        parts = [Blocks(recomputes).double() for _ in range(stages)]
+        x, wanted = torch.randn(2, ROWS, WIDTH, dtype=torch.float64)
+    plain = nn.Sequential(*copy.deepcopy(parts))
+    for part, place in zip(parts, table.stage_places, strict=True):
+        weft.nn.fully_shard(part, meshes[place], "dp", blocks="layers.*")
+    mean = nn.functional.mse_loss
+    pipe = weft.nn.pipeline(parts, meshes, table, loss=mean, batch=P("dp"))
+    pipe.step(x, wanted)
+    with weft.comm_log() as log:
+        pipe.step(x, wanted)
+    here = sum(not is_elsewhere(meshes[place]) for place in table.stage_places)
+    own = [record.kind for record in log if "fully_shard" in record.op]
+    assert (own.count("all_gather"), own.count("reduce_scatter")) == (2 * here, 2 * here), own
+    with weft.comm_log() as log:
+        close(pipe(x).full_tensor(), plain(x).detach())
+    assert [record.op for record in log].count("fully_shard") == 2 * here
+    for _ in range(2):
+        mean(plain(x), wanted).backward()
+    for p, q in zip(pipe.parameters(), plain.parameters(), strict=True):
+        assert isinstance(p.grad, weft.Tensor)
+        assert q.grad is not None
+        close(p.grad.full_tensor(), q.grad)
+    return pipe
 
 
 def check(name: str | Schedule, stages: int, count: int, microbatches: int) -> weft.nn.Pipeline:

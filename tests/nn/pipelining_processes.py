@@ -7,7 +7,7 @@ import sys
 import torch
 
 import weft
-from tests.nn.pipelining import check, data, every, made
+from tests.nn.pipelining import check, check_fully_sharded, data, every, made, places
 from weft.errors import MismatchError
 
 
@@ -43,6 +43,9 @@ def main(count: int, devices: int, schedules: str) -> None:
     for name, stages in every(count):
         if schedules in ("all", name):
             check(name, stages, count, 8)
+    if "dp" in places(count)[0].axis_names:
+        check_fully_sharded("zb-h1", count, count)
+        check_fully_sharded("interleaved", 2 * count, count, recomputes=True)
     check_training(count)
     check_disagreement(count)
     weft.distributed.shutdown()

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import weft
 from tests.multiprocess.launching import Processes
-from tests.nn.pipelining import check, data, every, loss, made, model, places
+from tests.nn.pipelining import check, check_fully_sharded, data, every, loss, made, model, places
 from weft import P
 from weft.errors import ScheduleError
 from weft.nn.pipelines.splitting import SplitBackward
@@ -56,6 +56,46 @@ def test_memories_apart_compute_what_one_device_does(name: str, stages: int) -> 
 @pytest.mark.parametrize(("name", "stages"), every(4))
 def test_one_memory_computes_what_one_device_does(name: str, stages: int) -> None:
     check(name, stages, 4, 8)
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize(("name", "stages", "recomputes"), [("1f1b", 2, False), ("zb-v", 4, False), ("gpipe", 2, True)])
+def test_what_is_fully_sharded_is_gathered_and_reduced_once_a_step(name: str, stages: int, recomputes: bool) -> None:
+    pipe = check_fully_sharded(name, stages, 2, recomputes)
+    weight = pipe.stages[0].layers[0].up.weight
+    assert weight.mapping.spec == P("dp", None)
+    assert weight.grad.mapping.spec == P("dp", None)
+
+
+def test_in_one_memory_it_is_gathered_once_too() -> None:
+    check_fully_sharded("dualpipe-v", 4, 2)
+
+
+def test_a_step_of_what_is_fully_sharded_may_fail(apart: None) -> None:
+    """What was gathered goes, what the microbatches before had computed is forgotten, and the next step is whole."""
+    pipe = check_fully_sharded("1f1b", 2, 2)
+    before = [x.grad.full_tensor() for x in pipe.parameters()]
+    calls = iter(range(100))
+
+    def failing(module: nn.Module, args: object) -> None:
+        if next(calls) == 2:
+            raise OSError("no more")
+
+    hook = pipe.stages[1].layers[1].register_forward_pre_hook(failing)
+    x = torch.randn(16, 6, dtype=torch.float64)
+    with pytest.raises(OSError, match="no more"):
+        pipe.step(x, x)
+    hook.remove()
+    for p, grad in zip(pipe.parameters(), before, strict=True):
+        torch.testing.assert_close(p.grad.full_tensor(), grad)
+        p.grad = None
+    pipe.step(x, x)
+    once = [p.grad.full_tensor() for p in pipe.parameters()]
+    with weft.nn.no_sync(pipe.stages[0]), weft.nn.no_sync(pipe.stages[1]):
+        pipe.step(x, x)  # kept, on each device
+    pipe.step(x, x)
+    for p, grad in zip(pipe.parameters(), once, strict=True):
+        torch.testing.assert_close(p.grad.full_tensor(), 3 * grad)
 
 
 def test_a_table_of_ones_own() -> None:

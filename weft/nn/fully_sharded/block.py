@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -18,12 +17,13 @@ from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ...tensor.tensor import Tensor
 from ..gathering import Gathering
-from .offloading import laid_on, returned, settle
+from .offloading import laid_on, returned
 from .reducing import Reducing, Scattered
+from .siblings import Siblings
 from .trial import bytes_when_split, form_of_arguments
 from .unsharded import Unsharded
 
-__all__ = ["Block", "Place", "Settings", "Siblings"]
+__all__ = ["Block", "Place", "Settings"]
 
 Place = tuple[torch.nn.Module, str]
 """Where a parameter stands: the module that holds it, and its name there."""
@@ -44,88 +44,6 @@ class Settings:
     frees_after_forward: bool
     fewest_bytes: bool
     """Whether parameters stay split for runs that move less that way."""
-
-
-@final
-class Siblings:
-    """The blocks of one module, what they have under way, and whether gradients are reduced."""
-
-    def __init__(self, prefetch: int) -> None:
-        self._blocks: list[Block] = []
-        """In the order in which they run; what is in none of them comes first, and last on the way back."""
-        self._has_root = False
-        self.is_syncing = True
-        self._prefetch = prefetch
-        self._passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
-        """Backward passes that are under way, by torch's number."""
-
-    def add_block(self, block: Block, *, is_root: bool) -> None:
-        """Adds a block; the root is what is in no other block, and is whole while all others run."""
-        self._blocks.insert(0 if is_root else len(self._blocks), block)
-        self._has_root = self._has_root or is_root
-
-    def is_last(self, block: Block) -> bool:
-        """Whether no other block runs after a block."""
-        return block is self._blocks[-1]
-
-    def ahead(self, block: Block) -> None:
-        """Begins to gather the blocks that come next."""
-        at = self._blocks.index(block) + 1
-        for each in self._blocks[at : at + self._prefetch]:
-            each.prefetch()
-
-    def behind(self, block: Block) -> None:
-        """Begins to gather the blocks whose turn is next on the way back."""
-        first = 1 if self._has_root else 0
-        at = self._blocks.index(block)
-        at = len(self._blocks) if at < first else at
-        for each in reversed(self._blocks[max(first, at - self._prefetch) : at]):
-            each.refetch()
-
-    def drop(self) -> None:
-        """Lets go of what was gathered ahead and not used."""
-        for block in self._blocks:
-            block.drop()
-
-    def end(self) -> None:
-        """After the module has run: nothing is on its way, and parameters that rest elsewhere may be written to."""
-        self.drop()
-        settle(mesh for block in self._blocks for mesh in block.fetches_to())
-
-    def current_pass(self) -> _Pass:
-        """The backward pass that is under way. It lasts as long as torch keeps it: to its end, or until it fails."""
-        task = torch._C._current_graph_task_id()
-        found = self._passes.get(task)
-        if found is None:
-            found = self._passes[task] = _Pass(self)
-            torch.autograd.Variable._execution_engine.queue_callback(found)
-        return found
-
-
-@final
-class _Pass:
-    """What blocks have under way in a backward pass."""
-
-    def __init__(self, siblings: Siblings) -> None:
-        self.scattered: list[tuple[Block, Scattered]] = []
-        """Gradients that will be there at its end."""
-        self.standing: set[Block] = set()
-        """Blocks whose whole parameters stand in their places."""
-        self._siblings = siblings
-
-    def __call__(self) -> None:
-        """At its end."""
-        self._restore()
-        for block, scattered in self.scattered:
-            block.take(scattered.wait())
-        self._siblings.drop()
-
-    def __del__(self) -> None:
-        self._restore()  # also where it has failed
-
-    def _restore(self) -> None:
-        while self.standing:
-            self.standing.pop().restore()
 
 
 @final
@@ -186,12 +104,14 @@ class Block:
         self._parameters, self._places, self._settings = list(parameters), places, settings
         self._plans: dict[tuple[torch.dtype, ...], tuple[Gathering, Reducing | None]] = {}
         self._ahead: Unsharded | None = None
+        self._held: Unsharded | None = None
+        """What is whole for all runs, while its siblings hold what they have."""
         self._module = module
         self._split_forms: dict[Hashable, bool] = {}
         self._was_split = False
         self._calls: list[_Call | None] = []
         self._last: _Call | None = None
-        self._kept: dict[int, torch.Tensor] = {}
+        self._kept: dict[int, ShardedTensor] = {}
         self._anchor = torch.empty(0, requires_grad=True)
         """What autograd takes the whole parameters to come from: gradients of the split ones arrive later, not from it."""
         module.register_forward_pre_hook(self._before, with_kwargs=True)
@@ -237,7 +157,7 @@ class Block:
 
     def prefetch(self) -> None:
         """Begins to gather, for a run that comes next."""
-        if self._ahead is None and not self._was_split:
+        if self._ahead is None and self._held is None and not self._was_split:
             self._ahead = self._unsharded()
             self._ahead.begin()
 
@@ -251,6 +171,31 @@ class Block:
         if self._ahead is not None:
             self._ahead.free()
             self._ahead = None
+
+    def let_go(self) -> None:
+        """Gives back what was whole for several runs."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            held.free()
+            self._forget(held)
+
+    def _forget(self, unsharded: Unsharded) -> None:
+        """What was given back is not computed with again."""
+        if self._last is not None and self._last.unsharded is unsharded:
+            self._last = None
+
+    def _whole(self) -> Unsharded:
+        """What a run gets: what is held, what was gathered ahead, or memory that is to be filled."""
+        if self._held is not None:
+            return self._held
+        found, self._ahead = self._ahead or self._unsharded(), None
+        if self.siblings.is_holding:
+            self._held = found
+        return found
+
+    def _give_back(self, unsharded: Unsharded) -> None:
+        if unsharded is not self._held:
+            unsharded.free()
 
     def _before(
         self, _: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
@@ -294,7 +239,7 @@ class Block:
         return self._last if _is_backward() else None
 
     def _run(self, args: Sequence[object], kwargs: Mapping[str, object]) -> _Call:
-        unsharded, self._ahead = self._ahead or self._unsharded(), None
+        unsharded = self._whole()
         if torch.is_grad_enabled() and any(x.requires_grad for x in self._parameters):
             whole = _Gather.apply(self, unsharded, self._anchor)  # type: ignore[no-untyped-call]
             self._last = _Call(self, unsharded, whole)
@@ -339,16 +284,16 @@ class Block:
         is_recorded = torch.is_grad_enabled() and call is self._last
         # The last block is the first on the way back.
         if not is_recorded or (self._settings.frees_after_forward and not self.siblings.is_last(self)):
-            call.unsharded.free()
+            self._give_back(call.unsharded)
         if is_recorded:
             for leaf in _differentiated(output):
                 leaf.register_hook(call.before_backward)
 
     def done(self, unsharded: Unsharded) -> None:
         """Gradients have gone back through a run: its parameters are given back."""
-        unsharded.free()
-        if self._last is not None and self._last.unsharded is unsharded:
-            self._last = None
+        self._give_back(unsharded)
+        if unsharded is not self._held:
+            self._forget(unsharded)
         self.siblings.current_pass().standing.discard(self)
         self.restore()
 
@@ -364,6 +309,16 @@ class Block:
             self.siblings.current_pass().scattered.append((self, reducing.scatter(found)))
         else:
             self._kept.update(found)
+
+    def reduce_kept(self) -> Scattered | None:
+        """Begins to reduce the gradients that were kept for later, if there are some."""
+        reducing, kept = self._plan()[1], self._kept
+        self._kept = {}
+        return reducing.scatter(kept) if reducing is not None and kept else None
+
+    def forget_kept(self) -> None:
+        """Forgets the gradients that were kept for later."""
+        self._kept = {}
 
     def take(self, grads: Mapping[int, torch.Tensor]) -> None:
         """Adds gradients to those of the parameters."""

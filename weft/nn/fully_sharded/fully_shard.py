@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Literal, TypeVar, final
+from typing import Literal, TypeVar
 
 import torch
 
-from ...engine.compiling import announce
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping, named_mapping
 from ...sharding.mesh import DeviceMesh
 from ...tensor.tensor import Tensor, public
 from ..shard_module import lay_out
 from ..splitting import check_axis, split_further, whole_along
-from .block import Block, Place, Settings, Siblings
+from .block import Block, Place, Settings
+from .held import Dropping, siblings_of
 from .offloading import laid_on, pin, rest_of
+from .siblings import Siblings
 
 __all__ = ["fully_shard", "no_sync"]
 
@@ -79,7 +80,7 @@ def fully_shard(
         raise ValueError(
             "fewest_bytes=True computes with split parameters where they are, and offload= takes them away: leave one out"
         )
-    if _siblings_of(module) is not None:
+    if siblings_of(module) is not None:
         raise ValueError("this module is fully sharded already: call fully_shard once, with all patterns in blocks=")
     found = _blocks(module, (blocks,) if isinstance(blocks, str) else tuple(blocks))
     rest = rest_of(mesh, offload)
@@ -94,26 +95,8 @@ def fully_shard(
             for x in parameters:
                 pin(x, mesh)
         siblings.add_block(Block(child, parameters, places, settings, siblings), is_root=child is module)
-    module.register_forward_hook(_Dropping(siblings), always_call=True)
+    module.register_forward_hook(Dropping(siblings), always_call=True)
     return module
-
-
-@final
-class _Dropping:
-    """A hook that lets go of what was gathered ahead, and of what was read, when the module has run."""
-
-    def __init__(self, siblings: Siblings) -> None:
-        self.siblings = siblings
-
-    def __call__(self, *_: object) -> None:
-        announce()  # what follows is called by compiled code, and not compiled
-        self.siblings.end()
-
-
-def _siblings_of(module: torch.nn.Module) -> Siblings | None:
-    """The blocks of a module that is fully sharded."""
-    hooks = getattr(module, "_forward_hooks", {}).values()
-    return next((hook.siblings for hook in hooks if isinstance(hook, _Dropping)), None)
 
 
 @contextmanager
@@ -131,7 +114,7 @@ def no_sync(module: torch.nn.Module) -> Iterator[None]:
     >>> model.weight.grad is None
     True
     """
-    siblings = _siblings_of(module)
+    siblings = siblings_of(module)
     if siblings is None:
         raise ValueError(
             f"no_sync takes a module that fully_shard has split, but got a {type(module).__name__} that is not"

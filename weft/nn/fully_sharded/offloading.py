@@ -105,6 +105,8 @@ def fetched(x: ShardedTensor, mesh: DeviceMesh) -> ShardedTensor:
 
 def returned(given: Sequence[ShardedTensor], mesh: DeviceMesh) -> list[ShardedTensor]:
     """Tensors on devices that compute, put to rest; those that rest on these stay as they are."""
+    if all(x.mesh is mesh for x in given):
+        return list(given)
     found = [_returned(x, laid_on(x._layout, mesh)) for x in given]
     settle(x.mesh for x in given if x.mesh != mesh)
     return found

@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
+from ...caches import cached
 from ...engine.memory import memory_of
 from ...engine.moves.asynchrony import Timed
 from ...engine.moves.movement import moved
@@ -16,9 +17,11 @@ from ...engine.sharded import ShardedTensor, made, wrap
 from ...engine.value import Value
 from ...runtime import run
 from ...runtime.holding import Pieces, holding
+from ...runtime.machine import forget_with_residences
 from ...runtime.on_paper import resize
 from ...runtime.processes.mesh_processes import is_elsewhere, spans
-from ...runtime.strides import dense_strides
+from ...runtime.strides import Strides, dense_strides
+from ...sharding.layout import Layout
 from ...watch import comm_log
 from ..gathering import Gathering
 from .offloading import fetch, fetched
@@ -64,13 +67,12 @@ class Unsharded:
 
     def _room(self, x: ShardedTensor, at: int, dtype: torch.dtype) -> ShardedTensor:
         target, shape = self._gathering.targets[at], tuple(x.shape)
-        here, strides = holding(target), dense_strides(shape, x.stride())
-        pieces = []
-        for k, device in enumerate(here.devices):
-            own = here.piece_shape(k, shape)
-            room = device if not x.is_meta else x.device
-            pieces.append(torch.empty_strided(own, dense_strides(own, strides), dtype=dtype, device=room))
-        return wrap(tuple(pieces), target, shape, dtype=dtype, strides=strides)
+        strides, stored = _stored(target, shape, x.stride())
+        pieces = tuple(
+            torch.empty_strided(own, laid, dtype=dtype, device=x.device if x.is_meta else device)
+            for own, laid, device in stored
+        )
+        return wrap(pieces, target, shape, dtype=dtype, strides=strides)
 
     def lend(self, value: Value) -> None:
         """Notes a value that has this memory: that of a tensor, or of a view that autograd may keep."""
@@ -149,6 +151,16 @@ class Unsharded:
             for piece in (piece for pieces in self._pieces for piece in pieces):
                 resize(piece, 0)
         self._is_filled = False
+
+
+@cached(4096, cleared_by=forget_with_residences)
+def _stored(
+    layout: Layout, shape: tuple[int, ...], strides: Strides
+) -> tuple[Strides, tuple[tuple[tuple[int, ...], Strides, torch.device], ...]]:
+    """The strides of a tensor without gaps, and of the pieces that this process stores shape, strides and device."""
+    here, dense = holding(layout), dense_strides(shape, strides)
+    shapes = [here.piece_shape(piece, shape) for piece in range(here.count)]
+    return dense, tuple((own, dense_strides(own, dense), on) for own, on in zip(shapes, here.devices, strict=True))
 
 
 @final

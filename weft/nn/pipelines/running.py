@@ -53,8 +53,22 @@ class Run:
 
     def do(self, order: Sequence[Entry]) -> None:
         """Does the entries of this process, and waits until all that it sends has gone."""
-        split = {(each.stage, each.microbatch) for each in order if each.work is Work.WEIGHT}
         mine = [entry for entry in order if self._here[entry.stage]]
+        stages = [self._stages[number] for number in sorted({entry.stage for entry in mine})]
+        for stage in stages:
+            stage.begin()
+        try:
+            self._walk(mine)
+        except BaseException:
+            for stage in stages:
+                stage.abandon()
+            raise
+        for stage in stages:
+            stage.settle()
+
+    def _walk(self, mine: Sequence[Entry]) -> None:
+        split = {(each.stage, each.microbatch) for each in mine if each.work is Work.WEIGHT}
+        last = {entry.stage: entry for entry in mine}
         for number, entry in enumerate(mine):
             for later in mine[number : number + AHEAD]:
                 self._expect(later, now=later is entry)
@@ -66,6 +80,8 @@ class Run:
                 case Work.WEIGHT:
                     kept = self._kept.pop((entry.stage, entry.microbatch))
                     self._stages[entry.stage].weight_gradients(kept)
+            if entry is last[entry.stage]:
+                self._stages[entry.stage].end()
         for entry in list(self._sent):
             self._gone(entry)
 

@@ -10,6 +10,7 @@ import torch
 from ...engine.moves.movement import aligned
 from ...sharding.mesh import DeviceMesh
 from ...tensor.tensor import Tensor, public
+from ..fully_sharded.held import Held
 from .activation import settled
 from .splitting import SplitBackward
 
@@ -33,6 +34,28 @@ class Stage:
 
     def __init__(self, number: int, module: torch.nn.Module, mesh: DeviceMesh) -> None:
         self.number, self.module, self.mesh = number, module, mesh
+        self._held: Held | None = None
+
+    def begin(self) -> None:
+        """Before the first microbatch: what is fully sharded is gathered once for all of them."""
+        self._held = Held(self.module)
+
+    def end(self) -> None:
+        """After the last microbatch: begins to reduce the gradients of what is fully sharded."""
+        if self._held is not None:
+            self._held.end()
+
+    def settle(self) -> None:
+        """Waits until these gradients are there."""
+        if self._held is not None:
+            self._held.take()
+            self._held = None
+
+    def abandon(self) -> None:
+        """After a step that has failed."""
+        if self._held is not None:
+            self._held.abandon()
+            self._held = None
 
     def outputs(self, inputs: Sequence[torch.Tensor]) -> tuple[Outputs, bool]:
         """What the module gives, and whether that is a tuple."""

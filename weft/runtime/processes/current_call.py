@@ -92,8 +92,9 @@ def _named(mesh: DeviceMesh) -> str:
 
 
 _site: Callable[[], object] = lambda: "an unknown line"  # noqa: E731 - until the layer that knows replaces it
-_current: tuple[CollectiveCall, object] | None = None
-"""What this process does, and where it was called: put into words only when they are needed."""
+_under_way: dict[int, tuple[CollectiveCall, object]] = {}
+"""By thread, what it does and where that was called: put into words only when they are needed. While one thread makes a call
+of all processes, another may wait for mail. Bound: the threads that communicate. Cleared: each call when it is done."""
 _last: tuple[CollectiveCall, object] | None = None
 
 
@@ -122,25 +123,26 @@ def at(site: object) -> Iterator[None]:
 
 
 def started(call: CollectiveCall) -> None:
-    """Notes that this process begins a call."""
-    global _current  # noqa: PLW0603 - what this process does is one thing
-    _current = call, site()
+    """Notes that this thread begins a call."""
+    _under_way[threading.get_ident()] = call, site()
 
 
 def finished() -> None:
     """Notes that the call is done."""
-    global _current, _last
-    _last, _current = _current, None
+    global _last  # noqa: PLW0603 - what this process did last is one thing
+    _last = _under_way.pop(threading.get_ident(), _last)
 
 
 def current() -> CollectiveCall | None:
-    """What this process communicates now, if it does."""
-    return _said(_current)
+    """What this thread communicates now, or else, whoever asks, what another one does."""
+    mine = _under_way.get(threading.get_ident())
+    return _said(mine if mine is not None else next(iter(list(_under_way.values())), None))
 
 
 def fingerprint(number: int) -> int:
     """What tells one exchange of the call under way from all others, in 8 bytes; the same in every process."""
-    kind = 0 if _current is None else _current[0].fingerprint
+    mine = _under_way.get(threading.get_ident())
+    kind = 0 if mine is None else mine[0].fingerprint
     mixed = (kind ^ number * 0x9E3779B97F4A7C15) & (1 << 64) - 1
     return mixed - (1 << 64) if mixed >> 63 else mixed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import final
@@ -61,10 +61,8 @@ class Parcel:
     names: tuple[str, ...]
     """The tensors that it has parts of."""
 
-    @property
-    def dtypes(self) -> Iterator[torch.dtype]:
-        """The dtype of each part."""
-        return (run.dtype for run in self.runs for _ in run.sizes)
+    dtypes: tuple[torch.dtype, ...]
+    """The dtype of each part."""
 
     def views(self, lots: Sequence[Pieces]) -> list[torch.Tensor]:
         """The boxes where they lie."""
@@ -129,11 +127,15 @@ def parcels(
     alone = plan.bucket if are_packed else ALONE
 
     def packed(listed: _Listed) -> tuple[tuple[int, tuple[Bucket, ...]], ...]:
-        return tuple(
-            (index, _bucketed(list(_packed(listed[process], dtypes, names, plan.bucket, alone)), plan.bucket))
-            for index, process in enumerate(processes)
-            if process in listed
-        )
+        found: list[tuple[int, tuple[Bucket, ...]]] = []
+        before: list[tuple[int, Part]] | None = None
+        for index, process in enumerate(processes):
+            if process in listed:
+                # Who gets the same as the one before, as when parts are gathered, gets the same buckets.
+                is_same, before = listed[process] == before, listed[process]
+                messages = list(_packed(before, dtypes, names, plan.bucket, alone)) if not is_same else []
+                found.append((index, found[-1][1] if is_same else _bucketed(messages, plan.bucket)))
+        return tuple(found)
 
     gone, come = packed(leaving), packed(arriving)
     each = [listed for _, listed in (*gone, *come)]
@@ -200,7 +202,8 @@ def _packed(
         listed = [(*parts[cut.part], cut) for cut in message]
         runs = tuple(_runs(message, [dtypes[lot] for lot, _, _ in listed]))
         places = tuple((lot, part.piece, _box(part, cut)) for lot, part, cut in listed)
-        yield Parcel(places, runs, runs[-1].stop, tuple(dict.fromkeys(names[lot] for lot, _, _ in listed)))
+        told = tuple(dict.fromkeys(names[lot] for lot, _, _ in listed))
+        yield Parcel(places, runs, runs[-1].stop, told, tuple(dtypes[lot] for lot, _, _ in listed))
 
 
 def _bucketed(messages: Sequence[Parcel], limit: int) -> tuple[Bucket, ...]:

@@ -156,21 +156,26 @@ class _Passing:
         """Packs the messages of a round, or lends them, and begins to send and receive."""
         leaving = {index: each[number] for index, each in self._work.leaving if number < len(each)}
         arriving = {index: each[number] for index, each in self._work.arriving if number < len(each)}
-        lent: list[list[torch.Tensor]] = []
+        lent: dict[int, list[torch.Tensor]] = {}
+        sent: dict[tuple[int, bool], list[torch.Tensor]] = {}
+        """By bucket, which several processes may get, and by whether they read it."""
         outgoing: dict[int, list[torch.Tensor]] = {}
         for index, bucket in leaving.items():
-            if index not in self._near.readers:
-                outgoing[index] = [self._message(parcel) for parcel in bucket]
-                continue
-            lent.append([part for parcel in bucket for part in self._given(parcel)])
-            outgoing[index] = [torch.tensor([part.data_ptr() for part in lent[-1]])]
+            is_read, which = index in self._near.readers, id(bucket)
+            if (which, is_read) not in sent:
+                if is_read:
+                    lent[which] = [part for parcel in bucket for part in self._given(parcel)]
+                    sent[which, is_read] = [torch.tensor([part.data_ptr() for part in lent[which]])]
+                else:
+                    sent[which, is_read] = [self._message(parcel) for parcel in bucket]
+            outgoing[index] = sent[which, is_read]
         incoming = {
             index: [self._addresses(bucket)] if index in self._near.readable else [*map(self._place, bucket)]
             for index, bucket in arriving.items()
         }
         posted = post(self._group, outgoing, incoming, self._wire, self._number)
         thanks = {index: [torch.empty(1, dtype=torch.uint8)] for index in leaving if index in self._near.readers}
-        return _UnderWay(posted, incoming, lent, post(self._group, {}, thanks, self._wire, self._thanks))
+        return _UnderWay(posted, incoming, list(lent.values()), post(self._group, {}, thanks, self._wire, self._thanks))
 
     def _given(self, parcel: Parcel) -> list[torch.Tensor]:
         """The parts of a message where a neighbour can read them: in their place, or packed if one of them needs it."""
@@ -246,13 +251,9 @@ class _Passing:
 
     def _lies_ready(self, view: torch.Tensor, dtype: torch.dtype) -> bool:
         """Whether a part can leave from its place as it is, or arrive there."""
-        return (
-            view.dtype is dtype
-            and view.device.type == self._wire.type
-            and view.is_contiguous()
-            and not view.is_conj()
-            and not view.is_neg()
-        )
+        if view.dtype is not dtype or not view.is_contiguous() or view.device.type != self._wire.type:
+            return False
+        return not view.is_conj() and not view.is_neg()
 
     def _room(self, parcel: Parcel) -> torch.Tensor:
         """Memory for a message for the time being: blocks of one size are found again, and still in the cache."""

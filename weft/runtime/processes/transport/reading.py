@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast, final
-
-import torch
 
 from ....caches import cached
 from ....errors import WeftError
@@ -43,37 +42,35 @@ NOBODY = Neighbours({}, frozenset())
 def read_memory(process: int, theirs: Sequence[Span], ours: Sequence[Span]) -> None:
     """Copies stretches of another process's memory to stretches of this one's, as long each.
 
-    >>> import os
+    >>> import os, torch
     >>> theirs, ours = torch.ones(3), torch.zeros(3)
     >>> read_memory(os.getpid(), [(theirs.data_ptr(), 12)], [(ours.data_ptr(), 12)])
     >>> ours
     tensor([1., 1., 1.])
     """
     for to, from_ in _calls(theirs, ours):
-        wanted = int(to[:, 1].sum())
-        read = _reader()(process, to.data_ptr(), len(to), from_.data_ptr(), len(from_), 0)
+        wanted, count = sum(to[1::2]), len(to) // 2
+        read = _reader()(process, to.buffer_info()[0], count, from_.buffer_info()[0], count, 0)
         if read != wanted:
             why = os.strerror(ctypes.get_errno()) if read < 0 else f"only {read:,} of {wanted:,} bytes are there"
             raise WeftError(f"cannot read the memory of process id {process} on this host: {why}")
 
 
-def _calls(theirs: Sequence[Span], ours: Sequence[Span]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The stretches to write to and to read from, as many as the system takes at once."""
-    to: list[Span] = []
-    from_: list[Span] = []
-    left = MOST_BYTES
+def _calls(theirs: Sequence[Span], ours: Sequence[Span]) -> Iterator[tuple[array[int], array[int]]]:
+    """The stretches to write to and to read from, address and size by turns, as many as the system takes at once."""
+    to, from_, left = array("Q"), array("Q"), MOST_BYTES
     for (there, size), (here, _) in zip(theirs, ours, strict=True):
         done = 0
         while done < size:
             part = min(size - done, left)
-            to.append((here + done, part))
-            from_.append((there + done, part))
+            to.extend((here + done, part))
+            from_.extend((there + done, part))
             done, left = done + part, left - part
-            if not left or len(to) == MOST_SPANS:
-                yield torch.tensor(to), torch.tensor(from_)
-                to, from_, left = [], [], MOST_BYTES
+            if not left or len(to) == 2 * MOST_SPANS:
+                yield to, from_
+                to, from_, left = array("Q"), array("Q"), MOST_BYTES
     if to:
-        yield torch.tensor(to), torch.tensor(from_)
+        yield to, from_
 
 
 @cached(1)

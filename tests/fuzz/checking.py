@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -45,8 +46,8 @@ def differs(first: Outcome, second: Outcome, what: str) -> Wrong | None:
         if second.layouts.get(name) != layout:
             return f"layout, {what}", f"{name}: {layout}, then {second.layouts.get(name)}"
     if sorted(first.moved) != sorted(second.moved):  # those of gradients that do not wait for each other have no order
-        extra = [m for m in second.moved if m not in first.moved]
-        missing = [m for m in first.moved if m not in second.moved]
+        extra = list((Counter(second.moved) - Counter(first.moved)).elements())
+        missing = list((Counter(first.moved) - Counter(second.moved)).elements())
         return (
             f"log, {what}",
             f"only first: {missing[:4]}; only then: {extra[:4]}; {len(first.moved)} and {len(second.moved)} records",

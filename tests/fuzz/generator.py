@@ -91,6 +91,12 @@ class _Making:
                     _alike(before[n], t) for n, t in everything(self.space).items() if n in before
                 )
             return True
+        if any(
+            t.requires_grad and not (t.is_floating_point() or t.is_complex()) for t in everything(self.space).values()
+        ):
+            return (
+                False  # written to a view of bools: torch says that they have a gradient, and can no longer view them
+            )
         try:
             fine = _fine(self.space, self.rng)
         except RuntimeError:  # views of which torch says that they can no longer be used

@@ -276,4 +276,105 @@ KNOWN: dict[str, Program] = {
             "v1.unsqueeze(0).mul_(2)",
         ),
     ),
+    "a random op was not given what the op before had been brought, memories apart": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((3, 5), 'float64', 460, 824)",
+            "v1 = v0.median()",
+            "v2 = (torch.manual_seed(1), torch.normal(v0, 1.0))[1]",
+            "v3 = v0.median()",
+        ),
+    ),
+    "a number that was taken for a pending sum drove out what had been brought, with caches cold": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((3,), 'float64', 655, 122, grad=True)",
+            "v1 = fresh((), 'float64', 174, 733)",
+            "v2 = fresh((5, 2, 3), 'float64', 661, 627)",
+            "v3 = v0 > v0",
+            "v4 = torch.fft.fftshift(v0)",
+            "v5 = v0.index_reduce(-1, put([2, 1, 1], 816), fresh((3,), 'float64', 290, 345), 'amax')",
+            "v6 = torch.fmod(v1, 0.75)",
+            "v7 = torch.abs(v4)",
+            "v8 = torch.aminmax(v5)",
+            "v9 = v0[v3]",
+        ),
+        order=2,
+    ),
+    "a write to a product told of a view that nobody has, in one memory": Program(
+        {"b": 2, "c": 2},
+        (
+            "v0 = fresh((3, 1, 2, 1), 'float64', 887, 575)",
+            "v1 = F.linear(v0, fresh((1, 1), 'float64', 428, 917))",
+            "v1.flatten().add_(1)",
+        ),
+    ),
+    "random numbers like a folded tensor moved its elements, in one memory": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((3, 4, 4), 'float64', 658, 976)",
+            "v1 = v0.reshape(48)",
+            "v2 = (torch.manual_seed(2), torch.randn_like(v1))[1]",
+        ),
+    ),
+    "views of every second element of what is pending had other strides, in one memory": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((1, 3, 3), 'float64', 186, 11)",
+            "v1 = v0.as_strided((3,), (2,), 2)",
+            "v2 = v1.tensor_split(2, 0)",
+        ),
+    ),
+    "a view of elements that are one, transposed, had other strides, in one memory": Program(
+        {"c": 2},
+        ("v0 = fresh((3,), 'float64', 711, 289)", "v1 = v0.as_strided((2, 2), (1, 1))", "v2 = v1.swapaxes(0, 1)"),
+    ),
+    "parts of a pending view with gaps had other strides": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((2, 4, 6), 'float64', 186, 11)",
+            "v1 = v0[:, :, ::2]",
+            "v2 = v1.unsafe_chunk(2, 1)",
+            "v3 = v1.chunk(2, 2)",
+        ),
+    ),
+    "a sharded tensor could not say where to split another": Program(
+        {"a": 2, "b": 2},
+        ("v0 = fresh((2, 4, 6), 'float64', 186, 8)", "v1 = v0.tensor_split(put([1, 3], 9), 1)"),
+    ),
+    "elements beyond the real part of a complex view were complex": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 3), 'complex128', 186, 8)",
+            "v1 = v0[1:].T.real",
+            "v2 = v1.as_strided((2,), (2,), 1)",
+            "v3 = v0.view(torch.float64)[1:].as_strided((2, 2), (2, 1), 1)",
+        ),
+    ),
+    "what was filled of a split transposed view had other strides, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 3), 'float64', 186, 8)",
+            "v1 = v0.T.split(2, 0)",
+            "v2 = v1[0].index_fill(0, put([1], 3), 2.0)",
+            "v3 = F.binary_cross_entropy(v1[0].sigmoid(), v1[0].sigmoid(), reduction='none')",
+        ),
+    ),
+    "a convolution of rows of one channel, cut of longer ones, had other strides, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 5, 1), 'float64', 186, 68)",
+            "v1 = F.conv_transpose1d(v0.mT[..., :4], fresh((1, 2, 3), 'float64', 3, 68))",
+        ),
+    ),
+    "contributions of a view were asked of what its base had become, in one memory": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((1, 3, 1), 'float64', 996, 938)",
+            "v1 = v0.sum((2, 0))",
+            "v2 = v1.as_strided((1, 2), (1, 2))",
+            "v1.unsqueeze_(1)",
+            "torch.mul(v2, 2, out=v2)",
+        ),
+    ),
 }

@@ -18,7 +18,7 @@ from .drift import may_drift, watched
 from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
 from .moves.asynchrony import detached, is_on_its_way
-from .moves.resolving import note_computed, resolve
+from .moves.resolving import note_computed, resolve, resolved_for
 from .op_kind import kind_of
 from .op_plan import NOT_REPEATED, decided, has_open_sizes, key_of, plans, token
 from .ragged.running import of_rows
@@ -152,7 +152,7 @@ def _run(call: BoundCall) -> object:
     if kind.is_pure and any(isinstance(x, ShardedTensor) and x._layout.pending for x in args):
         positions = _resolved_first(call)
         if positions:
-            here = [resolve(cast(ShardedTensor, x), str(func)) if at in positions else x for at, x in enumerate(args)]
+            here = [resolved_for(func, cast(ShardedTensor, x)) if at in positions else x for at, x in enumerate(args)]
             return func(*here, **call.kwargs)
     x = args[0] if args else None
     writes = kind.written == (0,) and scales_beyond(func, args, call.kwargs)

@@ -156,7 +156,9 @@ def _whole(x: torch.Tensor, call: BoundCall) -> torch.Tensor:
     """A copy of the value of a tensor, plain."""
     if not isinstance(x, ShardedTensor):
         return x
-    return to_plain(cast(ShardedTensor, brought(x, Layout.replicated(x.mesh, x.dim()), str(call), False))).clone()
+    is_read = kind_of(call.func).is_pure
+    there = brought(x, Layout.replicated(x.mesh, x.dim()), str(call), False, is_read=is_read)
+    return to_plain(cast(ShardedTensor, there)).clone()
 
 
 def _run_plain(call: BoundCall) -> object:

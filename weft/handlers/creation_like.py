@@ -131,8 +131,7 @@ def _wrapped(
 
 def _filled(call: BoundCall, x: ShardedTensor, layout: Layout) -> ShardedTensor:
     here, rest, kept = holding(layout), call.args[1:], _kept(call.kwargs)
-    # Only the shape of a tensor is asked for whose elements lie elsewhere for now: they stay where they are.
-    whole = held_whole(x) if layout.mesh == x.mesh and not is_unmade(x) and not x._value.is_put_off else None
+    whole = _whole(x, layout)
     if whole is not None:
         elsewhere = {} if _asked(call) is None else {"device": _device(call, x, here.devices[0])}
         return _wrapped(call, x, [call.func(whole, *rest, **kept, **elsewhere)], layout, x.shape, None)
@@ -142,6 +141,12 @@ def _filled(call: BoundCall, x: ShardedTensor, layout: Layout) -> ShardedTensor:
         for i, device in enumerate(here.devices)
     ]
     return _wrapped(call, x, pieces, layout, x.shape, strides)
+
+
+def _whole(x: ShardedTensor, layout: Layout) -> torch.Tensor | None:
+    """What a tensor in a layout can be made like at once: the whole value of another, where it lies in one memory."""
+    # Only the shape of a tensor is asked for whose elements lie elsewhere for now: they stay where they are.
+    return held_whole(x) if layout.mesh == x.mesh and not is_unmade(x) and not x._value.is_put_off else None
 
 
 def _strides(call: BoundCall, x: ShardedTensor) -> tuple[int, ...] | None:
@@ -185,9 +190,7 @@ def _random_like(call: BoundCall) -> object:
     """The numbers that one device would draw, laid out like the other tensor."""
     x = sharded(call, "self")
     layout = _there(call, x, x._layout.resolved)
-    # Rows that lie elsewhere are not asked for: what is drawn is not of them.
-    is_whole = not x._value.is_put_off and layout.mesh == x.mesh and held_whole(x) is not None
-    if _is_meta(call, x) or is_whole:
+    if _is_meta(call, x) or _whole(x, layout) is not None:
         return _filled(call, x, layout)
     base = _shaped(x.shape, _strides(call, x), x.dtype, residence(layout.mesh).device)
     return from_plain(call.func(base, *call.args[1:], **_kept(call.kwargs)), layout)

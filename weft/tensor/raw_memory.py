@@ -6,7 +6,7 @@ A sharded tensor has pieces and no memory of its own; where torch looks for one,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -14,7 +14,7 @@ from ..engine.moves.movement import move
 from ..engine.sharded import ShardedTensor
 from .text import text
 
-__all__ = ["Number", "refuse_sharing", "written"]
+__all__ = ["Number", "read", "refuse_sharing", "written"]
 
 Number = bool | int | float | complex
 
@@ -35,6 +35,11 @@ def written(x: ShardedTensor, name: str, change: Callable[..., object], *others:
     change(whole, *map(_whole, others))
     with torch.no_grad():
         x.copy_(whole)
+
+
+def read(value: Any) -> Any:
+    """An argument that torch reads from memory: plain, the whole of it."""
+    return _whole(value) if isinstance(value, ShardedTensor) else value
 
 
 def _whole(x: torch.Tensor) -> torch.Tensor:

@@ -362,6 +362,10 @@ class Tensor(ShardedTensor):
             return self.full_tensor()
         return public(move(self, expected[0], asked=expected[1], op="gradient"))
 
+    def tensor_split(self, *args: Any, **kwargs: Any) -> Any:
+        """As in torch; a sharded tensor may say where, which torch would read from memory."""
+        return super().tensor_split(*map(raw_memory.read, args), **{k: raw_memory.read(v) for k, v in kwargs.items()})
+
     def share_memory_(self) -> NoReturn:
         """Refused: memory that processes share holds one whole tensor."""
         raw_memory.refuse_sharing(self)

@@ -26,7 +26,8 @@ from ...sharding.mesh import DeviceMesh
 from ..sharded import ShardedTensor, wrap, wrap_total
 from ..total import Contributions, Origin, known_total, part_pieces
 from ..views.copy_views import current, is_observed, remember, remember_alias, remember_told, repeats
-from ..views.view import View
+from ..views.view import Geometry, View
+from ..writes.copying import copy_once
 from .carrying import carried
 from .memory import Memory, Part, Spots
 
@@ -137,10 +138,12 @@ class OneMemory(Memory):
     ) -> ShardedTensor:
         """An alias, of which is told what a copy would move where somebody looks on."""
         if is_copied:
+            if view.geometry is not None and not y._layout.pending:
+                y = _at(x, y, view.geometry())
             return remember(y, x, view.read, view.write, told=view.told())
-        if (is_moved or repeats(x)) and is_observed():
+        if (is_moved or repeats(x)) and is_observed() and not view.is_loose:
             return remember_told(y, x, view.told())
-        return remember_alias(y, x)
+        return y if view.is_loose else remember_alias(y, x)
 
     def copies_views(self, x: ShardedTensor) -> bool:
         """Of what is pending or shows another; they are told of where somebody looks on."""
@@ -148,11 +151,11 @@ class OneMemory(Memory):
 
     def laid_like(self, y: ShardedTensor, x: ShardedTensor) -> ShardedTensor:
         """A view of memory with gaps has its strides; what was computed of it gets such gaps."""
-        whole = None if y.stride() == x.stride() or may_overlap(x) else self.held_whole(x)
+        whole = None if y.stride() == x.stride() or may_overlap(x) else self.held_whole(y)
         if whole is None:
             return y
         gaps = torch.empty_strided(x.shape, x.stride(), dtype=y.dtype, device=whole.device)
-        return wrap((gaps.copy_(y._value.pieces[0]),), y._layout, y.shape, strides=x.stride())
+        return wrap((gaps.copy_(whole),), y._layout, y.shape, strides=x.stride())
 
     def assembled(self, shards: Sequence[torch.Tensor], layout: Layout, shape: tuple[int, ...]) -> Pieces:
         """Each shard is written to its box, replicas once."""
@@ -175,6 +178,16 @@ class OneMemory(Memory):
         """The values, on the device."""
         device = residence(layout.mesh).device
         return tuple(placed(whole, device) for whole in wholes)
+
+
+def _at(x: ShardedTensor, y: ShardedTensor, geometry: Geometry) -> ShardedTensor:
+    """A copy of what a view shows of another tensor, as that view: with the strides and the offset that it has there."""
+    strides, offset = geometry
+    whole = y._value.pieces[0]
+    if whole.stride() != strides:
+        whole = torch.empty_strided(y.shape, strides, dtype=y.dtype, device=whole.device)
+        copy_once(whole, y._value.pieces[0])
+    return wrap((whole,), y._layout, y.shape, offset=int(x.storage_offset()) + offset)
 
 
 def spread(total: torch.Tensor, target: Layout, asked: DeviceMapping | None = None) -> ShardedTensor:

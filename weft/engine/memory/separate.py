@@ -14,7 +14,6 @@ from ...runtime.holding import Pieces, holding, slices
 from ...runtime.in_process import placed
 from ...runtime.lazy_copy import lazy_clone
 from ...runtime.machine import residence
-from ...runtime.processes.mesh_processes import spans
 from ...runtime.rearranging import rearrange
 from ...runtime.strides import Strides, dense_strides, in_order, is_in_order, row_major
 from ...sharding.geometry import box_shape
@@ -86,9 +85,7 @@ class Separate(Memory):
             return remember_alias(at(x, y, y._value.pieces, view.geometry()), x)
         if view.geometry is not None:
             y = shown(x, y, view.geometry())
-        if view.is_loose and spans(x.mesh):
-            return y  # when the base goes, processes may not agree on, and what they do then must not depend on that
-        return remember(y, x, view.read, view.write, weakly=view.is_loose, told=view.told())
+        return y if view.is_loose else remember(y, x, view.read, view.write, told=view.told())
 
     def copies_views(self, x: ShardedTensor) -> bool:
         """Always."""

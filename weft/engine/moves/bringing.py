@@ -23,6 +23,8 @@ __all__ = ["brought_once"]
 
 def brought_once(x: ShardedTensor, need: Layout, op: str) -> ShardedTensor:
     """A tensor in another layout, for an op that reads it; what the op before was brought of the same memory serves again."""
+    if need.resolved is x._layout:
+        return moved(x, need, op, implicit=True)  # somebody contributes it, others nothing: it comes from nowhere
     if not _may_serve_again(x, need):
         keep(None)  # one at a time: what comes now is not to lie beside it
         return moved(x, need, op, implicit=True)

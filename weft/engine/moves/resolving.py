@@ -25,6 +25,7 @@ __all__ = [
     "note_resolved",
     "note_turned",
     "resolve",
+    "resolved_for",
 ]
 
 aten = torch.ops.aten
@@ -40,6 +41,9 @@ _TURNS = frozenset(
     }
 )
 """Views of all elements: what is resolved of one is resolved of the other."""
+
+_PARTS = frozenset({aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default})
+"""Ops that only read, by their schema, and give parts of what they read, with its strides."""
 
 
 @final
@@ -199,3 +203,9 @@ def note_resolved(x: ShardedTensor) -> None:
         if turned is None or not turned.holds:
             return
         x = turned.base
+
+
+def resolved_for(func: Op, x: ShardedTensor) -> ShardedTensor:
+    """A pending tensor with nothing pending, as an op reads it: with the gaps of a view where these show in what it gives."""
+    result = resolve(x, str(func))
+    return memory_of(x._layout).laid_like(result, x) if func in _PARTS and result.stride() != x.stride() else result

@@ -119,9 +119,12 @@ class TotalCall:
         )
 
     def _everywhere(self, call: BoundCall, laid: Sequence[ShardedTensor] | Stand) -> object:
+        if isinstance(laid, Stand):
+            laid = [laid.tensor]
+            call = call.with_tensors(laid)  # what it was a view of may have become another since
         there = [
             x if x._layout is need else spread(lazy_clone(x._value.pieces[0]), need)
-            for x, need in zip([laid.tensor] if isinstance(laid, Stand) else laid, self.inputs, strict=True)
+            for x, need in zip(laid, self.inputs, strict=True)
         ]
         return run_everywhere(call, there, self.schedule, self.rule)
 

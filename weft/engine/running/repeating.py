@@ -15,7 +15,7 @@ from ...runtime.memory_limit import memory_limit
 from ..execute import brought, gathered
 from ..handlers import may_run_by_rule
 from ..moves.gradient_home import bring_gradient_home
-from ..moves.resolving import resolve
+from ..moves.resolving import resolved_for
 from ..op_kind import OpKind, kind_of
 from ..op_plan import NOT_REPEATED, OpPlan, Repeat, key_of, plans
 from ..scaling import scales_beyond
@@ -87,7 +87,7 @@ def _resolving(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> R
     """A call that resolves some pending arguments, and then is as one with such arguments."""
     if not kind.is_pure or plan.rule is None:
         return None
-    func, positions, name = call.func, resolved_first(call, plan), str(call.func)
+    func, positions = call.func, resolved_first(call, plan)
     at_once = on_known_totals(call, kind, positions, result) if positions == _waiting(call) else None
 
     def repeat(args: Args, kwargs: Kwargs) -> object:
@@ -96,7 +96,7 @@ def _resolving(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> R
             return result
         here = list(args)
         for at in positions:
-            here[at] = resolve(cast(ShardedTensor, here[at]), name)
+            here[at] = resolved_for(func, cast(ShardedTensor, here[at]))
         again = plans.repeats.get(key_of(func, tuple(here), kwargs))
         result = NOT_REPEATED if again is None else again(tuple(here), kwargs)
         return func(*here, **kwargs) if result is NOT_REPEATED else result

@@ -9,7 +9,7 @@ import torch
 from torch._prims_common import make_channels_last_strides_for, suggest_memory_format
 
 from ...rules.registry import Spec
-from ...runtime.strides import Strides, row_major
+from ...runtime.strides import Strides, dense_strides, row_major
 from .fourier_strides import of_complex, of_half, of_real
 
 __all__ = ["as_laid_by_kernel", "is_elementwise"]
@@ -52,6 +52,12 @@ def _row_major_of_complex(tensors: Sequence[torch.Tensor], spec: Spec) -> Stride
     return row_major(spec.shape) if tensors[0].is_complex() else None
 
 
+def _as_first(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
+    """Those of a copy of the input, where the result has its shape."""
+    x = tensors[0]
+    return dense_strides(tuple(x.shape), x.stride()) if spec.shape == tuple(x.shape) else None
+
+
 def _as_suggested(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
     """Channels last where the input is, else row by row."""
     x = tensors[0]
@@ -63,12 +69,13 @@ def _as_suggested(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None
 
 
 def _of_convolution(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
-    """Along one dim of space, another is put in, and a weight that then looks like channels last is taken for it."""
+    """Along one dim of space, another is put in, and what then looks like channels last is taken for it."""
     if any(x.dim() != spec.ndim for x in tensors[:2]):
         return None
     if spec.ndim == 5 and spec.dtype is torch.float64:
         return row_major(spec.shape)  # the library that takes volumes with channels last takes no doubles
-    images = [tensors[1].unsqueeze(2)] if spec.ndim == 3 else tensors[:2]
+    x, weight = tensors[:2]
+    images = [x.contiguous().unsqueeze(2), weight.unsqueeze(2)] if spec.ndim == 3 else [x, weight]
     if all(suggest_memory_format(x) is torch.contiguous_format for x in images):
         return None
     if spec.ndim > 3:
@@ -120,8 +127,13 @@ _LAID: dict[Op, Laid] = {
             aten.reflection_pad2d.default,
             aten.replication_pad2d.default,
             aten.replication_pad2d_backward.default,
+            aten.reflection_pad3d.default,
+            aten.replication_pad3d.default,
         ),
         _as_suggested,
+    ),
+    **dict.fromkeys(
+        (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.binary_cross_entropy.default), _as_first
     ),
     **dict.fromkeys((aten.convolution.default, aten.convolution_backward.default), _of_convolution),
     **dict.fromkeys((aten._linalg_svd.default, aten.linalg_eig.default), _of_matrices),

@@ -7,7 +7,6 @@ copy that remembers what it shows: it is read again when the tensor was written 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -63,7 +62,7 @@ class Told:
 class Shown:
     """What a view shows: its base, and how to read it from there and write it back; without these it is a true view."""
 
-    base: Stand | weakref.ref[ShardedTensor]
+    base: Stand
     read: Callable[[ShardedTensor], ShardedTensor] | None
     write: Callable[[ShardedTensor, ShardedTensor], None] | None
     stamp: int
@@ -103,10 +102,9 @@ def repeats(x: ShardedTensor) -> bool:
 def is_copy(x: ShardedTensor) -> bool:
     """Whether a tensor is a view that is a copy, or one of such a view."""
     while (shown := x._value.shown) is not None:
-        base = _base(x, shown)
-        if shown.write is not None or base is None:
-            return base is not None
-        x = base
+        if shown.write is not None:
+            return True
+        x = shown.base.tensor
     return False
 
 
@@ -121,11 +119,10 @@ def remember(
     read: Callable[[ShardedTensor], ShardedTensor],
     write: Callable[[ShardedTensor, ShardedTensor], None],
     *,
-    weakly: bool = False,
     told: Told | None = None,
 ) -> ShardedTensor:
-    """Notes that `view` is a copy of what it shows of `base`; weakly: as long as somebody else holds the base."""
-    _show(view, Shown(weakref.ref(base) if weakly else stand_of(base), read, write, _stamp(base), told=told))
+    """Notes that `view` is a copy of what it shows of `base`."""
+    _show(view, Shown(stand_of(base), read, write, _stamp(base), told=told))
     return view
 
 
@@ -142,10 +139,10 @@ def tell_writes(tensors: Iterable[ShardedTensor]) -> None:
     """Before a write: logs and reports what writing back to what they show will move."""
     for x in tensors if is_observed() and not _is_told.get() else ():
         at = x
-        while (shown := at._value.shown) is not None and (base := _base(at, shown)) is not None:
+        while (shown := at._value.shown) is not None:
             if shown.told is not None:
-                shown.told.write(base, at)
-            at = base
+                shown.told.write(shown.base.tensor, at)
+            at = shown.base.tensor
 
 
 @contextmanager
@@ -182,11 +179,11 @@ def _stamp(x: ShardedTensor) -> int:
     """A number that changes when a tensor, or anything that shares its memory, is written to."""
     stamp = last_write() if x.is_inference() else x._version + (_Copies.unseen_write << 32)
     # Torch knows nothing of reading again what an op has taken views of on its way.
-    at: ShardedTensor | None = x
-    while at is not None and (shown := at._value.shown) is not None:
+    at = x
+    while (shown := at._value.shown) is not None:
         stamp += shown.reads << 16
-        at = _base(at, shown)
-        stamp += at._version if at is not None and shown.is_apart and not at.is_inference() else 0
+        at = shown.base.tensor
+        stamp += at._version if shown.is_apart and not at.is_inference() else 0
     return stamp
 
 
@@ -209,17 +206,8 @@ def current(x: ShardedTensor) -> Pieces:
     return x._value.pieces
 
 
-def _base(x: ShardedTensor, shown: Shown) -> ShardedTensor | None:
-    base = shown.base.tensor if isinstance(shown.base, Stand) else shown.base()
-    if base is None:
-        x._value.shown = None
-    return base
-
-
 def _refresh(x: ShardedTensor, shown: Shown) -> None:
-    base = _base(x, shown)
-    if base is None:
-        return
+    base = shown.base.tensor
     if base._value.shown is not None:
         _refresh(base, base._value.shown)
     if shown.read is None and shown.told is None:
@@ -241,8 +229,9 @@ def _refresh(x: ShardedTensor, shown: Shown) -> None:
 def write_through(x: ShardedTensor) -> None:
     """After a write to `x`: writes it back to what it shows."""
     is_unseen = False
-    while (shown := x._value.shown) is not None and (base := _base(x, shown)) is not None:
-        is_unseen |= shown.is_apart or (isinstance(shown.base, Stand) and shown.base.has_become)
+    while (shown := x._value.shown) is not None:
+        base = shown.base.tensor
+        is_unseen |= shown.is_apart or shown.base.has_become
         if shown.write is not None or shown.told is not None:
             # The ops that write back read `x`, which is newer than its base now: it is not to be read again for them.
             refresh((base,))

@@ -26,7 +26,7 @@ class View:
     geometry: Callable[[], Geometry] | None = None
     """None: it lies already where it is said to."""
     is_loose: bool = False
-    """Whether the base need not stay for the view's sake: mostly nobody else has it."""
+    """Whether nobody else has the base, which need not show what is written to the view."""
 
 
 def shown(x: ShardedTensor, y: ShardedTensor, geometry: Geometry) -> ShardedTensor:

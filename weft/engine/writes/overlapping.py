@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from ...runtime.strides import is_dense
-from ..sharded import ShardedTensor, Stand
+from ..sharded import ShardedTensor
 
 __all__ = ["parted", "refuse_overlaps", "shown_memory"]
 
@@ -47,9 +47,6 @@ def _overlap_partly(x: torch.Tensor, y: torch.Tensor) -> bool:
 def shown_memory(x: ShardedTensor) -> int:
     """What tells which memory a tensor would have if it were whole: that of what it shows in the end."""
     while (shown := x._value.shown) is not None:
-        base = shown.base.tensor if isinstance(shown.base, Stand) else shown.base()
-        if base is None:
-            break
-        x = base
+        x = shown.base.tensor
     first = x._value.total.value if x._value.total is not None else x._value.pieces[0] if x._value.pieces else None
     return id(x) if first is None or first.is_meta else first.untyped_storage()._cdata

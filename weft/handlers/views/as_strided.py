@@ -15,7 +15,6 @@ from ...engine.memory import held_whole, memory_of
 from ...engine.moves.movement import from_plain, note_move, to_plain
 from ...engine.sharded import ShardedTensor, as_sharded, sharded, wrap
 from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart
-from ...engine.views.view import shown
 from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
 from ...engine.writes.writing import store
@@ -107,8 +106,9 @@ class _Strided:
         """The value of the view, whole on every device; what is one element of the tensor is one in the view."""
         memory = from_plain(_memory(base), Layout.replicated(base._layout.mesh, 1))
         layout = Layout.replicated(base._layout.mesh, len(self.size))
-        y = wrap(tuple(self.of(base, piece) for piece in memory._value.pieces), layout, self.size, dtype=base.dtype)
-        return shown(base, y, (self.stride, self.offset - int(base.storage_offset())))
+        taken = tuple(self.of(base, piece) for piece in memory._value.pieces)
+        pieces = memory_of(layout).ordered(taken, self.stride)
+        return wrap(pieces, layout, self.size, dtype=base.dtype, strides=self.stride, offset=self.offset)
 
     def write(self, base: ShardedTensor, view: ShardedTensor) -> None:
         """Writes the view back to the tensor."""
@@ -119,7 +119,12 @@ class _Strided:
 
 def _whole_of(x: ShardedTensor, view: _Strided) -> ShardedTensor:
     """What a view is taken of: `x`, or where it reaches beyond that, the tensor that this is a view of."""
-    return x if not x._is_view() or view.lies_in(x) else as_sharded(x._base)
+    if not x._is_view() or view.lies_in(x):
+        return x
+    base = as_sharded(x._base)
+    if base.is_complex() and not x.is_complex():
+        base = as_sharded(aten.view_as_real.default(base))
+    return base if base.dtype is x.dtype else as_sharded(aten.view.dtype(base, x.dtype))
 
 
 def _of_whole(x: ShardedTensor, view: _Strided) -> ShardedTensor:

@@ -1,17 +1,17 @@
-"""Checking programs in one memory and in the other: against plain torch, against themselves with caches warm, with other numbers."""
+"""Checking programs in one memory and in the other: against plain torch, against themselves with caches warm, with other numbers, with none."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from weft.runtime import machine
 
-from .comparing import difference
+from .comparing import difference, difference_without_memory
 from .other_numbers import with_other_numbers
 from .program import Program
-from .running import Outcome, run_plain, run_weft
+from .running import Outcome, run_plain, run_plain_without_memory, run_weft, run_weft_without_memory
 
 Wrong = tuple[str, str]
 """The kind of what is wrong, and its description."""
@@ -63,12 +63,26 @@ def differs_with_other_numbers(program: Program, processes: int = 1) -> tuple[Wr
     return (f"{wrong[0]}, other numbers", wrong[1]) if wrong else None, found.checks
 
 
+def differs_without_memory(program: Program, refused: Iterable[int]) -> Wrong | None:
+    """What is wrong when a program is run with tensors that have no memory, up to the first line that plain torch refuses.
+
+    `refused`: the lines that it refuses with memory. Of some ops it cannot tell what they give without values.
+    """
+    expected = run_plain_without_memory(program)
+    stop = min((*expected.errors, *refused), default=len(program.lines))
+    if stop < len(program.lines):
+        program = replace(program, lines=program.lines[:stop])
+        expected = run_plain_without_memory(program)
+    return difference_without_memory(run_weft_without_memory(program), expected, program)
+
+
 def check(program: Program, *, apart: bool, both: bool = True) -> Finding | None:
     """What is wrong with a program, if anything; `both`: its layouts and log are those of the other memory too."""
     machine.use_separate_memory(apart)
     found = run_weft(program)
-    wrong = difference(found, run_plain(program), program) or differs(found, run_weft(program), "again")
-    wrong = wrong or differs_with_other_numbers(program)[0]
+    expected = run_plain(program)
+    wrong = difference(found, expected, program) or differs(found, run_weft(program), "again")
+    wrong = wrong or differs_with_other_numbers(program)[0] or differs_without_memory(program, expected.errors)
     if both and wrong is None:
         machine.use_separate_memory(not apart)
         wrong = differs(found, run_weft(program), "other memory")
@@ -77,7 +91,7 @@ def check(program: Program, *, apart: bool, both: bool = True) -> Finding | None
 
 
 def check_all(programs: Sequence[Program], forms: Sequence[str] = FORMS) -> Iterator[Checked]:
-    """Checks many in one form after the other; every second one again as well, with the same or with other numbers."""
+    """Checks many in one form after the other; most again as well, with the same numbers, with others, or with none."""
     expected = [run_plain(program) for program in programs]
     before: dict[int, Outcome] = {}
     for form in forms:
@@ -92,6 +106,8 @@ def check_all(programs: Sequence[Program], forms: Sequence[str] = FORMS) -> Iter
             elif wrong is None and index % 4 == 2:
                 wrong, more = differs_with_other_numbers(program)
                 checks += more
+            elif wrong is None and index % 4 == 3:
+                wrong = differs_without_memory(program, expected[index].errors)
             found.names = {}
             if wrong is None:
                 before[index] = found

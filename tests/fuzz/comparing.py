@@ -20,7 +20,7 @@ _EPSILON = {
     torch.bfloat16: 8e-3,
 }
 _LONG = 2.0**14
-_INCIDENTAL = {"strides", "contiguous", "requires_grad"}
+_INCIDENTAL = {"strides", "contiguous", "requires_grad", "conjugated"}
 """What torch promises of values, and not of gradients."""
 
 
@@ -145,6 +145,24 @@ def _errors_differ(found: Outcome, expected: Outcome, program: Program) -> tuple
                 "error kind",
                 f"{line}: {type(mine).__name__} ({str(mine)[:200]}) for {type(theirs).__name__} ({str(theirs)[:200]})",
             )
+    return None
+
+
+def difference_without_memory(found: Outcome, expected: Outcome, program: Program) -> tuple[str, str] | None:
+    """What differs of a program whose tensors have no values: what torch says of them besides their numbers."""
+    if any("would be lost" in str(error) for error in found.errors.values()):
+        return None  # as below
+    for index, error in found.errors.items():
+        return "refused, meta", f"{program.lines[index]}: {type(error).__name__}: {str(error)[:600]}"
+    for name, value in expected.names.items():
+        given = found.names.get(name)
+        if not isinstance(value, torch.Tensor):
+            continue
+        if not isinstance(given, torch.Tensor) or given.device.type != value.device.type:
+            return "device, meta", f"{name}: {getattr(given, 'device', given)} for {value.device}"
+        facts, wanted = _facts(given), _facts(value)
+        if facts != wanted:
+            return "facts, meta", f"{name}: {facts} for {wanted}"
     return None
 
 

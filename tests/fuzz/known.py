@@ -377,4 +377,26 @@ KNOWN: dict[str, Program] = {
             "torch.mul(v2, 2, out=v2)",
         ),
     ),
+    "a transposed convolution of no signals was refused": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((0, 2, 0), 'float64', 769, 68)",
+            "v1 = F.conv_transpose1d(v0, fresh((2, 1, 2), 'float64', 679, 68), stride=2)",
+        ),
+    ),
+    "a process without samples refused the class that others have, in two processes": Program(
+        {"a": 2, "b": 2, "c": 2},
+        ("v0 = fresh((1, 1), 'float64', 901, 770)", "v1 = F.cross_entropy(v0, put([0], 782), label_smoothing=0.1)"),
+    ),
+    "what is written by an index that has no values was refused, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 9, 8)",
+            "v1 = v0.index_fill(0, put([0, 2], 8), -0.5)",
+            "v1[:, put([-2, 1], 381)] = 2",
+            "v1.index_add_(-1, put([0], 829), fresh((3, 1), 'float64', 688, 899))",
+            "v2 = v1[torch.randperm(2)]",
+            "torch.matmul(v1, v0.mT, out=v1.new_empty(0))",
+        ),
+    ),
 }

@@ -1,6 +1,7 @@
 """The form of many processes: each makes the same programs, runs them together with the others, and compares.
 
-Started by a launcher, it is one of them: `python tests/fuzz/processes.py SECONDS SEED MOST`.
+Started by a launcher, it is one of them: `python tests/fuzz/processes.py SECONDS SEED MOST`, or with `known` alone, for
+what once went wrong.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import weft
 from tests.fuzz.checking import Finding, differs, differs_with_other_numbers
 from tests.fuzz.comparing import difference
 from tests.fuzz.generator import make
+from tests.fuzz.known import KNOWN
 from tests.fuzz.program import Program
 from tests.fuzz.running import run_plain, run_weft
 from tests.fuzz.shrinking import shrunk
@@ -59,10 +61,25 @@ def _fails(program: Program) -> bool:
     return bool(_agreed(check(program)[0] is not None))
 
 
-def work(seconds: float, seed: int, most: int) -> None:
-    """What each process does; the first one says when it is time to stop."""
+def _join() -> None:
     faulthandler.enable()
     weft.distributed.init(backend="gloo", timeout=60, devices_per_process=EACH)
+
+
+def repeat_known() -> None:
+    """Runs the programs that once went wrong."""
+    _join()
+    for what, program in KNOWN.items():
+        finding, _ = check(program, again=False, otherwise=False)
+        if _agreed(finding is not None):
+            print(f"--- {what}: {finding}", flush=True)
+    print(f"{len(KNOWN)} programs", flush=True)
+    weft.distributed.shutdown()
+
+
+def work(seconds: float, seed: int, most: int) -> None:
+    """What each process does; the first one says when it is time to stop."""
+    _join()
     here = weft.distributed.process_index()
     start, checks, findings, programs = time.monotonic(), 0, 0, 0
     while not _agreed(here == 0 and (time.monotonic() - start > seconds or findings >= most)):
@@ -102,5 +119,7 @@ def hunt(seconds: float, seed: int, most: int) -> tuple[str, int]:
 _PROGRESS = re.compile(r"(\d+) checks before seed (\d+)")
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:] == ["known"]:
+    repeat_known()
+elif __name__ == "__main__":
     work(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from types import CodeType
@@ -15,7 +15,7 @@ import weft
 from weft.watch.comm_log import CommLog
 
 from .program import Program, assigned, written
-from .words import Namespace, plain_words, spread_devices, weft_words
+from .words import Namespace, plain_words, spread_devices, weft_words, without_memory
 
 Movement = tuple[str, tuple[str, ...], int, int, tuple[int, ...]]
 
@@ -124,6 +124,18 @@ def run_plain(program: Program, after: Callable[[Namespace, str], None] | None =
     """What plain torch gives."""
     space = plain_words()
     return _run(program, space, CommLog(), (lambda name: after(space, name)) if after else None)
+
+
+def run_plain_without_memory(program: Program) -> Outcome:
+    """What plain torch says of a program whose tensors have no values."""
+    return _run(replace(program, order=0), without_memory(plain_words()), CommLog())
+
+
+def run_weft_without_memory(program: Program) -> Outcome:
+    """What Weft says of it."""
+    mesh = _mesh(tuple(program.mesh), tuple(program.mesh.values()), 1)
+    with weft.comm_log() as log:
+        return _run(replace(program, order=0), without_memory(weft_words(mesh)), log)
 
 
 @lru_cache(maxsize=16)

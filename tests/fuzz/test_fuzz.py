@@ -15,6 +15,7 @@ from tests.fuzz.known import KNOWN
 from tests.fuzz.other_numbers import with_other_numbers
 from tests.fuzz.program import Program
 from tests.fuzz.shrinking import shrunk
+from tests.multiprocess.launching import Processes
 from weft.runtime import machine
 
 
@@ -42,6 +43,14 @@ def test_processes_do_what_plain_torch_does() -> None:
     text, findings = processes.hunt(2, 0, 1)
     assert not findings, text
     assert "op checks" in text
+
+
+@pytest.mark.multiprocess
+def test_what_once_went_wrong_in_processes() -> None:
+    with Processes([processes.__file__, "known"], processes.COUNT) as started:
+        for ended in started.wait(120):
+            assert ended.status == 0, ended.err[-3000:]
+            assert ended.out.strip() == f"{len(KNOWN)} programs"
 
 
 def test_a_program_is_the_same_in_every_run() -> None:

@@ -129,6 +129,18 @@ def _shared() -> Namespace:
     return {"torch": torch, "F": functional, "inf": math.inf, "nan": math.nan, "strides": strides}
 
 
+def without_memory(words: Namespace) -> Namespace:
+    """The same names where new tensors have no memory: they are on the device `meta`."""
+
+    def bare(word: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def made(*args: object, grad: bool = False) -> torch.Tensor:
+            return word(*args).to("meta").requires_grad_(grad)
+
+        return made
+
+    return {**words, "fresh": bare(words["fresh"]), "put": bare(words["put"])}  # type: ignore[arg-type]
+
+
 def plain_words() -> Namespace:
     """A program's names on plain torch."""
 

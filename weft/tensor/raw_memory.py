@@ -6,7 +6,7 @@ A sharded tensor has pieces and no memory of its own; where torch looks for one,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 import torch
 
@@ -17,6 +17,7 @@ from .text import text
 __all__ = ["Number", "read", "refuse_sharing", "written"]
 
 Number = bool | int | float | complex
+T = TypeVar("T")
 
 
 def refuse_sharing(x: ShardedTensor) -> NoReturn:
@@ -37,7 +38,7 @@ def written(x: ShardedTensor, name: str, change: Callable[..., object], *others:
         x.copy_(whole)
 
 
-def read(value: Any) -> Any:
+def read(value: T) -> T | torch.Tensor:
     """An argument that torch reads from memory: plain, the whole of it."""
     return _whole(value) if isinstance(value, ShardedTensor) else value
 

@@ -72,11 +72,15 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Sch
         ]
         if expects_contiguous(func):
             local = [t.contiguous() for t in local]
+        if any(t.is_meta for t in local):
+            local = [t.to("meta") for t in local]
         here = local_call
         if rule is not None and rule.local_args is not None:
             localized = rule.local_args(call.with_tensors(local), place.out_shapes)
             here = BoundCall(local_call.func, localized.args, localized.kwargs)
-        if rule is not None and rule.local is not None:
+        if any(t.is_meta for t in local) and rule is not None and rule.local is not None:
+            result = _without_memory(func, place, schedule)
+        elif rule is not None and rule.local is not None:
             result = rule.local(call.with_tensors(local), place.inputs, place.outputs)
         elif rule is not None and rule.of_nothing is not None and not all(t.numel() for t in local):
             result = _neutral(func, rule.of_nothing, local, place, schedule)
@@ -126,6 +130,15 @@ def _neutral(
             values.append(None)
             continue
         values.append(torch.full(shape, neutral(op, spec.dtype), dtype=spec.dtype, device=local[0].device))
+    return values[0] if len(func._schema.returns) == 1 else tuple(values)
+
+
+def _without_memory(func: torch._ops.OpOverload, place: Place, schedule: Schedule) -> object:
+    """The results of a device for tensors that have no memory: what it would compute of their values, nobody asks."""
+    values = [
+        None if spec is None else torch.empty(shape, dtype=spec.dtype, device="meta")
+        for shape, spec in zip(place.out_shapes, schedule.specs, strict=True)
+    ]
     return values[0] if len(func._schema.returns) == 1 else tuple(values)
 
 

@@ -34,7 +34,7 @@ def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], schedule: Schedu
         call.on(local)
     except NotImplementedError:
         raise
-    except RuntimeError:
+    except (RuntimeError, IndexError, ValueError):
         # Ones are not the elements that the others hold: only what no element can mend counts.
         return
 

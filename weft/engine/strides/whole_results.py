@@ -43,7 +43,7 @@ def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
 def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     func, kwargs, tensors = call.func, call.kwargs, call.tensors
     # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
-    device = "cpu" if on_host and _is_of_nothing(tensors) else "meta"
+    device = "cpu" if on_host and _is_of_nothing(func, tensors) else "meta"
     metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in tensors]
     specs = _results_of_one_element(call) or _product(call)
     if specs is None:
@@ -59,10 +59,12 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     return specs
 
 
-def _is_of_nothing(tensors: Sequence[torch.Tensor]) -> bool:
+def _is_of_nothing(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a call has tensors without elements, and beside these at most numbers, whatever they are."""
     if all(x.numel() for x in tensors):
         return False
+    if func is aten.convolution.default and not tensors[0].numel():
+        return True  # no weight is read then
     return all(not x.numel() or (x.numel() == 1 and x.is_floating_point()) for x in tensors)
 
 

@@ -169,6 +169,6 @@ def _resize(out: torch.Tensor, value: torch.Tensor) -> None:
     if isinstance(out, ShardedTensor):
         mesh, same = out._layout.mesh, out.dim() == value.dim()
         layout = out._layout.resolved if same else Layout.replicated(mesh, value.dim())
-        become(out, from_plain(torch.zeros(value.shape, dtype=out.dtype), layout))
+        become(out, from_plain(torch.zeros(value.shape, dtype=out.dtype, device=out.device), layout))
     else:
         out.resize_(value.shape)

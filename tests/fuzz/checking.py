@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from weft.runtime import machine
@@ -63,17 +63,17 @@ def differs_with_other_numbers(program: Program, processes: int = 1) -> tuple[Wr
     return (f"{wrong[0]}, other numbers", wrong[1]) if wrong else None, found.checks
 
 
-def differs_without_memory(program: Program, refused: Iterable[int]) -> Wrong | None:
+def differs_without_memory(program: Program, real: Outcome) -> Wrong | None:
     """What is wrong when a program is run with tensors that have no memory, up to the first line that plain torch refuses.
 
-    `refused`: the lines that it refuses with memory. Of some ops it cannot tell what they give without values.
+    `real`: what plain torch gives with memory. Of some ops it cannot tell what they give without values.
     """
     expected = run_plain_without_memory(program)
-    stop = min((*expected.errors, *refused), default=len(program.lines))
+    stop = min((*expected.errors, *real.errors), default=len(program.lines))
     if stop < len(program.lines):
         program = replace(program, lines=program.lines[:stop])
         expected = run_plain_without_memory(program)
-    return difference_without_memory(run_weft_without_memory(program), expected, program)
+    return difference_without_memory(run_weft_without_memory(program), expected, real, program)
 
 
 def check(program: Program, *, apart: bool, both: bool = True) -> Finding | None:
@@ -82,7 +82,7 @@ def check(program: Program, *, apart: bool, both: bool = True) -> Finding | None
     found = run_weft(program)
     expected = run_plain(program)
     wrong = difference(found, expected, program) or differs(found, run_weft(program), "again")
-    wrong = wrong or differs_with_other_numbers(program)[0] or differs_without_memory(program, expected.errors)
+    wrong = wrong or differs_with_other_numbers(program)[0] or differs_without_memory(program, expected)
     if both and wrong is None:
         machine.use_separate_memory(not apart)
         wrong = differs(found, run_weft(program), "other memory")
@@ -107,7 +107,7 @@ def check_all(programs: Sequence[Program], forms: Sequence[str] = FORMS) -> Iter
                 wrong, more = differs_with_other_numbers(program)
                 checks += more
             elif wrong is None and index % 4 == 3:
-                wrong = differs_without_memory(program, expected[index].errors)
+                wrong = differs_without_memory(program, expected[index])
             found.names = {}
             if wrong is None:
                 before[index] = found

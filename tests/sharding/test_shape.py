@@ -56,6 +56,8 @@ def test_what_a_shape_holds():
     assert shape.index("batch") == 1
     assert shape != Shape([2, "batch"])
     assert shape == (2, SymbolicDim("batch"), Dim("batch // 4"))
+    assert Shape([2, 24]) == [2, 24] == Shape([2, 24])
+    assert Shape([2, 24]) != [2, 23]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import weft
 from weft import P
@@ -87,3 +88,23 @@ def test_several_elements_are_no_number() -> None:
     x = weft.shard(torch.eye(4, device=HOME), MESH, P("dp"))
     with pytest.raises(ValueError, match="only one element tensors can be converted to Python scalars"):
         torch.tensor([x[0], x[1]])
+
+
+def test_quantized_tensors() -> None:
+    x = torch.tensor([0.5, -1.0, 0.25, 2.0])
+    quantized = torch.quantize_per_tensor(x, 0.25, 0, torch.qint8)
+    with pytest.raises(
+        TypeError, match=r"only plain tensors can be sharded, but got one of torch.qint8.*x\.dequantize\(\)"
+    ):
+        weft.shard(quantized, MESH, P("dp"))
+    assert torch.equal(weft.shard(quantized.dequantize(), MESH, P("dp")).full_tensor().cpu(), x)
+
+
+def test_tensors_with_a_form_of_their_own_inside() -> None:
+    """As torchao's are."""
+    model = nn.Linear(4, 4)
+    model.weight = nn.Parameter(TwoTensor(torch.ones(4, 4), torch.zeros(4, 4)))
+    with pytest.raises(TypeError, match=r"got a torch\..*TwoTensor.*: shard first and convert then"):
+        weft.nn.shard_module(model, MESH, {"weight": P("dp")})
+    sharded = weft.nn.shard_module(nn.Linear(4, 4), MESH, {"weight": P("dp")}).weight.detach()
+    assert torch.equal((TwoTensor(sharded, sharded) * 2).a.full_tensor(), sharded.full_tensor() * 2)

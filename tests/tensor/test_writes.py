@@ -96,3 +96,24 @@ def test_data_may_have_any_shape(name: str, shape: tuple[int, ...]) -> None:
     assert torch.equal(x.detach().full_tensor(), value)
     (x * 2).sum().backward()
     assert torch.equal(x.grad.full_tensor(), torch.full(shape, 2.0))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (3, 1), (4, 1), (5, 2)])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_diagonals_are_filled_where_dims_have_one_element(name: str, shape: tuple[int, ...]) -> None:
+    for wrap in (False, True):
+        x, expected = weft.shard(torch.zeros(shape), MESH, named_mapping(LAYOUTS[name])), torch.zeros(shape)
+        for each in (x, expected):
+            each.fill_diagonal_(3, wrap=wrap)
+            each.unsqueeze(0)[0, :, :1].view(-1).add_(1)
+        assert torch.equal(x.full_tensor(), expected)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_an_expanded_view_shows_what_is_written_to_its_base(name: str) -> None:
+    x, expected = weft.shard(torch.zeros(4, 1), MESH, named_mapping(LAYOUTS[name])), torch.zeros(4, 1)
+    wide, widened = x.expand(4, 3), expected.expand(4, 3)
+    for each in (x, expected):
+        each.add_(torch.arange(4.0)[:, None])
+    assert torch.equal(wide.full_tensor(), widened)
+    assert torch.equal((wide * 2).full_tensor(), widened * 2)

@@ -364,7 +364,9 @@ class Tensor(ShardedTensor):
 
     def tensor_split(self, *args: Any, **kwargs: Any) -> Any:
         """As in torch; a sharded tensor may say where, which torch would read from memory."""
-        return super().tensor_split(*map(raw_memory.read, args), **{k: raw_memory.read(v) for k, v in kwargs.items()})
+        here: Any = [raw_memory.read(value) for value in args]
+        named: Any = {name: raw_memory.read(value) for name, value in kwargs.items()}
+        return super().tensor_split(*here, **named)
 
     def share_memory_(self) -> NoReturn:
         """Refused: memory that processes share holds one whole tensor."""

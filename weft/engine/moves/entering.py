@@ -28,6 +28,11 @@ def entering(x: torch.Tensor) -> torch.Tensor:
             f"only plain tensors can be sharded, but got a {type(x).__module__}.{type(x).__qualname__}, which has a form of its own "
             "inside: shard first and convert then (weft.nn.shard_module(model, ...), then torchao's quantize_(model, ...), say)"
         )
+    if x.is_quantized:
+        raise TypeError(
+            f"only plain tensors can be sharded, but got one of {x.dtype}, whose scale torch keeps beside it: shard x.dequantize(), "
+            "or x.int_repr() and the scale"
+        )
     if x.is_meta or x.layout is not torch.strided or torch._C._len_torch_dispatch_stack():
         return x
     return x if _is_held_alone(x) else x.clone()

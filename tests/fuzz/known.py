@@ -399,4 +399,12 @@ KNOWN: dict[str, Program] = {
             "torch.matmul(v1, v0.mT, out=v1.new_empty(0))",
         ),
     ),
+    "a second gradient that there is none of was refused where a gradient had been brought back": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((1, 2, 1), 'complex128', 348, 967, grad=True)",
+            "v1 = F.conv_transpose1d(v0, fresh((2, 1, 1), 'complex128', 970, 556), stride=2)",
+        ),
+        order=2,
+    ),
 }

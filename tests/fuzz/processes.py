@@ -44,7 +44,7 @@ def check(program: Program, *, again: bool = True, otherwise: bool = True) -> tu
     have to make the same calls.
     """
     expected = run_plain(program)
-    if any("out of bounds" in str(error) or "out of range" in str(error) for error in expected.errors.values()):
+    if any(text in str(error) for error in expected.errors.values() for text in _OUTSIDE):
         return None, 0  # of an index that is split, the process that has the fault says so, and others wait for it
     found = run_weft(program, COUNT)
     checks, wrong = found.checks, difference(found, expected, program)
@@ -116,6 +116,8 @@ def hunt(seconds: float, seed: int, most: int) -> tuple[str, int]:
     return "\n".join(filter(None, said)), findings
 
 
+_OUTSIDE = ("out of bounds", "out of range", "out of DATA bounds")
+"""What torch says of indices."""
 _PROGRESS = re.compile(r"(\d+) checks before seed (\d+)")
 
 

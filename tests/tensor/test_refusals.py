@@ -90,6 +90,7 @@ def test_several_elements_are_no_number() -> None:
         torch.tensor([x[0], x[1]])
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_quantized_tensors() -> None:
     x = torch.tensor([0.5, -1.0, 0.25, 2.0])
     quantized = torch.quantize_per_tensor(x, 0.25, 0, torch.qint8)

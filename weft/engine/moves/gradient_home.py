@@ -43,6 +43,6 @@ def bring_gradient_home(x: torch.Tensor) -> None:
     base.register_hook(partial(_home, base._layout.resolved))  # type: ignore[no-untyped-call]
 
 
-def _home(layout: Layout, grad: torch.Tensor) -> torch.Tensor:
-    here = layout_of(grad)
-    return grad if here is None or not here.pending else move(grad, layout, op="gradient")
+def _home(layout: Layout, grad: torch.Tensor | None) -> torch.Tensor | None:
+    here = None if grad is None else layout_of(grad)
+    return grad if grad is None or here is None or not here.pending else move(grad, layout, op="gradient")

@@ -1,7 +1,11 @@
-"""Models that no choice of Weft's was looked at with: a scan, convolutions before attention, shared and routed experts, sound to
-words, and wide tables of embeddings. Each gives its loss."""
+"""Models that nothing was made by: a scan, convolutions before attention, many experts, sound to words, and tables of embeddings.
+
+Each gives its loss.
+"""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import torch
 from text_models import Block, Experts, Perceptron, Shape, norm
@@ -49,7 +53,7 @@ class Hybrid(nn.Module):
     def __init__(self, shape: Shape, widths: tuple[int, ...] = (64, 128, 256)) -> None:
         super().__init__()
         sizes = (3, *widths, shape.width)
-        pairs = list(zip(sizes, sizes[1:], strict=False))
+        pairs = list(pairwise(sizes))
         self.stem = nn.ModuleList([nn.Conv2d(a, b, 3, 2, 1, bias=False) for a, b in pairs])
         self.norms = nn.ModuleList([nn.BatchNorm2d(b) for _, b in pairs])
         self.blocks = nn.ModuleList([Block(shape, causal=False) for _ in range(shape.layers)])
@@ -92,7 +96,11 @@ class SharedExperts(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.attention, self.perceptron, self.experts = Latent(shape, shape.width // 8), Perceptron(shape), Experts(shape)
+        self.attention, self.perceptron, self.experts = (
+            Latent(shape, shape.width // 8),
+            Perceptron(shape),
+            Experts(shape),
+        )
         self.before, self.between = norm(shape), norm(shape)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -68,7 +68,7 @@ def heads_over(tp: str, dp: str | None = None) -> Spec:
         *_, owner, kind = ("", *name.split("."))
         if kind.startswith("experts_"):
             return P(tp, dp)
-        if owner in ("query", "key", "value", "gate", "up", "ups") or "ups." in name:
+        if owner in ("query", "key", "value", "gate", "up", "ups", "rate", "around") or "ups." in name:
             return P(tp, dp) if len(shape) == 2 else P(tp)
         if owner in ("out", "down") or "downs." in name:
             return P(dp, tp) if len(shape) == 2 else None

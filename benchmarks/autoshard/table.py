@@ -2,6 +2,7 @@
 
     python benchmarks/autoshard/table.py --layers 4
     python benchmarks/autoshard/table.py --model "ResNet-50" --json rows.json
+    python benchmarks/autoshard/table.py --held-out
 
 Every layout is priced by the same dry run: a step of forward, backward and AdamW on 8 × 8 devices, by default H100s. "chosen" is
 what autoshard finds; its seconds are the dry run's, not its own.
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import torch
 from catalogue import Case, cases
+from held_out import held_out_cases
 
 import weft
 
@@ -100,11 +102,12 @@ def main() -> None:
     parser.add_argument("--model", action="append", help="a part of its name; all by default")
     parser.add_argument("--layers", type=int, default=4, help="at most so many; 0 for all")
     parser.add_argument("--machine", default="h100")
+    parser.add_argument("--held-out", action="store_true", help="the models that nothing was looked at with")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     mesh = weft.make_mesh({"dp": 8, "tp": 8}, devices=[weft.Accelerator(i) for i in range(64)])
     every: list[Row] = []
-    for name, case in cases(given.layers or None).items():
+    for name, case in (held_out_cases if given.held_out else cases)(given.layers or None).items():
         if given.model and not any(each in name for each in given.model):
             continue
         found = []

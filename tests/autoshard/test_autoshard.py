@@ -133,6 +133,82 @@ def test_wrong_calls_are_told() -> None:
         weft.nn.autoshard(mlp(), mesh, batch, optimizer_states=-1)
 
 
+def test_limits_are_numbers_or_texts() -> None:
+    mesh, batch = mesh_of(dp=2), torch.empty(8, 4096)
+    for limit in (6e10, 60_000_000_000, "60GB", "60 GB", "60000.0MB"):
+        assert weft.nn.autoshard(mlp(), mesh, batch, memory_limit=limit, topology="h100").memory_limit == 60 * 10**9
+    for limit in ("1.2.3GB", "GB", True, float("nan")):
+        with pytest.raises(ValueError, match="memory_limit is a number of bytes or a text such as '60GB'"):
+            weft.nn.autoshard(mlp(), mesh, batch, memory_limit=limit)
+    with pytest.raises(ValueError, match="memory_limit is more than 0 bytes, but got 0"):
+        weft.nn.autoshard(mlp(), mesh, batch, memory_limit=0)
+
+
+class Branching(nn.Module):
+    """A model that goes on as a value says."""
+
+    def __init__(self, said: bool | None = None) -> None:
+        super().__init__()
+        self.layer, self.said = nn.Linear(8, 8), said
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        large = x.sum() > 0
+        if self.said is not None:
+            weft.assume(large, self.said)
+        return self.layer(x) if large else x
+
+
+def test_models_that_read_values_are_told_what_to_say() -> None:
+    mesh, batch = mesh_of(dp=2), torch.ones(8, 8)
+    with pytest.raises(weft.PaperError, match=r"test_autoshard.py:\d+ reads the value of a tensor, but on paper"):
+        weft.nn.autoshard(Branching(), mesh, batch, topology="h100")
+    for said, ops in ((True, 1), (False, 0)):
+        program, _ = record(Branching(said), batch)
+        assert sum("linear" in str(op.func) for op in program.ops) == ops
+
+
+def test_a_batch_that_does_not_go_with_the_model_is_told_with_the_module() -> None:
+    with pytest.raises(RuntimeError, match="same reduction dim") as told:
+        weft.nn.autoshard(mlp(), mesh_of(dp=2), torch.empty(8, 4095), topology="h100")
+    assert told.value.__notes__ == [
+        "The module '0' was called on tensors without values, shaped as the example batch says."
+    ]
+    choice = weft.nn.autoshard(nn.Linear(4, 4), weft.make_mesh({"dp": 2}), {"input": torch.ones(8, 4)}, topology="h100")
+    with pytest.raises(ValueError, match=r"has a tensor 'inputs', which the example had not: it had \['input'\]"):
+        choice.shard_batch({"inputs": torch.ones(8, 4)})
+
+
+def test_tied_and_frozen_parameters_and_buffers() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.frozen = nn.Embedding(64, 16), nn.Linear(16, 16).requires_grad_(False)
+            self.head = nn.Linear(16, 64, bias=False)
+            self.head.weight = self.table.weight
+            self.register_buffer("mask", torch.ones(16))
+
+        def forward(self, ids: torch.Tensor, scale: float = 1.0, *, mask: torch.Tensor | None = None) -> torch.Tensor:
+            assert mask is None
+            return self.head(self.frozen(self.table(ids)) * self.mask * scale)
+
+    model, ids = Tied().double(), torch.arange(32).reshape(8, 4)
+    plain = copy.deepcopy(model)
+    mesh, batch = weft.make_mesh({"dp": 2, "one": 1}), {"ids": ids, "scale": 2.0, "mask": None}
+    fixed = {"table.weight": P("dp"), "frozen.*": P("dp")}
+    choice = weft.nn.autoshard(model, mesh, batch, topology="h100", fixed=fixed)
+    assert choice.patterns["table.weight"] == choice.patterns["head.weight"] == P("dp", None)
+    choice.apply()
+    assert model.head.weight is model.table.weight
+    found, expected = model(**choice.shard_batch(batch)), plain(**batch)  # type: ignore[arg-type]
+    for loss in (found.square().sum(), expected.square().sum()):
+        loss.backward()
+    torch.testing.assert_close(found.full_tensor(), expected)
+    torch.testing.assert_close(model.table.weight.grad.full_tensor(), plain.table.weight.grad)  # type: ignore[union-attr]
+    assert model.frozen.weight.grad is None
+    with pytest.raises(ValueError, match=r"'head.weight' is tied to another name that is laid out as"):
+        weft.nn.autoshard(plain, mesh, batch, fixed={"table.weight": P("dp"), "head.weight": P(None, "dp")})
+
+
 @pytest.fixture(params=["separate", "unified"])
 def memory(request: pytest.FixtureRequest) -> Iterator[str]:
     machine.use_separate_memory(request.param == "separate")

@@ -97,7 +97,7 @@ def test_plain_programs_run_on_one_device() -> None:
 
 def test_reading_a_value_is_refused_with_the_way_out() -> None:
     x = weft.shard(torch.ones(8), weft.make_mesh({"dp": 4}), P("dp"))
-    line = r"test_dryrun.py:\d+ reads the value of a tensor, but in a dry run tensors have none: say what to go on with, weft.assume\(x, value\)"
+    line = r"test_dryrun.py:\d+ reads the value of a tensor, but on paper tensors have none: say what to go on with, weft.assume\(x, value\)"
     with pytest.raises(PaperError, match=line):
         weft.dryrun(lambda x: x.sum().item(), x)
     with pytest.raises(PaperError, match=line):

@@ -43,6 +43,23 @@ def lost_split(mesh: weft.DeviceMesh) -> object:
     return torch.linalg.cholesky(x)  # type: ignore[arg-type]  # here
 
 
+def lost_gradient(mesh: weft.DeviceMesh) -> object:
+    """A product that keeps the batch split, whose gradient is smaller gathered than its weight."""
+    x = trained(torch.ones(1024, 4096), mesh, P("dp"))
+    weight = trained(torch.ones(1024, 4096), mesh, P("tp", "dp"))
+    y = F.linear(2 * x, weight)  # here
+    y.relu().square().sum().backward()
+    return y
+
+
+def whole_gradient(mesh: weft.DeviceMesh) -> object:
+    """An op whose gradient puts numbers where they were taken from, into a tensor that is whole."""
+    x = trained(torch.ones(512, 1024), mesh, P("dp"))
+    y = x.take(torch.arange(1000))  # here
+    y.square().sum().backward()
+    return y
+
+
 def whole_program(mesh: weft.DeviceMesh) -> object:
     """Data and tensor parallel, as they should be."""
     x = weft.shard(torch.ones(8, 64, 512), mesh, P("dp"))
@@ -61,7 +78,9 @@ def split_weights(mesh: weft.DeviceMesh) -> object:
     return y
 
 
-DRIFTING: dict[str, Program] = {each.__name__: each for each in (whole_batch, lost_batch, lost_split)}
+DRIFTING: dict[str, Program] = {
+    each.__name__: each for each in (whole_batch, lost_batch, lost_split, lost_gradient, whole_gradient)
+}
 STEADY: dict[str, Program] = {each.__name__: each for each in (whole_program, split_weights)}
 
 

@@ -63,6 +63,39 @@ def test_an_op_that_takes_its_tensor_whole_is_told() -> None:
     assert "drops the split over 'dp'" in told
 
 
+def test_a_gradient_whose_split_is_lost_is_told_at_the_line_that_it_is_of() -> None:
+    (told,) = drifting.drifts(drifting.lost_gradient, MESH)
+    assert lines_of([told])[0].endswith("# here")
+    assert told.startswith("aten.mm.default for the gradient of drifting.py:")
+    assert "drops the split over 'dp' of the tensor of shape (1024, 1024) that is P('dp', 'tp')" in told
+    assert "Lay the tensor of shape (1024, 4096) out as P(('tp', 'dp'), None) where it is P('tp', 'dp') now" in told
+
+
+def test_what_is_said_to_keep_the_gradient_split_does() -> None:
+    x = drifting.trained(torch.ones(1024, 4096), MESH, P("dp"))
+    weight = drifting.trained(torch.ones(1024, 4096), MESH, P(("tp", "dp")))
+
+    def program(_: weft.DeviceMesh) -> object:
+        torch.nn.functional.linear(2 * x, weight).relu().square().sum().backward()
+        return x.grad
+
+    assert drifting.drifts(program, MESH) == []
+
+
+def test_a_gradient_that_is_made_whole_is_told() -> None:
+    (told,) = drifting.drifts(drifting.whole_gradient, MESH)
+    assert lines_of([told])[0].endswith("# here")
+    assert "aten.put.default for the gradient of" in told
+    assert "drops the split over 'dp'" in told
+
+
+def test_a_backward_pass_alone_is_told_where_it_is_called() -> None:
+    x = drifting.trained(torch.ones(512, 1024), MESH, P("dp"))
+    y = x.take(torch.arange(1000)).square().sum()
+    (told,) = drifting.drifts(lambda mesh: y.backward(), MESH)
+    assert f"for the gradient of {__file__}:" in told
+
+
 @pytest.mark.parametrize("name", drifting.STEADY)
 def test_programs_that_lie_well_are_not_told_of(name: str) -> None:
     assert drifting.drifts(drifting.STEADY[name], MESH) == []

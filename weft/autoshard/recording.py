@@ -7,6 +7,7 @@ because gradients follow from the rules too: what the forward pass splits, the b
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,10 +21,13 @@ from ..engine.op_kind import kind_of
 from ..engine.sharded import ShardedTensor
 from ..paper.known_calls import KnownCall, call_key, known_call
 from ..paper.taking import Taken, taken
+from ..paper.values import Values, no_value, reads_values
 from ..paper.work import tensors_in, work_of
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.registry import rule_for
+from ..watch.call_site import call_site
 from .special_ops import SPECIAL, SpecialFactors, called_by
+from .trial import thinking
 
 __all__ = ["Batch", "Recorded", "RecordedOp", "RecordedValue", "record"]
 
@@ -129,8 +133,12 @@ def record(
     for buffer in here.buffers():
         recorder.know(buffer, kind="constant")
     inputs = _numbered(data, recorder)
-    with torch.inference_mode(), recorder.following(here), recorder:
-        result = _called(here, data)
+    with thinking(), torch.inference_mode(), recorder.following(here), recorder:
+        try:
+            result = _called(here, data)
+        except Exception as error:
+            error.add_note(f"{recorder.place} was called on tensors without values, shaped as the example batch says.")
+            raise
         if loss is not None:
             loss(result)
     recorder.program.layers = list(_layers(here))
@@ -194,6 +202,13 @@ class _Recorder(TorchDispatchMode):
         """Tensors without memory for those that have some."""
         self._path: list[str] = [""]
         self._known: dict[object, _Seen] = {}
+        self._values = Values()
+        self._failed = ""
+
+    @property
+    def place(self) -> str:
+        """The module that runs, in words; after an error, the innermost that it came through."""
+        return f"The module {self._failed!r}" if self._failed else "The model"
 
     def know(self, x: torch.Tensor, **known: object) -> RecordedValue:
         """Gives a tensor a new value."""
@@ -230,6 +245,8 @@ class _Recorder(TorchDispatchMode):
 
     def _leaving(self, name: str) -> Callable[..., None]:
         def leave(_: torch.nn.Module, __: Args, result: object) -> None:
+            if sys.exc_info()[0] is not None:
+                self._failed = self._failed or self._path[-1]
             self._path.pop()
             if isinstance(result, torch.Tensor) and id(result) in self._numbers:
                 self.program.module_outputs.setdefault(name, self._numbers[id(result)])
@@ -240,6 +257,8 @@ class _Recorder(TorchDispatchMode):
         self, func: Op, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
     ) -> object:
         args, kwargs = self._without_memory(args), {k: self._without_memory(x) for k, x in (kwargs or {}).items()}
+        if reads_values(func, args):
+            return self._read(func, args, kwargs)
         special = SPECIAL.get(func)
         if special is None and rule_for(func) is None and kind_of(func).composite:
             with self:
@@ -259,6 +278,12 @@ class _Recorder(TorchDispatchMode):
             self._known[key] = seen
         self._note(func, args, kwargs, result, seen)
         return result
+
+    def _read(self, func: Op, args: Args, kwargs: Kwargs) -> object:
+        """What a call reads of tensors whose values are known."""
+        if not self._values.of_all(tensors_in(args, kwargs)):
+            raise no_value(str(func), str(call_site()))
+        return self._values.computed(func, args, kwargs)
 
     def _without_memory(self, x: T) -> T:
         """Arguments on paper: what has memory would not go with what has none."""

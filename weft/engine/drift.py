@@ -6,8 +6,9 @@ A call is looked at with what it moved. Two things are told:
 - what moves for the call, with the sum that it leaves pending, is more than all it reads and writes, and with one tensor laid
   out otherwise it would be an eighth or less.
 
-Weights that are gathered to be used are how parameters are split over replicas, and no drift. Backward passes go the
-way of forward passes, and are not told of.
+Weights that are gathered to be used are how parameters are split over replicas, and no drift. In backward passes, gradients of
+activations are looked at in the same way; the line that is told is that of the call whose gradient it is. Sums that are left
+pending there are not counted: the gradients of parameters are added up in any layout.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 
+from ..caches import BoundedCache
 from ..planning.text import bytes_text
 from ..rules.call import BoundCall, Op
 from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from ..sharding.mapping import named_mapping
+from ..watch.call_site import CallSite, call_site, called_at
 from ..watch.comm_log import CommRecord, comm_log
 from ..watch.policy import policy_now, report_drift
 from .better_layout import Better, better_layout, bytes_to_resolve
@@ -41,26 +45,39 @@ _MUCH = 8
 
 _within = threading.local()
 """Whether a thread is inside a call that is looked at: what that is made of is not looked at by itself."""
+_lines: BoundedCache[int, CallSite] = BoundedCache(1 << 16)
+"""By the numbers that torch gives the calls it will differentiate, where the program calls them."""
 
 
 def may_drift(func: Op) -> bool:
     """Whether a call is to be looked at."""
     if policy_now() != "warn" or getattr(_within, "call", False) or is_traced():
         return False
-    return torch._C._current_graph_task_id() == -1 and not kind_of(func).written and not kind_of(func).outs
+    return not kind_of(func).written and not kind_of(func).outs
 
 
 def watched(call: BoundCall, run: Callable[[], object]) -> object:
     """What a call gives; it is told if it drifts."""
+    backward = torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+    if not backward and torch.is_grad_enabled():
+        _lines[torch._C._autograd._get_sequence_nr() - 1] = call_site()  # what records the call has its number already
     _within.call = True
     try:
         with comm_log() as log:
             result = run()
         if not has_open_sizes(call):
-            _tell(call, result, log.records)
+            with called_at(_line_of_gradient()) if backward else nullcontext():
+                _tell(call, result, log.records, backward)
     finally:
         _within.call = False
     return result
+
+
+def _line_of_gradient() -> CallSite:
+    """The line of the call whose gradient is computed; that of the backward pass where nobody looked at the call."""
+    node = torch._C._current_autograd_node()
+    found = None if node is None else _lines.get(node._sequence_nr())
+    return call_site() if found is None else found
 
 
 class _Seen(NamedTuple):
@@ -93,20 +110,21 @@ def _is_parameter(x: torch.Tensor) -> bool:
     return isinstance(whole, torch.nn.Parameter) or (whole.requires_grad and whole.is_leaf)
 
 
-def _tell(call: BoundCall, result: object, records: Sequence[CommRecord]) -> None:
+def _tell(call: BoundCall, result: object, records: Sequence[CommRecord], backward: bool) -> None:
     given = [_seen(x) for x in call.tensors if isinstance(x, ShardedTensor)]
     made = [_seen(x) for x in _results(result)]
     if not given or not made:
         return
     lost = next(_lost(given, made, records), None)
     if lost is not None:
-        _tell_lost(call, *lost, made)
+        _tell_lost(call, *lost, made, backward)
         return
-    resolving = bytes_to_resolve([(each.layout, each.shape, each.itemsize) for each in made], [x.layout for x in given])
+    pending = [] if backward else [(each.layout, each.shape, each.itemsize) for each in made]
+    resolving = bytes_to_resolve(pending, [x.layout for x in given])
     moved = _moved(given, records)
     own = sum(each.local_bytes for each in (*given, *made))
     if moved + resolving > max(own, _LARGE):
-        _tell_more(call, made, moved, resolving, own)
+        _tell_more(call, made, moved, resolving, own, backward)
 
 
 def _results(result: object) -> Iterator[ShardedTensor]:
@@ -152,7 +170,7 @@ def _lost(
                 yield x, axis, True
 
 
-def _tell_lost(call: BoundCall, x: _Seen, axis: str, is_taken: bool, made: Sequence[_Seen]) -> None:
+def _tell_lost(call: BoundCall, x: _Seen, axis: str, is_taken: bool, made: Sequence[_Seen], backward: bool) -> None:
     count = x.layout.mesh.axis_size(axis)
     after = "splits another dim of the result instead" if is_taken else "splits the result no more"
     better = _better(call, made, (axis,), parameters=True)
@@ -164,10 +182,10 @@ def _tell_lost(call: BoundCall, x: _Seen, axis: str, is_taken: bool, made: Seque
         f"drops the split over {axis!r} of {x}: {axis!r} {after}, and {count} devices go on with all "
         f"{x.shape[x.layout.dim_of[axis]]} entries of dim {x.layout.dim_of[axis]}"
     )
-    report_drift(str(call), what, fix)
+    report_drift(str(call), what, fix, backward=backward)
 
 
-def _tell_more(call: BoundCall, made: Sequence[_Seen], moved: int, resolving: int, own: int) -> None:
+def _tell_more(call: BoundCall, made: Sequence[_Seen], moved: int, resolving: int, own: int, backward: bool) -> None:
     mesh = made[0].layout.mesh
     better = _better(call, made, mesh.axis_names, parameters=moved > own)
     if better is None or better.nbytes * _MUCH > moved + resolving:
@@ -178,7 +196,8 @@ def _tell_more(call: BoundCall, made: Sequence[_Seen], moved: int, resolving: in
         [f"{bytes_text(resolving)} for the sum that it leaves over {', '.join(map(repr, sums))}"] if resolving else []
     )
     what = f"moves more than its own {bytes_text(own)} a device: {' and '.join(parts)}"
-    report_drift(str(call), what, f"{_words(call, better)}, and {bytes_text(better.nbytes)} would move.")
+    fix = f"{_words(call, better)}, and {bytes_text(better.nbytes)} would move."
+    report_drift(str(call), what, fix, backward=backward)
 
 
 def _better(call: BoundCall, made: Sequence[_Seen], axes: Sequence[str], *, parameters: bool) -> Better | None:

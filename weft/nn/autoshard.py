@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +49,7 @@ def autoshard(
     mesh: DeviceMesh,
     example_batch: Batch,
     *,
-    memory_limit: int | str | None = None,
+    memory_limit: float | str | None = None,
     topology: Machine | Topology | str | None = None,
     fixed: Mapping[str, Spec] | None = None,
     loss: Callable[[object], torch.Tensor] | None = None,
@@ -103,16 +104,18 @@ def _machine(topology: Machine | Topology | str | None, mesh: DeviceMesh) -> Mac
     return replace(machine, flops=dict(flops), bandwidth=bandwidth, launch=launch)
 
 
-def _bytes(limit: int | str) -> int:
+def _bytes(limit: float | str) -> int:
     """A number of bytes from `60GB`, `60 GiB` or a number."""
-    if isinstance(limit, int) and not isinstance(limit, bool):
-        if limit <= 0:
-            raise ValueError(f"memory_limit is more than 0 bytes, but got {limit}")
-        return limit
-    said = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", limit) if isinstance(limit, str) else None
-    if said is None or said[2].upper() not in _UNITS:
+    said = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", limit) if isinstance(limit, str) else None
+    if said is not None and said[2].upper() in _UNITS:
+        count = float(said[1]) * _UNITS[said[2].upper()]
+    elif isinstance(limit, (int, float)) and not isinstance(limit, bool) and math.isfinite(limit):
+        count = limit
+    else:
         raise ValueError(f"memory_limit is a number of bytes or a text such as '60GB' or '60GiB', but got {limit!r}")
-    return int(float(said[1]) * _UNITS[said[2].upper()])
+    if count < 1:
+        raise ValueError(f"memory_limit is more than 0 bytes, but got {limit!r}")
+    return int(count)
 
 
 def _fixed(program: Recorded, stays: Patterns) -> dict[int, Layout]:

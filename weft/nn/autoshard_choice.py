@@ -128,6 +128,9 @@ def _laid(batch: object, specs: object, mesh: DeviceMesh) -> object:
         return shard(batch, mesh, specs)
     if isinstance(batch, Mapping):
         known = specs if isinstance(specs, Mapping) else {}
+        for name, each in batch.items():
+            if isinstance(each, torch.Tensor) and known.get(name) is None:
+                raise ValueError(f"the batch has a tensor {name!r}, which the example had not: it had {sorted(known)}")
         return {name: _laid(each, known.get(name), mesh) for name, each in batch.items()}
     if isinstance(batch, (list, tuple)):
         if not isinstance(specs, tuple) or len(specs) != len(batch):

@@ -24,7 +24,7 @@ _VALUE: Final = "_value_on_paper"
 
 
 def assume(x: torch.Tensor, value: torch.Tensor | float | Sequence[float]) -> torch.Tensor:
-    """The tensor itself; in a dry run, whoever reads its value gets this one.
+    """The tensor itself; in a dry run and for `autoshard`, whoever reads its value gets this one.
 
     >>> import torch, weft
     >>> def step(x):
@@ -125,6 +125,6 @@ def _may_read(func: Op) -> bool:
 def no_value(what: str, where: str) -> PaperError:
     """The error of a program that reads what no tensor has on paper."""
     return PaperError(
-        f"{what} at {where} reads the value of a tensor, but in a dry run tensors have none: "
+        f"{what} at {where} reads the value of a tensor, but on paper tensors have none: "
         "say what to go on with, weft.assume(x, value), before it is read"
     )

@@ -137,9 +137,10 @@ def report_rearrangement(
     _apply(text)
 
 
-def report_drift(op: str, what: str, fix: str) -> None:
-    """Warns of an op after which tensors lie worse than they need to."""
-    warnings.warn(f"{op} at {call_site()} {what}.\n  {fix}", DriftWarning, stacklevel=2)
+def report_drift(op: str, what: str, fix: str, *, backward: bool = False) -> None:
+    """Warns of an op after which tensors lie worse than they need to; `backward`: of one for the gradient of a line."""
+    where = f"for the gradient of {call_site()}" if backward else f"at {call_site()}"
+    warnings.warn(f"{op} {where} {what}.\n  {fix}", DriftWarning, stacklevel=2)
 
 
 def _apply(text: str) -> None:

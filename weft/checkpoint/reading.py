@@ -32,6 +32,10 @@ from .memory import BUCKET, writable_bytes
 __all__ = ["Reader", "open_file", "read_at"]
 
 _WORKERS = min(4, os.cpu_count() or 1)
+_NEAR = BLOCK
+"""Bytes of rows that are read before the host copies what is wanted of them: they are in the processor's cache then."""
+_RUN = 128 << 20
+"""Bytes that one thread reads before it goes on elsewhere."""
 Check = Callable[[SavedTensor, SavedShard, Callable[[int], None]], None]
 
 
@@ -139,23 +143,42 @@ class Reader:
         for device in {want.target.device for want in self._wanted if want.target.device.type == "cuda"}:
             torch.cuda.synchronize(device)  # threads have streams of their own, which do not wait for the program's
 
-        def fill(want: _Want) -> None:
-            if not hasattr(local, "bucket"):
-                local.bucket = _Bucket(pinned=want.target.device.type == "cuda")
-            with torch.no_grad(), _named(self.path / want.shard.file, want.shard.key):
-                _Filling(files[want.shard.file], want, local.bucket, self.verify, count).run()
+        def fill(run: list[_Want]) -> None:
+            for want in run:
+                if not hasattr(local, "bucket"):
+                    local.bucket = _Bucket(pinned=want.target.device.type == "cuda")
+                with torch.no_grad(), _named(self.path / want.shard.file, want.shard.key):
+                    _Filling(files[want.shard.file], want, local.bucket, self.verify, count).run()
+                if stopped.is_set():
+                    return
 
-        if _WORKERS == 1 or len(self._wanted) == 1:
-            for want in self._wanted:
-                fill(want)
-        else:
+        stopped = threading.Event()
+        runs = list(self._runs())
+        if len(runs) == 1:
+            fill(runs[0])
+        elif runs:
             with ThreadPoolExecutor(_WORKERS, "weft checkpoint") as pool:
-                futures = [pool.submit(fill, want) for want in self._wanted]
+                futures = [pool.submit(fill, run) for run in runs]
                 ended, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+                stopped.set()
                 for future in waiting:
                     future.cancel()
                 for future in ended:
                     future.result()
+
+    def _runs(self) -> Iterator[list[_Want]]:
+        """All that is wanted, in parts that lie together: a disk reads ahead, which it cannot where threads take turns."""
+        most = min(_RUN, self.nbytes // _WORKERS)
+        run: list[_Want] = []
+        size = 0
+        for want in sorted(self._wanted, key=lambda want: (want.shard.file, want.shard.start)):
+            if run and size >= most:
+                yield run
+                run, size = [], 0
+            run.append(want)
+            size += want.target.numel() * want.saved.dtype.itemsize
+        if run:
+            yield run
 
     @contextmanager
     def _open(self, name: str) -> Iterator[int]:
@@ -299,7 +322,7 @@ class _Filling:
             for i in range(first, last):
                 self._pour(shape[1:], others, start + i * row, target[i - first])
             return
-        step = max(1, BUCKET // 4 // row)
+        step = max(1, (_NEAR if target.device.type == "cpu" else BUCKET // 4) // row)
         for i in range(first, last, step):
             until = min(last, i + step)
             rows = self._read_bucket(start + i * row, start + until * row).view(dtype).view(until - i, *shape[1:])

@@ -165,15 +165,17 @@ def _planned(
     filled: dict[int, tuple[int, int]] = {}
     own: dict[str, dict[str, torch.Tensor]] = {}
     known: dict[object, SavedTensor] = {}
+    same = {name: identity(x) for name, x in tensors.items()}
 
     def placed(name: str, x: torch.Tensor, share: Share) -> SavedShard:
-        size = math.prod(box_shape(share.box)) * x.dtype.itemsize
+        shape = box_shape(share.box)
+        size = math.prod(shape) * x.dtype.itemsize
         number, before = filled.get(share.process, (0, 0))
         if before and before + size > _FILE_BYTES:
             number, before = number + 1, 0
         filled[share.process] = number, before + size
         file = f"tensors-{token}-{share.process:05d}-{number:05d}.safetensors"
-        whole = box_shape(share.box) == tuple(x.shape)
+        whole = shape == tuple(x.shape)
         key = name if whole else f"{name}[{', '.join(f'{start}:{stop}' for start, stop in share.box)}]"
         if share.process == here:
             assert share.shard is not None
@@ -183,8 +185,8 @@ def _planned(
     for name, found in shares(ready, tensors):
         x = ready[name]
         shards = tuple(placed(name, x, share) for share in found)
-        known[identity(tensors[name])] = SavedTensor(tuple(x.shape), x.dtype, shards)
-    return _Plan(structure, {name: known[identity(x)] for name, x in tensors.items()}, own)
+        known[same[name]] = SavedTensor(tuple(x.shape), x.dtype, shards)
+    return _Plan(structure, {name: known[same[name]] for name in tensors}, own)
 
 
 def _copied(plan: _Plan) -> _Plan:

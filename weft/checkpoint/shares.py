@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -42,19 +43,24 @@ def settled(x: torch.Tensor) -> torch.Tensor:
             "a tensor on the meta device has no value to save: initialise the module first (weft.nn.shard_module), "
             "or ask what saving it would take (weft.checkpoint.plan_save)"
         )
-    if not isinstance(x, Tensor):
-        return x.detach()
-    return moved(x.detach(), x._layout.resolved, "checkpoint") if x._layout.pending else x
+    if isinstance(x, Tensor) and not x._layout.pending:
+        return x
+    if not isinstance(x, Tensor) and x.device.type == "cpu" and x.numel() and not torch._C._data_address(x):  # type: ignore[attr-defined]
+        raise CheckpointError("a tensor without memory, such as a fake one, has no value to save: leave it out")
+    x = x.detach()
+    return moved(x, x._layout.resolved, "checkpoint") if isinstance(x, Tensor) else x
 
 
 def check_storable(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises for a tensor whose dtype, or kind, files have no form for."""
+    """Raises for a tensor whose dtype, kind or name files have no form for."""
     for name, x in tensors.items():
-        if not storable(x.dtype) or x.layout != torch.strided:
-            what = x.dtype if x.layout == torch.strided else x.layout
+        if x.is_nested or not storable(x.dtype) or x.layout != torch.strided:
+            what = "nested" if x.is_nested else x.dtype if x.layout == torch.strided else x.layout
             raise CheckpointError(
                 f"{name!r} is {what}, which safetensors files have no form for: convert it, or leave it out"
             )
+        if not name.isascii() and re.search("[\ud800-\udfff]", name):
+            raise CheckpointError(f"{name!r} is no text that files can hold, it has a half of a character: rename it")
 
 
 def shares(tensors: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, list[Share]]]:

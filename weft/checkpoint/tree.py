@@ -48,7 +48,7 @@ def _node(value: object, path: tuple[str, ...], tensors: dict[str, torch.Tensor]
     elif not isinstance(value, torch.Tensor) and isinstance(value, Stateful):
         value = value.state_dict()
     if isinstance(value, torch.Tensor):
-        name = ".".join(path) or "tensor"
+        name = ".".join(path) if path else "tensor"
         while name in tensors:  # {"a.b": x, "a": {"b": y}}
             name += "'"
         tensors[name] = value

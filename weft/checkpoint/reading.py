@@ -290,7 +290,7 @@ class _Bucket:
         kept = self._bytes[start:stop]
         if self._memory is None or self._memory.numel() < size:
             self._memory = None
-            room = max(size, BUCKET // 4 + BLOCK)
+            room = max(size, (BUCKET // 4 if self._pinned else _NEAR) + BLOCK)
             self._memory = torch.empty(room, dtype=torch.uint8, device="cpu", pin_memory=self._pinned)
             self._bytes = writable_bytes(self._memory)
         self._bytes[: len(kept)] = kept

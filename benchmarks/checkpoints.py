@@ -12,7 +12,9 @@ disk when it returns, for both. Loads find the files in the system's memory, exc
 dropped first, as after a restart. Peak memory is that of a process, above what it had before, the first time included.
 
 A save with `wait=False` is compared with a copy of the shards to memory that is there: the call by itself, and with one step
-and with five that change all of the state while it is written. What the steps take by themselves is taken away from both.
+and with five that change all of the state while it is written. What the steps take by themselves, in the same turn, is taken
+away: what is left is what the save has cost the program, its call, the copies that steps make of what they overwrite, and the
+cores that the thread has taken that writes.
 """
 # ruff: noqa: E402 - what is imported lies beside this folder
 
@@ -61,7 +63,7 @@ LIMITS = {
 }
 """How long Weft may take, as a multiple of another way's time."""
 ALONE = "steps alone"
-"""What a case has besides, which is taken away from the other ways before they are compared."""
+"""What a case has besides, which is taken away from Weft's way, turn by turn, before it is compared."""
 
 Way = Callable[[], object]
 
@@ -96,10 +98,15 @@ class Times:
                     self.cpu.setdefault((case, name), []).append(cpu)
                     self.own.setdefault((case, name), []).append(own)
 
+    def cost(self, case: str) -> float:
+        """The seconds of Weft's way, without those of the steps alone where a case has them."""
+        ours = self.seconds[case, "weft"]
+        alone = self.seconds.get((case, ALONE), [0.0] * len(ours))
+        return statistics.median(one - other for one, other in zip(ours, alone, strict=True))
+
     def rows(self) -> list[dict[str, object]]:
         """The table."""
         found = {key: statistics.median(each) for key, each in self.seconds.items()}
-        alone = {key: seconds - found.get((key[0], ALONE), 0.0) for key, seconds in found.items()}
         return [
             {
                 "case": case,
@@ -109,7 +116,7 @@ class Times:
                 "own": statistics.median(self.own[case, way]),
                 "peak_mb": self.peaks[case, way] / 1e6,
                 "against": {
-                    other: [alone[case, "weft"] / alone[case, other], LIMITS.get((case, other))]
+                    other: [self.cost(case) / found[case, other], LIMITS.get((case, other))]
                     for (one, other) in found
                     if way == "weft" and one == case and other not in (way, ALONE)
                 },
@@ -173,6 +180,8 @@ def measure(folder: Path, count: int, arguments: argparse.Namespace) -> list[dic
     weft.distributed.init()
     times = Times()
     saves(times, folder, count, arguments)
+    if arguments.only_background:
+        return times.rows()
     for case, dim in (("load by rows", 0), ("load by columns", 1)):
         loads(times, folder, count, arguments.repetitions, case, dim)
     return times.rows()
@@ -199,7 +208,8 @@ def saves(times: Times, folder: Path, count: int, arguments: argparse.Namespace)
         "weft": lambda: weft.checkpoint.save(model, folder / "weft"),
         "DCP": lambda: dcp.save(state, checkpoint_id=str(folder / "dcp")),
     }
-    times.take("save", ways, arguments.repetitions, clear)
+    if not arguments.only_background:
+        times.take("save", ways, arguments.repetitions, clear)
     if not arguments.no_background:
         background_saves(times, folder / "weft", model, arguments.repetitions)
     for save in ways.values():
@@ -225,10 +235,9 @@ def background_saves(times: Times, path: Path, model: torch.nn.Module, repetitio
         handles.append(weft.checkpoint.save(model, path, wait=False))
         steps(number)
 
-    def copied(number: int = 0) -> None:
+    def copied() -> None:
         for x, into in zip(model.parameters(), room, strict=True):
             into.copy_(x.local_shards[0])
-        steps(number)
 
     def settle() -> None:
         while handles:
@@ -238,7 +247,7 @@ def background_saves(times: Times, path: Path, model: torch.nn.Module, repetitio
     for number, case in ((1, "save, wait=False: and a step"), (5, "save, wait=False: and 5 steps")):
         ways = {
             "weft": lambda n=number: background(n),
-            "copy": lambda n=number: copied(n),
+            "copy": copied,
             ALONE: lambda n=number: steps(n),
         }
         times.take(case, ways, repetitions, settle)
@@ -334,6 +343,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=403)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--only-background", action="store_true", help="measure wait=False, and nothing else")
     parser.add_argument(
         "--no-background", action="store_true", help="leave out wait=False, which needs room for copies"
     )

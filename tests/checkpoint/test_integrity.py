@@ -171,6 +171,10 @@ FORGERIES = {
     "a dtype that is a list": (lambda c: told(c, "tensors/x/dtype", []), "unknown dtype"),
     "another shape of the same size": (lambda c: told(c, "tensors/y.count/shape", [7, 1]), "has 1 dims, but the tensor has 2"),
     "a huge shape": (lambda c: told(c, "tensors/y.count/shape", [1 << 40]), "elements"),
+    "an empty shape that cannot be": (
+        lambda c: c["tensors"].update(z={"shape": [0, 1 << 61, 1 << 61], "dtype": "float32", "shards": []}),
+        "what it says of 'z' is no shape",
+    ),
     "a huge box too": (
         lambda c: [
             told(c, "tensors/y.count/shape", [1 << 40]),

@@ -156,7 +156,7 @@ def test_rows_that_end_in_a_block_do_not_make_it_read_twice(tmp_path: Path, veri
     monkeypatch.setattr(
         reading, "_read_into", lambda file, at, room: (read.append((at, len(room))), found(file, at, room))
     )
-    monkeypatch.setattr(reading, "BUCKET", 4 << 19)  # rows are copied half a MiB at a time
+    monkeypatch.setattr(reading, "_NEAR", 1 << 19)  # rows are copied half a MiB at a time
     reader = reading.Reader(tmp_path, index_at(tmp_path), verify)
     (rows, columns), part = box, torch.empty([stop - start for start, stop in box])
     reader.want("x", part, box)
@@ -223,3 +223,13 @@ def test_training_goes_on_from_a_checkpoint_in_another_layout(tmp_path: Path, op
     assert trained(other, other_opt, 3) == pytest.approx(expected, rel=1e-12)
     moments = [v for v in other_opt.state[other[0].weight].values() if isinstance(v, weft.Tensor)]
     assert [m.mapping.spec for m in moments] == [P(None, "tp")] * len(moments) != []
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_any_number_of_threads_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    state = {str(i): torch.randn(i, 3) for i in range(20)}
+    weft.checkpoint.save(state, tmp_path)
+    monkeypatch.setattr(reading, "_WORKERS", workers)
+    monkeypatch.setattr(reading, "_RUN", 100)
+    found = weft.checkpoint.load(tmp_path)
+    assert all(torch.equal(found[name], x) for name, x in state.items())

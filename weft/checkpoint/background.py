@@ -8,10 +8,11 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import CheckpointError
+from .pace import Pace
 from .progress import Count
 
 __all__ = ["Saving", "finish_running"]
@@ -77,15 +78,16 @@ class Saving:
 
     def _run_behind(self) -> None:
         _step_back()
-        self._run(until=self._awaited)
+        with Pace() as pace:
+            self._run(lambda: self._awaited.wait(pace.rest()))
 
-    def _run(self, until: threading.Event | None = None) -> None:
-        """Does the work, or as much of it as is done before an event."""
+    def _run(self, stops: Callable[[], bool] = lambda: False) -> None:
+        """Does the work, or as much of it as is done before it is to stop, which is asked after each part of it."""
         with self._turn:
             try:
                 for nbytes in self._work:
                     self._count(nbytes)
-                    if until is not None and until.is_set():
+                    if stops():
                         return
             except BaseException as error:  # noqa: BLE001 - raised in `wait`
                 self._error = error

@@ -8,10 +8,20 @@ from collections.abc import Iterator
 
 import torch
 
-__all__ = ["BUCKET", "host_parts", "readable_bytes", "writable_bytes"]
+__all__ = ["BUCKET", "host_parts", "lies_plain", "readable_bytes", "writable_bytes"]
 
 BUCKET = 16 << 20
 """Bytes of a tensor that are copied at once where they cannot be written or read in place."""
+
+
+def lies_plain(x: torch.Tensor) -> bool:
+    """Whether a tensor's elements lie in host memory as they are, in row-major order.
+
+    >>> x = torch.ones(2, 3, dtype=torch.complex64)
+    >>> lies_plain(x), lies_plain(x.mT), lies_plain(x.conj())
+    (True, False, False)
+    """
+    return x.device.type == "cpu" and x.is_contiguous() and not x.is_conj() and not x.is_neg()
 
 
 def readable_bytes(x: torch.Tensor) -> memoryview:
@@ -29,8 +39,7 @@ def writable_bytes(x: torch.Tensor) -> memoryview:
 
 
 def _at(address: int, x: torch.Tensor) -> memoryview:
-    assert x.is_contiguous()
-    assert x.device.type == "cpu"
+    assert lies_plain(x)
     size = x.numel() * x.itemsize
     if not size:
         return memoryview(b"")
@@ -45,10 +54,10 @@ def host_parts(x: torch.Tensor) -> Iterator[torch.Tensor]:
     >>> [part.tolist() for part in host_parts(torch.arange(4).reshape(2, 2).mT)]
     [[[0, 2], [1, 3]]]
     """
-    if x.device.type == "cpu" and x.is_contiguous():
+    if lies_plain(x):
         yield x
     elif x.numel() * x.itemsize <= BUCKET:
-        yield x.cpu().contiguous()
+        yield x.cpu().resolve_conj().resolve_neg().contiguous()
     else:
         rows = max(1, BUCKET // max(1, math.prod(x.shape[1:]) * x.itemsize))
         for first in range(0, x.shape[0], rows):

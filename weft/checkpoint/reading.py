@@ -9,8 +9,9 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -27,11 +28,17 @@ from .files.boxes import common
 from .files.checksums import BLOCK, DIGITS, checksum
 from .files.head import HeadError, Kept, kept_in
 from .files.index import Index, SavedShard, SavedTensor
-from .memory import BUCKET, writable_bytes
+from .memory import BUCKET, lies_plain, writable_bytes
 
 __all__ = ["Reader", "open_file", "read_at"]
 
 _WORKERS = min(4, os.cpu_count() or 1)
+_OPEN = 128
+"""Files that are held open at once, for all threads together."""
+_NEAR = BLOCK
+"""Bytes of rows that are read before the host copies what is wanted of them: they are in the processor's cache then."""
+_RUN = 128 << 20
+"""Bytes that one thread reads before it goes on elsewhere."""
 Check = Callable[[SavedTensor, SavedShard, Callable[[int], None]], None]
 
 
@@ -106,15 +113,22 @@ class Reader:
 
     @contextmanager
     def opened(self) -> Iterator[Callable[[Callable[[int], None]], None]]:
-        """Opens the files that are needed, and gives what reads them; they may be removed from now on."""
+        """Opens the files that are needed, and gives what reads them; they may be removed from now on.
+
+        Of more files than a system lets a program open, the rest is opened again when it is read.
+        """
         needed: dict[str, list[_Want]] = {}
         for want in self._wanted:
             needed.setdefault(want.shard.file, []).append(want)
         with ExitStack() as stack:
             files: dict[str, int] = {}
             for name, wants in needed.items():
-                files[name] = stack.enter_context(self._open(name))
-                self._check_head(name, files[name], [(want.saved, want.shard) for want in wants])
+                with ExitStack() as closing:
+                    kept = stack if len(files) < _OPEN else closing
+                    file = kept.enter_context(self._open(name))
+                    self._check_head(name, file, [(want.saved, want.shard) for want in wants])
+                    if kept is stack:
+                        files[name] = file
             yield lambda count: self._read(files, count)
 
     @contextmanager
@@ -139,23 +153,44 @@ class Reader:
         for device in {want.target.device for want in self._wanted if want.target.device.type == "cuda"}:
             torch.cuda.synchronize(device)  # threads have streams of their own, which do not wait for the program's
 
-        def fill(want: _Want) -> None:
-            if not hasattr(local, "bucket"):
-                local.bucket = _Bucket(pinned=want.target.device.type == "cuda")
-            with torch.no_grad(), _named(self.path / want.shard.file, want.shard.key):
-                _Filling(files[want.shard.file], want, local.bucket, self.verify, count).run()
+        def fill(run: list[_Want]) -> None:
+            for name, wants in groupby(run, lambda want: want.shard.file):
+                with nullcontext(files[name]) if name in files else self._open(name) as file:
+                    for want in wants:
+                        if stopped.is_set():
+                            return
+                        if not hasattr(local, "bucket"):
+                            local.bucket = _Bucket(pinned=want.target.device.type == "cuda")
+                        with torch.no_grad(), _named(self.path / name, want.shard.key):
+                            _Filling(file, want, local.bucket, self.verify, count).run()
 
-        if _WORKERS == 1 or len(self._wanted) == 1:
-            for want in self._wanted:
-                fill(want)
-        else:
+        stopped = threading.Event()
+        runs = list(self._runs())
+        if len(runs) == 1:
+            fill(runs[0])
+        elif runs:
             with ThreadPoolExecutor(_WORKERS, "weft checkpoint") as pool:
-                futures = [pool.submit(fill, want) for want in self._wanted]
+                futures = [pool.submit(fill, run) for run in runs]
                 ended, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+                stopped.set()
                 for future in waiting:
                     future.cancel()
                 for future in ended:
                     future.result()
+
+    def _runs(self) -> Iterator[list[_Want]]:
+        """All that is wanted, in parts that lie together: a disk reads ahead, which it cannot where threads take turns."""
+        most = min(_RUN, self.nbytes // _WORKERS)
+        run: list[_Want] = []
+        size = 0
+        for want in sorted(self._wanted, key=lambda want: (want.shard.file, want.shard.start)):
+            if run and size >= most:
+                yield run
+                run, size = [], 0
+            run.append(want)
+            size += want.target.numel() * want.saved.dtype.itemsize
+        if run:
+            yield run
 
     @contextmanager
     def _open(self, name: str) -> Iterator[int]:
@@ -255,7 +290,7 @@ class _Bucket:
         kept = self._bytes[start:stop]
         if self._memory is None or self._memory.numel() < size:
             self._memory = None
-            room = max(size, BUCKET // 4 + BLOCK)
+            room = max(size, (BUCKET // 4 if self._pinned else _NEAR) + BLOCK)
             self._memory = torch.empty(room, dtype=torch.uint8, device="cpu", pin_memory=self._pinned)
             self._bytes = writable_bytes(self._memory)
         self._bytes[: len(kept)] = kept
@@ -291,7 +326,7 @@ class _Filling:
         dtype = self.want.saved.dtype
         row = math.prod(shape[1:]) * dtype.itemsize
         (first, last), others = inner[0], inner[1:]
-        if others == tuple((0, size) for size in shape[1:]) and _is_plain(target, dtype):
+        if others == tuple((0, size) for size in shape[1:]) and lies_plain(target) and target.dtype == dtype:
             self._read_straight(start + first * row, writable_bytes(target))
             target.view(-1)[:0].zero_()  # autograd is to know that it was written to
             return
@@ -299,7 +334,7 @@ class _Filling:
             for i in range(first, last):
                 self._pour(shape[1:], others, start + i * row, target[i - first])
             return
-        step = max(1, BUCKET // 4 // row)
+        step = max(1, (_NEAR if target.device.type == "cpu" else BUCKET // 4) // row)
         for i in range(first, last, step):
             until = min(last, i + step)
             rows = self._read_bucket(start + i * row, start + until * row).view(dtype).view(until - i, *shape[1:])
@@ -358,9 +393,3 @@ class _Filling:
                 f"{self.want.shard.key!r} is damaged in the file {self.want.shard.file!r}: bytes {low} to {low + len(part)} of it "
                 f"have the checksum {found}, but {saved} was saved. Use another checkpoint"
             )
-
-
-def _is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether bytes can be read straight into a tensor."""
-    lies_plain = target.is_contiguous() and not target.is_conj() and not target.is_neg()
-    return lies_plain and target.device.type == "cpu" and target.dtype == dtype

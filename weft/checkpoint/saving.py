@@ -23,6 +23,7 @@ from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import box_shape
 from .background import Saving, finish_running
 from .errors import CheckpointError
+from .files.head import METADATA
 from .files.index import INDEX, Index, SavedFile, SavedShard, SavedTensor
 from .files.lock import FolderLock
 from .files.writing import WrittenFile, replace, sync_folder, write_file
@@ -146,7 +147,8 @@ class _Plan:
 
     structure: Node
     tensors: Mapping[str, SavedTensor]
-    """With the file and key of each shard; where it begins there, and its checksums, who writes it will say."""
+    """With the file and key of each shard (in the first process; the others know their own ones); where it begins there,
+    and its checksums, who writes it will say."""
     own: Mapping[str, Mapping[str, torch.Tensor]]
     """The files of this process, and what goes into each."""
     on_their_way: tuple[torch.cuda.Event, ...] = ()
@@ -164,17 +166,24 @@ def _planned(
     here = world.current().process
     filled: dict[int, tuple[int, int]] = {}
     own: dict[str, dict[str, torch.Tensor]] = {}
+    taken: dict[str, set[str]] = {}
     known: dict[object, SavedTensor] = {}
+    same = {name: identity(x) for name, x in tensors.items()}
 
     def placed(name: str, x: torch.Tensor, share: Share) -> SavedShard:
-        size = math.prod(box_shape(share.box)) * x.dtype.itemsize
+        shape = box_shape(share.box)
+        size = math.prod(shape) * x.dtype.itemsize
         number, before = filled.get(share.process, (0, 0))
         if before and before + size > _FILE_BYTES:
             number, before = number + 1, 0
         filled[share.process] = number, before + size
         file = f"tensors-{token}-{share.process:05d}-{number:05d}.safetensors"
-        whole = box_shape(share.box) == tuple(x.shape)
+        whole = shape == tuple(x.shape)
         key = name if whole else f"{name}[{', '.join(f'{start}:{stop}' for start, stop in share.box)}]"
+        keys = taken.setdefault(file, {METADATA})
+        while key in keys:  # {"x": x, "x[0:2]": y}
+            key += "'"
+        keys.add(key)
         if share.process == here:
             assert share.shard is not None
             own.setdefault(file, {})[key] = share.shard
@@ -182,9 +191,9 @@ def _planned(
 
     for name, found in shares(ready, tensors):
         x = ready[name]
-        shards = tuple(placed(name, x, share) for share in found)
-        known[identity(tensors[name])] = SavedTensor(tuple(x.shape), x.dtype, shards)
-    return _Plan(structure, {name: known[identity(x)] for name, x in tensors.items()}, own)
+        shards = tuple(placed(name, x, share) for share in found if here in (0, share.process))
+        known[same[name]] = SavedTensor(tuple(x.shape), x.dtype, shards)
+    return _Plan(structure, {name: known[same[name]] for name in tensors}, own)
 
 
 def _copied(plan: _Plan) -> _Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,13 +11,15 @@ from itertools import product
 
 import torch
 
+from ..caches import cached
 from ..engine.moves.movement import moved
 from ..engine.views.copy_views import current
 from ..runtime.holding import holding
-from ..runtime.machine import residence
+from ..runtime.machine import forget_with_residences, residence
 from ..runtime.processes import world
 from ..sharding.geometry import Box, box_at, box_shape, holders
 from ..sharding.layout import Layout
+from ..sharding.mesh import Slot
 from ..tensor.tensor import Tensor
 from .errors import CheckpointError
 from .files.head import storable
@@ -34,24 +37,30 @@ class Share:
 
 
 def settled(x: torch.Tensor) -> torch.Tensor:
-    """The tensor without a graph, and with nothing pending."""
-    x = x.detach()
+    """The tensor with nothing pending; a new one has no graph."""
     if x.is_meta:
         raise CheckpointError(
             "a tensor on the meta device has no value to save: initialise the module first (weft.nn.shard_module), "
             "or ask what saving it would take (weft.checkpoint.plan_save)"
         )
-    return moved(x, x._layout.resolved, "checkpoint") if isinstance(x, Tensor) and x._layout.pending else x
+    if isinstance(x, Tensor) and not x._layout.pending:
+        return x
+    if not isinstance(x, Tensor) and x.device.type == "cpu" and x.numel() and not torch._C._data_address(x):  # type: ignore[attr-defined]
+        raise CheckpointError("a tensor without memory, such as a fake one, has no value to save: leave it out")
+    x = x.detach()
+    return moved(x, x._layout.resolved, "checkpoint") if isinstance(x, Tensor) else x
 
 
 def check_storable(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises for a tensor whose dtype, or kind, files have no form for."""
+    """Raises for a tensor whose dtype, kind or name files have no form for."""
     for name, x in tensors.items():
-        if not storable(x.dtype) or x.layout != torch.strided:
-            what = x.dtype if x.layout == torch.strided else x.layout
+        if x.is_nested or not storable(x.dtype) or x.layout != torch.strided:
+            what = "nested" if x.is_nested else x.dtype if x.layout == torch.strided else x.layout
             raise CheckpointError(
                 f"{name!r} is {what}, which safetensors files have no form for: convert it, or leave it out"
             )
+        if not name.isascii() and re.search("[\ud800-\udfff]", name):
+            raise CheckpointError(f"{name!r} is no text that files can hold, it has a half of a character: rename it")
 
 
 def shares(tensors: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, list[Share]]]:
@@ -64,10 +73,10 @@ def shares(tensors: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]
             continue
         known.add(same)
         found: list[Share] = []
-        for box, held in _distinct(x):
-            process = min(held, key=lambda each: (written[each], each))
-            written[process] += math.prod(box_shape(box)) * x.dtype.itemsize
-            found.append(Share(box, process, held[process]))
+        for home in _distinct(x):
+            process = min(home.slots, key=lambda each: (written[each], each))
+            written[process] += home.numel * x.dtype.itemsize
+            found.append(Share(home.box, process, _held(x, home.slots[process])))
         yield name, found
 
 
@@ -83,30 +92,53 @@ def identity(x: torch.Tensor) -> object:
     return layout, x.dtype, *((p.untyped_storage()._cdata, p.storage_offset(), p.shape, p.stride()) for p in pieces)
 
 
-def _distinct(x: torch.Tensor) -> Iterator[tuple[Box, dict[int, torch.Tensor | None]]]:
-    """Each shard once: its box, and the processes that hold it, with what it is where that is this process."""
-    whole = tuple((0, size) for size in x.shape)
+def _distinct(x: torch.Tensor) -> tuple[_Home, ...]:
+    """Each shard of a tensor once."""
     if not x.numel():
-        return
+        return ()
+    if isinstance(x, Tensor):
+        return _homes(x._layout, tuple(x.shape))
+    return (_Home(tuple((0, size) for size in x.shape), x.numel(), {0: 0}),)
+
+
+def _held(x: torch.Tensor, slot: Slot) -> torch.Tensor | None:
+    """What a slot holds of a tensor; None if it is another process's."""
     if not isinstance(x, Tensor):
-        yield whole, {0: x}
-        return
-    layout, here = x._layout, holding(x._layout)
+        return x
+    here, pieces = holding(x._layout), current(x)
+    if slot not in here.piece_of:
+        return None
+    whole = here.shaped_whole(pieces)  # stored whole, so saved whole
+    return here.shard(pieces, x.shape, slot) if whole is None else whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """A distinct shard: its box, how many elements it has, and where it is, the first slot in each process that holds it."""
+
+    box: Box
+    numel: int
+    slots: Mapping[int, Slot]
+
+
+@cached(64, cleared_by=forget_with_residences)
+def _homes(layout: Layout, shape: tuple[int, ...]) -> tuple[_Home, ...]:
+    """The distinct shards of a tensor; the same for all tensors of one layout and shape, of which models have few kinds."""
     owners, memories = residence(layout.mesh).owners, residence(layout.mesh).memories
-    if len(set(memories)) == 1:  # stored whole, so saved whole
-        yield whole, {owners[0]: current(x)[0] if x._value.pieces else None}
-        return
-    for slot, box in _first_holders(layout, tuple(x.shape)):
-        if all(box_shape(box)):
-            held: dict[int, torch.Tensor | None] = {}
+    if len(set(memories)) == 1:
+        return (_Home(tuple((0, size) for size in shape), math.prod(shape), {owners[0]: 0}),)
+    found: list[_Home] = []
+    for slot, box in _first_holders(layout, shape):
+        numel = math.prod(box_shape(box))
+        if numel:
+            slots: dict[int, Slot] = {}
             for other in holders(layout, slot):
-                held.setdefault(
-                    owners[other], here.shard(current(x), x.shape, other) if other in here.piece_of else None
-                )
-            yield box, held
+                slots.setdefault(owners[other], other)
+            found.append(_Home(box, numel, slots))
+    return tuple(found)
 
 
-def _first_holders(layout: Layout, shape: tuple[int, ...]) -> Iterator[tuple[int, Box]]:
+def _first_holders(layout: Layout, shape: tuple[int, ...]) -> Iterator[tuple[Slot, Box]]:
     """For each distinct shard, the first slot that holds it; the coordinates of other axes are 0."""
     sizes = layout.mesh.mesh_shape
     axes = [

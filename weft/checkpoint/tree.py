@@ -45,10 +45,10 @@ def flattened(state: State) -> tuple[Node, dict[str, torch.Tensor]]:
 def _node(value: object, path: tuple[str, ...], tensors: dict[str, torch.Tensor]) -> Node:
     if isinstance(value, torch.nn.Module):
         value = value.state_dict(keep_vars=True)  # the parameters themselves, so that tied ones are seen to be one
-    elif isinstance(value, Stateful):
+    elif not isinstance(value, torch.Tensor) and isinstance(value, Stateful):
         value = value.state_dict()
     if isinstance(value, torch.Tensor):
-        name = ".".join(path) or "tensor"
+        name = ".".join(path) if path else "tensor"
         while name in tensors:  # {"a.b": x, "a": {"b": y}}
             name += "'"
         tensors[name] = value

@@ -8,10 +8,19 @@ from itertools import combinations, pairwise
 
 from ...sharding.geometry import Box, box_shape
 
-__all__ = ["common", "tiling_fault"]
+__all__ = ["can_be", "common", "tiling_fault"]
 
 _MOST_IRREGULAR = 2048
 """Boxes that are no grid are compared each with each, up to so many."""
+
+
+def can_be(shape: Sequence[int]) -> bool:
+    """Whether there can be a tensor of this shape; torch counts the strides of empty ones too.
+
+    >>> can_be((0, 1 << 20)), can_be((0, 1 << 40, 1 << 40))
+    (True, False)
+    """
+    return math.prod(max(1, size) for size in shape) < 1 << 59
 
 
 def common(a: Box, b: Box) -> Box | None:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["DTYPES", "HeadError", "Kept", "head_bytes", "head_length", "kept_in", "storable"]
+from .boxes import can_be
+
+__all__ = ["DTYPES", "METADATA", "HeadError", "Kept", "head_bytes", "head_length", "kept_in", "storable"]
 
 DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
@@ -20,6 +22,8 @@ DTYPES: Mapping[str, torch.dtype] = {
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
 }  # fmt: skip
+METADATA = "__metadata__"
+"""What is no tensor in a head, so that no tensor can have this name there."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _MOST = 100_000_000
 """The longest head that safetensors allows."""
@@ -59,7 +63,7 @@ def head_bytes(tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> t
     >>> kept["x"].start - len(head), kept["y"].start - len(head)
     (16, 0)
     """
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    entries: dict[str, object] = {METADATA: {"format": "pt"}}
     placed: dict[str, Kept] = {}
     at = 0
     for key, dtype, shape in sorted(tensors, key=lambda each: -each[1].itemsize):
@@ -87,7 +91,7 @@ def kept_in(head: bytes, size: int) -> dict[str, Kept]:
         raise HeadError(f"its head is no JSON ({error})") from error
     if not isinstance(entries, dict):
         raise HeadError("its head is no JSON object")
-    entries.pop("__metadata__", None)
+    entries.pop(METADATA, None)
     found = {key: _kept(key, entry, len(head)) for key, entry in entries.items()}
     at = len(head)
     for key, kept in sorted(found.items(), key=lambda item: (item[1].start, item[1].nbytes)):
@@ -117,6 +121,8 @@ def _kept(key: str, entry: object, data: int) -> Kept:
             raise HeadError(f"what it says of {key!r} is no dtype, shape and place: {entry!r}")
     if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)):
         raise HeadError(f"{key!r} has a size below 0: {entry!r}")
+    if not can_be(shape):
+        raise HeadError(f"{key!r} has the shape {shape}, which no tensor can have")
     kept = Kept(DTYPES[name], tuple(shape), start + data)
     if stop - start != kept.nbytes:
         raise HeadError(f"{key!r} has {kept.nbytes} bytes by its shape, but {stop - start} by its place")

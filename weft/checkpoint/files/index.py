@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from ...sharding.geometry import Box, box_shape
 from ..errors import CheckpointError
 from ..tree import Node, structure_fault
-from .boxes import tiling_fault
+from .boxes import can_be, tiling_fault
 from .checksums import DIGITS, block_count, checksum
 
 __all__ = ["INDEX", "Index", "SavedFile", "SavedShard", "SavedTensor", "check_file_name", "dtype_named", "read_json"]
@@ -157,9 +158,11 @@ def _entry(saved: SavedTensor) -> dict[str, object]:
 
 def _content(path: Path) -> bytes:
     try:
-        size = path.stat().st_size
-        if size > _MOST:
-            raise _damaged(path, f"it has {size} bytes")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise _damaged(path, "it is no plain file")
+        if status.st_size > _MOST:
+            raise _damaged(path, f"it has {status.st_size} bytes")
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"the index {str(path)!r} cannot be read: {error}") from error
@@ -207,7 +210,7 @@ def _saved_file(name: str, entry: object) -> SavedFile:
 
 def _saved_tensor(name: str, entry: object, files: Mapping[str, SavedFile]) -> SavedTensor:
     match entry:
-        case {"shape": list(shape), "dtype": dtype, "shards": list(shards)} if _is_count(*shape):
+        case {"shape": list(shape), "dtype": dtype, "shards": list(shards)} if _is_count(*shape) and can_be(shape):
             saved = SavedTensor(tuple(shape), dtype_named(dtype), tuple(_saved_shard(name, shard) for shard in shards))
         case _:
             raise ValueError(f"what it says of {name!r} is no shape, dtype and shards")

@@ -19,7 +19,7 @@ import torch
 
 from ...sharding.geometry import Box
 from ..errors import CheckpointError
-from ..files.boxes import tiling_fault
+from ..files.boxes import can_be, tiling_fault
 from ..files.index import Index, SavedFile, SavedShard, SavedTensor, check_file_name
 from ..tree import Node
 
@@ -157,7 +157,9 @@ class _Folder:
             place = self.places.get((name, offsets)) or self.places[name, None]
             file, start = self._record(place, dtype, sizes)
             shards.append(SavedShard(file, name, boxes[-1], start))
-        fault = tiling_fault(shape, boxes) if math.prod(shape) else None
+        fault = (
+            tiling_fault(shape, boxes) if math.prod(shape) else None if can_be(shape) else "no tensor can be so large"
+        )
         if fault:
             raise ValueError(f"of {name!r}, {fault}")
         return SavedTensor(shape, dtype, tuple(shards))

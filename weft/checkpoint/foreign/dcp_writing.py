@@ -123,7 +123,7 @@ def _write(
 
 
 def _save_tensor(x: torch.Tensor, file: IO[bytes]) -> None:
-    x = x.detach().cpu().contiguous()
+    x = x.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if x.untyped_storage().nbytes() != x.numel() * x.itemsize:  # torch.save writes all of a storage
         x = x.clone()
     torch.save(x, file)

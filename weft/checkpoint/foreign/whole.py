@@ -31,6 +31,6 @@ def full_state_dict(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def _whole(x: torch.Tensor) -> torch.Tensor:
     """The value in host memory that belongs to nobody else."""
-    value = settled(x)
+    value = settled(x.detach())
     value = value.full_tensor() if isinstance(value, Tensor) else value
     return value.detach().cpu().clone(memory_format=torch.contiguous_format)

@@ -22,7 +22,7 @@ from ...runtime.processes import world
 from ...runtime.processes.agreement.values import gathered
 from ...sharding.geometry import Box
 from ..errors import CheckpointError
-from ..files.head import Kept, head_bytes
+from ..files.head import METADATA, Kept, head_bytes
 from ..files.writing import replace, sync_folder
 from ..memory import host_parts, readable_bytes
 from ..shares import Share, identity, shares
@@ -83,6 +83,8 @@ def _write_together(
     ready: Mapping[str, torch.Tensor],
     listing: bytes | None = None,
 ) -> None:
+    if METADATA in ready:
+        raise CheckpointError(f"a file of safetensors cannot hold a tensor named {METADATA!r}: rename it")
     first = world.current().process == 0
     token = str(gathered(uuid.uuid4().hex[:8], "save")[0])
     temporary = {file.name: folder / f".{file.name}.{token}" for file in files}

@@ -1,0 +1,114 @@
+"""States that nobody plans to save: odd names, lazily conjugated numbers, tensors without memory, thousands of files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch._subclasses import FakeTensorMode
+
+import weft
+from weft import P
+from weft.checkpoint import CheckpointError, load, reading, save, save_dcp, save_pretrained, saving, verify
+
+MESH = weft.make_mesh({"dp": 2, "tp": 3})
+
+
+@pytest.mark.parametrize("bucket", [16 << 20, 64])
+@pytest.mark.parametrize("wait", [True, False])
+def test_numbers_that_are_conjugated_or_negated_later(
+    tmp_path: Path, wait: bool, bucket: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.checkpoint.memory.BUCKET", bucket)
+    z = torch.randn(6, 4, dtype=torch.complex64)
+    state = {"conj": z.conj(), "neg": torch._neg_view(z.real.contiguous()), "both": z.mT.conj().imag}
+    handle = save(state, tmp_path / "weft", wait=wait)
+    if handle is not None:
+        handle.wait()
+    save_dcp(state, tmp_path / "dcp")
+    save(state, tmp_path / "whole.safetensors")
+    for path in tmp_path.iterdir():
+        found = load(path)
+        assert torch.equal(found["conj"], z.conj().resolve_conj()), path
+        assert torch.equal(found["neg"], -z.real), path
+        assert torch.equal(found["both"], -z.mT.imag), path
+
+
+def test_a_name_that_looks_like_a_shard_of_another(tmp_path: Path) -> None:
+    x = torch.arange(6.0)
+    state = {"x": weft.shard(x, MESH, P("tp")), "x[0:2]": torch.tensor([9.0, 9.0]), "x[0:2]'": torch.tensor([8.0])}
+    save(state, tmp_path)
+    found = load(tmp_path)
+    assert torch.equal(found["x"], x)
+    assert [found["x[0:2]"].tolist(), found["x[0:2]'"].tolist()] == [[9, 9], [8]]
+    assert verify(tmp_path).tensors == 3
+
+
+@pytest.mark.parametrize("name", ["", "__metadata__", "a/b", "../x", "a\nb", "\0", "ünï", "'\"", "a" * 3000])
+def test_any_name_comes_back(tmp_path: Path, name: str) -> None:
+    x = torch.arange(6.0)
+    for number, state in enumerate(({name: x}, {name: weft.shard(x, MESH, P("tp"))})):
+        save(state, tmp_path / str(number))
+        assert torch.equal(load(tmp_path / str(number))[name], x)
+        verify(tmp_path / str(number))
+    if name != "__metadata__":
+        save({name: x}, tmp_path / "x.safetensors")
+        assert torch.equal(load(tmp_path / "x.safetensors")[name], x)
+
+
+REFUSED = {
+    "half of a character": (lambda: {"\ud800": torch.ones(2)}, "is no text that files can hold"),
+    "nested": (lambda: {"x": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])}, "'x' is nested, which"),
+    "fake": (lambda: {"x": FakeTensorMode().from_tensor(torch.ones(3))}, "a tensor without memory, such as a fake one"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_no_file_can_hold_is_refused_before_anything_changes(tmp_path: Path, what: str) -> None:
+    state, message = REFUSED[what]
+    for path in (tmp_path / "weft", tmp_path / "x.safetensors"):
+        save({"x": torch.zeros(3)}, path)
+        with pytest.raises(CheckpointError, match=message):
+            save(state(), path)
+        assert load(path)["x"].tolist() == [0, 0, 0]
+
+
+def test_a_plain_file_has_no_room_for_a_tensor_of_the_name_of_its_metadata(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot hold a tensor named '__metadata__': rename it"):
+        save({"__metadata__": torch.ones(1)}, tmp_path / "x.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_list_of_files_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    save_pretrained(torch.nn.Linear(2, 2), tmp_path)
+    os.mkfifo(tmp_path / "model.safetensors.index.json")
+    with pytest.raises(CheckpointError, match="it is no plain file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("held", [0, 1, 4])
+def test_more_files_than_are_held_open(tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "_FILE_BYTES", 1)
+    state = {str(i): torch.full((3,), float(i)) for i in range(9)}
+    save(state, tmp_path)
+    monkeypatch.setattr(reading, "_OPEN", held)
+    opened: set[int] = set()
+    read = reading._Filling.run
+    monkeypatch.setattr(reading._Filling, "run", lambda self: (opened.add(self.file), read(self))[1])
+    found = load(tmp_path)
+    assert all(torch.equal(found[name], x) for name, x in state.items())
+    assert len(opened) <= held + reading._WORKERS  # numbers of files, which are given again when a file is closed
+
+
+def test_an_empty_tensor_of_a_shape_that_cannot_be(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    save_file({"x": torch.ones(0, 1, 1)}, path)
+    content = path.read_bytes().replace(b"[0,1,1]", b"[0,%d,%d]" % (1 << 61, 1 << 61))
+    head = content[8:].rstrip()
+    path.write_bytes(len(head).to_bytes(8, "little") + head)
+    with pytest.raises(CheckpointError, match=r"which no tensor can have|damaged or no safetensors file"):
+        load(path)

@@ -392,3 +392,18 @@ def test_an_accelerator_keeps_the_input_of_a_norm_and_a_number_for_each_row(spli
     rows = 128 if split is None else 64
     assert kept[0] == pytest.approx(4 * rows * 4 + 3 * rows * 64 * 2, rel=0.4)
     assert split is not None or kept[1] > 2 * kept[0]
+
+
+@pytest.mark.parametrize(
+    ("devices", "hides"), [(weft.CPU, True), (weft.Accelerator, False)], ids=["hosts", "accelerators"]
+)
+def test_gradients_of_replicas_travel_while_the_way_back_goes_on(devices, hides):
+    mesh = weft.make_mesh({"dp": 4}, devices=[devices(i) for i in range(4)])
+    with torch.device("meta"):
+        model = torch.nn.Sequential(*(torch.nn.Linear(512, 512, bias=False) for _ in range(3)))
+        batch = weft.shard(torch.empty(4096, 512), mesh, P("dp"))
+    weft.nn.shard_module(model, mesh, {})
+    report = weft.dryrun(lambda model, x: model(x).square().mean().backward(), model, batch, topology="h100")
+    gradients = [each for each in report.movements if each.record.op == "gradient"]
+    assert len(gradients) == 3
+    assert [each.exposed == 0 for each in gradients] == [hides] * 3  # nobody has asked for them yet

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from weft.devices import Accelerator
-from weft.planning import Topology, plan_layouts
+from weft.planning import Link, Processor, Topology, plan_layouts
 from weft.planning.axis_cost import axis_cost
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import DeviceMesh, make_mesh
@@ -82,3 +82,12 @@ def test_little_and_much_between_racks(split: tuple[str, ...], pending: tuple[st
     for rows in (1, 4096):
         planned = plan_layouts(before, after, (64 * rows, 1024), 4, topology=topology).estimated_time
         assert axis_cost(before, after, 4 * 64 * rows * 1024, topology) == pytest.approx(planned, rel=0.2), rows
+
+
+def test_links_are_no_faster_than_the_processors_that_work_for_them() -> None:
+    mesh = make_mesh({"dp": 4})
+    rows, whole = Layout(mesh, (("dp",), ())), Layout(mesh, ((), ()))
+    slow = Topology(host=Link(0.0, 1e9, alone=2.0), processor=Processor(5e8, 1e9, 1e12))
+    planned = plan_layouts(rows, whole, (1024, 1024), 4, topology=slow).estimated_time
+    assert axis_cost(rows, whole, 4 << 20, slow) == pytest.approx(planned, rel=0.01)
+    assert axis_cost(rows, whole, 4 << 20, Topology(host=Link(0.0, 1e9))) == pytest.approx(planned / 2, rel=0.01)

@@ -125,6 +125,17 @@ def test_large_meshes_are_planned_without_looking_at_each_cell():
     assert "reduce_across" not in [step.kind for step in plan_layouts(source, target, (4096,), 4).steps]
 
 
+@pytest.mark.parametrize("target", ["split", "grid", "replicas"])
+def test_many_devices_share_what_few_would_have_to_reduce(target):
+    few = make_mesh({"a": 4})
+    many = DeviceMesh([CPU(8 + number) for number in range(128)], (16, 8), ("p", "q"))
+    wanted = {"split": (("p", "q"), ()), "grid": (("p",), ("q",)), "replicas": (("p",), ())}[target]
+    source, goal, shape = Layout(few, ((), ()), {"a": ReduceOp.SUM}), Layout(many, wanted), (4096, 4096)
+    plan = plan_layouts(source, goal, shape, 4)
+    assert plan.bytes_received.max <= 1.1 * lower_bound(source, goal, shape, 4).max
+    assert plan.bytes_received.total == lower_bound(source, goal, shape, 4).total
+
+
 def test_slow_links_are_crossed_once_though_that_moves_more():
     here, there = make_mesh({"a": 8}), DeviceMesh([CPU(i) for i in range(4, 12)], (8,), ("x",))
     source, target = Layout(here, ((), ()), {"a": ReduceOp.SUM}), Layout(there, ((), ()))

@@ -123,7 +123,7 @@ def movement_seconds(record: CommRecord, topology: Topology) -> float:
         return 0.0
     step = _step(record.kind, record.source, record.target, record.shape, 1)
     if step is None or record.total_bytes % step.bytes_received.total:
-        return topology.link(record_tier(record, topology)).time(record.bytes_received)
+        return topology.time(record_tier(record, topology), record.bytes_received)
     itemsize = record.total_bytes // step.bytes_received.total
     return _step_seconds(record.kind, record.source, record.target, record.shape, itemsize, topology)
 

@@ -28,7 +28,7 @@ from .steps import (
     dual,
     step_between,
 )
-from .topology import Link, Tier, Topology, current_topology, use_topology
+from .topology import Link, Processor, Tier, Topology, current_topology, use_topology
 from .transfers import Transfer, receives, sends
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "LocalSlice",
     "Permute",
     "Plan",
+    "Processor",
     "ReduceAcross",
     "ReduceExchange",
     "ReduceScatter",

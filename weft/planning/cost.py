@@ -73,7 +73,7 @@ def passing_time(mesh: DeviceMesh, axes: Sequence[str], size: float, topology: T
     True
     """
     links = current_topology() if topology is None else topology
-    return links.link(max((axis_tier(mesh, axis, links) for axis in axes), default=Tier.DEVICE)).time(size)
+    return links.time(max((axis_tier(mesh, axis, links) for axis in axes), default=Tier.DEVICE), size)
 
 
 def step_time(step: Step, topology: Topology) -> float:

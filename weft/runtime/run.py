@@ -124,9 +124,16 @@ def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMes
     return issue(lambda: action(kept), kept, wire)
 
 
-def goes_on_beside(*meshes: DeviceMesh) -> bool:
-    """Whether what is begun between these meshes is carried out beside the program, by a thread and through host memory."""
-    return spans(*meshes) and not is_elsewhere(*meshes) and not is_traced() and wire_device(*meshes).type == "cpu"
+def goes_on_beside(x: torch.Tensor, *meshes: DeviceMesh) -> bool:
+    """Whether what is begun with a tensor between these meshes is carried out beside the program, by a thread and through host memory.
+
+    On paper each device is a process.
+    """
+    if residence(meshes[0]).on_paper:
+        return all(mesh.devices[0].is_host and not mesh.is_single for mesh in meshes)
+    if x.is_meta or not spans(*meshes) or is_elsewhere(*meshes) or is_traced():
+        return False
+    return wire_device(*meshes).type == "cpu"
 
 
 def connect(pairs: Iterable[tuple[DeviceMesh, DeviceMesh]], purposes: Sequence[str]) -> None:

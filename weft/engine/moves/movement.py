@@ -306,8 +306,9 @@ def aligned(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor | None:
 def aligned_meanwhile(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor | None:
     """The same for a leaf: nobody needs it before the way back has ended, so it goes there while that goes on."""
     source = None if grad is None else layout_of(grad)
-    beside = source is not None and source is not layout and run.goes_on_beside(source.mesh, layout.mesh)
-    with issuing(beside and grad is not None and not grad.is_meta and not is_recorded(grad)):
+    if grad is None or source is None or source is layout or is_recorded(grad):
+        return aligned(grad, layout)
+    with issuing(run.goes_on_beside(grad, source.mesh, layout.mesh)):
         return aligned(grad, layout)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 from ...caches import cached
 from ...sharding.geometry import Box
@@ -16,7 +16,7 @@ from ...sharding.placements import ReduceOp
 from ..census import Shape, volume
 from ..step import Bytes, live_pending
 from ..topology import Topology
-from .balance import SETTLED, Choice, balanced
+from .balance import SETTLED, Choice, Shares, balanced
 from .cells import Place, Places, cell_count, cells_between
 from .recipes import Begun, Kept, Recipe, Reduced
 
@@ -25,7 +25,11 @@ __all__ = ["Gift", "Sum", "Work", "is_small", "least_received", "work_between"]
 MOST_CELLS = 512
 """Cells up to which a movement is looked at cell by cell."""
 MOST_DEVICES = 64
-"""Devices of a mesh up to which it is."""
+"""Devices of a mesh up to which it is whatever it takes: milliseconds."""
+MOST_TRANSFERS = 1 << 14
+"""Transfers up to which it is on larger meshes, if they were as many as they can be: within a tenth of a second."""
+MOST_LEVELS = 16
+"""Loads that a bound is looked for at."""
 
 
 @final
@@ -88,9 +92,22 @@ class Work:
 
 
 def is_small(source: Layout, target: Layout, shape: Shape) -> bool:
-    """Whether a movement is looked at cell by cell."""
-    largest = max(source.mesh.num_devices, target.mesh.num_devices)
-    return largest <= MOST_DEVICES and cell_count(source, target, shape) <= MOST_CELLS
+    """Whether a movement is looked at cell by cell.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> few, many = make_mesh({"a": 4}), make_mesh({"b": 256})
+    >>> is_small(Layout(few, ((),), {"a": ReduceOp.SUM}), Layout(many, (("b",),)), (1024,))
+    True
+    >>> is_small(Layout(many, ((),), {"b": ReduceOp.SUM}), Layout(few, (("a",),)), (1024,))
+    False
+    """
+    cells = cell_count(source, target, shape)
+    if max(source.mesh.num_devices, target.mesh.num_devices) <= MOST_DEVICES:
+        return cells <= MOST_CELLS
+    contributions = math.prod(source.mesh.axis_size(axis) for axis in source.pending_axes)
+    replicas = math.prod(target.mesh.axis_size(axis) for axis in target.replicated_axes)
+    # Each contribution may be collected by any holder, and each part of the result goes to all that want it.
+    return cells <= MOST_CELLS and cells * (contributions + 1) * (contributions + replicas) <= MOST_TRANSFERS
 
 
 @cached(512)
@@ -115,13 +132,14 @@ def least_received(source: Layout, target: Layout, shape: Shape) -> Bytes:
     >>> least_received(Layout(here, ((),), {"a": ReduceOp.SUM}), Layout(there, (("b",),)), (24,))
     Bytes(max=18, total=72)
     """
-    demands, fixed = _needs(list(_recipes(source, target, shape, Places(source, target))))
-    loads = balanced(demands, fixed).loads
+    sharing = _shared_out(source, target, shape)
+    demands, fixed, loads = sharing.demands, sharing.fixed, sharing.shares.loads
     several = [option for choice in demands for option in choice if len(option) > 1]
     highest = {max(option, key=loads.__getitem__) for option in several}
     lower = {place for option in several for place in option} - highest
     most = 0.0
-    for level in sorted(set(loads)):
+    levels = sorted(set(loads))
+    for level in levels[:: max(1, -(-len(levels) // MOST_LEVELS))]:
         above = {place for place, load in enumerate(loads) if load >= level * (1 - SETTLED)}
         most = max(most, _least(demands, fixed, above), _least(demands, fixed, above - lower or above))
     return Bytes(math.ceil(most - 1e-6 * most), round(sum(loads)))
@@ -133,6 +151,24 @@ def _least(demands: Mapping[Choice, float], fixed: Sequence[float], places: Coll
     for choice, amount in demands.items():
         total += amount * min(sum(place in places for place in option) for option in choice)
     return total / len(places)
+
+
+class _Sharing(NamedTuple):
+    """What has to be received between two layouts, and who receives it."""
+
+    places: Places
+    recipes: tuple[Recipe, ...]
+    demands: Mapping[Choice, float]
+    fixed: Sequence[float]
+    shares: Shares
+
+
+@cached(64)
+def _shared_out(source: Layout, target: Layout, shape: Shape) -> _Sharing:
+    places = Places(source, target)
+    recipes = tuple(_recipes(source, target, shape, places))
+    demands, fixed = _needs(recipes)
+    return _Sharing(places, recipes, demands, fixed, balanced(demands, fixed))
 
 
 def _needs(recipes: Sequence[Recipe]) -> tuple[dict[Choice, float], list[float]]:
@@ -168,17 +204,17 @@ class _Writing:
     """Sums and gifts, as they are taken down."""
 
     def __init__(self, source: Layout, target: Layout, shape: Shape, topology: Topology) -> None:
-        self._topology = topology
-        self._places = Places(source, target)
-        self._recipes = list(_recipes(source, target, shape, self._places))
+        sharing = _shared_out(source, target, shape)
+        self._places, self._recipes = sharing.places, sharing.recipes
+        self._left = {choice: list(amounts) for choice, amounts in sharing.shares.of.items()}
+        self._cells = [(topology.host_of(device), topology.rack_of(device)) for device in self._places.devices]
         self._sums: list[Sum] = []
         self._gifts: list[Gift] = []
         self._sent = [0] * source.mesh.num_devices
 
     def work(self) -> Work:
         """Shares out what has to be received, and takes down who does."""
-        demands, fixed = _needs(self._recipes)
-        left = balanced(demands, fixed).of
+        left = self._left
         for recipe in self._recipes:
             for slot, to in recipe.staying():
                 self.pass_on(slot, to, recipe.cell.box)
@@ -209,8 +245,9 @@ class _Writing:
                 return slot
         found = slots[0]
         if len(slots) > 1:
-            devices, of, tier = self._places.devices, self._places.of_source, self._topology.tier
-            found = min(slots, key=lambda slot: (tier(devices[place], devices[of[slot]]), self._sent[slot]))
+            cells, of, sent = self._cells, self._places.of_source, self._sent
+            host, rack = cells[place]
+            found = min(slots, key=lambda slot: (cells[of[slot]][0] != host, cells[of[slot]][1] != rack, sent[slot]))
         self._sent[found] += volume(box)
         return found
 

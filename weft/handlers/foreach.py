@@ -15,6 +15,7 @@ from torch.autograd.graph import increment_version
 
 from ..engine.form import Form
 from ..engine.handlers import handler
+from ..engine.memory import memory_of
 from ..engine.moves.movement import from_plain, moved, to_plain, to_write_plain
 from ..engine.op_kind import kind_of
 from ..engine.op_plan import NOT_REPEATED, Repeat
@@ -142,6 +143,7 @@ def _repeat(
     # Torch's own function parses lists in half the time that the overload takes, and finds that overload by them.
     op: Callable[..., object] = getattr(torch, call.name, func)
     single = set(counts) == {1}
+    is_whole = not any(memory_of(entry.layout).pieces_are_shards for entry in entries if entry.layout is not None)
     own = {i for i in lists if any(isinstance(x, ShardedTensor) for x in cast("Sequence[object]", call.args[i]))}
     counted = () if is_fused else [i for i in written if i in own]
 
@@ -172,6 +174,8 @@ def _repeat(
                 _count(cast("Sequence[torch.Tensor]", args[i]))
             return args[0] if returns else None
         given = cast("list[torch.Tensor]", result)
+        if is_whole:
+            return [tensor_of(form, (whole,)) for (form, _), whole in zip(made, given, strict=True)]
         if single:
             return [
                 tensor_of(form, strided.ordered((piece,))) for (form, strided), piece in zip(made, given, strict=True)

@@ -407,4 +407,14 @@ KNOWN: dict[str, Program] = {
         ),
         order=2,
     ),
+    "a view that is a copy did not show what was written after its base was transposed in place, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 1), 'float64', 758, 726)",
+            "v1 = v0.diagonal(0, -1, 0)",
+            "v0.transpose_(0, -1)",
+            "v2 = v1 * 2",
+            "v0.add_(1)",
+        ),
+    ),
 }

@@ -7,9 +7,11 @@ import math
 import torch
 
 from ..engine.handlers import handler
+from ..engine.memory import memory_of
 from ..engine.moves.movement import from_plain, moved
 from ..engine.sharded import ShardedTensor, as_it_is, sharded
 from ..engine.views.conjugation import mark
+from ..engine.views.copy_views import remember_apart
 from ..engine.writes.becoming import become
 from ..engine.writes.turned import note_turned
 from ..engine.writes.writing import store
@@ -35,9 +37,15 @@ _VIEWED = {
 def _view_in_place(call: BoundCall) -> object:
     x = sharded(call, "self")
     note_turned(x, call.func._schema.name.removeprefix("aten::"))
-    conjugate, negative = x.is_conj(), x.is_neg()
+    conjugate, negative, may_be_copied = x.is_conj(), x.is_neg(), memory_of(x._layout).copies_views(x)
     # The view is one of what the tensor was, which goes on without it.
-    become(x, _VIEWED[call.func](as_it_is(x), *call.args[1:], **call.kwargs))
+    before = as_it_is(x)
+    become(x, _VIEWED[call.func](before, *call.args[1:], **call.kwargs))
+    if may_be_copied:
+        # Torch counts writes to it from now on for itself, and earlier views show what it was.
+        remember_apart(x, before)
+        if x._value.shown is not None:
+            x._value.shown.is_apart = True
     mark(x, conjugate=conjugate, negative=negative)
     return x
 

@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 4 --max-restarts 3 examples/train.py --folder run --fail-at 7
 
 It trains a small language model on made-up text. `--fsdp` splits the blocks' weights over the data-parallel devices too, and
-gathers them block by block. With
+gathers them block by block, once a step. With
 `--folder` it saves as it goes, and goes on where it was when it is started again: `--fail-at` fails once, to see that.
 `--check` (on by default) trains the same model on one device, and compares every loss. `--dryrun h100` trains nothing, and
 says what a step would hold, move and take on that machine.

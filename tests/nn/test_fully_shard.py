@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -241,6 +241,57 @@ def test_frozen_tied_and_unused_parameters() -> None:
         assert (p.grad is None) == (q.grad is None), name
         if p.grad is not None:
             torch.testing.assert_close(q.grad.full_tensor(), p.grad)
+
+
+def test_what_is_frozen_may_be_trained_later() -> None:
+    """Between steps, and between a forward pass and its backward pass."""
+    mesh = weft.make_mesh({"dp": 4})
+    models = twins(perceptron, mesh, None)
+    for model in models:
+        model.head.requires_grad_(False)
+        model.layers[0].up.requires_grad_(False)
+    for is_trained in (False, True):
+        for model in models:
+            if is_trained:
+                model.requires_grad_()
+            found = loss(model, batch(model, 0) if model is models[0] else laid(batch(model, 0), mesh))
+            model.layers[1].down.requires_grad_(not is_trained)
+            found.backward()
+        for (name, p), q in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+            assert (p.grad is None) == (q.grad is None), name
+            if p.grad is not None:
+                torch.testing.assert_close(q.grad.full_tensor(), p.grad)
+
+
+def _twice(model: torch.nn.Module, x: torch.Tensor) -> None:
+    loss(model, model.layers[0](model.layers[0](x))).backward()
+
+
+def _two_losses(model: torch.nn.Module, x: torch.Tensor) -> None:
+    found = model(x)
+    found.square().mean().backward(retain_graph=True)
+    found.mean().backward()
+
+
+def _two_runs(model: torch.nn.Module, x: torch.Tensor) -> None:
+    first, second = model(x), model(2 * x)
+    with torch.no_grad():
+        model(3 * x)
+    second.square().mean().backward()
+    first.mean().backward()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("program", [_twice, _two_losses, _two_runs])
+def test_runs_may_overlap(program: Callable[[torch.nn.Module, torch.Tensor], None], keeps: bool) -> None:
+    """A block that runs twice, a graph that is gone back through twice, runs that end in another order."""
+    mesh = weft.make_mesh({"dp": 4})
+    models = twins(perceptron, mesh, None, reshard_after_forward=not keeps)
+    x = batch(models[0], 0)
+    program(models[0], x)
+    program(models[1], laid(x, mesh))
+    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(q.grad.full_tensor(), p.grad)
 
 
 def test_evaluation_and_errors_leave_the_parameters_in_place() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol, cast, final
@@ -102,7 +102,8 @@ class Block:
     ) -> None:
         self.siblings = siblings
         self._parameters, self._places, self._settings = list(parameters), places, settings
-        self._plans: dict[tuple[torch.dtype, ...], tuple[Gathering, Reducing | None]] = {}
+        self._plans: dict[tuple[tuple[torch.dtype, bool], ...], tuple[Gathering, Reducing | None]] = {}
+        """By the dtype of each parameter, and by whether it is trained."""
         self._ahead: Unsharded | None = None
         self._held: Unsharded | None = None
         """What is whole for all runs, while its siblings hold what they have."""
@@ -122,20 +123,21 @@ class Block:
         wanted = self._settings.param_dtype
         return tuple(wanted if wanted is not None and x.dtype.is_floating_point else x.dtype for x in self._parameters)
 
-    def _plan(self) -> tuple[Gathering, Reducing | None]:
-        dtypes = tuple(x.dtype for x in self._parameters)
-        plan = self._plans.get(dtypes)
+    def _plan(self, also: Collection[int] = ()) -> tuple[Gathering, Reducing | None]:
+        """How parameters are gathered and gradients reduced: of those that are trained now, and of some more."""
+        facts = tuple([(x.dtype, x.requires_grad or number in also) for number, x in enumerate(self._parameters)])
+        plan = self._plans.get(facts)
         if plan is None:
-            plan = self._plans[dtypes] = self._planned(dtypes)
+            plan = self._plans[facts] = self._planned(facts)
         return plan
 
-    def _planned(self, dtypes: Sequence[torch.dtype]) -> tuple[Gathering, Reducing | None]:
+    def _planned(self, facts: Sequence[tuple[torch.dtype, bool]]) -> tuple[Gathering, Reducing | None]:
         settings = self._settings
         layouts = [laid_on(x._layout, settings.mesh) for x in self._parameters]
         shapes = [tuple(x.shape) for x in self._parameters]
-        pairs = list(zip(dtypes, self._dtypes(), strict=True))
+        pairs = [(dtype, new) for (dtype, _), new in zip(facts, self._dtypes(), strict=True)]
         gathering = Gathering(layouts, shapes, pairs, settings.axis, "fully_shard")
-        trained = [number for number, x in enumerate(self._parameters) if x.requires_grad]
+        trained = [number for number, (_, is_trained) in enumerate(facts) if is_trained]
         if not trained:
             return gathering, None
         dtype = settings.reduce_dtype or reduce(torch.promote_types, [self._dtypes()[number] for number in trained])
@@ -299,9 +301,11 @@ class Block:
 
     def reduce(self, grads: Mapping[int, torch.Tensor]) -> None:
         """Reduces the gradients of whole parameters and scatters them, unless they are to be kept for later."""
-        reducing = self._plan()[1]
-        assert reducing is not None
-        found = {number: reducing.pending(number, grad) for number, grad in grads.items()}
+        reducing = self._plan(self._kept)[1]
+        if reducing is None:
+            return  # all were frozen since the block ran, which torch goes by, too
+        trained = {number: grad for number, grad in grads.items() if self._parameters[number].requires_grad}
+        found = {number: reducing.pending(number, grad) for number, grad in trained.items()}
         for number, kept in self._kept.items():
             found[number] = found[number] + kept if number in found else kept  # type: ignore[assignment]
         self._kept = {}
@@ -312,7 +316,7 @@ class Block:
 
     def reduce_kept(self) -> Scattered | None:
         """Begins to reduce the gradients that were kept for later, if there are some."""
-        reducing, kept = self._plan()[1], self._kept
+        reducing, kept = self._plan(self._kept)[1], self._kept
         self._kept = {}
         return reducing.scatter(kept) if reducing is not None and kept else None
 

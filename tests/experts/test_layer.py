@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import weft
-from tests.experts.layer import DIM, EXPERTS, TOP, arguments, in_other_places, layer
+from tests.experts.layer import DIM, EXPERTS, HIDDEN, TOP, arguments, in_other_places, layer, loop
 from tests.rules.harness import memory
 from weft import P
 from weft.sharding import DeviceMesh
-from weft.watch.comm_log import CommLog
+from weft.watch.comm_log import CommLog, CommRecord
 
 LAYOUTS = {
     "tokens and experts": ({"ep": 4}, P("ep")),
@@ -60,6 +60,78 @@ def test_split_experts_give_what_one_device_gives(name: str, tokens: int) -> Non
         if one.grad is not None:
             torch.testing.assert_close(other.grad.full_tensor(), one.grad)
             assert other.grad._layout == other._layout
+
+
+@pytest.mark.parametrize("tokens", [16, 3])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_loop_over_split_experts_gives_what_one_device_gives_and_moves_no_matrix(name: str, tokens: int) -> None:
+    given = plain(tokens)
+    sharded = laid(name, given)
+    expected = loop(*given)
+    expected.square().sum().backward()
+    with weft.comm_log() as forward:
+        found = loop(*sharded)
+    with weft.comm_log() as backward:
+        found.square().sum().backward()
+    torch.testing.assert_close(found.full_tensor(), expected)
+    for one, other in zip(given, sharded, strict=True):
+        if one.grad is not None:
+            torch.testing.assert_close(other.grad.full_tensor(), one.grad)
+            assert other.grad._layout == other._layout
+    assert matrices(forward) == []
+    if "tp" not in sharded[3].mesh.axis_names:  # else rows are cut by columns on their way, and gradients are added up
+        assert [r for r in matrices(backward) if "dp" not in r.axes] == [], "added up where devices have one expert"
+
+
+def matrices(log: CommLog) -> list[CommRecord]:
+    """What moved that is as large as a matrix of an expert."""
+    sizes = {HIDDEN, DIM}, {2 * HIDDEN, DIM}
+    return [r for r in log if r.total_bytes and any(each <= set(r.shape) for each in sizes)]
+
+
+def test_a_loop_sends_each_token_to_its_expert_and_back() -> None:
+    given = plain(16)
+    sharded, pairs = laid("tokens and experts", given), in_other_places(given[1], 4)
+    with weft.comm_log() as forward:
+        loss = loop(*sharded).square().sum()
+    with weft.comm_log() as backward:
+        loss.backward()
+    for log in (forward, backward):
+        assert sum(rows_of(log, DIM)) == 2 * pairs
+        assert all(len(r.shape) < 3 for r in log), "only rows, ids and masks move"
+    sent = [r for r in forward if r.op == "aten.mm.default"]
+    counts = given[1].reshape(-1).bincount(minlength=EXPERTS)
+    assert torch.tensor([r.groups for r in sent]).sum(0).tolist() == counts.tolist()
+
+
+def test_what_is_selected_of_a_stack_shows_writes_to_it_and_is_written_through() -> None:
+    mesh, stack = weft.make_mesh({"ep": 2}), torch.randn(4, 3, 5, dtype=torch.float64)
+    for asked in (False, True):  # whether somebody has looked at it before
+        split, x = weft.shard(stack, mesh, P("ep")), stack.clone()
+        for each in (split, x):
+            one, turned = each[3], each[3].t()
+            if asked:
+                one.sum(), turned.sum()
+            each.mul_(2)
+            one.add_(1)
+            turned[0] = 7
+            each[1].t().neg_()
+        assert torch.equal(split.full_tensor(), x)
+        assert torch.equal(split[3].t().full_tensor(), x[3].t())
+        assert torch.equal((split[1] @ split[3].t()).full_tensor(), x[1] @ x[3].t()), "of other devices"
+
+
+def test_what_is_selected_of_a_stack_is_sent_once_and_when_it_is_needed(where: str) -> None:
+    mesh = weft.make_mesh({"ep": 4})
+    stack = weft.shard(torch.randn(8, 16, 6), mesh, P("ep"))
+    with weft.comm_log() as log:
+        one = stack[5]
+        there = one.to(torch.float64).t().exp() * 2
+    assert len(log) == 0
+    with weft.comm_log() as log:
+        assert there.tolist() == (stack.full_tensor()[5].double().t().exp() * 2).tolist()
+        there.sum().item()
+    assert [r.kind for r in log if r.kind == "exchange"] == ["exchange"]
 
 
 def rows_of(log: CommLog, width: int) -> list[int]:

@@ -77,9 +77,20 @@ def differences(name: str, mesh: DeviceMesh, how: str = "grouped_mm", count: int
     for number, (one, other) in enumerate(pairs):
         if abs(one.loss - other.loss) > 1e-5:
             said.append(f"the loss of step {number} is {other.loss}, not {one.loss}")
-        if how == "grouped_mm":
-            said += [f"step {number}: {each}" for each in _moved_wrongly(other, mesh.num_devices)]
+        check = _moved_wrongly if how == "grouped_mm" else _moved_wrongly_in_a_loop
+        said += [f"step {number}: {each}" for each in check(other, mesh.num_devices)]
     return said
+
+
+def _moved_wrongly_in_a_loop(step: Step, devices: int) -> Iterator[str]:
+    """The same, expert by expert; a matrix of an expert would be as wide as its hidden units."""
+    apart = sum(_apart(chosen, devices) for chosen in step.tokens)
+    rows = sum(r.total_bytes // (4 * DIM) for r in step.log if r.rows and len(r.shape) == 2 and r.shape[1] == DIM)
+    if rows != 4 * apart:
+        yield f"rows that moved: {rows}, not {4 * apart}"
+    moved = [r for r in step.log if {DIM, 24} <= set(r.shape) or {DIM, 48} <= set(r.shape)]
+    if any(r.total_bytes for r in moved):
+        yield f"matrices of experts moved: {moved[0]}"
 
 
 def _moved_wrongly(step: Step, devices: int) -> Iterator[str]:

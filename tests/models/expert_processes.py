@@ -17,5 +17,7 @@ from tests.models.expert_models import MODELS, differences
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     weft.distributed.init(backend="gloo", timeout=120, devices_per_process=int(sys.argv[1]))
-    said = [each for name in MODELS for each in differences(name, weft.make_mesh({"ep": 4}))]
+    mesh = weft.make_mesh({"ep": 4})
+    said = [each for name in MODELS for each in differences(name, mesh)]
+    said += [each for name in MODELS for each in differences(name, mesh, how="eager", count=2)]
     print("\n".join(said) or "all as on one device")

@@ -22,8 +22,8 @@ def test_ten_steps_lose_what_one_device_loses(name: str, memory: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_loop_over_experts_is_right_too(name: str, memory: str) -> None:
-    assert differences(name, weft.make_mesh({"ep": 2}), how="eager", count=2) == []
+def test_a_loop_over_experts_sends_tokens_too(name: str, memory: str) -> None:
+    assert differences(name, weft.make_mesh({"ep": 4}), how="eager", count=2) == []
 
 
 @pytest.mark.multiprocess

@@ -22,6 +22,7 @@ from .moves.resolving import note_computed, resolve
 from .op_kind import kind_of
 from .op_plan import NOT_REPEATED, decided, has_open_sizes, key_of, plans, token
 from .ragged.running import of_rows
+from .ragged.running_alone import of_alone
 from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
 from .sharded import ShardedTensor
@@ -91,6 +92,8 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
         with torch.inference_mode(False), torch.no_grad():
             return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
     result = _of_folded(call)
+    if result is NotImplemented:
+        result = of_alone(call)
     if result is NotImplemented:
         result = of_rows(call)
     if result is not NotImplemented:

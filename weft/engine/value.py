@@ -102,8 +102,13 @@ class Value:
 
     @property
     def is_put_off(self) -> bool:
-        """Whether its rows lie elsewhere than the layout says, and have not been sent there."""
-        return self.rows is not None and not self.is_made
+        """Whether its rows lie elsewhere than the layout says, or only some devices have it, and nothing has been sent."""
+        return not self.is_made and (self.rows is not None or self.is_read_late)
+
+    @property
+    def is_read_late(self) -> bool:
+        """Whether its pieces are read, where they lie, when they are asked for: what is written until then shows."""
+        return not self.is_made and getattr(self.source, "reads_late", False)
 
     def lend_to(self, views: object) -> None:
         """Lets views have memory that comes and goes, where this has such."""

@@ -11,10 +11,14 @@ import torch
 
 from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
-from ..engine.sharded import ShardedTensor
+from ..engine.moves.movement import from_plain, to_plain
+from ..engine.sharded import ShardedTensor, as_sharded
 from ..engine.writes.overlapping import parted
+from ..engine.writes.writing import store
 from ..rules.call import BoundCall
 from ..rules.ops.indexing import MASKS, has_masks
+from ..runtime.traced import is_traced
+from ..sharding.layout import Layout
 from .ragged.additions import added
 from .ragged.lookups import looked_up
 
@@ -66,6 +70,29 @@ def _index_select(call: BoundCall) -> object:
 def _index_add(call: BoundCall) -> object:
     rows = added(call) if call.arg("alpha") == 1 else NotImplemented
     return run_by_rule(call) if rows is NotImplemented else rows
+
+
+@handler(aten.index_add_.default, may_be_direct=True)
+def _index_add_(call: BoundCall) -> object:
+    x = call.tensor("self")
+    if call.arg("alpha") != 1 or not isinstance(x, ShardedTensor):
+        return run_by_rule(call)
+    rows = added(BoundCall(aten.index_add.default, call.args, call.kwargs))
+    if rows is NotImplemented:
+        return run_by_rule(call)
+    store(x, as_sharded(rows), str(call))
+    return x
+
+
+@handler(aten.nonzero.default)
+def _nonzero(call: BoundCall) -> object:
+    """What is found in a tensor that is split is split like it, row by row: what is looked up by it stays where it is then."""
+    x = call.tensor("self")
+    if not isinstance(x, ShardedTensor) or is_traced() or x.is_meta or x._layout.pending or not x._layout.split_axes:
+        return run_by_rule(call)
+    seen = x if x.dtype is torch.bool else as_sharded(aten.ne.Scalar(x, 0))
+    found = to_plain(seen, str(call), implicit=True).nonzero()
+    return from_plain(found, Layout(x.mesh, (x._layout.split_axes, ())))
 
 
 @handler(aten.index_put.default, aten.index_put_.default)

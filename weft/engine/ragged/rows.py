@@ -29,6 +29,7 @@ from ..sharded import ShardedTensor, made
 from ..value import Value
 
 if TYPE_CHECKING:
+    from .alone import Home
     from .families import Family
 
 __all__ = ["Groups", "RaggedRows", "along", "evenly", "held_rows", "ragged", "rows_of"]
@@ -38,11 +39,11 @@ __all__ = ["Groups", "RaggedRows", "along", "evenly", "held_rows", "ragged", "ro
 class Groups:
     """What rows were brought together for: groups, of which devices along some axes have some each."""
 
-    __slots__ = ("axes", "sizes")
+    __slots__ = ("axes", "home", "sizes")
 
-    def __init__(self, axes: tuple[str, ...], sizes: tuple[int, ...]) -> None:
-        self.axes, self.sizes = axes, sizes
-        """`sizes`: how many rows each group has."""
+    def __init__(self, axes: tuple[str, ...], sizes: tuple[int, ...], home: Home | None = None) -> None:
+        self.axes, self.sizes, self.home = axes, sizes, home
+        """`sizes`: how many rows each group has. `home`: where all rows are, if they are of one group."""
 
 
 @final

@@ -26,12 +26,13 @@ from ..running.once import is_random
 from ..running.schedule import Place, Schedule
 from ..sharded import ShardedTensor, wrap
 from ..strides.result_strides import ResultStrides
-from ..total import note_write
+from ..total import known_total, note_write
 from ..views.view_results import ViewOp
+from .alone import Alone, Values, alone, holders
 from .families import add_view, may_write_there, settle
 from .rows import RaggedRows, along, held_rows, ragged, rows_of
 
-__all__ = ["brought_to", "of_rows", "on_device", "picked", "takes_rows"]
+__all__ = ["brought_to", "factor_places", "of_rows", "on_device", "picked", "takes_rows"]
 
 takes_rows: set[Op] = set()
 """The ops whose handlers see to rows themselves. Bound: the ops there are. Cleared: never."""
@@ -105,7 +106,7 @@ def _split(call: BoundCall, held: Sequence[RaggedRows | None], kind: OpKind) -> 
     most = _leader([rows for rows in held if rows is not None])
     if any(rows is most and most.layout is not need for rows, need in zip(held, plan.inputs, strict=True)):
         return None
-    places = _places(name[0], factors)
+    places = factor_places(name[0], factors)
     if places is None or (rule.local is not None and None in places[1]) or _counts(rule, call, places[0][0]):
         return None
     return _Split(plan, rule, *places)
@@ -118,7 +119,7 @@ def _counts(rule: Rule, call: BoundCall, dim: int | None) -> bool:
     return dim in {*(bound.dim for bound in bounds), *(rank + each for each in rule.counts_along)}
 
 
-def _places(name: str, factors: Factors) -> tuple[tuple[int | None, ...], tuple[int | None, ...]] | None:
+def factor_places(name: str, factors: Factors) -> tuple[tuple[int | None, ...], tuple[int | None, ...]] | None:
     """Where a factor stands in each input and output; None where it does not stand alone, or results repeat over it."""
     if any(factor == name for _, factor in factors.repeated):
         return None
@@ -151,8 +152,10 @@ def _run(call: BoundCall, split: _Split, held: Sequence[RaggedRows | None], kind
 
     def made(position: int, value: object) -> object:
         dim = split.outputs[position]
-        if not isinstance(value, ShardedTensor) or dim is None or any(value is x for x in call.tensors):
+        if not isinstance(value, ShardedTensor) or any(value is x for x in call.tensors):
             return value
+        if dim is None:
+            return _contributed_alone(value, leader, op)
         rows = RaggedRows(value._value.pieces, value._layout, value.shape, dim, leader.at, value.dtype, leader.groups)
         tensor, x, shown = ragged(value, rows), call.args[0], held[0]
         if kind.viewed is not None and shown is not None and isinstance(x, ShardedTensor):
@@ -160,6 +163,22 @@ def _run(call: BoundCall, split: _Split, held: Sequence[RaggedRows | None], kind
         return tensor
 
     return for_each_result(result, made)
+
+
+def _contributed_alone(x: ShardedTensor, leader: RaggedRows, op: str) -> ShardedTensor:
+    """A sum over rows: where all of them are with some devices, only these contribute to it."""
+    home = None if leader.groups is None else leader.groups.home
+    if home is None or not set(home.axes) <= set(x._layout.pending_axes):
+        return x
+    total = None if memory_of(x._layout).pieces_are_shards else known_total(x)
+    own: Values = {} if total is None else {None: total}
+    if memory_of(x._layout).pieces_are_shards:
+        at = holding(x._layout).piece_of
+        own = {slot: x._value.pieces[at[slot]] for slot in holders(x._layout, home) if slot is not None}
+    elif total is None:
+        return x
+    value = Alone(home, x._layout, x.shape, x.dtype, x.stride(), lambda: own, op)
+    return alone(value, x.stride(), x.device)
 
 
 def brought_to(leader: RaggedRows, rows: RaggedRows, op: str) -> RaggedRows:

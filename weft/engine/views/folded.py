@@ -87,8 +87,10 @@ def fold_of(x: object) -> Fold | None:
 
 
 def is_unmade(x: ShardedTensor) -> bool:
-    """Whether a tensor is folded, and its own pieces are not there yet."""
+    """Whether a tensor is folded, or only some devices have it, and its own pieces are not there yet."""
     value = x._value
+    if value.is_read_late:
+        return True
     return value.fold is not None and not value.is_made and value.source is value.fold.later
 
 

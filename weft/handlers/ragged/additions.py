@@ -5,6 +5,8 @@ x: (v/ep, d), index: (i/ep), source: (i/ep, d) -> (v/ep, d)    each row is sent 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ...engine.execute import brought
@@ -21,24 +23,25 @@ from ...runtime.route import places_among
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
-from .lookups import index_of_rows, sent_evenly, whole_index
+from .lookups import are_beside, indices_of_rows, sent_evenly, whole_indices
 
 __all__ = ["added"]
 
 aten = torch.ops.aten
 
-takes_rows.update({aten.index_put.default, aten.index_add.default})
+takes_rows.update({aten.index_put.default, aten.index_add.default, aten.index_add_.default})
 
 
 def added(call: BoundCall) -> object:
     """What rows are added to, with the rows; NotImplemented where its rule is to say."""
-    index, x = index_of_rows(call), call.tensor("self")
+    indices, x = indices_of_rows(call), call.tensor("self")
+    index, count = indices[0] if indices else None, len(indices)
     source = call.tensor("values" if call.has("values") else "source")
     given = [each for each in (index, source) if isinstance(each, ShardedTensor)]
     if index is None or len(given) < 2 or is_traced() or x.is_meta or any(each._layout.pending for each in given):
         return NotImplemented
     lookup, rows = given
-    if rows.shape != (*lookup.shape, *x.shape[1:]) or rows.dtype != x.dtype or lookup.mesh != rows.mesh:
+    if rows.shape != (*lookup.shape, *x.shape[count:]) or rows.dtype != x.dtype or lookup.mesh != rows.mesh:
         return NotImplemented
     axes, kept = rows._layout.splits[0], lookup._layout.splits[0]
     if not axes or not set(kept) <= set(axes) or not x.numel() or not rows.numel():
@@ -46,31 +49,32 @@ def added(call: BoundCall) -> object:
     if isinstance(x, ShardedTensor) and (x.mesh != rows.mesh or x._layout.pending):
         return NotImplemented
     waiting = {axis: ReduceOp.SUM for axis in axes if axis not in kept}
-    layout = rows._layout.with_split(0, kept).with_pending(waiting)
+    layout = Layout(rows.mesh, (kept, *[()] * (count - 1), *rows._layout.splits[1:]), waiting)
+    if not are_beside(layout, indices):
+        return NotImplemented
     is_split = isinstance(x, ShardedTensor) and x._layout.splits[0] == kept
     if rows_of(rows) is None and not (kept and is_split):
         return NotImplemented
     if not kept:
         if decided(call).outputs != (layout,):
             return NotImplemented
-    elif not _is_sent(rows._layout, kept, tuple(x.shape), tuple(rows.shape), x.dtype.itemsize):
+    elif not _is_sent(rows._layout, layout.with_pending(()), tuple(x.shape), tuple(rows.shape), x.dtype.itemsize):
         return NotImplemented
-    numbers = whole_index(call, lookup, x.shape[0])
-    if not waiting and _is_new(call, x, numbers):
+    numbers, *others = whole_indices(call, indices, x.shape)
+    if not waiting and not others and _is_new(call, x, numbers):
         return _placed(x, held_rows(rows, 0), numbers)
-    return _added(x, layout, held_rows(rows, 0), numbers, str(call))
+    return _added(x, layout, held_rows(rows, 0), numbers, others, str(call))
 
 
 @decided_once
-def _is_sent(
-    layout: Layout, kept: tuple[str, ...], shape: tuple[int, ...], given: tuple[int, ...], itemsize: int
-) -> bool:
+def _is_sent(rows: Layout, target: Layout, shape: tuple[int, ...], given: tuple[int, ...], itemsize: int) -> bool:
     """Whether sending rows is cheaper than to add up on each device what it has, and these sums then."""
-    waiting = layout.with_split(0, ()).with_pending(dict.fromkeys(kept, ReduceOp.SUM))
-    target = layout.with_split(0, kept)
+    kept = target.splits[0]
+    waiting = target.with_split(0, ()).with_pending(dict.fromkeys(kept, ReduceOp.SUM))
+    sent = rows.with_split(0, kept)
     return cheapest(
         [
-            Strategy("rows sent to what they are added to", True, (sent_evenly(target, given, itemsize),)),
+            Strategy("rows sent to what they are added to", True, (sent_evenly(sent, given, itemsize),)),
             Strategy("sum what devices have", False, (Moved(waiting, target, shape, itemsize),)),
         ]
     )
@@ -100,7 +104,14 @@ def _placed(x: torch.Tensor, rows: RaggedRows, numbers: torch.Tensor) -> Sharded
     return ragged(wrap(placed.pieces, rows.layout, x.shape, dtype=rows.dtype), placed)
 
 
-def _added(x: torch.Tensor, layout: Layout, rows: RaggedRows, numbers: torch.Tensor, op: str) -> ShardedTensor:
+def _added(
+    x: torch.Tensor,
+    layout: Layout,
+    rows: RaggedRows,
+    numbers: torch.Tensor,
+    others: Sequence[torch.Tensor],
+    op: str,
+) -> ShardedTensor:
     """What rows are added to in a layout, each on the device that has its place there."""
     owners = evenly(layout.mesh, layout.splits[0], x.shape[0])
     wanted = along(layout.mesh, rows.axes, (layout.splits[0], owners[numbers]), (rows.axes, rows.at))
@@ -112,9 +123,19 @@ def _added(x: torch.Tensor, layout: Layout, rows: RaggedRows, numbers: torch.Ten
         # Of this memory alone: a process that has no device of the mesh is not asked for anything.
         base, whole = held_whole(x) if isinstance(x, ShardedTensor) else x, sent.pieces[0]
         assert base is not None
-        return from_plain(base.index_add(0, numbers.to(whole.device), whole), layout)
+        return from_plain(_with_rows(base, numbers, others, whole), layout)
     pieces = []
     for piece, slot in zip(into._value.pieces, holding(layout).slots, strict=True):
         part = sent.pieces[holding(sent.layout).piece_of[slot]]
-        pieces.append(piece.index_add(0, places[on_device(sent, slot)].to(piece.device), part))
+        here = on_device(sent, slot)
+        pieces.append(_with_rows(piece, places[here], [other[here] for other in others], part))
     return wrap(tuple(pieces), layout, x.shape, dtype=x.dtype)
+
+
+def _with_rows(
+    piece: torch.Tensor, places: torch.Tensor, others: Sequence[torch.Tensor], rows: torch.Tensor
+) -> torch.Tensor:
+    """What a device has, with rows added at some indices."""
+    if not others:
+        return piece.index_add(0, places.to(piece.device), rows)
+    return piece.index_put([index.to(piece.device) for index in (places, *others)], rows, accumulate=True)

@@ -5,6 +5,8 @@ x: (v/ep, d), index: (i/ep) -> (i/ep, d)    each row is sent once, when it is ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ...engine.index_bounds import check_index
@@ -24,31 +26,35 @@ from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 
-__all__ = ["index_of_rows", "looked_up", "sent_evenly", "whole_index"]
+__all__ = ["are_beside", "indices_of_rows", "looked_up", "sent_evenly", "whole_indices"]
 
 aten = torch.ops.aten
 
 takes_rows.update({aten.index.Tensor, aten.index_select.default})
 
 
-def index_of_rows(call: BoundCall) -> torch.Tensor | None:
-    """The index of a call that takes or adds whole rows by one index of one dim; None where it does more."""
+def indices_of_rows(call: BoundCall) -> list[torch.Tensor]:
+    """The indices of a call that takes or adds rows: of the first dim, and of some that follow; none where it does more."""
     if call.has("indices"):
-        indices = call.optional_list("indices")
-        index = indices[0] if len(indices) == 1 else None
+        given = call.optional_list("indices")
+        indices = [index for index in given if index is not None]
+        if len(indices) < len(given):
+            return []
     else:
-        index = call.tensor("index") if call.dim("dim") == 0 else None
-    is_counted = index is not None and index.dim() == 1 and index.dtype in (torch.int64, torch.int32)
-    return index if is_counted else None
+        indices = [call.tensor("index")] if call.dim("dim") == 0 else []
+    are_counted = all(index.dim() == 1 and index.dtype in (torch.int64, torch.int32) for index in indices)
+    return indices if are_counted and len({index.shape for index in indices}) == 1 else []
 
 
 def looked_up(call: BoundCall) -> object:
     """What is looked up, each row where the table has it; NotImplemented where its rule is to say."""
-    x, index = call.tensor("self"), index_of_rows(call)
+    x, indices = call.tensor("self"), indices_of_rows(call)
+    index = indices[0] if indices else None
     if not isinstance(x, ShardedTensor) or not isinstance(index, ShardedTensor) or is_traced() or x.is_meta:
         return NotImplemented
     if (
-        not x.dim()
+        len(indices) > x.dim()
+        or not are_beside(x._layout, indices)
         or not x.numel()
         or not index.numel()
         or x.mesh != index.mesh
@@ -58,15 +64,17 @@ def looked_up(call: BoundCall) -> object:
         return NotImplemented
     axes, kept = x._layout.splits[0], index._layout.splits[0]
     waiting = {axis: ReduceOp.SUM for axis in axes if axis not in kept}
-    layout = x._layout.with_split(0, kept).with_pending(waiting) if set(kept) <= set(axes) else None
+    splits = kept, *x._layout.splits[len(indices) :]
+    layout = Layout(x.mesh, splits, waiting) if set(kept) <= set(axes) else None
     if layout is None or not axes or (not kept and (rows_of(x) is None or not _gives(call, layout))):
         return NotImplemented
-    numbers, table = whole_index(call, index, x.shape[0]), held_rows(x, 0)
+    numbers, *others = whole_indices(call, indices, x.shape)
+    table = held_rows(x, 0)
     (spec,) = whole_results(call)
     assert spec is not None
     at = along(x.mesh, kept, (axes, table.at[numbers])) if kept else torch.zeros_like(numbers)
     rows = RaggedRows((), layout, spec.shape, 0, at, x.dtype)
-    rows.pieces = _taken(table, numbers, rows)
+    rows.pieces = _taken(table, numbers, others, rows)
     if not waiting:
         return ragged(wrap(rows.pieces, layout, spec.shape, dtype=x.dtype, strides=spec.strides), rows)
     pieces = rows.bring(evenly(x.mesh, kept, len(numbers)), None, str(call))
@@ -88,13 +96,23 @@ def sent_evenly(layout: Layout, shape: tuple[int, ...], itemsize: int) -> Moved:
     return Moved(beside, Layout(layout.mesh, ((), axes)), (shape[0], width), itemsize)
 
 
-def whole_index(call: BoundCall, index: ShardedTensor, size: int) -> torch.Tensor:
-    """An index as every process knows it, on the host, counted from 0; out of range is refused everywhere alike."""
-    numbers = _told(index, str(call))
+def are_beside(layout: Layout, indices: Sequence[torch.Tensor]) -> bool:
+    """Whether devices have all of the dims that are looked up beside the first, by indices that all of them can know."""
+    return not any(layout.splits[1 : len(indices)]) and not any(
+        isinstance(index, ShardedTensor) and (index._layout.pending or index.mesh != layout.mesh) for index in indices
+    )
+
+
+def whole_indices(call: BoundCall, indices: Sequence[torch.Tensor], shape: Sequence[int]) -> list[torch.Tensor]:
+    """Indices as every process knows them, on the host, counted from 0; out of range is refused everywhere alike."""
     bounds = rules[call.func].bounds
     assert bounds is not None
-    check_index(numbers, bounds(call)[0])
-    return torch.where(numbers < 0, numbers + size, numbers)
+    found = []
+    for index, size, bound in zip(indices, shape, bounds(call), strict=False):
+        numbers = _told(index, str(call)) if isinstance(index, ShardedTensor) else index.cpu().long()
+        check_index(numbers, bound)
+        found.append(torch.where(numbers < 0, numbers + size, numbers))
+    return found
 
 
 def _told(index: ShardedTensor, op: str) -> torch.Tensor:
@@ -106,19 +124,26 @@ def _told(index: ShardedTensor, op: str) -> torch.Tensor:
     return index._value.told[1]
 
 
-def _taken(table: RaggedRows, numbers: torch.Tensor, rows: RaggedRows) -> Pieces:
+def _taken(table: RaggedRows, numbers: torch.Tensor, others: Sequence[torch.Tensor], rows: RaggedRows) -> Pieces:
     """What each device has of what is looked up, in order; zeros where another one has the row."""
     if not memory_of(table.layout).pieces_are_shards:
-        return tuple(whole.index_select(0, numbers.to(whole.device)) for whole in table.pieces)
+        return tuple(_at(whole, numbers, others) for whole in table.pieces)
     here, places, owners = holding(table.layout), places_among(table.at)[numbers], table.at[numbers]
     result = []
     for slot in holding(rows.layout).slots:
         piece, index = table.pieces[here.piece_of[slot]], on_device(rows, slot) if rows.axes else slice(None)
         own = owners[index] == line_of(table.layout, 0, slot).index(slot)
         if not rows.layout.pending:
-            result.append(piece.index_select(0, places[index].to(piece.device)))
+            result.append(_at(piece, places[index], [other[index] for other in others]))
             continue
-        found = piece.new_zeros((len(own), *piece.shape[1:]))
-        found[own.to(piece.device)] = piece.index_select(0, places[index][own].to(piece.device))
+        found = piece.new_zeros((len(own), *piece.shape[1 + len(others) :]))
+        found[own.to(piece.device)] = _at(piece, places[index][own], [other[index][own] for other in others])
         result.append(found)
     return tuple(result)
+
+
+def _at(piece: torch.Tensor, places: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Some rows of what a device has, or of its other dims too what stands at other indices."""
+    if not others:
+        return piece.index_select(0, places.to(piece.device))
+    return piece[tuple(index.to(piece.device) for index in (places, *others))]

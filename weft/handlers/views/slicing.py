@@ -8,17 +8,24 @@ from functools import partial
 import torch
 
 from ...engine.execute import run_by_rule
+from ...engine.gradient_target import wanted_layout
 from ...engine.handlers import handler
 from ...engine.memory import memory_of
+from ...engine.moves.movement import from_plain
 from ...engine.moves.rearranging import alike, note_rearrangement, rearranged, resolved
-from ...engine.sharded import ShardedTensor, as_sharded, sharded
-from ...engine.views.copy_views import Told
+from ...engine.ragged.alone import Alone, Home, Values, alone, alone_of, holders
+from ...engine.ragged.rows import evenly
+from ...engine.sharded import ShardedTensor, as_sharded, sharded, stand_of, wrap
+from ...engine.views.copy_views import Told, refresh
 from ...engine.views.view import View
 from ...engine.views.view_results import ViewOp, tell_whole
 from ...engine.writes.writing import store
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...rules.call import BoundCall
+from ...runtime.holding import holding
 from ...runtime.lazy_copy import may_overlap
+from ...runtime.strides import Strides
+from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 
@@ -113,11 +120,10 @@ def _select(call: BoundCall) -> object:
 
 
 def _selected(x: ShardedTensor, dim: int, index: int) -> ShardedTensor:
-    """One index of a split dim: whoever holds it gives it to the others."""
+    """One index of a split dim: whoever holds it gives it to the others; a matrix or more, not before they need it."""
     op, target = ViewOp(aten.select.int, (dim, index)), x._layout.with_split(dim, ())
     shape = tuple(1 if d == dim else size for d, size in enumerate(x.shape))
     taken = Part(0, _runs(shape, dim, Run(1, source=index)))
-    row = rearranged([x], target, shape, [taken], str(op.func), lambda piece: piece.narrow(dim, index, 1), is_view=True)
 
     def put_back(base: ShardedTensor, part: ShardedTensor) -> None:
         if may_overlap(base):
@@ -126,8 +132,44 @@ def _selected(x: ShardedTensor, dim: int, index: int) -> ShardedTensor:
             store(base, _scattered(base, as_sharded(aten.unsqueeze.default(part, dim)), dim, index, 1), "select")
 
     told = partial(_told, op.func, target, shape, taken, dim, index, 1)
-    view = View(lambda base: _selected(base, dim, index), put_back, told, partial(op.geometry, x))
+    read = partial(_selected, dim=dim, index=index)
+    if _is_stack(x, dim):
+        strides, offset = op.geometry(x)
+        there = int(x.storage_offset()) + offset
+        own = alone(_where_it_is(x, dim, index, strides), strides, x.device, there)
+        return memory_of(target).show(own, x, View(read, put_back, told))
+    row = rearranged([x], target, shape, [taken], str(op.func), lambda piece: piece.narrow(dim, index, 1), is_view=True)
+    view = View(read, put_back, told, partial(op.geometry, x))
     return memory_of(target).show(as_sharded(aten.squeeze.dim(row, dim)), x, view)
+
+
+def _is_stack(x: ShardedTensor, dim: int) -> bool:
+    """Whether a tensor is a stack of matrices, or more, of which every device has some, and no view that is a copy."""
+    if x.dim() < 3 or x.shape[dim] < x._layout.split_count(dim) or x._layout.pending or is_traced() or x.is_meta:
+        return False
+    return x._value.shown is None and not x._value.is_put_off
+
+
+def _where_it_is(x: ShardedTensor, dim: int, index: int, strides: Strides) -> Alone:
+    """One index of a split dim, with the devices that have it."""
+    layout, size, axes = x._layout, x.shape[dim], x._layout.splits[dim]
+    at = evenly(layout.mesh, axes, size)
+    number = int(at[index])
+    home, stand = Home(layout.mesh, axes, number, index, size), stand_of(x)
+    first = int((at < number).sum())
+
+    def values() -> Values:
+        base = stand.tensor
+        refresh((base,))
+        pieces, of = base._value.pieces, holding(base._layout).piece_of
+        if not memory_of(base._layout).pieces_are_shards:
+            return {None: pieces[0].select(dim, index)}
+        here = [slot for slot in holders(base._layout, home) if slot is not None]
+        return {slot: pieces[of[slot]].select(dim, index - first) for slot in here}
+
+    shape = (*x.shape[:dim], *x.shape[dim + 1 :])
+    target = layout.with_split(dim, ()).without_dim(dim)
+    return Alone(home, target, shape, x.dtype, strides, values, str(aten.select.int))
 
 
 @handler(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, may_be_direct=True)
@@ -174,6 +216,33 @@ def _slice_backward(call: BoundCall) -> object:
 
 
 _LINEAR = frozenset({ReduceOp.SUM, ReduceOp.AVG})
+
+
+@handler(aten.select_backward.default, may_be_direct=True)
+def _select_backward(call: BoundCall) -> object:
+    """Zeros around a gradient; where the devices have it that have the index, they put it there, and nothing moves."""
+    grad, shape = sharded(call, "grad_output"), tuple(call.integers("input_sizes"))
+    dim, own = call.dim("dim", len(shape)), alone_of(grad)
+    wanted = None if own is None else wanted_layout("SelectBackward0", shape)
+    if own is None or wanted is None or wanted.splits[dim] != own.home.axes:
+        return run_by_rule(call)
+    index, axes = call.integer("index") % shape[dim], own.home.axes
+    at = evenly(grad.mesh, axes, shape[dim])
+    waiting = {axis: kind for axis, kind in own.layout.pending if axis not in axes}
+    made = own.layout.with_pending(waiting).with_dim(dim, axes)
+    if int(at[index]) != own.home.number or grad.mesh != wanted.mesh:
+        return run_by_rule(call)
+    values = own.values()
+    if None in values:
+        return from_plain(aten.select_backward.default(values[None], shape, dim, index), made)
+    first, here, pieces = int((at < own.home.number).sum()), holding(made), []
+    for k, (slot, device) in enumerate(zip(here.slots, here.devices, strict=True)):
+        local = here.piece_shape(k, shape)
+        if slot in values:
+            pieces.append(aten.select_backward.default(values[slot], local, dim, index - first))
+        else:
+            pieces.append(torch.zeros(local, dtype=grad.dtype, device=device))
+    return wrap(tuple(pieces), made, shape, dtype=grad.dtype)
 
 
 @handler(aten.slice_scatter.default)

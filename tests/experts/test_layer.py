@@ -104,6 +104,21 @@ def test_a_loop_sends_each_token_to_its_expert_and_back() -> None:
     assert torch.tensor([r.groups for r in sent]).sum(0).tolist() == counts.tolist()
 
 
+def test_a_loop_in_halves_moves_no_matrix_either() -> None:
+    """Matrices are cast where they are, and so are their gradients."""
+    given = plain(16)
+    sharded = laid("tokens and experts", given)
+    for each in (given, sharded):
+        with torch.autocast("cpu", dtype=torch.bfloat16), weft.comm_log() as forward:
+            out = loop(*each)
+        with weft.comm_log() as backward:
+            out.float().square().sum().backward()
+    assert matrices(forward) == matrices(backward) == []
+    for one, other in zip(given, sharded, strict=True):
+        if one.grad is not None:
+            torch.testing.assert_close(other.grad.full_tensor(), one.grad, rtol=5e-2, atol=5e-2)
+
+
 def test_what_is_selected_of_a_stack_shows_writes_to_it_and_is_written_through() -> None:
     mesh, stack = weft.make_mesh({"ep": 2}), torch.randn(4, 3, 5, dtype=torch.float64)
     for asked in (False, True):  # whether somebody has looked at it before

@@ -51,7 +51,7 @@ def of_alone(call: BoundCall) -> object:
         return NotImplemented
     if any(each is None and need.pending for each, need in zip(held, plan.inputs, strict=True)):
         return NotImplemented
-    if any(each is not None and each.layout is not need for each, need in zip(held, plan.inputs, strict=True)):
+    if not all(each is None or _lies_in(each, need) for each, need in zip(held, plan.inputs, strict=True)):
         return NotImplemented
     dims = [None if each is not None else _rows_dim(need, home) for each, need in zip(held, plan.inputs, strict=True)]
     specs = whole_results(call)
@@ -73,6 +73,12 @@ def _may_run(call: BoundCall, home: Home, held: Sequence[Alone | None]) -> bool:
     if kind.viewed is not None and held[0] is None:
         return False
     return all(each is None or each.home.is_as(home) for each in held)
+
+
+def _lies_in(value: Alone, need: Layout) -> bool:
+    """Whether a value is there as an op needs it; a sum to which only its devices contribute is what they have."""
+    waiting = {axis: kind for axis, kind in value.layout.pending if axis not in value.home.axes}
+    return value.layout is need or value.layout.with_pending(waiting) is need
 
 
 def _rows_dim(need: Layout, home: Home) -> int | None:

@@ -103,14 +103,15 @@ def waited(log: weft.watch.comm_log.CommLog) -> float:
     return total
 
 
-def work(said: dict[str, object], repetitions: int, path: str) -> None:
+def work(said: dict[str, object], model: str, repetitions: int, path: str) -> None:
     """What each of the processes does."""
-    found = {name: layouts(case, machine_from(said)) for name, case in small_cases().items()}
+    found = {name: layouts(case, machine_from(said)) for name, case in small_cases().items() if model in name}
     weft.distributed.init(backend="gloo")
     meeting = torch.distributed.new_group(backend="gloo")
     rows: dict[str, dict[str, tuple[float, float]]] = {}
-    for name, case in small_cases().items():
-        ready = {layout: made(case, lay) for layout, lay in found[name].items()}
+    for name, ways in found.items():
+        case = small_cases()[name]
+        ready = {layout: made(case, lay) for layout, lay in ways.items()}
         times: dict[str, list[tuple[float, float]]] = {layout: [] for layout in ready}
         for turn in range(-3, repetitions):
             for layout in random.Random(turn).sample(sorted(ready), len(ready)):
@@ -162,6 +163,7 @@ def main() -> None:
     """Measures links, chooses, times, prices, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--model", default="", help="a part of its name; all by default")
     parser.add_argument("--machine", help="what a parent measured")
     parser.add_argument("--json", type=Path, default=Path("rows.json"))
     given = parser.parse_args()
@@ -169,7 +171,7 @@ def main() -> None:
         if given.machine is None:
             links(str(given.json))
         else:
-            work(json.loads(given.machine), given.repetitions, str(given.json))
+            work(json.loads(given.machine), given.model, given.repetitions, str(given.json))
         return
     torch.set_num_threads(1)
     here = weft.Machine.measure()
@@ -180,10 +182,12 @@ def main() -> None:
         "bandwidth": here.bandwidth * share,
         "launch": here.launch,
     }
-    measured = together(["--machine", json.dumps(said), "--repetitions", str(given.repetitions)], given.json)
+    asked = ["--model", given.model, "--repetitions", str(given.repetitions)]
+    measured = together(["--machine", json.dumps(said), *asked], given.json)
     machine = machine_from(said)
     rows = []
-    for name, case in small_cases().items():
+    for name in measured:
+        case = small_cases()[name]
         for layout, lay in layouts(case, machine).items():
             report = weft.dryrun(step, *made(case, lay), topology=machine)
             rows.append(Row(name, layout, *measured[name][layout], report.seconds, report.exposed))
@@ -193,7 +197,7 @@ def main() -> None:
     for row in rows:
         times = [f"{1e3 * each:.1f} ms" for each in (row.seconds, row.waited, row.on_paper, row.exposed)]
         print(f"| {row.model} | {row.layout} | {' | '.join(times)} |")
-    for name in small_cases():
+    for name in measured:
         best = min(row.seconds for row in rows if row.model == name and row.layout != CHOSEN)
         own = next(row.seconds for row in rows if row.model == name and row.layout == CHOSEN)
         print(f"{name}: the chosen layout takes {own / best:.2f} x the best hand-written one")

@@ -159,11 +159,16 @@ class Branching(nn.Module):
 
 
 def test_models_that_read_values_are_told_what_to_say() -> None:
-    mesh, batch = mesh_of(dp=2), torch.ones(8, 8)
+    mesh, batch = mesh_of(dp=2), torch.empty(8, 8, device="meta")
     with pytest.raises(weft.PaperError, match=r"test_autoshard.py:\d+ reads the value of a tensor, but on paper"):
         weft.nn.autoshard(Branching(), mesh, batch, topology="h100")
-    for said, ops in ((True, 1), (False, 0)):
-        program, _ = record(Branching(said), batch)
+    for model, given, ops in (
+        (Branching(True), batch, 1),
+        (Branching(False), batch, 0),
+        (Branching(), torch.ones(8, 8), 1),  # a small batch that has values says it itself
+        (Branching(), -torch.ones(8, 8), 0),
+    ):
+        program, _ = record(model, given)
         assert sum("linear" in str(op.func) for op in program.ops) == ops
 
 

@@ -23,7 +23,12 @@ def run(case: Case, mesh: DeviceMesh | None) -> Found:
     with in_float64():
         if mesh is not None:
             model, inputs = sharded(model, mesh), laid(inputs, mesh)
-        return {name: _whole(x) for name, x in _yielded(model.train(), inputs, case.generates)}
+        return yielded(model, inputs, generates=case.generates)
+
+
+def yielded(model: torch.nn.Module, inputs: Mapping[str, object], *, generates: bool) -> Found:
+    """What a model yields as it is laid out."""
+    return {name: _whole(x) for name, x in _yielded(model.train(), inputs, generates)}
 
 
 def _yielded(

@@ -34,6 +34,8 @@ __all__ = ["Batch", "Recorded", "RecordedOp", "RecordedValue", "record"]
 Batch = torch.Tensor | Sequence[object] | Mapping[str, object]
 """What a model is called with: one tensor, arguments, or arguments by name."""
 T = TypeVar("T")
+_SMALL = 1 << 16
+"""Elements up to which values are worked out."""
 
 
 @dataclass(slots=True)
@@ -292,6 +294,7 @@ class _Recorder(TorchDispatchMode):
             if known is None:
                 known = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
                 self._papers[id(x)] = known
+                self._values.know(known, x)
                 self._alive.append(x)
             return known  # type: ignore[return-value]
         if isinstance(x, torch.device):
@@ -300,7 +303,18 @@ class _Recorder(TorchDispatchMode):
             return type(x)([self._without_memory(each) for each in x])
         return x
 
+    def _know_value(self, func: Op, args: Args, kwargs: Kwargs, result: object) -> None:
+        """Works out what follows from known values, such as which words of the batch count; of few elements only."""
+        given = tensors_in(args, kwargs)
+        if not isinstance(result, torch.Tensor) or func._schema.is_mutable or _is_open(func):
+            return
+        if all(x.numel() <= _SMALL for x in (result, *given)) and self._values.of_all(given):
+            found = self._values.computed(func, args, kwargs)
+            if isinstance(found, torch.Tensor):
+                self._values.know(result, found)
+
     def _note(self, func: Op, args: Args, kwargs: Kwargs, result: object, seen: _Seen) -> None:
+        self._know_value(func, args, kwargs, result)
         made = tensors_in(result)
         values = [self.known(x) or self.know(x, kind="constant") for x in tensors_in(args, kwargs)]
         if _makes_anew(func) or all(value.kind == "constant" for value in values):
@@ -327,6 +341,12 @@ class _Recorder(TorchDispatchMode):
         if called_by(func) is not None:
             op.call = BoundCall(func, args, kwargs)
         self.program.ops.append(op)
+
+
+@cached(8192)
+def _is_open(func: Op) -> bool:
+    """Whether an op gives what nobody can tell: random numbers, or memory as it is."""
+    return torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name
 
 
 @cached(8192)

@@ -106,9 +106,26 @@ def test_an_all_reduce_between_memories_is_one_kernel_for_each_group(served) -> 
         x, w = torch.arange(24.0).reshape(4, 6), torch.arange(12.0).reshape(6, 2)
         y = weft.shard(x, mesh, P("dp", "tp")) @ weft.shard(w, mesh, P("tp", None))
         assert y._layout.pending_axes == ("tp",)
-        whole = weft.shard(y, mesh, P("dp", None))
+        with few_launches():
+            whole = weft.shard(y, mesh, P("dp", None))
         assert served.count("DistributedAllReduce") == 2
         assert torch.equal(whole.full_tensor().cpu(), x @ w)
         assert len({shard.data_ptr() for shard in whole.local_shards}) == 6
+    finally:
+        machine.use_separate_memory(False)
+
+
+def test_results_of_an_all_reduce_on_one_accelerator_are_parted_when_written_to(served) -> None:
+    mesh = make_mesh({"dp": 2, "tp": 3})
+    machine.use_separate_memory(True)
+    try:
+        x, w = torch.arange(24.0).reshape(4, 6), torch.arange(12.0).reshape(6, 2)
+        y = weft.shard(x, mesh, P("dp", "tp")) @ weft.shard(w, mesh, P("tp", None))
+        whole = weft.shard(y, mesh, P("dp", None))
+        assert not served
+        shards = [shard.clone() for shard in whole.local_shards]
+        whole._value.pieces[0].zero_()
+        assert all(torch.equal(a, b) for a, b in zip(whole.local_shards[1:], shards[1:], strict=True))
+        assert torch.equal(torch.cat([shards[0], shards[3]]).cpu(), x @ w)
     finally:
         machine.use_separate_memory(False)

@@ -15,7 +15,7 @@ import torch
 
 from ..runtime.holding import Pieces
 from ..runtime.in_process import fill_pending
-from ..runtime.lazy_copy import lazy_clone
+from ..runtime.lazy_copy import is_aside, lazy_clone, part
 from ..sharding.layout import Layout
 from .kept import forget_written
 
@@ -37,7 +37,10 @@ def note_write(written: Iterable[ShardedTensor] | None = None) -> None:
     Where it is known which tensors are `written`, what was brought of others is kept.
     """
     _Writes.last = next(_Writes.numbers)
-    forget_written(written)
+    changed = None if written is None else tuple(written)
+    forget_written(changed)
+    if changed and torch.cuda.is_initialized() and is_aside(torch.cuda.current_device()):
+        part(piece for x in changed if x.is_cuda for piece in x._value.pieces)
 
 
 def last_write() -> int:

@@ -27,6 +27,7 @@ from ..engine.writes.overlapping import shown_memory
 from ..engine.writes.writing import store
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..runtime.holding import holding
+from ..runtime.lazy_copy import is_aside, part
 from ..runtime.processes.mesh_processes import leaves_out
 from ..runtime.strides import elementwise_strides, in_order
 from ..sharding.layout import Layout
@@ -100,9 +101,8 @@ def _elementwise(call: BoundCall) -> object:
     flat = {
         i: [piece for entry in entries for piece in entry.pieces(j)] if columns[j] else [] for j, i in enumerate(lists)
     }
-    for piece in (piece for i in written for piece in flat.get(i, ()) if piece.is_cuda):
-        # Torch's kernels for lists on GPUs write past copy-on-write; asking for a writable address parts the copies.
-        piece.data_ptr()
+    # Torch's kernels for lists on GPUs write past copy-on-write.
+    part(piece for i in written for piece in flat.get(i, ()) if piece.is_cuda)
     if func._schema.name.removeprefix("aten::").startswith("_fused"):
         flat = {i: [_evenly(x, i in written) for x in pieces] for i, pieces in flat.items()}
     here = [flat[i] if i in flat else _repeated(value, counts, i, func) for i, value in enumerate(args)]
@@ -247,6 +247,8 @@ class _Places:
 
     def race(self, pieces: Sequence[torch.Tensor]) -> bool:
         """Whether some share elements."""
+        if is_aside(pieces[0].get_device()):
+            part(pieces)
         starts = [piece.data_ptr() for piece in pieces]
         if starts == self._apart:
             return False

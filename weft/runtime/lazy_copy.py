@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from .strides import is_dense
 
-__all__ = ["lazy_clone", "may_overlap"]
+__all__ = ["is_aside", "lazy_clone", "may_overlap", "part"]
 
 
 def lazy_clone(x: torch.Tensor) -> torch.Tensor:
@@ -26,7 +28,7 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     if 2 * x.numel() * x.itemsize < storage.nbytes():
         return x.clone()
     # Torch parts copies on the default stream: others do not wait for it, and a CUDA graph that is being recorded leaves it out.
-    if x.is_cuda and torch._C._cuda_getCurrentRawStream(x.get_device()):
+    if x.is_cuda and is_aside(x.get_device()):
         return x.clone()
     # NumPy may write to memory that was handed to it, unseen; torch marks it as not resizable.
     if not storage.resizable():
@@ -36,6 +38,30 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     except RuntimeError:
         # Memory that torch did not allocate (NumPy's, DLPack's, shared memory) cannot be copy-on-write.
         return x.clone()
+
+
+def is_aside(device: int) -> bool:
+    """Whether work on a GPU goes to another stream than its default one."""
+    return bool(torch._C._cuda_getCurrentRawStream(device))
+
+
+def part(tensors: Iterable[torch.Tensor]) -> None:
+    """Gives tensors that share memory until one of them is written to memory of their own, on whatever stream they are used.
+
+    >>> a = torch.zeros(3)
+    >>> b = lazy_clone(a)
+    >>> part([b])
+    >>> torch._C._is_cow_tensor(b)
+    False
+    """
+    shared = [x for x in tensors if torch._C._is_cow_tensor(x)]  # type: ignore[attr-defined]
+    aside = {x.get_device() for x in shared if x.is_cuda and is_aside(x.get_device())}
+    for device in aside:  # what is copied must be there, and the copy before it is used
+        torch.cuda.synchronize(device)
+    for x in shared:
+        x.data_ptr()
+    for device in aside:
+        torch.cuda.synchronize(device)
 
 
 def may_overlap(x: torch.Tensor) -> bool:

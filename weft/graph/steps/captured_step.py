@@ -25,6 +25,7 @@ from weft.graph.steps.inputs import Batch, Held, flat, flattened, settled
 from weft.graph.steps.recording import Recording, record
 from weft.graph.steps.state import lying, pieces_of, state_of
 from weft.runtime.accelerator_kernels import few_launches, is_watched
+from weft.runtime.lazy_copy import part
 from weft.runtime.processes import world
 from weft.watch.policy import policy_now
 
@@ -178,6 +179,7 @@ class CapturedStep:
         if known.recording is not None:
             known.replays += 1
             return known.recording.run(batch)
+        part(piece for x in state for piece in pieces_of(x))  # while this is the stream that others use
         with gpu.aside():
             if known.runs >= known.wait and not self._refused:
                 recording = self._recorded(gpu, batch, modules, state)

@@ -11,6 +11,7 @@ import torch
 
 from weft.engine.sharded import ShardedTensor
 from weft.runtime.holding import Pieces
+from weft.runtime.lazy_copy import part
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Lying", "lying", "pieces_of", "state_of"]
 
 _address: Callable[[torch.Tensor], int] = torch._C._data_address  # type: ignore[attr-defined]
-_is_shared: Callable[[torch.Tensor], bool] = torch._C._is_cow_tensor  # type: ignore[attr-defined]
 
 
 def pieces_of(x: torch.Tensor) -> Pieces:
@@ -68,9 +68,7 @@ class Lying:
             return False
         if not all(map(is_, _held(now), self.held)):
             return False
-        for piece in self.flat:
-            if _is_shared(piece):
-                piece.data_ptr()
+        part(self.flat)
         return list(map(_address, self.flat)) == self.addresses
 
 
@@ -83,8 +81,7 @@ def lying(tensors: list[torch.Tensor]) -> Lying:
     (True, False)
     """
     flat = [piece for x in tensors for piece in pieces_of(x)]
-    for piece in flat:
-        piece.data_ptr()
+    part(flat)
     return Lying(tensors, _held(tensors), flat, list(map(_address, flat)))
 
 

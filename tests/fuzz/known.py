@@ -417,4 +417,12 @@ KNOWN: dict[str, Program] = {
             "v0.add_(1)",
         ),
     ),
+    "what was added to a view of looked-up rows was not there in the rows, memories apart": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((4, 1), 'float64', 614, 1001)[put([3, -2, 2], 1001)]",
+            "v1 = v0.reshape(1, 3).transpose(0, -1)",
+            "v1.index_add_(0, put([1, 0, 2], 941), fresh((3, 1), 'float64', 27, 68))",
+        ),
+    ),
 }

@@ -50,9 +50,11 @@ def of_rows(call: BoundCall) -> object:
         if rows is not None:
             rows.op = str(call)  # whoever asks for the pieces has them sent for this op
     kind = kind_of(call.func)
-    if call.func in takes_rows:
-        return NotImplemented
     written = _written(call, kind)
+    if call.func in takes_rows:
+        for x in written:
+            settle(x)
+        return NotImplemented
     can_be = not (is_traced() or kind.outs or is_random(call.func) or call.func in _MARKS)
     there = all(x._value.rows is not None and may_write_there(x._value.rows) for x in written)
     split = _split(call, held, kind) if can_be and there else None

@@ -41,6 +41,8 @@ def added(call: BoundCall) -> object:
     if index is None or len(given) < 2 or is_traced() or x.is_meta or any(each._layout.pending for each in given):
         return NotImplemented
     lookup, rows = given
+    if not x.dim():
+        return NotImplemented
     if rows.shape != (*lookup.shape, *x.shape[count:]) or rows.dtype != x.dtype or lookup.mesh != rows.mesh:
         return NotImplemented
     axes, kept = rows._layout.splits[0], lookup._layout.splits[0]

@@ -168,7 +168,7 @@ class _Streamed:
 
     def __init__(self, action: Callable[[], Pieces], sources: Sequence[torch.Tensor], wire: torch.device) -> None:
         # The side stream begins after all that was asked for before, so what it frees is no longer in use elsewhere.
-        side = _side_stream(wire)
+        self._wire, side = wire, _side_stream(wire)
         side.wait_stream(torch.cuda.current_stream(wire))
         with torch.cuda.stream(side):
             self._pieces = action()
@@ -183,7 +183,7 @@ class _Streamed:
         return bool(self._event.query())
 
     def wait(self) -> Pieces:
-        """Lets the current stream wait."""
-        for device in {piece.device for piece in self._pieces if piece.is_cuda}:
+        """Lets the current stream wait, also where what was done gives no pieces, but fills some that there are."""
+        for device in {self._wire, *(piece.device for piece in self._pieces if piece.is_cuda)}:
             torch.cuda.current_stream(device).wait_event(self._event)
         return self._pieces

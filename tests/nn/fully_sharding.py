@@ -147,7 +147,7 @@ def check_same(models: list[torch.nn.Module]) -> None:
     """Both have the same parameters."""
     for (name, x), y in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(
-            y.full_tensor(), x, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
+            y.full_tensor().to(x.device), x, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
         )
 
 

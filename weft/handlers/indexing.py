@@ -33,7 +33,7 @@ def _counted(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[to
             result.append(index)
         else:
             _check_shape(x, index, len(result))
-            found = aten.nonzero.default(index)
+            found = _found_everywhere(index)
             result += [aten.select.int(found, 1, d) for d in range(index.dim())]
     return result
 
@@ -82,6 +82,13 @@ def _index_add_(call: BoundCall) -> object:
         return run_by_rule(call)
     store(x, as_sharded(rows), str(call))
     return x
+
+
+def _found_everywhere(mask: torch.Tensor) -> torch.Tensor:
+    """Where a mask is true, on every device: each takes what it has of what is indexed, and no index has to be sent."""
+    if not isinstance(mask, ShardedTensor):
+        return mask.nonzero()
+    return as_sharded(run_by_rule(BoundCall(aten.nonzero.default, (mask,), {})))
 
 
 @handler(aten.nonzero.default)

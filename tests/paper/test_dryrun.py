@@ -407,3 +407,13 @@ def test_gradients_of_replicas_travel_while_the_way_back_goes_on(devices, hides)
     gradients = [each for each in report.movements if each.record.op == "gradient"]
     assert len(gradients) == 3
     assert [each.exposed == 0 for each in gradients] == [hides] * 3  # nobody has asked for them yet
+
+
+def test_what_a_device_computes_by_a_program_of_its_own_is_counted() -> None:
+    mesh = thought_of(dp=4)
+    with torch.device("meta"):
+        convolution = weft.nn.shard_module(nn.Conv2d(3, 8, 3, padding=1, bias=False), mesh, {})
+        x = weft.shard(torch.empty(8, 3, 16, 16), mesh, P("dp"))
+    report = weft.dryrun(lambda: convolution(x).sum().backward(), topology="h100")
+    forward = 2 * 2 * 8 * 16 * 16 * 3 * 9  # two pictures on a device
+    assert 2 * forward <= report.flops < 2.05 * forward  # and the gradient of the weights

@@ -65,6 +65,8 @@ class Rule:
     local_args: LocalArgs | None = None
     local: Local | None = None
     """What one device runs instead of the op, where it needs to know which part of the whole it has."""
+    looks_for: bool = False
+    """Whether `local` has to find values, which tensors without memory have none of."""
     local_op: Op | None = None
     """What runs on one device instead: shards may lie differently in memory than the whole does."""
     of_nothing: ReduceOp | None = None

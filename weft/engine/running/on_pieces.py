@@ -72,13 +72,14 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Sch
         ]
         if expects_contiguous(func):
             local = [t.contiguous() for t in local]
-        if any(t.is_meta for t in local):
+        is_meta = any(t.is_meta for t in local)
+        if is_meta and not all(t.is_meta for t in local):
             local = [t.to("meta") for t in local]
         here = local_call
         if rule is not None and rule.local_args is not None:
             localized = rule.local_args(call.with_tensors(local), place.out_shapes)
             here = BoundCall(local_call.func, localized.args, localized.kwargs)
-        if any(t.is_meta for t in local) and rule is not None and rule.local is not None:
+        if is_meta and rule is not None and rule.looks_for:
             result = _without_memory(func, place, schedule)
         elif rule is not None and rule.local is not None:
             result = rule.local(call.with_tensors(local), place.inputs, place.outputs)

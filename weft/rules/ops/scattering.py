@@ -39,7 +39,7 @@ def _scatter(*, adds: bool) -> Rule:
         inputs, sizes, whole = placed_dims([each.shape for each in call.tensors], call.dim("dim"))
         return _written(inputs, sizes, whole, frozenset({"i"}), adds=adds)
 
-    return Rule(factors, local=_local_scatter, bounds=bounded(RuntimeError))
+    return Rule(factors, local=_local_scatter, looks_for=True, bounds=bounded(RuntimeError))
 
 
 def _local_scatter(call: BoundCall, given: Sequence[Region], _: Sequence[Region]) -> object:
@@ -75,7 +75,7 @@ def _index_written(error: type[Exception], *, adds: bool = False, negative: bool
         sizes = sizes_of(x.shape) | {"i": index.shape[0]}
         return _written(inputs, sizes, frozenset(), frozenset({"i"}), adds=adds)
 
-    return Rule(factors, local=_local_index_written, bounds=bounded(error, negative=negative))
+    return Rule(factors, local=_local_index_written, looks_for=True, bounds=bounded(error, negative=negative))
 
 
 def _local_index_written(call: BoundCall, given: Sequence[Region], _: Sequence[Region]) -> object:
@@ -133,4 +133,4 @@ def _local_index_put(call: BoundCall, given: Sequence[Region], _: Sequence[Regio
 
 
 for _op in ops_named("index_put index_put_ _unsafe_index_put"):
-    rules[_op] = Rule(_index_put, local=_local_index_put, bounds=bounds_of_each)
+    rules[_op] = Rule(_index_put, local=_local_index_put, looks_for=True, bounds=bounds_of_each)

@@ -207,13 +207,15 @@ def cases(layers: int | None = None) -> dict[str, Case]:
 
 
 def small_cases() -> dict[str, Case]:
-    """Three models that four processes of one machine train in fractions of a second, with five layouts each."""
+    """Four models that four processes of one machine train in fractions of a second, with five layouts each."""
     hand_written = dict(list(text_layouts().items())[:5])
     llama = Shape(256, 704, 8, 2048, 2, key_heads=4, gated=True, biased=False)
     bert = Shape(256, 1024, 8, 2048, 2, causal=False, positions=128)
+    gpt = Shape(256, 1024, 8, 2048, 2, positions=128)
     return {
         "small Llama": Case(lambda: LanguageModel(llama), words(8, 128, below=2048), hand_written),
         "small BERT": Case(lambda: LanguageModel(bert), words(8, 128, below=2048), hand_written),
+        "small GPT-2": Case(lambda: LanguageModel(gpt), words(8, 128, below=2048), hand_written),
         "small MLP": Case(
             lambda: Perceptrons(512, 2048, 3), lambda: (torch.randn(256, 512), torch.randn(256, 512)), row_layouts()
         ),

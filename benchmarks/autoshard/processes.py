@@ -1,4 +1,4 @@
-"""Three small models on 4 Gloo processes: steps in five hand-written layouts and in the chosen one, and what paper says of them.
+"""Four small models on 4 Gloo processes: steps in five hand-written layouts and in the chosen one, and what paper says of them.
 
     python benchmarks/autoshard/processes.py --repetitions 15 --json rows.json
 

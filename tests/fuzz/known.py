@@ -425,4 +425,14 @@ KNOWN: dict[str, Program] = {
             "v1.index_add_(0, put([1, 0, 2], 941), fresh((3, 1), 'float64', 27, 68))",
         ),
     ),
+    "a list op that was repeated drove out what was kept of other tensors": Program(
+        {"b": 2, "c": 2},
+        (
+            "v0 = fresh((1,), 'float64', 893, 68)",
+            "v1 = fresh((1,), 'float64', 734, 74)",
+            "v2 = v1.nanmedian()",
+            "torch._foreach_zero_([v0])",
+            "v3 = torch.unique_consecutive(v1)",
+        ),
+    ),
 }

@@ -165,7 +165,7 @@ def _repeat(
             value = args[i]
             here[i] = value._value.pieces[0] if isinstance(value, ShardedTensor) else value
         if written:
-            note_write()
+            note_write(x for i in written for x in cast("Sequence[object]", args[i]) if isinstance(x, ShardedTensor))
         result = op(*here, **kwargs)
         if made is None:
             if is_fused:

@@ -417,3 +417,13 @@ def test_what_a_device_computes_by_a_program_of_its_own_is_counted() -> None:
     report = weft.dryrun(lambda: convolution(x).sum().backward(), topology="h100")
     forward = 2 * 2 * 8 * 16 * 16 * 3 * 9  # two pictures on a device
     assert 2 * forward <= report.flops < 2.05 * forward  # and the gradient of the weights
+
+
+def test_rings_go_round_on_paper() -> None:
+    mesh = thought_of(sp=8)
+    x = weft.shard(torch.empty(1, 8, 1024, 64, device="meta"), mesh, P(None, None, "sp"))
+    attention = nn.functional.scaled_dot_product_attention
+    with weft.prefer("ring"):
+        report = weft.dryrun(lambda: [attention(x, x, x, is_causal=True) for _ in range(2)], topology="h100")
+    whole = 2 * (4 * 8 * 1024 * 1024 * 64)
+    assert 0.4 * whole / 8 < report.flops < 1.1 * whole / 8

@@ -48,7 +48,7 @@ def known_call(func: Op, args: Args, kwargs: Kwargs, result: object, work: Work 
     """What is to be known of a call; None where it has to be looked at every time."""
     if func._schema.is_mutable:
         written = [at for at, x in enumerate(args) if x is result]
-        return KnownCall((), None, written[0], False, work) if written and not kwargs.get("out") else None
+        return KnownCall((), None, written[0], False, work) if written and kwargs.get("out") is None else None
     if is_view(func) or func is torch.ops.aten._lazy_clone.default:
         return KnownCall((), None, None, True, work)
     if torch.Tag.inplace_view in func.tags:

@@ -11,8 +11,10 @@ from weft import P, ReduceOp
 from weft.kernels.combining import combine_into
 from weft.runtime import accelerator_kernels, machine
 from weft.runtime.accelerator_kernels import few_launches
+from weft.runtime.all_reducing import is_small
 from weft.runtime.reduction import reduced
 from weft.sharding import make_mesh
+from weft.sharding.layout import Layout
 
 
 @pytest.fixture
@@ -129,3 +131,10 @@ def test_results_of_an_all_reduce_on_one_accelerator_are_parted_when_written_to(
         assert torch.equal(torch.cat([shards[0], shards[3]]).cpu(), x @ w)
     finally:
         machine.use_separate_memory(False)
+
+
+def test_reductions_of_several_kinds_are_left_to_the_planner() -> None:
+    pending = Layout(make_mesh({"dp": 2, "tp": 3}), [()], {"dp": ReduceOp.SUM, "tp": ReduceOp.MAX})
+    contributions = (torch.ones(4),)
+    assert not is_small(contributions, pending)
+    assert is_small(contributions, pending.with_pending({"dp": ReduceOp.SUM}))

@@ -89,7 +89,7 @@ def state_of_code() -> tuple[int, int]:
     True
     """
     written = [file.stat().st_mtime_ns for file in Path(__file__).parents[1].rglob("*.py")]
-    return len(written), max(written)
+    return len(written), max(written, default=0)
 
 
 @cached(1024, cleared_by=world.forget_on_change)

@@ -48,9 +48,12 @@ def all_reduced(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int
     return tuple(outs[piece] for piece in range(there.count))
 
 
-def is_small(pieces: Pieces) -> bool:
-    """Whether contributions are so small that one step is quicker than three that move fewer bytes."""
-    return bool(pieces) and pieces[0].nbytes <= _SMALL
+def is_small(pieces: Pieces, source: Layout) -> bool:
+    """Whether contributions of one kind are so small that one step is quicker than three that move fewer bytes.
+
+    Of several kinds the planner says in which order they are reduced, or that they cannot be.
+    """
+    return bool(pieces) and pieces[0].nbytes <= _SMALL and len({op for _, op in source.pending}) == 1
 
 
 @final

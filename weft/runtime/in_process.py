@@ -44,7 +44,7 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
         # A tensor in one memory is stored whole there, whatever its layout.
         replicated = Layout.replicated(target.mesh, target.rank)
         return _move_whole(move(pieces, source, replicated, shape), replicated, target, shape)
-    if source.pending and target is source.resolved and is_small(pieces):
+    if source.pending and target is source.resolved and is_small(pieces, source):
         reduced = all_reduced(pieces, source, target, tuple(shape))
         if reduced is not None:
             return reduced

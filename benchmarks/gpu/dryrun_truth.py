@@ -2,11 +2,13 @@
 
 Four models, which the figures of the machine were not taken from: those are of single products, copies and the smallest op.
 
-    python benchmarks/gpu/dryrun_truth.py
+    python benchmarks/gpu/dryrun_truth.py                                        about a minute
+    python benchmarks/gpu/dryrun_truth.py --model "llama, 2.6 B" --times 5       one model, timed less often
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
@@ -75,22 +77,22 @@ class Squared(nn.Module):
 
 def _mlp() -> Program:
     layers = [layer for _ in range(8) for layer in (nn.Linear(8192, 8192), nn.GELU())]
-    model = Squared(nn.Sequential(*layers)).to("cuda", torch.bfloat16)
-    return model, torch.optim.AdamW(model.parameters()), torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    model = Squared(nn.Sequential(*layers)).to(torch.bfloat16)
+    return model, torch.optim.AdamW(model.parameters()), torch.randn(8192, 8192, dtype=torch.bfloat16)
 
 
 def _images() -> Program:
     layers = []
     for before, after in ((3, 64), (64, 128), (128, 256), (256, 512)):
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
-    model = Squared(nn.Sequential(*layers)).to("cuda")
-    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), torch.randn(64, 3, 224, 224, device="cuda")
+    model = Squared(nn.Sequential(*layers))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), torch.randn(64, 3, 224, 224)
 
 
 def _language(width: int, heads: int, hidden: int, blocks: int, batch: int) -> Callable[[], Program]:
     def made() -> Program:
-        model = Language(width, heads, hidden, blocks).to("cuda", torch.bfloat16)
-        ids = torch.randint(0, 32000, (batch, 2048), device="cuda")
+        model = Language(width, heads, hidden, blocks).to(torch.bfloat16)
+        ids = torch.randint(0, 32000, (batch, 2048))
         return model, torch.optim.AdamW(model.parameters()), ids
 
     return made
@@ -111,7 +113,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor
     optimizer.zero_grad()
 
 
-def measured(program: Program, times: int = 15) -> dict[str, float]:
+def measured(program: Program, times: int) -> dict[str, float]:
     """The peak of a step, and the median of the time of several."""
     for _ in range(5):
         step(*program)
@@ -131,12 +133,17 @@ def measured(program: Program, times: int = 15) -> dict[str, float]:
 
 def main() -> None:
     """Prints a row for each model, and what is beyond the bounds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=list(MODELS), action="append", help="only this one; may be given again")
+    parser.add_argument("--times", type=int, default=15, help="how many steps are timed")
+    options = parser.parse_args()
     machine = weft.Machine.measure("cuda")
     rows = {}
-    for name, make in MODELS.items():
+    for name in options.model or MODELS:
         torch.manual_seed(0)
-        program = make()
-        real = measured(program)
+        with torch.device("cuda"):  # where the first values of large models are drawn in no time
+            program = MODELS[name]()
+        real = measured(program, options.times)
         start = time.perf_counter()
         report = weft.dryrun(step, *program, topology=machine)
         took = time.perf_counter() - start

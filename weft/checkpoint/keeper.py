@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import typing
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import final
-
-import torch
 
 from ..distributed import on_main
 from ..runtime.processes.agreement.values import gathered
@@ -93,7 +90,7 @@ class Keeper:
         0 if there is none. One that turns out to be damaged is passed over, with a warning, for the one before it.
         """
         finish_running()
-        steps: list[int] = typing.cast("list[int]", gathered(self.steps(), "resume")[0])
+        steps = gathered(self.steps(), "resume")[0]
         for step in reversed(steps):
             try:
                 found = load(self.folder(step), {"step": None, "state": like, "random": None}, cast=cast)
@@ -101,9 +98,9 @@ class Keeper:
                 self._check_is_damaged(step, error)
                 warnings.warn(f"{error}. Going on with the checkpoint before it", RuntimeWarning, stacklevel=2)
                 continue
-            kept = typing.cast("dict[str, object]", found)
-            set_random_state(typing.cast(torch.Tensor, kept["random"]))
-            self.state = kept["state"]
+            assert isinstance(found, dict)  # as what it was loaded into
+            set_random_state(found["random"])
+            self.state = found["state"]
             return step
         if steps:
             raise CheckpointError(

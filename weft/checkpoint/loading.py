@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-import typing
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TypeGuard, TypeVar
 
 import torch
 
@@ -23,6 +23,8 @@ from .reading import Reader
 from .tree import Node, State, Stateful, children, unflattened
 
 __all__ = ["load", "planned"]
+
+T = TypeVar("T")
 
 _TRIES = 20
 _PAUSE = 0.05
@@ -122,7 +124,7 @@ def _has_changed(reader: Reader) -> bool:
     return any(_from_all(reader, changed))
 
 
-def _from_all(reader: Reader, value: object) -> list[object]:
+def _from_all(reader: Reader, value: T) -> list[T]:
     """What each process says, where the tensors are spread over several; all of them load then."""
     return gathered(value, "load") if reader.spans_processes else [value]
 
@@ -137,7 +139,7 @@ def _raise_together(reader: Reader, problem: CheckpointError | None) -> None:
             raise CheckpointError(f"process {process} could not load: {text}")
 
 
-def _are_patterns(like: State, reader: Reader) -> bool:
+def _are_patterns(like: State, reader: Reader) -> TypeGuard[Mapping[str, DeviceMapping]]:
     """Whether a dict of mappings speaks of name patterns, not of the saved state's own keys."""
     if (
         not isinstance(like, Mapping)
@@ -148,8 +150,7 @@ def _are_patterns(like: State, reader: Reader) -> bool:
     return not set(like) & set(children(reader.index.structure))
 
 
-def _by_pattern(reader: Reader, like: State) -> State:
-    mappings = typing.cast("Mapping[str, DeviceMapping]", like)
+def _by_pattern(reader: Reader, mappings: Mapping[str, DeviceMapping]) -> State:
     patterns = Patterns(next(iter(mappings.values())).mesh, mappings)
     patterns.check_used(reader.index.tensors, f"tensor of the checkpoint {str(reader.path)!r}")
     return unflattened(reader.index.structure, lambda name: reader.laid(name, patterns.mapping(name)))
@@ -171,7 +172,12 @@ class _Loader:
             return like
         if isinstance(like, Stateful):
             state = self.filled(node, None, path)
-            self.reader.then(lambda: like.load_state_dict(typing.cast("dict[str, object]", state)))
+            if not isinstance(state, dict):
+                raise CheckpointError(
+                    f"{self._at(path)} is no dict in the checkpoint, which {type(like).__name__}.load_state_dict takes: "
+                    "load it into what it was saved from"
+                )
+            self.reader.then(lambda: like.load_state_dict(state))
             return like
         if isinstance(like, (torch.Tensor, DeviceMapping)):
             return self._tensor(node, like, path)
@@ -217,11 +223,12 @@ class _Loader:
         return target
 
     def _name(self, node: Node, path: tuple[str, ...]) -> str:
-        if "tensor" not in node:
+        name = node.get("tensor")
+        if not isinstance(name, str):
             raise CheckpointError(
                 f"{self._at(path)} is no tensor in the checkpoint, but {next(iter(node))} {next(iter(node.values()))!r}"
             )
-        return typing.cast(str, node["tensor"])
+        return name
 
     def _checked(self, node: Node, like: torch.Tensor, path: tuple[str, ...]) -> str:
         """The name of the saved tensor, which must fit a tensor."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import cast, final
+from typing import final
 
 import torch
 
@@ -123,8 +123,7 @@ def _layouts(tensors: Mapping[str, torch.Tensor], like: State) -> dict[str, Layo
     if isinstance(like, DeviceMapping):
         return {name: like.layout(x.ndim) for name, x in tensors.items()}
     if isinstance(like, Mapping) and like and all(isinstance(each, DeviceMapping) for each in like.values()):
-        mappings = cast("Mapping[str, DeviceMapping]", like)
-        patterns = Patterns(next(iter(mappings.values())).mesh, mappings)
+        patterns = Patterns(next(iter(like.values())).mesh, like)
         patterns.check_used(tensors, "tensor of the state")
         return {name: patterns.mapping(name).layout(x.ndim) for name, x in tensors.items()}
     there = _tensors(like)

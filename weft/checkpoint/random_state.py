@@ -10,7 +10,8 @@ import json
 import random
 import sys
 from base64 import b64decode, b64encode
-from typing import cast
+from collections.abc import Sequence
+from typing import NotRequired, TypedDict
 
 import torch
 
@@ -26,6 +27,15 @@ __all__ = ["random_states", "set_random_state"]
 
 _ROW = 1 << 15
 """Bytes of a row; the generators of Python, torch and NumPy need about 20,000, and each GPU some 30 more."""
+
+
+class _Generators(TypedDict):
+    """The states of the generators, in words that JSON has."""
+
+    python: tuple[int, Sequence[int], float | None]
+    torch: str
+    cuda: NotRequired[list[str]]
+    numpy: NotRequired[list[object]]
 
 
 def random_states() -> torch.Tensor:
@@ -53,18 +63,18 @@ def set_random_state(states: torch.Tensor) -> None:
     Of other numbers of processes, those that are new begin with the state of an old one.
     """
     kept = _row(states, world.current().process)
-    version, numbers, following = cast("tuple[int, list[int], float | None]", kept["python"])
+    version, numbers, following = kept["python"]
     random.setstate((version, tuple(numbers), following))
-    torch.set_rng_state(_tensor(cast(str, kept["torch"])))
-    for i, each in enumerate(cast("list[str]", kept.get("cuda", []))[: torch.cuda.device_count()]):
+    torch.set_rng_state(_tensor(kept["torch"]))
+    for i, each in enumerate(kept.get("cuda", [])[: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(_tensor(each), i)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None and "numpy" in kept:
-        numpy.set_state(tuple(cast("list[object]", kept["numpy"])))
+        numpy.set_state(tuple(kept["numpy"]))
 
 
-def _state() -> dict[str, object]:
-    found: dict[str, object] = {"python": random.getstate(), "torch": _text(torch.get_rng_state())}
+def _state() -> _Generators:
+    found: _Generators = {"python": random.getstate(), "torch": _text(torch.get_rng_state())}
     if torch.cuda.is_available():
         found["cuda"] = [_text(each) for each in torch.cuda.get_rng_state_all()]
     numpy = sys.modules.get("numpy.random")
@@ -74,11 +84,12 @@ def _state() -> dict[str, object]:
     return found
 
 
-def _row(states: torch.Tensor, process: int) -> dict[str, object]:
+def _row(states: torch.Tensor, process: int) -> _Generators:
     try:
-        return cast("dict[str, object]", json.loads(bytes(states[process % len(states)].tolist())))
+        row: _Generators = json.loads(bytes(states[process % len(states)].tolist()))
     except (ValueError, IndexError, TypeError, ZeroDivisionError) as error:
         raise CheckpointError(f"the checkpoint's states of random generators are none ({error})") from error
+    return row
 
 
 def _text(state: torch.Tensor) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TypedDict
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,13 @@ __all__ = ["recover"]
 
 _Ask = tuple[int, str, Box]
 """Who is asked, for which tensor, and for which box of it."""
-_Told = dict[str, object]
+
+
+class _Told(TypedDict):
+    """What a process has of a state: its structure, and of each tensor the shape, the dtype and the boxes."""
+
+    structure: Node
+    tensors: Mapping[str, tuple[Sequence[int], str, list[Box]]]
 
 
 def recover(state: State, *, lost: bool) -> State:
@@ -44,7 +50,7 @@ def recover(state: State, *, lost: bool) -> State:
     3
     """
     told = gathered(None if lost else _told(state), "recover")
-    sound = {process: cast(_Told, each) for process, each in enumerate(told) if each is not None}
+    sound = {process: each for process, each in enumerate(told) if each is not None}
     if len(sound) == len(told):
         return state
     if not sound:
@@ -52,7 +58,7 @@ def recover(state: State, *, lost: bool) -> State:
     reader = Reader(Path("memory"), _index(sound))
     found = planned(reader, state, strict=True, cast=False) if lost else state
     wanted = list(_asked(reader)) if lost else []
-    asked = cast("list[list[_Ask]]", gathered([ask for ask, _ in wanted], "recover"))
+    asked = gathered([ask for ask, _ in wanted], "recover")
     kept = {} if lost else flattened(state)[1]
     _exchange(asked, [target for _, target in wanted], kept)
     reader.finish()
@@ -60,10 +66,9 @@ def recover(state: State, *, lost: bool) -> State:
 
 
 def _told(state: State) -> _Told:
-    """What this process has of a state: its structure, and which boxes of its tensors."""
     structure, tensors = flattened(state)
     held = {
-        name: [tuple(x.shape), str(x.dtype).removeprefix("torch."), sorted(set(_boxes(name, x)))]
+        name: (tuple(x.shape), str(x.dtype).removeprefix("torch."), sorted(set(_boxes(name, x))))
         for name, x in tensors.items()
     }
     return {"structure": structure, "tensors": held}
@@ -92,8 +97,8 @@ def _index(sound: dict[int, _Told]) -> Index:
             )
     asked: Counter[int] = Counter()
     tensors: dict[str, SavedTensor] = {}
-    for name, (shape, dtype, _) in cast("dict[str, list[object]]", sound[first]["tensors"]).items():
-        size, holders = tuple(cast("list[int]", shape)), _holders(name, sound)
+    for name, (shape, dtype, _) in sound[first]["tensors"].items():
+        size, holders = tuple(shape), _holders(name, sound)
         shards: list[SavedShard] = []
         for box, processes in holders.items():
             if all(box_shape(box)):
@@ -106,14 +111,13 @@ def _index(sound: dict[int, _Told]) -> Index:
                 f"a part of {name!r} was only in processes that have lost it: load the last checkpoint instead"
             )
         tensors[name] = saved
-    return Index(cast(Node, sound[first]["structure"]), tensors, {})
+    return Index(sound[first]["structure"], tensors, {})
 
 
 def _holders(name: str, sound: dict[int, _Told]) -> dict[Box, list[int]]:
     found: dict[Box, list[int]] = {}
     for process, told in sound.items():
-        _, _, boxes = cast("dict[str, list[list[Box]]]", told["tensors"])[name]
-        for box in boxes:
+        for box in told["tensors"][name][2]:
             found.setdefault(tuple((start, stop) for start, stop in box), []).append(process)
     return found
 

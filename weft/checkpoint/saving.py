@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from itertools import count as count_up
 from pathlib import Path
-from typing import Literal, cast, overload
+from typing import Literal, overload
 
 import torch
 
@@ -23,11 +23,11 @@ from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import box_shape
 from .background import Saving, finish_running
 from .errors import CheckpointError
+from .exchange import NOTES, Exchange, Notes, Report, Together
 from .files.head import METADATA
 from .files.index import INDEX, Index, SavedFile, SavedShard, SavedTensor
 from .files.lock import FolderLock
 from .files.writing import WrittenFile, replace, sync_folder, write_file
-from .foreign.exchange import NOTES, Exchange, Notes, Together
 from .foreign.whole_files import save_file
 from .progress import Count, shown
 from .shares import Share, check_storable, identity, settled, shares
@@ -121,7 +121,7 @@ _saves = count_up()
 
 @cached(64)
 def _first_token(_: int) -> int:
-    return int(str(gathered(uuid.uuid4().hex[:8], "save")[0]), 16)
+    return int(gathered(uuid.uuid4().hex[:8], "save")[0], 16)
 
 
 def _locked(where: Path) -> tuple[FolderLock | None, CheckpointError | None]:
@@ -239,11 +239,14 @@ class _Save:
         """
         try:
             problem: Exception | None = self.refusal
-            report: object = None if problem is None else [str(problem)]
+            report: Report = None if problem is None else [str(problem)]
             try:
                 if problem is None:
                     written = yield from self._write()
-                    report = {name: _said(file) for name, file in written.items()}
+                    report = {
+                        name: (each.file.nbytes, each.file.head, each.file.checksum, dict(each.shards))
+                        for name, each in written.items()
+                    }
             except OSError as error:
                 problem, report = error, str(error)
             outcome = self.exchange.outcome(self._published(self.exchange.reports(report)))
@@ -277,7 +280,7 @@ class _Save:
             sync_folder(self.where)
         return written
 
-    def _published(self, reports: list[object]) -> str | None:
+    def _published(self, reports: list[Report]) -> str | None:
         """Writes the index, in the first process; what stops it."""
         if world.current().process != 0:
             return None
@@ -287,7 +290,7 @@ class _Save:
             if isinstance(report, str):
                 return f"cannot save to {str(self.where)!r}, process {process} could not write its files: {report}. The old checkpoint stays"
         try:
-            index = self._index([cast("dict[str, list[object]]", report) for report in reports])
+            index = self._index(reports)
             for name, file in index.files.items():
                 if not (self.where / name).is_file() or (self.where / name).stat().st_size != file.nbytes:
                     return f"cannot save to {str(self.where)!r}, process 0 does not see the file {name!r} that another has written: the processes need one folder that all of them see"
@@ -296,13 +299,13 @@ class _Save:
             return f"cannot save to {str(self.where)!r}: {error}. The old checkpoint stays"
         return None
 
-    def _index(self, reports: list[dict[str, list[object]]]) -> Index:
+    def _index(self, reports: list[Report]) -> Index:
         files: dict[str, SavedFile] = {}
         places: dict[tuple[str, str], tuple[int, str]] = {}
         for report in reports:
-            for name, (size, head, checksum, shards) in report.items():
-                files[name] = SavedFile(cast(int, size), cast(int, head), cast(str, checksum))
-                places |= {(name, key): place for key, place in cast("dict[str, tuple[int, str]]", shards).items()}
+            for name, (size, head, checksum, shards) in report.items() if isinstance(report, dict) else ():
+                files[name] = SavedFile(size, head, checksum)
+                places |= {(name, key): place for key, place in shards.items()}
 
         def filled(shard: SavedShard) -> SavedShard:
             start, sums = places[shard.file, shard.key]
@@ -331,7 +334,3 @@ def _remove(leftovers: Iterable[Path]) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def _said(file: WrittenFile) -> list[object]:
-    return [file.file.nbytes, file.file.head, file.file.checksum, dict(file.shards)]

@@ -35,6 +35,12 @@ class Share:
     process: int
     shard: torch.Tensor | None
 
+    @property
+    def own(self) -> torch.Tensor:
+        """The shard, which this process writes."""
+        assert self.shard is not None
+        return self.shard
+
 
 def settled(x: torch.Tensor) -> torch.Tensor:
     """The tensor with nothing pending; a new one has no graph."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -120,15 +120,16 @@ def _dict_fault(items: list[object], tensors: Container[str], depth: int) -> str
 
 def unflattened(node: Node, tensor: Callable[[str], object]) -> object:
     """The structure with each tensor's name replaced by what `tensor` says."""
-    ((kind, content),) = node.items()
-    if kind == "tensor":
-        return tensor(cast(str, content))
-    if kind == "value":
-        return content
-    if kind == "dict":
-        return {key: unflattened(item, tensor) for key, item in cast("list[tuple[str | int, Node]]", content)}
-    items = [unflattened(item, tensor) for item in cast("list[Node]", content)]
-    return items if kind == "list" else tuple(items)
+    match node:
+        case {"tensor": str(name)}:
+            return tensor(name)
+        case {"dict": list(items)}:
+            return {key: unflattened(item, tensor) for key, item in items}
+        case {"list": list(items)}:
+            return [unflattened(item, tensor) for item in items]
+        case {"tuple": list(items)}:
+            return tuple(unflattened(item, tensor) for item in items)
+    return node["value"]
 
 
 def children(node: Node) -> dict[str | int, Node]:
@@ -137,11 +138,11 @@ def children(node: Node) -> dict[str | int, Node]:
     >>> children({"list": [{"value": 1}]})
     {0: {'value': 1}}
     """
-    ((kind, content),) = node.items()
-    if kind == "dict":
-        return dict(cast("list[tuple[str | int, Node]]", content))
-    if kind in ("list", "tuple"):
-        return dict(enumerate(cast("list[Node]", content)))
+    match node:
+        case {"dict": list(items)}:
+            return dict(items)
+        case {"list": list(items)} | {"tuple": list(items)}:
+            return dict(enumerate(items))
     return {}
 
 

@@ -26,23 +26,23 @@ def compares_values(number: int) -> bool:
 def agreed(words: object, part: object, held: Interval | None, *, compares: bool) -> object:
     """What the batch is: as the first process that has some of it describes it; raises where another differs."""
     sums = dict(_sums(part)) if compares and part is not None else None
-    told = gathered({"words": words, "rows": held, "sums": sums}, "batches")
-    known = [(process, each) for process, each in enumerate(told) if isinstance(each, dict) and each["words"]]
+    told = gathered((words, held, sums), "batches")
+    known = [(process, theirs) for process, (theirs, _, _) in enumerate(told) if theirs]
     if not known:
         return None
     first, found = known[0]
-    for process, each in known[1:]:
-        if each["words"] != found["words"]:
+    for process, theirs in known[1:]:
+        if theirs != found:
             raise ValueError(
-                f"processes {first} and {process} have loaded parts of different batches: {found['words']} and {each['words']}. "
+                f"processes {first} and {process} have loaded parts of different batches: {found} and {theirs}. "
                 "All processes need the same data in the same order, and parts that differ in their rows alone: pad all rows "
                 "to one length"
             )
-    _check_values([(process, each["rows"], each["sums"]) for process, each in known])
-    return found["words"]
+    _check_values([(process, *told[process][1:]) for process, _ in known])
+    return found
 
 
-def _check_values(known: list[tuple[int, list[int] | None, dict[str, str] | None]]) -> None:
+def _check_values(known: list[tuple[int, Interval | None, dict[str, str] | None]]) -> None:
     """Raises where processes that have loaded the same rows have other values for them."""
     seen: dict[str, tuple[int, dict[str, str]]] = {}
     for process, rows, sums in known:

@@ -70,7 +70,7 @@ def batches(
     if not isinstance(loader, Iterable):
         raise TypeError(f"batches takes a DataLoader or another iterable of batches, but got {loader!r}")
     if seed is None:
-        seed = int(cast(int, gathered(int(torch.randint(2**31, ())), "batches")[0]))
+        seed = gathered(int(torch.randint(2**31, ())), "batches")[0]
     return Batches(loader, Layouts(mesh, spec), prefetch, local, seed)
 
 
@@ -87,7 +87,7 @@ class Batches:
 
     def __init__(self, loader: Iterable[object], layouts: Layouts, prefetch: int, local: bool, seed: int) -> None:
         self._loader, self._layouts, self._prefetch, self._local = loader, layouts, prefetch, local
-        self._order = Order(cast("DataLoader[object]", loader), seed) if has_order(loader) and not local else None
+        self._order = Order(loader, seed) if not local and has_order(loader) else None
         self._seed = seed
         self.epoch = 0
         """How many epochs are done."""
@@ -131,7 +131,8 @@ class Batches:
 
     def _own_loader(self, wanted: Sequence[list[int]]) -> DataLoader[object]:
         """The user's loader, for the rows of this process."""
-        given = cast("DataLoader[object]", self._loader)
+        given = self._loader
+        assert isinstance(given, DataLoader)
         return DataLoader(
             given.dataset,
             batch_sampler=Rows(wanted),

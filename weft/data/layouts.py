@@ -59,13 +59,16 @@ class Layouts:
                 return _placed(x, tuple(shape), getattr(torch, dtype), held, _mapping(spec, self._mesh))
             case {"dict": items}:
                 return {key: self._made(_item(part, key), each, held, _spec_of(spec, key)) for key, each in items}
-            case {"list": items} | {"tuple": items}:
-                made = [
-                    self._made(_item(part, number), each, held, _spec_of(spec, number))
-                    for number, each in enumerate(items)
-                ]
-                return made if "list" in cast("dict[str, object]", told) else tuple(made)
+            case {"list": items}:
+                return self._each(part, items, held, spec)
+            case {"tuple": items}:
+                return tuple(self._each(part, items, held, spec))
         return told
+
+    def _each(self, part: object, items: Sequence[object], held: Interval | None, spec: Spec) -> list[object]:
+        return [
+            self._made(_item(part, number), each, held, _spec_of(spec, number)) for number, each in enumerate(items)
+        ]
 
 
 def _placed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import TypeGuard, final
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 __all__ = ["Order", "has_order"]
 
 
-def has_order(loader: object) -> bool:
+def has_order(loader: object) -> TypeGuard[DataLoader[object]]:
     """Whether the batches of a loader can be told without loading them.
 
     >>> has_order(DataLoader([1, 2, 3])), has_order([1, 2, 3])

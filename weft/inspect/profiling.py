@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast, final
+from typing import final
 
 import torch
 from rich.console import Group, RenderableType
@@ -121,7 +121,7 @@ class Profile:
                 f"cannot write a trace to {str(path)!r}: there is no folder {str(file.parent)!r}, make it first"
             )
         process = world.current().process
-        parts = cast("list[list[dict[str, object]]]", gathered(self._traced(process), "profile"))
+        parts = gathered(self._traced(process), "profile")
         if process == 0:
             merged = [event for events in parts for event in events]
             file.write_text(json.dumps({"traceEvents": merged, "displayTimeUnit": "ms"}))

@@ -46,16 +46,11 @@ def trace(path: str | os.PathLike[str]) -> Iterator[CommLog]:
         yield log
     settle()  # what is still on its way belongs to the trace, too
     # Not in a `finally`: after an error the other processes may no longer come, and nobody waits for them.
-    merged = [event for events in gathered(_events(log, world.current().process), "trace") for event in _listed(events)]
+    merged = [event for events in gathered(_events(log, world.current().process), "trace") for event in events]
     if world.current().process == 0:
         is_page = file.suffix == ".html"
         text = _page(merged, log).html() if is_page else json.dumps({"traceEvents": merged, "displayTimeUnit": "ms"})
         file.write_text(text, encoding="utf-8")
-
-
-def _listed(events: object) -> list[Event]:
-    assert isinstance(events, list)
-    return events
 
 
 def _page(events: Sequence[Event], log: CommLog) -> Page:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import cast
 
 import torch
 from torch.optim import optimizer as torch_optimizer
@@ -35,7 +34,7 @@ def watched_optimizers(recorder: Recorder, *, on_accelerators: bool) -> Iterator
             for x in tensors_in(state):
                 recorder.mark(x, "optimizer state")
 
-    known = cast("Callable[[], list[str]]", getattr(torch_optimizer, _LISTS))
+    known: Callable[[], list[str]] = getattr(torch_optimizer, _LISTS)
     hooks = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
     if on_accelerators:
         setattr(torch_optimizer, _LISTS, lambda: [*known(), "meta"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, cast, final
+from typing import Final, final
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -13,6 +13,7 @@ from ..engine.sharded import ShardedTensor
 from ..errors import PaperError
 from ..rules.call import Args, Kwargs, Op
 from ..runtime.machine import ownership
+from .work import tensors_in
 
 __all__ = ["LARGEST", "Values", "assume", "no_value", "reads_values"]
 
@@ -110,7 +111,7 @@ def reads_values(func: Op, args: Args) -> bool:
     if not _may_read(func):
         return False
     if func is torch.ops.aten.index.Tensor:
-        return any(x is not None and x.dtype in _MASKS for x in cast("list[torch.Tensor | None]", args[1]))
+        return any(x.dtype in _MASKS for x in tensors_in(args[1]))
     return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
@@ -135,13 +135,15 @@ def written_by(func: Op, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object) -> int:
-    return cast(int, sdpa_flop_count(query.shape, key.shape, value.shape))
+    flops: int = sdpa_flop_count(query.shape, key.shape, value.shape)
+    return flops
 
 
 def _attention_backward(
     grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object
 ) -> int:
-    return cast(int, sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+    flops: int = sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
+    return flops
 
 
 def _einsum(equation: str, tensors: list[torch.Tensor], *_: object, **__: object) -> int:

@@ -31,7 +31,8 @@ class FlatState:
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> object:
         """The same state with other tensors."""
         leaves = [tensors.get(name, leaf) for name, leaf in self.leaves.items()]
-        return cast(object, optree.tree_unflatten(self.structure, leaves))
+        whole: object = optree.tree_unflatten(self.structure, leaves)
+        return whole
 
 
 def flat_state(state: object, what: str) -> FlatState:

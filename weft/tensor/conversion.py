@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import optree
 import torch
@@ -48,5 +47,5 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: object, 
     """Applies a function to every tensor of a pytree; a nested list of numbers is one tensor."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
-    mapped = optree.tree_map(lambda leaf: function(as_tensor(leaf, what)), tree, is_leaf=_is_numbers)  # type: ignore[arg-type]
-    return cast(object, mapped)
+    mapped: object = optree.tree_map(lambda leaf: function(as_tensor(leaf, what)), tree, is_leaf=_is_numbers)  # type: ignore[arg-type]
+    return mapped

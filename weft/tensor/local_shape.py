@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast, final
+from typing import final
 
 import torch
 
@@ -71,10 +71,9 @@ def _asked(
     names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
     everywhere: dict[int, tuple[int, ...]] = {}
     found: set[torch.dtype] = set()
-    for each in gathered({"shapes": list(shapes.items()), "dtypes": names}, "from_local"):
-        told = cast("dict[str, list[tuple[int, list[int]]]]", each)
-        everywhere |= {slot: tuple(sizes) for slot, sizes in told["shapes"]}
-        found |= {getattr(torch, str(name)) for name in told["dtypes"]}
+    for theirs, known in gathered((list(shapes.items()), names), "from_local"):
+        everywhere |= {slot: tuple(sizes) for slot, sizes in theirs}
+        found |= {getattr(torch, name) for name in known}
     return everywhere, found
 
 

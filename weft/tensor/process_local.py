@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from ..runtime.machine import residence
 from ..runtime.processes import world
@@ -92,22 +91,18 @@ def _whole_shape(part: tuple[int, ...], pieces: list[Pieces] | None) -> tuple[in
     """The shape that the parts of all processes make up."""
     if world.current().count == 1:
         return part
-    told = gathered({"part": list(part), "pieces": pieces}, "from_process_local")
-    parts = [cast("dict[str, list[int]]", each) for each in told]
+    told = gathered((part, pieces), "from_process_local")
+    shapes = ", ".join(str(tuple(theirs)) for theirs, _ in told)
     sizes = []
     for dim in range(len(part)):
         found: dict[int, tuple[int, int]] = {}
-        for each in parts:
-            listed = cast("list[list[int]] | None", each["pieces"])
-            if listed is None:
+        for theirs, held in told:
+            if held is None:
                 continue
-            if len(each["part"]) != len(part):
-                shapes = ", ".join(str(tuple(one["part"])) for one in parts)
+            if len(theirs) != len(part):
                 raise ValueError(f"from_process_local: processes bring parts of different ranks, {shapes}")
-            first, count = listed[dim]
-            size = each["part"][dim]
-            if found.setdefault(first, (count, size)) != (count, size):
-                shapes = ", ".join(str(tuple(one["part"])) for one in parts)
+            first, count = held[dim]
+            if found.setdefault(first, (count, theirs[dim])) != (count, theirs[dim]):
                 raise ValueError(
                     f"from_process_local: processes bring different sizes of dim {dim} where they hold the same of it; their parts "
                     f"are {shapes}: bring parts of one shape, or pad them"

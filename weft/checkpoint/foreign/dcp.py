@@ -13,7 +13,6 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
 
 import torch
 
@@ -149,7 +148,7 @@ class _Folder:
         shape, dtype = _sizes(entry.size), _dtype(entry)
         boxes: list[Box] = []
         shards: list[SavedShard] = []
-        for chunk in cast("list[_Word]", entry.chunks):
+        for chunk in _words(entry.chunks):
             offsets, sizes = _sizes(chunk.offsets), _sizes(chunk.sizes)
             if not math.prod(sizes):
                 continue
@@ -167,7 +166,7 @@ class _Folder:
     def _record(self, place: _Place, dtype: torch.dtype, sizes: Sequence[int]) -> tuple[str, int]:
         """The file of a chunk, and where its elements begin: the one record of data of a zip inside the file."""
         with self._item(place) as item:
-            stored = torch.load(cast("IO[bytes]", item), map_location="meta", weights_only=True)
+            stored = torch.load(item, map_location="meta", weights_only=True)
             if not isinstance(stored, torch.Tensor) or stored.dtype != dtype or tuple(stored.shape) != tuple(sizes):
                 raise ValueError(f"the file {place.file!r} holds something else at byte {place.start}")
             if not stored.is_contiguous() or stored.storage_offset():
@@ -187,25 +186,25 @@ class _Folder:
 
     def _value(self, place: _Place) -> object:
         with self._item(place) as item:
-            return torch.load(cast("IO[bytes]", item), map_location="cpu", weights_only=True)
+            return torch.load(item, map_location="cpu", weights_only=True)
 
-    def _item(self, place: _Place) -> _Part:
+    def _item(self, place: _Place) -> io.BufferedReader:
         name = place.file
         if name not in self.sizes:
             self.sizes[name] = SavedFile((self.path / name).stat().st_size)
         if place.start + place.length > self.sizes[name].nbytes:
             raise ValueError(f"the file {name!r} is shorter than the metadata says")
-        return _Part((self.path / name).open("rb"), place.start, place.length)
+        return io.BufferedReader(_Part((self.path / name).open("rb"), place.start, place.length))
 
     def _structure(self, tensors: dict[str, SavedTensor], values: dict[str, object]) -> Node:
         """The nested state, as DCP's planner flattened it."""
-        root: dict[str | int, object] = {}
+        root = _Level()
         for name in (*tensors, *values):
             leaf: Node = {"tensor": name} if name in tensors else _value_node(values[name])
             path: object = self.paths.get(name, (name,))
             if not isinstance(path, tuple) or not path or not all(type(key) in (str, int) for key in path):
                 raise ValueError(f"{name!r} has no path of keys, but {path!r}")
-            at, path = root, cast("tuple[str | int, ...]", path)
+            at = root
             for key in path[:-1]:
                 below = at.setdefault(key, _Level())
                 if not isinstance(below, _Level):
@@ -215,7 +214,7 @@ class _Folder:
         return _level_node(root)
 
 
-class _Level(dict[str | int, object]):
+class _Level(dict["str | int", "_Level | Node"]):
     """One level of the nested state."""
 
 
@@ -231,10 +230,8 @@ def _value_node(value: object) -> Node:
     return {"value": value}
 
 
-def _level_node(level: dict[str | int, object]) -> Node:
-    nodes = {
-        key: _level_node(below) if isinstance(below, _Level) else cast(Node, below) for key, below in level.items()
-    }
+def _level_node(level: _Level) -> Node:
+    nodes = {key: _level_node(below) if isinstance(below, _Level) else below for key, below in level.items()}
     if level and list(level) == list(range(len(level))):
         return {"list": list(nodes.values())}
     return {"dict": [[key, node] for key, node in nodes.items()]}
@@ -260,6 +257,12 @@ def _place(info: _Word) -> _Place:
 def _dict(value: object) -> dict[object, _Word]:
     if not isinstance(value, dict):
         raise TypeError(f"a dict is expected, but there is a {type(value).__name__}")
+    return value
+
+
+def _words(value: object) -> list[_Word]:
+    if not isinstance(value, list) or not all(isinstance(each, _Word) for each in value):
+        raise TypeError(f"a list of objects is expected, but there is {value!r}")
     return value
 
 
@@ -297,17 +300,11 @@ class _Part(io.RawIOBase):
         self._at = max(0, base + offset)
         return self._at
 
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._length - self._at)
-        size = left if size is None or size < 0 else min(size, left)
-        self._file.seek(self._start + self._at)
-        content = self._file.read(size)
-        self._at += len(content)
-        return content
-
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        content = self.read(len(buffer))
+        self._file.seek(self._start + self._at)
+        content = self._file.read(min(len(buffer), max(0, self._length - self._at)))
         buffer[: len(content)] = content
+        self._at += len(content)
         return len(content)
 
     def close(self) -> None:

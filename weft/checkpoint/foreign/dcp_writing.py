@@ -8,7 +8,7 @@ import pickle
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 import torch
 
@@ -56,13 +56,13 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
     ready = {name: settled(x) for name, x in tensors.items()}
     values = {name: x for name, x in flat.items() if not isinstance(x, torch.Tensor)}
     folder, here = Path(path), world.current().process
-    token = str(gathered(uuid.uuid4().hex[:8], "save")[0])
+    token = gathered(uuid.uuid4().hex[:8], "save")[0]
     file = f"__{here}_{token}.distcp"
     found = dict(shares(ready, tensors))
     problem: OSError | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        report: object = _write(folder / file, found, ready, values if here == 0 else {})
+        report: list[_Item] | str = _write(folder / file, found, ready, values if here == 0 else {})
     except OSError as error:
         problem, report = error, str(error)
     reports = gathered(report, "save")
@@ -71,7 +71,7 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
     )
     if outcome is None and here == 0:
         try:
-            items = {f"__{i}_{token}.distcp": cast("list[_Item]", said) for i, said in enumerate(reports)}
+            items = {f"__{i}_{token}.distcp": said for i, said in enumerate(reports) if not isinstance(said, str)}
             known = {identity(tensors[name]): name for name in found}
             content = _metadata(
                 ready, {name: known[identity(x)] for name, x in tensors.items()}, found, values, paths, items
@@ -79,7 +79,7 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
             replace(folder / METADATA, content, token)
         except OSError as error:
             problem, outcome = error, str(error)
-    outcome = cast("str | None", gathered(outcome, "save")[0])
+    outcome = gathered(outcome, "save")[0]
     if outcome is not None:
         (folder / file).unlink(missing_ok=True)
         raise CheckpointError(f"cannot save to {str(folder)!r}: {outcome}") from problem
@@ -110,7 +110,7 @@ def _write(
             for share in each:
                 if share.process == world.current().process:
                     start = file.tell()
-                    _save_tensor(cast(torch.Tensor, share.shard), file)
+                    _save_tensor(share.own, file)
                     items.append((name, tuple(begin for begin, _ in share.box), start, file.tell() - start))
             if not each and world.current().process == 0:  # an empty tensor has no shards, but a place
                 start = file.tell()

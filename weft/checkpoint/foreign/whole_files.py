@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -86,7 +85,7 @@ def _write_together(
     if METADATA in ready:
         raise CheckpointError(f"a file of safetensors cannot hold a tensor named {METADATA!r}: rename it")
     first = world.current().process == 0
-    token = str(gathered(uuid.uuid4().hex[:8], "save")[0])
+    token = gathered(uuid.uuid4().hex[:8], "save")[0]
     temporary = {file.name: folder / f".{file.name}.{token}" for file in files}
 
     def make() -> None:
@@ -163,7 +162,7 @@ def _write_share(file: int, kept: Kept, share: Share) -> None:
     length, starts = _runs(kept.shape, share.box)
     size, left = length * kept.dtype.itemsize, 0
     at = 0
-    for part in host_parts(cast(torch.Tensor, share.shard)):
+    for part in host_parts(share.own):
         data = readable_bytes(part)
         while data:
             if not left:

@@ -230,7 +230,6 @@ class Pipeline(torch.nn.Module):
         mine = {"pipeline": self._number, "schedule": repr(self.schedule), "inputs": inputs}
         for process, theirs in enumerate(gathered(mine, "pipeline")):
             if theirs != mine:
-                assert isinstance(theirs, dict)
                 differs = next(name for name in mine if theirs.get(name) != mine[name])
                 raise MismatchError(
                     f"process {world.current().process} and process {process} run different pipelines: here {differs} is "

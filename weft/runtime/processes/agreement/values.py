@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import TypeVar
 
 import torch
 
@@ -14,9 +15,11 @@ from ..transport.exchange import swap
 
 __all__ = ["gathered"]
 
+T = TypeVar("T")
 
-def gathered(value: object, op: str = "an agreement") -> list[object]:
-    """What each process of the program gives, in order; a value is what JSON has words for.
+
+def gathered(value: T, op: str = "an agreement") -> list[T]:
+    """What each process of the program gives, in order; a value is what JSON has words for, and tuples arrive as lists.
 
     >>> gathered({"a": [1, 2]})
     [{'a': [1, 2]}]

@@ -13,12 +13,15 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from ...runtime.processes import world
-from ...runtime.processes.agreement.values import gathered
-from ..errors import CheckpointError
+from ..runtime.processes import world
+from ..runtime.processes.agreement.values import gathered
+from .errors import CheckpointError
 
-__all__ = ["NOTES", "Exchange", "Notes", "Together"]
+__all__ = ["NOTES", "Exchange", "Notes", "Report", "Together"]
 
+Report = dict[str, tuple[int, int, str | None, dict[str, tuple[int, str]]]] | list[str] | str | None
+"""What a process has written: by the names of files their size, that of their head, their checksum, and where the shards lie in
+them with which checksums. A text is what went wrong, a list of one why it did not begin."""
 NOTES = ".saving-"
 """How the names of folders with notes begin."""
 _GRACE = 30.0
@@ -28,7 +31,7 @@ _GRACE = 30.0
 class Exchange(Protocol):
     """Two rounds: all say what they have written, then the first says how it ended."""
 
-    def reports(self, mine: object) -> list[object]:
+    def reports(self, mine: Report) -> list[Report]:
         """What each process has written, in order; all of them in the first process at least."""
 
     def outcome(self, mine: str | None) -> str | None:
@@ -38,14 +41,13 @@ class Exchange(Protocol):
 class Together:
     """The processes wait for each other."""
 
-    def reports(self, mine: object) -> list[object]:
+    def reports(self, mine: Report) -> list[Report]:
         """What each process has written."""
         return gathered(mine, "save")
 
     def outcome(self, mine: str | None) -> str | None:
         """What the first process says."""
-        first = gathered(mine, "save")[0]
-        return None if first is None else str(first)
+        return gathered(mine, "save")[0]
 
 
 class Notes:
@@ -60,7 +62,7 @@ class Notes:
         self._token, self._process, self._count = token, here.process, here.count
         self._timeout = here.timeout.total_seconds()
 
-    def reports(self, mine: object) -> list[object]:
+    def reports(self, mine: Report) -> list[Report]:
         """What each process has written, in the first; the others leave theirs."""
         if self._count == 1:
             return [mine]
@@ -93,7 +95,7 @@ class Notes:
         temporary.write_bytes(json.dumps(content).encode())
         temporary.replace(self._folder / name)
 
-    def _found(self, name: str) -> object:
+    def _found(self, name: str) -> Report:
         started, pause = time.monotonic(), 0.002
         ended_at: float | None = None
         while not (self._folder / name).exists():
@@ -107,5 +109,5 @@ class Notes:
                 )
             time.sleep(pause)
             pause = min(0.1, pause * 1.5)
-        content: object = json.loads((self._folder / name).read_bytes())
+        content: Report = json.loads((self._folder / name).read_bytes())
         return content

@@ -1,0 +1,50 @@
+"""Types: how often the code tells the type checker what it cannot see, or asks it to look away. These numbers only go down."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.layers import ROOT, modules_of
+
+AT_MOST = {"cast": 115, "Any": 60, "type: ignore": 121}
+"""What there is in all of `weft/`. Whoever needs one more finds another that can go: a protocol, a narrower type, a guard."""
+IGNORES = re.compile(r"#\s*type:\s*ignore")
+
+
+def said(source: str) -> Iterator[str]:
+    """The casts, the uses of `Any` and the ignored errors of a module."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Name(id="cast") | ast.Attribute(value=ast.Name(id="typing"), attr="cast")):
+                yield "cast"
+            case ast.Name(id="Any") | ast.Attribute(value=ast.Name(id="typing"), attr="Any"):
+                yield "Any"
+    yield from ("type: ignore" for _ in IGNORES.finditer(source))
+
+
+def counted(root: Path) -> Counter[str]:
+    return Counter(word for _, path in modules_of(root) for word in said(path.read_text()))
+
+
+@pytest.mark.parametrize("word", AT_MOST)
+def test_the_type_checker_is_seldom_overruled(word: str) -> None:
+    assert counted(ROOT)[word] <= AT_MOST[word]
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("x = cast(int, y)", "cast"),
+        ("x = typing.cast('int', y)", "cast"),
+        ("x: Any = y", "Any"),
+        ("x = y  # type: ignore[arg-type]", "type: ignore"),
+    ],
+)
+def test_what_overrules_it_is_counted(line: str, word: str) -> None:
+    assert list(said(line)) == [word]

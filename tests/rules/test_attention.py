@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from weft.engine.running.on_pieces import expects_contiguous
+from weft.engine.op_kind import expects_contiguous
 from weft.sharding.layout import Layout
 
 from .case import Case

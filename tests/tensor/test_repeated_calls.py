@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 
 import pytest
 import torch
@@ -14,7 +12,6 @@ from weft import P
 from weft.sharding import ReduceOp
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
-from weft.watch.policy import Warned
 
 Op = Callable[[torch.Tensor], object]
 
@@ -125,24 +122,3 @@ def test_sizes_that_follow_from_numbers_are_those_of_the_call() -> None:
         first, second = torch._foreach_mul([ours, ours], numbers)
         torch.testing.assert_close(first.full_tensor(), x * numbers[0])
         torch.testing.assert_close(second.full_tensor(), x * numbers[1])
-
-
-def test_a_repeated_product_passes_few_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Warned, "count", 0)  # nobody asks to be warned
-    mesh = weft.make_mesh({"tp": 2})
-    x, w = weft.shard(torch.ones(4, 8), mesh, P(None, "tp")), weft.shard(torch.ones(8, 4), mesh, P("tp"))
-    x @ w
-    passed: set[str] = set()
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        module = frame.f_globals.get("__name__", "")
-        if event == "call" and module.startswith("weft."):
-            passed.add(module)
-
-    sys.setprofile(note)
-    try:
-        x @ w
-    finally:
-        sys.setprofile(None)
-    assert "weft.engine.dispatch" in passed
-    assert len(passed) <= 5, sorted(passed)

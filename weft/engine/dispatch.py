@@ -91,14 +91,11 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
     if torch.is_inference_mode_enabled() and _gives_usual_view(call):
         with torch.inference_mode(False), torch.no_grad():
             return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
-    result = _of_folded(call)
-    if result is NotImplemented:
-        result = of_alone(call)
-    if result is NotImplemented:
-        result = of_rows(call)
+    is_special = any(isinstance(x, ShardedTensor) and x._form.is_special for x in call.tensors)
+    result = _of_special(call) if is_special else NotImplemented
     if result is not NotImplemented:
         return result
-    shows = any(map(shows_another, call.tensors))
+    shows = is_special and any(map(shows_another, call.tensors))
     if shows:
         refresh(call.tensors)
         tell_writes(written_tensors(call))
@@ -117,6 +114,14 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
             plans.keep(call.func)
             _repeats[key] = repeat
     return result
+
+
+def _of_special(call: BoundCall) -> object:
+    """What an op gives of tensors whose elements lie elsewhere than their layouts say, where it can run there."""
+    result = _of_folded(call)
+    if result is NotImplemented:
+        result = of_alone(call)
+    return of_rows(call) if result is NotImplemented else result
 
 
 def _of_folded(call: BoundCall) -> object:

@@ -20,10 +20,11 @@ from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import is_expanded, is_resolved, resolve
 from .op_kind import is_elementwise, kind_of
 from .op_plan import OpPlan, decided, plan_in
-from .running.on_pieces import run_everywhere, run_replicated, run_whole, schedule_for
+from .running.on_pieces import run_everywhere, run_replicated, run_whole
 from .running.on_totals import total_call
 from .running.once import run_once
 from .running.refusals import refuse_as_others
+from .running.schedule import schedule_for
 from .sharded import ShardedTensor
 from .total import known_total, own_pieces, part_pieces
 from .views.copy_views import forget_resolved, remember_resolved

@@ -10,7 +10,7 @@ import torch
 from ..caches import cached
 from ..rules.call import BoundCall
 
-__all__ = ["OpKind", "for_each_result", "is_elementwise", "kind_of", "written_argument"]
+__all__ = ["OpKind", "expects_contiguous", "for_each_result", "is_elementwise", "kind_of", "written_argument"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +94,14 @@ def written_argument(call: BoundCall, position: int) -> object | None:
     if where is None:
         return None
     return call.kwargs.get(where) if isinstance(where, str) else call.args[where]
+
+
+@cached(4096)
+def expects_contiguous(func: torch._ops.OpOverload) -> bool:
+    """Whether an op's kernel may ignore strides: some take what their forward kernel has made to be contiguous."""
+    name = func._schema.name.removeprefix("aten::")
+    return (name.startswith("native_") or name.endswith("_backward")) and name not in _READ_BY_STRIDES
+
+
+_READ_BY_STRIDES = frozenset({"_scaled_dot_product_flash_attention_for_cpu_backward"})
+"""Ops whose kernels are known to go by the strides of all their inputs. Those of GPUs take sums of exponents to be dense."""

@@ -21,9 +21,9 @@ from ..execute import brought
 from ..memory import memory_of
 from ..op_kind import OpKind, for_each_result, kind_of
 from ..op_plan import OpPlan, decided
-from ..running.on_pieces import run_everywhere, schedule_for
+from ..running.on_pieces import run_everywhere
 from ..running.once import is_random
-from ..running.schedule import Place, Schedule
+from ..running.schedule import Place, Schedule, schedule_for
 from ..sharded import ShardedTensor, wrap
 from ..strides.result_strides import ResultStrides
 from ..total import known_total, note_write

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from ...caches import cached
 from ...rules.call import BoundCall
 from ...rules.registry import Rule, Spec
 from ...runtime.holding import holding
@@ -14,13 +13,12 @@ from ...runtime.reduction import neutral
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ...sharding.placements import ReduceOp
-from ..op_kind import for_each_result, kind_of, written_argument
+from ..op_kind import expects_contiguous, for_each_result, kind_of, written_argument
 from ..sharded import ShardedTensor, wrap
 from ..strides.result_strides import Strided
-from ..strides.whole_results import whole_results
-from .schedule import Place, Schedule, scheduled
+from .schedule import Place, Schedule, of_rank
 
-__all__ = ["expects_contiguous", "run_everywhere", "run_replicated", "run_whole", "schedule_for"]
+__all__ = ["run_everywhere", "run_replicated", "run_whole"]
 
 
 def run_whole(
@@ -35,28 +33,10 @@ def run_whole(
         if same is not None:
             return same
         _check_dense(call, value)
-        layout = _of_rank(None if outputs is None else outputs[position], value.dim(), mesh)
+        layout = of_rank(None if outputs is None else outputs[position], value.dim(), mesh)
         return wrap((value,), layout, value.shape)
 
     return for_each_result(call.on([x._value.pieces[0] if isinstance(x, ShardedTensor) else x for x in laid]), made)
-
-
-def _of_rank(layout: Layout | None, rank: int, mesh: DeviceMesh) -> Layout:
-    """A layout, or the replicated one for results that a rule knows nothing of, such as the state of a generator."""
-    return layout if layout is not None and layout.rank == rank else Layout.replicated(mesh, rank)
-
-
-def schedule_for(
-    call: BoundCall, inputs: Sequence[Layout], outputs: tuple[Layout, ...] | None, mesh: DeviceMesh
-) -> Schedule:
-    """Where an op runs."""
-    specs = whole_results(call)
-    if outputs is not None:
-        outputs = tuple(
-            layout if spec is None else _of_rank(layout, spec.ndim, mesh)
-            for layout, spec in zip(outputs, specs, strict=True)
-        )
-    return scheduled(inputs, [tuple(x.shape) for x in call.tensors], outputs, specs, mesh)
 
 
 def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Schedule, rule: Rule | None) -> object:
@@ -98,17 +78,6 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Sch
             elif value is not None and len(values) == 1:
                 return result
     return _gathered(call, schedule, made, result, schedule.strides.of(call))
-
-
-@cached(4096)
-def expects_contiguous(func: torch._ops.OpOverload) -> bool:
-    """Whether an op's kernel may ignore strides: some take what their forward kernel has made to be contiguous."""
-    name = func._schema.name.removeprefix("aten::")
-    return (name.startswith("native_") or name.endswith("_backward")) and name not in _READ_BY_STRIDES
-
-
-_READ_BY_STRIDES = frozenset({"_scaled_dot_product_flash_attention_for_cpu_backward"})
-"""Ops whose kernels are known to go by the strides of all their inputs. Those of GPUs take sums of exponents to be dense."""
 
 
 def _fill(

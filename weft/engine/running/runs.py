@@ -10,10 +10,9 @@ import torch
 
 from ...rules.call import Args, BoundCall, Kwargs
 from ...runtime.holding import Pieces, holding
-from ..op_kind import kind_of
+from ..op_kind import expects_contiguous, kind_of
 from ..op_plan import OpPlan
 from ..sharded import ShardedTensor
-from .on_pieces import expects_contiguous
 from .quick import quick
 from .schedule import Place, Read, Schedule
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...rules.call import BoundCall
 from ...rules.registry import Region, Spec
 from ...runtime.holding import holding
 from ...sharding.geometry import box_at
@@ -13,8 +14,9 @@ from ...sharding.mesh import DeviceMesh
 from ..memory import memory_on
 from ..memory.memory import Part
 from ..strides.result_strides import ResultStrides
+from ..strides.whole_results import whole_results
 
-__all__ = ["Place", "Read", "Schedule", "scheduled"]
+__all__ = ["Place", "Read", "Schedule", "of_rank", "schedule_for"]
 
 Read = tuple[int, Part | None]
 """Which piece of an input an op reads at a place, and which part of it (None: all)."""
@@ -46,16 +48,18 @@ class Schedule:
     """Those of the outputs, for inputs of any."""
 
 
-def scheduled(
-    inputs: Sequence[Layout],
-    shapes: Sequence[tuple[int, ...]],
-    outputs: tuple[Layout, ...] | None,
-    specs: Sequence[Spec | None],
-    mesh: DeviceMesh,
+def schedule_for(
+    call: BoundCall, inputs: Sequence[Layout], outputs: tuple[Layout, ...] | None, mesh: DeviceMesh
 ) -> Schedule:
-    """One run for all spots that read the same and make the same."""
+    """Where an op runs: once for all spots that read the same and make the same. `outputs`: None for replicated ones."""
+    shapes, specs = [tuple(x.shape) for x in call.tensors], whole_results(call)
     if outputs is None:
         outputs = tuple(Layout.replicated(mesh, 0 if spec is None else spec.ndim) for spec in specs)
+    else:
+        outputs = tuple(
+            layout if spec is None else of_rank(layout, spec.ndim, mesh)
+            for layout, spec in zip(outputs, specs, strict=True)
+        )
     layouts = [*inputs, *outputs]
     memory = memory_on(mesh)
     spots = memory.spots(mesh, layouts)
@@ -86,3 +90,8 @@ def scheduled(
 def _narrowed(layout: Layout, axes: frozenset[str]) -> Layout:
     """The layout with only the splits that separate one run from another."""
     return Layout(layout.mesh, [tuple(axis for axis in names if axis in axes) for names in layout.splits])
+
+
+def of_rank(layout: Layout | None, rank: int, mesh: DeviceMesh) -> Layout:
+    """A layout, or the replicated one for results that a rule knows nothing of, such as the state of a generator."""
+    return layout if layout is not None and layout.rank == rank else Layout.replicated(mesh, rank)

@@ -17,8 +17,8 @@ from ...engine.memory import held_whole
 from ...engine.moves.movement import moved
 from ...engine.moves.rearranging import note_rearrangement, resolved
 from ...engine.op_plan import chosen
-from ...engine.running.on_pieces import run_everywhere, schedule_for
-from ...engine.running.schedule import Schedule
+from ...engine.running.on_pieces import run_everywhere
+from ...engine.running.schedule import Schedule, schedule_for
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...planning.rearrangement import Side
 from ...planning.windows import Reach, Windows, windows_of

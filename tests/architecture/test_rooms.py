@@ -61,3 +61,14 @@ def test_one_name_is_one_class() -> None:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
+def test_own_modules_are_imported_by_the_way_to_them() -> None:
+    """One way to write an import: `from ..planning.plans import Plan` shows how far away a room is."""
+    found = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (ROOT / "weft").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and not node.level and f"{node.module}.".startswith("weft.")
+    }
+    assert found == set()

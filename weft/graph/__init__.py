@@ -9,23 +9,23 @@
 (tensor([[0.3333, 0.3333, 0.3333]]), torch.Size([5, 3]))
 """
 
-from weft.graph import ops
-from weft.graph.compiling import compile  # noqa: A004 - the document's name
-from weft.graph.gradients import grad
-from weft.graph.recording.capture import capture
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.distributed_value import DistributedValue
-from weft.graph.recording.errors import AxisError
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.signals import Signals
-from weft.graph.recording.types import BufferType, TensorType
-from weft.graph.recording.values import BufferValue, HasBufferValue, HasTensorValue, TensorValue
-from weft.graph.running.model import Model
-from weft.graph.showing.cost import Cost, DeviceCost
-from weft.graph.showing.dot import to_dot
-from weft.graph.showing.picture import GraphPicture, visualize
-from weft.graph.steps.captured_step import CapturedStep, capture_step
-from weft.sharding.dims import AlgebraicDim, Dim, Shape, StaticDim, SymbolicDim
+from ..sharding.dims import AlgebraicDim, Dim, Shape, StaticDim, SymbolicDim
+from . import ops
+from .compiling import compile  # noqa: A004 - the document's name
+from .gradients import grad
+from .recording.capture import capture
+from .recording.device_ref import DeviceRef
+from .recording.distributed_value import DistributedValue
+from .recording.errors import AxisError
+from .recording.graph import Graph
+from .recording.signals import Signals
+from .recording.types import BufferType, TensorType
+from .recording.values import BufferValue, HasBufferValue, HasTensorValue, TensorValue
+from .running.model import Model
+from .showing.cost import Cost, DeviceCost
+from .showing.dot import to_dot
+from .showing.picture import GraphPicture, visualize
+from .steps.captured_step import CapturedStep, capture_step
 
 __all__ = [
     "AlgebraicDim",

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from weft.graph.lowering.codegen import generate, source_of
-from weft.graph.lowering.inductor import joined
-from weft.graph.lowering.program import lower
-from weft.graph.passes import optimize, shared_outputs
-from weft.graph.recording.types import BufferType
-from weft.graph.running.cuda_capture import recorded
-from weft.graph.running.model import Model
-from weft.graph.running.peers import check_peer_access
+from .lowering.codegen import generate, source_of
+from .lowering.inductor import joined
+from .lowering.program import lower
+from .passes import optimize, shared_outputs
+from .recording.types import BufferType
+from .running.cuda_capture import recorded
+from .running.model import Model
+from .running.peers import check_peer_access
 
 if TYPE_CHECKING:
-    from weft.graph.recording.graph import Graph
+    from .recording.graph import Graph
 
 __all__ = ["BACKENDS", "Backend", "compile"]
 

@@ -23,14 +23,14 @@ except ModuleNotFoundError as missing:
         "otherwise install it with: pip install 'triton>=3.6'"
     ) from missing
 
-from weft.kernels.all_gather import DistributedAllGather
-from weft.kernels.all_reduce import DistributedAllReduce
-from weft.kernels.all_to_all import DistributedAllToAll
-from weft.kernels.broadcast import DistributedBroadcast
-from weft.kernels.context import DeviceContext
-from weft.kernels.open_collective import MAX_GPUS
-from weft.kernels.reduce_scatter import DistributedReduceScatter
-from weft.kernels.signals import SIGNAL_BYTES, signal_buffer
+from .all_gather import DistributedAllGather
+from .all_reduce import DistributedAllReduce
+from .all_to_all import DistributedAllToAll
+from .broadcast import DistributedBroadcast
+from .context import DeviceContext
+from .open_collective import MAX_GPUS
+from .reduce_scatter import DistributedReduceScatter
+from .signals import SIGNAL_BYTES, signal_buffer
 
 __all__ = [
     "MAX_GPUS",

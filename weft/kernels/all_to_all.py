@@ -7,11 +7,11 @@ from typing import final
 
 import torch
 
-from weft.kernels.context import DeviceContext
-from weft.kernels.known import known_call
-from weft.kernels.open_collective import OpenCollective, opened
-from weft.kernels.operands import check_dim, check_operands, check_shape
-from weft.kernels.work import Work, balanced
+from .context import DeviceContext
+from .known import known_call
+from .open_collective import OpenCollective, opened
+from .operands import check_dim, check_operands, check_shape
+from .work import Work, balanced
 
 __all__ = ["DistributedAllToAll"]
 

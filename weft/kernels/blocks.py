@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from weft.kernels.program import program
+from .program import program
 
 __all__ = ["combine_block", "copy_block", "pick"]
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from weft.kernels.blocks import combine_block, copy_block, pick
-from weft.kernels.program import program
-from weft.kernels.signals import meet
+from .blocks import combine_block, copy_block, pick
+from .program import program
+from .signals import meet
 
 __all__ = ["collective"]
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from weft.kernels.element import element
-from weft.kernels.group import Group
-from weft.kernels.launch import launches, start
-from weft.kernels.signals import ORDINALS
-from weft.kernels.work import Work
-from weft.runtime.accelerator import address
+from ..runtime.accelerator import address
+from .element import element
+from .group import Group
+from .launch import launches, start
+from .signals import ORDINALS
+from .work import Work
 
 __all__ = ["combine_into"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.kernels.program import INTERPRETED
+from .program import INTERPRETED
 
 __all__ = ["DeviceContext"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.caches import cached
-from weft.kernels.context import DeviceContext
-from weft.kernels.signals import ORDINALS
+from ..caches import cached
+from .context import DeviceContext
+from .signals import ORDINALS
 
 __all__ = ["Group", "grouped"]
 

@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import torch
 
-from weft.caches import BoundedCache
-from weft.kernels.context import DeviceContext
-from weft.kernels.launch import Launch, prepared
+from ..caches import BoundedCache
+from .context import DeviceContext
+from .launch import Launch, prepared
 
 __all__ = ["KnownCall", "known_call"]
 

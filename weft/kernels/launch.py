@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.caches import BoundedCache
-from weft.kernels.collective import collective
-from weft.kernels.element import Element, word
-from weft.kernels.group import Group
-from weft.kernels.program import INTERPRETED
-from weft.kernels.signals import MAX_PROGRAMS, SLOT_BITS
-from weft.kernels.tiling import Tiling, tiling
-from weft.kernels.work import Work
+from ..caches import BoundedCache
+from .collective import collective
+from .element import Element, word
+from .group import Group
+from .program import INTERPRETED
+from .signals import MAX_PROGRAMS, SLOT_BITS
+from .tiling import Tiling, tiling
+from .work import Work
 
 __all__ = ["Launch", "launches", "on_stream", "prepared", "start"]
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from weft.kernels.context import DeviceContext
-from weft.kernels.element import Element
-from weft.kernels.group import Group, grouped
-from weft.kernels.known import KnownCall
-from weft.kernels.launch import launches, on_stream, start
-from weft.kernels.signals import SIGNAL_BYTES
-from weft.kernels.work import Work
+from .context import DeviceContext
+from .element import Element
+from .group import Group, grouped
+from .known import KnownCall
+from .launch import launches, on_stream, start
+from .signals import SIGNAL_BYTES
+from .work import Work
 
 __all__ = ["MAX_GPUS", "OpenCollective", "opened"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from weft.kernels.group import Group
-from weft.kernels.work import Work, shares
+from .group import Group
+from .work import Work, shares
 
 __all__ = ["ONE_SHOT_BYTES", "shots"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
-from weft.kernels.blocks import pick
-from weft.kernels.program import INTERPRETED, program
+from .blocks import pick
+from .program import INTERPRETED, program
 
 __all__ = ["MAX_PROGRAMS", "MAX_SLOTS", "ORDINALS", "SIGNAL_BYTES", "SLOT_BITS", "meet", "signal_buffer"]
 

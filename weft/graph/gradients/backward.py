@@ -7,15 +7,15 @@ from typing import TypeAlias
 
 from torch import fx
 
-from weft.graph.gradients.example_sizes import example_sizes
-from weft.graph.gradients.rows import ROWS, Backward, Contribution, values_of
-from weft.graph.gradients.traced import from_torch
-from weft.graph.gradients.vjp import at_run_time, differentiable
-from weft.graph.ops.creation import ones, zeros
-from weft.graph.ops.elementwise import add
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import CHAINED, PART, RecordedCall
-from weft.graph.recording.values import TensorLike, TensorValue
+from ..ops.creation import ones, zeros
+from ..ops.elementwise import add
+from ..recording.graph import Graph
+from ..recording.op import CHAINED, PART, RecordedCall
+from ..recording.values import TensorLike, TensorValue
+from .example_sizes import example_sizes
+from .rows import ROWS, Backward, Contribution, values_of
+from .traced import from_torch
+from .vjp import at_run_time, differentiable
 
 __all__ = ["grad"]
 

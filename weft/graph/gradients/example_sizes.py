@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from weft.graph.recording.sizes import value_of
+from ..recording.sizes import value_of
 
 if TYPE_CHECKING:
-    from weft.graph.recording.constraint import Constraint
-    from weft.graph.recording.graph import Graph
+    from ..recording.constraint import Constraint
+    from ..recording.graph import Graph
 
 __all__ = ["example_sizes"]
 

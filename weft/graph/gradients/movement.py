@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import TypeAlias
 
-from weft.graph.gradients.rows import Backward, Contribution, row_of
-from weft.graph.ops import allreduce, collectives
-from weft.graph.ops import elementwise as ops
-from weft.graph.ops.allreduce import ALLREDUCE
-from weft.graph.ops.collectives import Buffers, Values, allgather, piece_of, ppermute
-from weft.graph.ops.indexing import pad, slice_tensor
-from weft.graph.ops.movement import SHARD_AND_STACK, TRANSFER
-from weft.graph.ops.reducescatter import REDUCESCATTER
-from weft.graph.ops.shaping import concat, rebind
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.distributed_value import LOCAL_SHARD, Cut
-from weft.graph.recording.values import TensorValue
-from weft.sharding.dims import Dim
+from ...sharding.dims import Dim
+from ..ops import allreduce, collectives
+from ..ops import elementwise as ops
+from ..ops.allreduce import ALLREDUCE
+from ..ops.collectives import Buffers, Values, allgather, piece_of, ppermute
+from ..ops.indexing import pad, slice_tensor
+from ..ops.movement import SHARD_AND_STACK, TRANSFER
+from ..ops.reducescatter import REDUCESCATTER
+from ..ops.shaping import concat, rebind
+from ..recording.device_ref import DeviceRef
+from ..recording.distributed_value import LOCAL_SHARD, Cut
+from ..recording.values import TensorValue
+from .rows import Backward, Contribution, row_of
 
 
 def _added(grads: Iterable[TensorValue], device: DeviceRef) -> TensorValue | None:

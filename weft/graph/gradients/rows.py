@@ -8,9 +8,9 @@ from typing import TypeAlias, final
 
 import optree
 
-from weft.graph.ops.creation import zeros
-from weft.graph.recording.op import Argument, Op, RecordedCall
-from weft.graph.recording.values import TensorValue
+from ..ops.creation import zeros
+from ..recording.op import Argument, Op, RecordedCall
+from ..recording.values import TensorValue
 
 __all__ = ["ROWS", "Backward", "Contribution", "row_of", "values_of"]
 

@@ -22,15 +22,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from weft.caches import cached
-from weft.graph.gradients.rows import Backward, Contribution, values_of
-from weft.graph.gradients.vjp import at_run_time, differentiable, results_of
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.op import REBIND, Argument, Op
-from weft.graph.recording.sizes import folded
-from weft.graph.recording.traced import SAME, Expression, TracedFunction
-from weft.graph.recording.values import TensorValue
-from weft.sharding.dims import Dim, Shape
+from ...caches import cached
+from ...sharding.dims import Dim, Shape
+from ..recording.device_ref import DeviceRef
+from ..recording.op import REBIND, Argument, Op
+from ..recording.sizes import folded
+from ..recording.traced import SAME, Expression, TracedFunction
+from ..recording.values import TensorValue
+from .rows import Backward, Contribution, values_of
+from .vjp import at_run_time, differentiable, results_of
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv

@@ -10,9 +10,9 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from weft.graph.gradients.rows import Backward, Contribution, values_of
-from weft.graph.recording.op import Argument, Op
-from weft.graph.recording.types import TensorType
+from ..recording.op import Argument, Op
+from ..recording.types import TensorType
+from .rows import Backward, Contribution, values_of
 
 __all__ = ["at_run_time", "differentiable", "pulled_back", "results_of"]
 

@@ -15,15 +15,15 @@ from collections.abc import Callable
 
 from torch import fx
 
-from weft.graph.ops.collectives import ALLGATHER, BROADCAST
-from weft.graph.ops.movement import TRANSFER
-from weft.graph.ops.reducescatter import REDUCESCATTER
-from weft.graph.ops.shaping import CONCAT, SPLIT
-from weft.graph.recording.arguments import number_at, tensor_at, tensors_at
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.emitter import Emitter
-from weft.graph.recording.op import PART, Op, RecordedCall
-from weft.graph.recording.values import TensorValue
+from ..ops.collectives import ALLGATHER, BROADCAST
+from ..ops.movement import TRANSFER
+from ..ops.reducescatter import REDUCESCATTER
+from ..ops.shaping import CONCAT, SPLIT
+from ..recording.arguments import number_at, tensor_at, tensors_at
+from ..recording.device_ref import DeviceRef
+from ..recording.emitter import Emitter
+from ..recording.op import PART, Op, RecordedCall
+from ..recording.values import TensorValue
 
 __all__ = ["FUSIONS", "fused"]
 

@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from weft.graph.lowering.codegen import Function
+from .codegen import Function
 
 __all__ = ["joined"]
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import fx
 
-from weft.graph.lowering.fusion import fused
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.op import CHAINED, CONSTANT, PART, REBIND, Argument, Kernel, Kind, RecordedCall
-from weft.graph.recording.sizes import folded
-from weft.graph.recording.values import Value
-from weft.runtime.machine import ownership, torch_device
-from weft.runtime.reduction import reduced
-from weft.sharding.dims import Dim
-from weft.sharding.placements import ReduceOp
+from ...runtime.machine import ownership, torch_device
+from ...runtime.reduction import reduced
+from ...sharding.dims import Dim
+from ...sharding.placements import ReduceOp
+from ..recording.device_ref import DeviceRef
+from ..recording.op import CHAINED, CONSTANT, PART, REBIND, Argument, Kernel, Kind, RecordedCall
+from ..recording.sizes import folded
+from ..recording.values import Value
+from .fusion import fused
 
 if TYPE_CHECKING:
-    from weft.graph.recording.graph import Graph
+    from ..recording.graph import Graph
 
 __all__ = ["Program", "lower"]
 

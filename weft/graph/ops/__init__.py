@@ -1,13 +1,13 @@
 # ruff: noqa: A004 - torch's own names
 """What a graph can do: compute on one device, and move values between devices."""
 
-from weft.graph.ops import allreduce, reducescatter
-from weft.graph.ops.buffers import buffer_load, buffer_store
-from weft.graph.ops.collectives import allgather, alltoall, distributed_broadcast, distributed_scatter, ppermute
-from weft.graph.ops.creation import arange, constant, full, ones, zeros
-from weft.graph.ops.custom import custom
-from weft.graph.ops.distributed import distributed
-from weft.graph.ops.elementwise import (
+from . import allreduce, reducescatter
+from .buffers import buffer_load, buffer_store
+from .collectives import allgather, alltoall, distributed_broadcast, distributed_scatter, ppermute
+from .creation import arange, constant, full, ones, zeros
+from .custom import custom
+from .distributed import distributed
+from .elementwise import (
     abs,
     add,
     atan2,
@@ -60,7 +60,7 @@ from weft.graph.ops.elementwise import (
     trunc,
     where,
 )
-from weft.graph.ops.indexing import (
+from .indexing import (
     argsort,
     embedding,
     gather,
@@ -73,9 +73,9 @@ from weft.graph.ops.indexing import (
     take_along,
     top_k,
 )
-from weft.graph.ops.linear import attention, layer_norm, log_softmax, matmul, rms_norm, softmax
-from weft.graph.ops.movement import shard_and_stack, transfer_to
-from weft.graph.ops.reductions import (
+from .linear import attention, layer_norm, log_softmax, matmul, rms_norm, softmax
+from .movement import shard_and_stack, transfer_to
+from .reductions import (
     all,
     any,
     argmax,
@@ -89,7 +89,7 @@ from weft.graph.ops.reductions import (
     sum,
     variance,
 )
-from weft.graph.ops.shaping import (
+from .shaping import (
     broadcast_to,
     chunk,
     concat,

@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 from torch import fx
 
-from weft.graph.ops.collectives import Buffers, Values, once_per_memory
-from weft.graph.ops.participants import checked_inputs, checked_signals, same_shapes
-from weft.graph.recording.emitter import Emitter
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import Kind, Op
-from weft.graph.recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
+from ..recording.emitter import Emitter
+from ..recording.graph import Graph
+from ..recording.op import Kind, Op
+from ..recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
+from .collectives import Buffers, Values, once_per_memory
+from .participants import checked_inputs, checked_signals, same_shapes
 
 __all__ = ["max", "mean", "min", "prod", "sum"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from weft.graph.ops.indexing import cut, cut_step, select_step, spelled_out
-from weft.graph.ops.inference import broadcast_shape
-from weft.graph.recording.emitter import Emitter
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import Kernel, Kind, Op
-from weft.graph.recording.values import BufferValue, HasBufferValue, Index, TensorLike, TensorValue, operation
-from weft.sharding.dims import Dim, Shape
+from ...sharding.dims import Dim, Shape
+from ..recording.emitter import Emitter
+from ..recording.graph import Graph
+from ..recording.op import Kernel, Kind, Op
+from ..recording.values import BufferValue, HasBufferValue, Index, TensorLike, TensorValue, operation
+from .indexing import cut, cut_step, select_step, spelled_out
+from .inference import broadcast_shape
 
 Step = tuple[Kernel, *tuple[object, ...]]
 """A view: its kernel and the arguments after the tensor."""

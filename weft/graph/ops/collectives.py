@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import fx
 
-from weft.graph.ops.inference import checked_axis, listed
-from weft.graph.ops.participants import check_has_signal, checked_inputs, checked_signals, same_shapes
-from weft.graph.ops.shaping import concat_shape
-from weft.graph.recording.emitter import Emitter
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import Kind, Op
-from weft.graph.recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
-from weft.sharding.dims import Dim, piece_size
+from ...sharding.dims import Dim, piece_size
+from ..recording.emitter import Emitter
+from ..recording.graph import Graph
+from ..recording.op import Kind, Op
+from ..recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
+from .inference import checked_axis, listed
+from .participants import check_has_signal, checked_inputs, checked_signals, same_shapes
+from .shaping import concat_shape
 
 Values = tuple[TensorValue, ...]
 Buffers = tuple[BufferValue, ...]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from weft.graph.recording.constraint import Constraint
-from weft.graph.recording.device_ref import DeviceLike, DeviceRef
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import Op
-from weft.graph.recording.types import DTypeLike, TensorType, torch_dtype
-from weft.graph.recording.values import TensorLike, TensorValue
-from weft.sharding.dims import Dim, DimLike, Shape, ShapeLike
+from ...sharding.dims import Dim, DimLike, Shape, ShapeLike
+from ..recording.constraint import Constraint
+from ..recording.device_ref import DeviceLike, DeviceRef
+from ..recording.graph import Graph
+from ..recording.op import Op
+from ..recording.types import DTypeLike, TensorType, torch_dtype
+from ..recording.values import TensorLike, TensorValue
 
 
 def _full(shape: tuple[int, ...], value: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

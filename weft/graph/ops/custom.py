@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import Kernel, Op
-from weft.graph.recording.types import TensorType
-from weft.graph.recording.values import TensorLike, TensorValue
+from ..recording.graph import Graph
+from ..recording.op import Kernel, Op
+from ..recording.types import TensorType
+from ..recording.values import TensorLike, TensorValue
 
 __all__ = ["custom"]
 

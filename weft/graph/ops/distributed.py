@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import product
 
-from weft.engine.memory import memory_of
-from weft.graph.ops.inference import listed
-from weft.graph.ops.shaping import concat, rebind
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.distributed_value import DistributedKind, DistributedValue, layout_of, piece_types
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.types import torch_dtype
-from weft.graph.recording.values import TensorLike, TensorValue
-from weft.runtime.holding import holding
-from weft.sharding.layout import Layout
-from weft.sharding.types import DistributedBufferType, TensorLayout
+from ...engine.memory import memory_of
+from ...runtime.holding import holding
+from ...sharding.layout import Layout
+from ...sharding.types import DistributedBufferType, TensorLayout
+from ..recording.device_ref import DeviceRef
+from ..recording.distributed_value import DistributedKind, DistributedValue, layout_of, piece_types
+from ..recording.graph import Graph
+from ..recording.types import torch_dtype
+from ..recording.values import TensorLike, TensorValue
+from .inference import listed
+from .shaping import concat, rebind
 
 __all__ = ["distributed"]
 

@@ -10,11 +10,11 @@ from typing import TypeAlias
 import torch
 from torch.nn import functional
 
-from weft.graph.ops.inference import broadcast_shape, common_device, result_dtype
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import Argument, Kernel, Op
-from weft.graph.recording.types import DTypeLike, TensorType, torch_dtype
-from weft.graph.recording.values import TensorLike, TensorValue, operation
+from ..recording.graph import Graph
+from ..recording.op import Argument, Kernel, Op
+from ..recording.types import DTypeLike, TensorType, torch_dtype
+from ..recording.values import TensorLike, TensorValue, operation
+from .inference import broadcast_shape, common_device, result_dtype
 
 Unary: TypeAlias = Callable[[TensorLike], TensorValue]
 Binary: TypeAlias = Callable[[TensorLike, TensorLike], TensorValue]

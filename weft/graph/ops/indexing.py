@@ -7,14 +7,14 @@ from types import EllipsisType
 import torch
 from torch.nn import functional
 
-from weft.graph.ops.inference import checked_axis, common_device
-from weft.graph.ops.shaping import unsqueeze
-from weft.graph.recording.constraint import Constraint
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import Kind, Op
-from weft.graph.recording.types import TensorType
-from weft.graph.recording.values import BufferValue, Index, TensorLike, TensorValue, operation
-from weft.sharding.dims import Dim, DimLike, Shape
+from ...sharding.dims import Dim, DimLike, Shape
+from ..recording.constraint import Constraint
+from ..recording.graph import Graph
+from ..recording.op import Kind, Op
+from ..recording.types import TensorType
+from ..recording.values import BufferValue, Index, TensorLike, TensorValue, operation
+from .inference import checked_axis, common_device
+from .shaping import unsqueeze
 
 
 def cut(x: torch.Tensor, axis: int, start: int, stop: int, step: int) -> torch.Tensor:

@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 import torch
 
-from weft.caches import cached
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.errors import AxisError
-from weft.graph.recording.op import Argument, Kernel, Op
-from weft.graph.recording.values import TensorValue
-from weft.sharding.dims import Dim, Shape
+from ...caches import cached
+from ...sharding.dims import Dim, Shape
+from ..recording.device_ref import DeviceRef
+from ..recording.errors import AxisError
+from ..recording.op import Argument, Kernel, Op
+from ..recording.values import TensorValue
 
 __all__ = ["broadcast_shape", "checked_axis", "common_device", "listed", "result_dtype"]
 

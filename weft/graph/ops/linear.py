@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from weft.graph.ops.inference import broadcast_shape, checked_axis, common_device, listed, result_dtype
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import Op
-from weft.graph.recording.types import TensorType
-from weft.graph.recording.values import TensorLike, TensorValue, operation
-from weft.sharding.dims import Shape
+from ...sharding.dims import Shape
+from ..recording.graph import Graph
+from ..recording.op import Op
+from ..recording.types import TensorType
+from ..recording.values import TensorLike, TensorValue, operation
+from .inference import broadcast_shape, checked_axis, common_device, listed, result_dtype
 
 MATMUL = Op("matmul", torch.matmul)
 SOFTMAX = Op("softmax", torch.softmax)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from weft.graph.ops.inference import checked_axis, listed
-from weft.graph.recording.constraint import Constraint
-from weft.graph.recording.device_ref import DeviceLike, DeviceRef
-from weft.graph.recording.emitter import Emitter
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import Kind, Op
-from weft.graph.recording.types import TensorType
-from weft.graph.recording.values import TensorLike, TensorValue, operation
-from weft.sharding.dims import Dim, Shape
+from ...sharding.dims import Dim, Shape
+from ..recording.constraint import Constraint
+from ..recording.device_ref import DeviceLike, DeviceRef
+from ..recording.emitter import Emitter
+from ..recording.graph import Graph
+from ..recording.op import Kind, Op
+from ..recording.types import TensorType
+from ..recording.values import TensorLike, TensorValue, operation
+from .inference import checked_axis, listed
 
 
 def _transfer(emit: Emitter, x: TensorValue, device: DeviceRef) -> fx.Node:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from weft.graph.ops.inference import listed
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.signals import Signals, check_participants
-from weft.graph.recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
+from ..recording.device_ref import DeviceRef
+from ..recording.graph import Graph
+from ..recording.signals import Signals, check_participants
+from ..recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
+from .inference import listed
 
 __all__ = ["checked_inputs", "checked_signals", "same_shapes"]
 

@@ -10,15 +10,15 @@ from typing import Protocol
 import torch
 from torch import fx
 
-from weft.graph.ops.allreduce import checked_for
-from weft.graph.ops.collectives import Buffers, Values, piece_of
-from weft.graph.ops.inference import checked_axis
-from weft.graph.ops.participants import checked_signals
-from weft.graph.recording.emitter import Emitter
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import Kind, Op
-from weft.graph.recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
-from weft.sharding.dims import piece_size
+from ...sharding.dims import piece_size
+from ..recording.emitter import Emitter
+from ..recording.graph import Graph
+from ..recording.op import Kind, Op
+from ..recording.values import BufferValue, HasBufferValue, TensorLike, TensorValue
+from .allreduce import checked_for
+from .collectives import Buffers, Values, piece_of
+from .inference import checked_axis
+from .participants import checked_signals
 
 __all__ = ["max", "mean", "min", "prod", "sum"]
 

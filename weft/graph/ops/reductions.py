@@ -8,12 +8,12 @@ from typing import Protocol
 
 import torch
 
-from weft.graph.ops.inference import checked_axis, result_dtype
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import Kernel, Op
-from weft.graph.recording.types import TensorType
-from weft.graph.recording.values import TensorLike, TensorValue, operation
-from weft.sharding.dims import Shape
+from ...sharding.dims import Shape
+from ..recording.graph import Graph
+from ..recording.op import Kernel, Op
+from ..recording.types import TensorType
+from ..recording.values import TensorLike, TensorValue, operation
+from .inference import checked_axis, result_dtype
 
 _EXAMPLE = """{sentence} The `axis` is a tensor dim or several; all of them unless told.
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from weft.graph.ops.inference import broadcast_shape, checked_axis, common_device, listed
-from weft.graph.recording.constraint import Constraint
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import REBIND, RESHAPE, Kind, Op
-from weft.graph.recording.values import TensorLike, TensorValue, operation
-from weft.sharding.dims import Dim, DimLike, Shape, ShapeLike, piece_size
+from ...sharding.dims import Dim, DimLike, Shape, ShapeLike, piece_size
+from ..recording.constraint import Constraint
+from ..recording.graph import Graph
+from ..recording.op import REBIND, RESHAPE, Kind, Op
+from ..recording.values import TensorLike, TensorValue, operation
+from .inference import broadcast_shape, checked_axis, common_device, listed
 
 BROADCAST_TO = Op("broadcast_to", torch.broadcast_to, Kind.VIEW)
 PERMUTE = Op("permute", torch.permute, Kind.VIEW)

@@ -8,8 +8,8 @@ from typing import final
 
 from torch import fx
 
-from weft.graph.lowering.program import Program
-from weft.graph.passes.effects import is_pure, root
+from ..lowering.program import Program
+from .effects import is_pure, root
 
 __all__ = ["Sharing", "shared_outputs"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from weft.graph.lowering.program import Program
-from weft.graph.passes.effects import is_pure, writes
+from ..lowering.program import Program
+from .effects import is_pure, writes
 
 __all__ = ["merge_common_subexpressions"]
 

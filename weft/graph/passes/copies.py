@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from weft.graph.lowering.program import Program
-from weft.graph.passes.effects import root, touched_buffer, writes
+from ..lowering.program import Program
+from .effects import root, touched_buffer, writes
 
 __all__ = ["drop_needless_copies"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weft.graph.lowering.program import Program
-from weft.graph.passes.effects import writes
+from ..lowering.program import Program
+from .effects import writes
 
 __all__ = ["drop_dead_code"]
 

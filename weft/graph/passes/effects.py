@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from weft.graph.recording.op import Kind, RecordedCall
+from ..recording.op import Kind, RecordedCall
 
 __all__ = ["is_pure", "root", "touched_buffer", "writes"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from weft.graph.lowering.program import Program
-from weft.graph.recording.op import Kind
+from ..lowering.program import Program
+from ..recording.op import Kind
 
 __all__ = ["hoist_constant_movements"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from weft.graph.lowering.program import Program
-from weft.graph.passes.common import merge_common_subexpressions
-from weft.graph.passes.copies import drop_needless_copies
-from weft.graph.passes.dead import drop_dead_code
-from weft.graph.passes.hoisting import hoist_constant_movements
-from weft.graph.passes.scheduling import start_movements_early
+from ..lowering.program import Program
+from .common import merge_common_subexpressions
+from .copies import drop_needless_copies
+from .dead import drop_dead_code
+from .hoisting import hoist_constant_movements
+from .scheduling import start_movements_early
 
 __all__ = ["PASSES", "optimize"]
 

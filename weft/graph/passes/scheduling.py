@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from torch import fx
 
-from weft.graph.lowering.program import Program
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.op import CHAINED, Kind, RecordedCall
-from weft.graph.recording.values import Value
+from ..lowering.program import Program
+from ..recording.device_ref import DeviceRef
+from ..recording.op import CHAINED, Kind, RecordedCall
+from ..recording.values import Value
 
 __all__ = ["chains", "start_movements_early"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weft.graph.recording.op import RecordedCall
-from weft.graph.recording.values import TensorValue
+from .op import RecordedCall
+from .values import TensorValue
 
 __all__ = ["number_at", "tensor_at", "tensors_at"]
 

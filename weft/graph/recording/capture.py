@@ -10,16 +10,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from weft.engine.sharded import wrap
-from weft.graph.recording.distributed_value import DistributedValue, layout_of, piece_types
-from weft.graph.recording.graph import Graph, OutputValue
-from weft.graph.recording.traced import TracedFunction, place
-from weft.graph.recording.types import TensorType
-from weft.graph.recording.values import TensorValue
-from weft.runtime.machine import torch_device
-from weft.sharding.mapping import named_mapping
-from weft.sharding.types import DistributedTensorType, TensorLayout
-from weft.tensor import Tensor
+from ...engine.sharded import wrap
+from ...runtime.machine import torch_device
+from ...sharding.mapping import named_mapping
+from ...sharding.types import DistributedTensorType, TensorLayout
+from ...tensor import Tensor
+from .distributed_value import DistributedValue, layout_of, piece_types
+from .graph import Graph, OutputValue
+from .traced import TracedFunction, place
+from .types import TensorType
+from .values import TensorValue
 
 __all__ = ["CaptureType", "capture"]
 

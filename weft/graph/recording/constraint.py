@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
-from weft.graph.recording.sizes import value_of
-from weft.sharding.dims import Dim
+from ...sharding.dims import Dim
+from .sizes import value_of
 
 __all__ = ["Constraint"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from weft.devices import CPU, Accelerator, Device
+from ...devices import CPU, Accelerator, Device
 
 __all__ = ["DeviceLike", "DeviceRef"]
 

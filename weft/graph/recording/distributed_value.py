@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, TypeAlias, final
 import torch
 from torch import fx
 
-from weft.engine.memory import memory_of
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.emitter import Emitter
-from weft.graph.recording.op import Kind, Op
-from weft.graph.recording.types import BufferType, TensorType, torch_dtype
-from weft.graph.recording.values import BufferValue, TensorValue
-from weft.runtime.holding import holding
-from weft.sharding.dims import Dim, Shape, piece_size
-from weft.sharding.layout import Layout
-from weft.sharding.mesh import DeviceMesh
-from weft.sharding.types import DistributedBufferType, DistributedTensorType, TensorLayout
+from ...engine.memory import memory_of
+from ...runtime.holding import holding
+from ...sharding.dims import Dim, Shape, piece_size
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh
+from ...sharding.types import DistributedBufferType, DistributedTensorType, TensorLayout
+from .device_ref import DeviceRef
+from .emitter import Emitter
+from .op import Kind, Op
+from .types import BufferType, TensorType, torch_dtype
+from .values import BufferValue, TensorValue
 
 if TYPE_CHECKING:
-    from weft.graph.recording.graph import Graph
+    from .graph import Graph
 
 __all__ = ["DistributedKind", "DistributedValue", "layout_of", "piece_types", "shard_types"]
 

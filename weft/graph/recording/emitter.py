@@ -6,10 +6,10 @@ from typing import Protocol
 
 from torch import fx
 
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.op import Argument, Kernel
-from weft.graph.recording.values import Value
-from weft.sharding.dims import Dim
+from ...sharding.dims import Dim
+from .device_ref import DeviceRef
+from .op import Argument, Kernel
+from .values import Value
 
 __all__ = ["Emitter"]
 

@@ -13,22 +13,22 @@ import torch
 from torch import fx
 from torch.utils.dlpack import from_dlpack
 
-from weft.graph.recording.constraint import Constraint
-from weft.graph.recording.device_ref import DeviceLike, DeviceRef
-from weft.graph.recording.distributed_value import DistributedKind, DistributedValue, piece_types, shard_types
-from weft.graph.recording.op import CONSTANT, PART, SIZE, SIZES, Argument, Op, RecordedCall
-from weft.graph.recording.types import BufferType, DTypeLike, TensorType, torch_dtype
-from weft.graph.recording.values import BufferValue, DLPackArray, HasTensorValue, TensorLike, TensorValue, Value
-from weft.graph.showing.cost import Cost, cost_of
-from weft.graph.showing.printing import text
-from weft.sharding.dims import Dim, Shape
-from weft.sharding.types import (
+from ...sharding.dims import Dim, Shape
+from ...sharding.types import (
     DistributedBufferType,
     DistributedTensorType,
     LocalBufferType,
     LocalTensorType,
     TensorLayout,
 )
+from ..showing.cost import Cost, cost_of
+from ..showing.printing import text
+from .constraint import Constraint
+from .device_ref import DeviceLike, DeviceRef
+from .distributed_value import DistributedKind, DistributedValue, piece_types, shard_types
+from .op import CONSTANT, PART, SIZE, SIZES, Argument, Op, RecordedCall
+from .types import BufferType, DTypeLike, TensorType, torch_dtype
+from .values import BufferValue, DLPackArray, HasTensorValue, TensorLike, TensorValue, Value
 
 __all__ = ["Graph", "InputType", "InputValue", "OutputValue"]
 

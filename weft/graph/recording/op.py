@@ -10,7 +10,7 @@ from typing import TypeAlias, final
 
 import torch
 
-from weft.graph.recording.types import TensorType
+from .types import TensorType
 
 __all__ = [
     "CHAINED",

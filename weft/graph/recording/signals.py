@@ -7,9 +7,9 @@ from typing import ClassVar, final
 
 import torch
 
-from weft.graph.recording.device_ref import DeviceLike, DeviceRef
-from weft.graph.recording.types import BufferType
-from weft.runtime.machine import torch_device
+from ...runtime.machine import torch_device
+from .device_ref import DeviceLike, DeviceRef
+from .types import BufferType
 
 __all__ = ["MAX_ACCELERATORS", "Signals", "check_participants"]
 

@@ -7,8 +7,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from weft.caches import cached
-from weft.sharding.dims import Dim
+from ...caches import cached
+from ...sharding.dims import Dim
 
 __all__ = ["folded", "value_of"]
 

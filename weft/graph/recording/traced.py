@@ -11,12 +11,12 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.graph import Graph
-from weft.graph.recording.op import RESHAPE, Argument, Kernel, Kind, Op
-from weft.graph.recording.types import TensorType
-from weft.graph.recording.values import TensorValue
-from weft.sharding.dims import Dim, Shape
+from ...sharding.dims import Dim, Shape
+from .device_ref import DeviceRef
+from .graph import Graph
+from .op import RESHAPE, Argument, Kernel, Kind, Op
+from .types import TensorType
+from .values import TensorValue
 
 __all__ = ["SAME", "Expression", "TracedFunction", "place"]
 

@@ -8,9 +8,9 @@ from typing import final
 
 import torch
 
-from weft.graph.recording.device_ref import DeviceLike, DeviceRef
-from weft.sharding.dims import Dim, DimLike, Shape, ShapeLike
-from weft.sharding.dtype import DType, DTypeLike
+from ...sharding.dims import Dim, DimLike, Shape, ShapeLike
+from ...sharding.dtype import DType, DTypeLike
+from .device_ref import DeviceLike, DeviceRef
 
 __all__ = ["BufferType", "DTypeLike", "TensorType", "short_dtype", "torch_dtype"]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, SupportsFloat, TypeAlias, 
 import torch
 from torch import fx
 
-from weft.graph.recording.device_ref import DeviceLike, DeviceRef
-from weft.graph.recording.types import BufferType, DTypeLike, TensorType
-from weft.sharding.dims import Dim, Shape, ShapeLike
+from ...sharding.dims import Dim, Shape, ShapeLike
+from .device_ref import DeviceLike, DeviceRef
+from .types import BufferType, DTypeLike, TensorType
 
 if TYPE_CHECKING:
-    from weft.graph.recording.graph import Graph
+    from .graph import Graph
 
 __all__ = [
     "BufferValue",

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 import torch
 
-from weft.graph.lowering.codegen import Function
-from weft.graph.lowering.program import Program
-from weft.graph.ops.indexing import NONZERO
-from weft.graph.passes.scheduling import devices_of
-from weft.graph.recording.op import SIZE, SIZES, Kind, Op, RecordedCall
-from weft.runtime.accelerator import address
-from weft.runtime.accelerator_kernels import few_launches, is_watched
-from weft.runtime.machine import torch_device
+from ...runtime.accelerator import address
+from ...runtime.accelerator_kernels import few_launches, is_watched
+from ...runtime.machine import torch_device
+from ..lowering.codegen import Function
+from ..lowering.program import Program
+from ..ops.indexing import NONZERO
+from ..passes.scheduling import devices_of
+from ..recording.op import SIZE, SIZES, Kind, Op, RecordedCall
 
 if TYPE_CHECKING:
-    from weft.graph.recording.graph import Graph
+    from ..recording.graph import Graph
 
 __all__ = ["RECORDED_ON", "Recorded", "recorded", "why_not", "without_warning"]
 

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, SupportsFloat, TypeAlias, final
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from weft.engine.moves.movement import from_plain, moved
-from weft.engine.views.copy_views import current, refresh
-from weft.graph.recording.distributed_value import DistributedKind, layout_of
-from weft.graph.recording.sizes import value_of
-from weft.graph.recording.types import BufferType, TensorType, torch_dtype
-from weft.graph.recording.values import DLPackArray, Value
-from weft.runtime.holding import holding
-from weft.runtime.machine import torch_device
-from weft.sharding.dims import Dim
-from weft.sharding.layout import Layout
-from weft.sharding.types import DistributedBufferType
-from weft.tensor import Tensor
-from weft.tensor.creation import from_local
-from weft.tensor.tensor import public
+from ...engine.moves.movement import from_plain, moved
+from ...engine.views.copy_views import current, refresh
+from ...runtime.holding import holding
+from ...runtime.machine import torch_device
+from ...sharding.dims import Dim
+from ...sharding.layout import Layout
+from ...sharding.types import DistributedBufferType
+from ...tensor import Tensor
+from ...tensor.creation import from_local
+from ...tensor.tensor import public
+from ..recording.distributed_value import DistributedKind, layout_of
+from ..recording.sizes import value_of
+from ..recording.types import BufferType, TensorType, torch_dtype
+from ..recording.values import DLPackArray, Value
 
 if TYPE_CHECKING:
-    from weft.graph.recording.graph import Graph
+    from ..recording.graph import Graph
 
 __all__ = ["Guard", "ModelInput"]
 

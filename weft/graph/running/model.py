@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import torch
 
-from weft.engine.sharded import wrap
-from weft.graph.lowering.codegen import Function
-from weft.graph.passes.aliasing import Sharing
-from weft.graph.recording.distributed_value import DistributedKind, DistributedValue
-from weft.graph.recording.sizes import value_of
-from weft.graph.recording.types import TensorType
-from weft.graph.running.guard import Guard, ModelInput
-from weft.runtime.lazy_copy import lazy_clone
-from weft.sharding.dims import Shape
-from weft.sharding.layout import Layout
-from weft.sharding.mapping import DeviceMapping
-from weft.sharding.types import TensorLayout
+from ...engine.sharded import wrap
+from ...runtime.lazy_copy import lazy_clone
+from ...sharding.dims import Shape
+from ...sharding.layout import Layout
+from ...sharding.mapping import DeviceMapping
+from ...sharding.types import TensorLayout
+from ..lowering.codegen import Function
+from ..passes.aliasing import Sharing
+from ..recording.distributed_value import DistributedKind, DistributedValue
+from ..recording.sizes import value_of
+from ..recording.types import TensorType
+from .guard import Guard, ModelInput
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from weft.graph.recording.graph import Graph, InputType, OutputValue
+    from ..recording.graph import Graph, InputType, OutputValue
 
     Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 

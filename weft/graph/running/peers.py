@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from weft.devices import Device
-from weft.graph.passes.scheduling import devices_of
-from weft.graph.recording.op import Kind, RecordedCall
-from weft.runtime.machine import torch_device
+from ...devices import Device
+from ...runtime.machine import torch_device
+from ..passes.scheduling import devices_of
+from ..recording.op import Kind, RecordedCall
 
 if TYPE_CHECKING:
-    from weft.graph.recording.graph import Graph
+    from ..recording.graph import Graph
 
 __all__ = ["check_peer_access", "has_peer_access"]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, final
 
 from torch import fx
 
-from weft.graph.recording.arguments import tensor_at, tensors_at
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.recording.op import PART, Kind, RecordedCall
-from weft.graph.recording.sizes import value_of
-from weft.graph.recording.types import BufferType, TensorType
-from weft.graph.recording.values import TensorValue
+from ..recording.arguments import tensor_at, tensors_at
+from ..recording.device_ref import DeviceRef
+from ..recording.op import PART, Kind, RecordedCall
+from ..recording.sizes import value_of
+from ..recording.types import BufferType, TensorType
+from ..recording.values import TensorValue
 
 if TYPE_CHECKING:
-    from weft.graph.recording.graph import Graph
+    from ..recording.graph import Graph
 
 __all__ = ["Cost", "DeviceCost", "cost_of"]
 

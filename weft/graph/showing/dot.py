@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from weft.graph.recording.op import PART, Kind, RecordedCall
-from weft.graph.recording.types import BufferType, TensorType
+from ..recording.op import PART, Kind, RecordedCall
+from ..recording.types import BufferType, TensorType
 
 if TYPE_CHECKING:
-    from weft.graph.recording.graph import Graph
+    from ..recording.graph import Graph
 
 __all__ = ["COLOURS", "box_label", "is_part", "source_box", "to_dot", "types_of"]
 

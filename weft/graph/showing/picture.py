@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, final
 
 from torch import fx
 
-from weft.graph.recording.device_ref import DeviceRef
-from weft.graph.showing.dot import COLOURS, box_label, is_part, source_box, types_of
+from ..recording.device_ref import DeviceRef
+from .dot import COLOURS, box_label, is_part, source_box, types_of
 
 if TYPE_CHECKING:
-    from weft.graph.recording.graph import Graph
+    from ..recording.graph import Graph
 
 __all__ = ["GraphPicture", "visualize"]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 
-from weft.graph.recording.op import PART, Argument, RecordedCall
-from weft.graph.recording.types import TensorType
+from ..recording.op import PART, Argument, RecordedCall
+from ..recording.types import TensorType
 
 if TYPE_CHECKING:
-    from weft.graph.recording.graph import Graph
+    from ..recording.graph import Graph
 
 __all__ = ["argument_text", "text"]
 

@@ -12,22 +12,22 @@ import optree
 import torch
 from torch.optim import Optimizer
 
-from weft.engine.sharded import ShardedTensor
-from weft.graph.running import cuda_capture
-from weft.graph.steps.capturable import (
+from ...engine.sharded import ShardedTensor
+from ...runtime.accelerator_kernels import few_launches, is_watched
+from ...runtime.lazy_copy import part
+from ...runtime.processes import world
+from ...watch.policy import policy_now
+from ..running import cuda_capture
+from .capturable import (
     LearningRates,
     hyperparameters,
     make_capturable,
     why_not_capturable,
     without_warning,
 )
-from weft.graph.steps.inputs import Batch, Held, flat, flattened, settled
-from weft.graph.steps.recording import Recording, record
-from weft.graph.steps.state import lying, pieces_of, state_of
-from weft.runtime.accelerator_kernels import few_launches, is_watched
-from weft.runtime.lazy_copy import part
-from weft.runtime.processes import world
-from weft.watch.policy import policy_now
+from .inputs import Batch, Held, flat, flattened, settled
+from .recording import Recording, record
+from .state import lying, pieces_of, state_of
 
 __all__ = ["CapturedStep", "capture_step"]
 

@@ -9,9 +9,9 @@ from typing import cast
 import optree
 import torch
 
-from weft.engine.moves.resolving import resolve
-from weft.engine.sharded import ShardedTensor, tensor_of
-from weft.graph.steps.state import pieces_of
+from ...engine.moves.resolving import resolve
+from ...engine.sharded import ShardedTensor, tensor_of
+from .state import pieces_of
 
 __all__ = ["Batch", "Held", "flat", "flattened", "settled"]
 

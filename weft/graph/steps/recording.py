@@ -11,13 +11,13 @@ import optree
 import torch
 from torch.autograd.graph import increment_version
 
-from weft.engine.total import note_write
-from weft.engine.views.copy_views import note_unseen_write
-from weft.graph.running.cuda_capture import without_warning
-from weft.graph.steps.inputs import Batch, Held, flattened
-from weft.graph.steps.state import Lying
-from weft.runtime.accelerator_kernels import few_launches
-from weft.watch.comm_log import CommRecord, comm_log, log_again
+from ...engine.total import note_write
+from ...engine.views.copy_views import note_unseen_write
+from ...runtime.accelerator_kernels import few_launches
+from ...watch.comm_log import CommRecord, comm_log, log_again
+from ..running.cuda_capture import without_warning
+from .inputs import Batch, Held, flattened
+from .state import Lying
 
 if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE

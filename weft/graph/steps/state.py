@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from weft.engine.sharded import ShardedTensor
-from weft.runtime.holding import Pieces
-from weft.runtime.lazy_copy import part
+from ...engine.sharded import ShardedTensor
+from ...runtime.holding import Pieces
+from ...runtime.lazy_copy import part
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.architecture.layers import PAGE, ROOT
+
 MOST_MODULES = 21
 CLASSES = {"Tensor", "ShardedTensor"}
 
@@ -20,6 +22,12 @@ def folders() -> list[Path]:
 @pytest.mark.parametrize("folder", folders(), ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_a_folder_has_few_modules(folder: Path) -> None:
     assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MOST_MODULES
+
+
+@pytest.mark.parametrize("room", ["engine", "engine/running", "runtime", "runtime/processes", "paper", "autoshard"])
+def test_the_page_names_every_module_of_a_room(room: str) -> None:
+    named = set(re.findall(r"`(?:\w+/)*(\w+)`", PAGE.read_text()))
+    assert {path.stem for path in (ROOT / "weft" / room).glob("*.py")} - named == {"__init__"}
 
 
 def assigned(tree: ast.AST) -> Iterator[str]:

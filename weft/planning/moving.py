@@ -157,21 +157,6 @@ class AllToAll(_Move):
                 return None
         return tuple(gone) if set(gone) == set(come) else None
 
-    @property
-    def concat_dim(self) -> int | None:
-        """The dim that was split and is whole afterwards, or `None` when there are several."""
-        return self._only(live(self.source), live(self.target))
-
-    @property
-    def split_dim(self) -> int | None:
-        """The dim that is split afterwards, or `None` when there are several."""
-        return self._only(live(self.target), live(self.source))
-
-    @staticmethod
-    def _only(more: tuple[tuple[str, ...], ...], less: tuple[tuple[str, ...], ...]) -> int | None:
-        dims = [dim for dim, (old, new) in enumerate(zip(more, less, strict=True)) if len(old) > len(new)]
-        return dims[0] if len(dims) == 1 else None
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from ...sharding.mesh import DeviceMesh, Slot
+from ...sharding.mesh import DeviceMesh
 from ..topology import Tier, Topology
 from ..topology.topology import cells
 
@@ -32,7 +32,3 @@ class Stages:
     def cells(self, mesh: DeviceMesh) -> tuple[int, ...]:
         """The cell of each slot."""
         return cells(mesh, self.topology, self.tier)
-
-    def cell_of(self, mesh: DeviceMesh, slot: Slot) -> int:
-        """The cell of one slot."""
-        return self.cells(mesh)[slot]

@@ -1,4 +1,4 @@
-"""A counting allocator: the bytes that torch's tensors really hold, looked at after every op."""
+"""A counting allocator: the bytes that torch's tensors really hold, looked at after every op that may make it more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ class Counting(TorchDispatchMode):
     def __init__(self, given: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
         self.peak = 0
-        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+        self._most = 0
+        """What is held if nothing is shared: while that is below the peak, nobody has to look where memory lies."""
         self._see(given)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -33,19 +35,23 @@ class Counting(TorchDispatchMode):
         for x in tensors:
             if isinstance(x, torch.Tensor) and not x.is_meta:
                 storage = x.untyped_storage()
-                self._storages[storage._cdata] = weakref.ref(storage)
-        self.peak = max(self.peak, self.held())
+                self._forget(storage._cdata)
+                self._storages[storage._cdata] = weakref.ref(storage), storage.nbytes()
+                self._most += storage.nbytes()
+        if self._most > self.peak:
+            for key in [key for key, (ref, _) in self._storages.items() if ref() is None]:
+                self._forget(key)
+        if self._most > self.peak:
+            self.peak = max(self.peak, self._held())
 
-    def held(self) -> int:
+    def _forget(self, key: int) -> None:
+        if key in self._storages:
+            self._most -= self._storages.pop(key)[1]
+
+    def _held(self) -> int:
         """The bytes that are held now."""
-        sizes: dict[int, int] = {}
-        for key, ref in list(self._storages.items()):
-            storage = ref()
-            if storage is None:
-                del self._storages[key]
-            elif storage.nbytes():
-                sizes[_address(storage)] = storage.nbytes()
-        return sum(sizes.values())
+        storages = [storage for ref, _ in self._storages.values() if (storage := ref()) is not None]
+        return sum({_address(storage): storage.nbytes() for storage in storages if storage.nbytes()}.values())
 
 
 def _address(storage: torch.UntypedStorage) -> int:

@@ -1,4 +1,4 @@
-"""`Tree`: the nested structure of a state, with each tensor replaced by its name; what JSON can say of it.
+"""The nested structure of a state, with each tensor replaced by its name: what JSON can say of it.
 
 {"tensor": name}   {"value": 3}   {"list": [node, …]}   {"tuple": [node, …]}   {"dict": [[key, node], …]}
 """

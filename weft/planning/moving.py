@@ -136,8 +136,8 @@ class AllToAll(_Move):
     >>> from weft.sharding.mesh import make_mesh
     >>> mesh = make_mesh({"a": 2, "b": 2})
     >>> step = step_between(Layout(mesh, (("b",), ())), Layout(mesh, ((), ("b",))), (8, 8), 4)
-    >>> step.kind, step.axes, step.concat_dim, step.split_dim
-    ('all_to_all', ('b',), 0, 1)
+    >>> step.kind, step.axes
+    ('all_to_all', ('b',))
     """
 
     kind = "all_to_all"

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from weft.kernels.program import program
+from .program import program
 
 __all__ = ["merge_seen_into"]
 

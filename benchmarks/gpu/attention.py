@@ -3,9 +3,10 @@
     python benchmarks/gpu/attention.py             # about a minute
     python benchmarks/gpu/attention.py --quick
 
-Each logical device has a memory of its own, so that everything moves that would move between 8 GPUs, by copies in the memory of
-one. All devices take turns on the GPU: together they compute what the one call does. Prints a table last; with $OUT set,
-writes everything to $OUT/attention.json.
+Each logical device has a memory of its own. As they are one GPU, they compute together: the time of each way is that of putting
+the sequence together, of one call, and of cutting it again. "in turns" is a ring as 8 GPUs run it, each with calls of its own,
+merging what it sees: of that, the time of all devices' kernels, which one host cannot start as fast as 8 could. Prints a row
+for each; with $OUT set, writes everything to $OUT/attention.json.
 """
 # ruff: noqa: E402 - what is imported lies beside this folder
 
@@ -28,9 +29,11 @@ os.environ.setdefault("WEFT_VIRTUAL_ACCELERATORS", "8")
 import torch
 import torch.nn.functional as nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 
 import weft
 from weft import P
+from weft.handlers.attention.together import KINDS
 from weft.runtime.machine import use_separate_memory
 
 GOAL = 1.15
@@ -69,6 +72,17 @@ def milliseconds(run: Callable[[], object], repeats: int) -> float:
     return statistics.median(taken[2:])
 
 
+def kernels(run: Callable[[], object], repeats: int) -> float:
+    """The time of all kernels of a run on a GPU, in milliseconds."""
+    run()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(repeats):
+            run()
+        torch.cuda.synchronize()
+    on_gpu = [event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return sum(event.device_time for event in on_gpu) / 1e3 / repeats
+
+
 def attended(given: list[torch.Tensor], causal: bool) -> torch.Tensor:
     """Attention, by the kernel that is set."""
     return nn.scaled_dot_product_attention(*given, is_causal=causal, enable_gqa=HEADS != OF_KEYS)
@@ -91,16 +105,26 @@ def rows(tokens: int, causal: bool, repeats: int) -> Iterator[Row]:
 
     once = {"forward": milliseconds(forward(plain), repeats), "both": milliseconds(step(plain, grad), repeats)}
     expected = attended(plain, causal).detach()
-    use_separate_memory(True)
-    mesh = weft.make_mesh({"sp": 8})
-    for way in WAYS:
+
+    def split(way: str, name: str, of: dict[str, float], time_of: Callable[..., float], repeats: int) -> Iterator[Row]:
+        use_separate_memory(True)  # forgets how calls were computed before
+        mesh = weft.make_mesh({"sp": 8})
         given = [weft.shard(x.detach(), mesh, P(None, None, "sp")).requires_grad_() for x in plain]
         flow = weft.shard(grad, mesh, P(None, None, "sp"))
         with weft.prefer(way):
             out = attended(given, causal).detach().full_tensor()
             error = float((out.float() - expected.float()).abs().max())
             for what, run in (("forward", forward(given)), ("both", step(given, flow))):
-                yield Row(tokens, causal, way, what, once[what], milliseconds(run, repeats), error)
+                yield Row(tokens, causal, name, what, of[what], time_of(run, repeats), error)
+
+    for way in WAYS:
+        yield from split(way, way, once, milliseconds, repeats)
+    if ON_GPU:
+        alone = {"forward": kernels(forward(plain), 3), "both": kernels(step(plain, grad), 3)}
+        kinds = set(KINDS)
+        KINDS.clear()  # devices compute as if each were a GPU
+        yield from split("ring", "in turns", alone, kernels, 3)
+        KINDS.update(kinds)
     use_separate_memory(False)
 
 

@@ -202,6 +202,11 @@ _preferable: set[str] = set()
 _preferred: Setting[tuple[str, ...]] = Setting("preferred strategies", ())
 
 
+def preferred() -> tuple[str, ...]:
+    """The strategies that are taken wherever they are proposed."""
+    return _preferred.get()
+
+
 def may_prefer(*names: str) -> None:
     """Says that users may ask for strategies by these names."""
     _preferable.update(names)

@@ -1,4 +1,4 @@
-"""Reductions by Weft's own kernels, where they apply: one launch instead of a chain of adds and copies."""
+"""Reductions by Weft's own kernels, where they apply: one launch instead of a chain of ops and copies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,20 @@ from ..caches import cached
 from ..sharding.placements import ReduceOp
 from .accelerator import reaches
 
-__all__ = ["all_reduce", "combine", "few_launches", "is_watched", "reducible", "serves", "wants_few_launches"]
+__all__ = [
+    "all_reduce",
+    "combine",
+    "few_launches",
+    "is_watched",
+    "merge_seen",
+    "reducible",
+    "serves",
+    "wants_few_launches",
+]
 
 # Triton takes long to import and is not everywhere, so what needs it is imported when a GPU first reduces something.
 _COMBINE = "weft.kernels.combining:combine_into"
+_MERGE_SEEN = "weft.kernels.merging:merge_seen_into"
 _ALL_REDUCE = "weft.kernels:DistributedAllReduce"
 _CONTEXT = "weft.kernels:DeviceContext"
 _SIGNAL_BUFFER = "weft.kernels:signal_buffer"
@@ -105,6 +115,21 @@ def all_reduce(outs: Sequence[torch.Tensor], op: ReduceOp, parts: Sequence[torch
         return False
     execute = _kernel(_ALL_REDUCE).execute  # type: ignore[attr-defined]
     execute(outs, parts, _signals(devices), _contexts(devices), reduce_op=_WORDS[op])
+    return True
+
+
+def merge_seen(out: torch.Tensor, known: torch.Tensor, more: torch.Tensor, logarithms: torch.Tensor) -> bool:
+    """Adds to a result of attention and its logarithms those of other keys, if the kernels can.
+
+    >>> merge_seen(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1), torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1))
+    False
+    """
+    given = (out, known, more, logarithms)
+    if not serves(given) or not _has_triton() or is_watched() or not all(type(x) is torch.Tensor for x in given):
+        return False
+    if out.stride(3) != 1 or more.stride(3) != 1 or not out.numel():
+        return False
+    _kernel(_MERGE_SEEN)(*given)
     return True
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
+from ...caches import cached
 from ...engine.sharded import ShardedTensor
 from ...rules.call import BoundCall
 from ...sharding.geometry import Interval
@@ -22,7 +24,7 @@ __all__ = ["Lay", "heads_of", "lay_between", "lay_of"]
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lay:
     """How a call is cut: its queries as they lie, its keys and values whole along the sequence."""
 
@@ -36,57 +38,57 @@ class Lay:
     held: tuple[str, ...] = ()
     """Where the queries are whole, the mesh axes that split the sequence of the keys."""
 
-    @property
+    @cached_property
     def by_rule(self) -> bool:
         """Whether the op's rule says the same, once the keys are gathered."""
         return not self.axes and not self.shared
 
-    @property
+    @cached_property
     def gathered(self) -> Lay:
         """The same, with keys that do not stay where they are."""
         return replace(self, held=())
 
-    @property
+    @cached_property
     def axes(self) -> tuple[str, ...]:
         """The mesh axes that split the sequence of the queries, major first."""
         return self.query.splits[2]
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """How many devices there are along each of them."""
         return tuple(map(self.query.mesh.axis_size, self.axes))
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Into how many parts the sequence is cut."""
         return math.prod(self.counts)
 
-    @property
+    @cached_property
     def groups(self) -> int:
         """How many heads of queries share one of the keys."""
         return self.query_shape[1] // self.key_shape[1]
 
-    @property
+    @cached_property
     def shared(self) -> tuple[str, ...]:
         """The mesh axes along which devices have other heads of queries and the same of keys."""
         return self.query.splits[1][len(self.key.splits[1]) :]
 
-    @property
+    @cached_property
     def rows(self) -> Layout:
         """Of one number for each query."""
         return self.query.without_dim(3)
 
-    @property
+    @cached_property
     def split_key(self) -> Layout:
         """Of keys, split like the queries."""
         return self.key.with_split(2, self.axes)
 
-    @property
+    @cached_property
     def held_key(self) -> Layout:
         """Of keys that stay where they are."""
         return self.key.with_split(2, self.held)
 
-    @property
+    @cached_property
     def heads(self) -> Layout | None:
         """Of queries whose heads are split instead of the sequence; None where keys have too few heads for that."""
         axes = (*self.query.splits[1], *self.axes)
@@ -100,22 +102,22 @@ class Lay:
         splits = (*query.splits[:3], ())[4 - len(shape) :]
         return Layout(query.mesh, [() if size == 1 else axes for size, axes in zip(shape, splits, strict=True)])
 
-    @property
+    @cached_property
     def query_cuts(self) -> tuple[Interval, ...]:
         """Where the parts of the queries lie."""
         return cuts(self.query_shape[2], self.counts)
 
-    @property
+    @cached_property
     def key_cuts(self) -> tuple[Interval, ...]:
         """Where the parts of the keys lie, when they are split like the queries, or as they are."""
         return cuts(self.key_shape[2], tuple(map(self.key.mesh.axis_size, self.held)) or self.counts)
 
-    @property
+    @cached_property
     def query_stretches(self) -> tuple[Stretches, ...]:
         """The positions of each part of the queries: under a causal mask, after devices have swapped halves."""
         return swapped(self.query_cuts) if self.is_causal else tuple((each,) for each in self.query_cuts)
 
-    @property
+    @cached_property
     def key_stretches(self) -> tuple[Stretches, ...]:
         """The same of the keys, when they go round."""
         return swapped(self.key_cuts) if self.is_causal else tuple((each,) for each in self.key_cuts)
@@ -151,16 +153,21 @@ def lay_of(call: BoundCall, kernel: Kernel) -> Lay | None:
         return None
     if query.shape[1] % key.shape[1] or key.shape != value.shape or any(_is_elsewhere(x, query) for x in call.tensors):
         return None
-    lay = lay_between(query, key)
-    held = () if lay.axes else _held(lay.query, key, value)
-    return None if lay.by_rule and not held else replace(lay, is_causal=is_causal, held=held)
+    held = () if query._layout.splits[2] else _held(query._layout.with_split(3, ()), key, value)
+    lay = _lay(query._layout, tuple(query.shape), tuple(key.shape), is_causal, held)
+    return None if lay.by_rule and not held else lay
 
 
 def lay_between(query: ShardedTensor, key: torch.Tensor) -> Lay:
     """How queries and keys are cut, whatever is done with them."""
-    layout = query._layout.resolved.with_split(3, ())
-    there = layout.with_split(1, _heads_of_keys(layout, query.shape[1], key.shape[1])).with_split(2, ())
-    return Lay(layout, there, tuple(query.shape), tuple(key.shape), is_causal=False)
+    return _lay(query._layout, tuple(query.shape), tuple(key.shape), False, ())
+
+
+@cached(4096, of_sizes=True)
+def _lay(given: Layout, query: Shape, key: Shape, is_causal: bool, held: tuple[str, ...]) -> Lay:
+    layout = given.resolved.with_split(3, ())
+    there = layout.with_split(1, _heads_of_keys(layout, query[1], key[1])).with_split(2, ())
+    return Lay(layout, there, query, key, is_causal, held)
 
 
 def _is_elsewhere(x: torch.Tensor, query: ShardedTensor) -> bool:

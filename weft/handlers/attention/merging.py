@@ -9,6 +9,7 @@ from typing import final
 import torch
 
 from ...rules.call import BoundCall
+from ...runtime.accelerator_kernels import merge_seen
 from .blocks import Block
 from .kernels import Kernel, Rows
 
@@ -36,6 +37,8 @@ def merge_into(
 
     `may_be_hidden`: whether some may still have seen nothing, and see nothing now.
     """
+    if merge_seen(out, known, more, logarithms):
+        return
     share = torch.sigmoid(logarithms - known)
     if may_be_hidden:
         share.nan_to_num_(0.0)

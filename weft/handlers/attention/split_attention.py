@@ -52,8 +52,8 @@ def _attention(call: BoundCall) -> object:
     way = chosen(_question(call, kernel, lay))
     if way == MERGE:
         return _merging(call, kernel, lay)
-    if way in (SPLIT_HEADS, RING) and are_together(call, kernel, lay, rings=way == RING):
-        return at_once(call, kernel, lay.gathered, rings=way == RING)
+    if are_together(call, kernel, lay):
+        return at_once(call, kernel, lay, way)
     if way == SPLIT_HEADS:
         return _by_heads(call, kernel, lay)
     if lay.by_rule:
@@ -70,8 +70,8 @@ def _gradient(call: BoundCall) -> object:
     way = chosen(_question(call, kernel, lay))
     if way == MERGE:
         return _gradients_merging(call, kernel, lay)
-    if way in (SPLIT_HEADS, RING) and are_together(call, kernel, lay, rings=way == RING):
-        return gradients_at_once(call, kernel, lay.gathered, rings=way == RING)
+    if are_together(call, kernel, lay):
+        return gradients_at_once(call, kernel, lay, way)
     if way == SPLIT_HEADS:
         return _gradients_by_heads(call, kernel, lay)
     if lay.by_rule:
@@ -150,7 +150,9 @@ def _merging(call: BoundCall, kernel: Kernel, lay: Lay) -> object:
     keys = come_to(call.tensor("key"), lay.held_key, op), come_to(call.tensor("value"), lay.held_key, op)
     if memory_of(lay.query).pieces_are_shards:
         out, rows = merged(call, kernel, lay, query, keys, mask)
-        return out, rows_as_given(rows, None, call), *(on_mesh(x, lay) for x in states_of_nothing(call, kernel))
+        specs = whole_results(call)
+        states = states_of_nothing(call, kernel, specs)
+        return out, rows_as_given(rows, None, specs[1], op), *(on_mesh(x, lay) for x in states)
     note_merging(lay, query.dtype, op)
     given = {"query": query, "key": keys[0], "value": keys[1]}
     whole, logarithms, *others = _on_whole(call, given, kernel, mask)
@@ -178,12 +180,12 @@ def _on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> obje
     op = str(call)
     query = halves_swapped(come_to(call.tensor("query"), lay.query, op), lay, op)
     key, value = _brought_keys(call, lay, rings=rings)
-    mask = _mask(call, kernel, lay)
+    mask, specs = _mask(call, kernel, lay), whole_results(call)
     if memory_of(lay.query).pieces_are_shards:
         parts = Parts(call, kernel, lay)
         out, rows = (parts.ring if rings else parts.gathered)(query, key, value, mask)
         logarithms: torch.Tensor | None = None
-        others: Sequence[object] = states_of_nothing(call, kernel)
+        others: Sequence[object] = states_of_nothing(call, kernel, specs)
     else:
         if rings:
             note_ring(lay, key.dtype, op)
@@ -192,7 +194,7 @@ def _on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> obje
         out = wrap_whole(whole, lay.query)
         rows = wrap_whole(torch.empty(lay.query_shape[:3], dtype=sum_dtype(query.dtype), device="meta"), lay.rows)
     out, rows = (halves_swapped(x, lay, op, back=True) for x in (out, rows))
-    return out, rows_as_given(rows, logarithms, call), *(on_mesh(x, lay) for x in others)
+    return out, rows_as_given(rows, logarithms, specs[1], op), *(on_mesh(x, lay) for x in others)
 
 
 def _gradients_on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> object:

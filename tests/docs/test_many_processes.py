@@ -1,15 +1,13 @@
-"""What the README and the tutorial say to run in one process also runs under torchrun, unchanged."""
+"""What the README and the tutorial say to run in one process also runs in two processes that a launcher starts, unchanged."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import blocks_of
+from tests.multiprocess.launching import Processes
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
@@ -27,18 +25,7 @@ def test_the_program_runs_in_two_processes(name: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     blocks = [block.code for block in blocks_of(page.read_text()) if block.kind == "python"]
     program.write_text("\n".join(blocks[which]))
-    # Each process writes to a file of its own: in one pipe, lines may break into one another.
-    options = ["--standalone", "--nproc-per-node", "2", "--redirects", "3", "--log-dir", str(tmp_path / "logs")]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *options, str(program)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WEFT_DEVICES_PER_PROCESS": "4"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    said = [path.read_text() for path in sorted(tmp_path.glob("logs/**/stdout.log"))]
-    errors = [path.read_text() for path in sorted(tmp_path.glob("logs/**/stderr.log"))]
-    assert done.returncode == 0, "\n".join((done.stderr, *errors))
-    assert [text.splitlines().count(line) for text in said] == [1, 1]
+    with Processes([str(program)], 2, {"WEFT_DEVICES_PER_PROCESS": "4"}) as started:
+        ended = started.wait(240)
+    assert [process.status for process in ended] == [0, 0], "\n".join(process.err for process in ended)
+    assert [process.out.splitlines().count(line) for process in ended] == [1, 1]

@@ -37,6 +37,22 @@ def test_numbers_that_are_conjugated_or_negated_later(
         assert torch.equal(found["both"], -z.mT.imag), path
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_tensors_that_begin_inside_their_memory(tmp_path: Path, wait: bool) -> None:
+    x = torch.arange(24.0).reshape(8, 3)
+    ours = weft.shard(x, MESH, P("dp"))
+    state = {"rows": x[3:], "number": x.flatten()[5], "parts": x.split([2, 6])[1], "ours": ours[4:]}
+    expected = {name: (ours[4:].full_tensor() if name == "ours" else part).clone() for name, part in state.items()}
+    handle = save(state, tmp_path / "weft", wait=wait)
+    if handle is not None:
+        handle.wait()
+    save_dcp(state, tmp_path / "dcp")
+    save(state, tmp_path / "whole.safetensors")
+    for path in tmp_path.iterdir():
+        for name, value in load(path).items():
+            assert torch.equal(value, expected[name]), (path, name)
+
+
 def test_a_name_that_looks_like_a_shard_of_another(tmp_path: Path) -> None:
     x = torch.arange(6.0)
     state = {"x": weft.shard(x, MESH, P("tp")), "x[0:2]": torch.tensor([9.0, 9.0]), "x[0:2]'": torch.tensor([8.0])}

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
+from ..runtime.accelerator import address
+
 __all__ = ["BUCKET", "host_parts", "lies_plain", "readable_bytes", "writable_bytes"]
 
 BUCKET = 16 << 20
@@ -29,8 +31,10 @@ def readable_bytes(x: torch.Tensor) -> memoryview:
 
     >>> list(readable_bytes(torch.tensor([1, 2], dtype=torch.uint8)))
     [1, 2]
+    >>> list(readable_bytes(torch.tensor([1, 2, 3], dtype=torch.uint8)[1:]))
+    [2, 3]
     """
-    return _at(torch._C._data_address(x), x).toreadonly()  # type: ignore[attr-defined] # unlike data_ptr, it copies nothing
+    return _at(address(x), x).toreadonly()
 
 
 def writable_bytes(x: torch.Tensor) -> memoryview:
@@ -38,12 +42,12 @@ def writable_bytes(x: torch.Tensor) -> memoryview:
     return _at(x.data_ptr(), x)
 
 
-def _at(address: int, x: torch.Tensor) -> memoryview:
+def _at(first: int, x: torch.Tensor) -> memoryview:
     assert lies_plain(x)
     size = x.numel() * x.itemsize
     if not size:
         return memoryview(b"")
-    lying = (ctypes.c_ubyte * size).from_address(address)
+    lying = (ctypes.c_ubyte * size).from_address(first)
     lying.kept = x  # type: ignore[attr-defined] # as long as the bytes are seen, the tensor is there
     return memoryview(lying).cast("B")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -377,14 +379,34 @@ def test_a_failed_backward_pass_that_torch_still_keeps() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
+)
+def test_copies_train_by_themselves(copied: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    plain, model = twins(perceptron, mesh, None)
+    loss(model, laid(batch(plain, 0), mesh)).backward()
+    other = copied(model)
+    model.zero_grad()
+    other.zero_grad()
+    trained([plain, other], mesh, 1)
+    assert all(p.grad is None for p in model.parameters())
+
+
 def test_hooks_of_parameters_are_called() -> None:
     mesh = weft.make_mesh({"dp": 4})
-    _, model = twins(perceptron, mesh, None)
+    models = twins(perceptron, mesh, None)
     seen: list[tuple[int, ...]] = []
-    for p in model.parameters():
+    for p in models[1].parameters():
         p.register_post_accumulate_grad_hook(lambda p: seen.append(tuple(p.grad.shape)))
-    loss(model, laid(batch(model, 0), mesh)).backward()
-    assert sorted(seen) == sorted(tuple(p.shape) for p in model.parameters())
+    for model, x in zip(models, (batch(models[0], 0), laid(batch(models[0], 0), mesh)), strict=True):
+        model.layers[0].up.weight.register_hook(lambda grad: 2 * grad)
+        model.layers[0].down.weight.register_hook(lambda grad: None)
+        for _ in range(2):
+            loss(model, x).backward()
+    assert sorted(seen) == sorted(tuple(p.shape) for p in models[1].parameters() for _ in range(2))
+    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(q.grad.full_tensor(), p.grad)
 
 
 def scaled() -> torch.nn.Module:

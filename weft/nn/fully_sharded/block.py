@@ -339,10 +339,14 @@ class Block:
         self._kept = {}
 
     def take(self, grads: Mapping[int, torch.Tensor]) -> None:
-        """Adds gradients to those of the parameters."""
+        """Adds gradients to those of the parameters, whose hooks see them as autograd would show them."""
         listed = [self._in_dtype(number, grad) for number, grad in grads.items()]
         for number, grad in zip(grads, returned(listed, self._parameters[0].mesh), strict=True):
             x = self._parameters[number]
+            before: Mapping[int, Callable[[torch.Tensor], torch.Tensor | None]] = x._backward_hooks or {}
+            for change in before.values():
+                changed = change(grad)
+                grad = grad if changed is None else as_sharded(changed)
             x.grad = grad if x.grad is None else x.grad + grad
             hooks: Mapping[int, Callable[[torch.Tensor], None]] = getattr(x, "_post_accumulate_grad_hooks", None) or {}
             for hook in hooks.values():

@@ -33,6 +33,12 @@ class Siblings:
         self._passes: weakref.WeakValueDictionary[int, Pass] = weakref.WeakValueDictionary()
         """Backward passes that are under way, by torch's number."""
 
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_passes"}  # those go on here
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _passes=weakref.WeakValueDictionary())
+
     def add_block(self, block: Block, *, is_root: bool) -> None:
         """Adds a block; the root is what is in no other block, and is whole while all others run."""
         self._blocks.insert(0 if is_root else len(self._blocks), block)

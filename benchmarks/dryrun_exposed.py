@@ -4,8 +4,8 @@
     python benchmarks/dryrun_exposed.py --write docs/dryrun.md
 
 First the links and processors are measured, as `weft bench --links` does it, and what each process computes while all do;
-then steps of two models in several layouts are timed in turns. A movement is exposed for as long as the process waits that comes to it
-last: whoever comes earlier waits for the others' computing, not for what moves.
+then steps of two models in several layouts are timed in turns. A movement is exposed for as long as processes wait for it after the
+last of them has asked for it: whoever comes earlier waits for the others' computing, not for what moves.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from socket import socket
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -32,7 +34,7 @@ from torch.nn import functional as F  # noqa: N812 - as torch's users call it
 import weft
 from weft import P
 from weft.inspect.links import measured_links
-from weft.watch.comm_log import CommLog
+from weft.watch.comm_log import CommLog, CommRecord
 
 PROCESSES, WITHIN = 4, 0.25
 MARKS = "<!-- exposed -->", "<!-- end of exposed -->"
@@ -113,16 +115,44 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor
     optimizer.zero_grad()
 
 
-def durations(log: CommLog) -> list[float]:
-    """The seconds of each movement that the program waited for, or of its waiting where it went on meanwhile."""
+class Wait(NamedTuple):
+    """How long one process waited for a movement: with whom, since when it was asked for, and from when to when."""
+
+    group: str
+    asked: float
+    start: float
+    end: float
+
+
+def waits(log: CommLog) -> list[Wait]:
+    """How long this process waited for each movement; what it went on beside, it waited for later, or not at all."""
     overlaps = {overlap.count: overlap for overlap in log.overlaps}
     found, before = [], 0
     for count, end in log.ends:
         if count > before:
-            overlap = overlaps.get(count)
-            found.append(end - log[before].started if overlap is None else overlap.waited)
+            asked, overlap = log[before].started, overlaps.get(count)
+            start = asked if overlap is None else end - overlap.waited
+            found.append(Wait(group(log.records[before:count]), asked, start, end))
             before = count
     return found
+
+
+def group(records: Sequence[CommRecord]) -> str:
+    """What this process has in common with those that it exchanges something with: where it is along all other axes."""
+    mesh, moved = records[0].target.mesh, {axis for record in records for axis in record.axes}
+    slot = weft.distributed.process_index()
+    places = zip(mesh.axis_names, mesh.strides, mesh.mesh_shape, strict=True)
+    return str([slot // stride % size for axis, stride, size in places if axis not in moved])
+
+
+def exposed(everyone: Sequence[Sequence[Wait]]) -> float:
+    """The seconds of a step that a process waits for movements, on average: until the last has come, it waits for that one."""
+    total = 0.0
+    for movement in zip(*everyone, strict=True):
+        for wait in movement:
+            last = max(other.asked for other in movement if other.group == wait.group)
+            total += max(0.0, wait.end - max(wait.start, last))
+    return total / len(everyone)
 
 
 def work(repetitions: int, written: Path) -> None:
@@ -143,11 +173,10 @@ def work(repetitions: int, written: Path) -> None:
             with weft.comm_log() as log:
                 step(*ready[case])
             spent = time.perf_counter() - start
-            everyone: list[object] = [None] * PROCESSES
-            torch.distributed.all_gather_object(everyone, [spent, *durations(log)], meeting)
-            each = torch.tensor(everyone)
+            everyone: list[tuple[float, list[Wait]]] = [(0.0, [])] * PROCESSES
+            torch.distributed.all_gather_object(everyone, (spent, waits(log)), meeting)
             if turn >= 0:
-                times[case].append((float(each[:, 0].max()), float(each[:, 1:].min(0).values.sum())))
+                times[case].append((max(each for each, _ in everyone), exposed([moves for _, moves in everyone])))
     if weft.distributed.process_index() == 0:
         medians = {
             " ".join(case): [statistics.median(column) for column in zip(*rows, strict=True)]
@@ -213,12 +242,16 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--repetitions", type=int, default=15)
     options.add_argument("--write", type=Path, default=None, help="a page to write the table to, between its marks")
+    options.add_argument("--json", type=Path, default=None, help="a file to write what was measured to")
     options.add_argument("--measure", type=Path, default=None, help=argparse.SUPPRESS)
     said = options.parse_args()
     if said.measure is not None:
         work(said.repetitions, said.measure)
         return
-    shown = table(launch(said.repetitions))
+    found = launch(said.repetitions)
+    if said.json is not None:
+        said.json.write_text(json.dumps(found))
+    shown = table(found)
     print(shown)
     if said.write is not None:
         first, last = MARKS

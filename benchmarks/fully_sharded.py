@@ -3,11 +3,13 @@
     python benchmarks/fully_sharded.py                    4 Gloo processes
     python benchmarks/fully_sharded.py --json out.json    the table as JSON, too
 
-The ways take turns; a step takes as long as its slowest process, and the median counts. Bytes of FSDP2 are those of its
-collectives, counted where torch makes them; Weft's are its log's. Peak memory is what a process has in memory at most in
-five steps, above what it has with the model built. It is measured for each way and model in processes of their own, which
-have trained a tiny model before: memory that another model has left is not counted as free, nor code that is loaded. The last
-row says how much of the gathering is hidden where each lasts as long as its bytes would take over a link of that rate.
+Each with its defaults and with the other's: Weft lets 256 MiB of parameters stay whole between forward and backward, which is
+all there is of these models, FSDP2 none. The ways take turns; a step takes as long as its slowest process, and the median
+counts. Bytes of FSDP2 are those of its collectives, counted where torch makes them; Weft's are its log's. Peak memory is what
+a process has in memory at most in five steps, above what it has with the model built. It is measured for each way and model
+in processes of their own, which have trained a tiny model before: memory that another model has left is not counted as free,
+nor code that is loaded. The last row says how much of the gathering is hidden where each lasts as long as its bytes would
+take over a link of that rate.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from socket import socket
 
@@ -99,24 +102,24 @@ def loss_of(found: torch.Tensor) -> torch.Tensor:
     return found.float().square().mean()
 
 
-def sharded(case: str) -> tuple[torch.nn.Module, torch.Tensor]:
+def sharded(case: str, **options: int) -> tuple[torch.nn.Module, torch.Tensor]:
     """Weft's model and batch."""
     make, data, blocks = {**CASES, **TINY, **HIDDEN}[case]
     mesh = weft.make_mesh({"dp": dist.get_world_size()})
     torch.manual_seed(0)
-    model = weft.nn.fully_shard(make(), mesh, "dp", blocks=f"*.{blocks}.*")
+    model = weft.nn.fully_shard(make(), mesh, "dp", blocks=f"*.{blocks}.*", **options)
     torch.manual_seed(1)
     return model, weft.shard(data(), mesh, P("dp"))
 
 
-def torchs(case: str) -> tuple[torch.nn.Module, torch.Tensor]:
+def torchs(case: str, frees: bool = True) -> tuple[torch.nn.Module, torch.Tensor]:
     """FSDP2's model and this process's part of the batch."""
     make, data, blocks = {**CASES, **TINY, **HIDDEN}[case]
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     torch.manual_seed(0)
     model = make()
     for block in getattr(model, blocks):
-        fully_shard(block, mesh=mesh)
+        fully_shard(block, mesh=mesh, reshard_after_forward=frees)
     fully_shard(model, mesh=mesh)
     torch.manual_seed(1)
     return model, data().chunk(dist.get_world_size())[dist.get_rank()]
@@ -129,7 +132,12 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tens
     optimizer.step()
 
 
-WAYS = {"weft": sharded, "FSDP2": torchs}
+WAYS: dict[str, Callable[[str], tuple[torch.nn.Module, torch.Tensor]]] = {
+    "weft": sharded,
+    "FSDP2": torchs,
+    "weft, freed": partial(sharded, keep_bytes=0),
+    "FSDP2, kept": partial(torchs, frees=False),
+}
 Way = tuple[torch.nn.Module, torch.optim.Optimizer, torch.Tensor]
 
 
@@ -140,28 +148,32 @@ def ready(name: str, case: str) -> Way:
 
 
 def measured(case: str, turns: int) -> dict[str, dict[str, object]]:
-    """Both, in turns."""
+    """All ways, in turns."""
     ways = {name: ready(name, case) for name in WAYS}
     for way in (*ways.values(), *ways.values()):
         step(*way)
-    with weft.comm_log() as log:
-        step(*ways["weft"])
-    with Counted() as counted:
-        step(*ways["FSDP2"])
+    moved = {name: moved_by(name, way) for name, way in ways.items()}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(turns):
-        for name in random.Random(turn).sample(sorted(ways), 2):
+        for name in random.Random(turn).sample(sorted(ways), len(ways)):
             dist.barrier()
             start = time.perf_counter()
             step(*ways[name])
             spent = torch.tensor(time.perf_counter() - start)
             dist.all_reduce(spent, dist.ReduceOp.MAX)
             seconds[name].append(float(spent))
-    times = {name: round(statistics.median(each) * 1e3, 1) for name, each in seconds.items()}
-    return {
-        "weft": {"received": log.bytes_received, "calls": log.counts(), "ms": times["weft"]},
-        "FSDP2": {"received": counted.received, "calls": counted.calls, "ms": times["FSDP2"]},
-    }
+    return {name: {**moved[name], "ms": round(statistics.median(each) * 1e3, 1)} for name, each in seconds.items()}
+
+
+def moved_by(name: str, way: Way) -> dict[str, object]:
+    """What a process receives in a step, and in how many collectives."""
+    if name.startswith("weft"):
+        with weft.comm_log() as log:
+            step(*way)
+        return {"received": log.bytes_received, "calls": log.counts()}
+    with Counted() as counted:
+        step(*way)
+    return {"received": counted.received, "calls": counted.calls}
 
 
 def peak_of(name: str, case: str) -> float:
@@ -190,7 +202,7 @@ def hidden() -> dict[str, float]:
         time.sleep(max(0.0, plan.bytes_received.max / RATE - (time.perf_counter() - start)))
         return found
 
-    way = ready("weft", "MLP, huge batch")
+    way = ready("weft, freed", "MLP, huge batch")
     step(*way)
     gathering.pass_on = slow  # type: ignore[assignment]
     with weft.comm_log() as log:
@@ -211,7 +223,7 @@ def work(part: str, turns: int, case: str | None) -> None:
     """What each process does."""
     weft.distributed.init()
     if part == "steps":
-        found: object = {case: measured(case, turns) for case in CASES}
+        found: object = {each: measured(each, turns) for each in ([case] if case else CASES)}
     else:
         found = hidden() if case is None else {"peak_mib": peak_of(part, case)}
     if dist.get_rank() == 0:
@@ -251,15 +263,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--part", choices=["steps", "hidden", *WAYS])
-    parser.add_argument("--case", choices=list(CASES))
+    parser.add_argument("--case", choices=list(CASES), help="only this model")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.part is not None:
         work(options.part, options.turns, options.case)
         return
-    rows = launched("steps", options.turns)
+    rows = launched("steps", options.turns, *(["--case", options.case] if options.case else []))
     for name in WAYS:
-        for case in CASES:
+        for case in rows:
             rows[case][name] = {**rows[case][name], **launched(name, 0, "--case", case)}
     rows[f"gathering over {RATE / 1e6:g} MB/s"] = launched("hidden")
     for case, row in rows.items():

@@ -93,14 +93,14 @@ Make = Callable[[], torch.nn.Module]
 
 
 def twins(make: Make, mesh: weft.DeviceMesh, layouts: dict[str, P] | None, **options: object) -> list[torch.nn.Module]:
-    """A plain model, and the same fully sharded."""
+    """A plain model, and the same fully sharded, of which as little as possible stays whole unless that is asked for."""
     torch.manual_seed(0)
     plain = make().double()
     model = copy.deepcopy(plain)
     if layouts:
         weft.nn.shard_module(model, mesh, layouts)
     blocks = "*.blocks.*" if isinstance(plain, gpt2.GPT2) else "*.layers.*"
-    return [plain, weft.nn.fully_shard(model, mesh, "dp", blocks=blocks, **options)]
+    return [plain, weft.nn.fully_shard(model, mesh, "dp", blocks=blocks, **{"keep_bytes": 0, **options})]
 
 
 def batch(model: torch.nn.Module, seed: int) -> torch.Tensor:
@@ -160,7 +160,7 @@ def check_half_precision(mesh: weft.DeviceMesh) -> None:
     """Gathered in half precision and kept in single: half the bytes, and gradients in the dtype that is asked for."""
     torch.manual_seed(0)
     plain = perceptron()
-    model = weft.nn.fully_shard(perceptron(), mesh, "dp", param_dtype=torch.bfloat16)
+    model = weft.nn.fully_shard(perceptron(), mesh, "dp", param_dtype=torch.bfloat16, keep_bytes=0)
     model.load_state_dict(plain.state_dict())
     x = torch.randn(8, 8)
     with weft.comm_log() as log:
@@ -248,8 +248,8 @@ def main(folder: str) -> None:
         check_compiled(flat)
     away = trained(twins(transformer, flat, None, offload=rest), flat, 2)
     assert away.counts() == {**away.counts(), "all_gather": 2 * DEPTH, "reduce_scatter": DEPTH + 1}
-    models = twins(perceptron, flat, None, prefetch=2)
-    trained(models, flat, 2)
+    models = twins(perceptron, flat, None, prefetch=2, keep_bytes=1 << 20)
+    assert trained(models, flat, 2).counts() == {"all_gather": DEPTH + 1, "reduce_scatter": DEPTH + 1}
     with torch.inference_mode():
         torch.testing.assert_close(
             models[1](laid(batch(models[0], 0), flat)).full_tensor(), models[0](batch(models[0], 0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +33,7 @@ from tests.nn.fully_sharding import (
     twins,
 )
 from weft import P
+from weft.nn.fully_sharded.held import siblings_of
 from weft.runtime import machine
 
 DEVICES = [(weft.Accelerator if weft.accelerator_count() else weft.CPU)(i) for i in range(8)]
@@ -58,13 +61,33 @@ def test_training_is_that_of_the_plain_module(make: object) -> None:
         assert p.grad._layout is p._layout
 
 
-def test_parameters_that_stay_are_gathered_once() -> None:
+@pytest.mark.parametrize("options", [{"keep_bytes": 256 << 20}, {"reshard_after_forward": False}], ids=str)
+def test_parameters_that_stay_are_gathered_once(options: dict[str, object]) -> None:
     mesh = weft.make_mesh({"dp": 4})
-    models = twins(perceptron, mesh, None, reshard_after_forward=False)
+    models = twins(perceptron, mesh, None, **options)
     log = trained(models, mesh)
     assert log.counts() == {"all_gather": DEPTH + 1, "reduce_scatter": DEPTH + 1}
     gathers = sum(record.total_bytes for record in log if record.kind == "all_gather")
     assert gathers == gathered_bytes(models[0], 4)
+
+
+@pytest.mark.parametrize("kept", [1, 2, DEPTH])
+def test_as_many_of_the_last_blocks_stay_as_fit(memory: str, kept: int) -> None:
+    """Counted in what they take on a device that has them whole, split over further axes though they may be."""
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    block = 8 * (2 * 12 * 8 // 2 + 12 // 2 + 8)
+    models = twins(perceptron, mesh, mlp.LAYOUTS["tp"], keep_bytes=kept * block)
+    seen: list[list[weft.Tensor]] = [[] for _ in range(DEPTH)]
+    for listed, layer in zip(seen, models[1].layers, strict=True):
+        layer.register_forward_pre_hook(lambda module, _, listed=listed: listed.append(module.up.weight))
+    log = trained(models, mesh, 1)
+    gathers = [record for record in log if record.op == "fully_shard"]
+    assert len(gathers) == 2 * DEPTH + 1 - kept
+    output = models[1](laid(batch(models[0], 0), mesh))
+    if memory == "separate":
+        assert [0 not in held(listed[-1:]) for listed in seen] == [False] * (DEPTH - kept) + [True] * kept
+    output.sum().backward()
+    assert memory == "unified" or held([x for listed in seen for x in listed]) == {0}
 
 
 def test_with_tensor_parallel_and_replicated_axes() -> None:
@@ -206,7 +229,7 @@ def test_where_little_is_computed_activations_move_instead() -> None:
     for rows in (4, 512):
         for fewest in (False, True):
             torch.manual_seed(0)
-            model = weft.nn.fully_shard(mlp.MLP(16, 64, DEPTH, 4), mesh, fewest_bytes=fewest)
+            model = weft.nn.fully_shard(mlp.MLP(16, 64, DEPTH, 4), mesh, fewest_bytes=fewest, keep_bytes=0)
             x = weft.shard(torch.ones(rows, 16), mesh, P("dp"))
             model(x).sum().backward()
             with weft.comm_log() as log:
@@ -322,14 +345,68 @@ def test_after_a_backward_pass_that_failed() -> None:
     trained(models, mesh, 1)
 
 
+def test_a_failed_backward_pass_that_torch_still_keeps() -> None:
+    """As where a thread for a device lets go of it only after the program has seen the error."""
+    mesh = weft.make_mesh({"dp": 4})
+    models = twins(perceptron, mesh, None)
+    x = laid(batch(models[0], 0), mesh)
+    kept = []
+
+    def fail(_: torch.Tensor) -> None:
+        kept.append(siblings_of(models[1]).current_pass())
+        raise ZeroDivisionError
+
+    def let_go(*_: object) -> None:
+        kept.clear()
+
+    def hooked(module: torch.nn.Module, _: object, output: torch.Tensor) -> None:
+        output.register_hook(fail)
+
+    inner = models[1].layers[1]
+    handle = inner.up.register_forward_hook(hooked)
+    with pytest.raises(ZeroDivisionError):
+        loss(models[1], x).backward()
+    handle.remove()
+    assert kept[0].standing, "nothing was left: there is nothing to test"
+    assert all("dp" in p._layout.dim_of for p in models[1].state_dict().values())
+    handle = inner.down.register_forward_pre_hook(let_go)
+    seen: list[weft.Tensor] = []
+    inner.down.register_forward_hook(lambda module, *_: seen.append(module.weight))
+    trained(models, mesh, 1)
+    assert not kept
+    assert seen[0].mapping.is_fully_replicated, (
+        "what was let go of late has put the split parameters back while they ran"
+    )
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
+)
+def test_copies_train_by_themselves(copied: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    plain, model = twins(perceptron, mesh, None)
+    loss(model, laid(batch(plain, 0), mesh)).backward()
+    other = copied(model)
+    model.zero_grad()
+    other.zero_grad()
+    trained([plain, other], mesh, 1)
+    assert all(p.grad is None for p in model.parameters())
+
+
 def test_hooks_of_parameters_are_called() -> None:
     mesh = weft.make_mesh({"dp": 4})
-    _, model = twins(perceptron, mesh, None)
+    models = twins(perceptron, mesh, None)
     seen: list[tuple[int, ...]] = []
-    for p in model.parameters():
+    for p in models[1].parameters():
         p.register_post_accumulate_grad_hook(lambda p: seen.append(tuple(p.grad.shape)))
-    loss(model, laid(batch(model, 0), mesh)).backward()
-    assert sorted(seen) == sorted(tuple(p.shape) for p in model.parameters())
+    for model, x in zip(models, (batch(models[0], 0), laid(batch(models[0], 0), mesh)), strict=True):
+        model.layers[0].up.weight.register_hook(lambda grad: 2 * grad)
+        model.layers[0].down.weight.register_hook(lambda grad: None)
+        for _ in range(2):
+            loss(model, x).backward()
+    assert sorted(seen) == sorted(tuple(p.shape) for p in models[1].parameters() for _ in range(2))
+    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(q.grad.full_tensor(), p.grad)
 
 
 def scaled() -> torch.nn.Module:
@@ -345,6 +422,7 @@ ERRORS = [
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, "x"), ValueError, "dp=4 has no 'x': use one of 'dp'"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, blocks="h.*"), ValueError, "'h.*' of blocks matches no submodule"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, prefetch=-1), ValueError, "0 or more, but got -1"),
+    (lambda model, mesh: weft.nn.fully_shard(model, mesh, keep_bytes=-1), ValueError, "0 bytes or more, but got -1"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, param_dtype=torch.half, fewest_bytes=True), ValueError, "leave param_dtype out"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, offload="disk"), ValueError, "'cpu' or a mesh of devices to rest on, but got 'disk'"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, offload=weft.make_mesh({"x": 4})), ValueError, "rest on a mesh of the same axes, but dp=4"),

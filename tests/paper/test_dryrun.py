@@ -344,7 +344,7 @@ def test_what_is_begun_early_is_hidden_behind_what_is_computed() -> None:
 
 def test_blocks_that_come_and_go_are_held_while_they_are_there() -> None:
     mesh = weft.make_mesh({"dp": 4})
-    model = weft.nn.fully_shard(Llama(blocks=4), mesh, blocks="blocks.*")
+    model = weft.nn.fully_shard(Llama(blocks=4), mesh, blocks="blocks.*", keep_bytes=0)
     optimizer = torch.optim.AdamW(model.parameters())
     ids = weft.shard(torch.zeros(8, 32, dtype=torch.int64), mesh, P("dp"))
     report = weft.dryrun(step, model, optimizer, ids, topology="h100")
@@ -407,6 +407,26 @@ def test_gradients_of_replicas_travel_while_the_way_back_goes_on(devices, hides)
     gradients = [each for each in report.movements if each.record.op == "gradient"]
     assert len(gradients) == 3
     assert [each.exposed == 0 for each in gradients] == [hides] * 3  # nobody has asked for them yet
+
+
+def test_a_device_computes_or_waits_for_something_that_moves() -> None:
+    """An optimizer asks first for the gradient that came last: what it waits for are all that are still on their way."""
+    mesh = weft.make_mesh({"dp": 4}, devices=[weft.CPU(i) for i in range(4)])
+    with torch.device("meta"):
+        model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, bias=False) for _ in range(6)))
+        batch = weft.shard(torch.empty(64, 2048), mesh, P("dp"))
+    weft.nn.shard_module(model, mesh, {})
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    report = weft.dryrun(step, model, torch.optim.SGD(model.parameters()), batch, topology="h100")
+    gradients = [each for each in report.movements if each.record.op == "gradient"]
+    assert sum(each.exposed > 0 for each in gradients) > 1, "they have all arrived: there is nothing to test"
+    assert all(each.exposed <= each.seconds * (1 + 1e-9) for each in report.movements)
+    assert report.hidden > 0
+    assert report.computing + report.exposed == pytest.approx(report.seconds)
 
 
 def test_what_a_device_computes_by_a_program_of_its_own_is_counted() -> None:

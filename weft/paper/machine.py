@@ -19,8 +19,8 @@ from .work import Work
 
 __all__ = ["MACHINES", "Machine", "machine_of"]
 
-WARMING = 1.0
-"""Seconds after which an accelerator computes as fast as it will for hours."""
+WARMING = {"cuda": 1.0, "cpu": 0.2}
+"""Seconds after which an accelerator computes as fast as it will for hours, and in which processes that share cores take turns."""
 
 
 @final
@@ -146,22 +146,24 @@ def _measured(device: str) -> Machine:
         flops[itemsize] = 2 * size**3 / _steady(partial(torch.matmul, a, a), device)
     x = torch.ones(1 << (23 if on_host else 28), device=device)
     y = torch.empty_like(x)
-    copied = _fastest(lambda: y.copy_(x), device)
+    on_average = _steady if on_host else _fastest
+    copied = on_average(lambda: y.copy_(x), device)
     small = torch.ones(8, device=device)
-    started = _fastest(lambda: [small.add_(1) for _ in range(100)], device) / 100
+    started = on_average(lambda: [small.add_(1) for _ in range(100)], device) / 100
     memory = 16 << 30 if on_host else torch.cuda.get_device_properties(device).total_memory
     topology = Topology.preset("cpu" if on_host else "h100")
     return Machine(device, flops, memory, 2 * x.nbytes / copied, topology, products=1.0, streaming=1.0, launch=started)
 
 
 def _steady(call: Callable[[], object], device: str) -> float:
-    """What a call takes that has been repeated for a while: accelerators that draw all the power they may slow down."""
-    if device == "cpu":
-        return _fastest(call, device)
-    times, until = [], time.perf_counter() + WARMING
+    """What a call takes on average that is repeated for a while.
+
+    Accelerators that draw all the power they may slow down, and where processes share cores, each waits for its turn.
+    """
+    times, until = [], time.perf_counter() + WARMING[device]
     while time.perf_counter() < until:
         times.append(_fastest(lambda: [call() for _ in range(10)], device, 1) / 10)
-    return statistics.median(times[len(times) // 2 :])
+    return statistics.fmean(times[len(times) // 2 :])
 
 
 def _fastest(call: Callable[[], object], device: str, turns: int = 7) -> float:

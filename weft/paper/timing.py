@@ -50,6 +50,11 @@ class Movement:
     exposed: float
     moment: int
 
+    @property
+    def end(self) -> float:
+        """When it has arrived."""
+        return self.start + self.seconds
+
 
 def timed(events: Sequence[Event], machine: Machine) -> tuple[tuple[Operation, ...], tuple[Movement, ...], float]:
     """The ops and movements in time, and when the last device is done."""
@@ -73,8 +78,12 @@ class _Times:
         self.clocks: dict[Device | None, float] = {}
         self._machine = machine
         self._links: dict[tuple[Device, Tier], float] = {}
+        self._asked: list[float] = []
+        """When the source of each movement had come to it."""
         self._promised: dict[int, list[int]] = {}
         """By promise, the movements that it is for."""
+        self._under_way: dict[Device | None, list[int]] = {}
+        """By the device that gets them, movements that it has not waited for."""
 
     def compute(self, event: Computed) -> None:
         """An op begins when the one before it has ended."""
@@ -82,32 +91,50 @@ class _Times:
         self.operations.append(Operation(event.op, event.line, event.work, event.device, start, seconds, event.at))
         self.clocks[event.device] = start + seconds
 
+    def _left(self, device: Device | None, now: float) -> list[int]:
+        """The movements to a device that have not ended."""
+        left = [at for at in self._under_way.get(device, ()) if self.movements[at].end > now]
+        self._under_way[device] = left
+        return left
+
     def move(self, event: Moved) -> None:
         """A movement begins when its source has come to it and its link is free; devices wait for it, or later."""
         record, topology = event.record, self._machine.topology
         tier = record_tier(record, topology)
         seconds = movement_seconds(record, topology)
         source, target = record.source.mesh.devices[0], record.target.mesh.devices[0]
-        start = max(self.clocks.get(source, 0.0), self._links.get((source, tier), 0.0))
-        exposed = 0.0
-        if event.promise is None:
-            now = self.clocks.get(target, 0.0)
-            # Until the source has come to it, nothing moves: pipelines have such bubbles.
-            exposed = max(0.0, start + seconds - max(now, self.clocks.get(source, 0.0)))
-            self.clocks[target] = max(now, start + seconds)
-        else:
-            self._promised.setdefault(event.promise, []).append(len(self.movements))
+        asked = self.clocks.get(source, 0.0)
+        start = max(asked, self._links.get((source, tier), 0.0))
         self._links[source, tier] = start + seconds
-        self.movements.append(Movement(record, event.line, tier, target, start, seconds, exposed, event.at))
+        self.movements.append(Movement(record, event.line, tier, target, start, seconds, 0.0, event.at))
+        self._asked.append(asked)
+        at = len(self.movements) - 1
+        self._under_way.setdefault(target, []).append(at)
+        if event.promise is None:
+            self._arrive(at)
+        else:
+            self._promised.setdefault(event.promise, []).append(at)
 
     def wait(self, event: Waited) -> None:
         """Whoever needs what is on its way waits for the rest of its time."""
         for at in self._promised.pop(event.promise, ()):
-            movement = self.movements[at]
-            now = self.clocks.get(movement.device, 0.0)
-            exposed = min(movement.seconds, max(0.0, movement.start + movement.seconds - now))
-            self.clocks[movement.device] = max(now, movement.start + movement.seconds)
-            self.movements[at] = replace(movement, exposed=exposed)
+            self._arrive(at)
+
+    def _arrive(self, at: int) -> None:
+        """Lets a device wait for a movement, and so for those before it on the same link."""
+        movement = self.movements[at]
+        now = self.clocks.get(movement.device, 0.0)
+        # Until the source has come to it, nothing moves: pipelines have such bubbles.
+        waited = max(0.0, movement.end - max(now, self._asked[at]))
+        link = movement.record.source.mesh.devices[0], movement.tier
+        for each in self._left(movement.device, now):
+            other = self.movements[each]
+            if each < at and link == (other.record.source.mesh.devices[0], other.tier):
+                part = min(waited, other.end - max(now, other.start))
+                self.movements[each] = replace(other, exposed=other.exposed + part)
+                waited -= part
+        self.movements[at] = replace(movement, exposed=movement.exposed + waited)
+        self.clocks[movement.device] = max(now, movement.end)
 
 
 def record_tier(record: CommRecord, topology: Topology) -> Tier:

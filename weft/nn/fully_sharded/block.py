@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,6 +14,7 @@ from torch.autograd.graph import register_multi_grad_hook
 
 from ...engine.compiling import announce
 from ...engine.sharded import ShardedTensor, as_sharded
+from ...planning.bounds import largest
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ...tensor.tensor import Tensor
@@ -41,7 +43,6 @@ class Settings:
     """Axes along which parameters are whole and gradients are reduced, too."""
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
-    frees_after_forward: bool
     fewest_bytes: bool
     """Whether parameters stay split for runs that move less that way."""
 
@@ -117,6 +118,7 @@ class Block:
         """What autograd takes the whole parameters to come from: gradients of the split ones arrive later, not from it."""
         module.register_forward_pre_hook(self._before, with_kwargs=True)
         module.register_forward_hook(self._after, with_kwargs=True, always_call=True)
+        module.register_state_dict_pre_hook(self._settle)
 
     def _dtypes(self) -> tuple[torch.dtype, ...]:
         """The dtype that each parameter has while it is whole."""
@@ -144,6 +146,13 @@ class Block:
         scattered: dict[int, Layout] = {number: layouts[number] for number in trained}
         sizes = {number: shapes[number] for number in trained}
         return gathering, Reducing(scattered, sizes, settings.axis, settings.also, dtype)
+
+    @property
+    def whole_bytes(self) -> int:
+        """What the parameters take on a device while they are whole."""
+        targets, shapes = self._plan()[0].targets, [tuple(x.shape) for x in self._parameters]
+        sizes = [math.prod(largest(target, shape)) for target, shape in zip(targets, shapes, strict=True)]
+        return sum(size * dtype.itemsize for size, dtype in zip(sizes, self._dtypes(), strict=True))
 
     def _unsharded(self) -> Unsharded:
         return Unsharded(self._plan()[0], self._parameters, self._dtypes())
@@ -209,6 +218,7 @@ class Block:
         self, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
         """Before a run: the whole parameters stand in the places of the split ones."""
+        self._settle()
         again = self._run_again()
         if again is None and self._stays_split(args, kwargs):
             self._calls.append(None)
@@ -222,6 +232,11 @@ class Block:
         dtype = self._settings.param_dtype
         return tuple(_cast(x, dtype) for x in args), {name: _cast(x, dtype) for name, x in kwargs.items()}
 
+    def _settle(self, *_: object) -> None:
+        """What a backward pass that has failed left in the places of parameters goes."""
+        if not _is_backward():
+            self.siblings.end_passes()
+
     def _stays_split(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Whether a run with such arguments moves less if the parameters are not gathered for it."""
         if not self._settings.fewest_bytes:
@@ -229,7 +244,7 @@ class Block:
         form = form_of_arguments(args, kwargs)
         if form not in self._split_forms:
             gathering, reducing = self._plan()
-            often = 2 if self._settings.frees_after_forward and not self.siblings.is_last(self) else 1
+            often = 1 if self.siblings.stays_whole(self) else 2
             gathered = gathering.plan.bytes_received.max * often
             gathered += 0 if reducing is None else reducing.bytes_received
             self._split_forms[form] = bytes_when_split(self._module, args, kwargs) < gathered
@@ -284,8 +299,7 @@ class Block:
         if _is_backward():
             return  # what was computed anew is used right after
         is_recorded = torch.is_grad_enabled() and call is self._last
-        # The last block is the first on the way back.
-        if not is_recorded or (self._settings.frees_after_forward and not self.siblings.is_last(self)):
+        if not is_recorded or not self.siblings.stays_whole(self):
             self._give_back(call.unsharded)
         if is_recorded:
             for leaf in _differentiated(output):
@@ -325,10 +339,14 @@ class Block:
         self._kept = {}
 
     def take(self, grads: Mapping[int, torch.Tensor]) -> None:
-        """Adds gradients to those of the parameters."""
+        """Adds gradients to those of the parameters, whose hooks see them as autograd would show them."""
         listed = [self._in_dtype(number, grad) for number, grad in grads.items()]
         for number, grad in zip(grads, returned(listed, self._parameters[0].mesh), strict=True):
             x = self._parameters[number]
+            before: Mapping[int, Callable[[torch.Tensor], torch.Tensor | None]] = x._backward_hooks or {}
+            for change in before.values():
+                changed = change(grad)
+                grad = grad if changed is None else as_sharded(changed)
             x.grad = grad if x.grad is None else x.grad + grad
             hooks: Mapping[int, Callable[[torch.Tensor], None]] = getattr(x, "_post_accumulate_grad_hooks", None) or {}
             for hook in hooks.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -36,23 +37,24 @@ def fully_shard(
     reduce_dtype: torch.dtype | None = None,
     replicate: str | None = None,
     reshard_after_forward: bool = True,
+    keep_bytes: int = 256 << 20,
     fewest_bytes: bool = False,
     offload: Literal["cpu"] | DeviceMesh | None = None,
 ) -> Module:
     """Splits every parameter of a module over a mesh axis, and gathers those of a block just before it runs (FSDP, ZeRO-3).
 
     `blocks` are patterns of submodules' names; the outermost that match are blocks, and what is in none of them is one, too.
-    All parameters of a block are gathered in one collective, those of the next `prefetch` blocks while it computes, and
-    freed after it; before it runs back they are gathered again (those of the last block are still there). Its gradients are reduced and scattered in one collective
-    while the next block computes, and are there at the end of the backward pass. `param_dtype` is the dtype in which
-    parameters travel and compute (inputs of blocks are cast to it), `reduce_dtype` that of gradients on their way; the
-    parameters themselves keep theirs. `replicate` names an axis over which parameters stay whole and gradients are reduced,
-    too: sharded within a host, replicated between hosts. `reshard_after_forward=False` frees a block's parameters only
-    after it has run back. `fewest_bytes=True` leaves the parameters of a block split where that moves less, because there is
-    little to compute with them and activations move instead; it is found out by running the block once without memory for
-    each form of its arguments. Parameters that other axes split stay split by these. `offload="cpu"` lets parameters, their
-    gradients and so the optimizer's state rest in host memory; each device fetches its part when a block is gathered (a mesh
-    of the same axes says which devices they rest on).
+    All parameters of a block are gathered in one collective, those of the next `prefetch` blocks while it computes, and freed
+    after it; before it runs back they are gathered again. The blocks that run last stay whole until they have run back, as
+    many as take `keep_bytes` on a device at most, and at least one; with `reshard_after_forward=False` all do. Gradients of a
+    block are reduced and scattered in one collective while the next block computes, and are there at the end of the backward
+    pass. `param_dtype` is the dtype in which parameters travel and compute (inputs of blocks are cast to it), `reduce_dtype`
+    that of gradients on their way; the parameters themselves keep theirs. `replicate` names an axis over which parameters
+    stay whole and gradients are reduced, too: sharded within a host, replicated between hosts. `fewest_bytes=True` leaves the
+    parameters of a block split where that moves less, because there is little to compute with them and activations move
+    instead; it is found out by running the block once without memory for each form of its arguments. Parameters that other
+    axes split stay split by these. `offload="cpu"` lets parameters, their gradients and so the optimizer's state rest in host
+    memory; each device fetches its part when a block is gathered (a mesh of the same axes says which devices they rest on).
 
     >>> import torch, weft
     >>> mesh = weft.make_mesh({"dp": 4})
@@ -72,6 +74,8 @@ def fully_shard(
         check_axis(mesh, each, "fully_shard")
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
         raise ValueError(f"prefetch is how many blocks are gathered ahead, 0 or more, but got {prefetch!r}")
+    if isinstance(keep_bytes, bool) or not isinstance(keep_bytes, int) or keep_bytes < 0:
+        raise ValueError(f"keep_bytes is what may stay whole on a device, 0 bytes or more, but got {keep_bytes!r}")
     if fewest_bytes and param_dtype is not None:
         raise ValueError(
             "fewest_bytes=True computes with parameters as they are: leave param_dtype out, or use torch.autocast"
@@ -88,13 +92,13 @@ def fully_shard(
     also = () if replicate is None else (replicate,)
     siblings = Siblings(prefetch)
     for child, places in _shared_out(module, found).items():
-        frees = reshard_after_forward and child is not module
-        settings = Settings(mesh, axis, also, param_dtype, reduce_dtype, frees, fewest_bytes and child is not module)
+        settings = Settings(mesh, axis, also, param_dtype, reduce_dtype, fewest_bytes and child is not module)
         parameters = [_held(listed[0]) for listed in places]
         if rest != mesh:
             for x in parameters:
                 pin(x, mesh)
         siblings.add_block(Block(child, parameters, places, settings, siblings), is_root=child is module)
+    siblings.let_stay(keep_bytes if reshard_after_forward else math.inf)
     module.register_forward_hook(Dropping(siblings), always_call=True)
     return module
 

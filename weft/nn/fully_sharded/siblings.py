@@ -25,6 +25,7 @@ class Siblings:
         self._blocks: list[Block] = []
         """In the order in which they run; what is in none of them comes first, and last on the way back."""
         self._has_root = False
+        self._staying: set[Block] = set()
         self.is_syncing = True
         self.is_holding = False
         """Whether what is whole stays so until `let_go`."""
@@ -32,14 +33,30 @@ class Siblings:
         self._passes: weakref.WeakValueDictionary[int, Pass] = weakref.WeakValueDictionary()
         """Backward passes that are under way, by torch's number."""
 
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_passes"}  # those go on here
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _passes=weakref.WeakValueDictionary())
+
     def add_block(self, block: Block, *, is_root: bool) -> None:
         """Adds a block; the root is what is in no other block, and is whole while all others run."""
         self._blocks.insert(0 if is_root else len(self._blocks), block)
         self._has_root = self._has_root or is_root
 
-    def is_last(self, block: Block) -> bool:
-        """Whether no other block runs after a block."""
-        return block is self._blocks[-1]
+    def let_stay(self, nbytes: float) -> None:
+        """Lets blocks stay whole from forward to backward: the root, the last one, and those before it that fit, too."""
+        first = 1 if self._has_root else 0
+        self._staying.update(self._blocks[:first], self._blocks[-1:])
+        for block in reversed(self._blocks[first:]):
+            nbytes -= block.whole_bytes
+            if nbytes < 0:
+                return
+            self._staying.add(block)
+
+    def stays_whole(self, block: Block) -> bool:
+        """Whether a block stays whole from forward to backward."""
+        return block in self._staying
 
     def ahead(self, block: Block) -> None:
         """Begins to gather the blocks that come next."""
@@ -81,6 +98,14 @@ class Siblings:
         for block in self._blocks:
             block.forget_kept()
 
+    def end_passes(self) -> None:
+        """Outside of backward passes: what one that has failed left in its places goes, though torch may still keep the pass.
+
+        It is kept by a thread for a device until that comes to let go of it, which may be after the program has seen the error.
+        """
+        for each in self._passes.values():
+            each.restore()
+
     def current_pass(self) -> Pass:
         """The backward pass that is under way. It lasts as long as torch keeps it: to its end, or until it fails."""
         task = torch._C._current_graph_task_id()
@@ -104,15 +129,16 @@ class Pass:
 
     def __call__(self) -> None:
         """At its end."""
-        self._restore()
+        self.restore()
         while self.scattered:  # what has arrived is let go of when it was taken apart
             block, scattered = self.scattered.popleft()
             block.take(scattered.wait())
         self._siblings.drop()
 
     def __del__(self) -> None:
-        self._restore()  # also where it has failed
+        self.restore()  # also where it has failed
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Lets the split parameters stand in their places again."""
         while self.standing:
             self.standing.pop().restore()

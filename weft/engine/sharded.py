@@ -123,10 +123,12 @@ def tensor_of(form: Form, pieces: Pieces, offset: int = 0) -> ShardedTensor:
     """The tensor of a form that these pieces make up: `made`, in the least time."""
     value = _new(Value)
     value.pieces = pieces
-    tensor = _make(ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device)
+    tensor: ShardedTensor = _make(
+        ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device
+    )
     tensor._form = form
     tensor._value = value
-    return tensor  # type: ignore[no-any-return]
+    return tensor
 
 
 def wrap_arriving(

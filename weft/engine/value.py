@@ -90,10 +90,11 @@ class Value:
         source = self.source
         if source is not None:
             # Where several threads wait for them, all get those of the first.
-            pieces = self.__dict__.setdefault("pieces", source.wait())
+            pieces: Pieces = self.__dict__.setdefault("pieces", source.wait())
             self.source = None
-            return pieces  # type: ignore[no-any-return]
-        return self.__dict__["pieces"]  # type: ignore[no-any-return]  # another thread was quicker
+        else:
+            pieces = self.__dict__["pieces"]  # another thread was quicker
+        return pieces
 
     @property
     def is_made(self) -> bool:

@@ -82,15 +82,15 @@ def call_key(func: Op, args: Args, kwargs: Kwargs) -> object:
 def _add(key: list[object], values: list[object] | tuple[object, ...]) -> bool:
     for x in values:
         kind = type(x)
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
-            if not x.is_meta:  # type: ignore[attr-defined]
-                if x.dim():  # type: ignore[attr-defined]
+        if isinstance(x, torch.Tensor) and kind in (torch.Tensor, torch.nn.Parameter):
+            if not x.is_meta:
+                if x.dim():
                     return False
-                key.append(x.dtype)  # type: ignore[attr-defined]
-            key += (x.shape, x.stride(), x.dtype)  # type: ignore[attr-defined]
-        elif kind is list or kind is tuple:
-            key.append(len(x))  # type: ignore[arg-type]
-            if not _add(key, x):  # type: ignore[arg-type]
+                key.append(x.dtype)
+            key += (x.shape, x.stride(), x.dtype)
+        elif isinstance(x, (list, tuple)) and kind in (list, tuple):
+            key.append(len(x))
+            if not _add(key, x):
                 return False
         elif isinstance(x, torch.device):
             if x.type != "meta":

@@ -122,11 +122,11 @@ def _place_of_extreme(call: BoundCall) -> object:
 
 def _place_in_all(extreme: Op, x: torch.Tensor) -> torch.Tensor:
     """The index of the first extreme in row-major order: where it stands in its row, and where the row stands."""
-    values, places = extreme(x, -1, False)
+    values, places = BoundCall(extreme, (x, -1, False)).results()
     if x.dim() == 1:
-        return places  # type: ignore[no-any-return]
+        return places
     row = _place_in_all(extreme, values)
-    return row * x.shape[-1] + aten.take.default(places, row)  # type: ignore[no-any-return]
+    return row * x.shape[-1] + places.take(row)
 
 
 def _by_offers(x: ShardedTensor, dim: int, k: int, pick: Pick, op: str, offer: Pick | None = None) -> Best:

@@ -539,4 +539,8 @@ KNOWN: dict[str, Program] = {
     "norms along dims counted from the end were refused, memories apart, by torch 2.11": Program(
         {"x": 2}, ("v0 = fresh((4, 1), 'float64', 615, 68)", "v1 = torch.norm(v0, 3, -1)", "v2 = v0.norm(dim=(-1, 0))")
     ),
+    "means of bags of a split table that has no values were refused, memories apart": Program(
+        {"a": 2, "b": 2},
+        ("v0 = F.embedding_bag(put([[3, 1]], 385), fresh((4, 1), 'float64', 471, 371), mode='mean')",),
+    ),
 }

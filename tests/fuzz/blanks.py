@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from .words import BY_ROWS
+from .words import BY_ROWS, strides
 
 Test = Callable[[torch.Tensor], bool]
 _BLANK = re.compile(r"\{(\w+)\}")
@@ -90,6 +90,21 @@ class Filling:
 
     def _pair(self) -> str:
         return self._pick(lambda t: t.dim() > 0 and t.shape[-1] == 2 and t.dtype is torch.float64, "float64", 1)
+
+    def _spread(self) -> str:
+        """Floats that lie in a place each: torch's median reads memory that is not there along dims that are expanded."""
+        return self._pick(lambda t: t.is_floating_point() and t.dim() > 0 and 0 not in strides(t), "float64", 1)
+
+    def _filled(self) -> str:
+        """A tensor in memory that is all some tensor's: behind what they give, some kernels leave what they needed."""
+
+        def fits(t: torch.Tensor) -> bool:
+            memory = t.untyped_storage()
+            owners = (x for x in (*self.values.values(), t._base) if x is not None)
+            alike = (x for x in owners if x.untyped_storage().data_ptr() == memory.data_ptr())
+            return any(x.numel() * x.itemsize == memory.nbytes() for x in alike)
+
+        return self._pick(fits, "float64")
 
     def _first(self) -> str:
         return self.first

@@ -435,4 +435,112 @@ KNOWN: dict[str, Program] = {
             "v3 = torch.unique_consecutive(v1)",
         ),
     ),
+    "what was selected of a stack and written to was told in another shape when it was read again, in one memory": Program(
+        {"x": 2},
+        ("v0 = fresh((3, 1, 2), 'float64', 518, 367)", "v1 = v0.select(2, 1)", "v1.mul_(2)", "v2 = torch.square(v1)"),
+    ),
+    "what was selected of a stack was sent for a view beyond it that needs none of it, in one memory": Program(
+        {"b": 2, "c": 2},
+        (
+            "v0 = fresh((1, 2, 3), 'bool', 786, 28)",
+            "v1 = torch.select(v0, 2, -1)",
+            "v2 = v1.as_strided((3, 2), (1, 1))",
+        ),
+    ),
+    "what was selected of a stack and copied to itself was sent twice, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 2), 'float64', 536, 452)",
+            "v1 = torch.linalg.vander(v0)",
+            "v2 = torch.select(v1, 1, -1)",
+            "v2.mT.copy_(v2.mT)",
+        ),
+    ),
+    "windows of a resolved sum were told twice, in one memory": Program(
+        {"a": 2, "b": 2},
+        ("v0 = fresh((1, 2), 'bfloat16', 652, 289)", "v1 = v0.sigmoid()", "v2 = v0.unfold(1, 2, 2)"),
+    ),
+    "windows of a resolved sum were not resolved, memories apart": Program(
+        {"a": 2, "b": 2, "c": 2},
+        ("v0 = fresh((1, 1), 'float64', 678, 321, grad=True)", "v1 = F.silu(v0)", "v2 = v0.unfold(0, 1, 1)"),
+    ),
+    "what was brought did not serve again where a device has one row, memories apart": Program(
+        {"a": 2, "b": 2, "c": 2},
+        (
+            "v0 = fresh((2, 2, 2), 'bfloat16', 979, 428)",
+            "v1 = torch.einsum('...ij,...kj->...ik', v0, v0)",
+            "v2 = torch.logcumsumexp(v0, 1)",
+        ),
+    ),
+    "what devices cut of what they had drove out what had been brought": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 1, 1), 'complex128', 687, 68, grad=True)",
+            "v1 = v0 * 0",
+            "v1[put([1, 0], 372)] += 1",
+            "v2 = v1.prod()",
+        ),
+        order=2,
+    ),
+    "statistics of one channel were gathered, and again after any write, memories apart": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((1, 1, 2), 'float64', 822, 880, grad=True)",
+            "v1 = F.batch_norm(v0, None, None, None, None, training=True)",
+            "v2 = v0.quantile(0.25, 2)",
+        ),
+    ),
+    "an input of which only the shape counts was brought for a gradient, in one memory": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((1, 1, 1, 3), 'float64', 872, 190, grad=True)",
+            "v1 = torch.fft.fft(v0)",
+            "v2 = F.conv2d(v1, fresh((1, 1, 1, 2), 'complex128', 163, 68), None, stride=(2, 1), padding=(1, 2))",
+            "v3 = torch.addmm(fresh((4,), 'complex128', 84, 68), v2.flatten(0, -2), fresh((6, 4), 'complex128', 861, 197))",
+        ),
+    ),
+    "numbers of no elements had other strides, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 1, 1), 'float64', 565, 68)",
+            "v1 = v0.as_strided((0, 2), (1, 3)) + 3",
+            "v2 = torch.view_as_complex(v1)",
+            "v3 = fresh((0, 1), 'complex128', 703, 68)",
+            "v4 = (torch.manual_seed(6), torch.randn_like(v3))[1]",
+            "v5 = v4.view(torch.int64)",
+        ),
+    ),
+    "rows of a transposed table had other strides, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 2, 2), 'float64', 516, 68)[put([-1], 1001)]",
+            "v1 = v0.transpose(1, 2)",
+            "v2 = v1[put([0, 0, 0, 0], 452)]",
+            "v3 = v2.squeeze(-1)",
+        ),
+    ),
+    "the transform of an expanded tensor had other strides, in one memory": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((3, 4, 3), 'float64', 167, 68)",
+            "v1 = torch.where(v0.diagonal(1) > 0, fresh((3, 3), 'float64', 496, 801), -0.5)",
+            "v2 = v1.expand(2, -1, 3)",
+            "v3 = torch.fft.rfft(v2, dim=2)",
+        ),
+    ),
+    "looked-up rows as a number were another error": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((3,), 'int64', 854, 212)",
+            "v1 = torch.index_select(v0, 0, put([1, 0, 2], 641))",
+            "v2 = v1.view(())",
+        ),
+    ),
+    "norms along dims counted from the end were refused, memories apart, by torch 2.11": Program(
+        {"x": 2}, ("v0 = fresh((4, 1), 'float64', 615, 68)", "v1 = torch.norm(v0, 3, -1)", "v2 = v0.norm(dim=(-1, 0))")
+    ),
+    "means of bags of a split table that has no values were refused, memories apart": Program(
+        {"a": 2, "b": 2},
+        ("v0 = F.embedding_bag(put([[3, 1]], 385), fresh((4, 1), 'float64', 471, 371), mode='mean')",),
+    ),
 }

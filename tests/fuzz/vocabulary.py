@@ -4,6 +4,10 @@ Blanks: {a} any tensor, {n} of numbers, {r} real, {f} floating, {c} complex, {i}
 {f2} with 2 dims or more; {sq} a stack of square matrices. The first is what the others go with: {o} an operand that
 broadcasts with it, {same} one of its shape, {d} a dim, {e} another dim, {ds} some dims, {k} keepdim, {x} a number,
 {sub} an index expression, {rows} looked-up rows, {w} a write-through target, {li} unique indices into dim {d}, {dup} with repetitions.
+
+Some are narrower than they could be, where torch itself gives one thing here and another there: {spread} floats none of which
+lie in one place, {filled} a tensor in memory that is all some tensor's; `max_pool1d` without indices, whose strides are others
+when no gradient is recorded, only of contiguous tensors.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ SCANS = """
 {n1}.cumsum({d}) | {n1}.cumprod({d}) | {r1}.cummax({d}) | {r1}.cummin({d}) | torch.logcumsumexp({f1}, {d})
 {r1}.sort({d}, stable=True) | {r1}.sort({d}, descending=True, stable=True) | {r1}.argsort({d}, stable=True) | torch.msort({r1})
 {f1}.topk(2, {d}).values | {f1}.topk({s}, {d}, largest=False).values | {r}.argmax() | {r1}.argmax({d}, keepdim={k}) | {r1}.argmin({d})
-{f1}.kthvalue(1, {d}).values | {f1}.median({d}).values | {f}.median() | {f}.nanmedian() | {f1}.mode({d}).values | {f1}.quantile(0.25, {d})
+{f1}.kthvalue(1, {d}).values | {spread}.median({d}).values | {f}.median() | {f}.nanmedian() | {f1}.mode({d}).values | {f1}.quantile(0.25, {d})
 torch.searchsorted(put([-1.0, 0.0, 1.0], 3).double(), {f}.detach().double()) | torch.bucketize({f}.detach().double(), put([-1.0, 0.0, 1.0], 4).double())
 {r1}.unique() | torch.unique_consecutive({r1}) | torch.bincount({i}.flatten().abs()) | torch.nonzero({a}) | torch.argwhere({a})
 torch.isin({i}, put([0, 2], 7)) | {f1}.nanquantile(0.5, {d}) | torch.cartesian_prod({r1}.flatten()[:3], put([1, 2], 2))
@@ -80,7 +84,7 @@ VIEWS = """
 {a1}.unfold({d}, {s}, {st}) | {a1}.narrow({d}, {s}, {s}) | {a1}.chunk({st}, {d}) | {a1}.split({st}, {d}) | {a1}.tensor_split({st}, {d}) | {a2}.movedim({d}, {e})
 {a2}.mT | {a2}.T | {a2}.t() | {a1}.select({d}, {s}) | {a1}.unbind({d}) | {a}[{sub}] | {a}[{sub}] | {a}[{sub}] | {a}.view(-1) | {a}.expand_as({first})
 torch.atleast_2d({a}) | {a}.swapaxes({d}, {e}) | {a}.view_as({first}) | torch.split({a1}, [1, {s}], {d}) | {a}.squeeze({ds}) | {a}.broadcast_to({ex})
-{a1}.as_strided(({s}, 2), (1, {s})) | {a}.as_strided(({s},), ({st},), {s}) | {a}.reshape({rs}).transpose(0, -1) | {z}.view(torch.int64) | {a}.alias_ if 0 else {a}.view({first}.shape)
+{filled}.as_strided(({s}, 2), (1, {s})) | {filled}.as_strided(({s},), ({st},), {s}) | {a}.reshape({rs}).transpose(0, -1) | {z}.view(torch.int64) | {a}.alias_ if 0 else {a}.view({first}.shape)
 torch.hsplit({a1}, {st}) | torch.vsplit({a2}, {st}) | torch.select({a1}, {d}, -1) | {a}.repeat_interleave(2, {d}) | {a}.repeat({reps}) | {a}.tile({reps})
 """
 
@@ -118,7 +122,7 @@ RANDOM = """
 LAYERS = """
 F.layer_norm({f1}, {first}.shape[-1:]) | F.layer_norm({f2}, {first}.shape[-2:]) | F.rms_norm({f1}, {first}.shape[-1:]) | F.mse_loss({f}, {same}) | F.mse_loss({f}, {same}, reduction='none')
 F.l1_loss({f}, {same}, reduction='sum') | F.smooth_l1_loss({f}, {same}) | F.huber_loss({f}, {same}) | F.binary_cross_entropy_with_logits({f}, {same}.sigmoid()) | F.binary_cross_entropy({f}.sigmoid(), {same}.sigmoid().detach())
-F.kl_div({f1}, {same}, reduction='batchmean') | F.glu({f1}, {d}) | F.avg_pool1d({f3}, 2, 1) | F.max_pool1d({f3}, 2, 1, 1) | F.max_pool2d({f4}, 2, 1) | F.avg_pool2d({f4}, 2, 1, 1) | F.adaptive_avg_pool2d({f4}, (2, 1)) | F.adaptive_max_pool1d({f3}, 2)
+F.kl_div({f1}, {same}, reduction='batchmean') | F.glu({f1}, {d}) | F.avg_pool1d({f3}, 2, 1) | F.max_pool1d({f3}.contiguous(), 2, 1, 1) | F.max_pool1d({f3}, 2, 1, 1, return_indices=True) | F.max_pool2d({f4}, 2, 1) | F.avg_pool2d({f4}, 2, 1, 1) | F.adaptive_avg_pool2d({f4}, (2, 1)) | F.adaptive_max_pool1d({f3}, 2)
 F.instance_norm({f3}) | F.interpolate({f3}, scale_factor=2) | F.interpolate({f4}, size=(3, 2), mode='bilinear') | F.pixel_shuffle({f4}, 1) | F.unfold({f4}, 2) | F.local_response_norm({f3}, 2) | F.lp_pool1d({f3}, 2, 2)
 F.cross_entropy({f2}.flatten(1), {lab}) | F.nll_loss({f2}.flatten(1), {lab}, reduction='none') | F.cross_entropy({f2}.flatten(1), {lab}, label_smoothing=0.1) | F.cross_entropy({f2}.flatten(1), {lab}, ignore_index=0, reduction='sum') | F.prelu({f2}, {pre})
 F.channel_shuffle({f4}, 1) | F.hinge_embedding_loss({f}, {same}.sign()) | F.soft_margin_loss({f}, {same}.sign()) | F.cosine_embedding_loss({f2}.flatten(1), {same}.flatten(1), put(1, 5)) | F.triplet_margin_loss({f2}, {same}, {same})

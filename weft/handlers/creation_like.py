@@ -6,6 +6,7 @@ tensor is on one device, as `x.to(device)` is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -179,8 +180,12 @@ def _shaped(
     shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     """A tensor to make others like, its dims in the order that strides say; a contiguous one takes no memory."""
-    if strides is None:
+    if strides is None and math.prod(shape) > 1:
         return torch.empty((), dtype=dtype, device=device).expand(tuple(shape))
+    if strides is None:
+        return torch.empty(
+            tuple(shape), dtype=dtype, device=device
+        )  # what has no two elements in one place keeps its strides
     order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
     return torch.empty_permuted(tuple(shape), order, dtype=dtype, device=device)
 

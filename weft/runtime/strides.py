@@ -56,6 +56,8 @@ def elementwise_strides(tensors: Sequence[torch.Tensor]) -> Strides:
 def _elementwise_strides(given: tuple[tuple[tuple[int, ...], Strides], ...]) -> Strides:
     # Torch's own account of these ops loads its compiler, which takes seconds at the first op of a program.
     shape = _met([own for own, _ in given])
+    if any(type(size) is int and size == 0 for size in shape) and all(own == shape for own, _ in given):
+        return row_major(shape)
     steps = [_broadcast(own, strides, shape) for own, strides in given]
     order = list(reversed(range(len(shape))))
     for last in range(1, len(order)):
@@ -67,10 +69,12 @@ def _elementwise_strides(given: tuple[tuple[tuple[int, ...], Strides], ...]) -> 
             if finer > 0:
                 order[before], order[at] = order[at], order[before]
                 at = before
+    if order == list(reversed(range(len(shape)))):
+        return row_major(shape)
     strides, step = [0] * len(shape), 1
     for dim in order:
         strides[dim] = step
-        step *= max(shape[dim], 1)
+        step *= shape[dim]
     return tuple(strides)
 
 

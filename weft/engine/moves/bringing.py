@@ -23,8 +23,8 @@ __all__ = ["brought_once"]
 
 def brought_once(x: ShardedTensor, need: Layout, op: str) -> ShardedTensor:
     """A tensor in another layout, for an op that reads it; what the op before was brought of the same memory serves again."""
-    if need.resolved is x._layout:
-        return moved(x, need, op, implicit=True)  # somebody contributes it, others nothing: it comes from nowhere
+    if need.resolved is x._layout or _is_cut(x._layout, need):
+        return moved(x, need, op, implicit=True)  # every device has what it needs, or nothing: it comes from nowhere
     if not _may_serve_again(x, need):
         keep(None)  # one at a time: what comes now is not to lie beside it
         return moved(x, need, op, implicit=True)
@@ -41,6 +41,13 @@ def brought_once(x: ShardedTensor, need: Layout, op: str) -> ShardedTensor:
     result = moved(x, need, op, implicit=True)
     keep(Kept(key, memory, order, result, now))
     return result
+
+
+def _is_cut(source: Layout, need: Layout) -> bool:
+    """Whether every device keeps a part of what it has."""
+    if source.mesh != need.mesh or source.pending != need.pending:
+        return False
+    return all(axes == more[: len(axes)] for axes, more in zip(source.splits, need.splits, strict=True))
 
 
 def _may_serve_again(x: ShardedTensor, need: Layout) -> bool:
@@ -68,8 +75,9 @@ def _order(x: ShardedTensor) -> tuple[int, ...]:
 
 def _key(x: ShardedTensor, need: Layout, order: tuple[int, ...], held: Pieces) -> object:
     """All that what is brought depends on beside the memory, with the dims in the order of memory."""
+    # Dims of size 1 have any stride, and more of them where a tensor lies in pieces.
     places = [
-        (piece.storage_offset(), tuple([piece.shape[d] for d in order]), tuple([piece.stride(d) for d in order]))
+        (piece.storage_offset(), tuple([(piece.shape[d], piece.shape[d] > 1 and piece.stride(d)) for d in order]))
         for piece in held
     ]
     stream = torch.cuda.current_stream(x.device) if x.is_cuda else None

@@ -112,7 +112,7 @@ class Alone:
             return self._among_zeros()
         plan = self._plan()
         if not memory_of(self.layout).pieces_are_shards:
-            note_rearrangement(plan, self.dtype.itemsize, self.op)
+            self.tell()
             return self._among_zeros() if self.layout.pending else (self.values()[None],)
         side = plan.sources[0]
         here, own = holding(side.layout), self.values()
@@ -125,6 +125,10 @@ class Alone:
         stack = wrap(pieces, side.layout, side.shape, dtype=self.dtype)
         sent = rearranged([stack], plan.target.layout, plan.target.shape, plan.parts, self.op, torch.clone)
         return tuple(in_order(piece.squeeze(0), self._strides) for piece in sent._value.pieces)
+
+    def tell(self) -> None:
+        """Logs and reports what it moves to give it to the others."""
+        note_rearrangement(self._plan(), self.dtype.itemsize, self.op)
 
     def _plan(self) -> Rearrangement:
         """What it takes to give it to the others."""

@@ -41,6 +41,8 @@ def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
 
 
 def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
+    if call.func is aten.linalg_vector_norm.default and call.arg("dim") is not None:
+        call = call.replaced(dim=call.dims("dim"))  # torch 2.11 takes dims counted from the end for others
     func, kwargs, tensors = call.func, call.kwargs, call.tensors
     # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
     device = "cpu" if on_host and _is_of_nothing(func, tensors) else "meta"

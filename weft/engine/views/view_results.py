@@ -120,20 +120,22 @@ def viewed(
         told = partial(Told, tell_read or op.tell_read, partial(tell_whole, call.func))
         view = View(op.read, op.write_whole, told, partial(op.geometry, x))
         outs.append(memory.show(as_sharded(each), x, view, is_moved=is_moved, is_copied=is_copied))
-    return _noted(call, x, outs, result)
+    if not is_moved:  # what its base is resolved to would have to move again
+        _note_turned(call, x, outs)
+    return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
 
 
 def noted(call: BoundCall, result: object) -> object:
     """The views of a pending tensor in one memory, which remember what they are views of."""
-    return _noted(call, as_sharded(call.args[0]), [as_sharded(y) for y in _listed(result)], result)
+    _note_turned(call, as_sharded(call.args[0]), [as_sharded(y) for y in _listed(result)])
+    return result
 
 
-def _noted(call: BoundCall, x: ShardedTensor, outs: list[ShardedTensor], result: object) -> object:
+def _note_turned(call: BoundCall, x: ShardedTensor, outs: Sequence[ShardedTensor]) -> None:
     if x._layout.pending and all(map(is_alias, outs)):
         for i, y in enumerate(outs):
             note_turned(call.func, y, x, ViewOp(call.func, call.args[1:], call.kwargs, i).read)
         ViewOp(call.func, call.args[1:], call.kwargs).share_resolved(x, outs)
-    return type(result)(outs) if isinstance(result, (list, tuple)) else outs[0]
 
 
 def tell_whole(func: Op, base: ShardedTensor, y: ShardedTensor) -> None:

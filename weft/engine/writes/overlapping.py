@@ -24,7 +24,11 @@ def refuse_overlaps(written: torch.Tensor, read: Iterable[torch.Tensor]) -> None
 
 def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
     """What is read, in memory of its own where it has that of what is written to: torch may refuse for parts of both."""
-    return read.clone() if read is not written and _share_memory(written, read) else read
+    if read is written or not _share_memory(written, read):
+        return read
+    if isinstance(read, ShardedTensor) and read._value.is_put_off:
+        _ = read._value.pieces  # what is written to has it sent too, and a copy would be sent beside it
+    return read.clone()
 
 
 def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:

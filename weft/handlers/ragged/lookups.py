@@ -22,6 +22,7 @@ from ...rules.call import BoundCall
 from ...rules.registry import rules
 from ...runtime.holding import Pieces, holding
 from ...runtime.route import line_of, places_among
+from ...runtime.strides import in_order, row_major
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
@@ -72,15 +73,16 @@ def looked_up(call: BoundCall) -> object:
     table = held_rows(x, 0)
     (spec,) = whole_results(call)
     assert spec is not None
+    strides = row_major(spec.shape) if spec.strides is None else spec.strides
     at = along(x.mesh, kept, (axes, table.at[numbers])) if kept else torch.zeros_like(numbers)
     rows = RaggedRows((), layout, spec.shape, 0, at, x.dtype)
-    rows.pieces = _taken(table, numbers, others, rows)
+    rows.pieces = tuple(in_order(piece, strides) for piece in _taken(table, numbers, others, rows))
     if not waiting:
-        return ragged(wrap(rows.pieces, layout, spec.shape, dtype=x.dtype, strides=spec.strides), rows)
+        return ragged(wrap(rows.pieces, layout, spec.shape, dtype=x.dtype, strides=strides), rows)
     pieces = rows.bring(evenly(x.mesh, kept, len(numbers)), None, str(call))
     if not memory_of(layout).pieces_are_shards:
         return from_plain(pieces[0], layout)
-    return wrap(pieces, layout, spec.shape, dtype=x.dtype, strides=spec.strides)
+    return wrap(pieces, layout, spec.shape, dtype=x.dtype, strides=strides)
 
 
 def _gives(call: BoundCall, layout: Layout) -> bool:

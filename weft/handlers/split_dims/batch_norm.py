@@ -70,7 +70,7 @@ def _computed(call: BoundCall) -> object:
         return out, none, none
     across = _across(x)
     count = math.prod(x.shape[d] for d in across)
-    own_mean, own_variance = (m.reshape(-1) for m in moments(wide(x), across, 0))
+    own_mean, own_variance = (aten.squeeze.dims(m, across) for m in moments(wide(x), across, 0))
     if mean is not None:
         mean.copy_((1 - momentum) * mean + momentum * own_mean)
     if variance is not None:

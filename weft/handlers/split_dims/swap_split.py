@@ -20,6 +20,7 @@ from ...engine.moves.rearranging import resolved
 from ...engine.op_kind import for_each_result
 from ...engine.sharded import ShardedTensor, as_sharded
 from ...engine.strategy import Moved, Strategy, cheapest, decided_once
+from ...engine.strides.restriding import as_op_gives
 from ...rules.call import BoundCall
 from ...sharding.layout import Layout
 
@@ -81,4 +82,8 @@ def _sorted(call: BoundCall) -> object:
 )
 def _along(call: BoundCall) -> object:
     x = call.tensor("self")
-    return run_by_rule(call.replaced(self=set_aside(x, call.dims("dim") if x.dim() else [], str(call))))
+    there = set_aside(x, call.dims("dim") if x.dim() else [], str(call))
+    result = run_by_rule(call.replaced(self=there))
+    return (
+        result if there is x else as_op_gives(call, result, whole=True)
+    )  # what was moved has no element in two places

@@ -61,9 +61,9 @@ def _as_strided(call: BoundCall) -> object:
     taken = _read(tuple(x.shape), x.stride(), size, stride, offset - base)
     if taken is None:
         wanted = _Strided(size, stride, offset)
-        if held_whole(x) is None or is_copy(x):
-            return _of_whole(x, wanted)
         whole = _whole_of(x, wanted) if is_observed() else x
+        if held_whole(whole) is None or is_copy(x):
+            return _of_whole(x, wanted)
         return run_by_rule(BoundCall(call.func, (whole, size, stride, offset)))
     y, may_be_copy = x, memory_of(x._layout).copies_views(x)
     for view, rest in taken.views(tuple(x.shape)):

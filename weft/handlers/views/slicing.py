@@ -131,13 +131,18 @@ def _selected(x: ShardedTensor, dim: int, index: int) -> ShardedTensor:
         else:
             store(base, _scattered(base, as_sharded(aten.unsqueeze.default(part, dim)), dim, index, 1), "select")
 
-    told = partial(_told, op.func, target, shape, taken, dim, index, 1)
+    def told() -> Told:
+        of_part = _told(op.func, target, shape, taken, dim, index, 1)
+        return Told(lambda base: of_stack(base).tell() if _is_stack(base, dim) else of_part.read(base), of_part.write)
+
+    def of_stack(base: ShardedTensor) -> Alone:
+        return _where_it_is(base, dim, index, op.geometry(base)[0])
+
     read = partial(_selected, dim=dim, index=index)
     if _is_stack(x, dim):
-        strides, offset = op.geometry(x)
+        own, (strides, offset) = of_stack(x), op.geometry(x)
         there = int(x.storage_offset()) + offset
-        own = alone(_where_it_is(x, dim, index, strides), strides, x.device, there)
-        return memory_of(target).show(own, x, View(read, put_back, told))
+        return memory_of(target).show(alone(own, strides, x.device, there), x, View(read, put_back, told))
     row = rearranged([x], target, shape, [taken], str(op.func), lambda piece: piece.narrow(dim, index, 1), is_view=True)
     view = View(read, put_back, told, partial(op.geometry, x))
     return memory_of(target).show(as_sharded(aten.squeeze.dim(row, dim)), x, view)

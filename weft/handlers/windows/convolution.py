@@ -78,7 +78,7 @@ def _convolution(call: BoundCall) -> object:
     if found is None or call.kwargs:
         return run_by_rule(call)
     plan, call = found
-    whole = plan.on_whole(call)
+    whole = plan.on_whole(call, range(0 if transposed else 1, len(call.tensors)))
     if whole is not None:
         return whole
     (look,) = plan.windows
@@ -134,7 +134,8 @@ def _convolution_backward(call: BoundCall) -> object:
     if found is None or call.kwargs:
         return run_by_rule(call)
     plan, call = found
-    whole = plan.on_whole(call)
+    brings = ([0] if mask[2] else []) + ([1, 2] if any(mask[:2]) else []) if transposed else [0, 2]
+    whole = plan.on_whole(call, brings)
     if whole is not None:
         return whole
     return (_gradients_of_transposed if transposed else _gradients)(plan, call, mask)

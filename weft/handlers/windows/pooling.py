@@ -94,7 +94,7 @@ def _pool(call: BoundCall) -> object:
     if found is None:
         return run_by_rule(call)
     plan, call = found
-    whole = plan.on_whole(call)
+    whole = plan.on_whole(call, ())
     if whole is not None:
         return whole
     (look,) = plan.windows
@@ -193,7 +193,7 @@ def _pool_backward(call: BoundCall) -> object:
     if found is None:
         return run_by_rule(call)
     plan, call = found
-    whole = plan.on_whole(call)
+    whole = plan.on_whole(call, [look.tensor for look in looks])
     if whole is not None:
         return whole
     around = [plan.exchanged(look, plan.brought(call, look.tensor)) for look in looks]

@@ -5,7 +5,7 @@ In one memory the op runs as it is, and what devices would exchange is noted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -87,10 +87,10 @@ class Windowed:
         rule = Rule(rules[self.func].factors, local=local)
         return run_everywhere(call, laid, schedule, rule)
 
-    def on_whole(self, call: BoundCall) -> object:
+    def on_whole(self, call: BoundCall, brings: Collection[int]) -> object:
         """The op on whole values, in the layouts that devices would have, with what they would exchange noted.
 
-        None where there are only parts.
+        `brings`: the tensors that they would bring; of others they read windows, or only the shape. None where there are only parts.
         """
         if any(held_whole(as_sharded(call.tensors[look.tensor])) is None for look in self.windows):
             return None
@@ -98,11 +98,11 @@ class Windowed:
         whole = _without(space)
         given: list[torch.Tensor] = []
         for i, (x, need) in enumerate(zip(call.tensors, self.choice.inputs, strict=True)):
-            looks = [look for look in self.windows if look.tensor == i]
-            if not looks or looks[0].back:
+            if i in brings:
                 x = brought(x, need, str(call), True)
-            for look in looks:
-                note_rearrangement(self.windows[look].plan, x.dtype.itemsize, str(self.func))
+            for look in self.windows:
+                if look.tensor == i:
+                    note_rearrangement(self.windows[look].plan, x.dtype.itemsize, str(self.func))
             given.append(wrap(x._value.pieces, whole(need), x.shape) if isinstance(x, ShardedTensor) else x)
         inputs, outputs = tuple(map(whole, self.choice.inputs)), tuple(map(whole, self.choice.outputs))
         result = run_in(call.with_tensors(given), inputs, outputs, rules[self.func])

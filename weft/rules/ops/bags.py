@@ -46,7 +46,7 @@ def _rows(call: BoundCall) -> tuple[Bound, ...]:
 def _bagged_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
     """The sums of the rows that are here: bags lose what others have of them, and nothing is said of that row."""
     table = inputs[0]
-    if table.is_whole(0):
+    if table.is_whole(0) or call.tensor("weight").is_meta:  # without values nobody knows which rows are here
         return call()
     weight, offsets, factors = call.tensor("weight"), call.tensor("offsets"), call.optional("per_sample_weights")
     ones = torch.ones((1, 1), dtype=torch.float32, device=weight.device).expand(table.whole[0], 1)

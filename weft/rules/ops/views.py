@@ -110,6 +110,8 @@ def _reshape(call: BoundCall) -> Factors:
     if -1 in size:
         rest = math.prod(s for s in size if s != -1)
         size[size.index(-1)] = math.prod(shape) // rest if rest else 0
+    if math.prod(size) != math.prod(shape):
+        raise ValueError(f"shape {size} is invalid for input of size {math.prod(shape)}")
     left, right, sizes, whole = reshape_dims(shape, size)
     return Factors((left,), (right,), sizes, whole, linear=0, keeps=ALL_KINDS)
 

@@ -13,7 +13,11 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import weft
 from examples.models import gpt2, llama
 from weft import P
+from weft.engine.moves.movement import aligned_meanwhile
 from weft.runtime.machine import use_separate_memory
+from weft.runtime.traced import is_traced
+from weft.sharding.layout import Layout
+from weft.tensor.tensor import gradient_in
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
 LAYOUTS = {"tensor parallel": ({"0.*": P("tp"), "2.weight": P(None, "tp")}, P("dp")), "data parallel": ({}, P("dp"))}
@@ -238,6 +242,35 @@ def test_devices_with_memories_of_their_own_compile_too() -> None:
         use_separate_memory(False)
 
 
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_gradients_come_home_in_the_compiled_program(separate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrived: list[tuple[Layout, Layout]] = []
+
+    def noted(grad: weft.Tensor, target: Layout) -> torch.Tensor | None:
+        if not is_traced():
+            arrived.append((grad.mapping.layout(grad.dim()), target))
+        return aligned_meanwhile(grad, target)
+
+    monkeypatch.setattr("weft.tensor.tensor.aligned_meanwhile", noted)
+    torch._dynamo.reset()
+    use_separate_memory(separate)
+    try:
+        model = weft.nn.shard_module(nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 8)), MESH, {"1.*": P("tp")})
+        gradient_in(model[0].weight, Layout(MESH, (("dp",),)))
+        x = weft.shard(torch.randn(4, 6), MESH, P("dp"))
+        pending = {}
+        for way, run in {"eager": model, "compiled": torch.compile(model, backend="aot_eager", fullgraph=True)}.items():
+            arrived.clear()
+            run(x).square().sum().backward()
+            assert len(arrived) == 4
+            pending[way] = [source for source, target in arrived if source is not target]
+        assert pending["eager"]
+        assert not pending["compiled"]
+        assert model[0].weight.grad.mapping.spec == P("dp")
+    finally:
+        use_separate_memory(False)
+
+
 class Scored(nn.Module):
     """Gives a loss and what it was computed from."""
 
@@ -270,6 +303,18 @@ def test_outputs_that_the_loss_does_not_use(used: tuple[str, ...], separate: boo
         for one, other in zip(plain.parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(other.grad.full_tensor(), one.grad, rtol=1e-9, atol=1e-12)
             assert other.grad.mapping.layout(other.dim()) is other.mapping.layout(other.dim())
+    finally:
+        use_separate_memory(False)
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_a_sharded_model_is_exported(separate: bool) -> None:
+    use_separate_memory(separate)
+    try:
+        model = weft.nn.shard_module(nn.Linear(6, 8), MESH, {"*": P("tp")})
+        x = weft.shard(torch.randn(4, 6), MESH, P("dp"))
+        exported = torch.export.export(model, (x,)).module()
+        assert torch.equal(exported(x).full_tensor(), model(x).full_tensor())
     finally:
         use_separate_memory(False)
 

@@ -21,7 +21,7 @@ Reducing = AllReduce | ReduceScatter | ReduceExchange
 
 SMALL = 4096
 """Bytes of a shard up to which every device reduces all of it, instead of waiting a second time for the others' parts."""
-SMALL_PAIR = 256 << 10
+SMALL_PAIR = 1 << 20
 """The same for two devices, which receive as much of each other's shard as of two parts, but reduce twice as much."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import final
+from typing import Self, final
 
 from ..caches import cached
 from ..errors import ConversionError
@@ -88,6 +88,12 @@ class DeviceMapping(Written, ABC):
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was set): make a new one")

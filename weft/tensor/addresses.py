@@ -22,6 +22,7 @@ from ..engine.views.copy_views import current
 from ..rules.call import BoundCall
 from ..runtime.holding import Pieces
 from ..runtime.machine import residence
+from ..runtime.traced import is_traced
 
 __all__ = ["address", "storage"]
 
@@ -64,7 +65,7 @@ def storage(x: ShardedTensor) -> torch.UntypedStorage:
 
 def _is_traced(x: ShardedTensor) -> bool:
     """Whether a compiler looks at the tensor: it asks which tensors are one, not what they hold."""
-    if TracingContext.try_get() is not None:
+    if TracingContext.try_get() is not None or is_traced():
         return True
     return x._value.source is None and any(
         type(piece) not in _PLAIN or torch._is_functional_tensor(piece) for piece in x._value.pieces

@@ -27,7 +27,9 @@ from ..runtime.lazy_copy import lazy_clone
 from ..runtime.machine import torch_device
 from ..runtime.memory_limit import limited_to
 from ..runtime.processes import world
+from ..runtime.processes.mesh_processes import spans
 from ..runtime.strides import dense_strides
+from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
@@ -42,8 +44,9 @@ from .text import text
 
 __all__ = ["Tensor", "public"]
 
-_Flat = tuple[Layout, DeviceMapping | None, bool]
-"""What torch.compile knows of a tensor beside its pieces: how it lies, as what it was asked for, whether somebody watches."""
+_Flat = tuple[Layout, DeviceMapping | None, bool, Layout | None]
+"""What torch.compile knows of a tensor beside its pieces: how it lies, as what it was asked for, whether somebody watches, and
+the layout of its gradient where that is another."""
 
 
 class Tensor(ShardedTensor):
@@ -133,7 +136,15 @@ class Tensor(ShardedTensor):
         torch.Tensor.requires_grad.__set__(self, requires_grad)  # type: ignore[attr-defined]
         self._watch()
 
-    requires_grad = property(torch.Tensor.requires_grad.__get__, _set_requires_grad)  # type: ignore[attr-defined]
+    def _get_requires_grad(self) -> bool:
+        required: bool = torch.Tensor.requires_grad.__get__(self)  # type: ignore[attr-defined]
+        if required and self._value.is_traced_input:
+            # A compiler asks its inputs before it traces the way back: bringing their gradients home is part of that.
+            self._value.is_traced_input = False
+            self._bring_gradient()
+        return required
+
+    requires_grad = property(_get_requires_grad, _set_requires_grad)
 
     def _set_data(self, value: torch.Tensor) -> None:
         if not isinstance(value, Tensor):  # a plain tensor counts as whole
@@ -155,7 +166,10 @@ class Tensor(ShardedTensor):
             and self.is_leaf
             and not any(isinstance(hook, _Aligned) for hook in (self._backward_hooks or {}).values())
         ):
-            self.register_hook(_Aligned(self.__dict__))  # type: ignore[no-untyped-call]
+            self._bring_gradient()
+
+    def _bring_gradient(self) -> None:
+        self.register_hook(_Aligned(self.__dict__))  # type: ignore[no-untyped-call]
 
     def full_tensor(self) -> torch.Tensor:
         """The whole value as a plain torch tensor, in every process; differentiable.
@@ -330,7 +344,12 @@ class Tensor(ShardedTensor):
     def __tensor_flatten__(self) -> tuple[list[str], _Flat]:
         announce()
         check_compilable(self._layout.mesh)
-        return [f"_piece{i}" for i in range(len(current(self)))], (self._layout, self._asked, is_watched())
+        return [f"_piece{i}" for i in range(len(current(self)))], (
+            self._layout,
+            self._asked,
+            is_watched(),
+            self.__dict__.get(_GRADIENT),
+        )
 
     @staticmethod
     def __tensor_unflatten__(
@@ -340,19 +359,25 @@ class Tensor(ShardedTensor):
         outer_stride: Sequence[int],
     ) -> Tensor:
         pieces = tuple(inner[f"_piece{i}"] for i in range(len(inner)))
-        return public(wrap(pieces, meta[0], outer_size, asked=meta[1], strides=outer_stride))
+        whole = public(wrap(pieces, meta[0], outer_size, asked=meta[1], strides=outer_stride))
+        if meta[3] is not None:
+            gradient_in(whole, meta[3])
+        # Between processes, gradients of leaves travel beside the program instead, when all of it has run.
+        whole._value.is_traced_input = is_traced() and not spans(whole.mesh)
+        return whole
 
     def _stable_hash_for_caching(self) -> str:
         """For torch.compile: what code that is kept from one run to the next depends on."""
         pieces = [(tuple(p.shape), p.stride(), p.dtype, p.device) for p in self._value.pieces]
         here = world.current()  # what is compiled in one process has the places of that process's shards in it
-        form = (self._layout, self._asked, tuple(self.shape), self.stride(), self.dtype, self.requires_grad)
-        facts = (state_of_code(), here.process, here.count, is_watched(), form, pieces)
+        flat = self.__tensor_flatten__()[1]
+        form = (flat, tuple(self.shape), self.stride(), self.dtype, self.requires_grad)
+        facts = (state_of_code(), here.process, here.count, form, pieces)
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
     def __coerce_tangent_metadata__(self) -> torch.Tensor:
         """For torch.compile: the layout in which the gradient of this output is expected. Gradients are not pending."""
-        return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None, False))
+        return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None, False, None))
 
     def __coerce_same_metadata_as_tangent__(
         self, expected: _Flat | None, expected_type: type | None = None

@@ -90,9 +90,10 @@ def swap(
         meanwhile()
         return
     tag = fingerprint(number) & 0x7FFFFFFF
-    works = [backend.recv([bytes_of(x)], k, tag) for k, x in incoming.items()]
-    works += [backend.send([bytes_of(x)], k, tag) for k, x in outgoing.items()]
-    finish(works, group, meanwhile)
+    # What is sent first is mostly written by the backend's thread, which would else compete with this one for the socket.
+    sends = [backend.send([bytes_of(x)], k, tag) for k, x in outgoing.items()]
+    receives = [backend.recv([bytes_of(x)], k, tag) for k, x in incoming.items()]
+    finish([*receives, *sends], group, meanwhile)
 
 
 @final

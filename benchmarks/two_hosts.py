@@ -5,9 +5,10 @@
     python benchmarks/two_hosts.py --rate here --write docs/planning.md     4 processes of this host, without a cable
 
 The hosts are network namespaces of this machine, the cable a veth pair whose ends `tc` slows down; both need root. First the
-links and processors are measured, as `weft bench --links` does it, with gathers and a reduction of 16 MiB inside the hosts; then each
-movement is timed in turns straight and staged, and stands beside its price by these figures. A turn takes as long as its
-slowest process.
+links are measured, as `weft bench --links` does it. Then all movements have their turn in each round, straight and staged, and
+beside them those of 256 KiB, 1, 4 and 32 MiB inside the hosts that figures of processors come from: so whatever else the machine does,
+it does to all alike. A movement stands beside its price by these figures; none of its size is among those. A turn takes as
+long as its slowest process.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -30,8 +31,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 import weft
-from weft.inspect.links import agreed, measured_links
-from weft.planning import Step, Topology, plan_layouts
+from weft.inspect.links import measured_links
+from weft.inspect.processors import Calibration
+from weft.inspect.turns import in_turns
+from weft.planning import Step, Tier, Topology, plan_layouts
 from weft.planning.cost import step_time
 from weft.sharding import ReduceOp, make_mesh
 from weft.sharding.layout import Layout
@@ -132,37 +135,38 @@ def cases() -> Iterator[tuple[str, Layout, Layout, tuple[int, ...]]]:
 
 
 def measure(written: Path, repetitions: int) -> None:
-    """Times every case straight and staged, in turns."""
+    """Times every case straight and staged, in turns with the movements that figures come from."""
     weft.distributed.init(timeout=120)
-    links = measured_links(rounds=15)
-    one_host = replace(links, devices_per_host=None, hosts=None)
-    rows = []
+    found = measured_links(rounds=5)
+    mesh = make_mesh({"d": len(weft.devices())})
+    calibration = Calibration(mesh, replace(found, processor=None), 1 << 25)
+    ways = {"straight": replace(found, devices_per_host=None, hosts=None), "staged": found}
+    calls, plans = dict(calibration.calls()), {}
     for name, source, target, shape in cases():
         x = weft.zeros(shape, mapping=named_mapping(source))
-        times: dict[str, list[float]] = {"straight": [], "staged": []}
-        plans = {}
-        for turn in range(repetitions + 1):
-            for way, topology in (("straight", one_host), ("staged", links)):
-                with weft.use_topology(topology):
-                    if turn == 0:
-                        x.redistribute(named_mapping(target))
-                        plans[way] = plan_layouts(source, target, shape, 4)
-                    seconds = timed(x, target)
-                if turn:
-                    times[way].append(seconds)
-        # As the links are measured: whatever else the machine does only makes turns longer.
-        quarters = {way: sorted(each)[len(each) // 4] for way, each in times.items()}
-        rows.append(
-            {
-                "case": name,
-                **quarters,
-                "steps": [step.described for step in plans["staged"].steps if step.phases],
-                "price": priced(plans["staged"].steps, links),
-                "straight price": priced(plans["straight"].steps, links),
-            }
-        )
+        for way, topology in ways.items():
+            calls[f"{name} {way}"] = partial(moved, x, target, topology)
+            plans[name, way] = plan_layouts(source, target, shape, 4, topology=topology)
+    took = in_turns(calls, repetitions, torch.device("cpu"))
+    links = calibration.topology(took)
+    rows = [
+        {
+            "case": name,
+            **{way: took[f"{name} {way}"] for way in ways},
+            "steps": [step.described for step in plans[name, "staged"].steps if step.phases],
+            "price": priced(plans[name, "staged"].steps, links),
+            "straight price": priced(plans[name, "straight"].steps, links),
+        }
+        for name, *_ in cases()
+    ]
     if weft.local_devices()[0].id == 0:
         written.write_text(json.dumps({"links": links.to_dict(), "rows": rows}))
+
+
+def moved(x: weft.Tensor, target: Layout, topology: Topology) -> None:
+    """Moves a tensor as it is planned for a topology."""
+    with weft.use_topology(topology):
+        x.redistribute(named_mapping(target))
 
 
 def priced(steps: Sequence[Step], links: Topology) -> float:
@@ -170,19 +174,12 @@ def priced(steps: Sequence[Step], links: Topology) -> float:
     return sum(step_time(step, links) for step in steps)
 
 
-def timed(x: torch.Tensor, target: Layout) -> float:
-    """The seconds of one movement that all begin together, on the process that took longest."""
-    agreed(0.0)
-    start = time.perf_counter()
-    x.redistribute(named_mapping(target))
-    return max(agreed(time.perf_counter() - start))
-
-
 def table(found: dict[str, object], rate: str) -> str:
     """The figures as the page shows them."""
     links = Topology.from_dict(found["links"])  # type: ignore[arg-type]
     near, far = (
-        f"{link.bandwidth / 1e9:.3g} GB/s and {link.latency * 1e3:.2f} ms" for link in (links.host, links.rack)
+        f"{links.link(tier).bandwidth / 1e9:.3g} GB/s and {links.latency(tier) * 1e3:.2f} ms"
+        for tier in (Tier.HOST, Tier.RACK)
     )
     where = f"2 hosts × 2 processes, {rate} between the hosts; measured {near} within a host, {far} between"
     if rate == "here":
@@ -191,7 +188,7 @@ def table(found: dict[str, object], rate: str) -> str:
     if links.processor is not None:
         each = links.processor
         speeds = [f"{speed / 1e9:.3g} GB/s" for speed in (each.taking, each.adding, each.copying)]
-        work = f"; a processor takes {speeds[0]}, adds {speeds[1]}, copies {speeds[2]}, and is {each.alone:.1f} × as fast alone"
+        work = f"; a processor starts in {each.starting * 1e3:.2f} ms, takes {speeds[0]}, adds {speeds[1]}, copies {speeds[2]}, and is {each.alone:.1f} × as fast alone"
     lines = [
         f"{where}{work}.",
         "",
@@ -220,7 +217,7 @@ def main() -> None:
         help="what the cable carries, as tc says it; full: all it can; here: one host, no cable",
     )
     options.add_argument("--each", type=int, default=2, help="processes on each host")
-    options.add_argument("--repetitions", type=int, default=11)
+    options.add_argument("--repetitions", type=int, default=25)
     options.add_argument("--write", type=Path, default=None, help="a page to write the table to, between its marks")
     options.add_argument("--measure", type=Path, default=None, help=argparse.SUPPRESS)
     said = options.parse_args()

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..devices import CPU, Device, list_devices
-from ..planning import Link, plan
+from ..planning import Tier, plan
 from ..planning.topology.keeping import keep_topology
 from ..runtime.machine import torch_device
 from ..runtime.processes import world
@@ -278,9 +278,9 @@ def _measure_links(size: int, as_json: bool, keep: Path | None) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("link", "bandwidth", "latency"):
         table.add_column(heading)
-    for name in ("device", "host", "rack", "fabric"):
-        link: Link = getattr(found, name)
-        table.add_row(name, f"{link.bandwidth / 1e9:.3g} GB/s", duration(link.latency))
+    for tier in Tier:
+        link = found.link(tier)
+        table.add_row(tier.name.lower(), f"{link.bandwidth / 1e9:.3g} GB/s", duration(found.latency(tier)))
     Console().print(table)
     if found.processor is not None:
         each = found.processor

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..drawing.panels import printed
-from ..planning import Link
+from ..planning import Tier, Topology
 from ..planning.text import bytes_text, time_text
 from .facts import Facts, facts
 
@@ -98,19 +98,21 @@ def _accelerators(about: Facts) -> str:
 def _links(about: Facts) -> str:
     """The tiers that there are, nearest first."""
     topology = about.topology
-    said = [f"{_link(topology.host)} within a host"]
+    said = [f"{_link(topology, Tier.HOST)} within a host"]
     if topology.devices_per_host is not None or topology.hosts is not None:
         each = topology.devices_per_host
-        said += [f"{_link(topology.rack)} between hosts of {'different sizes' if each is None else f'{each} devices'}"]
+        said += [
+            f"{_link(topology, Tier.RACK)} between hosts of {'different sizes' if each is None else f'{each} devices'}"
+        ]
     if topology.hosts_per_rack is not None:
-        said += [f"{_link(topology.fabric)} between racks of {topology.hosts_per_rack} hosts"]
+        said += [f"{_link(topology, Tier.FABRIC)} between racks of {topology.hosts_per_rack} hosts"]
     if topology.processor is not None:
         said += [f"processors that take {topology.processor.taking / 1e9:.3g} GB/s each"]
     return ", ".join(said) + ("" if about.has_links else " (assumed)")
 
 
-def _link(link: Link) -> str:
-    return f"{link.bandwidth / 1e9:.3g} GB/s and {time_text(link.latency)}"
+def _link(topology: Topology, tier: Tier) -> str:
+    return f"{topology.link(tier).bandwidth / 1e9:.3g} GB/s and {time_text(topology.latency(tier))}"
 
 
 def _peers(about: Facts) -> str:

@@ -77,7 +77,7 @@ def _line(source: Layout, target: Layout, sharing: tuple[str, ...], topology: To
         held /= mesh.axis_size(axis)
     latency = per_byte = 0.0
     for hops in _stages(mesh, reduced, topology, through):  # reduce-scatter
-        latency += topology.link(hops[-1].tier).latency
+        latency += topology.latency(hops[-1].tier)
         per_byte += held * _exchanged(hops, topology, adds=True)
         held /= _size(hops)
     changed = [axis for axis in turned if axis in source.dim_of and axis in target.dim_of]
@@ -85,22 +85,22 @@ def _line(source: Layout, target: Layout, sharing: tuple[str, ...], topology: To
     swapped += [] if only_turned else changed
     foreign = 1
     for hops in _stages(mesh, swapped, topology, None):  # all-to-all
-        latency += topology.link(hops[-1].tier).latency
+        latency += topology.latency(hops[-1].tier)
         per_byte += held * _exchanged(hops, topology)
         foreign *= _size(hops)
     for hops in _stages(mesh, changed if only_turned else (), topology, None):  # each takes the piece of another
-        latency += topology.link(hops[-1].tier).latency
+        latency += topology.latency(hops[-1].tier)
         tiers = {hop.tier for hop in hops if hop.tier > Tier.HOST} or {hops[-1].tier}
         per_byte += held * sum(1 / topology.link(tier).bandwidth for tier in tiers)
     lost = [axis for axis in turned if axis in source.dim_of and axis not in target.dim_of]
     for axis in lost:
         held *= mesh.axis_size(axis)
     for hops in _stages(mesh, lost, topology, None):  # every device takes all of its new piece
-        latency += topology.link(hops[-1].tier).latency
+        latency += topology.latency(hops[-1].tier)
         per_byte += held / topology.link(hops[-1].tier).bandwidth
     for hops in reversed(list(_stages(mesh, gathered, topology, through))):  # all-gather
         held *= _size(hops)
-        latency += topology.link(hops[-1].tier).latency
+        latency += topology.latency(hops[-1].tier)
         # What a cell had before comes while it waits for the rest.
         per_byte += held * _exchanged(hops, topology) * (1 - 1 / foreign if foreign > 1 else 1)
         foreign *= _size(hops)

@@ -13,6 +13,7 @@ import xxhash
 from ..caches import cached
 from ..checkpoint.memory import readable_bytes
 from ..checkpoint.progress import shown
+from ..engine.form import Form
 from ..engine.moves.movement import from_plain, moved
 from ..engine.sharded import ShardedTensor, wrap
 from ..engine.total import own_pieces
@@ -160,8 +161,7 @@ def _room(entry: Entry, sources: list[ShardedTensor], want: Wanted, into: torch.
         own_pieces(into)
         return into
     shape, first = entry.shape, sources[0]._form
-    ordinary = len(sources) > 1 or first.strides == row_major(first.shape)
-    strides = row_major(shape) if ordinary else dense_strides(shape, first.strides)
+    ordinary, strides = _strides(shape, None if len(sources) > 1 else first)
     pieces = []
     for own, home in _kinds(want.layout, shape):
         device = first.device if first.device.type == "meta" else home
@@ -170,6 +170,14 @@ def _room(entry: Entry, sources: list[ShardedTensor], want: Wanted, into: torch.
         else:
             pieces.append(torch.empty_strided(own, dense_strides(own, strides), dtype=want.dtype, device=device))
     return wrap(tuple(pieces), want.layout, shape, asked=want.mapping, dtype=want.dtype, strides=strides)
+
+
+@cached(8192)
+def _strides(shape: tuple[int, ...], like: Form | None) -> tuple[bool, tuple[int, ...]]:
+    """Whether a tensor is to be stored row by row, and its strides: in the order of another's, where there is one."""
+    if like is None or like.strides == row_major(like.shape):
+        return True, row_major(shape)
+    return False, dense_strides(shape, like.strides)
 
 
 @cached(8192, cleared_by=forget_with_residences)

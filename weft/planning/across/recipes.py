@@ -55,8 +55,12 @@ class Recipe(ABC):
     rows: list[int] = field(init=False, default_factory=list)
     """For each option of `giving`, the row of `cell.wanted` that it is; without options, the one row that there is."""
     always: tuple[Place, ...] = field(init=False, default=())
+    holders: dict[Place, int] = field(init=False, default_factory=dict)
+    """Which contribution each holder has."""
 
     def __post_init__(self) -> None:
+        of = self.places.of_source
+        self.holders = {of[slot]: number for number, slots in enumerate(self.cell.holders) for slot in slots}
         self._prepare()
 
     @abstractmethod
@@ -79,11 +83,6 @@ class Recipe(ABC):
     def _row(self, row: int) -> list[Place]:
         return [self.places.of_target[slot] for slot in self.cell.wanted[row]]
 
-    def _holders(self) -> dict[Place, int]:
-        """Which contribution each holder has."""
-        of = self.places.of_source
-        return {of[slot]: number for number, slots in enumerate(self.cell.holders) for slot in slots}
-
 
 @final
 @dataclass(slots=True)
@@ -91,7 +90,7 @@ class Reduced(Recipe):
     """One place collects all contributions; a place that wants the result adds its own last, where one has any."""
 
     def _prepare(self) -> None:
-        count, holders = len(self.cell.holders), self._holders()
+        count, holders = len(self.cell.holders), self.holders
         every = [self._row(row) for row in range(len(self.cell.wanted))]
         holding = [row for row, members in enumerate(every) if any(place in holders for place in members)]
         self.rows = holding or list(range(len(every)))
@@ -116,7 +115,7 @@ class Reduced(Recipe):
         return found[sum(start for start, _ in self.cell.box) % len(found)] if found else -1
 
     def write(self, to: Writer, box: Box, row: int, collector: Place | None) -> None:
-        holders = self._holders()
+        holders = self.holders
         root = self._root(row, holders)
         if root < 0:
             assert collector is not None
@@ -188,7 +187,7 @@ class Begun(Recipe):
     """The value begins to be a pending reduction: one coordinate has it, and the others nothing."""
 
     def _prepare(self) -> None:
-        holders = self._holders()
+        holders = self.holders
         lacking = [tuple(p for p in self._row(row) if p not in holders) for row in range(len(self.cell.wanted))]
         least = min(map(len, lacking))
         self.rows = [row for row, places in enumerate(lacking) if len(places) == least]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,8 +27,8 @@ MOST_CELLS = 512
 """Cells up to which a movement is looked at cell by cell."""
 MOST_DEVICES = 64
 """Devices of a mesh up to which it is whatever it takes: milliseconds."""
-MOST_TRANSFERS = 1 << 14
-"""Transfers up to which it is on larger meshes, if they were as many as they can be: within a tenth of a second."""
+MOST_TRANSFERS = 1 << 16
+"""Transfers up to which it is on larger meshes: within a tenth of a second."""
 MOST_LEVELS = 16
 """Loads that a bound is looked for at."""
 
@@ -82,10 +83,11 @@ class Work:
         """What goes from place to place: in which round, from where, to where, how many elements."""
         of_source = self.places.of_source
         for each in self.sums:
+            size = volume(each.box)
             for slot in each.slots:
-                yield 0, of_source[slot], each.place, volume(each.box)
+                yield 0, of_source[slot], each.place, size
             if each.lower is not None:
-                yield 1, self.sums[each.lower].place, each.place, volume(each.box)
+                yield 1, self.sums[each.lower].place, each.place, size
         for gift in self.gifts:
             from_ = of_source[gift.origin] if gift.sum is None else self.sums[gift.sum].place
             yield 2, from_, self.places.of_target[gift.to], volume(gift.box)
@@ -98,7 +100,7 @@ def is_small(source: Layout, target: Layout, shape: Shape) -> bool:
     >>> few, many = make_mesh({"a": 4}), make_mesh({"b": 256})
     >>> is_small(Layout(few, ((),), {"a": ReduceOp.SUM}), Layout(many, (("b",),)), (1024,))
     True
-    >>> is_small(Layout(many, ((),), {"b": ReduceOp.SUM}), Layout(few, (("a",),)), (1024,))
+    >>> is_small(Layout(many, ((),), {"b": ReduceOp.SUM}), Layout(make_mesh({"c": 256}), (("c",),)), (1024,))
     False
     """
     cells = cell_count(source, target, shape)
@@ -106,8 +108,9 @@ def is_small(source: Layout, target: Layout, shape: Shape) -> bool:
         return cells <= MOST_CELLS
     contributions = math.prod(source.mesh.axis_size(axis) for axis in source.pending_axes)
     replicas = math.prod(target.mesh.axis_size(axis) for axis in target.replicated_axes)
-    # Each contribution may be collected by any holder, and each part of the result goes to all that want it.
-    return cells <= MOST_CELLS and cells * (contributions + 1) * (contributions + replicas) <= MOST_TRANSFERS
+    # A cell is one sum, and each device takes a part of another's: contributions come to each, and it goes to all that want it.
+    sums = cells + source.mesh.num_devices + target.mesh.num_devices
+    return sums * (contributions + replicas) <= MOST_TRANSFERS
 
 
 @cached(512)
@@ -138,7 +141,8 @@ def least_received(source: Layout, target: Layout, shape: Shape) -> Bytes:
     highest = {max(option, key=loads.__getitem__) for option in several}
     lower = {place for option in several for place in option} - highest
     most = 0.0
-    levels = sorted(set(loads))
+    step = SETTLED * max(loads, default=0.0) or 1.0
+    levels = sorted({round(load / step): load for load in loads}.values())
     for level in levels[:: max(1, -(-len(levels) // MOST_LEVELS))]:
         above = {place for place, load in enumerate(loads) if load >= level * (1 - SETTLED)}
         most = max(most, _least(demands, fixed, above), _least(demands, fixed, above - lower or above))
@@ -207,6 +211,10 @@ class _Writing:
         sharing = _shared_out(source, target, shape)
         self._places, self._recipes = sharing.places, sharing.recipes
         self._left = {choice: list(amounts) for choice, amounts in sharing.shares.of.items()}
+        self._waiting = Counter(recipe.collecting for recipe in self._recipes if len(recipe.rows) == 1)
+        """For how many more cells each choice is made, where each of them is collected at once."""
+        self._owed = [0.0] * self._places.count
+        """What places took less than their share, because boxes are cut between rows; the next cells make up for it."""
         self._cells = [(topology.host_of(device), topology.rack_of(device)) for device in self._places.devices]
         self._sums: list[Sum] = []
         self._gifts: list[Gift] = []
@@ -218,12 +226,23 @@ class _Writing:
         for recipe in self._recipes:
             for slot, to in recipe.staying():
                 self.pass_on(slot, to, recipe.cell.box)
+            self._settle(recipe.collecting, before=True)
             for row, box in _cut(recipe.cell.box, 1, left.get(recipe.giving, [])):
                 for index, part in _cut(box, recipe.weight, left.get(recipe.collecting, [])):
                     collector = recipe.collecting[index][0] if recipe.collecting else None
                     recipe.write(self, part, recipe.rows[row], collector)
+            self._settle(recipe.collecting, before=False)
         adds = bool(self._recipes) and isinstance(self._recipes[0], Kept)
         return Work(self._places, tuple(self._sums), tuple(self._gifts), adds)
+
+    def _settle(self, choice: Choice, *, before: bool) -> None:
+        """Adds what is owed to places to their shares of the last cell of a choice, and takes down what they are owed after it."""
+        if self._waiting[choice] == 1:
+            left = self._left.get(choice, [])
+            for index, ((place,), amount) in enumerate(zip(choice, left, strict=True)):
+                left[index], self._owed[place] = (amount + self._owed[place], 0.0) if before else (0.0, amount)
+        if not before:
+            self._waiting[choice] -= 1
 
     def sum(self, place: Place, box: Box, slots: Sequence[Slot], lower: int | None = None) -> int:
         """See `Writer`."""
@@ -240,15 +259,15 @@ class _Writing:
 
     def nearest(self, slots: Sequence[Slot], place: Place, box: Box) -> Slot:
         """See `Writer`: itself, else a near one that has sent little so far."""
+        if len(slots) == 1:
+            return slots[0]
+        cells, of, sent = self._cells, self._places.of_source, self._sent
         for slot in slots:
-            if self._places.of_source[slot] == place:
+            if of[slot] == place:
                 return slot
-        found = slots[0]
-        if len(slots) > 1:
-            cells, of, sent = self._cells, self._places.of_source, self._sent
-            host, rack = cells[place]
-            found = min(slots, key=lambda slot: (cells[of[slot]][0] != host, cells[of[slot]][1] != rack, sent[slot]))
-        self._sent[found] += volume(box)
+        host, rack = cells[place]
+        found = min(slots, key=lambda slot: (cells[of[slot]][0] != host, cells[of[slot]][1] != rack, sent[slot]))
+        sent[found] += volume(box)
         return found
 
 

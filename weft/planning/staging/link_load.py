@@ -71,10 +71,11 @@ class LinkLoad:
         carried = max(topology.host.carries(self.host, self.busy), beyond)
         if topology.processor is None:
             return farthest.latency + carried
-        part = max(self.busy, 1 / topology.processor.alone)
-        started = farthest.latency + topology.processor.message * (self.messages - 1)
-        taken = max(carried, part * self.total / topology.processor.taking)
-        return started + taken + part * topology.processor.after(self.added, self.copied)
+        processor = topology.processor
+        part = max(self.busy, 1 / processor.alone)
+        begun = processor.starting + processor.message * (self.messages - 1)
+        taken = max(carried, part * self.total / processor.taking)
+        return farthest.latency + taken + part * (begun + processor.after(self.added, self.copied))
 
     def __add__(self, other: LinkLoad) -> LinkLoad:
         return LinkLoad(

@@ -62,9 +62,9 @@ class Processor:
     """What a device's processor does with what is sent, while those of all others are busy, too.
 
     Processes that share cores send, receive, copy and add with them, whichever links it comes over: bytes a second that are
-    taken in (and given away meanwhile), added to others, and copied from place to place; and the seconds of each message
-    of a hop but the first, which belongs to the latency of its link. `alone` says how many times as fast a processor is
-    when no other has anything to do.
+    taken in (and given away meanwhile), added to others, and copied from place to place; the seconds of each message
+    of a hop but the first, and those of `starting` a hop, first message included, beside the latency of its link.
+    `alone` says how many times as fast a processor is when no other has anything to do.
 
     >>> Processor(taking=1e9, adding=2e9, copying=4e9).after(added=1_000_000, copied=2_000_000)
     0.001
@@ -75,6 +75,7 @@ class Processor:
     copying: float
     message: float = 0.0
     alone: float = 1.0
+    starting: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("taking", "adding", "copying"):
@@ -82,6 +83,8 @@ class Processor:
                 raise ValueError(f"{name} is more than 0 bytes a second, but got {getattr(self, name)!r}")
         if not self.message >= 0:
             raise ValueError(f"a message takes 0 seconds or more, but got {self.message!r}")
+        if not self.starting >= 0:
+            raise ValueError(f"starting a hop takes 0 seconds or more, but got {self.starting!r}")
         if not self.alone >= 1:
             raise ValueError(f"alone a processor is at least as fast as beside others, but got {self.alone!r} times")
 

@@ -91,18 +91,25 @@ class Topology:
         links = (self.device, self.host, self.rack, self.fabric)
         return links[tier]
 
+    def latency(self, tier: Tier) -> float:
+        """The seconds until a message over links of one tier is under way, with what a processor does for that.
+
+        >>> Topology(host=Link(1.0, 1e9), processor=Processor(1e9, 1e9, 1e9, starting=2.0)).latency(Tier.HOST)
+        3.0
+        """
+        starting = 0.0 if self.processor is None or tier is Tier.DEVICE else self.processor.starting
+        return self.link(tier).latency + starting
+
     def time(self, tier: Tier, received: float, phases: int = 1, *, added: float = 0.0) -> float:
         """The seconds that a device takes to receive so many bytes over links of one tier, some of which it adds.
 
         >>> Topology(host=Link(0.0, 1e9)).time(Tier.HOST, 1_000_000)
         0.001
         """
-        link = self.link(tier)
-        seconds = link.time(received, phases)
+        carried, begun = received / self.link(tier).bandwidth, self.latency(tier) * phases
         if self.processor is None or tier is Tier.DEVICE:
-            return seconds
-        taken = link.latency * phases + received / self.processor.taking
-        return max(seconds, taken) + self.processor.after(added, 0.0)
+            return begun + carried
+        return begun + max(carried, received / self.processor.taking) + self.processor.after(added, 0.0)
 
     def host_of(self, device: Device) -> int:
         """The number of the host that a device is on.

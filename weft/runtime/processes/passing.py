@@ -111,7 +111,8 @@ class _UnderWay:
 class _Passing:
     """Messages in rounds: in each, a bucket at most from any process to any other. Two rounds are on their way at once.
 
-    Neighbours send no elements, but the addresses where they lie; who has read them says thanks.
+    Neighbours send no elements, but the addresses where they lie, and behind them whether to say thanks when these were read:
+    for what is packed, whose memory is used again, and for the last of all.
     """
 
     def __init__(
@@ -155,40 +156,48 @@ class _Passing:
     def _posted(self, number: int) -> _UnderWay:
         """Packs the messages of a round, or lends them, and begins to send and receive."""
         leaving = {index: each[number] for index, each in self._work.leaving if number < len(each)}
+        last = {index for index, each in self._work.leaving if number == len(each) - 1}
         arriving = {index: each[number] for index, each in self._work.arriving if number < len(each)}
         lent: dict[int, list[torch.Tensor]] = {}
         sent: dict[tuple[int, bool], list[torch.Tensor]] = {}
         """By bucket, which several processes may get, and by whether they read it."""
         outgoing: dict[int, list[torch.Tensor]] = {}
+        thanks: dict[int, list[torch.Tensor]] = {}
         for index, bucket in leaving.items():
             is_read, which = index in self._near.readers, id(bucket)
             if (which, is_read) not in sent:
                 if is_read:
+                    lie_ready = all(map(self._is_lent_in_place, bucket))
                     lent[which] = [part for parcel in bucket for part in self._given(parcel)]
-                    sent[which, is_read] = [torch.tensor([part.data_ptr() for part in lent[which]])]
+                    addresses = [part.data_ptr() for part in lent[which]]
+                    sent[which, is_read] = [torch.tensor([*addresses, not lie_ready or index in last])]
                 else:
                     sent[which, is_read] = [self._message(parcel) for parcel in bucket]
             outgoing[index] = sent[which, is_read]
+            if is_read and outgoing[index][0][-1]:
+                thanks[index] = [torch.empty(1, dtype=torch.uint8)]
         incoming = {
             index: [self._addresses(bucket)] if index in self._near.readable else [*map(self._place, bucket)]
             for index, bucket in arriving.items()
         }
         posted = post(self._group, outgoing, incoming, self._wire, self._number)
-        thanks = {index: [torch.empty(1, dtype=torch.uint8)] for index in leaving if index in self._near.readers}
         return _UnderWay(posted, incoming, list(lent.values()), post(self._group, {}, thanks, self._wire, self._thanks))
 
     def _given(self, parcel: Parcel) -> list[torch.Tensor]:
         """The parts of a message where a neighbour can read them: in their place, or packed if one of them needs it."""
-        views = parcel.views(self._sources)
-        if self._checksum is None and all(map(self._lies_ready, views, parcel.dtypes)):
-            return views
+        if self._is_lent_in_place(parcel):
+            return parcel.views(self._sources)
         message = self._message(parcel)
         return [message] if self._checksum else list(_parts_of(parcel, message))
 
+    def _is_lent_in_place(self, parcel: Parcel) -> bool:
+        """Whether a neighbour can read all parts of a message where they lie."""
+        return self._checksum is None and all(map(self._lies_ready, parcel.views(self._sources), parcel.dtypes))
+
     def _addresses(self, bucket: Bucket) -> torch.Tensor:
-        """Room for the addresses of a bucket's parts, or, where they are checked, of its messages."""
+        """Room for the addresses of a bucket's parts, or, where they are checked, of its messages, and for what follows them."""
         count = len(bucket) if self._checksum else sum(len(parcel.places) for parcel in bucket)
-        return torch.empty(count, dtype=torch.int64)
+        return torch.empty(count + 1, dtype=torch.int64)
 
     def _taken(self, number: int, arrived: dict[int, list[torch.Tensor]]) -> Posted:
         """Brings what has arrived in a round to its place, reads what neighbours lend, and thanks them."""
@@ -197,9 +206,10 @@ class _Passing:
             if index not in arrived:
                 continue
             if index in self._near.readable:
-                (addresses,) = arrived[index]
-                self._read(index, each[number], addresses.tolist())
-                thanks[index] = [torch.ones(1, dtype=torch.uint8)]
+                *addresses, is_thanked = arrived[index][0].tolist()
+                self._read(index, each[number], addresses)
+                if is_thanked:
+                    thanks[index] = [torch.ones(1, dtype=torch.uint8)]
                 continue
             for parcel, message in zip(each[number], arrived[index], strict=True):
                 views = parcel.views(self._targets)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 import weft
-from tests.experts.layer import DIM, EXPERTS, HIDDEN, TOP, arguments, in_other_places, layer, loop
+from tests.experts.layer import DIM, EXPERTS, HIDDEN, TOP, arguments, in_other_places, iterated, layer, loop
 from tests.rules.harness import memory
 from weft import P
 from weft.sharding import DeviceMesh
@@ -62,15 +64,17 @@ def test_split_experts_give_what_one_device_gives(name: str, tokens: int) -> Non
             assert other.grad._layout == other._layout
 
 
-@pytest.mark.parametrize("tokens", [16, 3])
+@pytest.mark.parametrize(("how", "tokens"), [(loop, 16), (loop, 3), (iterated, 16)])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_loop_over_split_experts_gives_what_one_device_gives_and_moves_no_matrix(name: str, tokens: int) -> None:
+def test_a_loop_over_split_experts_gives_what_one_device_gives_and_moves_no_matrix(
+    name: str, how: Callable[..., torch.Tensor], tokens: int
+) -> None:
     given = plain(tokens)
     sharded = laid(name, given)
-    expected = loop(*given)
+    expected = how(*given)
     expected.square().sum().backward()
     with weft.comm_log() as forward:
-        found = loop(*sharded)
+        found = how(*sharded)
     with weft.comm_log() as backward:
         found.square().sum().backward()
     torch.testing.assert_close(found.full_tensor(), expected)

@@ -58,6 +58,39 @@ def test_ten_thousand_devices_are_as_many_as_eight() -> None:
     assert len(many.operations) == len(few.operations)
 
 
+class Attention(nn.Module):
+    """Of Llama 8B: 32 heads of queries, 8 of keys, 128 features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = (4096, 4096), (4096, 1024), (4096, 1024), (4096, 4096)
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(*each, bias=False, dtype=torch.bfloat16) for each in sizes
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        given = [of(x).unflatten(-1, (-1, 128)).transpose(1, 2) for of in (self.query, self.key, self.value)]
+        mixed = nn.functional.scaled_dot_product_attention(*given, is_causal=True, enable_gqa=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def test_llama_8b_at_128k_tokens_shares_its_sequence_out() -> None:
+    """A device of 8 computes an eighth, holds an eighth beside the weights, and receives what the page on attention says."""
+    tokens, reports = 1 << 17, []
+    for devices in (1, 8):
+        mesh = thought_of(sp=devices)
+        with torch.device("meta"):
+            module = weft.nn.shard_module(Attention(), mesh, {})
+            x = weft.shard(torch.empty(1, tokens, 4096, dtype=torch.bfloat16), mesh, P(None, "sp"))
+        with torch.no_grad():
+            reports.append(weft.dryrun(module, x, topology="h100"))
+    one, eighth = reports
+    weights = 2 * 2 * 4096 * (4096 + 1024)
+    assert eighth.flops == pytest.approx(one.flops / 8, rel=0.05)
+    assert eighth.memory.peak - weights <= 1.05 * (one.memory.peak - weights) / 8
+    assert eighth.bytes_by("axis") == {"sp": 280 << 20}
+
+
 def test_what_is_given_stays_as_it_was() -> None:
     model, optimizer, ids = made("heads and replicas")
     before = [x.full_tensor().clone() for x in model.parameters()]  # type: ignore[attr-defined]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 import torch
 import torch.nn.functional as nn
@@ -69,6 +71,43 @@ def test_split_queries_move_nothing(separate: bool) -> None:
         q = laid(inputs()[0], Layout(LINE, [(), (), ("x",), ()]))
         assert moved_bytes(lambda: nn.scaled_dot_product_attention(q, k, v)) == 0
         assert nn.scaled_dot_product_attention(q, k, v)._layout is q._layout
+
+
+def scattered(cache: torch.Tensor, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    batch, heads, _, features = cache.shape
+    return cache.scatter_(2, place.view(batch, 1, 1, 1).expand(batch, heads, 1, features), token)
+
+
+def chosen(cache: torch.Tensor, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    return torch.where(
+        (torch.arange(cache.shape[2], device=place.device) == place[:, None])[:, None, :, None], token, cache
+    )
+
+
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("written", [scattered, chosen])
+def test_sequences_at_different_places_are_decoded_where_they_lie(
+    written: Callable[..., torch.Tensor], separate: bool
+) -> None:
+    """Each writes a token's keys and values to its own place, sees what it has, and nothing moves."""
+    batch, heads, of_keys, length = 5, 8, 4, 9
+
+    def decoded(put: Callable[[torch.Tensor], torch.Tensor], place: torch.Tensor) -> Iterator[torch.Tensor]:
+        keys, values = (put(numbers(batch, of_keys, length, 4, seed=k)) for k in range(2))
+        for step in range(3):
+            query, key, value = (put(numbers(batch, n, 1, 4, seed=step + n)) for n in (heads, of_keys, of_keys))
+            keys, values = written(keys, key, place), written(values, value, place)
+            seen = (torch.arange(length, device=place.device) <= place[:, None])[:, None, None]
+            yield nn.scaled_dot_product_attention(query, keys, values, attn_mask=seen, enable_gqa=True)
+            place = place + 1
+
+    places = torch.tensor([2, 5, 0, 6, 1])
+    with memory(separate):
+        layout, found = Layout(GRID, [("a",), ("b",), (), ()]), list[torch.Tensor]()
+        there = laid(places, Layout(GRID, [("a",)]))
+        assert moved_bytes(lambda: found.extend(decoded(lambda x: laid(x, layout), there))) == 0
+        for ours, theirs in zip(found, decoded(torch.clone, places), strict=True):
+            torch.testing.assert_close(ours.full_tensor().cpu(), theirs)
 
 
 @pytest.mark.parametrize("separate", [False, True])

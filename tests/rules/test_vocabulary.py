@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, embedding
+from torch.nn.functional import cross_entropy, embedding, linear
 
 import weft
 from tests.rules.harness import memory
@@ -76,6 +76,46 @@ def test_a_small_vocabulary_gathers_no_scores_of_many_words() -> None:
     torch.testing.assert_close(laid.grad.full_tensor(), scores.grad)
     assert set(log.counts()) == {"all_reduce"}
     assert log.bytes_received <= 4 * 2 * 4 * words, "four numbers for each word, there and back"
+
+
+def of_probabilities(x: torch.Tensor, table: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    scores = linear(x, table)
+    return cross_entropy(scores, (2 * scores.detach()).softmax(-1), label_smoothing=0.1)
+
+
+def with_sums(x: torch.Tensor, table: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The loss, and what keeps the sums that scores are divided by small."""
+    scores = linear(x, table)
+    return cross_entropy(scores, target) + 1e-2 * scores.logsumexp(-1).square().mean()
+
+
+def of_product(x: torch.Tensor, table: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    if not hasattr(torch.nn.functional, "linear_cross_entropy"):
+        return cross_entropy(linear(x, table), target, label_smoothing=0.1)
+    return torch.nn.functional.linear_cross_entropy(x, table, target, label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("loss", [of_probabilities, with_sums, of_product])
+@pytest.mark.parametrize("axes", [{"tp": 4}, {"dp": 2, "tp": 4}])
+def test_losses_of_products_with_a_split_table_gather_neither(
+    loss: Callable[..., torch.Tensor], axes: dict[str, int]
+) -> None:
+    mesh, rows = weft.make_mesh(axes), "dp" if "dp" in axes else None
+    generator = torch.Generator().manual_seed(0)
+    x, table = (torch.randn(n, 16, dtype=torch.float64, generator=generator) / 4 for n in (WORDS, CLASSES))
+    target = torch.randint(CLASSES, (WORDS,), generator=generator)
+    plain = [each.clone().requires_grad_() for each in (x, table)]
+    there = [weft.shard(each, mesh, spec).requires_grad_() for each, spec in ((x, P(rows)), (table, P("tp")))]
+    expected = loss(*plain, target)
+    expected.backward()
+    with weft.comm_log() as log:
+        found = loss(*there, weft.shard(target, mesh, P(rows)))
+        found.backward()
+    torch.testing.assert_close(found.full_tensor(), expected)
+    for ours, theirs in zip(there, plain, strict=True):
+        torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
+        assert ours.grad._layout == ours._layout
+    assert set(log.counts()) == {"all_reduce"}
 
 
 @pytest.mark.parametrize("axes", [{"tp": 4}, {"dp": 2, "tp": 4}])

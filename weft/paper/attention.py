@@ -52,9 +52,6 @@ def _attention(
         )
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = attn_mask.to(query.dtype)
-    if key.shape[1] != query.shape[1]:
-        groups = query.shape[1] // key.shape[1]
-        key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
     found: torch.Tensor = aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
     )[0]

@@ -135,15 +135,21 @@ def written_by(func: Op, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object) -> int:
-    flops: int = sdpa_flop_count(query.shape, key.shape, value.shape)
+    flops: int = sdpa_flop_count(query.shape, _for_each_head(key, query), _for_each_head(value, query))
     return flops
 
 
 def _attention_backward(
     grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object
 ) -> int:
-    flops: int = sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
+    given = _for_each_head(key, query), _for_each_head(value, query)
+    flops: int = sdpa_backward_flop_count(grad.shape, query.shape, *given)
     return flops
+
+
+def _for_each_head(x: torch.Tensor, query: torch.Tensor) -> tuple[int, ...]:
+    """The shape of keys or values, as if each head of the queries had its own."""
+    return (*x.shape[:1], query.shape[1], *x.shape[2:])
 
 
 def _einsum(equation: str, tensors: list[torch.Tensor], *_: object, **__: object) -> int:

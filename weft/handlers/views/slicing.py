@@ -13,7 +13,7 @@ from ...engine.handlers import handler
 from ...engine.memory import memory_of
 from ...engine.moves.movement import from_plain
 from ...engine.moves.rearranging import alike, note_rearrangement, rearranged, resolved
-from ...engine.ragged.alone import Alone, Home, Values, alone, alone_of, holders
+from ...engine.ragged.alone import Alone, Home, Values, alone, alone_of, holders, number_along
 from ...engine.ragged.rows import evenly
 from ...engine.sharded import ShardedTensor, as_sharded, sharded, stand_of, wrap
 from ...engine.views.copy_views import Told, refresh
@@ -248,6 +248,44 @@ def _select_backward(call: BoundCall) -> object:
         else:
             pieces.append(torch.zeros(local, dtype=grad.dtype, device=device))
     return wrap(tuple(pieces), made, shape, dtype=grad.dtype)
+
+
+@handler(aten.stack.default, may_be_direct=True)
+def _stack(call: BoundCall) -> object:
+    """The gradient of a stack that was taken apart: the devices put together what they have of it, and nothing moves."""
+    tensors = call.tensor_list("tensors")
+    held = [alone_of(x) for x in tensors]
+    own = next((each for each in held if each is not None), None)
+    if own is None or any(each is None and isinstance(x, ShardedTensor) for x, each in zip(tensors, held, strict=True)):
+        return run_by_rule(call)
+    dim, mesh, axes = call.dim("dim", len(own.shape) + 1), own.home.mesh, own.home.axes
+    shape = (*own.shape[:dim], len(tensors), *own.shape[dim:])
+    wanted, at = wanted_layout("UnbindBackward0", shape), evenly(mesh, axes, len(tensors)).tolist()
+    if wanted is None or wanted.mesh != mesh or wanted.splits[dim] != axes:
+        return run_by_rule(call)
+    homes = [(each.home.axes, each.home.number, each.layout) for each in held if each is not None]
+    if homes != [(axes, number, own.layout) for number, each in zip(at, held, strict=True) if each is not None]:
+        return run_by_rule(call)
+    waiting = {axis: kind for axis, kind in own.layout.pending if axis not in axes}
+    each_lies = own.layout.with_pending(waiting)
+    # Of what was not used, torch gives zeros, which are plain.
+    values = [_values(x, each_lies) if each is None else each.values() for x, each in zip(tensors, held, strict=True)]
+    made = each_lies.with_dim(dim, axes)
+    if not memory_of(made).pieces_are_shards:
+        return from_plain(torch.stack([each[None] for each in values], dim), made)
+    pieces = []
+    for slot, coords in zip(holding(made).slots, holding(made).coords, strict=True):
+        number = number_along(mesh, axes, coords)
+        pieces.append(torch.stack([each[slot] for each, there in zip(values, at, strict=True) if there == number], dim))
+    return wrap(tuple(pieces), made, shape, dtype=own.dtype)
+
+
+def _values(x: torch.Tensor, layout: Layout) -> Values:
+    """What each device has of a plain tensor in a layout."""
+    if not memory_of(layout).pieces_are_shards:
+        return {None: x}
+    pieces = from_plain(x, layout)._value.pieces
+    return {slot: pieces[at] for slot, at in holding(layout).piece_of.items()}
 
 
 @handler(aten.slice_scatter.default)

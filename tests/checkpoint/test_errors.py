@@ -57,14 +57,36 @@ def test_strict_false_leaves_the_rest_unread(tmp_path: Path) -> None:
     assert weft.checkpoint.load(tmp_path, {"step": 0}, strict=False) == {"step": 1}
 
 
-def test_an_optimizer_of_other_parameters_is_refused(tmp_path: Path) -> None:
+def trained(*groups: int) -> torch.optim.Optimizer:
+    """An optimizer that has made a step, with so many parameters in each group."""
+    parameters = [[torch.nn.Parameter(torch.ones(4, 4)) for _ in range(count)] for count in groups]
+    optimizer = torch.optim.Adam([{"params": group} for group in parameters])
+    for group in parameters:
+        for p in group:
+            p.grad = torch.ones(4, 4)
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("groups", [(1, 2), (3,), (2,), (2, 1, 1)], ids=str)
+def test_an_optimizer_of_other_groups_is_refused_before_anything_changes(tmp_path: Path, groups) -> None:
+    weft.checkpoint.save({"model": linear(), "optimizer": trained(2, 1)}, tmp_path)
     model = linear()
-    opt = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, 4)).sum().backward()
-    opt.step()
-    weft.checkpoint.save(opt, tmp_path)
-    with pytest.raises(CheckpointError, match="has state for parameter 1 in the checkpoint, but this optimizer has 1"):
-        weft.checkpoint.load(tmp_path, torch.optim.Adam([torch.nn.Parameter(torch.ones(4, 4))]))
+    before = model.weight.detach().clone()
+    said = re.escape(
+        f"'optimizer' has parameter groups of [2, 1] parameters in the checkpoint, but of {list(groups)} here"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        weft.checkpoint.load(tmp_path, {"model": model, "optimizer": trained(*groups)})
+    assert torch.equal(model.weight, before)
+
+
+def test_state_of_a_parameter_that_no_group_has_is_refused(tmp_path: Path) -> None:
+    state = trained(2, 1).state_dict()
+    state["state"][3] = state["state"][2]
+    weft.checkpoint.save(state, tmp_path)
+    with pytest.raises(CheckpointError, match="has state for parameter 3 in the checkpoint, but this optimizer has 3"):
+        weft.checkpoint.load(tmp_path, trained(2, 1))
 
 
 def test_nothing_there(tmp_path: Path) -> None:

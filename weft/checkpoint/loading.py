@@ -273,6 +273,7 @@ class _Loader:
     def _fill_optimizer(self, node: Node, optimizer: torch.optim.Optimizer, path: tuple[str, ...]) -> None:
         """State that has a parameter's shape takes its layout; the rest (step counts) is plain."""
         parts = self._matched(node, "optimizer", ("state", "param_groups"), path)
+        self._check_groups(parts["param_groups"], optimizer, path)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         state: dict[str | int, object] = {}
         for key, entry in children(parts["state"]).items():
@@ -288,14 +289,16 @@ class _Loader:
                 for key, item in children(entry).items()
             }
         groups = unflattened(parts["param_groups"], self.reader.whole)
+        self.reader.then(lambda: optimizer.load_state_dict({"state": state, "param_groups": groups}))
 
-        def fill() -> None:
-            try:
-                optimizer.load_state_dict({"state": state, "param_groups": groups})
-            except ValueError as error:
-                raise CheckpointError(f"{self._at(path)} does not fit this optimizer: {error}") from error
-
-        self.reader.then(fill)
+    def _check_groups(self, node: Node, optimizer: torch.optim.Optimizer, path: tuple[str, ...]) -> None:
+        """The parameters are known by their places in the groups, which must be as they were."""
+        saved = [len(children(children(group).get("params", {"list": []}))) for group in children(node).values()]
+        here = [len(group["params"]) for group in optimizer.param_groups]
+        if saved != here:
+            raise CheckpointError(
+                f"{self._at(path)} has parameter groups of {saved} parameters in the checkpoint, but of {here} here: make the optimizer with the groups that were saved"
+            )
 
     def _moment(self, node: Node, parameter: torch.Tensor, path: tuple[str, ...]) -> State:
         name = node.get("tensor")

@@ -253,6 +253,7 @@ class _Loader:
         state = {name: x for name, x in state.items() if name in named or id(x) not in there}
         saved = self._matched(node, "module", state, path)
         others: dict[str, object] = {}
+        filled: set[int] = set()
         for name, target in state.items():
             where = (*path, name)
             if not isinstance(target, torch.Tensor):
@@ -266,7 +267,10 @@ class _Loader:
                 raise CheckpointError(
                     f"{self._at(where)} has a pending reduction and cannot be loaded into: all_reduce it first"
                 )
-            self.reader.into(self._checked(saved[name], target, where), target)
+            read = self._checked(saved[name], target, where)
+            if id(target) not in filled:  # of several names of a tied parameter, the first that is there counts
+                filled.add(id(target))
+                self.reader.into(read, target)
         if others:
             self.reader.then(lambda: module.load_state_dict(others, strict=False))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -192,6 +194,21 @@ def test_a_failed_save_leaves_the_old_checkpoint(
         assert sorted(file.name for file in tmp_path.rglob("*")) == before
     weft.checkpoint.save(new, tmp_path / path)
     assert torch.equal(weft.checkpoint.load(tmp_path / path)["x"], new["x"])
+
+
+@pytest.mark.parametrize(("number", "accepted"), [(errno.EINVAL, True), (errno.ENOTSUP, True), (errno.EIO, False)])
+def test_a_file_system_may_not_know_how_to_sync_a_folder(tmp_path: Path, monkeypatch, number: int, accepted) -> None:
+    weft.checkpoint.save({"n": 1}, tmp_path)
+
+    def fsync(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(writing.os, "fsync", fsync)
+    with nullcontext() if accepted else pytest.raises(CheckpointError, match="Input/output error"):
+        weft.checkpoint.save({"n": 2, "x": torch.ones(3)}, tmp_path)
+    monkeypatch.undo()
+    assert weft.checkpoint.load(tmp_path)["n"] == (2 if accepted else 1)
 
 
 def test_a_new_checkpoint_leaves_no_files_of_the_old(tmp_path: Path) -> None:

@@ -170,6 +170,8 @@ class _Loader:
         if isinstance(like, torch.optim.Optimizer):
             self._fill_optimizer(node, like, path)
             return like
+        if isinstance(like, (torch.Tensor, DeviceMapping)):
+            return self._tensor(node, like, path)
         if isinstance(like, Stateful):
             state = self.filled(node, None, path)
             if not isinstance(state, dict):
@@ -179,8 +181,6 @@ class _Loader:
                 )
             self.reader.then(lambda: like.load_state_dict(state))
             return like
-        if isinstance(like, (torch.Tensor, DeviceMapping)):
-            return self._tensor(node, like, path)
         if isinstance(like, Mapping):
             saved = self._matched(node, "dict", like, path)
             return {key: self.filled(saved[key], item, (*path, str(key))) for key, item in like.items()}
@@ -194,7 +194,7 @@ class _Loader:
     ) -> dict[str | int, Node]:
         """The children of a node, which must be those that are wanted."""
         saved = children(node)
-        wanted = list(wanted)
+        wanted = dict.fromkeys(wanted)
         if not saved and wanted:
             raise CheckpointError(
                 f"{self._at(path)} is no {what} in the checkpoint, but {next(iter(node))} {next(iter(node.values()))!r}"
@@ -204,7 +204,7 @@ class _Loader:
             close = get_close_matches(str(missing[0]), list(map(str, saved)), n=3, cutoff=0.5)
             hint = f" Close names there: {', '.join(map(repr, close))}." if close else f" It has {_listed(saved)}."
             raise CheckpointError(f"{self._at(path)} has no {_listed(missing)} in the checkpoint.{hint}")
-        extra = [key for key in saved if key not in set(wanted)]
+        extra = [key for key in saved if key not in wanted]
         if extra and self.strict:
             raise CheckpointError(
                 f"{self._at(path)} has {_listed(extra)} in the checkpoint, which nothing is waiting for: add them to `like`, or pass strict=False to leave them unread"

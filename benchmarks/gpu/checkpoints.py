@@ -1,12 +1,13 @@
 """Times checkpoints of a state on one GPU: what a save takes of the program, and how fast files come back.
 
-    python benchmarks/gpu/checkpoints.py                    # 4 GB, about a minute
-    python benchmarks/gpu/checkpoints.py --gigabytes 0.4 --folder /dev/shm
+    python benchmarks/gpu/checkpoints.py                    # 1 GB, well below a minute
+    python benchmarks/gpu/checkpoints.py --gigabytes 4 --repeats 5 --folder /dev/shm
 
 A state of float32 matrices lies on 8 logical devices with memories of their own. "blocked" is what `save(..., wait=False)` takes
-of the program: the call, and until the GPU could go on with the next kernel. It is compared with copies of the same shards to
-pinned memory that is there. The first save takes pinned memory from the system, and is shown by itself. Prints a table last;
-with $OUT set, writes everything to $OUT/checkpoints.json.
+of the program: the call, and until the GPU could go on with the next kernel; "and a step" is the call and a step that changes
+all of the state, less that step alone. Both are compared with copies of the same shards to pinned memory that is there. The
+first save takes pinned memory from the system, and is shown by itself. Prints each figure, the median of the repeats, when it
+is known; with $OUT set, writes everything to $OUT/checkpoints.json.
 """
 # ruff: noqa: E402 - what is imported lies beside this folder
 
@@ -19,7 +20,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -54,23 +55,43 @@ def settle() -> None:
         torch.cuda.synchronize()
 
 
-def measured(state: dict[str, torch.Tensor], folder: Path, repeats: int) -> dict[str, float]:
-    """The figures, in seconds."""
+class Figures:
+    """Seconds by name, printed as they come."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.seconds = size, dict[str, float]()
+
+    def add(self, name: str, turns: Iterable[float]) -> None:
+        """The median of some turns."""
+        seconds = self.seconds[name] = statistics.median(turns)
+        print(f"{name:34} {seconds:8.3f} s {self.size / seconds / 1e9:7.2f} GB/s", flush=True)
+
+
+def measure(found: Figures, state: dict[str, torch.Tensor], folder: Path, repeats: int) -> None:
+    """All figures."""
     room = {
         name: [torch.empty(shard.shape, device="cpu", pin_memory=ON_GPU) for shard in x.local_shards]
         for name, x in state.items()
     }
     mesh = next(iter(state.values())).mesh
-    found: dict[str, float] = {}
 
     def copied() -> None:
         for name, x in state.items():
             for into, shard in zip(room[name], x.local_shards, strict=True):
                 into.copy_(shard, non_blocking=True)
 
-    def background() -> tuple[float, float, float]:
+    def step() -> None:
+        for x in state.values():
+            x.add_(0)
+
+    def background(also: Callable[[], None] = lambda: None) -> tuple[float, float, float]:
         handles: list[weft.checkpoint.Saving] = []
-        returned, blocked = until_idle(lambda: handles.append(weft.checkpoint.save(state, folder / "weft", wait=False)))
+
+        def run() -> None:
+            handles.append(weft.checkpoint.save(state, folder / "weft", wait=False))
+            also()
+
+        returned, blocked = until_idle(run)
         begin = time.perf_counter()
         handles[0].wait()
         return returned, blocked, blocked + time.perf_counter() - begin
@@ -80,27 +101,26 @@ def measured(state: dict[str, torch.Tensor], folder: Path, repeats: int) -> dict
         return lambda: weft.checkpoint.load(folder / "weft", like, verify=verify)
 
     weft.checkpoint.save({"x": torch.zeros(1)}, folder / "small")  # all is imported
-    found["first save: blocked"] = background()[1]
-    turns = [(until_idle(copied)[1], *background()) for _ in range(repeats)]
-    for i, name in enumerate(
-        ("copy", "save, wait=False: the call", "save, wait=False: blocked", "save, wait=False: complete")
-    ):
-        found[name] = statistics.median(turn[i] for turn in turns)
-    found["save"] = statistics.median(
-        until_idle(lambda: weft.checkpoint.save(state, folder / "weft"))[1] for _ in range(repeats)
-    )
+    found.add("first save: blocked", [background()[1]])
+    found.add("copy", (until_idle(copied)[1] for _ in range(repeats)))
+    turns = [background() for _ in range(repeats)]
+    for i, name in enumerate(("the call", "blocked", "complete")):
+        found.add(f"save, wait=False: {name}", (turn[i] for turn in turns))
+    step()
+    pairs = [(until_idle(step)[1], background(step)[1]) for _ in range(repeats)]
+    found.add("save, wait=False: and a step", (both - alone for alone, both in pairs))
+    found.add("save", (until_idle(lambda: weft.checkpoint.save(state, folder / "weft"))[1] for _ in range(repeats)))
     for spec, how in ((P("x"), "split alike"), (P(None, "x"), "split by columns")):
         for verify in (True, False):
             name = f"load, {how}" + ("" if verify else ", unchecked")
-            found[name] = statistics.median(until_idle(loaded(verify, spec))[1] for _ in range(repeats))
-    return found
+            found.add(name, [until_idle(loaded(verify, spec))[1] for _ in range(repeats)])
 
 
 def main() -> None:
     """Measures, prints, and writes what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gigabytes", type=float, default=4.0 if ON_GPU else 0.1)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--gigabytes", type=float, default=1.0 if ON_GPU else 0.1)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=None)
     options = parser.parse_args()
     use_separate_memory(True)
@@ -109,20 +129,22 @@ def main() -> None:
     state = {f"matrix{i}": weft.shard(torch.full((ROWS, COLUMNS), float(i)), mesh, P("x")) for i in range(count)}
     size = count * ROWS * COLUMNS * 4
     folder = Path(mkdtemp(dir=options.folder))
+    machine = torch.cuda.get_device_name() if ON_GPU else "no GPU: the host is timed"
+    print(f"{size / 1e9:.2f} GB in {folder.parent}, torch {torch.__version__}, {machine}", flush=True)
+    found = Figures(size)
     try:
-        found = measured(state, folder, options.repeats)
+        measure(found, state, folder, options.repeats)
         again = weft.checkpoint.load(folder / "weft", dict.fromkeys(state, NamedMapping(mesh, P(None, "x"))))
         assert all(bool((x == i).all()) for i, x in enumerate(again.values())), "other values came back"
     finally:
         shutil.rmtree(folder)
-    for name, seconds in found.items():
-        print(f"{name:32} {seconds:8.3f} s {size / seconds / 1e9:7.2f} GB/s")
-    ratio = found["save, wait=False: blocked"] / found["copy"]
-    print(f"blocked {ratio:.2f} × the copy (goal {GOAL})")
-    machine = torch.cuda.get_device_name() if ON_GPU else "no GPU: the host was timed"
-    print(f"{size / 1e9:.2f} GB in {folder.parent}, torch {torch.__version__}, {machine}")
+    ratios = {
+        case: found.seconds[f"save, wait=False: {case}"] / found.seconds["copy"] for case in ("blocked", "and a step")
+    }
+    for case, ratio in ratios.items():
+        print(f"{case}: {ratio:.2f} × the copy (goal {GOAL})")
     if "OUT" in os.environ:
-        kept = {"torch": torch.__version__, "machine": machine, "bytes": size, "blocked": ratio, "seconds": found}
+        kept = {"torch": torch.__version__, "machine": machine, "bytes": size, **ratios, "seconds": found.seconds}
         (Path(os.environ["OUT"]) / "checkpoints.json").write_text(json.dumps(kept, indent=1))
 
 

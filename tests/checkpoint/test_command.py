@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 import weft
 from tests.checkpoint.damage import data_file, flipped
 from weft import P
-from weft.checkpoint import load, save
+from weft.checkpoint import comparing, load, save
+from weft.checkpoint.reading import Reader
 from weft.cli import main
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
@@ -76,10 +77,33 @@ def test_diff(folder: Path) -> None:
     assert status == 1
     assert said.splitlines() == [
         "step: 3 and 4",
-        "model.weight: 3 of 24 elements differ, by 0.5 at most",
         "model.bias: float32 [6] and float32 [7]",
         f"more: only in '{folder / 'b'}'",
+        "model.weight: 3 of 24 elements differ, by 0.5 at most",
     ]
+
+
+@pytest.mark.parametrize("bucket", [8, 40, 1 << 20])
+def test_diff_takes_a_bucket_at_a_time(folder: Path, bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {"a": torch.zeros(3, 5, 2), "b": torch.arange(7), "c": torch.tensor(1.5), "d": torch.zeros(0, 4)}
+    other = {name: x.clone() for name, x in one.items()}
+    other["a"][0, 1, 1], other["a"][2, 4, 0] = 0.25, float("inf")
+    other["b"][6] = 9
+    save(one, folder / "one")
+    other["a"] = weft.shard(other["a"], weft.make_mesh({"tp": 3}), P(None, "tp"))
+    save(other, folder / "other")
+    read: list[int] = []
+    want = Reader.want
+    monkeypatch.setattr(
+        Reader, "want", lambda self, name, x, box: (read.append(x.numel() * x.itemsize), want(self, name, x, box))
+    )
+    monkeypatch.setattr(comparing, "BUCKET", bucket)
+    assert list(comparing.differences(folder / "one", folder / "other")) == [
+        "a: 2 of 30 elements differ, by inf at most",
+        "b: 1 of 7 elements differ, by 3 at most",
+    ]
+    assert max(read) <= bucket
+    assert sum(read) == 2 * sum(x.numel() * x.itemsize for x in one.values())
 
 
 def test_convert(folder: Path) -> None:

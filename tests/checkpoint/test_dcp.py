@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 import weft
 from weft import NamedMapping, P
@@ -48,6 +51,31 @@ def test_a_folder_of_torch_s_loads_as_it_was(tmp_path: Path) -> None:
     assert same(load(tmp_path), state())
     found = verify(tmp_path)
     assert (found.tensors, found.checksums) == (5, False)
+
+
+def test_a_folder_of_an_older_torch(tmp_path: Path) -> None:
+    dcp.save(state(), checkpoint_id=tmp_path)
+    listing = tmp_path / ".metadata"
+    metadata = pickle.loads(listing.read_bytes())
+    for entry in metadata.state_dict_metadata.values():
+        if isinstance(entry, TensorStorageMetadata):
+            entry.properties = TensorProperties(entry.properties.dtype)
+    for place in metadata.storage_data.values():
+        vars(place).pop("transform_descriptors", None)
+    for name in ("storage_meta", "version"):
+        vars(metadata).pop(name, None)
+    listing.write_bytes(pickle.dumps(metadata))
+    assert same(load(tmp_path), state())
+
+
+def test_a_list_with_words_of_another_torch_is_named(tmp_path: Path) -> None:
+    dcp.save(state(), checkpoint_id=tmp_path)
+    listing = tmp_path / ".metadata"
+    listing.write_bytes(listing.read_bytes().replace(b"ChunkStorageMetadata", b"BlockStorageMetadata"))
+    with pytest.raises(
+        CheckpointError, match=r"it names torch\.distributed\.checkpoint\.metadata\.BlockStorageMetadata"
+    ):
+        load(tmp_path)
 
 
 def test_lists_that_torch_keeps_as_one_value_are_lists(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -57,14 +59,36 @@ def test_strict_false_leaves_the_rest_unread(tmp_path: Path) -> None:
     assert weft.checkpoint.load(tmp_path, {"step": 0}, strict=False) == {"step": 1}
 
 
-def test_an_optimizer_of_other_parameters_is_refused(tmp_path: Path) -> None:
+def trained(*groups: int) -> torch.optim.Optimizer:
+    """An optimizer that has made a step, with so many parameters in each group."""
+    parameters = [[torch.nn.Parameter(torch.ones(4, 4)) for _ in range(count)] for count in groups]
+    optimizer = torch.optim.Adam([{"params": group} for group in parameters])
+    for group in parameters:
+        for p in group:
+            p.grad = torch.ones(4, 4)
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("groups", [(1, 2), (3,), (2,), (2, 1, 1)], ids=str)
+def test_an_optimizer_of_other_groups_is_refused_before_anything_changes(tmp_path: Path, groups) -> None:
+    weft.checkpoint.save({"model": linear(), "optimizer": trained(2, 1)}, tmp_path)
     model = linear()
-    opt = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, 4)).sum().backward()
-    opt.step()
-    weft.checkpoint.save(opt, tmp_path)
-    with pytest.raises(CheckpointError, match="has state for parameter 1 in the checkpoint, but this optimizer has 1"):
-        weft.checkpoint.load(tmp_path, torch.optim.Adam([torch.nn.Parameter(torch.ones(4, 4))]))
+    before = model.weight.detach().clone()
+    said = re.escape(
+        f"'optimizer' has parameter groups of [2, 1] parameters in the checkpoint, but of {list(groups)} here"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        weft.checkpoint.load(tmp_path, {"model": model, "optimizer": trained(*groups)})
+    assert torch.equal(model.weight, before)
+
+
+def test_state_of_a_parameter_that_no_group_has_is_refused(tmp_path: Path) -> None:
+    state = trained(2, 1).state_dict()
+    state["state"][3] = state["state"][2]
+    weft.checkpoint.save(state, tmp_path)
+    with pytest.raises(CheckpointError, match="has state for parameter 3 in the checkpoint, but this optimizer has 3"):
+        weft.checkpoint.load(tmp_path, trained(2, 1))
 
 
 def test_nothing_there(tmp_path: Path) -> None:
@@ -170,6 +194,21 @@ def test_a_failed_save_leaves_the_old_checkpoint(
         assert sorted(file.name for file in tmp_path.rglob("*")) == before
     weft.checkpoint.save(new, tmp_path / path)
     assert torch.equal(weft.checkpoint.load(tmp_path / path)["x"], new["x"])
+
+
+@pytest.mark.parametrize(("number", "accepted"), [(errno.EINVAL, True), (errno.ENOTSUP, True), (errno.EIO, False)])
+def test_a_file_system_may_not_know_how_to_sync_a_folder(tmp_path: Path, monkeypatch, number: int, accepted) -> None:
+    weft.checkpoint.save({"n": 1}, tmp_path)
+
+    def fsync(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(writing.os, "fsync", fsync)
+    with nullcontext() if accepted else pytest.raises(CheckpointError, match="Input/output error"):
+        weft.checkpoint.save({"n": 2, "x": torch.ones(3)}, tmp_path)
+    monkeypatch.undo()
+    assert weft.checkpoint.load(tmp_path)["n"] == (2 if accepted else 1)
 
 
 def test_a_new_checkpoint_leaves_no_files_of_the_old(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 import weft
 from weft import P
+from weft.checkpoint.files.head import DTYPES
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
 SPECS = [P(), P("tp"), P(None, "tp"), P("tp", "dp"), P(("dp", "tp"))]
@@ -52,6 +53,23 @@ def test_tied_weights_need_one_of_their_names(kept: str, files: int, spec: P, tm
     assert model.head.weight is model.embed.weight
     for name, x in model.state_dict().items():
         assert torch.equal(x.full_tensor(), whole[name])
+
+
+def test_of_two_values_for_a_tied_weight_the_first_counts(tmp_path: Path) -> None:
+    whole = {name: x.detach().clone() for name, x in Model().state_dict().items()}
+    whole["head.weight"] = whole["embed.weight"] + 1
+    model = weft.nn.shard_module(Model(), MESH, {"embed.weight": SPECS[0], "head.weight": SPECS[0]})
+    weft.checkpoint.load(written(tmp_path, whole, 3), model)
+    assert torch.equal(model.head.weight.full_tensor(), whole["embed.weight"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_all_words_for_dtypes_are_those_of_safetensors(dtype: torch.dtype, tmp_path: Path) -> None:
+    x = torch.arange(2 * dtype.itemsize, dtype=torch.uint8).remainder(2).view(dtype)
+    weft.checkpoint.save({"x": x}, tmp_path / "x.safetensors")  # the library itself looks at the file that is loaded
+    back = weft.checkpoint.load(tmp_path / "x.safetensors")["x"]
+    assert back.dtype == dtype
+    assert torch.equal(back.view(torch.uint8), x.view(torch.uint8))
 
 
 def test_what_is_tied_to_nothing_is_still_missed(tmp_path: Path) -> None:

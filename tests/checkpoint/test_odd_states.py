@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -128,3 +129,20 @@ def test_an_empty_tensor_of_a_shape_that_cannot_be(tmp_path: Path) -> None:
     path.write_bytes(len(head).to_bytes(8, "little") + head)
     with pytest.raises(CheckpointError, match=r"which no tensor can have|damaged or no safetensors file"):
         load(path)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    numbers = {"whole": np.int64(3), "half": np.float32(0.5), "yes": np.bool_(True), "double": np.float64(0.1)}
+    save(numbers, tmp_path)
+    back = load(tmp_path)
+    assert back == numbers
+    assert {type(each) for each in back.values()} == {int, float, bool}
+    with pytest.raises(TypeError, match="'many' is a ndarray"):
+        save({"many": np.ones(3)}, tmp_path)
+
+
+def test_a_number_that_is_too_long_for_text_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    save({"n": 1}, tmp_path)
+    with pytest.raises(CheckpointError, match=r"cannot save to .*digits.*The old checkpoint stays"):
+        save({"n": 10**5000}, tmp_path)
+    assert load(tmp_path) == {"n": 1}

@@ -73,3 +73,13 @@ def test_a_save_that_rests_goes_on_when_somebody_waits(tmp_path: Path, monkeypat
     assert handle.written == 1 << 20
     handle.wait(30)
     assert torch.equal(load(tmp_path)["x"], x)
+
+
+def test_the_program_goes_ahead_until_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_AHEAD", 1000.0)
+    x = torch.arange(1 << 20)
+    handle = save({"x": x}, tmp_path, wait=False)
+    x.zero_()
+    assert (handle.done(), handle.written) == (False, 0)
+    handle.wait(30)
+    assert torch.equal(load(tmp_path)["x"], torch.arange(1 << 20))

@@ -20,6 +20,9 @@ __all__ = ["Saving", "finish_running"]
 _STEPS_BACK = 10
 """How much nicer than the program its saves are. Nicer still, a thread may be kept waiting with Python's lock in its hands."""
 
+_AHEAD = 0.25
+"""Seconds that the program goes ahead: the steps that follow a save have copies to make, and are not to give cores away too."""
+
 
 class Saving:
     """A save in the background: `done()` says whether it has ended, `wait()` waits, and raises what went wrong.
@@ -78,6 +81,8 @@ class Saving:
 
     def _run_behind(self) -> None:
         _step_back()
+        if self._awaited.wait(_AHEAD):
+            return
         with Pace() as pace:
             self._run(lambda: self._awaited.wait(pace.rest()))
 

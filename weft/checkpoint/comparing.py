@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import torch
 
+from ..sharding.geometry import Box, box_shape
 from .files.index import Index
 from .files.opening import index_at
+from .memory import BUCKET
 from .reading import Reader
 from .tree import Node, children
 
 __all__ = ["differences", "values_of"]
 
+_Part = tuple[str, torch.Tensor, torch.Tensor]
+"""A name, and a part of the tensor of this name in one checkpoint and in the other."""
+
 
 def differences(one: Path, other: Path) -> Iterator[str]:
     """A line for each thing that is not the same; nothing for checkpoints with the same tensors and values.
+
+    It takes a bucket of each at a time, and the memory to compare these.
 
     >>> import weft
     >>> weft.checkpoint.save({"x": torch.zeros(3), "n": 1}, "a")
@@ -31,11 +40,19 @@ def differences(one: Path, other: Path) -> Iterator[str]:
             yield f"{name}: only in {str(one if name in values else other)!r}"
         elif values[name] != others[name] and str(values[name]) != str(others[name]):  # not a number is itself here
             yield f"{name}: {values[name]!r} and {others[name]!r}"
+    alike: list[str] = []
     for name in [*first.tensors, *(name for name in second.tensors if name not in first.tensors)]:
-        if name not in first.tensors or name not in second.tensors:
-            yield f"{name}: only in {str(one if name in first.tensors else other)!r}"
+        a, b = first.tensors.get(name), second.tensors.get(name)
+        if a is None or b is None:
+            yield f"{name}: only in {str(other if a is None else one)!r}"
+        elif (a.shape, a.dtype) != (b.shape, b.dtype):
+            yield f"{name}: {_kind(a.dtype, a.shape)} and {_kind(b.dtype, b.shape)}"
         else:
-            yield from _tensor_differences(name, (one, first), (other, second))
+            alike.append(name)
+    for name, parts in groupby(_parts(alike, (one, first), (other, second)), lambda part: part[0]):
+        line = _difference(parts)
+        if line is not None:
+            yield f"{name}: {line}"
 
 
 def values_of(node: Node, path: tuple[str, ...] = ()) -> dict[str, object]:
@@ -48,29 +65,74 @@ def values_of(node: Node, path: tuple[str, ...] = ()) -> dict[str, object]:
     return found
 
 
-def _tensor_differences(name: str, one: tuple[Path, Index], other: tuple[Path, Index]) -> Iterator[str]:
-    a, b = one[1].tensors[name], other[1].tensors[name]
-    if (a.shape, a.dtype) != (b.shape, b.dtype):
-        yield f"{name}: {_kind(a.dtype, a.shape)} and {_kind(b.dtype, b.shape)}"
-        return
-    x, y = _whole(name, *one), _whole(name, *other)
-    if torch.equal(x.view(-1).view(torch.uint8), y.view(-1).view(torch.uint8)):
-        return
-    x, y = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (x, y))
-    unequal = (x != y) & ~(x.isnan() & y.isnan())
-    if not unequal.any():
-        yield f"{name}: equal numbers in other bits"
-        return
-    most = (x - y).abs()[unequal].max().item()
-    yield f"{name}: {int(unequal.sum())} of {x.numel()} elements differ, by {most:g} at most"
+def _parts(names: list[str], one: tuple[Path, Index], other: tuple[Path, Index]) -> Iterator[_Part]:
+    """All parts of some tensors, one after another, as they are in each of the two."""
+    for batch in _batches(one[1], names):
+        for (name, _), x, y in zip(batch, _read(batch, *one), _read(batch, *other), strict=True):
+            yield name, x, y
 
 
-def _whole(name: str, path: Path, index: Index) -> torch.Tensor:
+def _batches(index: Index, names: Iterable[str]) -> Iterator[list[tuple[str, Box]]]:
+    """Boxes of tensors, as many at a time as a bucket holds."""
+    batch: list[tuple[str, Box]] = []
+    size = 0
+    for name in names:
+        saved = index.tensors[name]
+        for box in _boxes(saved.shape, BUCKET // saved.dtype.itemsize):
+            nbytes = math.prod(box_shape(box)) * saved.dtype.itemsize
+            if batch and size + nbytes > BUCKET:
+                yield batch
+                batch, size = [], 0
+            batch.append((name, box))
+            size += nbytes
+    if batch:
+        yield batch
+
+
+def _boxes(shape: Sequence[int], most: int) -> Iterator[Box]:
+    """A tensor in boxes of at most so many elements, in row-major order.
+
+    >>> list(_boxes((3, 2), 4))
+    [((0, 2), (0, 2)), ((2, 3), (0, 2))]
+    """
+    row = math.prod(shape[1:])
+    if math.prod(shape) <= most:
+        yield tuple((0, size) for size in shape)
+    elif row > most:
+        for i in range(shape[0]):
+            yield from (((i, i + 1), *box) for box in _boxes(shape[1:], most))
+    else:
+        for first in range(0, shape[0], most // row):
+            yield (first, min(first + most // row, shape[0])), *((0, size) for size in shape[1:])
+
+
+def _read(batch: list[tuple[str, Box]], path: Path, index: Index) -> list[torch.Tensor]:
     reader = Reader(path, index)
-    x = reader.whole(name)
+    parts = [torch.empty(box_shape(box), dtype=index.tensors[name].dtype, device="cpu") for name, box in batch]
+    for (name, box), part in zip(batch, parts, strict=True):
+        reader.want(name, part, box)
     with reader.opened() as read:
         read(lambda _: None)
-    return x
+    return parts
+
+
+def _difference(parts: Iterable[_Part]) -> str | None:
+    """What differs in the parts of one tensor; None if nothing does."""
+    bits, unequal, total = False, 0, 0
+    most: list[torch.Tensor] = []
+    for _, x, y in parts:
+        total += x.numel()
+        if torch.equal(x.view(-1).view(torch.uint8), y.view(-1).view(torch.uint8)):
+            continue
+        bits = True
+        x, y = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (x, y))
+        where = (x != y) & ~(x.isnan() & y.isnan())
+        if where.any():
+            unequal += int(where.sum())
+            most.append((x - y).abs()[where].max())
+    if most:
+        return f"{unequal} of {total} elements differ, by {torch.stack(most).max().item():g} at most"
+    return "equal numbers in other bits" if bits else None
 
 
 def _kind(dtype: torch.dtype, shape: tuple[int, ...]) -> str:

@@ -170,6 +170,8 @@ class _Loader:
         if isinstance(like, torch.optim.Optimizer):
             self._fill_optimizer(node, like, path)
             return like
+        if isinstance(like, (torch.Tensor, DeviceMapping)):
+            return self._tensor(node, like, path)
         if isinstance(like, Stateful):
             state = self.filled(node, None, path)
             if not isinstance(state, dict):
@@ -179,8 +181,6 @@ class _Loader:
                 )
             self.reader.then(lambda: like.load_state_dict(state))
             return like
-        if isinstance(like, (torch.Tensor, DeviceMapping)):
-            return self._tensor(node, like, path)
         if isinstance(like, Mapping):
             saved = self._matched(node, "dict", like, path)
             return {key: self.filled(saved[key], item, (*path, str(key))) for key, item in like.items()}
@@ -194,7 +194,7 @@ class _Loader:
     ) -> dict[str | int, Node]:
         """The children of a node, which must be those that are wanted."""
         saved = children(node)
-        wanted = list(wanted)
+        wanted = dict.fromkeys(wanted)
         if not saved and wanted:
             raise CheckpointError(
                 f"{self._at(path)} is no {what} in the checkpoint, but {next(iter(node))} {next(iter(node.values()))!r}"
@@ -204,7 +204,7 @@ class _Loader:
             close = get_close_matches(str(missing[0]), list(map(str, saved)), n=3, cutoff=0.5)
             hint = f" Close names there: {', '.join(map(repr, close))}." if close else f" It has {_listed(saved)}."
             raise CheckpointError(f"{self._at(path)} has no {_listed(missing)} in the checkpoint.{hint}")
-        extra = [key for key in saved if key not in set(wanted)]
+        extra = [key for key in saved if key not in wanted]
         if extra and self.strict:
             raise CheckpointError(
                 f"{self._at(path)} has {_listed(extra)} in the checkpoint, which nothing is waiting for: add them to `like`, or pass strict=False to leave them unread"
@@ -253,6 +253,7 @@ class _Loader:
         state = {name: x for name, x in state.items() if name in named or id(x) not in there}
         saved = self._matched(node, "module", state, path)
         others: dict[str, object] = {}
+        filled: set[int] = set()
         for name, target in state.items():
             where = (*path, name)
             if not isinstance(target, torch.Tensor):
@@ -266,13 +267,17 @@ class _Loader:
                 raise CheckpointError(
                     f"{self._at(where)} has a pending reduction and cannot be loaded into: all_reduce it first"
                 )
-            self.reader.into(self._checked(saved[name], target, where), target)
+            read = self._checked(saved[name], target, where)
+            if id(target) not in filled:  # of several names of a tied parameter, the first that is there counts
+                filled.add(id(target))
+                self.reader.into(read, target)
         if others:
             self.reader.then(lambda: module.load_state_dict(others, strict=False))
 
     def _fill_optimizer(self, node: Node, optimizer: torch.optim.Optimizer, path: tuple[str, ...]) -> None:
         """State that has a parameter's shape takes its layout; the rest (step counts) is plain."""
         parts = self._matched(node, "optimizer", ("state", "param_groups"), path)
+        self._check_groups(parts["param_groups"], optimizer, path)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         state: dict[str | int, object] = {}
         for key, entry in children(parts["state"]).items():
@@ -288,14 +293,16 @@ class _Loader:
                 for key, item in children(entry).items()
             }
         groups = unflattened(parts["param_groups"], self.reader.whole)
+        self.reader.then(lambda: optimizer.load_state_dict({"state": state, "param_groups": groups}))
 
-        def fill() -> None:
-            try:
-                optimizer.load_state_dict({"state": state, "param_groups": groups})
-            except ValueError as error:
-                raise CheckpointError(f"{self._at(path)} does not fit this optimizer: {error}") from error
-
-        self.reader.then(fill)
+    def _check_groups(self, node: Node, optimizer: torch.optim.Optimizer, path: tuple[str, ...]) -> None:
+        """The parameters are known by their places in the groups, which must be as they were."""
+        saved = [len(children(children(group).get("params", {"list": []}))) for group in children(node).values()]
+        here = [len(group["params"]) for group in optimizer.param_groups]
+        if saved != here:
+            raise CheckpointError(
+                f"{self._at(path)} has parameter groups of {saved} parameters in the checkpoint, but of {here} here: make the optimizer with the groups that were saved"
+            )
 
     def _moment(self, node: Node, parameter: torch.Tensor, path: tuple[str, ...]) -> State:
         name = node.get("tensor")

@@ -295,7 +295,7 @@ class _Save:
                 if not (self.where / name).is_file() or (self.where / name).stat().st_size != file.nbytes:
                     return f"cannot save to {str(self.where)!r}, process 0 does not see the file {name!r} that another has written: the processes need one folder that all of them see"
             replace(self.where / INDEX, index.to_bytes(), self.token)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a number that no text can hold
             return f"cannot save to {str(self.where)!r}: {error}. The old checkpoint stays"
         return None
 

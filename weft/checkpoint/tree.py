@@ -67,6 +67,9 @@ def _node(value: object, path: tuple[str, ...], tensors: dict[str, torch.Tensor]
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_node(item, (*path, str(i)), tensors) for i, item in enumerate(value)]}
+    number = getattr(value, "item", None)
+    if callable(number) and getattr(value, "shape", None) == ():  # one of NumPy's
+        value = number()
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
     raise TypeError(

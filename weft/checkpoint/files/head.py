@@ -20,7 +20,8 @@ DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
     "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz, "F8_E5M2FNUZ": torch.float8_e5m2fnuz, "C64": torch.complex64,
 }  # fmt: skip
 METADATA = "__metadata__"
 """What is no tensor in a head, so that no tensor can have this name there."""
@@ -116,7 +117,7 @@ def _kept(key: str, entry: object, data: int) -> Kept:
         case {"dtype": str(name), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if name in DTYPES:
             pass
         case {"dtype": name} if name not in DTYPES:
-            raise HeadError(f"{key!r} is of the dtype {name!r}, which torch has not")
+            raise HeadError(f"{key!r} is of the dtype {name!r}, which is not read here")
         case _:
             raise HeadError(f"what it says of {key!r} is no dtype, shape and place: {entry!r}")
     if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)):

@@ -77,15 +77,11 @@ class Index:
     """Of the index itself; two checkpoints have the same only if they are one. Files of others have none."""
 
     def to_bytes(self) -> bytes:
-        """The index as a file: JSON, whose first line has the checksum of all that follows."""
-        content = {
-            "structure": self.structure,
-            "files": {
-                name: {"bytes": f.nbytes, "head": f.head, "checksum": f.checksum} for name, f in self.files.items()
-            },
-            "tensors": {name: _entry(saved) for name, saved in self.tensors.items()},
-        }
-        rest = json.dumps(content, indent=1).removeprefix("{\n").encode()
+        """The index as a file: JSON with a line for each file and tensor, whose first line has the checksum of all that follows."""
+        files = {name: {"bytes": f.nbytes, "head": f.head, "checksum": f.checksum} for name, f in self.files.items()}
+        tensors = {name: _entry(saved) for name, saved in self.tensors.items()}
+        structure = json.dumps(self.structure)
+        rest = f'"structure": {structure},\n"files": {_lines(files)},\n"tensors": {_lines(tensors)}}}\n'.encode()
         return f'{{"format": "{_FORMAT}", "checksum": "{checksum(rest)}",\n'.encode() + rest
 
     @classmethod
@@ -143,6 +139,11 @@ def dtype_named(name: object) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"unknown dtype {str(name)[:80]!r}")
     return dtype
+
+
+def _lines(entries: Mapping[str, object]) -> str:
+    """A JSON object with a line for each entry."""
+    return "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items()) + "}"
 
 
 def _entry(saved: SavedTensor) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import threading
 from collections.abc import Generator, Mapping
@@ -66,13 +66,18 @@ def replace(path: Path, content: bytes, token: str) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Sends the names in a folder to the disk; where a folder cannot be opened for that, its system does it by itself."""
-    with contextlib.suppress(PermissionError):
+    """Sends the names in a folder to the disk; a file system that cannot be asked for that does it by itself."""
+    try:
         folder = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    except PermissionError:
+        return
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(folder)
 
 
 class _Stream:

@@ -38,6 +38,7 @@ _WORDS = {
         "_MEM_FORMAT_ENCODING",
     },
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.distributed._shard.sharded_tensor.metadata": {"TensorProperties", "MEM_FORMAT_ENCODING"},  # before torch 2.3
     "torch.serialization": {"_get_layout"},
     "pathlib": {"Path", "PosixPath", "WindowsPath"},
     "pathlib._local": {"Path", "PosixPath", "WindowsPath"},

@@ -130,6 +130,17 @@ def test_whoever_begins_to_look_on_is_told() -> None:
         x @ w
 
 
+@pytest.mark.parametrize("write", [torch.add, torch.maximum, torch.hypot])
+def test_not_when_the_op_that_it_was_brought_for_has_written_to_it(write: Callable[..., torch.Tensor]) -> None:
+    a, b, c = (torch.randn(8, 8, dtype=torch.float64) for _ in range(3))
+    x = weft.shard(a, MESH, P(None, "tp")) @ weft.shard(b, MESH, P("tp"))
+    y, plain = weft.shard(c, MESH, P("tp")), a @ b
+    for _ in range(2):
+        write(x, y, out=x)
+        write(plain, c, out=plain)
+        torch.testing.assert_close(torch.hypot(x, y).full_tensor(), torch.hypot(plain, c))
+
+
 def test_one_is_kept_and_none_longer_than_its_source() -> None:
     x, y, w = computed(), computed(), weight()
     with weft.comm_log():

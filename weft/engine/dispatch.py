@@ -17,6 +17,7 @@ from ..watch.policy import Warned
 from .drift import may_drift, watched
 from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
+from .kept import forget_written
 from .moves.asynchrony import detached, is_on_its_way
 from .moves.resolving import note_computed, resolve, resolved_for
 from .op_kind import kind_of
@@ -100,6 +101,8 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
         refresh(call.tensors)
         tell_writes(written_tensors(call))
     result = _run(call)
+    if not kind_of(call.func).is_pure:
+        forget_written(written_tensors(call))  # an op may have brought for itself what it then wrote to
     note_computed(call, result)
     base = _shown_by(call)
     if base is not None:

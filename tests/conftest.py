@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 
@@ -45,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if on_gpu and not _has_gpu():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a GPU, and torch sees none here"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests alone, which stay as long as this process: the collector would look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _has_gpu() -> bool:

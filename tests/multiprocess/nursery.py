@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -69,6 +70,7 @@ def main() -> None:
     # What torch imports only when it is needed is needed soon.
     x = weft.shard(torch.ones(4, 4), weft.make_mesh({"a": 2}), weft.P("a", None)).requires_grad_()
     (weft.all_gather(x) @ x).softmax(0).sum().backward()
+    gc.freeze()  # what is imported by now stays in all children: their collectors need not look at it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children: set[int] = set()
     for line in sys.stdin:

@@ -24,7 +24,7 @@ _WORDS = {
         "PlacementMapping ReduceOp Replicated Sharded SpecEntry TensorLayout make_mesh mesh_context"
     ),
     "sharding.mapping": "ShardingSpec",
-    "planning": "Plan Topology current_topology plan use_topology",
+    "planning": "Link Plan Topology current_topology plan use_topology",
     "inspect.explain": "explain",
     "inspect.visualize": "visualize",
 }

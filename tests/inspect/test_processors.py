@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
 
+from tests.multiprocess.launching import Processes
 from weft.inspect.processors import Timed, fitted
-from weft.planning import Topology
+from weft.planning import Tier, Topology
 from weft.planning.staging.link_load import LinkLoad
 from weft.planning.topology import Processor
 
@@ -47,3 +50,20 @@ def test_what_nobody_did_has_no_price():
     assert (found.message, found.alone) == (0.0, 1.0)
     assert found.taking == pytest.approx(1e9)
     assert found.copying == found.adding == pytest.approx(1e12)  # too fast to be seen
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("hosts", [1, 2], ids=["one host", "two hosts"])
+def test_links_and_processors_are_measured_between_processes(hosts):
+    """Of two processes, on one host or on two: a processor is told only where a host has several."""
+    program = str(Path(__file__).with_name("measured_links.py"))
+    with Processes([program, str(hosts)], 2) as processes:
+        ended = processes.wait(100)
+    assert not any(process.status for process in ended), ended[0].err + ended[1].err
+    found = [Topology.from_dict(json.loads(process.out)) for process in ended]
+    assert found[0].link(Tier.HOST if hosts == 1 else Tier.RACK).bandwidth > 0
+    assert (found[0].processor is not None) == (hosts == 1)
+    if found[0].processor is not None:
+        assert found[0].latency(Tier.HOST) == found[0].processor.starting > 0
+        assert found[0].processor.message == 0.0  # two processes send no second message

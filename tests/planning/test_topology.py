@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from weft.devices import CPU, Accelerator
-from weft.planning import Link, Tier, Topology, plan_layouts
+from weft.planning import Link, Tier, Topology, plan, plan_layouts
 from weft.planning.cost import mesh_tier
 from weft.planning.staging.link_load import LinkLoad
 from weft.planning.topology import PRESETS, Processor, axis_tier
@@ -70,6 +70,31 @@ def test_errors_say_what_is_known():
         Link(0.0, 0)
     with pytest.raises(ValueError, match="the latency of a link is 0 seconds or more, but got -1"):
         Link(-1, 1)
+    with pytest.raises(TypeError, match="bandwidth of a Link is a number, but got 'fast'"):
+        Link(0.0, "fast")
+    with pytest.raises(TypeError, match=r"host is a Link, but got 5: use Link\(latency=10e-6, bandwidth=10e9\)"):
+        Topology(host=5)
+    with pytest.raises(TypeError, match="processor is a Processor or None, but got 3"):
+        Topology(processor=3)
+
+
+@pytest.mark.parametrize("hosts", [(), 3, (0, True), (0, "a"), (0, -1)], ids=str)
+def test_hosts_are_numbers_one_for_each_device(hosts):
+    with pytest.raises(ValueError, match=r"hosts has the number of a host, .* use hosts=\(0, 0, 1, 1\)"):
+        Topology(hosts=hosts)
+
+
+def test_hosts_may_be_listed():
+    assert hash(Topology(hosts=[0, 0, 1])) == hash(Topology(hosts=(0, 0, 1)))
+
+
+def test_a_plan_takes_the_name_of_a_machine():
+    mesh = make_mesh({"h": 4, "d": 8})
+    rows, whole = laid(mesh, "hd", ""), laid(mesh, "", "")
+    named = plan(rows, whole, (4096, 4096), "float32", topology="h100")
+    assert named is plan(rows, whole, (4096, 4096), "float32", topology=Topology.preset("h100"))
+    with pytest.raises(TypeError, match="a topology is a Topology, the name of one or a file, but got 3"):
+        plan(rows, whole, (4096, 4096), "float32", topology=3)
 
 
 def test_the_machine_at_hand_can_be_measured():

@@ -11,6 +11,7 @@ from ..sharding.mapping import DeviceMapping
 from .plans import Plan, plan_layouts
 from .relabel import relabeled
 from .topology import Topology
+from .topology.current import as_topology
 
 __all__ = ["as_layout", "plan"]
 
@@ -21,13 +22,13 @@ def plan(
     shape: Sequence[int],
     dtype: DTypeLike,
     *,
-    topology: Topology | None = None,
+    topology: Topology | str | None = None,
     memory_limit: int | None = None,
     relabel: bool = False,
 ) -> Plan:
     """What it takes to move a tensor of this shape and dtype from one mapping to another.
 
-    `memory_limit`: the bytes that a device may hold at once, source and target included. `relabel`: the order of
+    `topology`: the machine, or its name as `use_topology` takes it; by default the one at hand. `memory_limit`: the bytes that a device may hold at once, source and target included. `relabel`: the order of
     the target's devices is free, and the plan's target is on the mesh of the order that moves least.
 
     >>> from weft.sharding import NamedMapping, P, make_mesh
@@ -43,7 +44,8 @@ def plan(
     if memory_limit is not None and (isinstance(memory_limit, bool) or not isinstance(memory_limit, int)):
         raise TypeError(f"memory_limit is a number of bytes, but got {memory_limit!r}")
     itemsize = DType.of(dtype).itemsize
-    return plan_layouts(before, after, sizes, itemsize, topology=topology, memory_limit=memory_limit)
+    machine = as_topology(topology)
+    return plan_layouts(before, after, sizes, itemsize, topology=machine, memory_limit=memory_limit)
 
 
 def as_layout(mapping: DeviceMapping | Layout, rank: int) -> Layout:

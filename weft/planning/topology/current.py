@@ -9,7 +9,7 @@ from typing import final
 from .keeping import said_topology
 from .topology import Topology
 
-__all__ = ["current_topology", "find_topology_by", "on_topology_change", "use_topology"]
+__all__ = ["as_topology", "current_topology", "find_topology_by", "on_topology_change", "use_topology"]
 
 Finder = Callable[[], Topology | None]
 
@@ -55,10 +55,9 @@ class use_topology:  # noqa: N801 - called like a function, and usable with `wit
     """
 
     def __init__(self, topology: Topology | str | None) -> None:
-        if topology is not None and not isinstance(topology, (Topology, str)):
-            raise TypeError(f"a topology is a Topology, the name of one or a file, but got {topology!r}")
+        said = as_topology(topology)
         self._before = _machine.given
-        _give(said_topology(topology) if isinstance(topology, str) else topology)
+        _give(said)
 
     def __enter__(self) -> Topology:
         return current_topology()
@@ -67,6 +66,17 @@ class use_topology:  # noqa: N801 - called like a function, and usable with `wit
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _give(self._before)
+
+
+def as_topology(said: Topology | str | None) -> Topology | None:
+    """A topology that may be said by its name or file; None for what is found.
+
+    >>> as_topology("a100").devices_per_host
+    8
+    """
+    if said is not None and not isinstance(said, (Topology, str)):
+        raise TypeError(f"a topology is a Topology, the name of one or a file, but got {said!r}")
+    return said_topology(said) if isinstance(said, str) else said
 
 
 def _give(topology: Topology | None) -> None:

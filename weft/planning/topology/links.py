@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import final
 
@@ -40,6 +40,7 @@ class Link:
     alone: float = 1.0
 
     def __post_init__(self) -> None:
+        _check_numbers(self)
         if not self.latency >= 0:
             raise ValueError(f"the latency of a link is 0 seconds or more, but got {self.latency!r}")
         if not self.bandwidth > 0:
@@ -78,6 +79,7 @@ class Processor:
     starting: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_numbers(self)
         for name in ("taking", "adding", "copying"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is more than 0 bytes a second, but got {getattr(self, name)!r}")
@@ -91,3 +93,10 @@ class Processor:
     def after(self, added: float, copied: float) -> float:
         """The seconds beside sending: nothing is added or unpacked before it has arrived, nor sent before it is packed."""
         return added / self.adding + copied / self.copying
+
+
+def _check_numbers(figures: Link | Processor) -> None:
+    for field in fields(figures):
+        value = getattr(figures, field.name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{field.name} of a {type(figures).__name__} is a number, but got {value!r}")

@@ -44,6 +44,13 @@ class Topology:
     """What has to work for all links at once, where that counts; accelerators move data beside their work."""
 
     def __post_init__(self) -> None:
+        for name in ("device", "host", "rack", "fabric"):
+            if not isinstance(getattr(self, name), Link):
+                raise TypeError(
+                    f"{name} is a Link, but got {getattr(self, name)!r}: use Link(latency=10e-6, bandwidth=10e9)"
+                )
+        if self.processor is not None and not isinstance(self.processor, Processor):
+            raise TypeError(f"processor is a Processor or None, but got {self.processor!r}")
         for name in ("devices_per_host", "hosts_per_rack"):
             count = getattr(self, name)
             if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
@@ -52,8 +59,13 @@ class Topology:
             raise ValueError(
                 f"hosts={self.hosts!r} and devices_per_host={self.devices_per_host} both say where devices are: give one of them"
             )
-        if self.hosts is not None and not all(isinstance(host, int) and host >= 0 for host in self.hosts):
-            raise ValueError(f"hosts has the number of a host, 0 or more, for each device id, but got {self.hosts!r}")
+        if self.hosts is not None:
+            hosts = self.hosts if isinstance(self.hosts, (tuple, list)) else ()
+            if not hosts or not all(type(host) is int and host >= 0 for host in hosts):
+                raise ValueError(
+                    f"hosts has the number of a host, 0 or more, for each device id, but got {self.hosts!r}: use hosts=(0, 0, 1, 1)"
+                )
+            object.__setattr__(self, "hosts", tuple(hosts))
 
     @classmethod
     def preset(cls, name: str) -> Topology:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -118,7 +118,7 @@ def _taking(kernels: Sequence[TorchFunctionMode]) -> Iterator[None]:
     """Inside, the kernels of a machine are taken, also by what is computed anew on the way back, for which torch puts them aside."""
     recomputing = getattr(checkpoint, _RECOMPUTING)
 
-    def anew(*args: object) -> AbstractContextManager[None]:
+    def anew(*args: object) -> ExitStack:
         inside = ExitStack()
         for each in (recomputing(*args), *kernels):
             inside.enter_context(each)

@@ -72,6 +72,25 @@ def test_one_gather_of_all_parameters() -> None:
     assert log.total_bytes == 3 * 4 * sum(p.numel() for p in model.parameters())
 
 
+def test_copies_take_steps_of_their_own() -> None:
+    mesh, one, other = twins()
+    whole, split = torch.optim.AdamW(one.parameters(), lr=0.1), torch.optim.AdamW(other.parameters(), lr=0.1)
+    weft.nn.shard_optimizer(split)
+    x = weft.shard(torch.randn(8, 6), mesh, P("dp"))
+    for model, optimizer in ((one, whole), (other, split)):
+        step(model, optimizer, x)
+        with torch.no_grad():
+            model[0].weight.mul_(2)
+    before = [p.full_tensor() for p in other.parameters()]
+    copied, its = copy.deepcopy((other, split))
+    for _ in range(2):
+        step(one, whole, x)
+        step(copied, its, x)
+    for p, q, r, old in zip(one.parameters(), copied.parameters(), other.parameters(), before, strict=True):
+        assert torch.equal(p.full_tensor(), q.full_tensor())
+        assert torch.equal(r.full_tensor(), old)
+
+
 def test_a_running_optimizer_is_split_and_weights_may_be_loaded() -> None:
     mesh, one, other = twins()
     whole, split = (torch.optim.AdamW(model.parameters(), lr=0.1) for model in (one, other))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import weft
 from tests.paper.llama import LAYOUTS, Llama, made, patterns, step
@@ -390,6 +391,20 @@ def test_blocks_that_come_and_go_are_held_while_they_are_there() -> None:
     assert report.bytes_received == log.bytes_received
 
 
+def test_a_split_optimizer_holds_and_moves_on_paper_what_it_does() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    model = weft.nn.shard_module(Llama(blocks=1), mesh, {})
+    optimizer = weft.nn.shard_optimizer(torch.optim.AdamW(model.parameters()))
+    ids = weft.shard(torch.zeros(8, 32, dtype=torch.int64), mesh, P("dp"))
+    report = weft.dryrun(step, model, optimizer, ids, topology="h100")
+    with weft.comm_log() as log:
+        step(model, optimizer, ids)
+    assert report.bytes_received == log.bytes_received
+    assert report.bytes_by("kind")["all_gather"] == sum(r.bytes_received for r in log if r.kind == "all_gather")
+    held = sum(x.local_shards[0].nbytes for state in optimizer.state.values() for x in state.values() if x.dim())
+    assert report.memory.most["optimizer state"] == pytest.approx(held, rel=0.01)
+
+
 def test_what_rests_in_host_memory_takes_none_of_the_device() -> None:
     mesh = weft.make_mesh({"dp": 4}, devices=[weft.Accelerator(i) for i in range(4)])
     reports = []
@@ -425,6 +440,33 @@ def test_an_accelerator_keeps_the_input_of_a_norm_and_a_number_for_each_row(spli
     rows = 128 if split is None else 64
     assert kept[0] == pytest.approx(4 * rows * 4 + 3 * rows * 64 * 2, rel=0.4)
     assert split is not None or kept[1] > 2 * kept[0]
+
+
+@pytest.mark.parametrize("machine", ["h100", "cpu"])
+@pytest.mark.parametrize("split", [None, P("dp")], ids=str)
+def test_what_is_computed_anew_takes_the_same_kernels(split: P | None, machine: str) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.mixed = nn.RMSNorm(64), nn.Linear(64, 192)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            parts = self.mixed(self.norm(x)).unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4).unbind(0)
+            return x + nn.functional.scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2).flatten(2)
+
+    def step(model: nn.Module, x: torch.Tensor, anew: bool) -> None:
+        for block in model:
+            x = checkpoint(block, x, use_reentrant=False) if anew else block(x)
+        x.square().mean().backward()
+
+    model, x = nn.ModuleList(Block() for _ in range(3)), torch.randn(4, 128, 64)
+    if split is not None:
+        mesh = weft.make_mesh({"dp": 4})
+        model, x = weft.nn.shard_module(model, mesh, {}), weft.shard(x, mesh, split)
+    kept, anew = (weft.dryrun(step, model, x, each, topology=machine) for each in (False, True))
+    forward = weft.dryrun(lambda model, x: [x := block(x) for block in model], model, x, topology=machine)
+    assert anew.flops == pytest.approx(kept.flops + forward.flops, rel=0.02)
+    assert anew.memory.most["kept for backward"] < 0.6 * kept.memory.most["kept for backward"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TypeVar, final
 
@@ -55,6 +56,11 @@ def shard_optimizer(optimizer: Optimizer, axis: str = "dp") -> Optimizer:
     for part in parts:
         if part.whole in optimizer.state:
             optimizer.state[part.part] = part.split_state(optimizer.state.pop(part.whole))
+    return _followed(optimizer, parts, axis)
+
+
+def _followed(optimizer: Optimizer, parts: list[_Part], axis: str) -> Optimizer:
+    """The optimizer of some parts, whose steps and copies the parameters follow."""
     optimizer.register_step_pre_hook(_Prepared(parts))
     optimizer.register_step_post_hook(_Gathered(parts, axis))
     zero_grad = optimizer.zero_grad
@@ -64,7 +70,15 @@ def shard_optimizer(optimizer: Optimizer, axis: str = "dp") -> Optimizer:
         for part in parts:
             part.drop_gradient(set_to_none)
 
+    def copied(memo: dict[int, object]) -> Optimizer:
+        """Torch copies the state, and none of the hooks."""
+        other = type(optimizer).__new__(type(optimizer))
+        memo[id(optimizer)] = other
+        other.__setstate__(copy.deepcopy(optimizer.__getstate__(), memo))
+        return _followed(other, [part.copied(memo) for part in parts], axis)
+
     optimizer.zero_grad = zero_all  # type: ignore[method-assign]
+    optimizer.__deepcopy__ = copied  # type: ignore[attr-defined]
     return optimizer
 
 
@@ -88,13 +102,26 @@ class _Part:
         self.whole = whole
         self.layout = split_further(whole._layout, tuple(whole.shape), axis)
         self.part = torch.nn.Parameter(self._slice(whole), requires_grad=whole.requires_grad)
-        self._version = whole._version
-        gradient_in(whole, self.layout)
-        if whole.requires_grad:
-            whole.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
+        self._watch()
         if whole.grad is not None:
             whole.grad = None if whole.grad is None else self._slice(public(whole.grad))
             self._take(whole)
+
+    def _watch(self) -> None:
+        """Lets gradients of the whole arrive split, and go to the part."""
+        self._version = self.whole._version
+        gradient_in(self.whole, self.layout)
+        if self.whole.requires_grad:
+            self.whole.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
+
+    def copied(self, memo: dict[int, object]) -> _Part:
+        """The same of copies."""
+        other = copy.copy(self)
+        other.whole, other.part = copy.deepcopy((self.whole, self.part), memo)
+        other._watch()
+        if self._version != self.whole._version:
+            other._version = -1  # the value was changed by others, and the part does not know yet
+        return other
 
     def _slice(self, x: Tensor) -> Tensor:
         """The part of a tensor that is whole along the axis: nothing moves."""

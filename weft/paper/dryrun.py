@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
 from ..devices import Device
 from ..engine.sharded import ShardedTensor
@@ -28,6 +30,9 @@ from .taking import Taken, closed_over, taken
 from .timing import timed
 
 __all__ = ["dryrun"]
+
+_RECOMPUTING = "_recomputation_hook"
+"""What torch is in while it computes anew what a checkpoint did not keep."""
 
 
 def dryrun(
@@ -89,11 +94,11 @@ def recorded(
     with comm_log() as log:
         recorder = Recorder(log)
         sharded = _marked(given, recorder)
+        kernels = FusedAttention(), *([] if machine.is_host else [FusedNorms(recorder.at)])
         with (
             watched_optimizers(recorder, on_accelerators=not machine.is_host),
             watching(recorder),
-            FusedAttention(),
-            nullcontext() if machine.is_host else FusedNorms(recorder.at),
+            _taking(kernels),
             recorder,
         ):
             _called(call)
@@ -106,6 +111,27 @@ def recorded(
         if isinstance(event, Moved) and event.record.target.mesh not in meshes:
             meshes.append(event.record.target.mesh)
     return _report(recorder, machine, meshes, sharded)
+
+
+@contextmanager
+def _taking(kernels: Sequence[TorchFunctionMode]) -> Iterator[None]:
+    """Inside, the kernels of a machine are taken, also by what is computed anew on the way back, for which torch puts them aside."""
+    recomputing = getattr(checkpoint, _RECOMPUTING)
+
+    def anew(*args: object) -> ExitStack:
+        inside = ExitStack()
+        for each in (recomputing(*args), *kernels):
+            inside.enter_context(each)
+        return inside
+
+    setattr(checkpoint, _RECOMPUTING, anew)
+    try:
+        with ExitStack() as inside:
+            for each in kernels:
+                inside.enter_context(each)
+            yield
+    finally:
+        setattr(checkpoint, _RECOMPUTING, recomputing)
 
 
 def _called(call: Callable[[], object]) -> object:

@@ -192,6 +192,10 @@ def failing(folder: Path) -> object:
         refused(lambda: save(layer, folder / "weft", wait=False).wait()),
     ]
     saving.write_file = write
+    more = weft.shard(torch.ones(4), layer.weight.mesh, P("a"))
+    for process in range(2):
+        state = {"layer": layer, "more": more} if weft.distributed.process_index() == process else {"layer": layer}
+        said.append(refused(lambda state=state: save(state, folder / "weft")))
     # What processes tell each other of a save is put away by the last that has read it.
     files = sorted(path.name[0] for path in (folder / "weft").iterdir() if not path.name.startswith("."))
     return [said, loaded(folder / "weft", P(None, "a")), files]

@@ -106,6 +106,31 @@ def test_diff_takes_a_bucket_at_a_time(folder: Path, bucket: int, monkeypatch: p
     assert sum(read) == 2 * sum(x.numel() * x.itemsize for x in one.values())
 
 
+NEIGHBOURS = {
+    "large whole numbers": (
+        torch.tensor([2**62, 5]),
+        torch.tensor([2**62 + 1, 5]),
+        "1 of 2 elements differ, by 1 at most",
+    ),
+    "the ends": (torch.tensor([-(2**63)]), torch.tensor([2**63 - 1]), "1 of 1 elements differ, by 1.84467e+19 at most"),
+    "not a number": (torch.tensor([float("nan"), 1]), torch.tensor([2.0, 1]), "1 of 2 elements differ, by nan at most"),
+    "infinities": (
+        torch.tensor([float("inf")]),
+        torch.tensor([float("-inf")]),
+        "1 of 1 elements differ, by inf at most",
+    ),
+    "two zeros": (torch.tensor([0.0]), torch.tensor([-0.0]), "equal numbers in other bits"),
+}
+
+
+@pytest.mark.parametrize("case", NEIGHBOURS)
+def test_diff_of_numbers_that_are_hard_to_tell_apart(folder: Path, case: str) -> None:
+    one, other, said = NEIGHBOURS[case]
+    save({"x": one}, folder / "one")
+    save({"x": other}, folder / "other")
+    assert list(comparing.differences(folder / "one", folder / "other")) == [f"x: {said}"]
+
+
 def test_convert(folder: Path) -> None:
     weight = torch.arange(24.0).view(6, 4)
     assert ran("convert", folder / "a", folder / "dcp", "--to", "dcp")[0] == 0

@@ -83,3 +83,12 @@ def test_the_program_goes_ahead_until_it_waits(tmp_path: Path, monkeypatch: pyte
     assert (handle.done(), handle.written) == (False, 0)
     handle.wait(30)
     assert torch.equal(load(tmp_path)["x"], torch.arange(1 << 20))
+
+
+def test_a_save_rests_no_more_when_the_program_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "Pace", Weary)
+    ended = threading.Thread()
+    monkeypatch.setattr(background.threading, "main_thread", lambda: ended)
+    handle = save({"x": torch.arange(1 << 20)}, tmp_path, wait=False)
+    assert handle._ended.wait(30)
+    assert handle.written == 8 << 20

@@ -63,6 +63,7 @@ def test_a_process_that_cannot_write(tmp_path: Path) -> None:
     assert (
         said.count("process 1 could not write its files: [Errno 28] No space left on device. The old checkpoint") == 2
     )
+    assert said.count("the processes save different states, 'more[2:4]' is not in all of them. The old checkpoint") == 2
     assert said.endswith("], True, ['i', 't', 't']]\n")
 
 

@@ -27,8 +27,8 @@ _AHEAD = 0.25
 class Saving:
     """A save in the background: `done()` says whether it has ended, `wait()` waits, and raises what went wrong.
 
-    Its thread lets those of the program go first. Once somebody waits, another thread goes on with it, which
-    takes its share: a thread may step back, but the system lets none of a user's come forward again.
+    Its thread lets those of the program go first, and rests no more when the program has ended. Once somebody waits, another
+    thread goes on with it, which takes its share: a thread may step back, but the system lets none of a user's come forward again.
 
     >>> import torch, weft
     >>> saving = weft.checkpoint.save({"x": torch.ones(4)}, "checkpoint", wait=False)
@@ -84,7 +84,7 @@ class Saving:
         if self._awaited.wait(_AHEAD):
             return
         with Pace() as pace:
-            self._run(lambda: self._awaited.wait(pace.rest()))
+            self._run(lambda: self._awaited.wait(pace.rest() if threading.main_thread().is_alive() else 0))
 
     def _run(self, stops: Callable[[], bool] = lambda: False) -> None:
         """Does the work, or as much of it as is done before it is to stop, which is asked after each part of it."""

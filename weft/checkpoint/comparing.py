@@ -125,14 +125,28 @@ def _difference(parts: Iterable[_Part]) -> str | None:
         if torch.equal(x.view(-1).view(torch.uint8), y.view(-1).view(torch.uint8)):
             continue
         bits = True
-        x, y = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (x, y))
-        where = (x != y) & ~(x.isnan() & y.isnan())
-        if where.any():
-            unequal += int(where.sum())
-            most.append((x - y).abs()[where].max())
+        apart = _apart(x, y)
+        apart = apart[apart != 0]  # what is not a number is not 0
+        if apart.numel():
+            unequal += apart.numel()
+            most.append(apart.max())
     if most:
         return f"{unequal} of {total} elements differ, by {torch.stack(most).max().item():g} at most"
     return "equal numbers in other bits" if bits else None
+
+
+def _apart(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """How far each element is from the other, 0 for equal ones and for two that are not numbers.
+
+    >>> _apart(torch.tensor([2**62, 3]), torch.tensor([2**62 + 1, 3])).tolist()
+    [1.0, 0.0]
+    """
+    a, b = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (x, y))
+    apart = (a - b).abs().masked_fill_((a == b) | (a.isnan() & b.isnan()), 0)
+    if x.is_floating_point() or x.is_complex():
+        return apart
+    exact = (x.long() - y.long()).abs().double()  # of large whole numbers, doubles know the first digits
+    return torch.where(apart < 2**62, exact, apart)
 
 
 def _kind(dtype: torch.dtype, shape: tuple[int, ...]) -> str:

@@ -295,7 +295,7 @@ class _Save:
                 if not (self.where / name).is_file() or (self.where / name).stat().st_size != file.nbytes:
                     return f"cannot save to {str(self.where)!r}, process 0 does not see the file {name!r} that another has written: the processes need one folder that all of them see"
             replace(self.where / INDEX, index.to_bytes(), self.token)
-        except (OSError, ValueError) as error:  # ValueError: a number that no text can hold
+        except (OSError, ValueError) as error:  # ValueError: states that differ, or a number that no text can hold
             return f"cannot save to {str(self.where)!r}: {error}. The old checkpoint stays"
         return None
 
@@ -306,6 +306,10 @@ class _Save:
             for name, (size, head, checksum, shards) in report.items() if isinstance(report, dict) else ():
                 files[name] = SavedFile(size, head, checksum)
                 places |= {(name, key): place for key, place in shards.items()}
+        planned = {(shard.file, shard.key) for x in self.plan.tensors.values() for shard in x.shards}
+        if planned != places.keys():
+            _, key = min(planned ^ places.keys())
+            raise ValueError(f"the processes save different states, {key!r} is not in all of them")
 
         def filled(shard: SavedShard) -> SavedShard:
             start, sums = places[shard.file, shard.key]

@@ -171,3 +171,14 @@ def test_accumulating_keeps_the_layout(memory) -> None:
         (x @ w).sum().backward()
     assert w.grad.mapping.spec == P(None, "b")
     torch.testing.assert_close(w.grad.full_tensor(), 2 * x.full_tensor().sum(0)[:, None].expand(4, 4))
+
+
+def test_forward_mode_of_a_part(memory) -> None:
+    """A tangent lies as its primal does, which may begin in the middle of another tensor."""
+    w, x = values(4, 3), values(6, 4)
+    row = weft.shard(x, MESH, P("a"))[1]
+
+    def loss(v: torch.Tensor) -> torch.Tensor:
+        return (v @ w).pow(3).sum()
+
+    torch.testing.assert_close(torch.func.hessian(loss)(row).full_tensor(), torch.func.hessian(loss)(x[1]))

@@ -21,7 +21,8 @@ PROGRAM = str(Path(__file__).with_name("compiled.py"))
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_model_is_one_graph(name: str) -> None:
     torch._dynamo.reset()
-    assert apart(name, LAYOUTS["dp x tp"].mesh(weft.devices()), 3) < 1e-5
+    steps = 10 if name == "Llama" else 3
+    assert apart(name, LAYOUTS["dp x tp"].mesh(weft.devices()), steps) < 1e-5
 
 
 @pytest.mark.multiprocess

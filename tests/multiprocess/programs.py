@@ -20,7 +20,7 @@ from torch._higher_order_ops.flex_attention import flex_attention as flex_kernel
 from torch.nn.attention.flex_attention import create_block_mask
 
 import weft
-from tests.experts.layer import arguments, layer
+from tests.experts.layer import arguments, iterated, layer, loop
 from weft import P
 from weft.devices import Device
 from weft.sharding import DeviceMesh, NamedMapping, ReduceOp
@@ -452,6 +452,13 @@ def attention_with_masks_and_shared_keys(devices: Sequence[Device]) -> Iterator[
         yield f"{way} {mask}", out
         for name, gradient in zip(("query", "key", "value"), gradients, strict=True):
             yield f"{way} {mask} {name}", gradient
+    cache, token = (weft.shard(noise(4, 2, n, 4, seed=n), mesh, P("a")) for n in (6, 1))
+    place = weft.shard(torch.tensor([2, 5, 0, 3]), mesh, P("a"))
+    with weft.comm_log() as log:
+        cache.scatter_(2, place.view(4, 1, 1, 1).expand(4, 2, 1, 4), token)
+        seen = (torch.arange(6) <= place[:, None])[:, None, None]
+        yield "at different places", torch.nn.functional.scaled_dot_product_attention(token, cache, cache, seen)
+    yield "at different places, moved", log.total_bytes
     blocks = create_block_mask(lambda b, h, i, j: i >= j, None, None, 12, 12, device="cpu", BLOCK_SIZE=4)
     given = [weft.shard(noise(1, heads, 12, 8, seed=heads), mesh, where).requires_grad_() for heads in (4, 2, 2)]
     out, *_ = flex_kernel(*given, lambda score, *_: score, blocks.as_tuple(), 0.4, {})
@@ -813,6 +820,24 @@ def experts(devices: Sequence[Device]) -> Iterator[Yielded]:
                 f"{where}, {name}: log",
                 [f"{r.kind} {r.op} {r.bytes_received} {r.total_bytes} {r.rows} {r.groups}" for r in log],
             )
+
+
+@rounded
+def experts_one_by_one(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """The same by a loop, over experts or over their matrices; some are not used."""
+    mesh = mesh_of(devices)
+    where, last = P(mesh.axis_names), P(mesh.axis_names[-1])
+    for how in (loop, iterated):
+        given = [
+            weft.shard(x, mesh, spec).requires_grad_(x.is_floating_point())
+            for x, spec in zip(arguments(10), (where, where, where, last, last), strict=True)
+        ]
+        with weft.comm_log() as log:
+            made = how(*given)
+            made.square().sum().backward()
+        yield f"{how.__name__}: made", made
+        yield from ((f"{how.__name__}: gradient {i}", x.grad) for i, x in enumerate(given) if x.grad is not None)
+        yield f"{how.__name__}: log", [f"{r.kind} {r.op} {r.bytes_received} {r.total_bytes} {r.rows}" for r in log]
 
 
 @program

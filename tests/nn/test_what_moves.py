@@ -407,6 +407,37 @@ def test_losses_of_split_classes_gather_what_takes_less_time_than_two_sums(class
     assert log.bytes_received < 100_000
 
 
+@pytest.mark.skipif(not hasattr(nn, "LinearCrossEntropyOptions"), reason="needs a torch with losses of products")
+@pytest.mark.parametrize("in_chunks", [False, True])
+def test_losses_of_products_gather_a_split_table_only_in_chunks(in_chunks: bool) -> None:
+    x, table, targets = torch.randn(96, 16), torch.randn(4099, 16), torch.randint(4099, (96,))
+    given = [weft.shard(each, MESH, P(axis)) for each, axis in ((x, "dp"), (table, "tp"), (targets, "dp"))]
+    options = {"options": nn.LinearCrossEntropyOptions(batch_chunk_size=32)} if in_chunks else {}
+    with weft.comm_log() as log:
+        found = F.linear_cross_entropy(*given, **options)
+    torch.testing.assert_close(whole(found), F.linear_cross_entropy(x, table, targets, **options))
+    gathered = [record.total_bytes for record in log if record.shape == (4099, 16)]
+    assert gathered == ([2 * 4099 * 16 * 4] if in_chunks else [])
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_keys_at_different_places_are_gathered_only_by_an_index_of_rows(rows: bool) -> None:
+    cache, key, place = torch.zeros(4, 4, 8, 4), torch.randn(4, 4, 1, 4), torch.tensor([2, 5, 0, 3])
+
+    def written(cache: torch.Tensor, key: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        if not rows:
+            return cache.scatter_(2, place.view(-1, 1, 1, 1).expand_as(key), key)
+        cache[torch.arange(4), :, place] = key[:, :, 0]
+        return cache
+
+    split = [weft.shard(each, MESH, P("dp", "tp")) for each in (cache, key)]
+    there = weft.shard(place, MESH, P("dp"))
+    with weft.comm_log() as log:
+        found = written(*split, there)
+    torch.testing.assert_close(whole(found), written(cache, key, place))
+    assert sum(record.total_bytes for record in log if len(record.shape) > 1) == (256 if rows else 0)
+
+
 def test_muon_gathers_a_gradient_once_where_it_is_told_to() -> None:
     w, g = torch.randn(32, 64), torch.randn(32, 64)
     plain = nn.Parameter(w.clone())

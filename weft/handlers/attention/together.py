@@ -96,12 +96,12 @@ def _joined(x: ShardedTensor, line: Line) -> torch.Tensor:
     return torch.cat([part.transpose(1, 2) for part in parts], 1).transpose(1, 2)  # as it lies in memory
 
 
-def _cut(x: torch.Tensor, dim: int, cuts: Sequence[Interval], strides: Strides) -> Sequence[torch.Tensor]:
+def _cut(x: torch.Tensor, dim: int, bounds: Sequence[Interval], strides: Strides) -> Sequence[torch.Tensor]:
     """Parts of a tensor, each without gaps and with its dims in memory in the order of these strides; even ones are copied at once."""
     strides = strides[: x.dim()]
-    if x.shape[dim] % len(cuts):
-        return [in_order(x.narrow(dim, start, stop - start), strides) for start, stop in cuts]
-    parts = x.unflatten(dim, (len(cuts), -1)).movedim(dim, 0)
+    if x.shape[dim] % len(bounds):
+        return [in_order(x.narrow(dim, start, stop - start), strides) for start, stop in bounds]
+    parts = x.unflatten(dim, (len(bounds), -1)).movedim(dim, 0)
     return torch.unbind(in_order(parts, (_COARSEST, *strides)))
 
 

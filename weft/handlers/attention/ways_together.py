@@ -56,7 +56,7 @@ def at_once(call: BoundCall, kernel: Kernel, lay: Lay, way: str) -> object:
         out = wrap(pieces, lay.query, lay.query_shape, strides=strides[0])
         return out, wrap(numbers, layout, lay.query_shape[:3])
 
-    def given(call: BoundCall, out: ShardedTensor, rows: ShardedTensor) -> object:
+    def results(call: BoundCall, out: ShardedTensor, rows: ShardedTensor) -> object:
         others = [on_mesh(x, lay) for x in states_of_nothing(call, kernel, specs)]
         return out, rows_as_given(rows, None, specs[1], op), *others
 
@@ -66,8 +66,8 @@ def at_once(call: BoundCall, kernel: Kernel, lay: Lay, way: str) -> object:
     out, rows = made(call)
     for x in (out,) if way == SPLIT_HEADS else (out, rows):
         _tell_back(x, lay, way, op)
-    call.repeat = _while_unseen(call, lambda call: given(call, *made(call)))
-    return given(call, out, rows)
+    call.repeat = _while_unseen(call, lambda call: results(call, *made(call)))
+    return results(call, out, rows)
 
 
 def gradients_at_once(call: BoundCall, kernel: Kernel, lay: Lay, way: str) -> object:

@@ -65,5 +65,6 @@ def test_links_and_processors_are_measured_between_processes(hosts):
     assert found[0].link(Tier.HOST if hosts == 1 else Tier.RACK).bandwidth > 0
     assert (found[0].processor is not None) == (hosts == 1)
     if found[0].processor is not None:
-        assert found[0].latency(Tier.HOST) == found[0].processor.starting > 0
+        assert found[0].latency(Tier.HOST) == found[0].processor.starting
+        assert found[0].host.bandwidth >= found[0].processor.taking
         assert found[0].processor.message == 0.0  # two processes send no second message

@@ -166,7 +166,8 @@ def _done(hops: Sequence[LinkLoad], alone: float) -> list[float]:
 def _beside(processor: Processor, links: Topology, tier: Tier) -> Link:
     """A link without what its processors do: how much one carries that keeps up with them all, nobody sees."""
     link = links.link(tier)
-    keeps_up = link.bandwidth > processor.taking / 1.5
+    # What processors take in was measured over the links of a host, so these keep up.
+    keeps_up = tier is Tier.HOST or link.bandwidth > processor.taking / 1.5
     most = processor.taking * processor.alone if keeps_up else 0.0
     latency = max(0.0, link.latency - links.host.latency)
     return Link(latency, max(link.bandwidth, most), 1.0 if keeps_up else link.alone)

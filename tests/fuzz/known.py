@@ -543,4 +543,8 @@ KNOWN: dict[str, Program] = {
         {"a": 2, "b": 2},
         ("v0 = F.embedding_bag(put([[3, 1]], 385), fresh((4, 1), 'float64', 471, 371), mode='mean')",),
     ),
+    "elements beyond a part of a conjugate were not conjugated": Program(
+        {"x": 2},
+        ("v0 = fresh((2,), 'complex128', 554, 68)", "v1 = v0.conj()", "v2 = v1[0].as_strided((1,), (1,), 1)"),
+    ),
 }

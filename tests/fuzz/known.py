@@ -543,4 +543,19 @@ KNOWN: dict[str, Program] = {
         {"a": 2, "b": 2},
         ("v0 = F.embedding_bag(put([[3, 1]], 385), fresh((4, 1), 'float64', 471, 371), mode='mean')",),
     ),
+    "elements beyond a part of a conjugate were not conjugated": Program(
+        {"x": 2},
+        ("v0 = fresh((2,), 'complex128', 554, 68)", "v1 = v0.conj()", "v2 = v1[0].as_strided((1,), (1,), 1)"),
+    ),
+    "the conjugate of an expanded tensor had other strides, in one memory": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((1, 1, 1), 'complex128', 445, 68)",
+            "v1 = v0.expand(2, 3, -1, -1)",
+            "v2 = v1.conj()",
+            "v3 = v2 * 2",
+            "v0.add_(1)",
+            "v4 = v2 + 1",
+        ),
+    ),
 }

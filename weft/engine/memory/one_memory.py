@@ -15,7 +15,7 @@ from ...planning.rearrangement import Rearrangement
 from ...runtime import run
 from ...runtime.holding import Pieces, holding, slices
 from ...runtime.in_process import placed
-from ...runtime.lazy_copy import lazy_clone, may_overlap
+from ...runtime.lazy_copy import lazy_clone
 from ...runtime.machine import residence
 from ...runtime.strides import dense_strides
 from ...runtime.traced import is_traced
@@ -150,12 +150,13 @@ class OneMemory(Memory):
         return bool(x._layout.pending) or x._value.shown is not None or is_observed()
 
     def laid_like(self, y: ShardedTensor, x: ShardedTensor) -> ShardedTensor:
-        """A view of memory with gaps has its strides; what was computed of it gets such gaps."""
-        whole = None if y.stride() == x.stride() or may_overlap(x) else self.held_whole(y)
+        """A view of memory with gaps, or with elements in one place, has its strides; what was computed of it gets them."""
+        whole = None if y.stride() == x.stride() else self.held_whole(y)
         if whole is None:
             return y
-        gaps = torch.empty_strided(x.shape, x.stride(), dtype=y.dtype, device=whole.device)
-        return wrap((gaps.copy_(whole),), y._layout, y.shape, strides=x.stride())
+        laid = torch.empty_strided(x.shape, x.stride(), dtype=y.dtype, device=whole.device)
+        copy_once(laid, whole)
+        return wrap((laid,), y._layout, y.shape, strides=x.stride())
 
     def assembled(self, shards: Sequence[torch.Tensor], layout: Layout, shape: tuple[int, ...]) -> Pieces:
         """Each shard is written to its box, replicas once."""

@@ -124,7 +124,8 @@ def _whole_of(x: ShardedTensor, view: _Strided) -> ShardedTensor:
     base = as_sharded(x._base)
     if base.is_complex() and not x.is_complex():
         base = as_sharded(aten.view_as_real.default(base))
-    return base if base.dtype is x.dtype else as_sharded(aten.view.dtype(base, x.dtype))
+    base = base if base.dtype is x.dtype else as_sharded(aten.view.dtype(base, x.dtype))
+    return base if base.is_conj() == x.is_conj() else as_sharded(aten._conj.default(base))
 
 
 def _of_whole(x: ShardedTensor, view: _Strided) -> ShardedTensor:

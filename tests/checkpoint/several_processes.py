@@ -196,7 +196,8 @@ def failing(folder: Path) -> object:
     for process in range(2):
         state = {"layer": layer, "more": more} if weft.distributed.process_index() == process else {"layer": layer}
         said.append(refused(lambda state=state: save(state, folder / "weft")))
-    # What processes tell each other of a save is put away by the last that has read it.
+    # What processes tell each other of a save is put away by the last that has read it, its own files by each process.
+    more.full_tensor()  # when all have come here
     files = sorted(path.name[0] for path in (folder / "weft").iterdir() if not path.name.startswith("."))
     return [said, loaded(folder / "weft", P(None, "a")), files]
 

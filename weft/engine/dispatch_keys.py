@@ -29,19 +29,13 @@ for _op in (*AS_ONE, *_AS_ON_DEVICES):
     _kernels.impl(_op, _op.decompose, "Lazy")  # for lazy tensors, if there should be any
 
 
-@cached(64)
-def keys_of(device: str, dtype: torch.dtype) -> Keys | None:
-    """What tensors on a kind of device have beside the keys that torch gives them; None: nothing.
+@cached(16)
+def keys_of(device: str) -> Keys:
+    """What tensors on a kind of device have beside the keys that torch gives them.
 
-    Only real numbers have more: of complex ones, torch 2.11 has no gradient of a linear layer as one op.
-
-    >>> keys_of("cpu", torch.float32).has(torch._C.DispatchKey.AutocastCPU)
-    True
-    >>> keys_of("cpu", torch.complex64) is None
+    >>> keys_of("cpu").has(torch._C.DispatchKey.AutocastCPU)
     True
     """
-    if not dtype.is_floating_point:
-        return None
     autocast = f"Autocast{device.upper()}"  # torch gives that of the first backend
     keys = Keys(torch._C.DispatchKey.AutogradLazy)
     return keys | Keys(getattr(torch._C.DispatchKey, autocast)) if hasattr(torch._C.DispatchKey, autocast) else keys

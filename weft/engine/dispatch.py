@@ -14,7 +14,6 @@ from ..rules.registry import rule_for
 from ..runtime.spans import OP, Spans, span
 from ..watch.call_site import call_site
 from ..watch.policy import Warned
-from .dispatch_keys import AS_ONE
 from .drift import may_drift, watched
 from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
@@ -22,10 +21,9 @@ from .kept import forget_written
 from .moves.asynchrony import detached, is_on_its_way
 from .moves.resolving import note_computed, resolve, resolved_for
 from .op_kind import kind_of
-from .op_plan import NOT_REPEATED, Repeat, decided, has_open_sizes, key_of, plans, token
+from .op_plan import NOT_REPEATED, decided, has_open_sizes, key_of, plans, token
 from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
-from .running.linear_layers import in_inference, in_parts
 from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
 from .sharded import ShardedTensor
@@ -94,10 +92,6 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
     if torch.is_inference_mode_enabled() and _gives_usual_view(call):
         with torch.inference_mode(False), torch.no_grad():
             return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
-    if call.func in AS_ONE and not torch.is_inference_mode_enabled():
-        result, repeat = in_parts(call)
-        _keep(call, key, repeat)
-        return result
     is_special = any(isinstance(x, ShardedTensor) and x._form.is_special for x in call.tensors)
     result = _of_special(call) if is_special else NotImplemented
     if result is not NotImplemented:
@@ -117,9 +111,11 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
         keep_marks(call, result)
         for x in written_tensors(call):
             write_through(x)
-    elif key is not None:
+    elif key is not None and not has_open_sizes(call):
         repeat = call.repeat or repeat_of(call, result)
-        _keep(call, key, in_inference(repeat) if call.func in AS_ONE else repeat)
+        if repeat is not None:
+            plans.keep(call.func)
+            _repeats[key] = repeat
     return result
 
 
@@ -129,13 +125,6 @@ def _of_special(call: BoundCall) -> object:
     if result is NotImplemented:
         result = of_alone(call)
     return of_rows(call) if result is NotImplemented else result
-
-
-def _keep(call: BoundCall, key: tuple[object, ...] | None, repeat: Repeat | None) -> None:
-    """Keeps what repeats a call, if anything does."""
-    if key is not None and repeat is not None and not has_open_sizes(call):
-        plans.keep(call.func)
-        _repeats[key] = repeat
 
 
 def _of_folded(call: BoundCall) -> object:

@@ -43,9 +43,6 @@ _LARGE = 1 << 20
 _MUCH = 8
 """How many times less another layout has to move."""
 
-_GRADIENTS = torch.ops.aten.linear_backward.default
-"""Several gradients in one: each is looked at by itself."""
-
 _within = threading.local()
 """Whether a thread is inside a call that is looked at: what that is made of is not looked at by itself."""
 _lines: BoundedCache[int, CallSite] = BoundedCache(1 << 16)
@@ -56,7 +53,7 @@ def may_drift(func: Op) -> bool:
     """Whether a call is to be looked at."""
     if policy_now() != "warn" or getattr(_within, "call", False) or is_traced():
         return False
-    return not kind_of(func).written and not kind_of(func).outs and func is not _GRADIENTS
+    return not kind_of(func).written and not kind_of(func).outs
 
 
 def watched(call: BoundCall, run: Callable[[], object]) -> object:

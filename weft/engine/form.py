@@ -10,7 +10,6 @@ import torch
 from ..caches import BoundedCache
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
-from .dispatch_keys import keys_of
 
 __all__ = ["Form", "form_of", "special"]
 
@@ -22,7 +21,7 @@ class Form:
     Two of one kind may be about after the table was emptied; they are told apart then, which costs a look-up and no more.
     """
 
-    __slots__ = ("device", "dtype", "is_open", "is_special", "layout", "shape", "strides", "told")
+    __slots__ = ("device", "dtype", "is_open", "is_special", "layout", "shape", "strides")
 
     def __init__(
         self,
@@ -34,8 +33,6 @@ class Form:
         is_special: bool = False,
     ) -> None:
         self.layout, self.shape, self.strides, self.dtype, self.device = layout, shape, strides, dtype, device
-        self.told = (None, dtype, torch.strided, device, False, False, None, False, False, keys_of(device.type))
-        """What torch is told of a tensor that is made, beside its sizes, strides and offset."""
         self.is_special = is_special
         """Whether ops on such a tensor are looked at every time: it shows another, or its elements lie elsewhere."""
         self.is_open = False

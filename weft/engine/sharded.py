@@ -109,7 +109,9 @@ def wrap(
 
 def made(form: Form, value: Value, offset: int = 0, asked: DeviceMapping | None = None) -> ShardedTensor:
     """The tensor of a form that holds a value."""
-    tensor: ShardedTensor = _make(ShardedTensor.final, form.shape, form.strides, offset, *form.told)
+    tensor = torch.Tensor._make_wrapper_subclass(
+        ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device
+    )
     tensor._form = form
     tensor._value = value
     if asked is not None:
@@ -121,7 +123,9 @@ def tensor_of(form: Form, pieces: Pieces, offset: int = 0) -> ShardedTensor:
     """The tensor of a form that these pieces make up: `made`, in the least time."""
     value = _new(Value)
     value.pieces = pieces
-    tensor: ShardedTensor = _make(ShardedTensor.final, form.shape, form.strides, offset, *form.told)
+    tensor: ShardedTensor = _make(
+        ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device
+    )
     tensor._form = form
     tensor._value = value
     return tensor

@@ -30,5 +30,5 @@ def _can_share_below_autograd(call: BoundCall) -> bool:
 
 # Torch answers before it dispatches to subclasses, so its own answer has to be replaced.
 _answers = torch.library.Library("aten", "IMPL")
-for _key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta", "AutogradLazy"):
+for _key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):
     _answers.impl("_has_compatible_shallow_copy_type", _can_share, _key, with_keyset=True)

@@ -14,7 +14,7 @@ from ..engine.moves.movement import move
 from ..engine.sharded import ShardedTensor
 from .text import text
 
-__all__ = ["Number", "plain_like", "read", "refuse_sharing", "written"]
+__all__ = ["Number", "read", "refuse_sharing", "written"]
 
 Number = bool | int | float | complex
 T = TypeVar("T")
@@ -41,11 +41,6 @@ def written(x: ShardedTensor, name: str, change: Callable[..., object], *others:
 def read(value: T) -> T | torch.Tensor:
     """An argument that torch reads from memory: plain, the whole of it."""
     return _whole(value) if isinstance(value, ShardedTensor) else value
-
-
-def plain_like(x: ShardedTensor) -> torch.Tensor:
-    """A plain tensor without elements, of which torch may read where such tensors lie: it reads that of the dispatch keys."""
-    return torch.empty(0, dtype=x.dtype, device=x.device)
 
 
 def _whole(x: torch.Tensor) -> torch.Tensor:

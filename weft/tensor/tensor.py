@@ -393,14 +393,6 @@ class Tensor(ShardedTensor):
         named: Any = {name: raw_memory.read(value) for name, value in kwargs.items()}
         return super().tensor_split(*here, **named)
 
-    def new_tensor(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """As in torch: a plain tensor of these values."""
-        return raw_memory.plain_like(self).new_tensor(*args, **kwargs)
-
-    def new(self, *args: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
-        """As in torch: a plain tensor."""
-        return raw_memory.plain_like(self).new(*args, **kwargs)
-
     def share_memory_(self) -> NoReturn:
         """Refused: memory that processes share holds one whole tensor."""
         raw_memory.refuse_sharing(self)

@@ -11,8 +11,6 @@ from types import MappingProxyType
 
 import torch
 
-from ...rules.ops.matmul import linear_backward
-
 __all__ = ["Call", "quick"]
 
 aten = torch.ops.aten
@@ -41,8 +39,6 @@ _QUICK: dict[torch._ops.OpOverload, Call] = {
     aten.gelu.default: torch._C._nn.gelu,
     aten.gt.Scalar: torch.gt,
     aten.le.Scalar: torch.le,
-    aten.linear.default: torch._C._nn.linear,
-    aten.linear_backward.default: linear_backward,
     aten.log.default: torch.log,
     aten.lt.Scalar: torch.lt,
     aten.mean.default: torch.mean,

@@ -23,8 +23,8 @@ def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
     """The whole results, found by running the op on tensors without memory; they do not depend on any layout."""
     func, tensors = call.func, call.tensors
     rule = rule_for(func)
-    if rule is not None and rule.results is not None:
-        return rule.results(call)
+    if rule is not None and rule.result is not None:
+        return (rule.result(call),)
     on_host = all(x.device.type == "cpu" for x in tensors)
     seen = tuple((x.shape, x.stride(), x.dtype) for x in tensors)
     said = call.with_tensors(["tensor"] * len(tensors))

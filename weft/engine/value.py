@@ -71,8 +71,10 @@ class Value:
     """How many writes to pending tensors there had been when `resolved` was made."""
     is_gradient_brought: bool = False
     """Whether the gradient of the tensor is brought to its layout when it arrives: see `moves.gradient_home`."""
+    is_traced_leaf: bool = False
+    """Whether the tensor stands for a leaf that is an input of a program that is traced."""
     is_traced_input: bool = False
-    """Whether the tensor stands for an input of a program that is traced, and nobody has asked yet whether it has a gradient."""
+    """Whether it stands for one, and nobody has asked yet whether it has a gradient."""
     stand: weakref.ref[Stand] | None = None
     """What views of the tensor hold."""
     lent_by: Lender | None = None

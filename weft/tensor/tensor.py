@@ -44,9 +44,9 @@ from .text import text
 
 __all__ = ["Tensor", "public"]
 
-_Flat = tuple[Layout, DeviceMapping | None, bool, Layout | None]
-"""What torch.compile knows of a tensor beside its pieces: how it lies, as what it was asked for, whether somebody watches, and
-the layout of its gradient where that is another."""
+_Flat = tuple[Layout, DeviceMapping | None, bool, Layout | None, bool]
+"""What torch.compile knows of a tensor beside its pieces: how it lies, as what it was asked for, whether somebody watches, the
+layout of its gradient where that is another, and whether it is a leaf, whose gradient is brought to that layout."""
 
 
 class Tensor(ShardedTensor):
@@ -349,6 +349,7 @@ class Tensor(ShardedTensor):
             self._asked,
             is_watched(),
             self.__dict__.get(_GRADIENT),
+            self._value.is_traced_leaf or (self.is_leaf and torch.Tensor.requires_grad.__get__(self)),  # type: ignore[attr-defined]
         )
 
     @staticmethod
@@ -363,7 +364,8 @@ class Tensor(ShardedTensor):
         if meta[3] is not None:
             gradient_in(whole, meta[3])
         # Between processes, gradients of leaves travel beside the program instead, when all of it has run.
-        whole._value.is_traced_input = is_traced() and not spans(whole.mesh)
+        whole._value.is_traced_leaf = meta[4] and is_traced()
+        whole._value.is_traced_input = whole._value.is_traced_leaf and not spans(whole.mesh)
         return whole
 
     def _stable_hash_for_caching(self) -> str:
@@ -377,7 +379,7 @@ class Tensor(ShardedTensor):
 
     def __coerce_tangent_metadata__(self) -> torch.Tensor:
         """For torch.compile: the layout in which the gradient of this output is expected. Gradients are not pending."""
-        return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None, False, None))
+        return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None, False, None, False))
 
     def __coerce_same_metadata_as_tangent__(
         self, expected: _Flat | None, expected_type: type | None = None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import gc
 import math
-import re
 import sys
 import time
 from itertools import product
@@ -20,12 +19,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from pages import write_between
+
 from weft.devices import CPU
 from weft.planning import plan_layouts
 from weft.sharding import DeviceMesh, ReduceOp
 from weft.sharding.layout import Layout
 
-MARKS = "<!-- across -->", "<!-- end of across -->"
 SIZES = (
     (4, 128),
     (4, 512),
@@ -80,9 +80,7 @@ def main() -> None:
     shown = "\n".join(lines)
     print(shown)
     if said.write is not None:
-        first, last = MARKS
-        page = said.write.read_text()
-        said.write.write_text(re.sub(f"{first}.*{last}", f"{first}\n{shown}\n{last}", page, flags=re.DOTALL))
+        write_between(said.write, "across", shown)
 
 
 if __name__ == "__main__":

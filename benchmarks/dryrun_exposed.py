@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from pages import write_between
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as torch's users call it
 
@@ -37,7 +37,6 @@ from weft.inspect.links import measured_links
 from weft.watch.comm_log import CommLog, CommRecord
 
 PROCESSES, WITHIN = 4, 0.25
-MARKS = "<!-- exposed -->", "<!-- end of exposed -->"
 WIDTH, HEADS, LENGTH, BATCH = 512, 8, 128, 8
 Program = tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]
 
@@ -254,9 +253,7 @@ def main() -> None:
     shown = table(found)
     print(shown)
     if said.write is not None:
-        first, last = MARKS
-        page = said.write.read_text()
-        said.write.write_text(re.sub(f"{first}.*{last}", f"{first}\n{shown}\n{last}", page, flags=re.DOTALL))
+        write_between(said.write, "exposed", shown)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import time
 from itertools import permutations, product
 from pathlib import Path
 
+from pages import write_between
 from transitions import ITEMSIZE, SHAPE, Case, cases
 
 from weft.planning import Plan, plan_layouts
@@ -150,14 +151,6 @@ def lacking(held: tuple[tuple[int, int], ...], wanted: tuple[tuple[int, int], ..
     return math.prod(d - c for c, d in wanted) - common
 
 
-def write(page: Path, name: str, lines: list[str]) -> None:
-    """Puts lines between the markers of that name."""
-    text = page.read_text()
-    before, _, rest = text.partition(f"<!-- {name} -->\n")
-    _, _, after = rest.partition(f"<!-- end of {name} -->")
-    page.write_text(before + f"<!-- {name} -->\n" + "\n".join(lines) + f"\n<!-- end of {name} -->" + after)
-
-
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -186,7 +179,7 @@ def main() -> None:
     for name, lines in tables.items():
         print("\n".join(lines), end="\n\n")
         if options.write:
-            write(options.write, name, lines)
+            write_between(options.write, name, "\n".join(lines))
     if options.json:
         options.json.write_text(json.dumps({"peers": peers, "tables": tables}, indent=2))
 

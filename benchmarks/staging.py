@@ -10,16 +10,16 @@ than the plan for one host. Links are those of the `h100` preset.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from pages import write_between
+
 from tests.planning.stagings import Stagings
 
-MARKS = "<!-- stagings -->", "<!-- end of stagings -->"
 SHAPES = ((768, 3072), (1001, 777), (48, 48), (100003,))
 
 
@@ -45,9 +45,7 @@ def main() -> None:
     said = options.parse_args()
     shown = table()
     if said.write is not None:
-        first, last = MARKS
-        page = said.write.read_text()
-        said.write.write_text(re.sub(f"{first}.*{last}", f"{first}\n{shown}\n{last}", page, flags=re.DOTALL))
+        write_between(said.write, "stagings", shown)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from pages import write_between
 
 import weft
 from weft.inspect.links import measured_links
@@ -41,10 +41,6 @@ from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
 
 ROOT = Path(__file__).parents[1]
-MARKS = {
-    "here": ("<!-- one host -->", "<!-- end of one host -->"),
-    "cable": ("<!-- two hosts -->", "<!-- end of two hosts -->"),
-}
 
 
 def ip(*words: str) -> None:
@@ -227,9 +223,7 @@ def main() -> None:
     shown = table(launch(said.rate, said.each, said.repetitions), said.rate)
     print(shown)
     if said.write is not None:
-        first, last = MARKS["here" if said.rate == "here" else "cable"]
-        page = said.write.read_text()
-        said.write.write_text(re.sub(f"{first}.*{last}", f"{first}\n{shown}\n{last}", page, flags=re.DOTALL))
+        write_between(said.write, "one host" if said.rate == "here" else "two hosts", shown)
 
 
 if __name__ == "__main__":

@@ -189,7 +189,8 @@ def main(backend: str) -> None:
         check_inductor(mesh)
         return
     check_transformer(mesh)
-    check_communication(mesh)
+    if torch.__version__ >= "2.13":  # which can have meshes and specs in its programs
+        check_communication(mesh)
     check_contributions(mesh)
     check_policy(mesh)
     check_sizes(mesh)

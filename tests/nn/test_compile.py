@@ -21,6 +21,10 @@ from weft.tensor.tensor import gradient_in
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
 LAYOUTS = {"tensor parallel": ({"0.*": P("tp"), "2.weight": P(None, "tp")}, P("dp")), "data parallel": ({}, P("dp"))}
+needs_values = pytest.mark.skipif(
+    torch.__version__ < "2.13",
+    reason="before torch 2.13 no program can have meshes and specs in it, and graphs break there",
+)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -110,6 +114,7 @@ COMMUNICATION = {
 }
 
 
+@needs_values
 @pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
 def test_communication_is_part_of_the_graph(separate: bool) -> None:
     use_separate_memory(separate)
@@ -148,6 +153,7 @@ def test_local_map_breaks_the_graph_and_is_right() -> None:
         assert torch.allclose(torch.compile(program, backend="aot_eager")(x).full_tensor(), program(x).full_tensor())
 
 
+@needs_values
 def test_a_plain_tensor_enters_in_compiled_code() -> None:
     torch._dynamo.reset()
     x = torch.randn(4, 6)
@@ -156,6 +162,7 @@ def test_a_plain_tensor_enters_in_compiled_code() -> None:
     assert torch.equal(found.full_tensor(), x * 2)
 
 
+@needs_values
 @pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
 def test_what_moves_is_logged_each_time(separate: bool) -> None:
     torch._dynamo.reset()
@@ -187,7 +194,14 @@ def test_what_moves_is_logged_each_time(separate: bool) -> None:
         use_separate_memory(False)
 
 
-@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+SEPARATE_BATCHES = pytest.param(
+    True,
+    id="separate",
+    marks=pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 asks a size that changes for its memory"),
+)
+
+
+@pytest.mark.parametrize("separate", [SEPARATE_BATCHES, pytest.param(False, id="unified")])
 def test_ten_batch_sizes_are_compiled_twice(separate: bool) -> None:
     torch._dynamo.reset()
     use_separate_memory(separate)
@@ -209,6 +223,7 @@ def test_ten_batch_sizes_are_compiled_twice(separate: bool) -> None:
         use_separate_memory(False)
 
 
+@needs_values
 @pytest.mark.parametrize(("dynamic", "separate"), [(None, True), (True, False)])
 def test_sizes_that_split_unevenly_are_right_too(dynamic: bool | None, separate: bool) -> None:
     torch._dynamo.reset()

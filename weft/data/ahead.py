@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from queue import Empty, Full, Queue
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ _TURN = 0.2
 """Seconds after which the thread looks whether anybody still wants what it takes."""
 
 
-def ahead(source: Iterable[T], count: int) -> Iterator[T]:
+def ahead(source: Iterable[T], count: int) -> Generator[T, None, None]:
     """The same things in the same order, up to `count` of them taken before they are asked for; 0: none, and no thread.
 
     >>> list(ahead(range(3), 2))

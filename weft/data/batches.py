@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Protocol, cast, final, runtime_checkable
 
@@ -102,32 +103,34 @@ class Batches:
 
     def __iter__(self) -> Iterator[object]:
         """The batches of this epoch that were not given yet."""
-        start = self.batch
-        for part, size in self._parts(start):
-            whole = self._layouts.whole(part, size, is_local=self._local, compares=compares_values(self._given))
-            self.batch, self._given = self.batch + 1, self._given + 1
-            if isinstance(self._loader, _Stateful) and not self._prefetch:
-                self._loaders_state = self._loader.state_dict()
-            yield whole
+        with closing(self._parts(self.batch)) as parts:  # so that nothing is loaded any more when this is closed
+            for part, size in parts:
+                whole = self._layouts.whole(part, size, is_local=self._local, compares=compares_values(self._given))
+                self.batch, self._given = self.batch + 1, self._given + 1
+                if isinstance(self._loader, _Stateful) and not self._prefetch:
+                    self._loaders_state = self._loader.state_dict()
+                yield whole
         self.epoch, self.batch = self.epoch + 1, 0
         self._loaders_state = None
 
-    def _parts(self, start: int) -> Iterator[tuple[object, tuple[int, Interval] | None]]:
+    def _parts(self, start: int) -> Generator[tuple[object, tuple[int, Interval] | None], None, None]:
         """What this process loads of each batch, and of how many rows which it is."""
         if self._order is None:
             loader = self._loader
             if isinstance(loader, _Stateful) and self._loaders_state is not None:
                 loader.load_state_dict(self._loaders_state)
                 start = 0
-            yield from ((part, None) for part in ahead(islice(loader, start, None), self._prefetch))
+            with closing(ahead(islice(loader, start, None), self._prefetch)) as loaded:
+                for part in loaded:
+                    yield part, None
             return
         listed = self._order.batches(self.epoch)[start:]
         rows = [self._layouts.rows(len(batch)) for batch in listed]
         wanted = [batch[low:high] for batch, (low, high) in zip(listed, rows, strict=True)]
         # A process without a row of a batch loads nothing: it is told by the others what the batch is like.
-        loaded = iter(ahead(self._own_loader([batch for batch in wanted if batch]), self._prefetch))
-        for batch, held, own in zip(listed, rows, wanted, strict=True):
-            yield (next(loaded) if own else None), (len(batch), held)
+        with closing(ahead(self._own_loader([batch for batch in wanted if batch]), self._prefetch)) as loaded:
+            for batch, held, own in zip(listed, rows, wanted, strict=True):
+                yield (next(loaded) if own else None), (len(batch), held)
 
     def _own_loader(self, wanted: Sequence[list[int]]) -> DataLoader[object]:
         """The user's loader, for the rows of this process."""

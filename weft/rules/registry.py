@@ -78,8 +78,8 @@ class Rule:
     """What the indices among the tensors may be; None: it has none."""
     counts_along: tuple[int, ...] = ()
     """Dims of the first tensor, from the last, along which it matters where a part begins; those of indices have a bound."""
-    result: Callable[[BoundCall], Spec] | None = None
-    """What the op gives for whole tensors, where torch does not tell without computing it; None: it does."""
+    results: Callable[[BoundCall], tuple[Spec, ...]] | None = None
+    """What the op gives for whole tensors, where torch does not tell without computing it; None: it does. Strides not said: row by row."""
 
 
 rules: dict[Op, Rule] = {}

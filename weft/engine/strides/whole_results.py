@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -23,8 +24,10 @@ def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
     """The whole results, found by running the op on tensors without memory; they do not depend on any layout."""
     func, tensors = call.func, call.tensors
     rule = rule_for(func)
-    if rule is not None and rule.result is not None:
-        return (rule.result(call),)
+    if rule is not None and rule.results is not None:
+        return tuple(
+            spec if spec.strides else replace(spec, strides=row_major(spec.shape)) for spec in rule.results(call)
+        )
     on_host = all(x.device.type == "cpu" for x in tensors)
     seen = tuple((x.shape, x.stride(), x.dtype) for x in tensors)
     said = call.with_tensors(["tensor"] * len(tensors))

@@ -64,6 +64,7 @@ class Merged:
             if not query.numel() or not keys.numel():
                 continue  # a device without heads sees nothing, and kernels cannot be asked for that
             out, rows = self._kernel.forward(self._call, query, keys, values, mask, block.is_causal)
+            rows = rows.to(sum_dtype(out.dtype))  # torch 2.11 says another dtype of kernels that it does not run
             if mask is not None:
                 rows = _unseen(rows, mask)
             self._merge(block, out, rows)

@@ -11,7 +11,7 @@ from ..arguments import arranged
 from ..call import BoundCall
 from ..dims import broadcast_into
 from ..factors import Dims, Factors
-from ..registry import Region, Rule, rules
+from ..registry import Region, Rule, Spec, rules
 
 __all__ = ["ALIGNED", "row_aligned"]
 
@@ -137,8 +137,14 @@ def _encoder_layer(call: BoundCall) -> Factors | None:
     return Factors(inputs, (source,), {"b": call.tensor("src").shape[0]})
 
 
+def _encoded(call: BoundCall) -> tuple[Spec, ...]:
+    """Torch 2.11 has no account of it."""
+    source = call.tensor("src")
+    return (Spec(tuple(source.shape), source.dtype),)
+
+
 rules |= {
-    aten._transformer_encoder_layer_fwd.default: Rule(_encoder_layer, of_nothing=ReduceOp.SUM),
+    aten._transformer_encoder_layer_fwd.default: Rule(_encoder_layer, of_nothing=ReduceOp.SUM, results=_encoded),
     aten._scaled_dot_product_flash_attention_for_cpu.default: _forward(None, (), (), 2),
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _backward(),
     aten._scaled_dot_product_efficient_attention.default: _forward(3, (2, 3), (), 4),

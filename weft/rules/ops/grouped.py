@@ -102,7 +102,7 @@ def _one_by_one(first: torch.Tensor, second: torch.Tensor, ends: Sequence[int], 
     return result
 
 
-def _result(call: BoundCall) -> Spec:
+def _results(call: BoundCall) -> tuple[Spec, ...]:
     """Its rows are padded to what kernels take; torch's account of it knows one dtype only."""
     first, second = call.tensor("self"), call.tensor("mat2")
     shape: tuple[int, ...] = (first.shape[-2], second.shape[-1])
@@ -112,7 +112,7 @@ def _result(call: BoundCall) -> Spec:
     dtype = call.dtype("out_dtype") or first.dtype
     step = _ALIGNMENT // dtype.itemsize
     row = -(-shape[-1] // step) * step
-    return Spec(shape, dtype, (shape[-2] * row, row, 1)[-len(shape) :])
+    return (Spec(shape, dtype, (shape[-2] * row, row, 1)[-len(shape) :]),)
 
 
-rules[aten._grouped_mm.default] = Rule(_factors, local=_local, result=_result)
+rules[aten._grouped_mm.default] = Rule(_factors, local=_local, results=_results)

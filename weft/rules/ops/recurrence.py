@@ -9,7 +9,7 @@ import torch
 from ..arguments import arranged
 from ..call import BoundCall
 from ..factors import Dims, Factors
-from ..registry import Region, Rule, rules
+from ..registry import Region, Rule, Spec, rules
 
 aten = torch.ops.aten
 
@@ -31,6 +31,15 @@ def _layer_backward(call: BoundCall) -> Factors | None:
     """The gradients of weights are sums over the batch."""
     outputs: tuple[Dims, ...] = (_STEPS, ((), ()), ((), ()), ((),), ((),), _STATE, _STATE)
     return _factors(call, outputs, partial_outputs=frozenset(range(1, 5)))
+
+
+def _gradients(call: BoundCall) -> tuple[Spec, ...]:
+    """There are gradients of biases even without biases, which torch 2.11 forgets to say."""
+    x, *weights = (call.tensor(name) for name in ("input", "weight1", "weight2"))
+    states = [call.tensor(name) for name in ("hx_", "cx_tmp")]
+    biases = [weights[0].shape[:1]] * 2
+    shapes = (x.shape, *(w.shape for w in weights), *biases, *(state.shape for state in states))
+    return tuple(Spec(tuple(shape), x.dtype) for shape in shapes)
 
 
 def _factors(call: BoundCall, outputs: tuple[Dims, ...], **options: frozenset[object]) -> Factors | None:
@@ -66,5 +75,5 @@ _OLD_NAMES = {f"weight{k}": f"weight{k + 1}" for k in range(4)} | {"cx_": "cx_tm
 
 rules |= {
     _LAYER: Rule(_layer, local=_layer_here),
-    aten.mkldnn_rnn_layer_backward.default: Rule(_layer_backward, local=_layer_backward_here),
+    aten.mkldnn_rnn_layer_backward.default: Rule(_layer_backward, local=_layer_backward_here, results=_gradients),
 }

@@ -194,14 +194,7 @@ def test_what_moves_is_logged_each_time(separate: bool) -> None:
         use_separate_memory(False)
 
 
-SEPARATE_BATCHES = pytest.param(
-    True,
-    id="separate",
-    marks=pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 asks a size that changes for its memory"),
-)
-
-
-@pytest.mark.parametrize("separate", [SEPARATE_BATCHES, pytest.param(False, id="unified")])
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
 def test_ten_batch_sizes_are_compiled_twice(separate: bool) -> None:
     torch._dynamo.reset()
     use_separate_memory(separate)

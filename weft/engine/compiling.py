@@ -64,6 +64,8 @@ def announce() -> bool:
         _announced = True
         for package in _CALLED:
             dynamo.trace_rules.add(package)
+        if not _HAS_VALUES:  # it asks sizes that change for their memory, to see whether it can be given up
+            torch._functorch.config.donated_buffer = False
     if _announced:
         while _in_programs:
             _tell(_in_programs.pop())

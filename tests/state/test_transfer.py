@@ -129,6 +129,33 @@ def test_into_a_module_and_into_views() -> None:
     assert base.full_tensor().tolist() == [0, 0, 1, 1, 1, 0, 0, 0]
 
 
+@pytest.mark.parametrize("where", [slice(None, 6), slice(2, None)])
+def test_parts_go_into_views(where: slice) -> None:
+    trainer, server, _ = meshes()
+    base = weft.zeros(8, 6, mapping=NamedMapping(server, P("x")))
+    parts = {"q": torch.randn(4, 6), "k": torch.randn(2, 6)}
+    state = weft.shard(parts, trainer, P("dp"))
+    weft.transfer_state(state, into={"qk": base[where]}, names={"qk": ("q", "k")})
+    assert torch.equal(base[where].full_tensor(), torch.cat(list(parts.values())))
+    split = {"q": base[where][:4], "k": base[where][4:]}
+    weft.transfer_state({"qk": weft.ones(6, 6)}, into=split, names={("q", "k"): "qk"})
+    assert base.sum().item() == 36
+
+
+def test_what_depends_on_a_tensor_knows_that_it_was_written_to() -> None:
+    trainer, server, _ = meshes()
+    x, w, new = torch.randn(8, 8), torch.randn(8, 8), torch.randn(8, 8)
+    split, weight = weft.shard(x, trainer, P(None, "tp")), weft.shard(w, trainer, P("tp"))
+    pending = split @ weight
+    rows = weft.shard(x, trainer, P("tp"))
+    before = rows @ weight
+    weft.transfer_state({"w": weft.shard(new, server, P("x"))}, into={"w": weight})
+    torch.testing.assert_close(pending.full_tensor(), x @ w)
+    torch.testing.assert_close(sum(pending.local_shards[:2]), x @ w)
+    torch.testing.assert_close(before.full_tensor(), x @ w)
+    torch.testing.assert_close((rows @ weight).full_tensor(), x @ new)
+
+
 def test_what_is_pending_is_reduced() -> None:
     trainer, server, _ = meshes()
     x, w = torch.randn(4, 8), torch.randn(8, 4)

@@ -39,17 +39,18 @@ class Gathering:
     ) -> None:
         self.targets = [whole_along(layout, axis) for layout in layouts]
         self._axis, self._op, self._mesh = axis, op, layouts[0].mesh
-        self._dtypes = [new if new.itemsize <= old.itemsize else old for old, new in dtypes]
+        travelling = [new if new.itemsize <= old.itemsize else old for old, new in dtypes]
         self._elements = sum(map(math.prod, shapes))
         entries = []
         for at, (source, target, shape, (old, new)) in enumerate(
             zip(layouts, self.targets, shapes, dtypes, strict=True)
         ):
             start = (0,) * len(shape)
-            width = self._dtypes[at].itemsize
+            width = travelling[at].itemsize
             passage = Passage(Position(source, shape, start), Position(target, shape, start), shape, width)
             entries.append(Entry(str(at), (str(at),), (passage,), None, old.itemsize, new.itemsize))
         self.plan = StatePlan(tuple(entries), _ALL_AT_ONCE)
+        self._lots = [Lot(number, dtype) for number, dtype in enumerate(travelling)]
         words = f"{len(shapes)} tensors of {self._elements:,} elements over {axis!r} of {self._mesh}"
         self._call = CollectiveCall(op, words)
 
@@ -71,8 +72,4 @@ class Gathering:
 
     def fill(self, sources: Sequence[ShardedTensor], targets: Sequence[Pieces]) -> None:
         """Writes the whole of each tensor to the pieces that are to hold it."""
-        lots = [
-            Lot(number, current(source), target, dtype)
-            for number, (source, target, dtype) in enumerate(zip(sources, targets, self._dtypes, strict=True))
-        ]
-        pass_on(self.plan, lots, self._call, lambda _: None)
+        pass_on(self.plan, self._lots, list(map(current, sources)), targets, self._call, lambda _: None)

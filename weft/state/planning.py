@@ -70,9 +70,9 @@ class Wanted:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A plan, and what becomes of each name."""
+    """A plan, and what becomes of each name. Answers to one question are one object, and told apart as such."""
 
     plan: StatePlan
     wanted: Mapping[str, Wanted]
@@ -210,7 +210,13 @@ def _answered(question: Question, given: _Given | None) -> Planned:
                 same[name] = found[key]
                 continue
             entries.append(_entry(name, shape, parts, leaves, want))
-    return Planned(StatePlan(tuple(entries), question.bucket), wanted, same)
+    return Planned(_plan(tuple(entries), question.bucket), wanted, same)
+
+
+@cached(64)
+def _plan(entries: tuple[Entry, ...], bucket: int) -> StatePlan:
+    """The plan of these entries; what is looked up by it is found without comparing all of them."""
+    return StatePlan(entries, bucket)
 
 
 @final

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import cast
 
 import torch
@@ -13,20 +12,17 @@ import xxhash
 from ..caches import cached
 from ..checkpoint.memory import readable_bytes
 from ..checkpoint.progress import shown
-from ..engine.form import Form
 from ..engine.moves.movement import from_plain, moved
-from ..engine.sharded import ShardedTensor, wrap
-from ..engine.total import own_pieces
+from ..engine.sharded import ShardedTensor
+from ..engine.total import note_write, own_pieces
 from ..engine.views.copy_views import current
 from ..errors import WeftError
 from ..planning.states import Entry, StatePlan
-from ..runtime.holding import holding
-from ..runtime.host_pool import pooled_empty
-from ..runtime.machine import forget_with_residences, residence
+from ..runtime.holding import Pieces, holding
+from ..runtime.machine import residence
 from ..runtime.processes.current_call import CollectiveCall
-from ..runtime.processes.mesh_processes import spans
-from ..runtime.processes.passing import Checked, Lot, pass_on
-from ..runtime.strides import dense_strides, row_major
+from ..runtime.processes.packing import Checked
+from ..runtime.processes.passing import Lot, pass_on
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.types import TensorLayout
@@ -34,11 +30,11 @@ from ..watch import comm_log
 from .flattening import flat_state
 from .planning import BUCKET, Mappings, Planned, Wanted, planned
 from .renaming import Names
+from .rooms import Room, rooms
 
 __all__ = ["transfer_state"]
 
 _OP = "transfer_state"
-_ITEMSIZE = attrgetter("itemsize")
 
 
 def transfer_state(
@@ -95,105 +91,63 @@ def _transferred(
     progress: bool,
 ) -> dict[str, torch.Tensor]:
     """The new tensors by name. What moves is logged as the plan says it, however it is carried out."""
-    entries = task.plan.entries
-    for entry in entries if comm_log.is_logging() else ():
+    plan = task.plan
+    for entry in plan.entries if comm_log.is_logging() else ():
         _log(entry)
     made: dict[str, torch.Tensor] = {}
     lots: list[Lot] = []
-    number = 0
+    sources: list[Pieces] = []
+    targets: list[Pieces] = []
     total = _stored(task) if progress else 0
     with comm_log.paused(), shown("transferring", total, progress) as count:
-        for entry in entries:
-            want = task.wanted[entry.name]
-            into = None if there is None else there[entry.name]
-            sources = [_laid_out(old[name], want) for name in entry.sources]
-            if _moves_alone(entry, sources[0].mesh, want, into):
-                made[entry.name] = _moved(sources[0], want, into)
-                count(_bytes_here(made[entry.name]))
-            else:
-                made[entry.name] = new = _room(entry, sources, want, into)
+        given = [_laid_out(old[name], entry) for entry in plan.entries for name in entry.sources]
+        remaining = iter(given)
+        for room in rooms(task, tuple([x._form for x in given]), are_there=there is not None):
+            into = None if there is None else there[room.name]
+            if room.moves_alone:
+                made[room.name] = _moved(next(remaining), room.want)
+                count(_bytes_here(made[room.name]))
+                continue
+            new = made[room.name] = _to_fill(room, into)
+            pieces = new._value.pieces
+            for lot in room.lots:
+                source = current(next(remaining))
                 if new._form.device.type != "meta":
-                    lots += _lots(number, sources, new)
-            number += len(entry.passages)
-        checked = pass_on(task.plan, lots, _call(task.plan), count, _checksum if verify else None)
+                    lots.append(lot)
+                    sources.append(source)
+                    targets.append(pieces)
+        checked = pass_on(plan, lots, sources, targets, _call(plan), count, _checksum if verify else None)
+        for name, into in () if there is None else there.items():
+            if name in made and made[name] is not into:
+                into.copy_(made[name])
     if comm_log.is_logging():
         comm_log.note_end()
-    for each in () if there is None else there.values():
-        if not each.is_inference():
-            torch.autograd.graph.increment_version(each)
+    torch.autograd.graph.increment_version([] if there is None else there.values())
     _raise_for(checked)
     return made
 
 
-def _laid_out(x: torch.Tensor, want: Wanted) -> ShardedTensor:
+def _laid_out(x: torch.Tensor, entry: Entry) -> ShardedTensor:
     """An old tensor; a plain one is whole on every device of the mesh that it goes to."""
     if isinstance(x, ShardedTensor):
         return x
-    return from_plain(x, Layout.replicated(want.layout.mesh, x.dim()), brought_to=_OP)
+    return from_plain(x, Layout.replicated(entry.target.mesh, x.dim()), brought_to=_OP)
 
 
-def _moves_alone(entry: Entry, mesh: DeviceMesh, want: Wanted, into: torch.Tensor | None) -> bool:
-    """Whether a tensor need not be packed with others: something is pending, or it stays in one process."""
-    if entry.plan is not None or (into is not None and not _is_written_directly(into)):
-        return True
-    if into is not None or spans(mesh, want.layout.mesh):
-        return False
-    return len(entry.passages) == 1 and entry.passages[0].is_whole
+def _to_fill(room: Room, into: torch.Tensor | None) -> ShardedTensor:
+    """The tensor that is to be filled: one that is there, unless its pieces only show another's, or a new one."""
+    if not isinstance(into, ShardedTensor) or into._value.shown is not None:
+        return room.made()
+    note_write((into,))
+    own_pieces(into)
+    return into
 
 
-def _is_written_directly(x: torch.Tensor) -> bool:
-    """Whether a tensor's pieces are its own, and what is written to them is what it holds."""
-    return isinstance(x, ShardedTensor) and x._value.shown is None and not x._layout.pending
-
-
-def _moved(x: ShardedTensor, want: Wanted, into: torch.Tensor | None) -> torch.Tensor:
+def _moved(x: ShardedTensor, want: Wanted) -> torch.Tensor:
     """A tensor in its new layout and dtype: it is cast where that makes it smaller, and nothing is pending."""
     if want.dtype.itemsize < x.dtype.itemsize and not x._layout.pending:
         x = cast(ShardedTensor, x.to(want.dtype))
-    new = moved(x, want.layout, _OP, asked=want.mapping).to(want.dtype)
-    return new if into is None else into.copy_(new)
-
-
-def _room(entry: Entry, sources: list[ShardedTensor], want: Wanted, into: torch.Tensor | None) -> ShardedTensor:
-    """The tensor that is to be filled: one that is there, or a new one, in the order of the strides of the old one."""
-    if into is not None:
-        assert isinstance(into, ShardedTensor)
-        own_pieces(into)
-        return into
-    shape, first = entry.shape, sources[0]._form
-    ordinary, strides = _strides(shape, None if len(sources) > 1 else first)
-    pieces = []
-    for own, home in _kinds(want.layout, shape):
-        device = first.device if first.device.type == "meta" else home
-        if ordinary:
-            pieces.append(pooled_empty(own, want.dtype, device))
-        else:
-            pieces.append(torch.empty_strided(own, dense_strides(own, strides), dtype=want.dtype, device=device))
-    return wrap(tuple(pieces), want.layout, shape, asked=want.mapping, dtype=want.dtype, strides=strides)
-
-
-@cached(8192)
-def _strides(shape: tuple[int, ...], like: Form | None) -> tuple[bool, tuple[int, ...]]:
-    """Whether a tensor is to be stored row by row, and its strides: in the order of another's, where there is one."""
-    if like is None or like.strides == row_major(like.shape):
-        return True, row_major(shape)
-    return False, dense_strides(shape, like.strides)
-
-
-@cached(8192, cleared_by=forget_with_residences)
-def _kinds(layout: Layout, shape: tuple[int, ...]) -> list[tuple[tuple[int, ...], torch.device]]:
-    """The shapes and devices of what this process stores of a layout."""
-    here = holding(layout)
-    return [(here.piece_shape(piece, shape), device) for piece, device in enumerate(here.devices)]
-
-
-def _lots(first: int, sources: list[ShardedTensor], new: ShardedTensor) -> list[Lot]:
-    """The passages of a tensor, which are numbered from `first` on."""
-    target, dtype = new._value.pieces, new._form.dtype
-    return [
-        Lot(number, current(source), target, min(dtype, source._form.dtype, key=_ITEMSIZE))
-        for number, source in enumerate(sources, first)
-    ]
+    return moved(x, want.layout, _OP, asked=want.mapping).to(want.dtype)
 
 
 def _log(entry: Entry) -> None:

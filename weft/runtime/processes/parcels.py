@@ -23,7 +23,7 @@ from .group import Processes
 from .steps.occupancy import occupancy, slots_of, stored_part
 from .transport.messages import Part
 
-__all__ = ["Bucket", "KeptPart", "Parcel", "Parcels", "meshes_of", "parcels"]
+__all__ = ["Bucket", "KeptPart", "Parcel", "Parcels", "bucketed", "meshes_of", "parcels"]
 
 
 @final
@@ -34,6 +34,7 @@ class KeptPart:
     lot: int
     given: Part
     into: Part
+    nbytes: int
 
 
 @final
@@ -60,9 +61,10 @@ class Parcel:
     nbytes: int
     names: tuple[str, ...]
     """The tensors that it has parts of."""
-
     dtypes: tuple[torch.dtype, ...]
     """The dtype of each part."""
+    sizes: tuple[int, ...]
+    """The bytes of each part."""
 
     def views(self, lots: Sequence[Pieces]) -> list[torch.Tensor]:
         """The boxes where they lie."""
@@ -81,8 +83,8 @@ class Parcels:
     copies: tuple[KeptPart, ...]
     leaving: tuple[tuple[int, tuple[Bucket, ...]], ...]
     arriving: tuple[tuple[int, tuple[Bucket, ...]], ...]
-    rounds: int
-    """How many buckets go to, or come from, the process with the most."""
+    limit: int
+    """The most bytes of a bucket."""
     largest: int
     """The bytes of the largest message."""
 
@@ -119,7 +121,7 @@ def parcels(
     arriving: _Listed = {}
     for lot, number in enumerate(numbers):
         work = _work(passages[number][1])
-        copies += [KeptPart(lot, given, into) for given, into in work.copies]
+        copies += [KeptPart(lot, given, into, into.size * dtypes[lot].itemsize) for given, into in work.copies]
         for listed, parts in ((leaving, work.leaving), (arriving, work.arriving)):
             for process, part in parts:
                 listed.setdefault(process, []).append((lot, part))
@@ -134,13 +136,13 @@ def parcels(
                 # Who gets the same as the one before, as when parts are gathered, gets the same buckets.
                 is_same, before = listed[process] == before, listed[process]
                 messages = list(_packed(before, dtypes, names, plan.bucket, alone)) if not is_same else []
-                found.append((index, found[-1][1] if is_same else _bucketed(messages, plan.bucket)))
+                found.append((index, found[-1][1] if is_same else bucketed(messages, plan.bucket)))
         return tuple(found)
 
     gone, come = packed(leaving), packed(arriving)
     each = [listed for _, listed in (*gone, *come)]
     largest = max((parcel.nbytes for listed in each for bucket in listed for parcel in bucket), default=0)
-    return Parcels(tuple(copies), gone, come, max(map(len, each), default=0), largest)
+    return Parcels(tuple(copies), gone, come, plan.bucket, largest)
 
 
 @final
@@ -203,10 +205,12 @@ def _packed(
         runs = tuple(_runs(message, [dtypes[lot] for lot, _, _ in listed]))
         places = tuple((lot, part.piece, _box(part, cut)) for lot, part, cut in listed)
         told = tuple(dict.fromkeys(names[lot] for lot, _, _ in listed))
-        yield Parcel(places, runs, runs[-1].stop, told, tuple(dtypes[lot] for lot, _, _ in listed))
+        each = tuple(dtypes[lot] for lot, _, _ in listed)
+        sizes = tuple(_elements(cut) * dtype.itemsize for cut, dtype in zip(message, each, strict=True))
+        yield Parcel(places, runs, runs[-1].stop, told, each, sizes)
 
 
-def _bucketed(messages: Sequence[Parcel], limit: int) -> tuple[Bucket, ...]:
+def bucketed(messages: Sequence[Parcel], limit: int) -> tuple[Bucket, ...]:
     """Messages that go at once, of at most so many bytes together."""
     found: list[list[Parcel]] = []
     room = 0

@@ -62,6 +62,8 @@ def torch_dispatch(
     if len(args) == 2 and not kwargs and type(args[0]) is cls:
         x, y = args
         key = (id(func), x._form, y._form if type(y) is cls else token(y))  # type: ignore[attr-defined]
+    elif len(args) == 1 and not kwargs and type(args[0]) is cls:
+        key = (id(func), args[0]._form)
     else:
         key = key_of(func, args, kwargs)
     try:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from .strides import is_dense
+from .traced import is_traced
 
 __all__ = ["is_aside", "lazy_clone", "may_overlap", "part"]
 
@@ -20,6 +21,9 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     >>> b
     tensor([0., 0., 0.])
     """
+    # A compiler makes copies only where something is written, and knows no lazy ones: it would call torch for each.
+    if is_traced():
+        return x.clone()
     # A copy has no gaps, and no element in two places, as slices, expanded tensors and windows do: it may be written to.
     if x.storage_offset() or not (x.is_contiguous() or is_dense(tuple(x.shape), x.stride())):
         return x.clone()

@@ -38,6 +38,7 @@ from ..watch.notes import is_watched
 from . import raw_memory
 from .addresses import address, storage
 from .destination import destination
+from .named_pieces import NamedPieces, piece_names
 from .number import as_number
 from .pickling import reduced
 from .text import text
@@ -48,8 +49,10 @@ _Flat = tuple[Layout, DeviceMapping | None, bool, Layout | None, bool]
 """What torch.compile knows of a tensor beside its pieces: how it lies, as what it was asked for, whether somebody watches, the
 layout of its gradient where that is another, and whether it is a leaf, whose gradient is brought to that layout."""
 
+_requires_grad = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
-class Tensor(ShardedTensor):
+
+class Tensor(NamedPieces, ShardedTensor):
     """A whole tensor, laid out over a mesh of devices; its shape, values and operations are those of the whole.
 
     >>> import torch, weft
@@ -137,7 +140,7 @@ class Tensor(ShardedTensor):
         self._watch()
 
     def _get_requires_grad(self) -> bool:
-        required: bool = torch.Tensor.requires_grad.__get__(self)  # type: ignore[attr-defined]
+        required: bool = _requires_grad(self)
         if required and self._value.is_traced_input:
             # A compiler asks its inputs before it traces the way back: bringing their gradients home is part of that.
             self._value.is_traced_input = False
@@ -342,15 +345,14 @@ class Tensor(ShardedTensor):
         return reduced(self)
 
     def __tensor_flatten__(self) -> tuple[list[str], _Flat]:
+        # Asked twice for each input before a compiled program runs: every call here counts.
+        form, value = self._form, self._value
         announce()
-        check_compilable(self._layout.mesh)
-        return [f"_piece{i}" for i in range(len(current(self)))], (
-            self._layout,
-            self._asked,
-            is_watched(),
-            self.__dict__.get(_GRADIENT),
-            self._value.is_traced_leaf or (self.is_leaf and torch.Tensor.requires_grad.__get__(self)),  # type: ignore[attr-defined]
-        )
+        check_compilable(form.layout.mesh)
+        pieces = value.pieces if value.shown is None else current(self)
+        is_leaf = value.is_traced_leaf or (self.is_leaf and _requires_grad(self))
+        flat = (form.layout, self._asked, is_watched(), self.__dict__.get(_GRADIENT), is_leaf)
+        return piece_names(len(pieces)), flat
 
     @staticmethod
     def __tensor_unflatten__(
@@ -359,13 +361,15 @@ class Tensor(ShardedTensor):
         outer_size: Sequence[int],
         outer_stride: Sequence[int],
     ) -> Tensor:
-        pieces = tuple(inner[f"_piece{i}"] for i in range(len(inner)))
-        whole = public(wrap(pieces, meta[0], outer_size, asked=meta[1], strides=outer_stride))
-        if meta[3] is not None:
-            gradient_in(whole, meta[3])
-        # Between processes, gradients of leaves travel beside the program instead, when all of it has run.
-        whole._value.is_traced_leaf = meta[4] and is_traced()
-        whole._value.is_traced_input = whole._value.is_traced_leaf and not spans(whole.mesh)
+        layout, asked, _, gradient, is_leaf = meta
+        pieces = tuple([inner[name] for name in piece_names(len(inner))])
+        whole = public(wrap(pieces, layout, outer_size, asked=asked, strides=outer_stride))
+        if gradient is not None:
+            gradient_in(whole, gradient)
+        if is_leaf and is_traced():
+            whole._value.is_traced_leaf = True
+            # Between processes, gradients of leaves travel beside the program instead, when all of it has run.
+            whole._value.is_traced_input = not spans(whole.mesh)
         return whole
 
     def _stable_hash_for_caching(self) -> str:
@@ -414,11 +418,6 @@ class Tensor(ShardedTensor):
         raw_memory.written(self, "map2_", lambda whole, *others: whole.map2_(*others, function), x, y)
         return self
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_piece") and name[6:].isdecimal():
-            return self._value.pieces[int(name[6:])]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
 
 class _Aligned:
     """A hook that brings a gradient to the layout of its tensor, whatever that is by then."""
@@ -429,6 +428,8 @@ class _Aligned:
 
     def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
         target = self._state.get(_GRADIENT) or self._state["_form"].layout.resolved
+        if isinstance(grad, Tensor) and grad._form.layout is target:
+            return None
         waiting = left_pending(grad, target)
         return aligned_meanwhile(grad, target) if waiting is None else waiting
 

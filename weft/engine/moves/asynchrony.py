@@ -84,7 +84,9 @@ class Timed:
 
 def is_on_its_way(x: object) -> TypeGuard[ShardedTensor]:
     """Whether a tensor's pieces were asked for, and nobody has waited for them."""
-    return isinstance(x, ShardedTensor) and isinstance(x._value.source, (Timed, _SameAs)) and not x._value.is_made
+    if not isinstance(x, ShardedTensor) or x._value.source is None:
+        return False
+    return isinstance(x._value.source, (Timed, _SameAs)) and not x._value.is_made
 
 
 def detached(x: ShardedTensor) -> ShardedTensor:

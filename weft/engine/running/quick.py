@@ -28,7 +28,7 @@ _QUICK: dict[torch._ops.OpOverload, Call] = {
     aten.bmm.default: torch.bmm,
     aten.clone.default: torch.clone,
     aten.cos.default: torch.cos,
-    aten.detach.default: torch.detach,
+    aten.detach.default: torch.Tensor.detach,
     aten.div.Tensor: torch.div,
     aten.embedding.default: torch.embedding,
     aten.eq.Scalar: torch.eq,

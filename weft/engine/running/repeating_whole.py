@@ -86,14 +86,15 @@ def _views_of_whole(apply: Callable[[Args, Kwargs], Any], result: object) -> Rep
     form, gather = forms[0], type(result)
 
     def repeat(args: Args, kwargs: Kwargs) -> object:
-        if torch.is_inference_mode_enabled() and not cast(ShardedTensor, args[0]).is_inference():
+        base: Any = args[0]
+        if torch.is_inference_mode_enabled() and not base.is_inference():
             return NOT_REPEATED
         whole = apply(args, kwargs)
         if several:
             shown: Any = gather([tensor_of(f, (w,), w.storage_offset()) for f, w in zip(forms, whole, strict=True)])  # type: ignore[call-arg]
         else:
             shown = tensor_of(form, (whole,), whole.storage_offset())
-        cast(ShardedTensor, args[0])._value.lend_to(shown)
+        base._value.lend_to(shown)
         return shown
 
     return repeat

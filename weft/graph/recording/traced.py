@@ -157,6 +157,7 @@ SAME = frozenset(
     {
         torch.ops.aten._lazy_clone.default,
         torch.ops.aten.alias.default,
+        torch.ops.aten.clone.default,
         torch.ops.aten.detach.default,
         torch.ops.aten.lift_fresh_copy.default,
     }

@@ -239,6 +239,8 @@ def write_through(x: ShardedTensor) -> None:
         if shown.write is not None:
             with _untold() if shown.told is not None else nullcontext():
                 shown.write(base, x)
+        if shown.told is not None and base._layout.pending:
+            forget_resolved()  # as what writes it back does, where it is a copy
         note_write()
         x = base
     if is_unseen:

@@ -241,7 +241,7 @@ def write_through(x: ShardedTensor) -> None:
                 shown.write(base, x)
         if shown.told is not None and base._layout.pending:
             forget_resolved()  # as what writes it back does, where it is a copy
-        note_write()
+        note_write((base,))
         x = base
     if is_unseen:
         note_unseen_write()

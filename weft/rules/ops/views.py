@@ -172,6 +172,12 @@ def _view_as_complex(call: BoundCall) -> Factors:
     return touching(call, [last], [numbered(last)], SUMS)
 
 
+def _local_view_as_complex(call: BoundCall, _inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
+    """Of no numbers torch still asks how they lie, of one it does not."""
+    x = call.tensor("self")
+    return call.on([x]) if x.numel() else x.new_empty(outputs[0].shape, dtype=x.dtype.to_complex())
+
+
 def _expand(call: BoundCall) -> Factors:
     x, size = call.tensors[0], call.integers("size")
     new = len(size) - x.ndim
@@ -192,6 +198,6 @@ rules |= {
     aten.squeeze.dims: Rule(_squeeze, local=_local_squeeze),
     aten.view.dtype: Rule(_view_dtype),
     aten.view_as_real.default: Rule(_view_as_real),
-    aten.view_as_complex.default: Rule(_view_as_complex),
+    aten.view_as_complex.default: Rule(_view_as_complex, local=_local_view_as_complex),
     aten.expand.default: Rule(_expand, sized("size")),
 }

@@ -172,10 +172,12 @@ def _view_as_complex(call: BoundCall) -> Factors:
     return touching(call, [last], [numbered(last)], SUMS)
 
 
-def _local_view_as_complex(call: BoundCall, _inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
-    """Of no numbers torch still asks how they lie, of one it does not."""
+def _local_view_as_complex(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
+    """Torch asks of no numbers how they lie, and not of one: a device that has nothing of one is not to ask."""
     x = call.tensor("self")
-    return call.on([x]) if x.numel() else x.new_empty(outputs[0].shape, dtype=x.dtype.to_complex())
+    if x.numel() or 0 in inputs[0].whole:
+        return call.on([x])
+    return x.new_empty(outputs[0].shape, dtype=x.dtype.to_complex())
 
 
 def _expand(call: BoundCall) -> Factors:

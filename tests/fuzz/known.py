@@ -558,4 +558,75 @@ KNOWN: dict[str, Program] = {
             "v4 = v2 + 1",
         ),
     ),
+    "the conjugate of what only some devices have did not say that it is one": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 1, 1), 'float64', 571, 68)[put([1, -1, -4], 1001)]",
+            "v1 = torch.fft.ifft(v0[0], dim=1)",
+            "v2 = fresh((3,), 'complex128', 227, 1001)[-1]",
+            "v3 = v2.conj()",
+            "v3.mul_(2)",
+            "v4 = v3 + v2",
+        ),
+    ),
+    "what was resolved for a write to a view was kept in one memory alone": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((1, 1, 5), 'float64', 682, 526)",
+            "v1 = v0.sum((0,), dtype=torch.float64)",
+            "v2 = v1.as_strided((3,), (1,), 2)",
+            "v2.put_(put([2, 0], 316), fresh((2,), 'float64', 458, 68))",
+            "v3 = torch.index_select(v2, 0, put([2, 1], 513))",
+        ),
+    ),
+    "a view turned in place drove out what was resolved of another tensor, memories apart": Program(
+        {"a": 2, "b": 2, "c": 2},
+        (
+            "v0 = fresh((4,), 'float64', 380, 405)",
+            "v1 = fresh((1, 1, 1), 'int64', 138, 861)",
+            "v2 = v1[:0]",
+            "v3 = torch.linalg.vector_norm(v0, 0, 0)",
+            "v2.swapaxes_(0, -1)",
+            "v4 = v0[fresh((4,), 'bool', 671, 68)]",
+        ),
+    ),
+    "a write to a view drove out an index that had been brought, memories apart": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((2, 4), 'complex128', 838, 68, grad=True)",
+            "v1 = move(v0, 588)",
+            "v2 = v1.scatter(1, put([[1, 3, 2]], 877), 3)",
+            "v1.fill_diagonal_(-1)",
+        ),
+    ),
+    "devices without a value contributed zeros to what is the smallest, in one memory": Program(
+        {"a": 2, "b": 2, "c": 2},
+        ("v0 = fresh((2, 0, 1), 'float64', 774, 851)", "v1 = v0[-2, None, :-1, ...]", "v2 = v1.all()"),
+    ),
+    "pairs of which a device has none could not be complex numbers, memories apart": Program(
+        {"x": 2},
+        ("v0 = fresh((2, 1), 'float64', 274, 863)", "v1 = v0.swapaxes(1, 0)", "v2 = torch.view_as_complex(v1)"),
+    ),
+    "rows added to what was found had other strides, in one memory": Program(
+        {"x": 3},
+        (
+            "v0 = torch.argwhere(fresh((1, 2), 'float64', 310, 835))",
+            "v1 = v0.index_put((put([1, 1, 1, 1], 872),), fresh((4, 2), 'int64', 128, 583), accumulate=True)",
+        ),
+    ),
+    "a product with a resolved mean had other strides, in one memory": Program(
+        {"a": 2, "b": 2, "c": 2},
+        (
+            "v0 = fresh((3, 1, 1, 1), 'float64', 7, 212)",
+            "v1 = torch.einsum('abcd,cz->za', v0, fresh((1, 2), 'float64', 8, 1))",
+        ),
+    ),
+    "looked-up rows could not be compared, with torch 2.11": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2,), 'float64', 181, 1001)[put([-1, 1, -2], 1001)]",
+            "v1 = torch.equal(v0, fresh((3,), 'float64', 170, 68))",
+            "v2 = torch.equal(v0, v0)",
+        ),
+    ),
 }

@@ -107,7 +107,7 @@ def hunt(seconds: float, seed: int, most: int) -> tuple[str, int]:
             ended = started.wait(left + 300)
         failed = [how for how in ended if how.status != 0]
         said += [how.out for how in ended]
-        said += [f"a process ended with {how.status}: {how.err[-3000:]}" for how in failed]
+        said += [f"a process ended with {how.status}: {_PROGRESS.sub('', how.err).strip()[-6000:]}" for how in failed]
         found = ended[0].out.count("--- process 0")
         findings += found + (not found and bool(failed))
         done, seed = max((int(a), int(b)) for how in ended for a, b in _PROGRESS.findall(how.err))
@@ -118,7 +118,7 @@ def hunt(seconds: float, seed: int, most: int) -> tuple[str, int]:
 
 _OUTSIDE = ("out of bounds", "out of range", "out of DATA bounds")
 """What torch says of indices."""
-_PROGRESS = re.compile(r"(\d+) checks before seed (\d+)")
+_PROGRESS = re.compile(r"(\d+) checks before seed (\d+)\n")
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["known"]:

@@ -18,6 +18,8 @@ from .program import Program, assigned, written
 from .words import Namespace, plain_words, spread_devices, weft_words, without_memory
 
 Movement = tuple[str, tuple[str, ...], int, int, tuple[int, ...]]
+After = Callable[[Namespace, str], None]
+"""What is done after a line, to the name that it has bound or written to."""
 
 
 @dataclass
@@ -120,7 +122,7 @@ def _run(program: Program, space: Namespace, log: CommLog, after: Callable[[str]
     return outcome
 
 
-def run_plain(program: Program, after: Callable[[Namespace, str], None] | None = None) -> Outcome:
+def run_plain(program: Program, after: After | None = None) -> Outcome:
     """What plain torch gives."""
     space = plain_words()
     return _run(program, space, CommLog(), (lambda name: after(space, name)) if after else None)

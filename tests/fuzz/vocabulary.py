@@ -7,7 +7,7 @@ broadcasts with it, {same} one of its shape, {d} a dim, {e} another dim, {ds} so
 
 Some are narrower than they could be, where torch itself gives one thing here and another there: {spread} floats none of which
 lie in one place, {filled} a tensor in memory that is all some tensor's; `max_pool1d` without indices, whose strides are others
-when no gradient is recorded, only of contiguous tensors.
+when no gradient is recorded, only of tensors that lie row by row in dims of size 1 too.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ RANDOM = """
 LAYERS = """
 F.layer_norm({f1}, {first}.shape[-1:]) | F.layer_norm({f2}, {first}.shape[-2:]) | F.rms_norm({f1}, {first}.shape[-1:]) | F.mse_loss({f}, {same}) | F.mse_loss({f}, {same}, reduction='none')
 F.l1_loss({f}, {same}, reduction='sum') | F.smooth_l1_loss({f}, {same}) | F.huber_loss({f}, {same}) | F.binary_cross_entropy_with_logits({f}, {same}.sigmoid()) | F.binary_cross_entropy({f}.sigmoid(), {same}.sigmoid().detach())
-F.kl_div({f1}, {same}, reduction='batchmean') | F.glu({f1}, {d}) | F.avg_pool1d({f3}, 2, 1) | F.max_pool1d({f3}.contiguous(), 2, 1, 1) | F.max_pool1d({f3}, 2, 1, 1, return_indices=True) | F.max_pool2d({f4}, 2, 1) | F.avg_pool2d({f4}, 2, 1, 1) | F.adaptive_avg_pool2d({f4}, (2, 1)) | F.adaptive_max_pool1d({f3}, 2)
+F.kl_div({f1}, {same}, reduction='batchmean') | F.glu({f1}, {d}) | F.avg_pool1d({f3}, 2, 1) | F.max_pool1d({f3}.clone(memory_format=torch.contiguous_format), 2, 1, 1) | F.max_pool1d({f3}, 2, 1, 1, return_indices=True) | F.max_pool2d({f4}, 2, 1) | F.avg_pool2d({f4}, 2, 1, 1) | F.adaptive_avg_pool2d({f4}, (2, 1)) | F.adaptive_max_pool1d({f3}, 2)
 F.instance_norm({f3}) | F.interpolate({f3}, scale_factor=2) | F.interpolate({f4}, size=(3, 2), mode='bilinear') | F.pixel_shuffle({f4}, 1) | F.unfold({f4}, 2) | F.local_response_norm({f3}, 2) | F.lp_pool1d({f3}, 2, 2)
 F.cross_entropy({f2}.flatten(1), {lab}) | F.nll_loss({f2}.flatten(1), {lab}, reduction='none') | F.cross_entropy({f2}.flatten(1), {lab}, label_smoothing=0.1) | F.cross_entropy({f2}.flatten(1), {lab}, ignore_index=0, reduction='sum') | F.prelu({f2}, {pre})
 F.channel_shuffle({f4}, 1) | F.hinge_embedding_loss({f}, {same}.sign()) | F.soft_margin_loss({f}, {same}.sign()) | F.cosine_embedding_loss({f2}.flatten(1), {same}.flatten(1), put(1, 5)) | F.triplet_margin_loss({f2}, {same}, {same})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ...runtime import run
-from ...runtime.holding import Pieces
+from ...runtime.holding import Pieces, holding
 from ...runtime.strides import Strides, order_of
 from ...sharding.layout import Layout
 
@@ -26,9 +26,19 @@ def carried(
     """The pieces of the same tensor in another layout, their dims in the order that these strides say."""
     order = order_of(shape, strides)
     if order is None:
-        return run.move(pieces, source, target, shape, dtype, op)
-    there = source.permuted(order), target.permuted(order), tuple(shape[dim] for dim in order)
-    return _turned(run.move(_turned(pieces, order), *there, dtype, op), _back(order))
+        there = run.move(pieces, source, target, shape, dtype, op)
+    else:
+        turned = source.permuted(order), target.permuted(order), tuple(shape[dim] for dim in order)
+        there = _turned(run.move(_turned(pieces, order), *turned, dtype, op), _back(order))
+    if holding(target).shaped_whole(there) is None:
+        return there
+    return tuple(_with_single_strides(piece, strides) for piece in there)
+
+
+def _with_single_strides(piece: torch.Tensor, strides: Strides) -> torch.Tensor:
+    """A piece whose dims of size 1 have these strides: they say nothing, and kernels go by them all the same."""
+    given = tuple(said if n == 1 else own for n, own, said in zip(piece.shape, piece.stride(), strides, strict=True))
+    return piece if given == piece.stride() else piece.as_strided(piece.shape, given)
 
 
 def scattered(whole: torch.Tensor, layout: Layout) -> Pieces:

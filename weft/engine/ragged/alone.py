@@ -14,6 +14,7 @@ import torch
 
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...runtime.holding import Pieces, holding
+from ...runtime.reduction import neutral
 from ...runtime.strides import Strides, in_order
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh, Slot
@@ -109,11 +110,11 @@ class Alone:
         if self._pieces is not None:
             return self._pieces()
         if any(axis in self.layout.pending_axes for axis in self.home.axes):
-            return self._among_zeros()
+            return self._contributions()
         plan = self._plan()
         if not memory_of(self.layout).pieces_are_shards:
             self.tell()
-            return self._among_zeros() if self.layout.pending else (self.values()[None],)
+            return self._contributions() if self.layout.pending else (self.values()[None],)
         side = plan.sources[0]
         here, own = holding(side.layout), self.values()
         pieces = tuple(
@@ -136,21 +137,22 @@ class Alone:
         target = Side.of(self.layout.with_dim(0), (1, *self.shape))
         return Rearrangement((source,), target, (Part(0, (Run(1, source=self.home.number), *map(Run, self.shape))),))
 
-    def _among_zeros(self) -> Pieces:
-        """The contributions to a sum: those of the devices that have the value, and nothing of the others.
+    def _contributions(self) -> Pieces:
+        """What devices contribute to a reduction: those that have the value that, and others what changes nothing.
 
-        In one memory the value is the sum over all other axes too, and the first device along these contributes it.
+        In one memory the value is reduced over all other axes too, and the first device along these contributes it.
         """
         here, own, home = holding(self.layout), self.values(), self.home
-        index_of, pending = home.mesh.index_of, self.layout.pending_axes
-        others = [index_of[axis] for axis in pending if axis not in home.axes] if None in own else []
+        kinds, index_of = dict(self.layout.pending), home.mesh.index_of
+        others = [index_of[axis] for axis in kinds if axis not in home.axes] if None in own else []
+        nothing = neutral(next(iter(kinds.values())), self.dtype)
         pieces = []
         for k, (slot, coords, device) in enumerate(zip(here.slots, here.coords, here.devices, strict=True)):
-            is_at_home = home.axes[0] not in pending or number_along(home.mesh, home.axes, coords) == home.number
+            is_at_home = home.axes[0] not in kinds or number_along(home.mesh, home.axes, coords) == home.number
             if is_at_home and not any(coords[at] for at in others):
                 pieces.append(own[None if None in own else slot])
             else:
-                pieces.append(torch.zeros(here.piece_shape(k, self.shape), dtype=self.dtype, device=device))
+                pieces.append(torch.full(here.piece_shape(k, self.shape), nothing, dtype=self.dtype, device=device))
         return tuple(in_order(piece, self._strides) for piece in pieces)
 
 

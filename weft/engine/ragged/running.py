@@ -32,12 +32,12 @@ from .alone import Alone, Values, alone, holders
 from .families import add_view, may_write_there, settle
 from .rows import RaggedRows, along, held_rows, ragged, rows_of
 
-__all__ = ["brought_to", "factor_places", "of_rows", "on_device", "picked", "takes_rows"]
+__all__ = ["MARKS", "brought_to", "factor_places", "of_rows", "on_device", "picked", "takes_rows"]
 
 takes_rows: set[Op] = set()
 """The ops whose handlers see to rows themselves. Bound: the ops there are. Cleared: never."""
 
-_MARKS = frozenset({torch.ops.aten._conj.default, torch.ops.aten._neg_view.default})
+MARKS = frozenset({torch.ops.aten._conj.default, torch.ops.aten._neg_view.default})
 """The ops that mark a tensor as conjugate or negative, and leave its elements as they are."""
 
 
@@ -55,7 +55,7 @@ def of_rows(call: BoundCall) -> object:
         for x in written:
             settle(x)
         return NotImplemented
-    can_be = not (is_traced() or kind.outs or is_random(call.func) or call.func in _MARKS)
+    can_be = not (is_traced() or kind.outs or is_random(call.func) or call.func in MARKS)
     there = all(x._value.rows is not None and may_write_there(x._value.rows) for x in written)
     split = _split(call, held, kind) if can_be and there else None
     if split is None:

@@ -239,7 +239,9 @@ def write_through(x: ShardedTensor) -> None:
         if shown.write is not None:
             with _untold() if shown.told is not None else nullcontext():
                 shown.write(base, x)
-        note_write()
+        if shown.told is not None and base._layout.pending:
+            forget_resolved()  # as what writes it back does, where it is a copy
+        note_write((base,))
         x = base
     if is_unseen:
         note_unseen_write()

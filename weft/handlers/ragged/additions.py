@@ -17,6 +17,7 @@ from ...engine.ragged.rows import RaggedRows, along, evenly, held_rows, ragged, 
 from ...engine.ragged.running import on_device, takes_rows
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...engine.strategy import Moved, Strategy, cheapest, decided_once
+from ...engine.strides.restriding import as_op_gives
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...runtime.route import places_among
@@ -65,7 +66,7 @@ def added(call: BoundCall) -> object:
     numbers, *others = whole_indices(call, indices, x.shape)
     if not waiting and not others and _is_new(call, x, numbers):
         return _placed(x, held_rows(rows, 0), numbers)
-    return _added(x, layout, held_rows(rows, 0), numbers, others, str(call))
+    return as_op_gives(call, _added(x, layout, held_rows(rows, 0), numbers, others, str(call)), whole=True)
 
 
 @decided_once

@@ -172,6 +172,14 @@ def _view_as_complex(call: BoundCall) -> Factors:
     return touching(call, [last], [numbered(last)], SUMS)
 
 
+def _local_view_as_complex(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
+    """Torch asks of no numbers how they lie, and not of one: a device that has nothing of one is not to ask."""
+    x = call.tensor("self")
+    if x.numel() or 0 in inputs[0].whole:
+        return call.on([x])
+    return x.new_empty(outputs[0].shape, dtype=x.dtype.to_complex())
+
+
 def _expand(call: BoundCall) -> Factors:
     x, size = call.tensors[0], call.integers("size")
     new = len(size) - x.ndim
@@ -192,6 +200,6 @@ rules |= {
     aten.squeeze.dims: Rule(_squeeze, local=_local_squeeze),
     aten.view.dtype: Rule(_view_dtype),
     aten.view_as_real.default: Rule(_view_as_real),
-    aten.view_as_complex.default: Rule(_view_as_complex),
+    aten.view_as_complex.default: Rule(_view_as_complex, local=_local_view_as_complex),
     aten.expand.default: Rule(_expand, sized("size")),
 }

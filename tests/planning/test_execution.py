@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.devices import CPU
 from weft.planning import Link, Plan, Topology, plan_layouts
-from weft.sharding import ReduceOp, make_mesh
+from weft.planning.across import extent
+from weft.sharding import DeviceMesh, ReduceOp, make_mesh
 from weft.sharding.layout import Layout
 
 from .simulator import combined, contribution_coords, execute, shards_of, value_of
@@ -50,6 +52,15 @@ def test_movements_execute_at_the_bound(case):
 @given(transitions(pending=True))
 def test_reductions_execute(case):
     check(*case)
+
+
+@pytest.mark.parametrize("first", [0, 31, 70])
+def test_crossings_execute_where_few_are_asked_to_collect(first, monkeypatch):
+    here, there = make_mesh({"a": 70}), DeviceMesh([CPU(first + number) for number in range(66)], (33, 2), ("x", "y"))
+    source, target = Layout(here, ((), ()), {"a": ReduceOp.SUM}), Layout(there, (("x",), ("y",)))
+    monkeypatch.setattr(extent, "MOST_TRANSFERS", 1 << 12)
+    assert not extent.is_small(source, target, (70, 41))
+    assert [step.kind for step in check(source, target, (70, 41)).steps] == ["reduce_across"]
 
 
 @settings(max_examples=80, deadline=None)

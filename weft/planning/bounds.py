@@ -8,7 +8,8 @@ from itertools import combinations
 
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
-from .across.work import is_small, least_received
+from .across.extent import is_small
+from .across.work import least_received
 from .census import Overlap, Shape, Volume, axis_sizes, census
 from .moving import Exchange
 from .step import Bytes, bytes_of, live_pending

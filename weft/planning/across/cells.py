@@ -16,22 +16,40 @@ from ..census import Shape, axis_sizes, split_sizes, spread_index
 from ..crossing import same_slots
 from ..pieces import meetings
 
-__all__ = ["Cell", "Place", "Places", "cell_count", "cells_between"]
+__all__ = ["Cell", "Holders", "Place", "Places", "cell_count", "cells_between"]
 
 Place = int
 """A device of either mesh: those of the source's first, in order, then those that only the target's has."""
 
 
 @final
+class Holders:
+    """The slots of the source that hold each contribution to a box; cells of one piece share them.
+
+    >>> Holders(((0, 2), (1, 3))).which
+    {0: 0, 2: 0, 1: 1, 3: 1}
+    """
+
+    __slots__ = ("alone", "each", "which")
+
+    def __init__(self, each: tuple[tuple[Slot, ...], ...]) -> None:
+        self.each = each
+        self.which: dict[Place, int] = {slot: number for number, slots in enumerate(each) for slot in slots}
+        """Which contribution each holder has. A slot of the source is the place of the same number."""
+        self.alone = tuple(self.which) if len(self.which) == len(each) else None
+        """The holder of each contribution, where there is only one."""
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A box, the slots that hold each contribution to it, and those that want it: by their coordinate along pending axes.
+    """A box, who holds contributions to it, and the slots that want it: by their coordinate along pending axes.
 
     Slots of one row of `wanted` are replicas: all of them get the same.
     """
 
     box: Box
-    holders: tuple[tuple[Slot, ...], ...]
+    holders: Holders
     wanted: tuple[tuple[Slot, ...], ...]
 
 
@@ -80,7 +98,8 @@ def cells_between(source: Layout, target: Layout, shape: Shape) -> Iterator[Cell
     >>> [cell.box for cell in cells_between(Layout(here, (("a",),)), Layout(there, (("b",),)), (6,))]
     [((0, 2),), ((2, 3),), ((3, 4),), ((4, 6),)]
     """
-    holders, wanted = _by_piece(source, len(shape)), _by_piece(target, len(shape))
+    holders = {piece: Holders(each) for piece, each in _by_piece(source, len(shape)).items()}
+    wanted = _by_piece(target, len(shape))
     per_dim = [meetings(size, split_sizes(source, dim), split_sizes(target, dim)) for dim, size in enumerate(shape)]
     for meeting in product(*per_dim):
         here, there = tuple(i for i, _, _ in meeting), tuple(j for _, j, _ in meeting)

@@ -49,18 +49,16 @@ class Recipe(ABC):
 
     cell: Cell
     places: Places
+    asked: Sequence[Place]
+    """The holders that may collect."""
     collecting: Choice = field(init=False, default=())
     weight: int = field(init=False, default=0)
     giving: Choice = field(init=False, default=())
     rows: list[int] = field(init=False, default_factory=list)
     """For each option of `giving`, the row of `cell.wanted` that it is; without options, the one row that there is."""
     always: tuple[Place, ...] = field(init=False, default=())
-    holders: dict[Place, int] = field(init=False, default_factory=dict)
-    """Which contribution each holder has."""
 
     def __post_init__(self) -> None:
-        of = self.places.of_source
-        self.holders = {of[slot]: number for number, slots in enumerate(self.cell.holders) for slot in slots}
         self._prepare()
 
     @abstractmethod
@@ -90,7 +88,7 @@ class Reduced(Recipe):
     """One place collects all contributions; a place that wants the result adds its own last, where one has any."""
 
     def _prepare(self) -> None:
-        count, holders = len(self.cell.holders), self.holders
+        count, holders = len(self.cell.holders.each), self.cell.holders.which
         every = [self._row(row) for row in range(len(self.cell.wanted))]
         holding = [row for row, members in enumerate(every) if any(place in holders for place in members)]
         self.rows = holding or list(range(len(every)))
@@ -99,12 +97,12 @@ class Reduced(Recipe):
         else:
             self.giving = tuple(tuple(every[row]) for row in self.rows)
         if holding:
-            self.weight, collectors = count - 2, list(holders)
+            self.weight, collectors = count - 2, list(self.asked)
             if len(holding) == 1:  # replicas of what the root adds itself are of no use
                 root = self._root(holding[0], holders)
-                collectors = [place for place, which in holders.items() if which != holders[root] or place == root]
+                collectors = [place for place in self.asked if holders[place] != holders[root] or place == root]
         else:
-            self.weight, collectors = count - 1, list(holders)
+            self.weight, collectors = count - 1, list(self.asked)
             if len(every) == 1:
                 collectors += every[0]
         self.collecting = tuple((place,) for place in collectors) if self.weight else ()
@@ -115,23 +113,28 @@ class Reduced(Recipe):
         return found[sum(start for start, _ in self.cell.box) % len(found)] if found else -1
 
     def write(self, to: Writer, box: Box, row: int, collector: Place | None) -> None:
-        holders = self.holders
+        holders = self.cell.holders.which
         root = self._root(row, holders)
         if root < 0:
             assert collector is not None
-            number = self._sum(to, collector, box, self.cell.holders)
+            number = self._sum(to, collector, box)
         elif collector is None or holders[collector] == holders[root]:
-            number = self._sum(to, root, box, self.cell.holders)
+            number = self._sum(to, root, box)
         else:
-            others = [slots for which, slots in enumerate(self.cell.holders) if which != holders[root]]
-            own = to.nearest(self.cell.holders[holders[root]], root, box)
-            number = to.sum(root, box, (own,), self._sum(to, collector, box, others))
+            own = to.nearest(self.cell.holders.each[holders[root]], root, box)
+            number = to.sum(root, box, (own,), self._sum(to, collector, box, but=holders[root]))
         for slot in self.cell.wanted[row]:
             to.give(number, slot, box)
 
-    @staticmethod
-    def _sum(to: Writer, place: Place, box: Box, holders: Sequence[Sequence[Slot]]) -> int:
-        return to.sum(place, box, [to.nearest(slots, place, box) for slots in holders])
+    def _sum(self, to: Writer, place: Place, box: Box, but: int | None = None) -> int:
+        """All contributions come together at a place, but for one where that is named."""
+        holders = self.cell.holders
+        slots = holders.alone or [
+            to.nearest(each, place, box) for which, each in enumerate(holders.each) if which != but
+        ]
+        if holders.alone is not None and but is not None:
+            slots = (*slots[:but], *slots[but + 1 :])
+        return to.sum(place, box, slots)
 
 
 @final
@@ -146,7 +149,9 @@ class Kept(Recipe):
         of = self.places.of_source
         wanted = set(members)
         self._missing = [
-            number for number, slots in enumerate(self.cell.holders) if not any(of[slot] in wanted for slot in slots)
+            number
+            for number, slots in enumerate(self.cell.holders.each)
+            if not any(of[slot] in wanted for slot in slots)
         ]
         self.rows = list(range(len(self.cell.wanted)))
         if not self._missing:
@@ -154,20 +159,20 @@ class Kept(Recipe):
         self.giving = tuple((place,) for place in members)
         self.weight = len(self._missing) - 1
         if self.weight:
-            elsewhere = [of[slot] for number in self._missing for slot in self.cell.holders[number]]
+            elsewhere = [of[slot] for number in self._missing for slot in self.cell.holders.each[number]]
             self.collecting = tuple((place,) for place in (*members, *elsewhere))
 
     def staying(self) -> Sequence[tuple[Slot, Slot]]:
         of = self.places.of_source
         slot_at = {self.places.of_target[slot]: slot for row in self.cell.wanted for slot in row}
-        found = [next((slot for slot in slots if of[slot] in slot_at), None) for slots in self.cell.holders]
+        found = [next((slot for slot in slots if of[slot] in slot_at), None) for slots in self.cell.holders.each]
         return [(slot, slot_at[of[slot]]) for slot in found if slot is not None]
 
     def write(self, to: Writer, box: Box, row: int, collector: Place | None) -> None:
         if not self._missing:
             return
         (last,) = self.cell.wanted[row]
-        holders = [self.cell.holders[number] for number in self._missing]
+        holders = [self.cell.holders.each[number] for number in self._missing]
         if collector is not None and collector not in self._members:
             number = to.sum(collector, box, [to.nearest(slots, collector, box) for slots in holders])
             to.give(number, last, box)
@@ -187,7 +192,7 @@ class Begun(Recipe):
     """The value begins to be a pending reduction: one coordinate has it, and the others nothing."""
 
     def _prepare(self) -> None:
-        holders = self.holders
+        holders = self.cell.holders.which
         lacking = [tuple(p for p in self._row(row) if p not in holders) for row in range(len(self.cell.wanted))]
         least = min(map(len, lacking))
         self.rows = [row for row, places in enumerate(lacking) if len(places) == least]
@@ -195,6 +200,6 @@ class Begun(Recipe):
             self.giving = tuple(lacking[row] for row in self.rows)
 
     def write(self, to: Writer, box: Box, row: int, collector: Place | None) -> None:  # noqa: ARG002 - nothing is collected
-        (holders,) = self.cell.holders
+        (holders,) = self.cell.holders.each
         for slot in self.cell.wanted[row]:
             to.pass_on(to.nearest(holders, self.places.of_target[slot], box), slot, box)

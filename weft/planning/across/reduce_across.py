@@ -10,7 +10,8 @@ from ...sharding.placements import ReduceOp
 from ..reducing import Reduces
 from ..step import Bytes, Load, Transition, live_pending
 from ..topology import Topology
-from .work import Work, is_small, work_between
+from .extent import is_wieldy
+from .work import Work, work_between
 
 __all__ = ["ReduceAcross"]
 
@@ -53,7 +54,7 @@ class ReduceAcross(Reduces):
     def group(cls, move: Transition) -> tuple[str, ...] | None:
         source, target = move.source, move.target
         before, after = {op for _, op in live_pending(source)}, {op for _, op in live_pending(target)}
-        if source.mesh == target.mesh or not before | after or not is_small(source, target, move.shape):
+        if source.mesh == target.mesh or not before | after or not is_wieldy(source, target, move.shape):
             return None
         if len(after) > 1 or (len(before) > 1 and not before <= _LINEAR) or (after and before and after != before):
             return None

@@ -18,17 +18,14 @@ from ..census import Shape, volume
 from ..step import Bytes, live_pending
 from ..topology import Topology
 from .balance import SETTLED, Choice, Shares, balanced
-from .cells import Place, Places, cell_count, cells_between
+from .cells import Holders, Place, Places, cells_between
+from .extent import FEW, is_small
 from .recipes import Begun, Kept, Recipe, Reduced
 
-__all__ = ["Gift", "Sum", "Work", "is_small", "least_received", "work_between"]
+__all__ = ["Gift", "Sum", "Work", "least_received", "work_between"]
 
-MOST_CELLS = 512
-"""Cells up to which a movement is looked at cell by cell."""
-MOST_DEVICES = 64
-"""Devices of a mesh up to which it is whatever it takes: milliseconds."""
-MOST_TRANSFERS = 1 << 16
-"""Transfers up to which it is on larger meshes: within a tenth of a second."""
+ASKED = 8
+"""How often every holder is asked to collect a cell, at least, where not all are asked for each."""
 MOST_LEVELS = 16
 """Loads that a bound is looked for at."""
 
@@ -70,8 +67,8 @@ class Work:
     def received(self) -> tuple[int, ...]:
         """How many elements each place receives."""
         found = [0] * self.places.count
-        for _, from_, to, size in self.transfers():
-            found[to] += size if from_ != to else 0
+        for _, givers, to, size in self.transfers():
+            found[to] += size * (len(givers) - givers.count(to))
         return tuple(found)
 
     @property
@@ -79,38 +76,16 @@ class Work:
         """Whether some sums go into later ones."""
         return any(each.lower is not None for each in self.sums)
 
-    def transfers(self) -> Iterator[tuple[int, Place, Place, int]]:
-        """What goes from place to place: in which round, from where, to where, how many elements."""
-        of_source = self.places.of_source
+    def transfers(self) -> Iterator[tuple[int, tuple[Place, ...], Place, int]]:
+        """What goes from places to a place: in which round, from where, to where, how many elements from each."""
         for each in self.sums:
             size = volume(each.box)
-            for slot in each.slots:
-                yield 0, of_source[slot], each.place, size
+            yield 0, each.slots, each.place, size  # a slot of the source is the place of the same number
             if each.lower is not None:
-                yield 1, self.sums[each.lower].place, each.place, size
+                yield 1, (self.sums[each.lower].place,), each.place, size
         for gift in self.gifts:
-            from_ = of_source[gift.origin] if gift.sum is None else self.sums[gift.sum].place
-            yield 2, from_, self.places.of_target[gift.to], volume(gift.box)
-
-
-def is_small(source: Layout, target: Layout, shape: Shape) -> bool:
-    """Whether a movement is looked at cell by cell.
-
-    >>> from weft.sharding.mesh import make_mesh
-    >>> few, many = make_mesh({"a": 4}), make_mesh({"b": 256})
-    >>> is_small(Layout(few, ((),), {"a": ReduceOp.SUM}), Layout(many, (("b",),)), (1024,))
-    True
-    >>> is_small(Layout(many, ((),), {"b": ReduceOp.SUM}), Layout(make_mesh({"c": 256}), (("c",),)), (1024,))
-    False
-    """
-    cells = cell_count(source, target, shape)
-    if max(source.mesh.num_devices, target.mesh.num_devices) <= MOST_DEVICES:
-        return cells <= MOST_CELLS
-    contributions = math.prod(source.mesh.axis_size(axis) for axis in source.pending_axes)
-    replicas = math.prod(target.mesh.axis_size(axis) for axis in target.replicated_axes)
-    # A cell is one sum, and each device takes a part of another's: contributions come to each, and it goes to all that want it.
-    sums = cells + source.mesh.num_devices + target.mesh.num_devices
-    return sums * (contributions + replicas) <= MOST_TRANSFERS
+            giver = gift.origin if gift.sum is None else self.sums[gift.sum].place
+            yield 2, (giver,), self.places.of_target[gift.to], volume(gift.box)
 
 
 @cached(512)
@@ -190,8 +165,17 @@ def _needs(recipes: Sequence[Recipe]) -> tuple[dict[Choice, float], list[float]]
 
 
 def _recipes(source: Layout, target: Layout, shape: Shape, places: Places) -> Iterator[Recipe]:
-    kind = _recipe(source, target)
-    return (kind(cell, places) for cell in cells_between(source, target, shape))
+    kind, cells = _recipe(source, target), list(cells_between(source, target, shape))
+    if is_small(source, target, shape):
+        yield from (kind(cell, places, tuple(cell.holders.which)) for cell in cells)
+        return
+    alike, turns = Counter(cell.holders for cell in cells), Counter[Holders]()
+    for cell in cells:
+        holders = tuple(cell.holders.which)
+        count = max(FEW, -(-ASKED * len(holders) // alike[cell.holders]))
+        first = turns[cell.holders] * count % len(holders)
+        turns[cell.holders] += 1
+        yield kind(cell, places, (holders + holders)[first : first + min(count, len(holders))])
 
 
 def _recipe(source: Layout, target: Layout) -> type[Recipe]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
@@ -291,12 +292,20 @@ def _sent(step: Exchange, topology: Topology) -> Iterator[LinkLoad]:
 def _from_mesh_to_mesh(step: ReduceAcross, topology: Topology) -> Hops:
     """The most that a device of either mesh receives in each round."""
     work = step.work
-    devices = work.places.devices
-    rounds = [[[0.0, 0.0, 0.0] for _ in devices] for _ in range(3)]
-    for number, from_, to, size in work.transfers():
-        if from_ != to:
-            tier = max(topology.tier(devices[from_], devices[to]), Tier.HOST)
-            rounds[number][to][tier - Tier.HOST] += size * step.itemsize
+    where = [(topology.rack_of(device), topology.host_of(device)) for device in work.places.devices]
+    rounds = [[[0.0, 0.0, 0.0] for _ in where] for _ in range(3)]
+    near: dict[tuple[int, ...], tuple[Counter[int], Counter[tuple[int, int]]]] = {}
+    """How many of some places are in each rack, and in each host: many sums are of the same contributions."""
+    for number, givers, to, size in work.transfers():
+        counts = near.get(givers)
+        if counts is None:
+            counts = Counter(where[giver][0] for giver in givers), Counter(where[giver] for giver in givers)
+            near[givers] = counts
+        in_rack, in_host = counts[0][where[to][0]], counts[1][where[to]]
+        load, nbytes = rounds[number][to], size * step.itemsize
+        load[0] += (in_host - givers.count(to)) * nbytes
+        load[1] += (in_rack - in_host) * nbytes
+        load[2] += (len(givers) - in_rack) * nbytes
     hops = [_most([LinkLoad(*load) for load in loads]) for loads in rounds]
     return hops[0].adding(), hops[1].adding(), hops[2]
 

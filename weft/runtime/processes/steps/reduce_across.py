@@ -153,6 +153,7 @@ class _Rounds:
         self._here = world.current().process
         before, after = residence(step.source.mesh), residence(step.target.mesh)
         self._senders, self._receivers = before.owners, after.owners
+        self._own = before.owned
         places = self._work.places
         self._process = {**_at(places.of_target, after.owners), **_at(places.of_source, before.owners)}
         self._device = {**_at(places.of_target, after.torch_devices), **_at(places.of_source, before.torch_devices)}
@@ -169,7 +170,7 @@ class _Rounds:
     def _sum(self, number: int, each: Sum) -> None:
         by = self._process[each.place]
         parts: list[Part | None] = []
-        for slot in each.slots:
+        for slot in each.slots if by == self._here else [slot for slot in self._own if slot in each.slots]:
             near = occupancy(self._step.source, by).same_shard(slot)
             if by == self._here:
                 parts.append(None if near is None else self._stored(near, each.box))

@@ -1,4 +1,4 @@
-"""Training steps on 8 CPU devices in one process, DP × TP: Weft, plain torch on one device, and the peers.
+"""Training steps on 8 CPU devices in one process, DP × TP: Weft, plain torch on one device, and the peers. And AdamW alone.
 
     python benchmarks/section.py training
 
@@ -30,17 +30,22 @@ from weft.inspect.transitions import grid_of
 DIM, HEADS, BATCH, LENGTH = 768, 12, 8, 256
 TINY = {"vocabulary": 96, "length": 32, "dim": 64, "heads": 4, "depth": 2}
 RATE = 1e-3
+PARAMETERS = 64
+ADAMW = ("foreach", "fused")
+"""The ways in which torch steps with all parameters at once."""
 
 Step = Callable[[], object]
 
 
 def steps(quick: bool) -> Iterator[int | Figure]:
-    """The block, then the demonstration's model."""
-    yield 2
+    """The block, the demonstration's model, and AdamW on many small parameters."""
+    yield 2 + len(ADAMW)
     pace = {"seconds": 1.0 if quick else 8.0, "least": 3, "warm": 1}
     yield Figure("training", f"GPT-2 block, {DIM} wide, batch {BATCH} × {LENGTH}", contest(block_steps(), **pace))
     pace = {"seconds": 0.4 if quick else 3.0, "least": 5, "warm": 2}
     yield Figure("training", "the demonstration's model", contest(tiny_steps(), **pace))
+    for way in ADAMW:
+        yield Figure("training", f"AdamW, {PARAMETERS} parameters of 4 KiB, {way}", contest(adamw_steps(way), **pace))
 
 
 def block_steps() -> dict[str, Step]:
@@ -75,6 +80,27 @@ def tiny_steps() -> dict[str, Step]:
     found["DTensor, one device"] = dtensor.with_known_attention(stepping(dtensor.model(plain), there, loss))
     agree(found)
     return found
+
+
+def adamw_steps(way: str) -> dict[str, Step]:
+    """One step of AdamW alone, by each contender: nothing but what lists of parameters cost."""
+    torch.manual_seed(0)
+    plain = torch.nn.ParameterList(torch.randn(32, 32) for _ in range(PARAMETERS))
+
+    def stepping_with(model: torch.nn.ParameterList) -> Step:
+        for parameter in model:
+            parameter.grad = parameter.detach().clone()
+        return torch.optim.AdamW(model, lr=RATE, **{way: True}).step
+
+    def sharded(devices: Sequence[CPU]) -> Step:
+        return stepping_with(weft.nn.shard_module(copy.deepcopy(plain), grid_of(devices), {"*": P("tp")}))
+
+    return {
+        WEFT: sharded(DEVICES),
+        SEPARATE: apart(lambda: sharded(APART)),
+        LIMIT: stepping_with(copy.deepcopy(plain)),
+        "DTensor, one device": stepping_with(dtensor.model(plain)),
+    }
 
 
 def everywhere(

@@ -9,6 +9,7 @@ import torch
 
 from ..caches import BoundedCache
 from ..runtime.machine import forget_with_residences
+from ..runtime.strides import row_major
 from ..sharding.layout import Layout
 
 __all__ = ["Form", "form_of", "special"]
@@ -21,7 +22,7 @@ class Form:
     Two of one kind may be about after the table was emptied; they are told apart then, which costs a look-up and no more.
     """
 
-    __slots__ = ("device", "dtype", "is_open", "is_special", "layout", "shape", "strides")
+    __slots__ = ("device", "dtype", "is_open", "is_special", "layout", "made_with", "shape", "strides")
 
     def __init__(
         self,
@@ -37,6 +38,8 @@ class Form:
         """Whether ops on such a tensor are looked at every time: it shows another, or its elements lie elsewhere."""
         self.is_open = False
         """Whether a compiler leaves sizes open: then nothing is remembered of ops on such a tensor."""
+        self.made_with: tuple[object, ...] = (shape, strides, 0, None, dtype, torch.strided, device)
+        """What torch makes such a tensor with, whose elements begin where its memory does."""
 
     def __repr__(self) -> str:
         return f"Form({self.dtype}{list(self.shape)} in {self.layout}, strides {list(self.strides)}, {self.device})"
@@ -69,7 +72,11 @@ def form_of(
         known.is_open = True
         return known
     if known is None:
-        known = _forms[key] = Form(*key)
+        known = Form(*key)
+        if known.strides == row_major(known.shape):
+            # These torch finds itself, in three quarters of the time that it takes to read them.
+            known.made_with = (known.shape, None, None, None, dtype, torch.strided, device)
+        _forms[key] = known
     return known
 
 

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from collections.abc import Callable, Sequence
+from typing import ClassVar, final
 
 import torch
 
@@ -36,7 +36,7 @@ __all__ = [
     "wrap_whole",
 ]
 
-_make: Any = torch.Tensor._make_wrapper_subclass
+_make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
 _new = object.__new__
 
 
@@ -109,9 +109,7 @@ def wrap(
 
 def made(form: Form, value: Value, offset: int = 0, asked: DeviceMapping | None = None) -> ShardedTensor:
     """The tensor of a form that holds a value."""
-    tensor = torch.Tensor._make_wrapper_subclass(
-        ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device
-    )
+    tensor = _bare(form, offset) if offset else _make(ShardedTensor.final, *form.made_with)
     tensor._form = form
     tensor._value = value
     if asked is not None:
@@ -123,12 +121,15 @@ def tensor_of(form: Form, pieces: Pieces, offset: int = 0) -> ShardedTensor:
     """The tensor of a form that these pieces make up: `made`, in the least time."""
     value = _new(Value)
     value.pieces = pieces
-    tensor: ShardedTensor = _make(
-        ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device
-    )
+    tensor = _bare(form, offset) if offset else _make(ShardedTensor.final, *form.made_with)
     tensor._form = form
     tensor._value = value
     return tensor
+
+
+def _bare(form: Form, offset: int) -> ShardedTensor:
+    """A tensor of a form that begins within its memory, and holds nothing yet."""
+    return _make(ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device)
 
 
 def wrap_arriving(

@@ -46,10 +46,25 @@ UNMADE = Unmade()
 
 
 @final
+class _Made:
+    """Makes the pieces of a value when they are first asked for; those that are there are found without asking this."""
+
+    def __get__(self, value: Value, _: type[Value]) -> Pieces:
+        source = value.source
+        if source is None:
+            there: Pieces = value.__dict__["pieces"]  # another thread was quicker
+            return there
+        # Where several threads wait for them, all get those of the first.
+        pieces: Pieces = value.__dict__.setdefault("pieces", source.wait())
+        value.source = None
+        return pieces
+
+
+@final
 class Value:
     """The pieces of a tensor, and what is known of them. Everything but the pieces is mostly absent."""
 
-    pieces: Pieces
+    pieces = _Made()
     """What this process stores; made when they are first asked for, where they come from a `source`."""
     source: Source | None = None
     """What the pieces come from, until they are there: an op on its way, contributions, an exchange put off."""
@@ -87,18 +102,6 @@ class Value:
             self.pieces = pieces or ()
         else:
             self.source = source
-
-    def __getattr__(self, name: str) -> Pieces:
-        if name != "pieces":
-            raise AttributeError(f"a value has no {name!r}")
-        source = self.source
-        if source is not None:
-            # Where several threads wait for them, all get those of the first.
-            pieces: Pieces = self.__dict__.setdefault("pieces", source.wait())
-            self.source = None
-        else:
-            pieces = self.__dict__["pieces"]  # another thread was quicker
-        return pieces
 
     @property
     def is_made(self) -> bool:

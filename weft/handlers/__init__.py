@@ -6,7 +6,6 @@ from . import (  # noqa: F401
     determinants,
     embedding,
     folded_products,
-    foreach,
     indexing,
     loss_scaling,
     metadata_writes,
@@ -18,6 +17,7 @@ from . import (  # noqa: F401
     shared_memory,
 )
 from .attention import kernel_choice, split_attention  # noqa: F401
+from .lists import elementwise, tensor_by_tensor  # noqa: F401 - tensor by tensor what is not by element
 from .ragged import grouped_products  # noqa: F401
 from .rearranged import edge_padding, gating, joining, padding, shifting  # noqa: F401
 from .split_dims import (  # noqa: F401

@@ -19,7 +19,6 @@ from .quick import quick
 __all__ = ["repeat_on_whole"]
 
 _make: Any = torch.Tensor._make_wrapper_subclass
-_strided = torch.strided
 _new = object.__new__
 
 
@@ -39,13 +38,12 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
     if kind.viewed is not None:
         return _views_of_whole(apply, result)
     if isinstance(result, ShardedTensor):
-        form = result._form
-        shape, strides, dtype, device = form.shape, form.strides, form.dtype, form.device
+        form, made_with = result._form, result._form.made_with
 
         def repeat(args: Args, kwargs: Kwargs) -> object:
             value = _new(Value)
             value.pieces = (apply(args, kwargs),)
-            tensor = _make(final, shape, strides, 0, None, dtype, _strided, device)
+            tensor = _make(final, *made_with)
             tensor._form = form
             tensor._value = value
             return tensor

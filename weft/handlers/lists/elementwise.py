@@ -1,0 +1,104 @@
+"""Ops on each element of lists of tensors: one call on all pieces of all tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ...engine.handlers import handler
+from ...engine.moves.movement import to_plain
+from ...engine.op_kind import kind_of
+from ...engine.sharded import ShardedTensor
+from ...engine.views.copy_views import is_copy, note_unseen_write, refresh, told_before
+from ...engine.writes.overlapping import shown_memory
+from ...rules.call import BoundCall
+from ...runtime.lazy_copy import part
+from .entries import ListEntry, entry_of
+from .overloads import FOREACH, FUSED, overloads
+from .races import race
+from .repeating import count_writes, evened, for_pieces, repeat_of
+
+
+@handler(*overloads(FOREACH | FUSED))
+def _elementwise(call: BoundCall) -> object:
+    func, args = call.func, call.args
+    lists = [i for i, a in enumerate(func._schema.arguments) if str(a.type) == "List[Tensor]" and i < len(args)]
+    columns = {i: list(cast("Sequence[torch.Tensor]", args[i])) for i in lists}
+    written = kind_of(func).written
+    changing = [x for i in lists if i in written for x in columns[i]]
+    places = max(map(len, columns.values()), default=0)
+    if places > 1 and (any(map(_is_written_elsewhere, changing)) or race(changing)):
+        _one_by_one(call, places, changing)
+        return args[0] if func._schema.returns else None
+    entries = [
+        entry_of([column[k] if column else None for column in columns.values()], bool(written), str(func))
+        for k in range(places)
+    ]
+    result = _run(call, columns, entries)
+    if not written:
+        rest = iter(cast("list[torch.Tensor]", result))
+        results = [entry.wrapped([next(rest) for _ in range(entry.count)]) for entry in entries]
+        call.repeat = repeat_of(call, lists, entries, results)
+        return results
+    for entry in entries:
+        for j, i in enumerate(lists):
+            if i in written:
+                entry.store(j, str(func))
+    # Autograd does not count writes of ops that we run: it leaves that to kernels, and torch's fused steps do not count theirs.
+    if call.name.startswith("_fused"):
+        note_unseen_write()
+    else:
+        count_writes([x for x in changing if type(x) is ShardedTensor.final])
+    call.repeat = repeat_of(call, lists, entries, None)
+    return args[0] if func._schema.returns else None
+
+
+def _run(call: BoundCall, columns: dict[int, list[torch.Tensor]], entries: Sequence[ListEntry]) -> object:
+    """What the op gives of all pieces."""
+    counts, written = [entry.count for entry in entries], kind_of(call.func).written
+    flat = {
+        i: [piece for entry in entries for piece in entry.pieces(j)] if column else []
+        for j, (i, column) in enumerate(columns.items())
+    }
+    # Torch's kernels for lists on GPUs write past copy-on-write.
+    part(piece for i in written for piece in flat.get(i, ()) if piece.is_cuda)
+    if call.name.startswith("_fused"):
+        flat = {i: [evened(x, i in written) for x in pieces] for i, pieces in flat.items()}
+    here = [flat[i] if i in flat else _beside(value, counts) for i, value in enumerate(call.args)]
+    options = {name: to_plain(v) if isinstance(v, ShardedTensor) else v for name, v in call.kwargs.items()}
+    # A process that has no device of any mesh has nothing to compute on.
+    return call.func(*here, **options) if any(counts) else []
+
+
+def _beside(value: object, counts: Sequence[int]) -> object:
+    """An argument beside the lists of tensors: one number for all, or one for each tensor, so for each of its pieces."""
+    if isinstance(value, (list, tuple)):
+        return for_pieces(value, counts)
+    value = to_plain(value) if isinstance(value, ShardedTensor) else value
+    if isinstance(value, torch.Tensor) and value.dim() == 1:
+        return value.repeat_interleave(torch.tensor(counts, device=value.device))
+    return value
+
+
+def _is_written_elsewhere(x: torch.Tensor) -> bool:
+    """Whether a tensor is computed on in other memory than its own, so that others of its list do not see it at once."""
+    return isinstance(x, ShardedTensor) and (bool(x._layout.pending) or is_copy(x))
+
+
+def _one_by_one(call: BoundCall, places: int, changing: Sequence[torch.Tensor]) -> None:
+    """The op on each place of the lists alone: what is written at one is read at the next, as torch does."""
+    with told_before():
+        for k in range(places):
+            call.func(*[_at(value, k) for value in call.args], **call.kwargs)
+    own = [x for x in changing if isinstance(x, ShardedTensor)]
+    if len(set(map(shown_memory, own))) < len(own):
+        refresh(changing)
+
+
+def _at(value: object, k: int) -> object:
+    """What one place of the lists has of an argument. Lists that are empty stay so; a plain tensor may have a number for each."""
+    if isinstance(value, (list, tuple)) or (isinstance(value, torch.Tensor) and value.dim() == 1):
+        return value[k : k + 1]
+    return value

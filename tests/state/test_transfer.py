@@ -52,7 +52,7 @@ def test_a_module_and_other_things_in_a_tree() -> None:
     assert torch.equal(weight.full_tensor(), model.weight.full_tensor().bfloat16())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float32, torch.float64])
 def test_what_has_fewer_bytes_travels(dtype: torch.dtype) -> None:
     trainer, server, _ = meshes()
     x = torch.randn(6, 6)
@@ -142,6 +142,30 @@ def test_parts_go_into_views(where: slice) -> None:
     assert base.sum().item() == 36
 
 
+def test_a_state_is_written_to_itself_under_other_names() -> None:
+    trainer, _, _ = meshes()
+    a, b = torch.randn(6, 5), torch.randn(6, 5)
+    state = weft.shard({"a": a, "b": b}, trainer, P("dp"))
+    weft.transfer_state(state, into=state, names={"a": "b", "b": "a"})
+    assert torch.equal(state["a"].full_tensor(), b)
+    assert torch.equal(state["b"].full_tensor(), a)
+    whole = weft.shard(torch.arange(8.0), trainer, P("dp"))
+    weft.transfer_state({"a": whole[:4], "b": whole[4:]}, into={"a": whole[4:], "b": whole[:4]})
+    assert whole.tolist() == [4, 5, 6, 7, 0, 1, 2, 3]
+
+
+def test_parts_of_several_dtypes_become_the_one_that_was_asked_for() -> None:
+    trainer, server, _ = meshes()
+    parts = {"q": torch.randn(4, 6), "k": torch.randn(2, 6).bfloat16()}
+    state = weft.shard(parts, trainer, P("dp"))
+    whole = torch.cat([each.half() for each in parts.values()])
+    moved = weft.transfer_state(state, NamedMapping(server, P("x")), torch.float16, names={"qk": ("q", "k")})
+    assert torch.equal(moved["qk"].full_tensor(), whole)
+    into = {"qk": weft.zeros(6, 6, dtype=torch.float16, mapping=NamedMapping(server, P("x")))}
+    weft.transfer_state(state, into=into, names={"qk": ("q", "k")})
+    assert torch.equal(into["qk"].full_tensor(), whole)
+
+
 def test_what_depends_on_a_tensor_knows_that_it_was_written_to() -> None:
     trainer, server, _ = meshes()
     x, w, new = torch.randn(8, 8), torch.randn(8, 8), torch.randn(8, 8)
@@ -221,6 +245,11 @@ def test_a_plan_says_what_it_is() -> None:
     assert weft.plan_state(state, NamedMapping(mesh, P(None, "tp")), bucket=1024).messages == 12 * 3
 
 
+def in_inference_mode(x: weft.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return x.clone()
+
+
 ERRORS = [
     (lambda s, m: weft.plan_state(s), "plan_state needs mappings, or a state to write to"),
     (lambda s, m: weft.transfer_state(s, "tp"), "mappings are one mapping, a dict of name patterns, or a function"),
@@ -232,6 +261,10 @@ ERRORS = [
     (lambda s, m: weft.transfer_state(s, m, names={"c": "z"}), "the name 'z' fits no tensor of the state. The names are: 'a', 'b'"),
     (lambda s, m: weft.transfer_state(s, m, names={"b": "a"}), "two tensors would be called 'b', one from 'a', one from 'b'"),
     (lambda s, m: weft.transfer_state(s, m, names={"ab": ("a", "b")}), "'ab' cannot be put together along dim 0: its parts differ"),
+    (lambda s, m: weft.transfer_state({"a": s["a"], "b": s["a"].long()}, m, names={"ab": ("a", "b")}), "'ab' is put together of several dtypes: 'a' torch.float32, 'b' torch.int64"),
+    (lambda s, m: weft.transfer_state({"a": s["a"], "b": s["a"].bfloat16()}, m, names={"ab": ("a", "b")}), "one where dtype= or into= says which"),
+    (lambda s, m: weft.transfer_state({"a": torch.eye(4).to_sparse()}, m), "only dense tensors are moved, but one of shape (4, 4) is torch.sparse_coo"),
+    (lambda s, m: weft.transfer_state({"a": s["a"]}, into={"a": in_inference_mode(s["a"])}), "which was made in inference mode: call it inside"),
     (lambda s, m: weft.transfer_state(s, m, names={Fused(("c", "d")): "b"}), "not 2 equal parts: give Fused(names, sizes=...)"),
     (lambda s, m: weft.transfer_state(s, m, names={Fused(("c", "d"), sizes=(1, 3)): "b"}), "have [1, 3]: they add up to 4"),
     (lambda s, m: weft.transfer_state(s, m, names={("c", "d"): ("a", "b")}), "makes one tensor of several, or several of one"),

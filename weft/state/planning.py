@@ -174,6 +174,10 @@ def _leaf(leaf: torch.Tensor | TensorLayout, first: int) -> Leaf:
     if isinstance(leaf, TensorLayout):
         shape = tuple(map(int, leaf.shape))
         return Leaf(leaf.mapping.layout(len(shape)), shape, getattr(torch, leaf.dtype.name), first)
+    if leaf.layout is not torch.strided:
+        raise TypeError(
+            f"only dense tensors are moved, but one of shape {tuple(leaf.shape)} is {leaf.layout}: give x.to_dense()"
+        )
     return Leaf(layout_of(leaf), tuple(leaf.shape), leaf.dtype, first)
 
 
@@ -203,7 +207,7 @@ def _answered(question: Question, given: _Given | None) -> Planned:
     for row in rows:
         for name, shape, parts in _made(row, leaves, into):
             there = None if into is None else into[name]
-            want = wanted[name] = _wanted(name, shape, leaves[row.old[0]].dtype, dtype, given, there)
+            want = wanted[name] = _wanted(name, shape, _dtype(name, row, leaves, dtype, there), dtype, given, there)
             ties = tuple((leaves[old].first, *at) for old, *at in parts)
             key = (ties, want.layout, want.dtype, None if there is None else there.first)
             if found.setdefault(key, name) != name:
@@ -279,6 +283,20 @@ def _made(
     for new, start, size in zip(row.new, starts, sizes, strict=False):
         shape = _resized(shapes[0], dim, size)
         yield new, shape, [(row.old[0], _at(shape, dim, start), (0,) * len(shape), shape)]
+
+
+def _dtype(
+    name: str, row: Renamed, leaves: Mapping[str, Leaf], asked: torch.dtype | None, into: Leaf | None
+) -> torch.dtype:
+    """The dtype of what a new tensor is made of; parts may differ where it is said which they are to have."""
+    dtypes = dict.fromkeys(leaves[old].dtype for old in row.old)
+    if len(dtypes) > 1 and not ((asked or into) and all(each.is_floating_point for each in dtypes)):
+        listed = ", ".join(f"{old!r} {leaves[old].dtype}" for old in row.old)
+        raise TypeError(
+            f"{name!r} is put together of several dtypes: {listed}. Floating-point ones become one where dtype= or into= says which; "
+            "cast the others first"
+        )
+    return next(iter(dtypes))
 
 
 def _dim(row: Renamed, shape: tuple[int, ...]) -> int:

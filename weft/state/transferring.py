@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 import torch
@@ -73,6 +73,7 @@ def transfer_state(
     if words:
         raise TypeError(f"{_OP} moves tensors, but {words[0]!r} is only the layout of one: plan_state takes these")
     task = planned(_OP, old, mappings, dtype, there, names, mesh, bucket)
+    _check_writable(() if there is None else there.tensors.items())
     for each in {want.layout.mesh for want in task.wanted.values()}:
         residence(each)  # raises for devices that do not exist
     with torch.no_grad():
@@ -81,6 +82,15 @@ def transfer_state(
     if into is not None:
         return into
     return made if names else old.with_tensors(made)
+
+
+def _check_writable(into: Iterable[tuple[str, torch.Tensor]]) -> None:
+    if not torch.is_inference_mode_enabled():
+        for name, x in into:
+            if x.is_inference():
+                raise ValueError(
+                    f"{_OP} cannot write to {name!r} of into, which was made in inference mode: call it inside torch.inference_mode()"
+                )
 
 
 def _transferred(
@@ -102,13 +112,14 @@ def _transferred(
     with comm_log.paused(), shown("transferring", total, progress) as count:
         given = [_laid_out(old[name], entry) for entry in plan.entries for name in entry.sources]
         remaining = iter(given)
+        memory: set[int] = set() if there is None else {each for x in given for each in _memory(x)}
         for room in rooms(task, tuple([x._form for x in given]), are_there=there is not None):
             into = None if there is None else there[room.name]
             if room.moves_alone:
                 made[room.name] = _moved(next(remaining), room.want)
                 count(_bytes_here(made[room.name]))
                 continue
-            new = made[room.name] = _to_fill(room, into)
+            new = made[room.name] = _to_fill(room, into, memory)
             pieces = new._value.pieces
             for lot in room.lots:
                 source = current(next(remaining))
@@ -134,13 +145,18 @@ def _laid_out(x: torch.Tensor, entry: Entry) -> ShardedTensor:
     return from_plain(x, Layout.replicated(entry.target.mesh, x.dim()), brought_to=_OP)
 
 
-def _to_fill(room: Room, into: torch.Tensor | None) -> ShardedTensor:
-    """The tensor that is to be filled: one that is there, unless its pieces only show another's, or a new one."""
-    if not isinstance(into, ShardedTensor) or into._value.shown is not None:
+def _to_fill(room: Room, into: torch.Tensor | None, given: set[int]) -> ShardedTensor:
+    """The tensor that is to be filled: one that is there, or a new one where its memory is another's or one of the given."""
+    if not isinstance(into, ShardedTensor) or into._value.shown is not None or not given.isdisjoint(_memory(into)):
         return room.made()
     note_write((into,))
     own_pieces(into)
     return into
+
+
+def _memory(x: ShardedTensor) -> Iterator[int]:
+    """What tells the memory of a tensor's pieces from others'."""
+    return (piece.untyped_storage()._cdata for piece in x._value.pieces)
 
 
 def _moved(x: ShardedTensor, want: Wanted) -> torch.Tensor:

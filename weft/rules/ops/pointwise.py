@@ -95,11 +95,13 @@ def _copied(call: BoundCall) -> Linear:
     before, after = call.tensors[0].dtype, call.dtype()
     if after is None or after is before:
         return COPY
-    widens = _is_smooth(before) and _is_smooth(after) and torch.promote_types(before, after) is after
-    return FIRST if widens and before not in _SHORT else NOT
+    if not (_is_smooth(before) and _is_smooth(after)) or min(before.itemsize, after.itemsize) <= _SHORT:
+        return NOT
+    return FIRST if torch.promote_types(before, after) is after else NOT
 
 
-_SHORT = (torch.float16, torch.bfloat16)
+_SHORT = 2
+"""Bytes of a short float; those of one byte are promoted to nothing."""
 
 
 def _is_smooth(dtype: torch.dtype) -> bool:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -142,6 +143,14 @@ def test_it_says_what_links_there_are(topology: Topology, text: str) -> None:
     assert f"{text} (assumed)" in " ".join(
         printed(Diagnosis(replace(BARE, topology=topology, has_links=False))).split()
     )
+
+
+def test_links_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "links.json").write_text('{"host": {"latency": 1}}')
+    monkeypatch.setenv("WEFT_TOPOLOGY", str(tmp_path / "links.json"))
+    (advice,) = [text for text in Diagnosis(facts()).advice if "No program can plan here" in text]
+    assert "links.json is no topology ('host' of a topology is no Link: " in advice
+    assert "'bandwidth'): measure it again with `weft bench --links`" in advice
 
 
 def test_links_that_nobody_has_measured_can_be() -> None:

@@ -97,6 +97,8 @@ def _accelerators(about: Facts) -> str:
 
 def _links(about: Facts) -> str:
     """The tiers that there are, nearest first."""
+    if about.wrong_links is not None:
+        return "not known"
     topology = about.topology
     said = [f"{_link(topology, Tier.HOST)} within a host"]
     if topology.devices_per_host is not None or topology.hosts is not None:
@@ -243,7 +245,14 @@ def _unmeasured(about: Facts) -> str | None:
     return None
 
 
+def _wrong_links(about: Facts) -> str | None:
+    if about.wrong_links is not None:
+        return f"No program can plan here, because {about.wrong_links}."
+    return None
+
+
 _ADVICE: tuple[Judge, ...] = (
+    _wrong_links,
     _cpu_torch,
     _unseen,
     _no_triton,

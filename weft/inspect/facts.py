@@ -82,6 +82,8 @@ class Facts:
     """How far apart devices are taken to be, and how fast the links between them."""
     has_links: bool = False
     """Whether somebody has measured the links or said what they are."""
+    wrong_links: str | None = None
+    """Why what is said of the links is of no use."""
 
 
 def facts() -> Facts:
@@ -91,6 +93,10 @@ def facts() -> Facts:
     True
     """
     gpus = range(physical_accelerators())
+    try:
+        topology, has_links, wrong_links = current_topology(), said_topology() is not None, None
+    except ValueError as error:  # whoever plans is told; here it is one thing among others
+        topology, has_links, wrong_links = ASSUMED, True, str(error)
     return Facts(
         torch=torch.__version__,
         cuda=torch.version.cuda,
@@ -110,8 +116,9 @@ def facts() -> Facts:
         compiler=next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None),
         nvcc=shutil.which("nvcc"),
         separate=os.environ.get("WEFT_SEPARATE_MEMORY", "0") not in ("", "0"),
-        topology=current_topology(),
-        has_links=said_topology() is not None,
+        topology=topology,
+        has_links=has_links,
+        wrong_links=wrong_links,
     )
 
 

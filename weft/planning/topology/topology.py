@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import final
+from typing import TypeVar, final
 
 from ...caches import cached
 from ...devices import Device
@@ -14,6 +14,8 @@ from .links import Link, Processor, Tier
 from .measuring import measured_memory, measured_socket
 
 __all__ = ["PRESETS", "Topology", "axis_tier", "cells", "is_flat"]
+
+T = TypeVar("T", Link, Processor)
 
 MEMORY, SOCKET, CABLE, SWITCHES = Link(1e-6, 200e9), Link(10e-6, 10e9), Link(20e-6, 5e9), Link(40e-6, 2.5e9)
 """What links are taken to be like where nobody says: within a device, a host, a rack, and between racks."""
@@ -175,15 +177,23 @@ class Topology:
         places: dict[str, object] = {}
         for name, value in said.items():
             if name in ("device", "host", "rack", "fabric") and isinstance(value, Mapping):
-                links[name] = Link(**{key: float(each) for key, each in value.items()})
+                links[name] = _said(Link, name, value)
             elif name == "processor" and isinstance(value, Mapping):
-                places[name] = Processor(**{key: float(each) for key, each in value.items()})
+                places[name] = _said(Processor, name, value)
             elif name in ("devices_per_host", "hosts_per_rack", "hosts", "processor"):
                 places[name] = tuple(value) if isinstance(value, list) else value
             else:
                 names = ", ".join(cls.__dataclass_fields__)
                 raise ValueError(f"a topology has no {name!r} that is {value!r}: it has {names}")
         return cls(**links, **places)  # type: ignore[arg-type]
+
+
+def _said(kind: type[T], name: str, figures: Mapping[str, float]) -> T:
+    """A part of a topology, from its figures."""
+    try:
+        return kind(**{key: float(each) for key, each in figures.items()})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name!r} of a topology is no {kind.__name__}: {error}") from error
 
 
 PRESETS: Mapping[str, Topology] = MappingProxyType(

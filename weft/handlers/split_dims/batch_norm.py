@@ -11,7 +11,8 @@ from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.memory import memory_of
 from ...engine.moves.movement import from_plain
-from ...engine.sharded import ShardedTensor, sharded
+from ...engine.moves.resolving import resolve
+from ...engine.sharded import ShardedTensor, as_sharded, sharded
 from ...engine.strides.restriding import as_op_gives
 from ...rules.call import BoundCall
 from ...sharding.layout import Layout
@@ -29,6 +30,11 @@ def _across(x: torch.Tensor) -> list[int]:
 
 def _per_channel(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return value.reshape([1, -1, *[1] * (x.dim() - 2)])
+
+
+def _whole(x: ShardedTensor, call: BoundCall) -> ShardedTensor:
+    """A tensor with nothing pending, because it is used more than once."""
+    return resolve(x, str(call)) if x._layout.pending else x
 
 
 def _runs_whole(x: ShardedTensor, each: Sequence[torch.Tensor]) -> bool:
@@ -68,15 +74,16 @@ def _computed(call: BoundCall) -> object:
         out = _normalized(x, mean, (variance + eps).rsqrt(), weight, bias)
         none = from_plain(torch.empty(0, dtype=mean.dtype), Layout.replicated(x.mesh, 1))
         return out, none, none
+    x = _whole(x, call)
     across = _across(x)
     count = math.prod(x.shape[d] for d in across)
-    own_mean, own_variance = (aten.squeeze.dims(m, across) for m in moments(wide(x), across, 0))
+    own_mean, own_variance = (_whole(aten.squeeze.dims(m, across), call) for m in moments(wide(x), across, 0))
     if mean is not None:
         mean.copy_((1 - momentum) * mean + momentum * own_mean)
     if variance is not None:
         variance.copy_((1 - momentum) * variance + momentum * own_variance * (count / max(1, count - 1)))
     if _runs_whole(x, [value for value in (weight, bias) if value is not None]) and not is_cut(x, frozenset(across)):
-        return run_by_rule(call.replaced(running_mean=None, running_var=None))
+        return run_by_rule(call.replaced(input=x, running_mean=None, running_var=None))
     invstd = (own_variance + eps).rsqrt()
     return _normalized(x, own_mean, invstd, weight, bias), own_mean, invstd
 
@@ -98,16 +105,17 @@ def _batch_norm_backward(call: BoundCall) -> object:
         # Nothing was saved, and what stands for it has no elements. The kernel of GPUs wants it.
         mean, variance = call.tensor("running_mean"), call.tensor("running_var")
         return run_by_rule(call.replaced(save_mean=mean, save_invstd=(variance + call.number("eps")).rsqrt()))
+    x = _whole(x, call) if isinstance(x, ShardedTensor) else x
     if not isinstance(x, ShardedTensor) or not is_cut(x, frozenset(_across(x))):
-        return run_by_rule(call)
+        return run_by_rule(call.replaced(input=x))
     assert mean is not None
     assert invstd is not None
     across = _across(x)
     count = math.prod(x.shape[d] for d in across)
     flow = wide(grad)
     unit = (wide(x) - _per_channel(mean, x)) * _per_channel(invstd, x)
-    shift = aten.sum.dim_IntList(flow, across)
-    scale = aten.sum.dim_IntList(flow * unit, across)
+    sums = torch.stack([aten.sum.dim_IntList(flow, across), aten.sum.dim_IntList(flow * unit, across)])
+    shift, scale = _whole(as_sharded(sums), call).unbind(0)
     back = None
     if mask[0]:
         rest = flow - _per_channel(shift, x) / count - unit * (_per_channel(scale, x) / count)

@@ -165,6 +165,23 @@ def test_batch_norm_of_a_split_batch_reduces_statistics_only(separate: bool) -> 
 
 
 @pytest.mark.parametrize("separate", [False, True])
+def test_a_step_of_batch_norm_reduces_each_sum_once(separate: bool) -> None:
+    with memory(separate):
+        x = laid(numbers(64, 4, 5), Layout(LINE, [("x",), (), ()])).requires_grad_()
+        mean, variance, w, b = (laid(numbers(4, seed=seed), Layout.replicated(LINE, 1)) for seed in range(4))
+        w.requires_grad_()
+        b.requires_grad_()
+        with weft.comm_log() as log:
+            nn.batch_norm(x, mean, variance, w, b, training=True).square().mean().backward()
+        # The mean, the variance, and both sums of the gradients together.
+        assert [(record.kind, record.shape) for record in log] == [
+            ("all_reduce", (1, 4, 1)),
+            ("all_reduce", (4,)),
+            ("all_reduce", (2, 4)),
+        ]
+
+
+@pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("write", ["nothing", "the result", "its data", "the view", "the base", "another"])
 def test_what_was_computed_of_an_expanded_tensor_is_what_it_was_then(write: str, separate: bool) -> None:
     x, other = numbers(4, 1), numbers(4, 6, seed=1)

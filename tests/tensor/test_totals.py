@@ -168,3 +168,31 @@ def test_a_sum_of_short_floats_is_reduced_before_it_is_widened(dtype: torch.dtyp
         y = (weft.shard(x, mesh, P(None, "tp")) @ weft.shard(w, mesh, P("tp"))).float().relu()
     torch.testing.assert_close(y.full_tensor().cpu(), (x @ w).float().relu(), rtol=0.02, atol=0.1)
     assert log.bytes_received == bytes_received
+
+
+PROGRAMS = {
+    "itself": lambda y: y.relu(),
+    "a view": lambda y: y.t().relu(),
+    "itself, then a view": lambda y: y.relu() + y.t().relu().t(),
+    "with its own view": lambda y: torch.maximum(y, y.view(y.shape)),
+    "what was computed of it": lambda y: (y.relu() - y * 2).relu(),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_call_made_again_is_told_as_the_first_one(name: str) -> None:
+    x, w = numbers(4, 8), numbers(8, 6, seed=1)
+    ours = weft.shard(x, MESH, P("a", "b")), weft.shard(w, MESH, P("b", None))
+    told = []
+    for _ in range(3):
+        with weft.comm_log() as log:
+            result = PROGRAMS[name](ours[0] @ ours[1])
+        torch.testing.assert_close(result.full_tensor(), PROGRAMS[name](x @ w))
+        told.append(log.records)
+        PROGRAMS[name](ours[0] @ ours[1])
+    assert told[0]
+    assert told[0] == told[1] == told[2]
+    with weft.reshard_policy("raise"):
+        for _ in range(2):
+            with pytest.raises(weft.ReshardError):
+                PROGRAMS[name](ours[0] @ ours[1])

@@ -59,14 +59,15 @@ def announce() -> bool:
     Whether functions that are marked stand in traced programs.
     """
     global _announced  # noqa: PLW0603 - said once per process
+    if _announced:
+        return _HAS_VALUES
     dynamo = sys.modules.get("torch._dynamo")
-    if not _announced and dynamo is not None and hasattr(dynamo, "trace_rules"):
+    if dynamo is not None and hasattr(dynamo, "trace_rules"):
         _announced = True
         for package in _CALLED:
             dynamo.trace_rules.add(package)
         if not _HAS_VALUES:  # it asks sizes that change for their memory, to see whether it can be given up
             torch._functorch.config.donated_buffer = False
-    if _announced:
         while _in_programs:
             _tell(_in_programs.pop())
     return _HAS_VALUES

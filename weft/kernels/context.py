@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -25,6 +25,8 @@ class DeviceContext:
     device: torch.device
     stream: torch.cuda.Stream | None = None
     own_launch: bool = False
+    place: int = field(default=0, init=False, repr=False, compare=False)
+    """The number of the GPU, -1 for the CPU; -2 where it has a stream or a launch of its own."""
 
     def __init__(
         self, device: torch.device | str | int, stream: torch.cuda.Stream | None = None, own_launch: bool = False
@@ -32,6 +34,8 @@ class DeviceContext:
         object.__setattr__(self, "device", _placed(torch.device(device)))
         object.__setattr__(self, "stream", stream)
         object.__setattr__(self, "own_launch", own_launch)
+        own = stream is not None or own_launch
+        object.__setattr__(self, "place", -2 if own else -1 if self.device.type == "cpu" else self.device.index)
         if stream is not None and stream.device != self.device:
             raise ValueError(
                 f"DeviceContext: the stream belongs to {stream.device}, but the device is {self.device}. "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
+from operator import attrgetter, itemgetter, or_, sub
 from typing import TypeAlias
 
 import torch
@@ -16,7 +18,10 @@ from .launch import Launch, prepared
 __all__ = ["KnownCall", "known_call"]
 
 Key: TypeAlias = tuple[object, ...]
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+_is_contiguous, _is_neg, _is_conj = torch.Tensor.is_contiguous, torch.Tensor.is_neg, torch.Tensor.is_conj
+_data_ptr, _is_inference = torch.Tensor.data_ptr, torch.Tensor.is_inference
+_shape, _dtype, _place = attrgetter("shape"), attrgetter("dtype"), torch.Tensor.get_device
 _ADDRESSES = 16
 """The arguments of a launch that are addresses of operands: eight sources, then eight targets."""
 
@@ -26,9 +31,9 @@ class _Ready:
     """A launch whose addresses are still to be filled in."""
 
     run: Callable[[Sequence[int]], object]
-    arguments: tuple[int, ...]
-    operands: tuple[tuple[int, int], ...]
-    """Which argument is the address of which operand."""
+    filled: Callable[[Sequence[int]], tuple[int, ...]]
+    """The arguments that are addresses, of those of the operands and 0."""
+    others: tuple[int, ...]
     nbytes: tuple[int, ...]
 
 
@@ -48,12 +53,9 @@ class KnownCall:
         ready = _ready.get(self._key)
         if ready is None or _overlap(self._addresses, ready.nbytes):
             return False
-        arguments = list(ready.arguments)
-        for at, operand in ready.operands:
-            arguments[at] = self._addresses[operand]
-        ready.run(arguments)
+        ready.run((*ready.filled((*self._addresses, 0)), *ready.others))
         written = self._operands[: self._outputs]
-        if any(map(torch.Tensor.is_inference, written)):
+        if any(map(_is_inference, written)):
             written = [x for x in written if not x.is_inference()]
         torch.autograd.graph.increment_version(written)
         return True
@@ -66,11 +68,11 @@ class KnownCall:
         nbytes = tuple(x.nbytes for x in self._operands)
         if _overlap(self._addresses, nbytes):
             return
-        places = {address: operand for operand, address in enumerate(self._addresses)}
-        given = [(at, address) for at, address in enumerate(launch.arguments[:_ADDRESSES]) if address]
-        if all(address in places for _, address in given):
-            operands = tuple((at, places[address]) for at, address in given)
-            _ready[self._key] = _Ready(prepared(launch), launch.arguments, operands, nbytes)
+        places = {address: operand for operand, address in enumerate((*self._addresses, 0))}
+        given = launch.arguments[:_ADDRESSES]
+        if places.keys() >= set(given):
+            filled = itemgetter(*[places[address] for address in given])
+            _ready[self._key] = _Ready(prepared(launch), filled, launch.arguments[_ADDRESSES:], nbytes)
 
 
 def known_call(
@@ -88,27 +90,27 @@ def known_call(
     >>> known_call("sum", [torch.empty(2)], [torch.ones(2)], [], [DeviceContext("cpu")]) is None
     False
     """
+    places = [context.place for context in contexts]
+    if not places or min(places) < -1 or (places[0] >= 0 and places[0] != torch._C._cuda_getDevice()):
+        return None
+    # Functions of torch, each on all operands: a loop over these in Python would take as long as the launch.
     operands = [*outputs, *inputs]
-    if not contexts or any(context.stream is not None or context.own_launch for context in contexts):
+    if not operands or not _PLAIN.issuperset(map(type, operands)) or not all(map(_is_contiguous, operands)):
         return None
-    device = contexts[0].device
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
+    # Calls that are known have operands of one dtype.
+    if any(map(_is_neg, operands)) or (operands[0].is_complex() and any(map(_is_conj, operands))):
         return None
-    key: list[object] = [name, options, *map(id, signals), *[context.device for context in contexts]]
-    addresses: list[int] = []
-    bits = 16
-    for x in operands:
-        if type(x) not in _PLAIN or x.is_neg() or x.is_conj() or not x.is_contiguous() or not x.numel():
-            return None
-        address = x.data_ptr()
-        addresses.append(address)
-        bits |= address
-        key += (x.shape, x.dtype, x.device)
-    key += (len(outputs), bits & -bits)
-    return KnownCall(tuple(key), operands, len(outputs), addresses)
+    forms = (*map(_shape, operands), *map(_dtype, operands), *map(_place, operands))
+    addresses = list(map(_data_ptr, operands))
+    bits = reduce(or_, addresses, 16)
+    key = (name, options, *map(id, signals), *places, *forms, len(outputs), bits & -bits)
+    return KnownCall(key, operands, len(outputs), addresses)
 
 
 def _overlap(addresses: Sequence[int], nbytes: Sequence[int]) -> bool:
     """Whether some operands share memory."""
+    order = sorted(addresses)
+    if len(order) < 2 or min(map(sub, order[1:], order)) >= max(nbytes):
+        return False
     spans = sorted(zip(addresses, nbytes, strict=True))
     return any(begin + size > following for (begin, size), (following, _) in pairwise(spans))

@@ -15,11 +15,12 @@ from ..devices import CPU, Accelerator, Device
 from ..drawing.html import layout_html
 from ..engine.compiling import announce, check_compilable, state_of_code
 from ..engine.dispatch import torch_dispatch
+from ..engine.form import form_of
 from ..engine.moves.adding_up import left_pending
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import aligned_meanwhile, move
-from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
+from ..engine.sharded import OWN_STATE, ShardedTensor, tensor_of, wrap
 from ..engine.views.copy_views import current, remember_apart
 from ..engine.writes.becoming import become
 from ..runtime.holding import holding
@@ -350,7 +351,7 @@ class Tensor(NamedPieces, ShardedTensor):
         announce()
         check_compilable(form.layout.mesh)
         pieces = value.pieces if value.shown is None else current(self)
-        is_leaf = value.is_traced_leaf or (self.is_leaf and _requires_grad(self))
+        is_leaf = value.is_traced_leaf or (_requires_grad(self) and self.is_leaf)
         flat = (form.layout, self._asked, is_watched(), self.__dict__.get(_GRADIENT), is_leaf)
         return piece_names(len(pieces)), flat
 
@@ -363,7 +364,12 @@ class Tensor(NamedPieces, ShardedTensor):
     ) -> Tensor:
         layout, asked, _, gradient, is_leaf = meta
         pieces = tuple([inner[name] for name in piece_names(len(inner))])
-        whole = public(wrap(pieces, layout, outer_size, asked=asked, strides=outer_stride))
+        shaped = holding(layout).shaped_whole(pieces)
+        offset = 0 if shaped is None else int(shaped.storage_offset())
+        form = form_of(layout, outer_size, outer_stride, pieces[0].dtype, pieces[0].device)
+        whole = public(tensor_of(form, pieces, offset))
+        if asked is not None:
+            whole._asked = asked
         if gradient is not None:
             gradient_in(whole, gradient)
         if is_leaf and is_traced():

@@ -15,6 +15,7 @@ from ..frozen import Written
 from ..runtime.traced import Size, in_order_of_trace, is_traced, library, read
 from . import comm_log, policy
 from .call_site import CallSite, call_site, called_at
+from .setting import Setting
 
 __all__ = ["Note", "is_watched", "leave_note", "tell", "watchers"]
 
@@ -31,7 +32,7 @@ class Note(Written):
 
 def is_watched() -> bool:
     """Whether movements are logged, or reported."""
-    return comm_log.is_logging() or policy.watches()
+    return Setting.is_used and (comm_log.is_logging() or policy.watches())
 
 
 def watchers() -> tuple[object, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar
-from typing import Generic, TypeVar, final
+from typing import ClassVar, Generic, TypeVar, final
 
 import torch
 
@@ -30,6 +30,9 @@ class Setting(Generic[T]):
     """
 
     __slots__ = ("_default", "_own", "_said")
+
+    is_used: ClassVar[bool] = False
+    """Whether any was ever set to something else than its default; until then nobody need ask, which some do all the time."""
 
     def __init__(self, name: str, default: T) -> None:
         self._own: ContextVar[tuple[T] | None] = ContextVar(name, default=None)
@@ -60,6 +63,7 @@ class Setting(Generic[T]):
         thread = threading.get_ident()
         self._said.pop(thread, None)
         if own is not None and own[0] != self._default:
+            Setting.is_used = True
             self._said[thread] = own[0]
 
 

@@ -8,24 +8,27 @@ from typing import final
 import torch
 
 from ...rules.call import BoundCall, Kwargs, Op
+from ...watch import comm_log
 from ..memory import memory_of
 from ..op_kind import is_elementwise, kind_of
 from ..sharded import ShardedTensor
 from ..total import last_write
 from ..value import UNMADE, Unmade
 from ..views.copy_views import is_current, remember_resolved
-from .movement import moved
+from .movement import moved, note_move
 
 __all__ = [
     "Turned",
     "is_expanded",
     "is_resolved",
     "kept_resolved",
+    "moves_alone",
     "note_computed",
     "note_resolved",
     "note_turned",
     "resolve",
     "resolved_for",
+    "tell_resolving",
 ]
 
 aten = torch.ops.aten
@@ -161,10 +164,14 @@ def is_resolved(x: ShardedTensor) -> bool:
 
     What moves depends on that; the layouts that are chosen never do.
     """
-    if x._value.resolved is not None and is_current(x):
+    if _is_kept_resolved(x):
         return True
     turned = x._value.turned
     return turned is not None and turned.is_resolved and turned.holds
+
+
+def _is_kept_resolved(x: ShardedTensor) -> bool:
+    return x._value.resolved is not None and is_current(x)
 
 
 def resolve(x: ShardedTensor, op: str) -> ShardedTensor:
@@ -195,9 +202,32 @@ def kept_resolved(x: ShardedTensor) -> ShardedTensor | None:
     return made
 
 
+def moves_alone(x: ShardedTensor) -> bool:
+    """Whether resolving a pending tensor moves at most one: itself, or what it is a view of."""
+    while not _is_kept_resolved(x):
+        turned = x._value.turned
+        if turned is None or not turned.holds:
+            return True
+        if turned.writes is not None:
+            return False
+        x = turned.base
+    return True
+
+
+def tell_resolving(x: ShardedTensor, op: str) -> None:
+    """Tells whoever looks on what resolving a pending tensor moves, where that is one tensor at most."""
+    while not _is_kept_resolved(x):
+        turned = x._value.turned
+        if turned is None or not turned.holds:
+            note_move(x, x._layout.resolved, op)
+            comm_log.note_end()
+            return
+        x = turned.base
+
+
 def note_resolved(x: ShardedTensor) -> None:
-    """Notes that a pending tensor which is known whole was needed resolved, where nobody looks on, and no tensor was made of it."""
-    while x._value.resolved is None or not is_current(x):
+    """Notes that a pending tensor which is known whole was needed resolved, and no tensor was made of it."""
+    while not _is_kept_resolved(x):
         remember_resolved(x, UNMADE)
         turned = x._value.turned
         if turned is None or not turned.holds:

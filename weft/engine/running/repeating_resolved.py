@@ -12,7 +12,7 @@ from ...runtime.memory_limit import memory_limit
 from ...runtime.traced import is_traced
 from ...watch.notes import is_watched
 from ..memory import memory_of
-from ..moves.resolving import note_resolved
+from ..moves.resolving import moves_alone, note_resolved, tell_resolving
 from ..op_kind import OpKind
 from ..op_plan import NOT_REPEATED, Repeat
 from ..sharded import ShardedTensor, tensor_of
@@ -25,7 +25,7 @@ __all__ = ["on_known_totals"]
 def on_known_totals(call: BoundCall, kind: OpKind, positions: tuple[int, ...], result: object) -> Repeat | None:
     """What repeats a call on the whole values of what it resolves, at these positions; None where no call like it can.
 
-    It gives `NOT_REPEATED` where such a value is not known, or somebody looks on, who is to be told what is resolved.
+    It gives `NOT_REPEATED` where such a value is not known. Whoever looks on is told what is resolved.
     """
     if not isinstance(result, ShardedTensor) or result._layout.pending or result._form.is_special:
         return None
@@ -33,19 +33,23 @@ def on_known_totals(call: BoundCall, kind: OpKind, positions: tuple[int, ...], r
         return None
     if not memory_of(result._layout).runs_whole((result._layout,)):
         return None
-    form, op = result._form, cast("Callable[..., torch.Tensor]", quick(call.func, call.kwargs))
+    form, op, name = result._form, cast("Callable[..., torch.Tensor]", quick(call.func, call.kwargs)), str(call.func)
     others = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor) and at not in positions]
 
     def repeat(args: Args, kwargs: Kwargs) -> object:
-        if is_watched() or memory_limit() is not None or is_traced():
+        if memory_limit() is not None or is_traced():
             return NOT_REPEATED
+        is_told = is_watched()
         here: list[Any] = list(args)
         for at in positions:
             total = here[at]._value.total
-            if total is None or total.written[0]:
+            if total is None or total.written[0] or (is_told and not moves_alone(here[at])):
                 return NOT_REPEATED
+        for at in positions:
+            if is_told:
+                tell_resolving(here[at], name)
             note_resolved(here[at])
-            here[at] = total.value
+            here[at] = here[at]._value.total.value
         for at in others:
             here[at] = here[at]._value.pieces[0]
         return tensor_of(form, (op(*here, **kwargs),))

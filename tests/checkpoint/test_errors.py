@@ -91,6 +91,39 @@ def test_state_of_a_parameter_that_no_group_has_is_refused(tmp_path: Path) -> No
         weft.checkpoint.load(tmp_path, trained(2, 1))
 
 
+def stepped(kind: type[torch.optim.Optimizer], *shape: int) -> tuple[torch.nn.Parameter, torch.optim.Optimizer]:
+    """A parameter, and an optimizer of a kind that has made a step with it."""
+    p = torch.nn.Parameter(torch.ones(shape))
+    optimizer = kind([p], lr=0.1)
+    p.sum().backward()
+    optimizer.step(lambda: p.sum())
+    return p, optimizer
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (4,), (1, 1), (4, 4, 1)], ids=str)
+@pytest.mark.parametrize("made", [False, True], ids=["new", "stepped"])
+def test_moments_of_another_shape_are_refused_before_anything_changes(tmp_path: Path, shape, made) -> None:
+    weft.checkpoint.save(stepped(torch.optim.Adam, 4, 4)[1], tmp_path)
+    p, optimizer = stepped(torch.optim.Adam, *shape)
+    optimizer = optimizer if made else torch.optim.Adam([p], lr=0.1)
+    before = optimizer.state_dict()
+    said = re.escape(f"'state.0.exp_avg' has shape (4, 4) in the checkpoint, but its parameter has {shape} here")
+    with pytest.raises(CheckpointError, match=said):
+        weft.checkpoint.load(tmp_path, optimizer)
+    assert str(optimizer.state_dict()) == str(before)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.ASGD, torch.optim.Rprop])
+@pytest.mark.parametrize("made", [False, True], ids=["new", "stepped"])
+def test_state_that_has_a_shape_of_its_own_is_taken(tmp_path: Path, kind, made) -> None:
+    _, saved = stepped(kind, 4, 6)
+    weft.checkpoint.save(saved, tmp_path)
+    p, optimizer = stepped(kind, 4, 6)
+    optimizer = optimizer if made else kind([p], lr=0.1)
+    weft.checkpoint.load(tmp_path, optimizer)
+    assert str(optimizer.state_dict()) == str(saved.state_dict())
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no checkpoint at"):
         weft.checkpoint.load(tmp_path)

@@ -289,7 +289,7 @@ class _Loader:
                     f"{self._at(path)} has state for parameter {index} in the checkpoint, but this optimizer has {len(parameters)} parameters: give it the same ones"
                 )
             state[index] = {
-                key: self._moment(item, parameters[index], (*path, "state", str(index), str(key)))
+                key: self._moment(item, optimizer, parameters[index], (*path, "state", str(index), str(key)))
                 for key, item in children(entry).items()
             }
         groups = unflattened(parts["param_groups"], self.reader.whole)
@@ -304,16 +304,38 @@ class _Loader:
                 f"{self._at(path)} has parameter groups of {saved} parameters in the checkpoint, but of {here} here: make the optimizer with the groups that were saved"
             )
 
-    def _moment(self, node: Node, parameter: torch.Tensor, path: tuple[str, ...]) -> State:
+    def _moment(
+        self, node: Node, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, path: tuple[str, ...]
+    ) -> State:
         name = node.get("tensor")
         if not isinstance(name, str):
             return self.filled(node, None, path)
-        if isinstance(parameter, Tensor) and self.reader.index.tensors[name].shape == tuple(parameter.shape):
+        shape = self.reader.index.tensors[name].shape
+        if not _fits(shape, optimizer.state.get(parameter, {}).get(path[-1]), optimizer, parameter):
+            raise CheckpointError(
+                f"{self._at(path)} has shape {shape} in the checkpoint, but its parameter has {tuple(parameter.shape)} here: "
+                "load it into the optimizer of a model of the saved size"
+            )
+        if isinstance(parameter, Tensor) and shape == tuple(parameter.shape):
             return self.reader.laid(name, parameter.mapping)
         return self.reader.whole(name)
 
     def _at(self, path: tuple[str, ...]) -> str:
         return repr(".".join(path)) if path else "the state"
+
+
+def _fits(shape: tuple[int, ...], there: object, optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> bool:
+    """Whether saved state of a parameter can be its state here: it is shaped as what is there, if anything is.
+
+    What torch's own optimizers keep is a number or has the parameter's shape, but for two that keep sums of its rows or what
+    belongs to all parameters. Those of other libraries may keep anything.
+    """
+    if shape in ((), (1,)):
+        return True
+    if isinstance(there, torch.Tensor) and there.ndim:
+        return shape == tuple(there.shape)
+    odd = isinstance(optimizer, (torch.optim.Adafactor, torch.optim.LBFGS))
+    return odd or not type(optimizer).__module__.startswith("torch.optim.") or shape == tuple(parameter.shape)
 
 
 def _resolved(x: Tensor) -> DeviceMapping:

@@ -33,9 +33,11 @@ from weft.checkpoint import (
     save_pretrained,
     saving,
 )
+from weft.checkpoint.files import blocks
 from weft.checkpoint.files.opening import index_at
 from weft.checkpoint.loading import planned
 from weft.checkpoint.reading import Reader
+from weft.runtime.processes.agreement.values import gathered
 from weft.sharding.geometry import box_shape
 
 WEIGHT = torch.arange(48.0).view(8, 6)
@@ -215,6 +217,35 @@ def damaged(folder: Path) -> object:
         "is damaged in the file" in said,
         weft.distributed.process_index() == 1 or said.startswith("process 1 could not load"),
     ]
+
+
+def checking(folder: Path) -> object:
+    """How many blocks are checked by each process and by all, in several layouts; each of three blocks' damage is found by all."""
+    mesh = weft.make_mesh({"a": weft.distributed.process_count()})
+    x = torch.arange(3.0 * (1 << 18)).view(6, 1 << 17)  # three blocks, one for each process that saves
+    save({"x": weft.shard(x, mesh, P("a"))}, folder / "weft")
+    first = weft.distributed.process_index() == 0
+    mine: list[int] = []
+    found: list[object] = []
+    take = blocks.checksum
+    blocks.checksum = lambda part: (mine.append(len(part)), take(part))[1]
+
+    def counted(spec: P, **options: bool) -> list[int]:
+        mine.clear()
+        load(folder / "weft", {"x": NamedMapping(mesh, spec)}, **options)
+        return gathered(len(mine))
+
+    found += [counted(P("a")), counted(P(None, "a")), sum(counted(P())), counted(P(), verify=first)]
+    for file in sorted((folder / "weft").glob("tensors-*")):
+        for spec in (P(), P(None, "a")):
+            if first:
+                flipped(file, 8 * file.stat().st_size - 1)
+            gathered(None)
+            found.append("is damaged in the file" in refused(lambda spec=spec: counted(spec)))
+            gathered(None)
+            if first:
+                flipped(file, 8 * file.stat().st_size - 1)
+    return found
 
 
 def replaced(folder: Path) -> object:

@@ -96,7 +96,7 @@ def stepped(kind: type[torch.optim.Optimizer], *shape: int) -> tuple[torch.nn.Pa
     p = torch.nn.Parameter(torch.ones(shape))
     optimizer = kind([p], lr=0.1)
     p.sum().backward()
-    optimizer.step(lambda: p.sum())
+    optimizer.step(p.sum)
     return p, optimizer
 
 

@@ -114,8 +114,8 @@ def test_more_files_than_are_held_open(tmp_path: Path, held: int, monkeypatch: p
     save(state, tmp_path)
     monkeypatch.setattr(reading, "_OPEN", held)
     opened: set[int] = set()
-    read = reading._Filling.run
-    monkeypatch.setattr(reading._Filling, "run", lambda self: (opened.add(self.file), read(self))[1])
+    fill = reading.fill
+    monkeypatch.setattr(reading, "fill", lambda part, source: (opened.add(source.file), fill(part, source))[1])
     found = load(tmp_path)
     assert all(torch.equal(found[name], x) for name, x in state.items())
     assert len(opened) <= held + reading._WORKERS  # numbers of files, which are given again when a file is closed

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import weft
 from weft import NamedMapping, P
 from weft.checkpoint import reading
+from weft.checkpoint.files import blocks, filling
 from weft.checkpoint.files.opening import index_at
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
@@ -127,12 +128,11 @@ def test_patterns_and_one_mapping_say_layouts(tmp_path: Path) -> None:
 def test_only_needed_blocks_are_read(tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weft.checkpoint.save({"x": values((8, 1 << 16)), "y": values((4,))}, tmp_path)  # 2 MiB of two blocks
     read = []
-    found = reading._read_into
-    monkeypatch.setattr(reading, "_read_into", lambda file, at, room: (read.append(len(room)), found(file, at, room)))
+    found = blocks.read_into
+    monkeypatch.setattr(blocks, "read_into", lambda file, at, room: (read.append(len(room)), found(file, at, room)))
     x = weft.checkpoint.load(tmp_path, {"x": NamedMapping(MESH, P("dp"))}, strict=False)["x"]
     assert same(x, values((8, 1 << 16)))
-    head, *blocks = read
-    assert blocks == [1 << 20] * (2 if memory == "unified" else 6)  # memories apart, each reads its own
+    assert read == [1 << 20] * 2
     if memory == "separate":
         read.clear()
         part = torch.empty(2, 1 << 16)
@@ -141,7 +141,37 @@ def test_only_needed_blocks_are_read(tmp_path: Path, memory: str, monkeypatch: p
         with reader.opened() as go:
             go(lambda count: None)
         assert torch.equal(part, values((8, 1 << 16))[2:4])
-        assert read == [head, 1 << 20]
+        assert read == [1 << 20]
+
+
+@pytest.mark.parametrize("spec", [P(), P(None, "tp"), P(None, ("dp", "tp")), P("dp", "tp")], ids=str)
+@pytest.mark.parametrize("saved", [P(), P("dp"), P(None, "dp")], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_block_is_read_once_for_all_devices(tmp_path: Path, spec: P, saved: P, dtype, monkeypatch) -> None:
+    x = values((1024, 1024))  # of which each half has two blocks
+    weft.checkpoint.save({"x": weft.shard(x, MESH, saved)}, tmp_path)
+    read, found = [], blocks.read_into
+    monkeypatch.setattr(
+        blocks, "read_into", lambda file, at, room: (read.append((at, len(room))), found(file, at, room))
+    )
+    like = weft.shard(torch.zeros(1024, 1024, dtype=dtype), MESH, spec)
+    assert same(weft.checkpoint.load(tmp_path, {"x": like}, cast=True)["x"], x.to(dtype))
+    assert len(read) == len(set(read)) == 4
+
+
+@pytest.mark.parametrize("spec", [P(), P(None, "tp"), P("dp", "tp"), P(("tp", "dp"))], ids=str)
+@pytest.mark.parametrize("verify", [True, False])
+def test_threads_share_a_large_tensor(tmp_path: Path, spec: P, verify: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = values((1002, 1233))  # 5 MB in rows that end in no block
+    weft.checkpoint.save({"x": x}, tmp_path)
+    monkeypatch.setattr(reading, "_WORKERS", 3)
+    monkeypatch.setattr(reading, "_LEAST", 1 << 20)
+    filled, fill = [], reading.fill
+    monkeypatch.setattr(reading, "fill", lambda part, source: (filled.append(part.rows), fill(part, source)))
+    assert same(weft.checkpoint.load(tmp_path, {"x": NamedMapping(MESH, spec)}, verify=verify)["x"], x)
+    assert len(filled) >= 3
+    assert sorted(filled)[0][0] == 0
+    assert all(a[1] == b[0] for a, b in pairwise(sorted(filled)))
 
 
 BOXES = [((0, 901), (300, 620)), ((17, 800), (0, 1)), ((0, 901), (1, 1237)), ((890, 901), (3, 5))]
@@ -152,20 +182,20 @@ BOXES = [((0, 901), (300, 620)), ((17, 800), (0, 1)), ((0, 901), (1, 1237)), ((8
 def test_rows_that_end_in_a_block_do_not_make_it_read_twice(tmp_path: Path, verify, box, monkeypatch) -> None:
     x = values((901, 1237))  # 4.5 MB in rows of 4948 bytes, of which no number ends with a block
     weft.checkpoint.save({"x": x}, tmp_path)
-    read, found = [], reading._read_into
+    read, found = [], blocks.read_into
     monkeypatch.setattr(
-        reading, "_read_into", lambda file, at, room: (read.append((at, len(room))), found(file, at, room))
+        blocks, "read_into", lambda file, at, room: (read.append((at, len(room))), found(file, at, room))
     )
-    monkeypatch.setattr(reading, "_NEAR", 1 << 19)  # rows are copied half a MiB at a time
+    monkeypatch.setattr(filling, "NEAR", 1 << 19)  # rows are copied half a MiB at a time
     reader = reading.Reader(tmp_path, index_at(tmp_path), verify)
     (rows, columns), part = box, torch.empty([stop - start for start, stop in box])
     reader.want("x", part, box)
     with reader.opened() as go:
         go(lambda count: None)
     assert torch.equal(part, x[slice(*rows), slice(*columns)])
-    _, *blocks = sorted(read)
-    assert all(a + size == b for (a, size), (b, _) in pairwise(blocks))
-    assert sum(size for _, size in blocks) <= (rows[1] - rows[0]) * 4948 + (2 << 20 if verify else 0)
+    read.sort()
+    assert all(a + size == b for (a, size), (b, _) in pairwise(read))
+    assert sum(size for _, size in read) <= (rows[1] - rows[0]) * 4948 + (2 << 20 if verify else 0)
 
 
 def test_threads_find_memory_that_is_shared_with_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,10 +204,13 @@ def test_threads_find_memory_that_is_shared_with_nobody(tmp_path: Path, monkeypa
     layer.x = torch.nn.Parameter(weft.shard(torch.zeros(8, 6), MESH, P(None, "tp")))
     kept = layer.x.local_shards  # copies, once one of the two is written to
     shared: list[bool] = []
-    run = reading._Filling.run
-    monkeypatch.setattr(
-        reading._Filling, "run", lambda self: (shared.append(torch._C._is_cow_tensor(self.want.target)), run(self))
-    )
+    fill = reading.fill
+
+    def seen(part: filling.Part, source: blocks.ShardBytes) -> None:
+        shared.extend(torch._C._is_cow_tensor(place.target) for place in part.places)
+        fill(part, source)
+
+    monkeypatch.setattr(reading, "fill", seen)
     weft.checkpoint.load(tmp_path, layer)
     assert shared
     assert not any(shared)

@@ -71,6 +71,11 @@ def test_what_one_process_finds_damaged_all_raise(tmp_path: Path) -> None:
     assert found("damaged", tmp_path) == "found [True, True]\n"
 
 
+def test_processes_share_the_work_of_checking(tmp_path: Path) -> None:
+    said = found("checking", tmp_path, 3)
+    assert said == f"found {[[1, 1, 1], [1, 1, 1], 3, [3, 0, 0], *[True] * 6]}\n"
+
+
 def test_all_processes_load_the_same_checkpoint_while_it_is_replaced(tmp_path: Path) -> None:
     assert found("replaced", tmp_path) == "found [True, True, True]\n"
 

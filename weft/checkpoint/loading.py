@@ -100,10 +100,10 @@ def _read_together(reader: Reader, progress: bool, last: bool) -> bool:
 
 def _all_same(reader: Reader, problem: CheckpointError | None, last: bool) -> bool:
     """Whether every process has opened the same checkpoint; raises for all what any process cannot open."""
-    mine = [reader.index.checksum, problem and str(problem)]
-    every = [tuple(each) for each in _from_all(reader, mine) if isinstance(each, list)]
-    problems = [str(text) for _, text in every if text is not None]
-    changed = len({index for index, _ in every}) > 1 or (bool(problems) and not last and _has_changed(reader))
+    ground = reader.ground()
+    every = [tuple(each) for each in _from_all(reader, (reader.index.checksum, problem and str(problem), ground))]
+    problems = [str(text) for _, text, _ in every if text is not None]
+    changed = len({index for index, _, _ in every}) > 1 or (bool(problems) and not last and _has_changed(reader))
     if changed and not last:
         return False
     if problems and problem is None:
@@ -112,6 +112,8 @@ def _all_same(reader: Reader, problem: CheckpointError | None, last: bool) -> bo
         raise CheckpointError(
             f"the processes find different checkpoints at {str(reader.path)!r}: it is being replaced again and again, or their folders are not one"
         )
+    if ground is not None:
+        reader.share_checks([process for process, (_, _, other) in enumerate(every) if other == ground])
     return True
 
 

@@ -9,8 +9,8 @@ from safetensors import SafetensorError, safe_open
 
 from ..errors import CheckpointError
 from ..foreign.dcp import METADATA, dcp_index
-from ..reading import open_file, read_at
 from ..tree import flat_dict
+from .access import open_file, read_at
 from .head import HeadError, Kept, head_length, kept_in
 from .index import INDEX, Index, SavedFile, SavedShard, SavedTensor, check_file_name, read_json
 

@@ -1,0 +1,49 @@
+"""Files of a checkpoint are opened and read here; what is no plain file, or ends too early, is said."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import CheckpointError
+
+__all__ = ["open_file", "read_at", "read_into"]
+
+
+@contextmanager
+def open_file(path: Path, checkpoint: Path) -> Iterator[tuple[int, int]]:
+    """An open file of a checkpoint and its size; what is no plain file is refused before it is opened."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CheckpointError(f"{str(path)!r} is no plain file: use another checkpoint")
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"the checkpoint {str(checkpoint)!r} is incomplete, its file {path.name!r} is missing: copy the whole directory, or use another checkpoint"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(f"the file {str(path)!r} cannot be opened: {error}") from error
+    try:
+        yield file, os.fstat(file).st_size
+    finally:
+        os.close(file)
+
+
+def read_at(file: int, start: int, size: int) -> bytes:
+    """So many bytes of a file."""
+    content = bytearray(size)
+    read_into(file, start, memoryview(content))
+    return bytes(content)
+
+
+def read_into(file: int, start: int, target: memoryview) -> None:
+    """Fills memory with what a file has from a byte on."""
+    while target:
+        got = os.preadv(file, [target], start)
+        if not got:
+            raise OSError(errno.EIO, "the file ends too early")
+        target, start = target[got:], start + got

@@ -1,0 +1,175 @@
+"""What is wanted of a shard goes to its places: each row is read once, for all tensors that it has a part of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ...runtime.holding import slices
+from ...sharding.geometry import Box, Interval, box_shape
+from ..memory import BUCKET, lies_plain, writable_bytes
+from .blocks import NEAR, SENT, ShardBytes
+from .index import SavedShard, SavedTensor
+
+__all__ = ["Part", "Place", "fill", "parts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A box of a shard, and the tensor that it is read into."""
+
+    inner: Box
+    target: torch.Tensor
+
+    @property
+    def rows(self) -> Interval:
+        """Which rows of the shard it has a part of."""
+        return self.inner[0] if self.inner else (0, 1)
+
+    def cut(self, first: int, last: int) -> Place:
+        """What it wants of some rows."""
+        begin, end = self.rows
+        first, last = max(first, begin), min(last, end)
+        if (first, last) == (begin, end):
+            return self
+        return Place(((first, last), *self.inner[1:]), self.target[first - begin : last - begin])
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a shard, and all that is wanted of them."""
+
+    saved: SavedTensor
+    shard: SavedShard
+    places: tuple[Place, ...]
+
+    @property
+    def rows(self) -> Interval:
+        """Which rows they are."""
+        return min(place.rows[0] for place in self.places), max(place.rows[1] for place in self.places)
+
+    @property
+    def row_nbytes(self) -> int:
+        """The bytes of a row."""
+        return math.prod(box_shape(self.shard.box)[1:]) * self.saved.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its rows have."""
+        first, last = self.rows
+        return (last - first) * self.row_nbytes
+
+    @property
+    def wanted(self) -> int:
+        """How many bytes are wanted of them, for all places together."""
+        return sum(place.target.numel() for place in self.places) * self.saved.dtype.itemsize
+
+    def cut(self, most: int) -> Iterator[Part]:
+        """The same in parts of so many bytes, or of one row."""
+        first, last = self.rows
+        step = max(1, most // max(1, self.row_nbytes))
+        if last - first <= step:
+            yield self
+            return
+        for i in range(first, last, step):
+            inside = _within(self.places, i, i + step)
+            yield replace(self, places=tuple(place.cut(i, i + step) for place in inside))
+
+
+def parts(saved: SavedTensor, shard: SavedShard, places: Iterable[Place]) -> Iterator[Part]:
+    """What is wanted of a shard, in parts that have no row in common.
+
+    >>> shard = SavedShard("file", "x", ((0, 8),), 0)
+    >>> wanted = [Place(((first, last),), torch.empty(last - first)) for first, last in ((4, 6), (0, 2), (1, 3))]
+    >>> [part.rows for part in parts(SavedTensor((8,), torch.float32, (shard,)), shard, wanted)]
+    [(0, 3), (4, 6)]
+    """
+    together: list[Place] = []
+    until = 0
+    for place in sorted(places, key=lambda place: place.rows):
+        if together and place.rows[0] >= until:
+            yield Part(saved, shard, tuple(together))
+            together = []
+        until = max(until, place.rows[1]) if together else place.rows[1]
+        together.append(place)
+    if together:
+        yield Part(saved, shard, tuple(together))
+
+
+def fill(part: Part, source: ShardBytes) -> None:
+    """Fills all places of a part; what several want alike is read for the first, and copied."""
+    alike: dict[object, list[Place]] = {}
+    for place in part.places:
+        alike.setdefault((place.inner, place.target.dtype, place.target.device), []).append(place)
+    shape = box_shape(part.shard.box)
+    firsts = [first for first, *_ in alike.values()]
+    if not shape:
+        shape, firsts = (1,), [Place(((0, 1),), place.target.view(1)) for place in firsts]
+    _pour(source, part.saved.dtype, shape, firsts, 0)
+    for first, *others in alike.values():
+        for other in others:
+            other.target.copy_(first.target, non_blocking=True)
+            _note_sent(source, {other.target.device})
+
+
+def _pour(source: ShardBytes, dtype: torch.dtype, shape: tuple[int, ...], places: Sequence[Place], start: int) -> None:
+    """Fills places with boxes of the row-major tensor of this shape that begins at a byte of the shard."""
+    row = math.prod(shape[1:]) * dtype.itemsize
+    rest = [place for place in places if not _read_straight(source, dtype, shape, place, start)]
+    if not rest:
+        return
+    first, last = min(place.rows[0] for place in rest), max(place.rows[1] for place in rest)
+    if row > BUCKET:
+        for i in range(first, last):
+            inside = [Place(place.inner[1:], place.target[i - place.rows[0]]) for place in _within(rest, i, i + 1)]
+            _pour(source, dtype, shape[1:], inside, start + i * row)
+        return
+    step = max(1, (NEAR if all(place.target.device.type == "cpu" for place in rest) else SENT) // row)
+    for i in range(first, last, step):
+        until = min(last, i + step)
+        inside = [place.cut(i, until) for place in _within(rest, i, until)]
+        if inside:
+            rows = source.in_bucket(start + i * row, start + until * row).view(dtype).view(until - i, *shape[1:])
+            _hand_out(source, rows, i, inside)
+
+
+def _read_straight(source: ShardBytes, dtype: torch.dtype, shape: tuple[int, ...], place: Place, start: int) -> bool:
+    """Fills a place without a detour, if it has whole rows and lies in host memory as they do."""
+    target = place.target
+    if not _has_whole_rows(place, shape) or not lies_plain(target) or target.dtype != dtype:
+        return False
+    row = math.prod(shape[1:]) * dtype.itemsize
+    source.straight(start + place.rows[0] * row, writable_bytes(target))
+    target.view(-1)[:0].zero_()  # autograd is to know that it was written to
+    return True
+
+
+def _hand_out(source: ShardBytes, rows: torch.Tensor, first: int, places: Iterable[Place]) -> None:
+    """Copies rows, of which the first has this number, to places that have parts of them."""
+    arrived: dict[torch.device, torch.Tensor] = {}
+    for place in places:
+        target, device = place.target, place.target.device
+        begin, end = place.rows
+        part = rows
+        if device.type == "cuda" and not (_has_whole_rows(place, rows.shape) and target.dtype == rows.dtype):
+            if device not in arrived:
+                arrived[device] = rows.to(device, non_blocking=True)
+            part = arrived[device]  # accelerators cut and convert faster than the host
+        target.copy_(part[(slice(begin - first, end - first), *slices(place.inner[1:]))], non_blocking=True)
+    _note_sent(source, {place.target.device for place in places})
+
+
+def _note_sent(source: ShardBytes, devices: Iterable[torch.device]) -> None:
+    source.bucket.sent(device for device in devices if device.type == "cuda")
+
+
+def _has_whole_rows(place: Place, shape: Sequence[int]) -> bool:
+    return place.inner[1:] == tuple((0, size) for size in shape[1:])
+
+
+def _within(places: Iterable[Place], first: int, last: int) -> list[Place]:
+    """Those that have a part of some rows."""
+    return [place for place in places if place.rows[0] < last and first < place.rows[1]]

@@ -75,6 +75,16 @@ def test_any_layout_loads_into_any_other(memory, before, after, tmp_path: Path) 
     assert torch.equal(whole(found), value())
 
 
+@pytest.mark.parametrize("after", [*SPECS, P("x", "y"), P(None, ("y", "x"))], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_rows_are_sent_while_the_next_are_read(memory, after, dtype, tmp_path: Path) -> None:
+    x = torch.arange(3001.0 * 1536).reshape(3001, 1536)  # 18 MB, which threads send in several parts each
+    save({"x": x}, tmp_path)
+    like = weft.shard(torch.zeros(3001, 1536, dtype=dtype), make_mesh({"x": 2, "y": 2}), after)
+    for _ in range(3):
+        assert torch.equal(whole(load(tmp_path, {"x": like}, cast=True)["x"]), x.to(dtype))
+
+
 def test_a_load_comes_after_what_a_stream_still_reads(memory, tmp_path: Path) -> None:
     layer = weft.nn.shard_module(torch.nn.Linear(768, 1024), make_mesh({"x": 4}), {"weight": P("x")})
     save(layer, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -151,7 +152,7 @@ class Reader:
             bucket = Bucket(pinned=False)
 
             def check(saved: SavedTensor, shard: SavedShard, count: Callable[[int], None]) -> None:
-                with _named(self.path / name, shard.key):
+                with _named(self.path, name, shard.key):
                     ShardBytes(file, shard, saved.shard_nbytes(shard), bucket, self.verify).check(count)
 
             yield check
@@ -195,9 +196,10 @@ class Reader:
                     future.result()
 
     def _fill(self, part: Part, file: int, bucket: Bucket) -> None:
-        with torch.no_grad(), _named(self.path / part.shard.file, part.shard.key):
-            checked = None if self._checkers is None else self._checkers.checked(part.shard)
-            fill(part, ShardBytes(file, part.shard, part.saved.shard_nbytes(part.shard), bucket, self.verify, checked))
+        checked = None if self._checkers is None else self._checkers.checked(part.shard)
+        nbytes = math.prod(part.shape) * part.dtype.itemsize
+        with torch.no_grad(), _named(self.path, part.shard.file, part.shard.key):
+            fill(part, ShardBytes(file, part.shard, nbytes, bucket, self.verify, checked))
 
     def _runs(self) -> Iterator[list[Part]]:
         """All that is wanted, in parts that lie together: a disk reads ahead, which it cannot where threads take turns."""
@@ -239,7 +241,7 @@ class Reader:
         if said.checksum is None:
             return
         path = self.path / name
-        with _named(path, "the head"):
+        with _named(self.path, name, "the head"):
             head = read_at(file, 0, said.head)
         if self.verify and checksum(head) != said.checksum:
             raise CheckpointError(
@@ -257,11 +259,11 @@ class Reader:
 
 
 @contextmanager
-def _named(path: Path, key: str) -> Iterator[None]:
+def _named(checkpoint: Path, name: str, key: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"cannot read {key!r} of {str(path)!r}: {error}") from error
+        raise CheckpointError(f"cannot read {key!r} of {str(checkpoint / name)!r}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

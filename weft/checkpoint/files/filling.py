@@ -42,61 +42,60 @@ class Place:
 class Part:
     """Rows of a shard, and all that is wanted of them."""
 
-    saved: SavedTensor
+    dtype: torch.dtype
     shard: SavedShard
+    shape: tuple[int, ...]
+    """Of the shard."""
+    row_nbytes: int
+    rows: Interval
     places: tuple[Place, ...]
-
-    @property
-    def rows(self) -> Interval:
-        """Which rows they are."""
-        return min(place.rows[0] for place in self.places), max(place.rows[1] for place in self.places)
-
-    @property
-    def row_nbytes(self) -> int:
-        """The bytes of a row."""
-        return math.prod(box_shape(self.shard.box)[1:]) * self.saved.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
         """How many bytes its rows have."""
-        first, last = self.rows
-        return (last - first) * self.row_nbytes
+        return (self.rows[1] - self.rows[0]) * self.row_nbytes
 
     @property
     def wanted(self) -> int:
         """How many bytes are wanted of them, for all places together."""
-        return sum(place.target.numel() for place in self.places) * self.saved.dtype.itemsize
+        return sum(place.target.numel() for place in self.places) * self.dtype.itemsize
 
     def cut(self, most: int) -> Iterator[Part]:
         """The same in parts of so many bytes, or of one row."""
-        first, last = self.rows
-        step = max(1, most // max(1, self.row_nbytes))
-        if last - first <= step:
+        if self.nbytes <= most:
             yield self
             return
+        first, last = self.rows
+        step = max(1, most // self.row_nbytes)
         for i in range(first, last, step):
-            inside = _within(self.places, i, i + step)
-            yield replace(self, places=tuple(place.cut(i, i + step) for place in inside))
+            until = min(last, i + step)
+            inside = tuple(place.cut(i, until) for place in _within(self.places, i, until))
+            yield replace(self, rows=(i, until), places=inside)
 
 
 def parts(saved: SavedTensor, shard: SavedShard, places: Iterable[Place]) -> Iterator[Part]:
-    """What is wanted of a shard, in parts that have no row in common.
+    """What is wanted of a shard, in parts that have no row in common; what lies within the length of a block stays together.
 
-    >>> shard = SavedShard("file", "x", ((0, 8),), 0)
-    >>> wanted = [Place(((first, last),), torch.empty(last - first)) for first, last in ((4, 6), (0, 2), (1, 3))]
-    >>> [part.rows for part in parts(SavedTensor((8,), torch.float32, (shard,)), shard, wanted)]
-    [(0, 3), (4, 6)]
+    >>> shard = SavedShard("file", "x", ((0, 8), (0, 1 << 17)), 0)
+    >>> wanted = [
+    ...     Place(((first, last), (0, 4)), torch.empty(last - first, 4)) for first, last in ((5, 8), (0, 2), (1, 3))
+    ... ]
+    >>> [part.rows for part in parts(SavedTensor((8, 1 << 17), torch.float32, (shard,)), shard, wanted)]
+    [(0, 3), (5, 8)]
     """
+    shape = box_shape(shard.box)
+    row = math.prod(shape[1:]) * saved.dtype.itemsize
     together: list[Place] = []
-    until = 0
+    first = last = 0
     for place in sorted(places, key=lambda place: place.rows):
-        if together and place.rows[0] >= until:
-            yield Part(saved, shard, tuple(together))
+        begin, end = place.rows
+        if together and begin >= last and (end - first) * row > NEAR:
+            yield Part(saved.dtype, shard, shape, row, (first, last), tuple(together))
             together = []
-        until = max(until, place.rows[1]) if together else place.rows[1]
+        first, last = (first, max(last, end)) if together else (begin, end)
         together.append(place)
     if together:
-        yield Part(saved, shard, tuple(together))
+        yield Part(saved.dtype, shard, shape, row, (first, last), tuple(together))
 
 
 def fill(part: Part, source: ShardBytes) -> None:
@@ -104,11 +103,10 @@ def fill(part: Part, source: ShardBytes) -> None:
     alike: dict[object, list[Place]] = {}
     for place in part.places:
         alike.setdefault((place.inner, place.target.dtype, place.target.device), []).append(place)
-    shape = box_shape(part.shard.box)
-    firsts = [first for first, *_ in alike.values()]
+    shape, firsts = part.shape, [first for first, *_ in alike.values()]
     if not shape:
         shape, firsts = (1,), [Place(((0, 1),), place.target.view(1)) for place in firsts]
-    _pour(source, part.saved.dtype, shape, firsts, 0)
+    _pour(source, part.dtype, shape, firsts, 0)
     for first, *others in alike.values():
         for other in others:
             other.target.copy_(first.target, non_blocking=True)
@@ -118,10 +116,12 @@ def fill(part: Part, source: ShardBytes) -> None:
 def _pour(source: ShardBytes, dtype: torch.dtype, shape: tuple[int, ...], places: Sequence[Place], start: int) -> None:
     """Fills places with boxes of the row-major tensor of this shape that begins at a byte of the shard."""
     row = math.prod(shape[1:]) * dtype.itemsize
-    rest = [place for place in places if not _read_straight(source, dtype, shape, place, start)]
+    first, last = min(place.rows[0] for place in places), max(place.rows[1] for place in places)
+    rest = places
+    if len(places) == 1 or (last - first) * row > NEAR:
+        rest = [place for place in places if not _read_straight(source, dtype, shape, place, start)]
     if not rest:
         return
-    first, last = min(place.rows[0] for place in rest), max(place.rows[1] for place in rest)
     if row > BUCKET:
         for i in range(first, last):
             inside = [Place(place.inner[1:], place.target[i - place.rows[0]]) for place in _within(rest, i, i + 1)]

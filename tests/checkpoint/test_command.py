@@ -15,6 +15,7 @@ import weft
 from tests.checkpoint.damage import data_file, flipped
 from weft import P
 from weft.checkpoint import comparing, load, save
+from weft.checkpoint import memory as memory_
 from weft.checkpoint.reading import Reader
 from weft.cli import main
 
@@ -144,6 +145,42 @@ def test_convert(folder: Path) -> None:
     assert torch.equal(load_file(folder / "m.safetensors")["weight"], weight)
     assert ran("convert", folder / "dcp", folder / "hf", "--to", "pretrained", "--only", "model")[0] == 0
     assert torch.equal(load_file(folder / "hf" / "model.safetensors")["weight"], weight)
+
+
+FORMS = [("weft", "w"), ("dcp", "d"), ("safetensors", "m.safetensors"), ("pretrained", "p")]
+
+
+@pytest.mark.parametrize(("form", "target"), FORMS, ids=str)
+def test_convert_takes_a_bucket_at_a_time(tmp_path: Path, form: str, target: str, monkeypatch) -> None:
+    monkeypatch.setattr(memory_, "BUCKET", 256)
+    x = torch.arange(3 * 5 * 7.0).view(3, 5, 7)
+    tied = torch.arange(40.0).bfloat16()
+    empty, number = torch.empty(0, 3), torch.tensor(3)
+    state = {"x": weft.shard(x, MESH, P("tp", None, "dp")), "a": tied, "b": tied, "empty": empty, "number": number}
+    save(state, tmp_path / "source")
+    read, box = [], Reader.read_box
+    monkeypatch.setattr(
+        Reader, "read_box", lambda self, name, b: (read.append((name, box(self, name, b))), read[-1][1])[1]
+    )
+    assert ran("convert", tmp_path / "source", tmp_path / target, "--to", form)[0] == 0
+    found = load(tmp_path / target)
+    names = ["x", "a", "number", "empty"] if form == "pretrained" else ["x", "a", "b", "number", "empty"]
+    assert sorted(found) == sorted(names)
+    assert all(torch.equal(found[name], load(tmp_path / "source")[name]) for name in names)
+    assert {name for name, _ in read} >= {"x", "a", "number"}
+    assert not any(name == "b" for name, _ in read)  # it is the same as a
+    if form != "dcp":  # of which torch.save writes each tensor whole
+        assert max(part.nbytes for _, part in read) <= 256
+
+
+def test_convert_refuses_what_is_damaged_and_leaves_what_is_there(folder: Path) -> None:
+    assert ran("convert", folder / "a", folder / "b")[0] == 0
+    file = data_file(folder / "a")
+    flipped(file, 8 * file.stat().st_size - 1)
+    status, said = ran("convert", folder / "a", folder / "b")
+    assert status == 1
+    assert "is damaged in the file" in said
+    assert ran("verify", folder / "b", "--quiet") == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,16 @@ def test_only_the_newest_stay(tmp_path: Path) -> None:
     assert keeper.latest() == tmp_path / "step-00000030"
 
 
+def test_what_other_processes_have_begun_is_not_swept(tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path, keep=1, wait=True)
+    keeper.folder(2).mkdir()
+    (keeper.folder(2) / "tensors-00000000-00001-00000.safetensors").write_text("")  # of a process that is ahead
+    keeper.save(1, {})
+    assert len(list(keeper.folder(2).iterdir())) == 1
+    keeper.save(3, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
+
+
 def test_what_was_not_completed_is_passed_over_and_swept(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path, keep=2, wait=True)
     keeper.save(1, {"x": torch.ones(2)})

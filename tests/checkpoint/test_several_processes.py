@@ -58,6 +58,10 @@ def test_a_plan_needs_no_word_from_the_others(tmp_path: Path) -> None:
     assert found("silent", tmp_path) == "found True\n"
 
 
+def test_the_first_process_may_be_the_last_to_save(tmp_path: Path) -> None:
+    assert found("first_is_late", tmp_path) == "found True\n"
+
+
 def test_a_process_that_cannot_write(tmp_path: Path) -> None:
     said = found("failing", tmp_path)
     assert (

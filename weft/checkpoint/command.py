@@ -12,15 +12,16 @@ import click
 import torch
 
 from .comparing import differences, values_of
+from .deferred import Deferred
 from .errors import CheckpointError
 from .files.index import Index
 from .files.opening import index_at
 from .files.verifying import verify
 from .foreign.dcp_writing import save_dcp
 from .foreign.pretrained import save_pretrained
-from .loading import load
+from .reading import Reader
 from .saving import save
-from .tree import State
+from .tree import State, unflattened
 
 __all__ = ["checkpoint"]
 
@@ -116,13 +117,27 @@ def convert_command(source: Path, target: Path, form: str | None, only: str | No
     if form == "safetensors" and target.suffix != ".safetensors":
         raise click.ClickException(f"{str(target)!r} is no name of a safetensors file: let it end in .safetensors")
     with _told():
-        state = load(source)
+        state = _deferred(source)
         for name in only.split(".") if only else ():
             if not isinstance(state, dict) or name not in state:
                 raise click.ClickException(f"{str(source)!r} has no {only!r}: weft checkpoint ls shows what it has")
             state = state[name]
         _FORMS[form](state, target)
     click.echo(f"{target}: written")
+
+
+def _deferred(path: Path) -> State:
+    """The state of a checkpoint, each tensor of which is read when it is written; names of one tensor stay so."""
+    index = index_at(path)
+    reader = Reader(path, index)
+    known: dict[object, Deferred] = {}
+
+    def made(name: str) -> Deferred:
+        saved = index.tensors[name]
+        key = (saved.dtype, saved.shards) if saved.nbytes else name
+        return known.setdefault(key, Deferred(saved, lambda box: reader.read_box(name, box)))
+
+    return unflattened(index.structure, made)
 
 
 class _AsModule(torch.nn.Module):

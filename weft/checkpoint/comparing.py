@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
 import torch
 
 from ..sharding.geometry import Box, box_shape
+from .files.boxes import boxes_of
 from .files.index import Index
 from .files.opening import index_at
 from .memory import BUCKET
@@ -49,7 +50,7 @@ def differences(one: Path, other: Path) -> Iterator[str]:
             yield f"{name}: {_kind(a.dtype, a.shape)} and {_kind(b.dtype, b.shape)}"
         else:
             alike.append(name)
-    for name, parts in groupby(_parts(alike, (one, first), (other, second)), lambda part: part[0]):
+    for name, parts in groupby(_parts(alike, Reader(one, first), Reader(other, second)), lambda part: part[0]):
         line = _difference(parts)
         if line is not None:
             yield f"{name}: {line}"
@@ -65,10 +66,10 @@ def values_of(node: Node, path: tuple[str, ...] = ()) -> dict[str, object]:
     return found
 
 
-def _parts(names: list[str], one: tuple[Path, Index], other: tuple[Path, Index]) -> Iterator[_Part]:
+def _parts(names: list[str], one: Reader, other: Reader) -> Iterator[_Part]:
     """All parts of some tensors, one after another, as they are in each of the two."""
-    for batch in _batches(one[1], names):
-        for (name, _), x, y in zip(batch, _read(batch, *one), _read(batch, *other), strict=True):
+    for batch in _batches(one.index, names):
+        for (name, _), x, y in zip(batch, _read(batch, one), _read(batch, other), strict=True):
             yield name, x, y
 
 
@@ -78,7 +79,7 @@ def _batches(index: Index, names: Iterable[str]) -> Iterator[list[tuple[str, Box
     size = 0
     for name in names:
         saved = index.tensors[name]
-        for box in _boxes(saved.shape, BUCKET // saved.dtype.itemsize):
+        for box in boxes_of(saved.shape, BUCKET // saved.dtype.itemsize):
             nbytes = math.prod(box_shape(box)) * saved.dtype.itemsize
             if batch and size + nbytes > BUCKET:
                 yield batch
@@ -89,28 +90,8 @@ def _batches(index: Index, names: Iterable[str]) -> Iterator[list[tuple[str, Box
         yield batch
 
 
-def _boxes(shape: Sequence[int], most: int) -> Iterator[Box]:
-    """A tensor in boxes of at most so many elements, in row-major order.
-
-    >>> list(_boxes((3, 2), 4))
-    [((0, 2), (0, 2)), ((2, 3), (0, 2))]
-    """
-    row = math.prod(shape[1:])
-    if math.prod(shape) <= most:
-        yield tuple((0, size) for size in shape)
-    elif row > most:
-        for i in range(shape[0]):
-            yield from (((i, i + 1), *box) for box in _boxes(shape[1:], most))
-    else:
-        for first in range(0, shape[0], most // row):
-            yield (first, min(first + most // row, shape[0])), *((0, size) for size in shape[1:])
-
-
-def _read(batch: list[tuple[str, Box]], path: Path, index: Index) -> list[torch.Tensor]:
-    reader = Reader(path, index)
-    parts = [torch.empty(box_shape(box), dtype=index.tensors[name].dtype, device="cpu") for name, box in batch]
-    for (name, box), part in zip(batch, parts, strict=True):
-        reader.want(name, part, box)
+def _read(batch: list[tuple[str, Box]], reader: Reader) -> list[torch.Tensor]:
+    parts = [reader.box(name, box) for name, box in batch]
     with reader.opened() as read:
         read(lambda _: None)
     return parts

@@ -128,9 +128,12 @@ class Keeper:
 
     def _sweep(self, step: int) -> None:
         """Removes what is too old, and what was never completed and nobody writes to."""
-        kept = {*self.steps()[-self.keep :], step}
+        complete = self.steps()
+        kept = {*complete[-self.keep :], step}
         for other, folder in list(self._folders()):
-            if other in kept:
+            if other in kept or (
+                other > step and other not in complete
+            ):  # other processes may be ahead, and save there
                 continue
             try:
                 lock = FolderLock(folder)

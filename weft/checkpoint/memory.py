@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from ..runtime.accelerator import address
+from .deferred import Deferred
 
 __all__ = ["BUCKET", "host_parts", "lies_plain", "readable_bytes", "writable_bytes"]
 
@@ -58,7 +59,9 @@ def host_parts(x: torch.Tensor) -> Iterator[torch.Tensor]:
     >>> [part.tolist() for part in host_parts(torch.arange(4).reshape(2, 2).mT)]
     [[[0, 2], [1, 3]]]
     """
-    if lies_plain(x):
+    if isinstance(x, Deferred):
+        yield from x.parts(BUCKET)
+    elif lies_plain(x):
         yield x
     elif x.numel() * x.itemsize <= BUCKET:
         yield x.cpu().resolve_conj().resolve_neg().contiguous()

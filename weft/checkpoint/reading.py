@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -54,6 +54,7 @@ class Reader:
         self._laid: list[Laid] = []
         self._checkers: Checkers | None = None
         self._then: list[Callable[[], object]] = []
+        self._heads: dict[str, Mapping[str, Kept]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -70,12 +71,22 @@ class Reader:
                 part = target.detach()[slices(within(shared, box))]
                 self._wanted.append(_Want(saved, shard, Place(within(shared, shard.box), part)))
 
+    def box(self, name: str, box: Box) -> torch.Tensor:
+        """A tensor in host memory that will be a box of a saved one."""
+        target = torch.empty(box_shape(box), dtype=self.index.tensors[name].dtype, device="cpu")
+        self.want(name, target, box)
+        return target
+
+    def read_box(self, name: str, box: Box) -> torch.Tensor:
+        """A box of a saved tensor, read now."""
+        part = self.box(name, box)
+        with self.opened() as read:
+            read(lambda _: None)
+        return part
+
     def whole(self, name: str) -> torch.Tensor:
         """A tensor in host memory that will be the saved one."""
-        saved = self.index.tensors[name]
-        target = torch.empty(saved.shape, dtype=saved.dtype, device="cpu")
-        self.want(name, target)
-        return target
+        return self.box(name, tuple((0, size) for size in self.index.tensors[name].shape))
 
     def laid(self, name: str, mapping: DeviceMapping, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor that will be the saved one, in a layout, and in another dtype if one is given."""
@@ -126,7 +137,7 @@ class Reader:
 
     @contextmanager
     def opened(self) -> Iterator[Callable[[Callable[[int], None]], None]]:
-        """Opens the files that are needed, and gives what reads them; they may be removed from now on.
+        """Opens the files that are needed, and gives what reads them; they may be removed from now on. Then nothing is wanted any more.
 
         Of more files than a system lets a program open, the rest is opened again when it is read.
         """
@@ -143,6 +154,7 @@ class Reader:
                     if kept is stack:
                         files[name] = file
             yield lambda count: self._read(files, count)
+        self._wanted.clear()
 
     @contextmanager
     def checking(self, name: str, shards: list[tuple[SavedTensor, SavedShard]]) -> Iterator[Check]:
@@ -237,10 +249,19 @@ class Reader:
             yield file
 
     def _check_head(self, name: str, file: int, shards: list[tuple[SavedTensor, SavedShard]]) -> None:
-        said = self.index.files[name]
-        if said.checksum is None:
+        if self.index.files[name].checksum is None:
             return
-        path = self.path / name
+        if name not in self._heads:
+            self._heads[name] = self._head(name, file)
+        for saved, shard in shards:
+            if self._heads[name].get(shard.key) != Kept(saved.dtype, box_shape(shard.box), shard.start):
+                raise CheckpointError(
+                    f"the index says of {shard.key!r} what the file {str(self.path / name)!r} does not say: the checkpoint is damaged, use another one"
+                )
+
+    def _head(self, name: str, file: int) -> Mapping[str, Kept]:
+        """What the head of a file says."""
+        said, path = self.index.files[name], self.path / name
         with _named(self.path, name, "the head"):
             head = read_at(file, 0, said.head)
         if self.verify and checksum(head) != said.checksum:
@@ -248,14 +269,9 @@ class Reader:
                 f"the file {str(path)!r} is damaged, its head is not the one that was saved: it is another file, or use another checkpoint"
             )
         try:
-            kept = kept_in(head, said.nbytes)
+            return kept_in(head, said.nbytes)
         except HeadError as error:
             raise CheckpointError(f"the file {str(path)!r} is damaged, {error}: use another checkpoint") from error
-        for saved, shard in shards:
-            if kept.get(shard.key) != Kept(saved.dtype, box_shape(shard.box), shard.start):
-                raise CheckpointError(
-                    f"the index says of {shard.key!r} what the file {str(path)!r} does not say: the checkpoint is damaged, use another one"
-                )
 
 
 @contextmanager

@@ -230,7 +230,7 @@ class _Save:
     ) -> None:
         self.where, self.token, self.plan, self.lock, self.exchange = where, token, plan, lock, exchange
         self.then, self.refusal = then, refusal
-        self.leftovers = [] if refusal is not None else list(_leftovers(where))
+        self.leftovers = [] if refusal is not None else list(_leftovers(where, token))
 
     def steps(self) -> Iterator[int]:
         """Writes, tells the others, and makes it a checkpoint; raises in all processes what went wrong in one.
@@ -322,10 +322,15 @@ class _Save:
         )
 
 
-def _leftovers(where: Path) -> Iterator[Path]:
-    """What the checkpoint that stands there has, or saves that did not finish have left: this process's part of it."""
+def _leftovers(where: Path, token: str) -> Iterator[Path]:
+    """What the checkpoint that stands there has, or saves that did not finish have left: this process's part of it.
+
+    Others may have begun with this save already, and have left notes.
+    """
     here = world.current()
     for path in where.iterdir():
+        if token in path.name:
+            continue
         data = _DATA_FILE.fullmatch(path.name)
         writer = min(int(data[1]), here.count) % here.count if data else 0
         if writer == here.process and (data or path.name.startswith((f".{INDEX}.", NOTES))):

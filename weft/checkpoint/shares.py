@@ -21,6 +21,7 @@ from ..sharding.geometry import Box, box_at, box_shape, holders
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from ..tensor.tensor import Tensor
+from .deferred import Deferred
 from .errors import CheckpointError
 from .files.head import storable
 
@@ -49,7 +50,7 @@ def settled(x: torch.Tensor) -> torch.Tensor:
             "a tensor on the meta device has no value to save: initialise the module first (weft.nn.shard_module), "
             "or ask what saving it would take (weft.checkpoint.plan_save)"
         )
-    if isinstance(x, Tensor) and not x._layout.pending:
+    if isinstance(x, Deferred) or (isinstance(x, Tensor) and not x._layout.pending):
         return x
     if not isinstance(x, Tensor) and x.device.type == "cpu" and x.numel() and not torch._C._data_address(x):  # type: ignore[attr-defined]
         raise CheckpointError("a tensor without memory, such as a fake one, has no value to save: leave it out")

@@ -1,14 +1,14 @@
-"""Whether boxes tile a tensor: each element is in one of them, and in no other."""
+"""Boxes of a tensor: whether some tile it, so that each element is in one of them and in no other, and some that do."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
 from ...sharding.geometry import Box, box_shape
 
-__all__ = ["can_be", "common", "tiling_fault"]
+__all__ = ["boxes_of", "can_be", "common", "tiling_fault"]
 
 _MOST_IRREGULAR = 2048
 """Boxes that are no grid are compared each with each, up to so many."""
@@ -31,6 +31,23 @@ def common(a: Box, b: Box) -> Box | None:
     """
     shared = tuple((max(i[0], j[0]), min(i[1], j[1])) for i, j in zip(a, b, strict=True))
     return shared if all(start < stop for start, stop in shared) else None
+
+
+def boxes_of(shape: Sequence[int], most: int) -> Iterator[Box]:
+    """A tensor in boxes of at most so many elements, in row-major order.
+
+    >>> list(boxes_of((3, 2), 4))
+    [((0, 2), (0, 2)), ((2, 3), (0, 2))]
+    """
+    row = math.prod(shape[1:])
+    if math.prod(shape) <= most:
+        yield tuple((0, size) for size in shape)
+    elif row > most:
+        for i in range(shape[0]):
+            yield from (((i, i + 1), *box) for box in boxes_of(shape[1:], most))
+    else:
+        for first in range(0, shape[0], most // row):
+            yield (first, min(first + most // row, shape[0])), *((0, size) for size in shape[1:])
 
 
 def tiling_fault(shape: Sequence[int], boxes: Sequence[Box]) -> str | None:

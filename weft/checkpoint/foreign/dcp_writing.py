@@ -16,6 +16,7 @@ from ...runtime.processes import world
 from ...runtime.processes.agreement.values import gathered
 from ...sharding.geometry import box_shape
 from ..background import finish_running
+from ..deferred import Deferred
 from ..errors import CheckpointError
 from ..files.writing import replace, sync_folder
 from ..shares import Share, identity, settled, shares
@@ -123,6 +124,7 @@ def _write(
 
 
 def _save_tensor(x: torch.Tensor, file: IO[bytes]) -> None:
+    x = x.whole() if isinstance(x, Deferred) else x
     x = x.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if x.untyped_storage().nbytes() != x.numel() * x.itemsize:  # torch.save writes all of a storage
         x = x.clone()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -219,3 +221,20 @@ def test_gradients_of_activations_keep_pending_sums(separate: bool) -> None:
         backward = torch.ops.aten.threshold_backward, torch.ops.aten.gelu_backward, torch.ops.aten.silu_backward
         for op, rest in zip(backward, ((0,), (), ()), strict=True):
             assert op(grad, x, *rest)._layout is PENDING
+
+
+NAMED_FIRST = """
+import sys, torch
+if "first" in sys.argv:
+    torch.ops.aten.rrelu, torch.ops.aten.float_power, torch.ops.aten.equal
+import weft
+x = weft.shard(torch.ones(4, 4), weft.make_mesh({"x": 2}), weft.P("x"))
+with torch.inference_mode():
+    print(torch.rrelu(x, training=True).mapping.spec, torch.float_power(x, 2).mapping.spec, torch.equal(x, x))
+"""
+
+
+def test_layouts_do_not_depend_on_which_ops_were_named_before_the_rules_were_read() -> None:
+    """Torch makes its ops when they are first named."""
+    said = {subprocess.check_output([sys.executable, "-c", NAMED_FIRST, *first]) for first in ((), ("first",))}
+    assert said == {b"P(None, None) P('x', None) True\n"}

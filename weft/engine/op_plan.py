@@ -10,7 +10,7 @@ import torch
 
 from ..caches import BoundedCache
 from ..rules.bounds import Bound
-from ..rules.call import Args, BoundCall, Kwargs, Op
+from ..rules.call import Args, BoundCall, Known, Kwargs, Op
 from ..rules.factors import Factors
 from ..rules.registry import Rule, rule_for
 from ..runtime.machine import forget_with_residences
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 Key = tuple[object, ...]
-Repeat = Callable[[Args, Kwargs], object]
+Repeat = Callable[[Known, Kwargs], object]
 """What gives the result of a call like the one that was planned; it may still give `NOT_REPEATED`."""
 
 NOT_REPEATED = object()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, final
 
 import torch
@@ -26,6 +26,7 @@ from .value import Source, Value
 __all__ = [
     "ShardedTensor",
     "Stand",
+    "all_sharded",
     "as_it_is",
     "as_sharded",
     "sharded",
@@ -81,6 +82,11 @@ def as_sharded(x: object) -> ShardedTensor:
     """A value that is known to be a sharded tensor."""
     assert isinstance(x, ShardedTensor), f"{type(x).__name__} instead of a sharded tensor"
     return x
+
+
+def all_sharded(values: Iterable[object]) -> list[ShardedTensor]:
+    """Values that are known to be sharded tensors."""
+    return [as_sharded(x) for x in values]
 
 
 def wrap(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast, final
+from typing import Any, cast, final
 
 import torch
 
 from ..caches import cached
 
-__all__ = ["Args", "BoundCall", "Kwargs", "Op", "as_dim", "swapped"]
+__all__ = ["Args", "BoundCall", "Known", "Kwargs", "Op", "as_dim", "swapped"]
 
 Op = torch._ops.OpOverload
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
+Known = tuple[Any, ...]
+"""The arguments of a call like one that was looked at: what stands where is known, and is not asked again."""
 
 
 @final
@@ -32,7 +34,7 @@ class BoundCall:
     kwargs: Kwargs
     plan: object
     """How the call runs, once that is known."""
-    repeat: Callable[[Args, Kwargs], object] | None
+    repeat: Callable[[Known, Kwargs], object] | None
     """What gives the results of calls like this one, where whoever ran it knows."""
 
     def __init__(self, func: Op, args: Args, kwargs: Kwargs | None = None) -> None:

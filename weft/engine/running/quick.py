@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
 __all__ = ["Call", "quick"]
 
 aten = torch.ops.aten
-Call = Callable[..., object]
+Call = Callable[..., Any]
+"""Gives what its op gives."""
 
 _TO_COPY = aten._to_copy.default
 _NO_KWARGS: Mapping[str, object] = MappingProxyType({})

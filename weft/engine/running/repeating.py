@@ -6,11 +6,9 @@ arguments turn out to be special after all, that gives `NOT_REPEATED`, and the c
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 
-from ...rules.call import Args, BoundCall, Kwargs
+from ...rules.call import BoundCall, Known, Kwargs
 from ...runtime.memory_limit import memory_limit
 from ..execute import brought, gathered
 from ..handlers import may_run_by_rule
@@ -19,7 +17,7 @@ from ..moves.resolving import resolved_for
 from ..op_kind import OpKind, kind_of
 from ..op_plan import NOT_REPEATED, OpPlan, Repeat, key_of, plans
 from ..scaling import scales_beyond
-from ..sharded import ShardedTensor
+from ..sharded import ShardedTensor, all_sharded, as_sharded
 from ..views.copy_views import is_observed
 from .repeating_lists import is_list_of, repeat_list
 from .repeating_pieces import repeat_on_pieces, repeat_views, repeat_writes
@@ -39,7 +37,7 @@ def repeat_by_rule(call: BoundCall, result: object) -> Repeat | None:
     """The same for a call that was run by its rule, whether or not all calls of its op are."""
     if any(type(x) is not ShardedTensor.final for x in call.tensors):
         return None
-    tensors = cast("list[ShardedTensor]", call.tensors)
+    tensors = all_sharded(call.tensors)
     if any(x._layout.pending for x in tensors) and scales_beyond(call.func, call.args, call.kwargs):
         return None
     positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
@@ -76,7 +74,7 @@ def repeat_by_rule(call: BoundCall, result: object) -> Repeat | None:
 def resolved_first(call: BoundCall, plan: OpPlan) -> tuple[int, ...]:
     """The pending arguments, by position, of a call that resolves them and nothing else of them."""
     needs = dict(zip((at for at, x in enumerate(call.args) if isinstance(x, torch.Tensor)), plan.inputs, strict=True))
-    return tuple(at for at in _waiting(call) if needs[at] is cast(ShardedTensor, call.args[at])._layout.resolved)
+    return tuple(at for at in _waiting(call) if needs[at] is as_sharded(call.args[at])._layout.resolved)
 
 
 def _waiting(call: BoundCall) -> tuple[int, ...]:
@@ -90,13 +88,13 @@ def _resolving(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> R
     func, positions = call.func, resolved_first(call, plan)
     at_once = on_known_totals(call, kind, positions, result) if positions == _waiting(call) else None
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
+    def repeat(args: Known, kwargs: Kwargs) -> object:
         result = NOT_REPEATED if at_once is None else at_once(args, kwargs)
         if result is not NOT_REPEATED:
             return result
         here = list(args)
         for at in positions:
-            here[at] = resolved_for(func, cast(ShardedTensor, here[at]))
+            here[at] = resolved_for(func, here[at])
         again = plans.repeats.get(key_of(func, tuple(here), kwargs))
         result = NOT_REPEATED if again is None else again(tuple(here), kwargs)
         return func(*here, **kwargs) if result is NOT_REPEATED else result
@@ -107,9 +105,9 @@ def _resolving(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> R
 def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
     """A call that brings some of its tensors, none of which is pending, to other layouts first."""
     positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
-    tensors = cast("list[ShardedTensor]", call.tensors)
-    needs = [(at, need) for at, x, need in zip(positions, tensors, plan.inputs, strict=True) if x._layout is not need]
-    if not kind.is_pure or any(cast(ShardedTensor, call.args[at])._layout.pending for at, _ in needs):
+    lying = zip(positions, all_sharded(call.tensors), plan.inputs, strict=True)
+    elsewhere = [(at, x._layout, need) for at, x, need in lying if x._layout is not need]
+    if not kind.is_pure or any(layout.pending for _, layout, _ in elsewhere):
         return None
     if plan.whole:
         run = repeat_on_whole(call, kind, result)
@@ -119,18 +117,17 @@ def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Re
         return lambda args, kwargs: NOT_REPEATED if is_observed() or memory_limit() is not None else run(args, kwargs)
     if plan.schedule is None or plan.rule is None or plan.rule.local_args is not None or plan.total is not None:
         return None
-    recipe = repeat_on_pieces(call, plan, result)
-    name = str(call)
-
-    def repeat(args: Args, kwargs: Kwargs) -> object:
-        here = list(args)
-        for at, need in needs:
-            here[at] = brought(cast(ShardedTensor, here[at]), need, name, whole=False, is_read=True)
-        return cast(Repeat, recipe)(tuple(here), kwargs)
-
-    waiting = _waiting(call)
+    recipe, name = repeat_on_pieces(call, plan, result), str(call)
     if recipe is None:
         return None
+
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        here = list(args)
+        for at, _, need in elsewhere:
+            here[at] = brought(here[at], need, name, whole=False, is_read=True)
+        return recipe(tuple(here), kwargs)
+
+    waiting = _waiting(call)
     return by_totals(call, None, waiting, repeat) if waiting else repeat
 
 
@@ -139,9 +136,9 @@ def _with_gradients_home(call: BoundCall, plan: OpPlan, repeat: Repeat) -> Repea
     positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
     places = [positions[at] for at in gathered(call.tensors, plan)]
 
-    def with_gradients(args: Args, kwargs: Kwargs) -> object:
+    def with_gradients(args: Known, kwargs: Kwargs) -> object:
         for at in places:
-            bring_gradient_home(args[at])  # type: ignore[arg-type]
+            bring_gradient_home(args[at])
         return repeat(args, kwargs)
 
     return with_gradients if places else repeat

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import is_
-from typing import cast
 
 import torch
 
-from ...rules.call import Args, BoundCall, Kwargs
+from ...rules.call import BoundCall, Known, Kwargs
 from ..op_kind import kind_of
 from ..op_plan import OpPlan, Repeat
-from ..sharded import ShardedTensor, tensor_of
+from ..sharded import ShardedTensor, all_sharded, tensor_of
 from .quick import quick
 from .runs import made_by, reader_of
 
@@ -25,7 +24,7 @@ def is_list_of(value: object, tensors: Sequence[torch.Tensor]) -> bool:
 
 def repeat_list(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None:
     """A call that only reads a list of tensors, as they lie, and makes one of them: they are joined."""
-    tensors = cast("list[ShardedTensor]", call.tensors)
+    tensors = all_sharded(call.tensors)
     if not kind_of(call.func).is_pure or not isinstance(result, ShardedTensor) or plan.total is not None or plan.once:
         return None
     if any(
@@ -37,7 +36,7 @@ def repeat_list(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None:
     if plan.whole:
         return lambda args, kwargs: tensor_of(
             form,
-            (op([x._value.pieces[0] for x in args[0]], *args[1:], **kwargs),),  # type: ignore[attr-defined, arg-type]
+            (op([x._value.pieces[0] for x in args[0]], *args[1:], **kwargs),),
         )
     schedule, rule = plan.schedule, plan.rule
     if schedule is None or rule is None or rule.local is not None or rule.local_args is not None or plan.bounds:
@@ -48,10 +47,9 @@ def repeat_list(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None:
     readers = [reader_of([place.reads[k] for place in places]) for k in range(len(tensors))]
     made, ordered = made_by(0, schedule), strided.ordered
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
-        given = cast("Sequence[ShardedTensor]", args[0])
-        columns = [read(x._value.pieces) for read, x in zip(readers, given, strict=True)]
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        columns = [read(x._value.pieces) for read, x in zip(readers, args[0], strict=True)]
         results = [op([column[k] for column in columns], *args[1:], **kwargs) for k in range(len(places))]
-        return tensor_of(form, ordered(tuple([cast(torch.Tensor, results[run]) for run in made])))
+        return tensor_of(form, ordered(tuple([results[run] for run in made])))
 
     return repeat

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from ...rules.call import Args, BoundCall, Kwargs, Op
+from ...rules.call import BoundCall, Known, Kwargs, Op
 from ..index_bounds import check_bounds
 from ..op_plan import NOT_REPEATED, OpPlan, Repeat
-from ..sharded import ShardedTensor, tensor_of
+from ..sharded import ShardedTensor, all_sharded, tensor_of
 from ..strides.result_strides import Strided
 from ..total import note_write
 from ..writes.overlapping import refuse_overlaps
@@ -41,7 +41,7 @@ def repeat_on_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | 
     parts = [_gathering(k, x, each, schedule) for k, (x, each) in enumerate(zip(values, strided, strict=True))]
     first, gather = parts[0], type(result)
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
+    def repeat(args: Known, kwargs: Kwargs) -> object:
         results = runs(args, kwargs)
         if not several:
             return first(results)
@@ -61,9 +61,9 @@ def _gathering(k: int, result: object, strided: Strided | None, schedule: Schedu
 def _everywhere(func: Op, schedule: Schedule, plan: OpPlan) -> Repeat:
     """The same for calls whose places differ in more than what they read."""
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
+    def repeat(args: Known, kwargs: Kwargs) -> object:
         call = BoundCall(func, args, kwargs)
-        laid = cast("list[ShardedTensor]", call.tensors)
+        laid = all_sharded(call.tensors)
         if plan.bounds:
             check_bounds(plan.bounds, laid, laid)
         return run_everywhere(call, laid, schedule, plan.rule)
@@ -77,11 +77,11 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
     assert schedule is not None
     assert rule is not None
     several = isinstance(result, (list, tuple))
-    values = cast("Sequence[ShardedTensor]", result if several else (result,))
     x = call.args[0]
-    if rule.local is not None or any(y._form.is_special for y in values) or not isinstance(x, ShardedTensor):
+    if rule.local is not None or not isinstance(x, ShardedTensor):
         return None
-    if not values:
+    values = all_sharded(result if isinstance(result, (list, tuple)) else (result,))
+    if not values or any(y._form.is_special for y in values):
         return None
     runs = runs_of(call, plan, schedule)
     if runs is None or not schedule.places:
@@ -91,8 +91,8 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
     forms = [(y._form, int(y.storage_offset()) - start) for y in values]
     gather = type(result)
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
-        base: Any = args[0]
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        base = args[0]
         if base._value.resolved is not None or (torch.is_inference_mode_enabled() and not base.is_inference()):
             return NOT_REPEATED
         try:
@@ -126,10 +126,10 @@ def repeat_writes(call: BoundCall, plan: OpPlan) -> Repeat | None:
         return None
     others = len(call.tensors) > 1
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
+    def repeat(args: Known, kwargs: Kwargs) -> object:
         if others:
-            refuse_overlaps(args[0], [x for x in args if isinstance(x, torch.Tensor)])  # type: ignore[arg-type]
-        note_write(args[:1])  # type: ignore[arg-type]
+            refuse_overlaps(args[0], [x for x in args if isinstance(x, torch.Tensor)])
+        note_write(args[:1])
         runs(args, kwargs)
         return args[0]
 

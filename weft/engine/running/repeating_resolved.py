@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
-
-import torch
-
-from ...rules.call import Args, BoundCall, Kwargs
+from ...rules.call import BoundCall, Known, Kwargs
 from ...runtime.memory_limit import memory_limit
 from ...runtime.traced import is_traced
 from ...watch.notes import is_watched
@@ -33,14 +28,14 @@ def on_known_totals(call: BoundCall, kind: OpKind, positions: tuple[int, ...], r
         return None
     if not memory_of(result._layout).runs_whole((result._layout,)):
         return None
-    form, op, name = result._form, cast("Callable[..., torch.Tensor]", quick(call.func, call.kwargs)), str(call.func)
+    form, op, name = result._form, quick(call.func, call.kwargs), str(call.func)
     others = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor) and at not in positions]
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
+    def repeat(args: Known, kwargs: Kwargs) -> object:
         if memory_limit() is not None or is_traced():
             return NOT_REPEATED
         is_told = is_watched()
-        here: list[Any] = list(args)
+        here = list(args)
         for at in positions:
             total = here[at]._value.total
             if total is None or total.written[0] or (is_told and not moves_alone(here[at])):

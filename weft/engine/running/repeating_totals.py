@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
 
-import torch
-
-from ...rules.call import Args, BoundCall, Kwargs
+from ...rules.call import BoundCall, Known, Kwargs
 from ...runtime.traced import is_traced
 from ..moves.resolving import is_expanded, note_computed, note_turned
 from ..op_plan import NOT_REPEATED, Repeat
@@ -28,16 +25,16 @@ def by_totals(call: BoundCall, total: TotalCall | None, waiting: tuple[int, ...]
         return _view(call, total)
     func, run = call.func, None if total is None else _run(call, total)
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
+    def repeat(args: Known, kwargs: Kwargs) -> object:
         if run is not None and is_traced():
             return NOT_REPEATED
         is_told = False
         for at in waiting:
-            value = args[at]._value  # type: ignore[attr-defined]
+            value = args[at]._value
             turned = value.turned
             if turned is not None:
                 is_told |= turned.is_resolved
-                if is_expanded(cast(ShardedTensor, args[at])):
+                if is_expanded(args[at]):
                     return NOT_REPEATED  # the smaller one is resolved in its stead
             is_told |= value.resolved is not None
         result = None if run is None else run(args, kwargs)
@@ -58,8 +55,8 @@ def pending_view(call: BoundCall, views: Repeat | None) -> Repeat | None:
         return None
     func = call.func
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
-        x = cast(ShardedTensor, args[0])
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        x: ShardedTensor = args[0]
         if x._value.turned is not None and is_expanded(x):
             return NOT_REPEATED
         part_pieces(x)
@@ -80,10 +77,10 @@ def _run(call: BoundCall, total: TotalCall) -> Repeat:
         return total.repeat
     layout, keeps = form.layout, total.keeps
 
-    def run(args: Args, kwargs: Kwargs) -> object:
+    def run(args: Known, kwargs: Kwargs) -> object:
         here = list(args)
         for at, is_pending in places:
-            value = args[at]._value  # type: ignore[attr-defined]
+            value = args[at]._value
             if is_pending:
                 known = value.total
                 if known is None or known.written[0]:
@@ -91,7 +88,7 @@ def _run(call: BoundCall, total: TotalCall) -> Repeat:
                 here[at] = known.value
             else:
                 here[at] = value.pieces[0]
-        whole = cast(torch.Tensor, op(*here, **kwargs))
+        whole = op(*here, **kwargs)
         origin = Origin(partial(total.again, args, kwargs) if keeps else None)
         made_of = _new(Value)
         made_of.source = Contributions(origin, 0, whole, layout)
@@ -105,8 +102,8 @@ def _view(call: BoundCall, total: TotalCall) -> Repeat:
     """A view of a pending tensor, its first argument."""
     func, form, op = call.func, total.form, total.quick
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
-        x: Any = args[0]
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        x: ShardedTensor = args[0]
         value = x._value
         if value.resolved is not None or (value.turned is not None and is_expanded(x)) or is_traced():
             return NOT_REPEATED  # a view of what has been resolved is resolved too
@@ -114,7 +111,7 @@ def _view(call: BoundCall, total: TotalCall) -> Repeat:
         if form is None or known is None or known.written[0]:
             result = total.repeat(args, kwargs)
             return NOT_REPEATED if result is None else noted(BoundCall(func, args, kwargs), result)
-        whole = cast(torch.Tensor, op(known.value, *args[1:], **kwargs))
+        whole = op(known.value, *args[1:], **kwargs)
         origin = Origin(partial(total.view_again, args, kwargs, stand_of(x)), is_view=True)
         shown = _new(Value)
         shown.source = Contributions(origin, 0, whole, form.layout)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from ...rules.call import Args, BoundCall, Kwargs
+from ...rules.call import BoundCall, Known, Kwargs
 from ..op_kind import OpKind
 from ..op_plan import NOT_REPEATED, Repeat
-from ..sharded import ShardedTensor, tensor_of
+from ..sharded import ShardedTensor, all_sharded, tensor_of
 from ..total import note_write
 from ..value import Value
 from .once import is_foreseen
-from .quick import quick
+from .quick import Call, quick
 
 __all__ = ["repeat_on_whole"]
 
@@ -27,8 +26,8 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
     apply, final = _applied(call), ShardedTensor.final
     if kind.written:
 
-        def write(args: Args, kwargs: Kwargs) -> object:
-            note_write(args[:1])  # type: ignore[arg-type]
+        def write(args: Known, kwargs: Kwargs) -> object:
+            note_write(args[:1])
             apply(args, kwargs)
             return args[0]
 
@@ -40,7 +39,7 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
     if isinstance(result, ShardedTensor):
         form, made_with = result._form, result._form.made_with
 
-        def repeat(args: Args, kwargs: Kwargs) -> object:
+        def repeat(args: Known, kwargs: Kwargs) -> object:
             value = _new(Value)
             value.pieces = (apply(args, kwargs),)
             tensor = _make(final, *made_with)
@@ -53,14 +52,14 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
         return None
     forms, several = [x._form if isinstance(x, ShardedTensor) else None for x in result], type(result)
 
-    def repeat_all(args: Args, kwargs: Kwargs) -> object:
+    def repeat_all(args: Known, kwargs: Kwargs) -> object:
         made = zip(forms, apply(args, kwargs), strict=True)
         return several([whole if form is None else tensor_of(form, (whole,)) for form, whole in made])
 
     return repeat_all
 
 
-def _applied(call: BoundCall) -> Callable[[Any, Kwargs], Any]:
+def _applied(call: BoundCall) -> Call:
     """What runs an op on whole values, in one memory: the quickest way for the arguments it has."""
     op, final = quick(call.func, call.kwargs), ShardedTensor.final
     is_tensor = [isinstance(x, ShardedTensor) for x in call.args]
@@ -75,16 +74,16 @@ def _applied(call: BoundCall) -> Callable[[Any, Kwargs], Any]:
     return lambda args, _: op(*[x._value.pieces[0] if type(x) is final else x for x in args])
 
 
-def _views_of_whole(apply: Callable[[Args, Kwargs], Any], result: object) -> Repeat | None:
+def _views_of_whole(apply: Call, result: object) -> Repeat | None:
     several = isinstance(result, (list, tuple))
-    values = cast("Sequence[ShardedTensor]", result if several else (result,))
+    values = all_sharded(result if isinstance(result, (list, tuple)) else (result,))
     if not values or any(x._form.is_special for x in values):
         return None
     forms = [x._form for x in values]
     form, gather = forms[0], type(result)
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
-        base: Any = args[0]
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        base = args[0]
         if torch.is_inference_mode_enabled() and not base.is_inference():
             return NOT_REPEATED
         whole = apply(args, kwargs)

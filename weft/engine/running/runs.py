@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from ...rules.call import Args, BoundCall, Kwargs
+from ...rules.call import BoundCall, Known, Kwargs
 from ...runtime.holding import Pieces, holding
 from ..op_kind import expects_contiguous, kind_of
 from ..op_plan import OpPlan
-from ..sharded import ShardedTensor
+from ..sharded import as_sharded
 from .quick import quick
 from .schedule import Place, Read, Schedule
 
@@ -22,7 +22,7 @@ Reader = Callable[[Pieces], Sequence[torch.Tensor]]
 """Gives what each run reads of one argument."""
 
 
-def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Callable[[Args, Kwargs], list[Any]] | None:
+def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Callable[[Known, Kwargs], list[Any]] | None:
     """What runs at every place, given the arguments; None where a place has nothing to read."""
     rule, places = plan.rule, schedule.places
     assert rule is not None
@@ -38,7 +38,7 @@ def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Callable[[Args
         op = quick(call.func)  # a copy is no view
     if rule.local_args is None:
 
-        def run(args: Args, kwargs: Kwargs) -> list[Any]:
+        def run(args: Known, kwargs: Kwargs) -> list[Any]:
             here = list(args)
             columns = _columns(args, reading)
             results: list[Any] = []
@@ -51,7 +51,7 @@ def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Callable[[Args
         return run
     templates = [_localized(call, rule.local_args, positions, readers, place, k) for k, place in enumerate(places)]
 
-    def run_localized(args: Args, _: Kwargs) -> list[Any]:
+    def run_localized(args: Known, _: Kwargs) -> list[Any]:
         columns = _columns(args, reading)
         results: list[Any] = []
         for k, (template, kwargs) in enumerate(templates):
@@ -65,7 +65,7 @@ def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Callable[[Args
     return None if any(isinstance(x, float) for x in (*call.args, *call.kwargs.values())) else run_localized
 
 
-def _columns(args: Any, reading: Sequence[tuple[int, Reader]]) -> list[tuple[int, Sequence[torch.Tensor]]]:  # noqa: ANN401
+def _columns(args: Known, reading: Sequence[tuple[int, Reader]]) -> list[tuple[int, Sequence[torch.Tensor]]]:
     """For the arguments that are tensors, by position, what each run reads of them."""
     return [(at, read(args[at]._value.pieces)) for at, read in reading]
 
@@ -77,10 +77,8 @@ def _localized(
     readers: Sequence[Reader],
     place: Place,
     k: int,
-) -> tuple[Args, Kwargs]:
-    local = [
-        read(cast(ShardedTensor, call.args[at])._value.pieces)[k] for at, read in zip(positions, readers, strict=True)
-    ]
+) -> tuple[Known, Kwargs]:
+    local = [read(as_sharded(call.args[at])._value.pieces)[k] for at, read in zip(positions, readers, strict=True)]
     here = local_args(call.with_tensors(local), place.out_shapes)
     return here.args, here.kwargs
 

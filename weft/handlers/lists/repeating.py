@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeVar, cast
 
@@ -12,11 +12,12 @@ from torch.autograd.graph import increment_version
 from ...engine.memory import memory_of
 from ...engine.op_kind import kind_of
 from ...engine.op_plan import NOT_REPEATED, Repeat
+from ...engine.running.quick import Call
 from ...engine.sharded import ShardedTensor, as_sharded, tensor_of
 from ...engine.strides.result_strides import Strided
 from ...engine.total import note_write
 from ...engine.views.copy_views import note_unseen_write
-from ...rules.call import Args, BoundCall, Kwargs
+from ...rules.call import BoundCall, Known, Kwargs
 from ...runtime.processes.mesh_processes import leaves_out
 from .entries import ListEntry
 from .races import KnownPlaces
@@ -24,10 +25,9 @@ from .races import KnownPlaces
 __all__ = ["count_writes", "evened", "for_pieces", "repeat_of"]
 
 T = TypeVar("T")
-Argument = Any
-"""What stands at a place of a call: which kind of thing that is, the schema says."""
-Take = Callable[[Args], list[Argument]]
-"""Gives the arguments of a call with pieces for tensors."""
+Taken = list[Any]
+"""The arguments of a call, with pieces for tensors."""
+Take = Callable[[Known], Taken]
 
 
 def repeat_of(
@@ -37,7 +37,7 @@ def repeat_of(
     if not _is_repeated(call, lists, entries):
         return None
     # Torch's own function parses lists in half the time that the overload takes, and finds that overload by them.
-    op: Callable[..., Argument] = getattr(torch, call.name, call.func)
+    op: Call = getattr(torch, call.name, call.func)
     take = _taking(call, lists, [entry.count for entry in entries])
     if results is None:
         return _writing(call, op, take)
@@ -47,7 +47,8 @@ def repeat_of(
 
 def _is_repeated(call: BoundCall, lists: Sequence[int], entries: Sequence[ListEntry]) -> bool:
     """Whether calls like this one need no look at their tensors."""
-    if call.kwargs.keys() & {"grad_scale", "found_inf"} or any(_is_mixed(call.args[i]) for i in lists):
+    known = cast(Known, call.args)
+    if call.kwargs.keys() & {"grad_scale", "found_inf"} or any(_is_mixed(known[i]) for i in lists):
         return False
     if any(isinstance(x, torch.Tensor) and not _is_number(x) for x in call.args):
         return False
@@ -59,15 +60,15 @@ def _is_number(x: torch.Tensor) -> bool:
     return not x.dim() and not (isinstance(x, ShardedTensor) and (x._layout.pending or leaves_out(x.mesh)))
 
 
-def _is_mixed(tensors: Argument) -> bool:
+def _is_mixed(tensors: Iterable[object]) -> bool:
     """Whether some tensors of a list are sharded and some are not."""
     return len({isinstance(x, ShardedTensor) for x in tensors}) > 1
 
 
 def _taking(call: BoundCall, lists: Sequence[int], counts: Sequence[int]) -> Take:
     """What takes the pieces of all tensors."""
-    takes: list[tuple[int, Callable[[Argument], object]]] = []
-    single, is_fused, written = set(counts) == {1}, call.name.startswith("_fused"), kind_of(call.func).written
+    takes: list[tuple[int, Callable[..., object]]] = []
+    single, written = set(counts) == {1}, kind_of(call.func).written
     for i, value in enumerate(call.args):
         if isinstance(value, ShardedTensor):
             takes.append((i, lambda x: x._value.pieces[0]))
@@ -77,18 +78,18 @@ def _taking(call: BoundCall, lists: Sequence[int], counts: Sequence[int]) -> Tak
             elif not single:
                 takes.append((i, lambda values: for_pieces(values, counts)))
 
-    def take(args: Args) -> list[Argument]:
+    def take(args: Known) -> Taken:
         here = list(args)
         for i, pieces in takes:
             here[i] = pieces(args[i])
         return here
 
-    if not is_fused:
+    if not call.name.startswith("_fused"):
         return take
     here = take(call.args)
     evening = [(i, i in written) for i in lists if any(_may_be_uneven(x, i in written) for x in here[i])]
 
-    def take_evened(args: Args) -> list[Argument]:
+    def take_evened(args: Known) -> Taken:
         here = take(args)
         for i, is_written in evening:
             here[i] = [evened(x, is_written) for x in here[i]]
@@ -114,30 +115,25 @@ def for_pieces(values: Sequence[T], counts: Sequence[int]) -> list[T]:
     return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
 
 
-def _writing(call: BoundCall, op: Callable[..., object], take: Take) -> Repeat:
+def _writing(call: BoundCall, op: Call, take: Take) -> Repeat:
     """Repeats a call that writes in place."""
-    written, is_fused, returns = (
-        kind_of(call.func).written,
-        call.name.startswith("_fused"),
-        bool(call.func._schema.returns),
-    )
-    here, given = take(call.args), cast("Sequence[Sequence[object]]", call.args)
-    own = [i for i in written if any(isinstance(x, ShardedTensor) for x in given[i])]
+    written, known, here = kind_of(call.func).written, cast(Known, call.args), take(call.args)
+    is_fused, returns = call.name.startswith("_fused"), bool(call.func._schema.returns)
+    own = [i for i in written if any(isinstance(x, ShardedTensor) for x in known[i])]
     changed = [piece for i in written for piece in here[i]]
     places = KnownPlaces(changed) if any(piece.is_cuda for piece in changed) else None
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
+    def repeat(args: Known, kwargs: Kwargs) -> object:
         here = take(args)
         if places is not None and places.race([piece for i in written for piece in here[i]]):
             return NOT_REPEATED
-        given = cast("tuple[Sequence[ShardedTensor], ...]", args)
-        note_write(chain.from_iterable([given[i] for i in own]))
+        note_write(chain.from_iterable([args[i] for i in own]))
         op(*here, **kwargs)
         if is_fused:
             note_unseen_write()
         else:
             for i in own:
-                count_writes(given[i])
+                count_writes(args[i])
         return args[0] if returns else None
 
     return repeat

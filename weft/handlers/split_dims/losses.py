@@ -11,7 +11,7 @@ from ...engine.handlers import handler
 from ...engine.op_plan import NOT_REPEATED, Repeat
 from ...engine.running.repeating import repeat_by_rule
 from ...engine.sharded import ShardedTensor
-from ...rules.call import Args, BoundCall, Kwargs
+from ...rules.call import BoundCall, Known, Kwargs
 from ...rules.ops.losses import ELEMENTWISE, NONE, SUM
 from .split_softmax import nll_loss_of_split_classes, nll_loss_of_split_classes_backward, stays_split
 
@@ -76,7 +76,7 @@ def _mean_again(summed_again: Repeat | None) -> Repeat | None:
     if summed_again is None:
         return None
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
+    def repeat(args: Known, kwargs: Kwargs) -> object:
         summed = summed_again((*args[:_REDUCTION], SUM, *args[_REDUCTION + 1 :]), kwargs)
         if summed is NOT_REPEATED:
             return summed
@@ -92,9 +92,8 @@ def _mean_backward_again(of_sum: BoundCall, result: object) -> Repeat | None:
     if summed_again is None:
         return None
 
-    def repeat(args: Args, kwargs: Kwargs) -> object:
-        each = cast(torch.Tensor, args[0]) / cast(torch.Tensor, args[-1])
-        return summed_again((each, *args[1:at], SUM, *args[at + 1 :]), kwargs)
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        return summed_again((args[0] / args[-1], *args[1:at], SUM, *args[at + 1 :]), kwargs)
 
     return repeat
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import cast
 
 import torch
 
@@ -62,7 +61,7 @@ def _mean(call: BoundCall) -> object:
         mean: torch.Tensor = total / count if count else total * math.nan
         return mean if mean.dtype is dtype else mean.to(dtype)
 
-    call.repeat = lambda args, _: of(cast(torch.Tensor, args[0]))
+    call.repeat = lambda args, _: of(args[0])
     return of(x)
 
 

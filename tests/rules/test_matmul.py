@@ -99,7 +99,8 @@ def test_products_of_three(name: str) -> None:
 
 def test_inference_mode() -> None:
     with torch.inference_mode():
-        check(nn.linear, numbers(2, 3, 5), numbers(4, 5), numbers(4), grad=False)
+        for shape in ((4,), (1,), (), (1, 4)):
+            check(nn.linear, numbers(2, 3, 5), numbers(4, 5), numbers(*shape), grad=False)
         check(torch.matmul, numbers(2, 3, 5), numbers(5, 4), grad=False)
         check(lambda x: nn.layer_norm(x.reshape(6, 5), (5,)).relu().mean(), numbers(2, 3, 5), grad=False)
 

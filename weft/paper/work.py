@@ -110,7 +110,9 @@ def is_view(func: Op) -> bool:
     (True, False, False)
     """
     returns = func._schema.returns
-    return bool(returns) and all(each.alias_info is not None and not each.alias_info.is_write for each in returns)
+    return func is aten._unsafe_view.default or (
+        bool(returns) and all(each.alias_info is not None and not each.alias_info.is_write for each in returns)
+    )
 
 
 @cached(8192)
@@ -161,8 +163,15 @@ def _einsum(equation: str, tensors: list[torch.Tensor], *_: object, **__: object
     return 2 * math.prod(sizes.values())
 
 
+def _product(first: torch.Tensor, *_: object, out_val: torch.Tensor, **__: object) -> int:
+    """Two operations for each product that is summed over the last dim of the first tensor."""
+    return 2 * out_val.numel() * first.shape[-1]
+
+
 _MORE: dict[Op, Callable[..., int]] = {
     aten.einsum.default: _einsum,
+    aten.linear.default: _product,
+    aten.matmul.default: _product,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
 }

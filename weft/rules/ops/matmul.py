@@ -32,13 +32,17 @@ def _added_to(notation: str) -> Rule:
     return Rule(factors)
 
 
-def _linear(call: BoundCall) -> Factors:
-    """`x @ w.T + b`: comes whole in inference mode."""
+def _linear(call: BoundCall) -> Factors | None:
+    """`x @ w.T + b`, which comes whole in inference mode; `b` is broadcast."""
     x, weight, *bias = call.tensors
     lead, out = numbered(x.ndim - 1), one_each(["n"] if weight.ndim == 2 else [])
     sizes = sizes_of(x.shape[:-1]) | {"k": x.shape[-1]} | ({"n": weight.shape[0]} if out else {})
-    inputs = ((*lead, ("k",)), (*out, ("k",)), *(out for _ in bias))
-    return Factors(inputs, ((*lead, *out),), sizes, linear="each", added=frozenset({2} if bias else ()))
+    output = (*lead, *out)
+    if any(b.ndim > len(output) for b in bias):
+        return None
+    shape = [sizes[dim[0]] for dim in output]
+    inputs = ((*lead, ("k",)), (*out, ("k",)), *(broadcast_into(b.shape, output, shape) for b in bias))
+    return Factors(inputs, (output,), sizes, linear="each", added=frozenset({2} if bias else ()))
 
 
 def _matmul(call: BoundCall) -> Factors:

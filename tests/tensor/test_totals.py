@@ -196,3 +196,14 @@ def test_a_call_made_again_is_told_as_the_first_one(name: str) -> None:
         for _ in range(2):
             with pytest.raises(weft.ReshardError):
                 PROGRAMS[name](ours[0] @ ours[1])
+
+
+def test_what_is_brought_beside_a_sum_is_told_again() -> None:
+    x, w = weft.shard(numbers(4, 8), MESH, P(None, "a")), weft.shard(numbers(8, 6), MESH, P("a", "b"))
+    other, told = weft.shard(numbers(4, 6), MESH, P("b", "a")), []
+    for _ in range(3):
+        with weft.comm_log() as log:
+            (x @ w).mT @ other
+        told.append(log.records)
+    assert [record.kind for record in told[0]] == ["all_reduce", "all_gather"]
+    assert told[0] == told[1] == told[2]

@@ -17,10 +17,13 @@ from .quick import quick
 __all__ = ["on_known_totals"]
 
 
-def on_known_totals(call: BoundCall, kind: OpKind, positions: tuple[int, ...], result: object) -> Repeat | None:
+def on_known_totals(
+    call: BoundCall, kind: OpKind, positions: tuple[int, ...], result: object, brings: bool
+) -> Repeat | None:
     """What repeats a call on the whole values of what it resolves, at these positions; None where no call like it can.
 
-    It gives `NOT_REPEATED` where such a value is not known. Whoever looks on is told what is resolved.
+    It gives `NOT_REPEATED` where such a value is not known. Whoever looks on is told what is resolved; not so where it `brings` other
+    tensors, too.
     """
     if not isinstance(result, ShardedTensor) or result._layout.pending or result._form.is_special:
         return None
@@ -32,9 +35,9 @@ def on_known_totals(call: BoundCall, kind: OpKind, positions: tuple[int, ...], r
     others = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor) and at not in positions]
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
-        if memory_limit() is not None or is_traced():
-            return NOT_REPEATED
         is_told = is_watched()
+        if memory_limit() is not None or is_traced() or (is_told and brings):
+            return NOT_REPEATED
         here = list(args)
         for at in positions:
             total = here[at]._value.total

@@ -673,4 +673,12 @@ KNOWN: dict[str, Program] = {
         {"x": 3},
         ("v0 = fresh((2, 1, 1), 'complex128', 640, 68)", "v1 = v0.T", "v2 = v1[:, put([0, 0, 0, 0], 299)]"),
     ),
+    "what was brought beside a resolved sum was told the first time only, in one memory": Program(
+        {"c": 2},
+        (
+            "v0 = fresh((1, 2, 2), 'float64', 615, 68)",
+            "v1 = v0 @ fresh((1, 1, 2), 'float64', 429, 12).mT",
+            "v2 = v1 <= fresh((1, 1, 1), 'float64', 372, 192)",
+        ),
+    ),
 }

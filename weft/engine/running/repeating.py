@@ -86,7 +86,7 @@ def _resolving(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> R
     if not kind.is_pure or plan.rule is None:
         return None
     func, positions = call.func, resolved_first(call, plan)
-    at_once = on_known_totals(call, kind, positions, result) if positions == _waiting(call) else None
+    at_once = on_known_totals(call, plan, kind, positions, result) if positions == _waiting(call) else None
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         result = NOT_REPEATED if at_once is None else at_once(args, kwargs)

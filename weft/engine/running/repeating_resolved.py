@@ -9,7 +9,7 @@ from ...watch.notes import is_watched
 from ..memory import memory_of
 from ..moves.resolving import moves_alone, note_resolved, tell_resolving
 from ..op_kind import OpKind
-from ..op_plan import NOT_REPEATED, Repeat
+from ..op_plan import NOT_REPEATED, OpPlan, Repeat
 from ..sharded import ShardedTensor, tensor_of
 from .once import is_foreseen
 from .quick import quick
@@ -17,10 +17,13 @@ from .quick import quick
 __all__ = ["on_known_totals"]
 
 
-def on_known_totals(call: BoundCall, kind: OpKind, positions: tuple[int, ...], result: object) -> Repeat | None:
+def on_known_totals(
+    call: BoundCall, plan: OpPlan, kind: OpKind, positions: tuple[int, ...], result: object
+) -> Repeat | None:
     """What repeats a call on the whole values of what it resolves, at these positions; None where no call like it can.
 
-    It gives `NOT_REPEATED` where such a value is not known. Whoever looks on is told what is resolved.
+    It gives `NOT_REPEATED` where such a value is not known. Whoever looks on is told what is resolved; where others are
+    brought elsewhere, it gives `NOT_REPEATED` too, and that is told as they are.
     """
     if not isinstance(result, ShardedTensor) or result._layout.pending or result._form.is_special:
         return None
@@ -29,12 +32,16 @@ def on_known_totals(call: BoundCall, kind: OpKind, positions: tuple[int, ...], r
     if not memory_of(result._layout).runs_whole((result._layout,)):
         return None
     form, op, name = result._form, quick(call.func, call.kwargs), str(call.func)
-    others = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor) and at not in positions]
+    given = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
+    others = [at for at in given if at not in positions]
+    brings = any(call.args[at]._layout is not need for at, need in zip(given, plan.inputs, strict=True) if at in others)
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         if memory_limit() is not None or is_traced():
             return NOT_REPEATED
         is_told = is_watched()
+        if is_told and brings:
+            return NOT_REPEATED
         here = list(args)
         for at in positions:
             total = here[at]._value.total

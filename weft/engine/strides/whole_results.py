@@ -75,7 +75,7 @@ def _is_of_nothing(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor])
     return all(not x.numel() or (x.numel() == 1 and x.is_floating_point()) for x in tensors)
 
 
-def _is_open(func: Op, tensors: Sequence[torch.Tensor]) -> bool:
+def _is_open(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether dims of size 1 leave the strides of a lookup open, which torch's account says otherwise; of few it is made."""
     if func is not aten.index.Tensor or not any(x.dim() > 1 and 1 in x.shape for x in tensors):
         return False

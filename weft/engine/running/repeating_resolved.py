@@ -32,9 +32,9 @@ def on_known_totals(
     if not memory_of(result._layout).runs_whole((result._layout,)):
         return None
     form, op, name = result._form, quick(call.func, call.kwargs), str(call.func)
-    given = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
-    others = [at for at in given if at not in positions]
-    brings = any(call.args[at]._layout is not need for at, need in zip(given, plan.inputs, strict=True) if at in others)
+    given = [(at, x) for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
+    others = [at for at, _ in given if at not in positions]
+    brings = any(x._layout is not need for (at, x), need in zip(given, plan.inputs, strict=True) if at in others)
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         if memory_limit() is not None or is_traced():

@@ -89,7 +89,9 @@ class Filling:
         return self._pick(square, "float64", 2)
 
     def _pair(self) -> str:
-        return self._pick(lambda t: t.dim() > 0 and t.shape[-1] == 2 and t.dtype is torch.float64, "float64", 1)
+        """Pairs of numbers, and some of them: of none torch asks how they lie, which it does not always say alike."""
+        fits: Test = lambda t: t.dim() > 0 and t.shape[-1] == 2 and t.numel() > 0 and t.dtype is torch.float64  # noqa: E731
+        return self._pick(fits, "float64", 1)
 
     def _spread(self) -> str:
         """Floats that lie in a place each: torch's median reads memory that is not there along dims that are expanded."""

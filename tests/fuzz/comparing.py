@@ -76,7 +76,7 @@ def _tolerance(dtype: torch.dtype) -> float:
 def _digits(parts: torch.Tensor) -> torch.Tensor:
     """Whole numbers where they are so short that sums of them are exact in any order."""
     if parts.dtype is torch.bfloat16:  # has eight digits, wherever they stand
-        return torch.frexp(parts.double()).mantissa * 2.0**6
+        return torch.frexp(parts.double()).mantissa * 2.0**4
     return parts.double() * 2.0**14
 
 
@@ -90,13 +90,12 @@ def _changing(change: Callable[[torch.dtype], Change], gradients: Callable[[torc
         for t in tensors_in(name, space.get(name)).values():
             if t.dtype not in _EPSILON or not t.numel():
                 continue
-            with torch.no_grad():
-                held = t.detach()
-                try:
-                    held.copy_(_by_parts(change(t.dtype), held))
-                except RuntimeError:
-                    continue  # elements that lie in one place: what they were made of was moved already
-            if t.requires_grad:
+            held = t.data  # torch is not told: what it has saved for gradients is to have other digits too
+            try:
+                held.copy_(_by_parts(change(t.dtype), held))
+            except RuntimeError:
+                continue  # elements that lie in one place: what they were made of was moved already
+            if t.requires_grad and not t._is_view() and t._backward_hooks is None:
                 t.register_hook(partial(_by_parts, gradients(t.dtype)))
 
     return after

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import re
 import warnings
 
 import torch
 
 from .blanks import Filling, NothingFitsError
 from .program import Program, assigned, mentioned
-from .running import everything, tensors_in
+from .running import everything, is_beyond
 from .shapes import LAYER_MAKERS
 from .vocabulary import TABLES, statements
 from .words import Namespace, plain_words
@@ -99,7 +98,7 @@ class _Making:
                 False  # written to a view of bools: torch says that they have a gradient, and can no longer view them
             )
         try:
-            fine = _fine(self.space, self.rng) and not self._is_beyond(line)
+            fine = _fine(self.space, self.rng) and not is_beyond(line, self.space)
         except RuntimeError:  # views of which torch says that they can no longer be used
             return False
         if fine:
@@ -111,17 +110,6 @@ class _Making:
             return False
         self.space.pop(name)
         return True
-
-    def _is_beyond(self, line: str) -> bool:
-        """Whether a line divides by zeros of another tensor, or multiplies by its infinities.
-
-        A pending sum is not a number then where its value is infinite: docs/layout.md says so.
-        """
-        given = tensors_in("", self.space.get(assigned(line) or "")).values()
-        return bool(_OF_TWO.search(line)) and any(bool(t.isinf().any()) for t in given)
-
-
-_OF_TWO = re.compile(r"[*/] (v\d|fresh)")
 
 
 def _alike(before: torch.Tensor, after: torch.Tensor) -> bool:

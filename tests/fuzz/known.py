@@ -629,4 +629,56 @@ KNOWN: dict[str, Program] = {
             "v2 = torch.equal(v0, v0)",
         ),
     ),
+    "a view that was written through was not read again beside looked-up rows, memories apart": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((4, 3), 'bfloat16', 984, 547)",
+            "v1 = fresh((2,), 'bfloat16', 697, 917)",
+            "v2 = torch.index_select(v1, 0, put([1, 1, 1], 722))",
+            "v3 = v0.diagonal(-1)",
+            "v3.pow_(2)",
+            "v4 = v2 > v3",
+            "v0.mul_(4)",
+            "v5 = v2 + v3",
+        ),
+    ),
+    "more than two merged dims were transposed by t()": Program(
+        {"a": 2, "b": 2, "c": 2},
+        ("v0 = fresh((4, 3, 3), 'float64', 839, 331)", "v1 = v0.view(12, 1, 3)", "v2 = v1.t()"),
+    ),
+    "an index of numbers that is out of range was another error": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((2,), 'complex128', 145, 379)",
+            "v1 = v0.index_add(0, put([0, 2, 3], 197), fresh((3,), 'complex128', 641, 815))",
+            "v2 = v0.index_add(0, put([0, 2, 3], 197), fresh((3,), 'complex128', 641, 68))",
+        ),
+    ),
+    "a tensor could not be written to by what squeeze left as it was, memories apart": Program(
+        {"a": 2, "b": 2, "c": 2},
+        ("v0 = fresh((1, 2), 'float64', 198, 685)", "v1 = v0.squeeze(1)", "v0.addcmul_(v1, v1)"),
+    ),
+    "what looks row by row but for dims of size 1 was not computed so, memories apart": Program(
+        {"c": 2},
+        (
+            "v0 = fresh((1, 2), 'float64', 475, 68)",
+            "v0.t_()",
+            "v1 = torch.hypot(v0, v0)",
+            "v2 = torch.einsum('...ij,...kj->...ik', v1, fresh((2, 1), 'float64', 600, 68))",
+            "v3 = F.silu(fresh((2, 1, 3, 1), 'float64', 117, 68).movedim(-4, 3))",
+            "v4 = F.conv2d(v3, fresh((2, 3, 1, 1), 'float64', 115, 68), None, stride=(2, 1), padding=(1, 2))",
+        ),
+    ),
+    "what was looked up along dims of size 1 had other strides, memories apart": Program(
+        {"x": 3},
+        ("v0 = fresh((2, 1, 1), 'complex128', 640, 68)", "v1 = v0.T", "v2 = v1[:, put([0, 0, 0, 0], 299)]"),
+    ),
+    "what was brought beside a resolved sum was told the first time only, in one memory": Program(
+        {"c": 2},
+        (
+            "v0 = fresh((1, 2, 2), 'float64', 615, 68)",
+            "v1 = v0 @ fresh((1, 1, 2), 'float64', 429, 12).mT",
+            "v2 = v1 <= fresh((1, 1, 1), 'float64', 372, 192)",
+        ),
+    ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,19 @@ def tensors_in(name: str, value: object) -> dict[str, torch.Tensor]:
 def everything(space: Mapping[str, object]) -> dict[str, torch.Tensor]:
     named = (tensors_in(name, value) for name, value in space.items() if name.startswith("v"))
     return {key: tensor for part in named for key, tensor in part.items()}
+
+
+_OF_TWO = re.compile(r"[*/] (v\d|fresh)")
+
+
+def is_beyond(line: str, space: Mapping[str, object]) -> bool:
+    """Whether a line has divided by zeros of another tensor, or multiplied by its infinities.
+
+    A pending sum is not a number then where its value is infinite: docs/layout.md says so.
+    """
+    name = assigned(line)
+    given = {} if name is None or not _OF_TWO.search(line) else tensors_in(name, space.get(name))
+    return any(bool(t.isinf().any()) for t in given.values())
 
 
 def _weights(value: torch.Tensor) -> torch.Tensor:

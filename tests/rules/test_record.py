@@ -27,11 +27,19 @@ def differences(ops: list[object]) -> list[str]:
     return found
 
 
+same_torch = pytest.mark.skipif(
+    torch.__version__.split(".")[:2] != ["2", "13"],
+    reason="the record is of torch 2.13: others take other steps, and have other samples",
+)
+
+
+@same_torch
 @pytest.mark.parametrize("part", range(4))
 def test_every_op_does_what_is_on_record(part: int) -> None:
     assert "\n".join(differences(op_infos()[part::4])) == ""
 
 
+@same_torch
 def test_every_op_is_on_record_and_none_gives_another_value() -> None:
     known = recorded()
     assert sorted(known) == sorted(name_of(op) for op in op_infos())

@@ -209,14 +209,15 @@ def test_what_moves_was_said_before(way: str, causal: bool, separate: bool) -> N
     for devices, of_keys, length in ((4, 8, 32), (8, 8, 37), (2, 2, 5)):
         mesh = make_mesh({"s": devices})
         with memory(separate), weft.prefer(way):
-            given = [laid(x, sequence(mesh)).requires_grad_() for x in inputs(8, of_keys, length)]
+            given = [laid(x.float(), sequence(mesh)).requires_grad_() for x in inputs(8, of_keys, length)]
             explained = weft.explain_op(KERNEL, *given, 0.0, causal)
             assert _said(explained.considered) == explained.bytes_received > 0
             with weft.comm_log() as log:
                 out, rows = KERNEL(*given, 0.0, causal)
             assert log.bytes_received == explained.bytes_received
             back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-            args = (laid(numbers(*out.shape), out._layout), *(x.detach() for x in given), out.detach(), rows.detach())
+            grad = laid(numbers(*out.shape).float(), out._layout)
+            args = (grad, *(x.detach() for x in given), out.detach(), rows.detach())
             explained = weft.explain_op(back, *args, 0.0, causal)
             assert _said(explained.considered) == explained.bytes_received > 0
 

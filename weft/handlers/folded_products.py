@@ -119,6 +119,8 @@ def _turned(call: BoundCall) -> object:
     folded = fold_of(x)
     if not isinstance(x, ShardedTensor) or folded is None or x.dim() < 2:
         return NotImplemented
+    if call.func is aten.t.default and x.dim() > 2:
+        return NotImplemented
     order = list(range(x.dim()))
     if call.func is aten.permute.default:
         order = call.dims("dims")

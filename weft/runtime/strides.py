@@ -42,22 +42,26 @@ def dense_strides(shape: tuple[int, ...], strides: Strides) -> Strides:
         return torch.empty_strided(shape, strides, device="meta").clone().stride()
 
 
-def elementwise_strides(tensors: Sequence[torch.Tensor]) -> Strides:
+def elementwise_strides(tensors: Sequence[torch.Tensor], *, numbers: bool = False) -> Strides:
     """The strides of what an elementwise op makes of some tensors: without gaps, dims in the order of the first that tells.
+
+    `numbers`: there are numbers beside them, which torch takes for tensors of another shape.
 
     >>> rows, columns = torch.empty(2, 3), torch.empty(3, 2).T
     >>> elementwise_strides([rows, columns]), elementwise_strides([columns, rows])
     ((3, 1), (1, 2))
     """
-    return _elementwise_strides(tuple([(tuple(x.shape), x.stride()) for x in tensors]))
+    return _elementwise_strides(tuple([(tuple(x.shape), x.stride()) for x in tensors]), numbers)
 
 
 @cached(4096, of_sizes=True)
-def _elementwise_strides(given: tuple[tuple[tuple[int, ...], Strides], ...]) -> Strides:
+def _elementwise_strides(given: tuple[tuple[tuple[int, ...], Strides], ...], numbers: bool) -> Strides:
     # Torch's own account of these ops loads its compiler, which takes seconds at the first op of a program.
     shape = _met([own for own, _ in given])
-    if any(type(size) is int and size == 0 for size in shape) and all(own == shape for own, _ in given):
-        return row_major(shape)
+    if all(type(size) is int for size in shape) and all(own == shape for own, _ in given):
+        alike = None if numbers and 0 not in shape else _strides_alike(tuple(shape), [strides for _, strides in given])
+        if alike is not None:
+            return alike
     steps = [_broadcast(own, strides, shape) for own, strides in given]
     order = list(reversed(range(len(shape))))
     for last in range(1, len(order)):
@@ -76,6 +80,24 @@ def _elementwise_strides(given: tuple[tuple[tuple[int, ...], Strides], ...]) -> 
         strides[dim] = step
         step *= shape[dim]
     return tuple(strides)
+
+
+def _strides_alike(shape: tuple[int, ...], given: Sequence[Strides]) -> Strides | None:
+    """Those of tensors of one shape that all lie alike, of which torch need not find the order; None where they do not.
+
+    >>> _strides_alike((2, 1), [(1, 2)]), _strides_alike((1, 3, 1, 2), [(3, 1, 1, 3)])
+    ((1, 1), (6, 1, 6, 3))
+    """
+    orders = [tuple(range(len(shape))), *([_CHANNELS_LAST] if len(shape) == len(_CHANNELS_LAST) else [])]
+    for order in orders:
+        sizes = [shape[dim] for dim in order]
+        wanted = dict(zip(order, row_major(sizes), strict=True))
+        if 0 in shape or all(n == 1 or own[dim] == wanted[dim] for own in given for dim, n in enumerate(shape)):
+            return tuple(wanted[dim] for dim in range(len(shape)))
+    return given[0] if is_dense(shape, given[0]) and all(strides == given[0] for strides in given) else None
+
+
+_CHANNELS_LAST = (0, 2, 3, 1)
 
 
 def _met(shapes: Sequence[tuple[int, ...]]) -> Sequence[int]:

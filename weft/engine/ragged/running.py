@@ -27,6 +27,7 @@ from ..running.schedule import Place, Schedule, schedule_for
 from ..sharded import ShardedTensor, wrap
 from ..strides.result_strides import ResultStrides
 from ..total import known_total, note_write
+from ..views.copy_views import refresh
 from ..views.view_results import ViewOp
 from .alone import Alone, Values, alone, holders
 from .families import add_view, may_write_there, settle
@@ -65,6 +66,7 @@ def of_rows(call: BoundCall) -> object:
             if x._value.rows is not None:
                 settle(x)
         return NotImplemented
+    refresh(call.tensors)
     if kind.written:
         note_write()
     return _run(call, split, held, kind)

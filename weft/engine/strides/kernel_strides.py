@@ -58,6 +58,11 @@ def _as_first(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
     return dense_strides(tuple(x.shape), x.stride()) if spec.shape == tuple(x.shape) else None
 
 
+def _as_first_expanded(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
+    """Those of a copy of the input where that is expanded, which torch 2.11 does not say."""
+    return _as_first(tensors, spec) if 0 in tensors[0].stride() else None
+
+
 def _as_suggested(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
     """Channels last where the input is, else row by row."""
     x = tensors[0]
@@ -135,6 +140,7 @@ _LAID: dict[Op, Laid] = {
     **dict.fromkeys(
         (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.binary_cross_entropy.default), _as_first
     ),
+    **dict.fromkeys((aten.select_scatter.default, aten.slice_scatter.default), _as_first_expanded),
     **dict.fromkeys((aten.convolution.default, aten.convolution_backward.default), _of_convolution),
     **dict.fromkeys((aten._linalg_svd.default, aten.linalg_eig.default), _of_matrices),
 }

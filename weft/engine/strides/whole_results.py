@@ -48,8 +48,10 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
         call = call.replaced(dim=call.dims("dim"))  # torch 2.11 takes dims counted from the end for others
     func, kwargs, tensors = call.func, call.kwargs, call.tensors
     # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
-    device = "cpu" if on_host and _is_of_nothing(func, tensors) else "meta"
+    device = "cpu" if on_host and (_is_of_nothing(func, tensors) or _is_open(func, tensors)) else "meta"
     metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in tensors]
+    for x in metas if device == "cpu" else ():
+        x.zero_()  # indices among them are to be right
     specs = _results_of_one_element(call) or _product(call)
     if specs is None:
         kwargs = {
@@ -71,6 +73,17 @@ def _is_of_nothing(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor])
     if func is aten.convolution.default and not tensors[0].numel():
         return True  # no weight is read then
     return all(not x.numel() or (x.numel() == 1 and x.is_floating_point()) for x in tensors)
+
+
+def _is_open(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether dims of size 1 leave the strides of a lookup open, which torch's account says otherwise; of few it is made."""
+    if func is not aten.index.Tensor or not any(x.dim() > 1 and 1 in x.shape for x in tensors):
+        return False
+    return sum(x.numel() for x in tensors) <= _FEW
+
+
+_FEW = 1 << 12
+"""Elements."""
 
 
 def _results_of_one_element(call: BoundCall) -> tuple[Spec | None, ...] | None:
@@ -97,8 +110,14 @@ def _results_of_one_element(call: BoundCall) -> tuple[Spec | None, ...] | None:
         found = _specs(call.on([torch.ones((1,) * x.ndim, dtype=x.dtype, device="cpu") for x in tensors]))
     except RuntimeError:  # a dtype that no kernel of the host takes, or a mistake
         return None
-    strides = elementwise_strides(tensors)
+    strides = elementwise_strides(tensors, numbers=_has_numbers(call))
     return tuple(None if spec is None else Spec(shape, spec.dtype, strides) for spec in found)
+
+
+def _has_numbers(call: BoundCall) -> bool:
+    """Whether numbers stand where an op takes tensors."""
+    given = [call.arg(each.name) for each in call.func._schema.arguments if isinstance(each.type, torch.TensorType)]
+    return any(isinstance(value, (int, float, complex)) for value in given)
 
 
 def _product(call: BoundCall) -> tuple[Spec | None, ...] | None:

@@ -42,7 +42,7 @@ def merge_into(
     share = torch.sigmoid(logarithms - known)
     if may_be_hidden:
         share.nan_to_num_(0.0)
-    out.lerp_(more.to(out.dtype), share.unsqueeze(-1))
+    out.lerp_(more.to(out.dtype), share.unsqueeze(-1).to(out.dtype))
     torch.logaddexp(known, logarithms, out=known)
 
 

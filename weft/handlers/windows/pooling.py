@@ -88,6 +88,8 @@ def _positional(call: BoundCall) -> BoundCall:
     may_be_direct=True,
 )
 def _pool(call: BoundCall) -> object:
+    if call.has("divisor_override") and call.optional_integer("divisor_override") == 0:
+        raise RuntimeError("divisor must be not zero")  # devices that have no windows would not say so
     pool, space = _Pool.of(call), _SPACE[call.func]
     looks = [Look(0, pool.results(call.tensors[0].shape))]
     found = windowed(_positional(call), lambda each, dims: pooling(each, space, dims), pool.reaches, looks)

@@ -7,10 +7,12 @@ index_put      as the lookup x[indices], with `accumulate`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
+from ..bounds import Bound
 from ..call import BoundCall
 from ..dims import broadcast_into, numbered, sizes_of
 from ..factors import Dims, Factors
@@ -62,8 +64,8 @@ for _op in ops_named(
 rules[aten.scatter_add.default] = rules[aten.scatter_add_.default] = _scatter(adds=True)
 
 
-def _index_written(error: type[Exception], *, adds: bool = False, negative: bool = False) -> Rule:
-    """x, dim, a 1-d index, and a source or a value; what torch raises for an index out of range, and if it may be negative."""
+def _index_written(bounds: Callable[[BoundCall], tuple[Bound, ...]], *, adds: bool = False) -> Rule:
+    """x, dim, a 1-d index, and a source or a value."""
 
     def factors(call: BoundCall) -> Factors | None:
         x, index, *sources = call.tensors
@@ -75,7 +77,7 @@ def _index_written(error: type[Exception], *, adds: bool = False, negative: bool
         sizes = sizes_of(x.shape) | {"i": index.shape[0]}
         return _written(inputs, sizes, frozenset(), frozenset({"i"}), adds=adds)
 
-    return Rule(factors, local=_local_index_written, looks_for=True, bounds=bounded(error, negative=negative))
+    return Rule(factors, local=_local_index_written, looks_for=True, bounds=bounds)
 
 
 def _local_index_written(call: BoundCall, given: Sequence[Region], _: Sequence[Region]) -> object:
@@ -89,12 +91,19 @@ def _local_index_written(call: BoundCall, given: Sequence[Region], _: Sequence[R
     return call() if source is None or not source.dim() else call.replaced(source=source.index_select(dim, here))()
 
 
+def _added_to(call: BoundCall) -> tuple[Bound, ...]:
+    """Torch looks at the indices of numbers one by one, in other words."""
+    if call.tensors[0].ndim != 1:
+        return bounded(RuntimeError)(call)
+    return tuple(replace(bound, words="index out of range in self") for bound in bounded(IndexError)(call))
+
+
 for _op in ops_named("index_add index_add_"):
-    rules[_op] = _index_written(RuntimeError, adds=True)
+    rules[_op] = _index_written(_added_to, adds=True)
 for _op in ops_named("index_copy index_copy_"):
-    rules[_op] = _index_written(IndexError)
+    rules[_op] = _index_written(bounded(IndexError))
 for _op in ops_named("index_fill.int_Scalar index_fill.int_Tensor index_fill_.int_Scalar index_fill_.int_Tensor"):
-    rules[_op] = _index_written(IndexError, negative=True)
+    rules[_op] = _index_written(bounded(IndexError, negative=True))
 
 
 def _index_put(call: BoundCall) -> Factors | None:

@@ -145,6 +145,20 @@ def test_it_says_what_links_there_are(topology: Topology, text: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("topology", "text"),
+    [
+        (Topology(), "4, on one host"),
+        (Topology(devices_per_host=2), "4, on hosts of 2 devices"),
+        (Topology(hosts=(0, 0, 0, 1)), "4, on 2 hosts"),
+    ],
+)
+def test_it_says_where_processes_are(topology: Topology, text: str) -> None:
+    assert f"processes {text} links" in " ".join(
+        printed(Diagnosis(replace(BARE, processes=4, topology=topology))).split()
+    )
+
+
 def test_links_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "links.json").write_text('{"host": {"latency": 1}}')
     monkeypatch.setenv("WEFT_TOPOLOGY", str(tmp_path / "links.json"))

@@ -72,6 +72,14 @@ def test_an_example_runs_unchanged() -> None:
         assert gone("example")
 
 
+def test_the_doctor_says_once_what_processes_have_found() -> None:
+    with torchrun("-m", "weft", "doctor", mark="doctor", WEFT_TOPOLOGY="h100") as run:
+        out, err = run.communicate(timeout=200)
+        assert run.returncode == 0, err
+        assert out.count("processes          2, on one host") == 1
+        assert out.count("links              400 GB/s and 8 µs within a host") == 1
+
+
 def test_an_error_in_one_process_ends_the_run(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

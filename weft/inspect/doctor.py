@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..distributed import init, on_main
 from ..drawing.panels import printed
 from ..planning import Tier, Topology
 from ..planning.text import bytes_text, time_text
@@ -74,6 +75,8 @@ def _has(about: Facts) -> Iterator[tuple[str, str]]:
         yield "peer access", _peers(about)
     yield "Triton", about.triton or "none"
     yield "torch.distributed", ", ".join(_titled(about, name) for name in about.backends) or "none"
+    if about.processes > 1:
+        yield "processes", f"{about.processes}, {_hosts(about)}"
     yield "links", _links(about)
     yield "host memory pool", f"up to {_size(about.pool)} of freed memory" if about.pool else "off"
     yield "C++ compiler", about.compiler or "none"
@@ -93,6 +96,14 @@ def _accelerators(about: Facts) -> str:
         return "none"
     extra = about.accelerators - len(about.gpus)
     return f"{about.accelerators}" + (f", {extra} of them virtual" if extra else "")
+
+
+def _hosts(about: Facts) -> str:
+    """On which hosts processes are, as far as these know."""
+    each, hosts = about.topology.devices_per_host, about.topology.hosts
+    if hosts is not None:
+        return f"on {len(set(hosts))} hosts"
+    return "on one host" if each is None else f"on hosts of {each} devices"
 
 
 def _links(about: Facts) -> str:
@@ -124,6 +135,8 @@ def _peers(about: Facts) -> str:
 
 
 def _devices(about: Facts) -> str:
+    if about.processes > 1:
+        return "the devices of all processes"
     return "the accelerators" if about.accelerators else "CPU devices in one memory (WEFT_CPU_DEVICES says how many)"
 
 
@@ -269,6 +282,11 @@ _ADVICE: tuple[Judge, ...] = (
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def doctor(as_json: bool) -> None:
-    """Say what this machine has, what Weft will use for what, and what could be better."""
+    """Say what this machine has, what Weft will use for what, and what could be better.
+
+    Under torchrun, also what the processes have found out of each other.
+    """
+    init()
     found = Diagnosis(facts())
-    click.echo(json.dumps(found.to_dict(), indent=2) if as_json else printed(found))
+    if on_main():
+        click.echo(json.dumps(found.to_dict(), indent=2) if as_json else printed(found))

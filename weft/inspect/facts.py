@@ -14,6 +14,7 @@ from typing import final
 import torch
 import torch.distributed as dist
 
+from ..distributed import process_count
 from ..planning import Topology, current_topology
 from ..planning.topology.keeping import said_topology
 from ..runtime.accelerator import reaches
@@ -76,6 +77,8 @@ class Facts:
     """Bytes of freed host memory that Weft lets the C library keep."""
     compiler: str | None = None
     nvcc: str | None = None
+    processes: int = 1
+    """How many processes a launcher has started together."""
     separate: bool = False
     """Whether WEFT_SEPARATE_MEMORY pretends that every device has a memory of its own."""
     topology: Topology = ASSUMED
@@ -115,6 +118,7 @@ def facts() -> Facts:
         pool=pool_size(),
         compiler=next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None),
         nvcc=shutil.which("nvcc"),
+        processes=process_count(),
         separate=os.environ.get("WEFT_SEPARATE_MEMORY", "0") not in ("", "0"),
         topology=topology,
         has_links=has_links,

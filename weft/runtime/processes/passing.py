@@ -23,7 +23,7 @@ from .neighbours import neighbours_of
 from .packing import Checked, Checksum, Packing
 from .parcels import Bucket, KeptPart, Parcel, Parcels, bucketed, meshes_of, parcels
 from .transport.exchange import Posted, post, swap
-from .transport.reading import Span, read_memory
+from .transport.reading import NOBODY, Span, read_memory
 
 __all__ = ["Lot", "pass_on"]
 
@@ -115,9 +115,9 @@ class _Passing:
 
     def run(self) -> None:
         """Sends and receives all messages, and copies what stays here."""
-        lent = self._lent()
+        lent = self._lent() if self._near is not NOBODY else None
         _copy(self._work.copies, self._packing.sources, self._packing.targets, self._count)
-        thanked = [self._read_in_place(lent)]
+        thanked = [] if lent is None else [self._read_in_place(lent), lent.thanks]
         rounds = max(map(len, (*self._leaving.values(), *self._arriving.values())), default=0)
         if self._group.is_streamed(self._wire.type):  # each round is a call of all processes
             rounds = max(_said_by_each(self._group, rounds, self._wire))
@@ -128,7 +128,7 @@ class _Passing:
             thanked.append(self._taken(number, under_way.incoming))
             under_way.thanks.finish()
             under_way = following or under_way
-        for each in (*thanked, lent.thanks):
+        for each in thanked:
             each.finish()
 
     def _lent(self) -> _UnderWay:
@@ -202,9 +202,9 @@ class _Passing:
         incoming: dict[int, list[torch.Tensor]],
         lent: list[list[torch.Tensor]],
     ) -> _UnderWay:
-        thanks = {index: [torch.empty(1, dtype=torch.uint8)] for index in outgoing if index in self._near.readers}
         posted = post(self._group, outgoing, incoming, self._wire, self._number)
-        return _UnderWay(posted, incoming, lent, post(self._group, {}, thanks, self._wire, self._thanks))
+        thanks = {index: [torch.empty(1, dtype=torch.uint8)] for index in outgoing if index in self._near.readers}
+        return _UnderWay(posted, incoming, lent, self._posted_thanks({}, thanks))
 
     def _taken(self, number: int, arrived: dict[int, list[torch.Tensor]]) -> Posted:
         """Brings what has arrived in a round to its place, reads what neighbours have packed, and thanks them."""
@@ -220,7 +220,13 @@ class _Passing:
 
     def _thank(self, arrived: Iterable[int]) -> Posted:
         thanks = {index: [torch.ones(1, dtype=torch.uint8)] for index in arrived if index in self._near.readable}
-        return post(self._group, thanks, {}, self._wire, self._thanks)
+        return self._posted_thanks(thanks, {})
+
+    def _posted_thanks(self, given: dict[int, list[torch.Tensor]], awaited: dict[int, list[torch.Tensor]]) -> Posted:
+        """Only neighbours thank each other; where posting is a call of all processes, there are none."""
+        if not given and not awaited:
+            return Posted(self._group)
+        return post(self._group, given, awaited, self._wire, self._thanks)
 
     def _read(self, index: int, listed: Sequence[tuple[Parcel, Sequence[int]]]) -> None:
         """Reads messages from a neighbour's memory: straight to their place where each part lies in one stretch there."""

@@ -158,7 +158,9 @@ class CapturedStep:
         """Why a call cannot be recorded; nothing if it can."""
         if world.current().count > 1:
             return "several processes take part, and what they send each other is not recorded"
-        devices = {piece.device for x in state for piece in pieces_of(x) if x.dim()}
+        devices = {x.device for x in state[:1]}
+        if len(set(map(torch.Tensor.get_device, state))) > 1:
+            devices = {x.device for x in state if x.dim()}  # optimizers may count their steps on the host
         devices |= {x.device for x in batch.tensors if isinstance(x, ShardedTensor) or x.device.type != "cpu"}
         if len(devices) != 1 or next(iter(devices)).type != cuda_capture.RECORDED_ON:
             on = ", ".join(sorted(map(str, devices))) or "no device"

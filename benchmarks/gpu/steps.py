@@ -5,7 +5,8 @@
 Two models of transformer blocks, bf16 autocast, AdamW; dp=2 × tp=4; in one memory and with memories apart. All ways take
 turns, medians. Beside the whole step, forward and backward and the optimizer are timed alone. `local x 8` is what memories
 apart cannot beat: eight plain models of the size that each device holds, one after the other. `device ms` is what the kernels
-and copies of one call take on the GPU, as torch's profiler counts them.
+and copies of one call take on the GPU, as torch's profiler counts them; where devices compute at once, as in captured steps with
+memories apart, each takes longer than alone.
 
 Prints a table last; with $OUT set, writes everything to $OUT/steps.json. On a machine without a GPU, `--tiny` shows that it runs.
 """

@@ -69,6 +69,10 @@ class Stream(SimpleNamespace):
 
     def wait_stream(self, other: object) -> None: ...
 
+    def record_event(self) -> None: ...
+
+    def wait_event(self, event: object) -> None: ...
+
     def synchronize(self) -> None: ...
 
 
@@ -91,6 +95,7 @@ def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
         "is_current_stream_capturing": lambda: False,
         "device": lambda _: nullcontext(),
         "stream": lambda _: nullcontext(),
+        "set_stream": lambda _: None,
         "graph_pool_handle": lambda: (0, 0),
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import triton
+from triton.compiler import CompiledKernel
 from triton.knobs import runtime
 
 from ..caches import BoundedCache
@@ -180,16 +182,24 @@ def _compiled(launch: Launch) -> Run:
     kernel = collective.warmup(*launch.arguments, grid=(launch.programs,), **options)
     constants = [options[name] for name in collective.arg_names[len(launch.arguments) :]]
     kernel[(1, 1, 1)]  # loads it
-    device = launch.group.device.index
+    device, function = launch.group.device.index, kernel.function
+    begin, between = _launcher(kernel)
 
     def run(programs: int, arguments: Sequence[int]) -> None:
         # What Triton does for every launch takes as long as the launch itself, and is for hooks that nobody has set.
-        if any(getattr(hook, "calls", hook) for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook)):
+        enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+        if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
             kernel[(programs, 1, 1)](*arguments, *constants)
             return
         stream = torch._C._cuda_getCurrentRawStream(device)
-        kernel.run(
-            programs, 1, 1, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments, *constants
-        )
+        begin(programs, 1, 1, stream, function, *between, None, None, None, *arguments, *constants)
 
     return run
+
+
+def _launcher(kernel: CompiledKernel) -> tuple[Callable[..., object], tuple[object, ...]]:
+    """What launches a kernel, and what it takes between function and hooks: below Python, where that is known of Triton."""
+    launcher, packed = kernel.run, kernel.packed_metadata
+    if not triton.__version__.startswith("3.6.") or launcher.global_scratch_size or launcher.profile_scratch_size:
+        return launcher, (packed,)
+    return launcher.launch, (launcher.launch_cooperative_grid, launcher.launch_pdl, None, None, packed)

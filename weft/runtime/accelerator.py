@@ -1,18 +1,21 @@
 """Copies to and from accelerators: from peer to peer where two can reach each other, through pinned memory where not.
 
 Every device's work is ordered on its current stream. A copy between two is ordered on both, by events; the host waits
-only where it reads the result, or where its own memory must not change yet.
+only where it reads the result, or where its own memory must not change yet. What several devices do that are one accelerator
+in truth is done one after the other, or `side_by_side` where that is written down to be done again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar, final
 
 import torch
 
 from ..caches import cached
 
-__all__ = ["address", "brought", "copy", "reaches", "settle"]
+__all__ = ["Lanes", "address", "brought", "copy", "reaches", "settle", "side_by_side", "turns"]
 
 
 @cached(4096)
@@ -97,3 +100,57 @@ def _staged(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     torch.cuda.current_stream(target.device).wait_event(arrived)
     # Torch keeps the pinned memory until both copies are done.
     return target.copy_(pinned, non_blocking=True)
+
+
+@final
+class Lanes:
+    """The stream of `side_by_side`, and those beside it. Not for each thread: backward passes run in threads of torch's own."""
+
+    now: ClassVar[tuple[torch.cuda.Stream, list[torch.cuda.Stream]] | None] = None
+
+
+@contextmanager
+def side_by_side(stream: torch.cuda.Stream, beside: list[torch.cuda.Stream]) -> Iterator[None]:
+    """Inside, what devices do in `turns` on this stream is done at once, by streams `beside` it, which are made as needed.
+
+    Small kernels leave most of an accelerator idle, and a graph of them takes longer than they do, if each waits for the one
+    before. The host has more to do; that is for what is recorded.
+    """
+    before = Lanes.now
+    Lanes.now = stream, beside
+    try:
+        yield
+    finally:
+        Lanes.now = before
+
+
+def turns(count: int) -> Iterable[int]:
+    """The numbers of so many devices, for a loop that lets each of them do its part of one operation.
+
+    No part may use what another has made.
+
+    >>> list(turns(3))
+    [0, 1, 2]
+    """
+    lanes = Lanes.now
+    if lanes is None or count == 1 or torch.cuda.current_stream() != lanes[0]:
+        return range(count)
+    return _at_once(count, *lanes)
+
+
+def _at_once(count: int, stream: torch.cuda.Stream, beside: list[torch.cuda.Stream]) -> Iterator[int]:
+    # All wait for what came before, and what comes after for all: memory that one gives back is used again by all.
+    before = stream.record_event()
+    beside += [torch.cuda.Stream() for _ in range(count - 1 - len(beside))]
+    begun: list[torch.cuda.Stream] = []
+    try:
+        yield 0
+        for k, lane in enumerate(beside[: count - 1], 1):
+            lane.wait_event(before)
+            begun.append(lane)
+            torch.cuda.set_stream(lane)
+            yield k
+    finally:
+        torch.cuda.set_stream(stream)
+        for lane in begun:
+            stream.wait_stream(lane)

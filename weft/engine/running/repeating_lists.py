@@ -8,6 +8,7 @@ from operator import is_
 import torch
 
 from ...rules.call import BoundCall, Known, Kwargs
+from ...runtime.accelerator import turns
 from ..op_kind import kind_of
 from ..op_plan import OpPlan, Repeat
 from ..sharded import ShardedTensor, all_sharded, tensor_of
@@ -49,7 +50,7 @@ def repeat_list(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None:
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         columns = [read(x._value.pieces) for read, x in zip(readers, args[0], strict=True)]
-        results = [op([column[k] for column in columns], *args[1:], **kwargs) for k in range(len(places))]
+        results = [op([column[k] for column in columns], *args[1:], **kwargs) for k in turns(len(places))]
         return tensor_of(form, ordered(tuple([results[run] for run in made])))
 
     return repeat

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...rules.call import BoundCall, Known, Kwargs
+from ...runtime.accelerator import Lanes, turns
 from ...runtime.holding import Pieces, holding
 from ..op_kind import expects_contiguous, kind_of
 from ..op_plan import OpPlan
@@ -42,7 +43,7 @@ def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Callable[[Know
             here = list(args)
             columns = _columns(args, reading)
             results: list[Any] = []
-            for k in range(len(places)):
+            for k in turns(len(places)) if Lanes.now else range(len(places)):
                 for at, column in columns:
                     here[at] = column[k]
                 results.append(op(*here, **kwargs))
@@ -54,7 +55,8 @@ def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Callable[[Know
     def run_localized(args: Known, _: Kwargs) -> list[Any]:
         columns = _columns(args, reading)
         results: list[Any] = []
-        for k, (template, kwargs) in enumerate(templates):
+        for k in turns(len(places)) if Lanes.now else range(len(places)):
+            template, kwargs = templates[k]
             here = list(template)
             for at, column in columns:
                 here[at] = column[k]

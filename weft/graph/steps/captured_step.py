@@ -13,6 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 from ...engine.sharded import ShardedTensor
+from ...runtime.accelerator import side_by_side
 from ...runtime.accelerator_kernels import few_launches, is_watched
 from ...runtime.lazy_copy import part
 from ...runtime.processes import world
@@ -157,7 +158,9 @@ class CapturedStep:
         """Why a call cannot be recorded; nothing if it can."""
         if world.current().count > 1:
             return "several processes take part, and what they send each other is not recorded"
-        devices = {piece.device for x in state for piece in pieces_of(x) if x.dim()}
+        devices = {x.device for x in state[:1]}
+        if len(set(map(torch.Tensor.get_device, state))) > 1:
+            devices = {x.device for x in state if x.dim()}  # optimizers may count their steps on the host
         devices |= {x.device for x in batch.tensors if isinstance(x, ShardedTensor) or x.device.type != "cpu"}
         if len(devices) != 1 or next(iter(devices)).type != cuda_capture.RECORDED_ON:
             on = ", ".join(sorted(map(str, devices))) or "no device"
@@ -261,6 +264,7 @@ class _Gpu:
         make_capturable(optimizer, device)
         self.device = device
         self.stream = torch.cuda.Stream()
+        self._beside: list[torch.cuda.Stream] = []
         self.pool = torch.cuda.graph_pool_handle()
         self.rates = LearningRates(optimizer, device)
         self._last: torch.cuda.Stream | None = None
@@ -277,10 +281,13 @@ class _Gpu:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Inside, work is on the stream that is recorded: autograd remembers the stream on which it met a parameter."""
+        """Inside, work is on the stream that is recorded: autograd remembers the stream on which it met a parameter.
+
+        What is written down for devices that share the GPU may run at once.
+        """
         here = torch.cuda.current_stream()
         self.stream.wait_stream(here)
-        with torch.cuda.stream(self.stream):
+        with torch.cuda.stream(self.stream), side_by_side(self.stream, self._beside):
             yield
         here.wait_stream(self.stream)
 

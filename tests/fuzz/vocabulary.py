@@ -7,7 +7,8 @@ broadcasts with it, {same} one of its shape, {d} a dim, {e} another dim, {ds} so
 
 Some are narrower than they could be, where torch itself gives one thing here and another there: {spread} floats none of which
 lie in one place, {filled} a tensor in memory that is all some tensor's; `max_pool1d` without indices, whose strides are others
-when no gradient is recorded, only of tensors that lie row by row in dims of size 1 too.
+when no gradient is recorded, only of tensors that lie row by row in dims of size 1 too; `kron` of copies, since it keeps views of
+what it is given for its gradient, of which torch does not see that they are written to.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ torch.isin({i}, put([0, 2], 7)) | {f1}.nanquantile(0.5, {d}) | torch.cartesian_p
 
 PRODUCTS = """
 torch.einsum('...ij,...kj->...ik', {z2}, {same}) | torch.einsum('...i,...i->...', {z1}, {same}) | torch.einsum('...ij->...ji', {z2})
-torch.einsum('...ii->...i', {sq}) | {sq} @ {same} | {z2} @ {same}.mT | {z2}.mT @ {same} | torch.kron({z}.contiguous(), {z}.contiguous()) | torch.outer({z1}.flatten()[:4], {z1}.flatten()[:3])
+torch.einsum('...ii->...i', {sq}) | {sq} @ {same} | {z2} @ {same}.mT | {z2}.mT @ {same} | torch.kron({z}.contiguous().clone(), {z}.contiguous().clone()) | torch.outer({z1}.flatten()[:4], {z1}.flatten()[:3])
 torch.tensordot({z2}, {same}, dims=2) | torch.inner({f1}, {same}) | torch.linalg.matrix_power({sq}, 2) | torch.linalg.multi_dot([{sq}, {sq}])
 torch.cross({f1}, {same}, dim={d}) | torch.addr({sq}, {z1}, {z1}) | torch.dot({f1}.flatten(), {same}.flatten()) | torch.chain_matmul({sq}, {sq})
 """

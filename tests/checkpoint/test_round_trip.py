@@ -174,6 +174,16 @@ def test_threads_share_a_large_tensor(tmp_path: Path, spec: P, verify: bool, mon
     assert all(a[1] == b[0] for a, b in pairwise(sorted(filled)))
 
 
+@pytest.mark.parametrize("spec", [P(), P("dp", "tp"), P(None, "tp", "dp"), P(None, None, ("tp", "dp"))], ids=str)
+@pytest.mark.parametrize("bucket", [24, 128, 1024])
+def test_rows_longer_than_a_bucket(tmp_path: Path, spec: P, bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = values((5, 7, 12))
+    weft.checkpoint.save({"x": x}, tmp_path)
+    monkeypatch.setattr(filling, "BUCKET", bucket)
+    monkeypatch.setattr(filling, "NEAR", bucket)
+    assert same(weft.checkpoint.load(tmp_path, {"x": NamedMapping(MESH, spec)})["x"], x)
+
+
 BOXES = [((0, 901), (300, 620)), ((17, 800), (0, 1)), ((0, 901), (1, 1237)), ((890, 901), (3, 5))]
 
 

@@ -132,7 +132,7 @@ def test_only_needed_blocks_are_read(tmp_path: Path, memory: str, monkeypatch: p
     monkeypatch.setattr(blocks, "read_into", lambda file, at, room: (read.append(len(room)), found(file, at, room)))
     x = weft.checkpoint.load(tmp_path, {"x": NamedMapping(MESH, P("dp"))}, strict=False)["x"]
     assert same(x, values((8, 1 << 16)))
-    assert read == [1 << 20] * 2
+    assert sum(read) == 2 << 20
     if memory == "separate":
         read.clear()
         part = torch.empty(2, 1 << 16)
@@ -141,7 +141,7 @@ def test_only_needed_blocks_are_read(tmp_path: Path, memory: str, monkeypatch: p
         with reader.opened() as go:
             go(lambda count: None)
         assert torch.equal(part, values((8, 1 << 16))[2:4])
-        assert read == [1 << 20]
+        assert sum(read) == 1 << 20
 
 
 @pytest.mark.parametrize("spec", [P(), P(None, "tp"), P(None, ("dp", "tp")), P("dp", "tp")], ids=str)
@@ -156,7 +156,8 @@ def test_a_block_is_read_once_for_all_devices(tmp_path: Path, spec: P, saved: P,
     )
     like = weft.shard(torch.zeros(1024, 1024, dtype=dtype), MESH, spec)
     assert same(weft.checkpoint.load(tmp_path, {"x": like}, cast=True)["x"], x.to(dtype))
-    assert len(read) == len(set(read)) == 4
+    assert len(read) == len(set(read))
+    assert sum(size for _, size in read) == x.nbytes
 
 
 @pytest.mark.parametrize("spec", [P(), P(None, "tp"), P("dp", "tp"), P(("tp", "dp"))], ids=str)

@@ -185,6 +185,21 @@ def test_rows_longer_than_a_bucket(tmp_path: Path, spec: P, bucket: int, monkeyp
     assert same(weft.checkpoint.load(tmp_path, {"x": NamedMapping(MESH, spec)})["x"], x)
 
 
+@pytest.mark.parametrize("bucket", [24, 128, 1024])
+def test_rows_that_nobody_wants_between_others(tmp_path: Path, bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = values((5, 7, 12))
+    weft.checkpoint.save({"x": x}, tmp_path)
+    monkeypatch.setattr(filling, "BUCKET", bucket)
+    monkeypatch.setattr(filling, "NEAR", bucket)
+    reader = reading.Reader(tmp_path, index_at(tmp_path))
+    boxes = [((0, 5), (0, 2), (1, 12)), ((0, 5), (5, 7), (0, 11)), ((1, 2), (6, 7), (0, 12)), ((4, 5), (0, 7), (0, 12))]
+    found = [reader.box("x", box) for box in boxes]
+    with reader.opened() as read:
+        read(lambda _: None)
+    for part, box in zip(found, boxes, strict=True):
+        assert torch.equal(part, x[tuple(slice(*each) for each in box)])
+
+
 BOXES = [((0, 901), (300, 620)), ((17, 800), (0, 1)), ((0, 901), (1, 1237)), ((890, 901), (3, 5))]
 
 

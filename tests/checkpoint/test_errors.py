@@ -124,6 +124,49 @@ def test_state_that_has_a_shape_of_its_own_is_taken(tmp_path: Path, kind, made) 
     assert str(optimizer.state_dict()) == str(saved.state_dict())
 
 
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_state_of_another_kind_of_optimizer_is_refused_before_anything_changes(tmp_path: Path, scheduled) -> None:
+    p, saved = stepped(torch.optim.SGD, 4, 4)
+    if scheduled:
+        torch.optim.lr_scheduler.StepLR(saved, 1)
+    model = linear()
+    weft.checkpoint.save({"model": model, "optimizer": saved}, tmp_path)
+    other, optimizer = linear(), torch.optim.Adam([p])
+    before = other.weight.detach().clone()
+    said = "'optimizer' is of another kind than Adam: its groups have 'dampening', 'momentum', 'nesterov' in the checkpoint, but no 'amsgrad'"
+    with pytest.raises(CheckpointError, match=said):
+        weft.checkpoint.load(tmp_path, {"model": other, "optimizer": optimizer})
+    assert torch.equal(other.weight, before)
+    weft.checkpoint.load(tmp_path, {"model": other, "optimizer": stepped(torch.optim.SGD, 4, 4)[1]})
+
+
+def test_groups_of_another_version_are_taken(tmp_path: Path) -> None:
+    state = stepped(torch.optim.Adam, 4, 4)[1].state_dict()
+    del state["param_groups"][0]["foreach"]
+    state["param_groups"][0]["initial_lr"] = 0.5
+    weft.checkpoint.save(state, tmp_path)
+    _, optimizer = stepped(torch.optim.Adam, 4, 4)
+    weft.checkpoint.load(tmp_path, optimizer)
+    assert optimizer.param_groups[0]["initial_lr"] == 0.5
+
+
+def test_a_parameter_whose_elements_are_one_is_refused(tmp_path: Path) -> None:
+    weft.checkpoint.save(linear(), tmp_path)
+    model = linear()
+    model.bias = torch.nn.Parameter(torch.zeros(1).expand(4))
+    before = model.weight.detach().clone()
+    with pytest.raises(CheckpointError, match=r"'bias' is expanded, .* clone\(\) it first"):
+        weft.checkpoint.load(tmp_path, model)
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere")], ids=["pipe", "dangling link"])
+def test_what_is_no_directory_is_not_saved_to(tmp_path: Path, make) -> None:
+    make(tmp_path / "x")
+    with pytest.raises(CheckpointError, match="is a file or leads nowhere: a checkpoint is a directory"):
+        weft.checkpoint.save(linear(), tmp_path / "x")
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no checkpoint at"):
         weft.checkpoint.load(tmp_path)

@@ -132,7 +132,7 @@ def test_only_needed_blocks_are_read(tmp_path: Path, memory: str, monkeypatch: p
     monkeypatch.setattr(blocks, "read_into", lambda file, at, room: (read.append(len(room)), found(file, at, room)))
     x = weft.checkpoint.load(tmp_path, {"x": NamedMapping(MESH, P("dp"))}, strict=False)["x"]
     assert same(x, values((8, 1 << 16)))
-    assert read == [1 << 20] * 2
+    assert sum(read) == 2 << 20
     if memory == "separate":
         read.clear()
         part = torch.empty(2, 1 << 16)
@@ -141,7 +141,7 @@ def test_only_needed_blocks_are_read(tmp_path: Path, memory: str, monkeypatch: p
         with reader.opened() as go:
             go(lambda count: None)
         assert torch.equal(part, values((8, 1 << 16))[2:4])
-        assert read == [1 << 20]
+        assert sum(read) == 1 << 20
 
 
 @pytest.mark.parametrize("spec", [P(), P(None, "tp"), P(None, ("dp", "tp")), P("dp", "tp")], ids=str)
@@ -156,7 +156,8 @@ def test_a_block_is_read_once_for_all_devices(tmp_path: Path, spec: P, saved: P,
     )
     like = weft.shard(torch.zeros(1024, 1024, dtype=dtype), MESH, spec)
     assert same(weft.checkpoint.load(tmp_path, {"x": like}, cast=True)["x"], x.to(dtype))
-    assert len(read) == len(set(read)) == 4
+    assert len(read) == len(set(read))
+    assert sum(size for _, size in read) == x.nbytes
 
 
 @pytest.mark.parametrize("spec", [P(), P(None, "tp"), P("dp", "tp"), P(("tp", "dp"))], ids=str)
@@ -172,6 +173,31 @@ def test_threads_share_a_large_tensor(tmp_path: Path, spec: P, verify: bool, mon
     assert len(filled) >= 3
     assert sorted(filled)[0][0] == 0
     assert all(a[1] == b[0] for a, b in pairwise(sorted(filled)))
+
+
+@pytest.mark.parametrize("spec", [P(), P("dp", "tp"), P(None, "tp", "dp"), P(None, None, ("tp", "dp"))], ids=str)
+@pytest.mark.parametrize("bucket", [24, 128, 1024])
+def test_rows_longer_than_a_bucket(tmp_path: Path, spec: P, bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = values((5, 7, 12))
+    weft.checkpoint.save({"x": x}, tmp_path)
+    monkeypatch.setattr(filling, "BUCKET", bucket)
+    monkeypatch.setattr(filling, "NEAR", bucket)
+    assert same(weft.checkpoint.load(tmp_path, {"x": NamedMapping(MESH, spec)})["x"], x)
+
+
+@pytest.mark.parametrize("bucket", [24, 128, 1024])
+def test_rows_that_nobody_wants_between_others(tmp_path: Path, bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = values((5, 7, 12))
+    weft.checkpoint.save({"x": x}, tmp_path)
+    monkeypatch.setattr(filling, "BUCKET", bucket)
+    monkeypatch.setattr(filling, "NEAR", bucket)
+    reader = reading.Reader(tmp_path, index_at(tmp_path))
+    boxes = [((0, 5), (0, 2), (1, 12)), ((0, 5), (5, 7), (0, 11)), ((1, 2), (6, 7), (0, 12)), ((4, 5), (0, 7), (0, 12))]
+    found = [reader.box("x", box) for box in boxes]
+    with reader.opened() as read:
+        read(lambda _: None)
+    for part, box in zip(found, boxes, strict=True):
+        assert torch.equal(part, x[tuple(slice(*each) for each in box)])
 
 
 BOXES = [((0, 901), (300, 620)), ((17, 800), (0, 1)), ((0, 901), (1, 1237)), ((890, 901), (3, 5))]

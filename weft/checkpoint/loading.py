@@ -29,6 +29,8 @@ T = TypeVar("T")
 _TRIES = 20
 _PAUSE = 0.05
 """Seconds before a checkpoint that a save has just replaced is opened again."""
+_OF_SCHEDULES = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
+"""What torch's schedulers keep in the groups of an optimizer, which need not be there yet."""
 
 
 def load(
@@ -269,6 +271,10 @@ class _Loader:
                 raise CheckpointError(
                     f"{self._at(where)} has a pending reduction and cannot be loaded into: all_reduce it first"
                 )
+            if any(not stride and size > 1 for size, stride in zip(target.shape, target.stride(), strict=True)):
+                raise CheckpointError(
+                    f"{self._at(where)} is expanded, several of its elements are one, and it cannot be loaded into: clone() it first"
+                )
             read = self._checked(saved[name], target, where)
             if id(target) not in filled:  # of several names of a tied parameter, the first that is there counts
                 filled.add(id(target))
@@ -305,6 +311,13 @@ class _Loader:
             raise CheckpointError(
                 f"{self._at(path)} has parameter groups of {saved} parameters in the checkpoint, but of {here} here: make the optimizer with the groups that were saved"
             )
+        for group, own in zip(children(node).values(), optimizer.param_groups, strict=True):
+            foreign, missing = children(group).keys() - own.keys() - _OF_SCHEDULES, own.keys() - children(group).keys()
+            if foreign and missing & optimizer.defaults.keys():  # either alone is another version of torch
+                raise CheckpointError(
+                    f"{self._at(path)} is of another kind than {type(optimizer).__name__}: its groups have {_listed(sorted(map(str, foreign)))} in the "
+                    f"checkpoint, but no {_listed(sorted(missing))}. Make the optimizer that was saved"
+                )
 
     def _moment(
         self, node: Node, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, path: tuple[str, ...]

@@ -127,9 +127,9 @@ def _first_token(_: int) -> int:
 def _locked(where: Path) -> tuple[FolderLock | None, CheckpointError | None]:
     """The first process's lock on the folder, or why it cannot have it; the other processes will hear."""
     try:
-        if where.is_file():
+        if os.path.lexists(where) and not where.is_dir():
             raise CheckpointError(
-                f"{str(where)!r} is a file: a checkpoint is a directory, or a path that ends in '.safetensors'"
+                f"{str(where)!r} is a file or leads nowhere: a checkpoint is a directory, or a path that ends in '.safetensors'"
             )
         where.mkdir(parents=True, exist_ok=True)
         return (FolderLock(where) if world.current().process == 0 else None), None

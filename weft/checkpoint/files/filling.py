@@ -115,6 +115,8 @@ def fill(part: Part, source: ShardBytes) -> None:
 
 def _pour(source: ShardBytes, dtype: torch.dtype, shape: tuple[int, ...], places: Sequence[Place], start: int) -> None:
     """Fills places with boxes of the row-major tensor of this shape that begins at a byte of the shard."""
+    if not places:
+        return
     row = math.prod(shape[1:]) * dtype.itemsize
     first, last = min(place.rows[0] for place in places), max(place.rows[1] for place in places)
     rest = places

@@ -20,6 +20,8 @@ def numbers(*shape: int) -> torch.Tensor:
 SPECIAL: dict[torch._ops.OpOverload, list[tuple[Sequence[object], dict[str, object]]]] = {
     aten.addmm.default: [((numbers(5), numbers(4, 3), numbers(3, 5)), {}), ((numbers(5), numbers(4, 3), numbers(3, 5)), {"beta": 2, "alpha": 0.5})],
     aten.mm.default: [((numbers(4, 3), numbers(3, 5)), {})],
+    aten.linear.default: [((numbers(2, 4, 3), numbers(5, 3), numbers(5)), {}), ((numbers(4, 3), numbers(5, 3)), {})],
+    aten.linear_backward.default: [((numbers(2, 4, 3), numbers(2, 4, 5), numbers(5, 3), [True] * 3), {})],
     aten.bmm.default: [((numbers(2, 4, 3), numbers(2, 3, 5)), {})],
     aten.baddbmm.default: [((numbers(2, 4, 5), numbers(2, 4, 3), numbers(2, 3, 5)), {"beta": 2, "alpha": 0.5})],
     aten.embedding.default: [((numbers(4, 3), torch.tensor([[1, 3]])), {}), ((numbers(4, 3), torch.tensor([1]), 1, True, False), {})],

@@ -11,6 +11,7 @@ from ..caches import BoundedCache
 from ..runtime.machine import forget_with_residences
 from ..runtime.strides import row_major
 from ..sharding.layout import Layout
+from .dispatch_keys import keys_of
 
 __all__ = ["Form", "form_of", "special"]
 
@@ -22,7 +23,7 @@ class Form:
     Two of one kind may be about after the table was emptied; they are told apart then, which costs a look-up and no more.
     """
 
-    __slots__ = ("device", "dtype", "is_open", "is_special", "layout", "made_with", "shape", "strides")
+    __slots__ = ("device", "dtype", "is_open", "is_special", "layout", "made_with", "shape", "strides", "told")
 
     def __init__(
         self,
@@ -34,11 +35,13 @@ class Form:
         is_special: bool = False,
     ) -> None:
         self.layout, self.shape, self.strides, self.dtype, self.device = layout, shape, strides, dtype, device
+        self.told = (None, dtype, torch.strided, device, False, False, None, False, False, keys_of(dtype))
+        """What torch is told of a tensor that is made, beside its sizes, strides and offset."""
         self.is_special = is_special
         """Whether ops on such a tensor are looked at every time: it shows another, or its elements lie elsewhere."""
         self.is_open = False
         """Whether a compiler leaves sizes open: then nothing is remembered of ops on such a tensor."""
-        self.made_with: tuple[object, ...] = (shape, strides, 0, None, dtype, torch.strided, device)
+        self.made_with: tuple[object, ...] = (shape, strides, 0, *self.told)
         """What torch makes such a tensor with, whose elements begin where its memory does."""
 
     def __repr__(self) -> str:
@@ -75,7 +78,7 @@ def form_of(
         known = Form(*key)
         if known.strides == row_major(known.shape):
             # These torch finds itself, in three quarters of the time that it takes to read them.
-            known.made_with = (known.shape, None, None, None, dtype, torch.strided, device)
+            known.made_with = (known.shape, None, None, *known.told)
         _forms[key] = known
     return known
 

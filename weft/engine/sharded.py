@@ -135,7 +135,7 @@ def tensor_of(form: Form, pieces: Pieces, offset: int = 0) -> ShardedTensor:
 
 def _bare(form: Form, offset: int) -> ShardedTensor:
     """A tensor of a form that begins within its memory, and holds nothing yet."""
-    return _make(ShardedTensor.final, form.shape, form.strides, offset, None, form.dtype, torch.strided, form.device)
+    return _make(ShardedTensor.final, form.shape, form.strides, offset, *form.told)
 
 
 def wrap_arriving(

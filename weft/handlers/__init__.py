@@ -7,6 +7,7 @@ from . import (  # noqa: F401
     embedding,
     folded_products,
     indexing,
+    linear_layers,
     loss_scaling,
     metadata_writes,
     one_hot,

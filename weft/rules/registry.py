@@ -78,7 +78,7 @@ class Rule:
     """What the indices among the tensors may be; None: it has none."""
     counts_along: tuple[int, ...] = ()
     """Dims of the first tensor, from the last, along which it matters where a part begins; those of indices have a bound."""
-    results: Callable[[BoundCall], tuple[Spec, ...]] | None = None
+    results: Callable[[BoundCall], tuple[Spec | None, ...]] | None = None
     """What the op gives for whole tensors, where torch does not tell without computing it; None: it does. Strides not said: row by row."""
 
 

@@ -14,7 +14,7 @@ from ..engine.moves.movement import move
 from ..engine.sharded import ShardedTensor
 from .text import text
 
-__all__ = ["Number", "read", "refuse_sharing", "written"]
+__all__ = ["Number", "of_plain", "read", "refuse_sharing", "written"]
 
 Number = bool | int | float | complex
 T = TypeVar("T")
@@ -41,6 +41,17 @@ def written(x: ShardedTensor, name: str, change: Callable[..., object], *others:
 def read(value: T) -> T | torch.Tensor:
     """An argument that torch reads from memory: plain, the whole of it."""
     return _whole(value) if isinstance(value, ShardedTensor) else value
+
+
+def of_plain(name: str) -> Callable[..., torch.Tensor]:
+    """A method that makes plain tensors, where torch reads the device off the dispatch keys: that of a plain tensor."""
+
+    def method(x: ShardedTensor, *args: object, **kwargs: object) -> torch.Tensor:
+        made: torch.Tensor = getattr(torch.empty(0, dtype=x.dtype, device=x.device), name)(*args, **kwargs)
+        return made
+
+    method.__doc__ = f"As in torch: `{name}` makes a plain tensor."
+    return method
 
 
 def _whole(x: torch.Tensor) -> torch.Tensor:

@@ -405,6 +405,9 @@ class Tensor(NamedPieces, ShardedTensor):
         named: Any = {name: raw_memory.read(value) for name, value in kwargs.items()}
         return super().tensor_split(*here, **named)
 
+    new = raw_memory.of_plain("new")  # type: ignore[assignment]
+    new_tensor = raw_memory.of_plain("new_tensor")
+
     def share_memory_(self) -> NoReturn:
         """Refused: memory that processes share holds one whole tensor."""
         raw_memory.refuse_sharing(self)

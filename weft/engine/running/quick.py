@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ...rules.ops.matmul import linear_backward
+
 __all__ = ["Call", "quick"]
 
 aten = torch.ops.aten
@@ -41,6 +43,8 @@ _QUICK: dict[torch._ops.OpOverload, Call] = {
     aten.gelu.default: torch._C._nn.gelu,
     aten.gt.Scalar: torch.gt,
     aten.le.Scalar: torch.le,
+    aten.linear.default: torch._C._nn.linear,
+    aten.linear_backward.default: linear_backward,
     aten.log.default: torch.log,
     aten.lt.Scalar: torch.lt,
     aten.mean.default: torch.mean,

@@ -9,8 +9,8 @@ import torch
 from ...sharding.placements import ReduceOp
 from ..call import BoundCall
 from ..dims import broadcast_into, numbered, one_each, sizes_of
-from ..factors import Factors, parse
-from ..registry import Rule, ops_named, row, rules
+from ..factors import Dims, Factors, parse
+from ..registry import Rule, Spec, ops_named, row, rules
 
 aten = torch.ops.aten
 
@@ -33,16 +33,72 @@ def _added_to(notation: str) -> Rule:
 
 
 def _linear(call: BoundCall) -> Factors | None:
-    """`x @ w.T + b`, which comes whole in inference mode; `b` is broadcast."""
+    """`x @ w.T + b`; `b` is broadcast."""
     x, weight, *bias = call.tensors
-    lead, out = numbered(x.ndim - 1), one_each(["n"] if weight.ndim == 2 else [])
-    sizes = sizes_of(x.shape[:-1]) | {"k": x.shape[-1]} | ({"n": weight.shape[0]} if out else {})
+    lead, out, sizes = _linear_dims(x, weight)
     output = (*lead, *out)
     if any(b.ndim > len(output) for b in bias):
         return None
     shape = [sizes[dim[0]] for dim in output]
     inputs = ((*lead, ("k",)), (*out, ("k",)), *(broadcast_into(b.shape, output, shape) for b in bias))
     return Factors(inputs, (output,), sizes, linear="each", added=frozenset({2} if bias else ()))
+
+
+def _linear_gradients(call: BoundCall) -> Factors:
+    """Those of `x`, a sum over what comes out, and of `w` and `b`, sums over all rows; no sum over what goes in is."""
+    x, _, weight = call.tensors
+    lead, out, sizes = _linear_dims(x, weight)
+    inputs = ((*lead, ("k",)), (*lead, *out), (*out, ("k",)))
+    gradients = (inputs[0], inputs[2], out)
+    outputs = tuple(
+        dims if is_wanted else None for dims, is_wanted in zip(gradients, call.flags("output_mask"), strict=True)
+    )
+    return Factors(inputs, outputs, sizes, linear=1, repeated=frozenset({(2, "k")}))
+
+
+def _linear_dims(x: torch.Tensor, weight: torch.Tensor) -> tuple[Dims, Dims, dict[str, int]]:
+    """The dims of a linear layer that lead, the one that comes out, and the sizes of all; `k` is what goes in."""
+    lead, out = tuple(numbered(x.ndim - 1)), one_each(["n"] if weight.ndim == 2 else [])
+    return lead, out, sizes_of(x.shape[:-1]) | {"k": x.shape[-1]} | ({"n": weight.shape[0]} if out else {})
+
+
+Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+
+
+def linear_backward(
+    x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, output_mask: Sequence[bool]
+) -> Gradients:
+    """The gradients of a linear layer of real numbers, by `x`, weight and bias, where they are wanted, as plain torch lays them.
+
+    >>> of_x, of_weight, of_bias = linear_backward(
+    ...     torch.ones(2, 4, 3), torch.ones(2, 4, 5), torch.ones(5, 3), [True] * 3
+    ... )
+    >>> of_x.shape == (2, 4, 3), of_weight.shape == (5, 3), of_bias.shape == (5,)
+    (True, True, True)
+    """
+    into, out = (t if t.ndim == 2 else t.flatten(0, -2) for t in (x, grad))
+    of_x = of_weight = of_bias = None
+    if output_mask[0]:
+        of_x = torch.mm(weight.t(), out.t()).t() if _is_by_columns(into) else torch.mm(out, weight)
+        of_x = of_x if x.ndim == 2 else of_x.reshape(x.shape)
+    if output_mask[1]:
+        by_rows = _is_by_columns(weight.t())
+        of_weight = torch.mm(out.t(), into) if by_rows else torch.mm(into.t(), out).t()
+    if output_mask[2]:
+        of_bias = out.sum(0)
+    return of_x, of_weight, of_bias
+
+
+def _is_by_columns(x: torch.Tensor) -> bool:
+    """Whether a matrix lies column by column: torch computes its gradient so then."""
+    return x.stride(0) == 1 and x.stride(1) == x.shape[0]
+
+
+def _linear_results(call: BoundCall) -> tuple[Spec | None, ...]:
+    """Torch's own account of them gives those that are not wanted too."""
+    x, grad, weight = (torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in call.tensors)
+    gradients = linear_backward(x, grad, weight, call.flags("output_mask"))
+    return tuple(None if g is None else Spec(tuple(g.shape), g.dtype, g.stride()) for g in gradients)
 
 
 def _matmul(call: BoundCall) -> Factors:
@@ -89,6 +145,7 @@ rules |= {
     aten.dot.default: row("k, k -> ", linear="each"),
     aten.vdot.default: row("k, k -> ", linear="each"),
     aten.linear.default: Rule(_linear),
+    aten.linear_backward.default: Rule(_linear_gradients, results=_linear_results),
     aten.matmul.default: Rule(_matmul),
 }
 for _name, _product in {

@@ -1,0 +1,58 @@
+"""The dispatch key that sharded tensors have beside those of their device: at it, calls that torch takes apart stay whole.
+
+Torch says some ops by others before autograd sees them. Autograd has formulas for a few of these as they are, which torch takes
+for nested tensors only. So sharded tensors have a key that comes before autograd and that all other ops pass by; calls of
+these few stop there, and are handed to these formulas. Decision 44 says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ..caches import cached
+from ..rules.call import Op
+
+__all__ = ["keys_of", "stay_whole"]
+
+Keys = torch._C.DispatchKeySet
+
+_NAME = "DeferredInit"
+"""A key that torch leaves to libraries outside it, and that none in use takes."""
+_KEY = torch._C._parse_dispatch_key(_NAME)
+assert _KEY is not None, f"this torch has no dispatch key {_NAME}"
+_OURS, _BELOW = Keys(_KEY), torch._C._dispatch_keyset_full_after(_KEY)
+_WHOLE = Keys(torch._C.DispatchKey.AutogradNestedTensor)
+
+_all_ops, _aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+_all_ops.fallback(torch.library.fallthrough_kernel, _NAME)
+
+
+def keys_of(dtype: torch.dtype) -> Keys | None:
+    """What tensors have beside the keys that torch gives them; None: nothing.
+
+    Only real numbers have more: for complex ones torch 2.11 has no such formulas.
+
+    >>> keys_of(torch.float32) is None, keys_of(torch.complex64) is None
+    (False, True)
+    """
+    return _OURS if dtype.is_floating_point else None
+
+
+def stay_whole(op: Op, which: Callable[..., bool]) -> None:
+    """Lets calls of an op stay whole, if they are such."""
+    redispatch = op._handle.redispatch_boxed
+
+    def kernel(keys: Keys, *args: object) -> object:
+        return redispatch(_next_keys(keys.raw_repr(), which(*args)), *args)
+
+    _aten.impl(op, kernel, _NAME, with_keyset=True)
+
+
+@cached(256)
+def _next_keys(raw: int, is_whole: bool) -> Keys:
+    """Where a call goes on; where autograd is next, one that stays whole goes to the formula for it."""
+    keys = Keys.from_raw_repr(raw) & _BELOW
+    is_recorded = torch._C._dispatch_key_name(keys.highestPriorityTypeId()).startswith("Autograd")
+    return keys | _WHOLE if is_recorded and is_whole else keys

@@ -27,6 +27,9 @@ _WHOLE = Keys(torch._C.DispatchKey.AutogradNestedTensor)
 
 _all_ops, _aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
 _all_ops.fallback(torch.library.fallthrough_kernel, _NAME)
+torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
+for _op in torch._ops._higher_order_ops.values():  # those that take functions are dispatched by torch's Python
+    _op.fallthrough(_KEY)
 
 
 def keys_of(dtype: torch.dtype) -> Keys | None:

@@ -19,17 +19,16 @@ __all__ = ["keys_of", "stay_whole"]
 Keys = torch._C.DispatchKeySet
 
 _NAME = "DeferredInit"
-"""A key that torch leaves to libraries outside it, and that none in use takes."""
+"""A key that torch leaves to libraries outside it, and that none in use takes. Without it, all calls come in parts."""
 _KEY = torch._C._parse_dispatch_key(_NAME)
-assert _KEY is not None, f"this torch has no dispatch key {_NAME}"
-_OURS, _BELOW = Keys(_KEY), torch._C._dispatch_keyset_full_after(_KEY)
 _WHOLE = Keys(torch._C.DispatchKey.AutogradNestedTensor)
 
 _all_ops, _aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
-_all_ops.fallback(torch.library.fallthrough_kernel, _NAME)
-torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
-for _op in torch._ops._higher_order_ops.values():  # those that take functions are dispatched by torch's Python
-    _op.fallthrough(_KEY)
+if _KEY is not None:
+    _all_ops.fallback(torch.library.fallthrough_kernel, _NAME)
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
+    for _op in torch._ops._higher_order_ops.values():  # those that take functions are dispatched by torch's Python
+        _op.fallthrough(_KEY)
 
 
 def keys_of(dtype: torch.dtype) -> Keys | None:
@@ -40,15 +39,17 @@ def keys_of(dtype: torch.dtype) -> Keys | None:
     >>> keys_of(torch.float32) is None, keys_of(torch.complex64) is None
     (False, True)
     """
-    return _OURS if dtype.is_floating_point else None
+    return Keys(_KEY) if _KEY is not None and dtype.is_floating_point else None
 
 
 def stay_whole(op: Op, which: Callable[..., bool]) -> None:
     """Lets calls of an op stay whole, if they are such."""
-    redispatch = op._handle.redispatch_boxed
+    if _KEY is None:
+        return
+    redispatch, below = op._handle.redispatch_boxed, torch._C._dispatch_keyset_full_after(_KEY)
 
     def kernel(keys: Keys, *args: object) -> object:
-        return redispatch(_next_keys(keys.raw_repr(), which(*args)), *args)
+        return redispatch(_next_keys((keys & below).raw_repr(), which(*args)), *args)
 
     _aten.impl(op, kernel, _NAME, with_keyset=True)
 
@@ -56,6 +57,6 @@ def stay_whole(op: Op, which: Callable[..., bool]) -> None:
 @cached(256)
 def _next_keys(raw: int, is_whole: bool) -> Keys:
     """Where a call goes on; where autograd is next, one that stays whole goes to the formula for it."""
-    keys = Keys.from_raw_repr(raw) & _BELOW
+    keys = Keys.from_raw_repr(raw)
     is_recorded = torch._C._dispatch_key_name(keys.highestPriorityTypeId()).startswith("Autograd")
     return keys | _WHOLE if is_recorded and is_whole else keys

@@ -20,6 +20,7 @@ from weft.engine.moves.movement import aligned_meanwhile
 from weft.runtime.machine import use_separate_memory
 from weft.runtime.traced import is_traced
 from weft.sharding.layout import Layout
+from weft.tensor.named_pieces import piece_names
 from weft.tensor.tensor import gradient_in
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
@@ -356,3 +357,9 @@ def test_a_plain_gradient_of_a_compiled_output() -> None:
     w = weft.shard(torch.randn(6, 4), MESH, P("tp")).requires_grad_()
     torch.compile(lambda w: w * 3, backend="aot_eager", fullgraph=True)(w).backward(torch.ones(6, 4))
     assert torch.equal(w.grad.full_tensor(), torch.full((6, 4), 3.0))
+
+
+def test_a_tensor_of_too_many_pieces_is_refused() -> None:
+    assert piece_names(512)[-1] == "_piece511"
+    with pytest.raises(NotImplementedError, match="at most 512 pieces in a process, but one here has 513"):
+        piece_names(513)

@@ -10,7 +10,7 @@ import torch
 
 from weft.runtime import machine
 
-from .comparing import difference, difference_without_memory, refuses_turned
+from .comparing import difference, difference_without_memory, may_go_either_way
 from .other_numbers import with_other_numbers
 from .program import Program, assigned
 from .running import Outcome, is_beyond, run_plain, run_plain_without_memory, run_weft, run_weft_without_memory
@@ -44,8 +44,8 @@ class Checked:
 
 def differs(first: Outcome, second: Outcome, what: str) -> Wrong | None:
     """Whether two runs of a program lay things out, or moved them, in two ways."""
-    if refuses_turned(first) or refuses_turned(second):
-        return None  # whether a view is in use may hang on what the engine holds for later
+    if may_go_either_way(first) or may_go_either_way(second):
+        return None
     for name, layout in first.layouts.items():
         if second.layouts.get(name) != layout:
             return f"layout, {what}", f"{name}: {layout}, then {second.layouts.get(name)}"

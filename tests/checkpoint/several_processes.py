@@ -238,8 +238,8 @@ def checking(folder: Path) -> object:
     first = weft.distributed.process_index() == 0
     mine: list[int] = []
     found: list[object] = []
-    begin = blocks.running_checksum
-    blocks.running_checksum = lambda: (mine.append(1), begin())[1]
+    take = blocks.checksum
+    blocks.checksum = lambda part: (mine.append(len(part)), take(part))[1]
 
     def counted(spec: P, **options: bool) -> list[int]:
         mine.clear()

@@ -9,7 +9,7 @@ import torch
 from ..errors import CheckpointError
 from ..memory import BUCKET, writable_bytes
 from .access import read_into
-from .checksums import BLOCK, DIGITS, running_checksum
+from .checksums import BLOCK, DIGITS, checksum
 from .index import SavedShard
 
 __all__ = ["NEAR", "SENT", "Bucket", "ShardBytes"]
@@ -18,8 +18,6 @@ NEAR = BLOCK
 """Bytes of rows that are read before the host copies what is wanted of them: they are in the processor's cache then."""
 SENT = BUCKET // 4
 """Bytes of rows that are read before they are sent to an accelerator."""
-_PIECE = BLOCK // 4
-"""Bytes that are read and looked at in turn: they are in the nearest large cache then, with what they were copied from."""
 
 
 class Bucket:
@@ -135,17 +133,11 @@ class ShardBytes:
             yield low, min(low + BLOCK, self.nbytes)
 
     def _read(self, low: int, part: memoryview) -> None:
-        start = self.shard.start + low
+        read_into(self.file, self.shard.start + low, part)
         if self.sums is None or (self._checked is not None and not self._checked(low // BLOCK)):
-            read_into(self.file, start, part)
             return
-        running = running_checksum()
-        for at in range(0, len(part), _PIECE):
-            piece = part[at : at + _PIECE]
-            read_into(self.file, start + at, piece)
-            running.update(piece)
         at = low // BLOCK * DIGITS
-        found, saved = running.hexdigest(), self.sums[at : at + DIGITS]
+        found, saved = checksum(part), self.sums[at : at + DIGITS]
         if found != saved:
             raise CheckpointError(
                 f"{self.shard.key!r} is damaged in the file {self.shard.file!r}: bytes {low} to {low + len(part)} of it "

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import final
 
-from xxhash import xxh3_64 as running_checksum
-from xxhash import xxh3_64_hexdigest
+from xxhash import xxh3_64, xxh3_64_hexdigest
 
-__all__ = ["BLOCK", "DIGITS", "BlockChecksums", "block_count", "checksum", "running_checksum"]
+__all__ = ["BLOCK", "DIGITS", "BlockChecksums", "block_count", "checksum"]
 
 BLOCK = 1 << 20
 """Bytes that have one checksum."""
@@ -47,7 +46,7 @@ class BlockChecksums:
 
     def __init__(self) -> None:
         self._found: list[str] = []
-        self._current, self._filled = running_checksum(), 0
+        self._current, self._filled = xxh3_64(), 0
 
     def through(self, data: memoryview) -> Iterator[memoryview]:
         """Adds bytes, and yields them part by part: each is in the processor's cache then."""
@@ -69,4 +68,4 @@ class BlockChecksums:
 
     def _end_block(self) -> None:
         self._found.append(self._current.hexdigest())
-        self._current, self._filled = running_checksum(), 0
+        self._current, self._filled = xxh3_64(), 0

@@ -63,48 +63,74 @@ def _lines(source: Layout, target: Layout, topology: Topology) -> tuple[_Line, .
     return tuple(dict.fromkeys(found))
 
 
+class _Changes(NamedTuple):
+    """What becomes of the mesh axes that split a tensor, or along which it is pending."""
+
+    reduced: list[str]
+    sliced: list[str]
+    """Those that split what every device has."""
+    swapped: list[str]
+    """Those that split another dim, or the same in another order."""
+    turned: list[str]
+    """The same where nothing else changes: each device takes the piece of another."""
+    lost: list[str]
+    """Those that no longer split a dim whose pieces lie elsewhere."""
+    gathered: list[str]
+
+
+def _changes(source: Layout, target: Layout, sharing: tuple[str, ...]) -> _Changes:
+    before, after, turned = source.dim_of, target.dim_of, set(_turned(source, target))
+    reduced = [axis for axis in source.pending_axes if axis not in target.pending_axes]
+    swapped = [axis for axis, dim in before.items() if axis not in turned and after.get(axis, dim) != dim]
+    changed = [axis for axis in turned if axis in before and axis in after]
+    only_turned = not swapped and all(before[axis] == after[axis] for axis in changed)
+    gathered = [axis for axis in before if axis not in after and axis not in turned]
+    return _Changes(
+        reduced,
+        sliced=[axis for axis in after if axis not in before and axis not in reduced],
+        swapped=swapped if only_turned else swapped + changed,
+        turned=changed if only_turned else [],
+        lost=[axis for axis in turned if axis in before and axis not in after],
+        gathered=gathered + [axis for axis in (*reduced, *sharing) if axis not in after],
+    )
+
+
 def _line(source: Layout, target: Layout, sharing: tuple[str, ...], topology: Topology, through: Tier | None) -> _Line:
-    mesh = source.mesh
-    waiting, turned = set(target.pending_axes), set(_turned(source, target))
-    reduced = [axis for axis in source.pending_axes if axis not in waiting]
-    swapped = [a for a, dim in source.dim_of.items() if a not in turned and target.dim_of.get(a, dim) != dim]
-    gathered = [axis for axis in source.dim_of if axis not in target.dim_of and axis not in turned]
-    gathered += [axis for axis in (*reduced, *sharing) if axis not in target.dim_of]
-    sliced = [axis for axis in target.dim_of if axis not in source.dim_of and axis not in reduced]
+    stages = list(_priced(source, target, sharing, topology, through))
+    return _Line(sum(stage.latency for stage in stages), sum(stage.per_byte for stage in stages))
+
+
+def _priced(
+    source: Layout, target: Layout, sharing: tuple[str, ...], topology: Topology, through: Tier | None
+) -> Iterator[_Line]:
+    """What each stage of a movement takes."""
+    mesh, changes = source.mesh, _changes(source, target, sharing)
+
+    def stage(hops: list[_Hop], per_byte: float) -> _Line:
+        return _Line(topology.latency(hops[-1].tier), per_byte)
 
     held = 1.0
-    for axis in (*source.dim_of, *sliced, *sharing):
+    for axis in (*source.dim_of, *changes.sliced, *sharing):
         held /= mesh.axis_size(axis)
-    latency = per_byte = 0.0
-    for hops in _stages(mesh, reduced, topology, through):  # reduce-scatter
-        latency += topology.latency(hops[-1].tier)
-        per_byte += held * _exchanged(hops, topology, adds=True)
+    for hops in _stages(mesh, changes.reduced, topology, through):  # reduce-scatter
+        yield stage(hops, held * _exchanged(hops, topology, adds=True))
         held /= _size(hops)
-    changed = [axis for axis in turned if axis in source.dim_of and axis in target.dim_of]
-    only_turned = not swapped and all(source.dim_of[axis] == target.dim_of[axis] for axis in changed)
-    swapped += [] if only_turned else changed
     foreign = 1
-    for hops in _stages(mesh, swapped, topology, None):  # all-to-all
-        latency += topology.latency(hops[-1].tier)
-        per_byte += held * _exchanged(hops, topology)
+    for hops in _stages(mesh, changes.swapped, topology, None):  # all-to-all
+        yield stage(hops, held * _exchanged(hops, topology))
         foreign *= _size(hops)
-    for hops in _stages(mesh, changed if only_turned else (), topology, None):  # each takes the piece of another
-        latency += topology.latency(hops[-1].tier)
+    for hops in _stages(mesh, changes.turned, topology, None):
         tiers = {hop.tier for hop in hops if hop.tier > Tier.HOST} or {hops[-1].tier}
-        per_byte += held * sum(1 / topology.link(tier).bandwidth for tier in tiers)
-    lost = [axis for axis in turned if axis in source.dim_of and axis not in target.dim_of]
-    for axis in lost:
+        yield stage(hops, held * sum(1 / topology.link(tier).bandwidth for tier in tiers))
+    for axis in changes.lost:
         held *= mesh.axis_size(axis)
-    for hops in _stages(mesh, lost, topology, None):  # every device takes all of its new piece
-        latency += topology.latency(hops[-1].tier)
-        per_byte += held / topology.link(hops[-1].tier).bandwidth
-    for hops in reversed(list(_stages(mesh, gathered, topology, through))):  # all-gather
+    for hops in _stages(mesh, changes.lost, topology, None):  # every device takes all of its new piece
+        yield stage(hops, held / topology.link(hops[-1].tier).bandwidth)
+    for hops in reversed(list(_stages(mesh, changes.gathered, topology, through))):  # all-gather
         held *= _size(hops)
-        latency += topology.latency(hops[-1].tier)
         # What a cell had before comes while it waits for the rest.
-        per_byte += held * _exchanged(hops, topology) * (1 - 1 / foreign if foreign > 1 else 1)
+        yield stage(hops, held * _exchanged(hops, topology) * (1 - 1 / foreign if foreign > 1 else 1))
         foreign *= _size(hops)
-    return _Line(latency, per_byte)
 
 
 _THROUGH = (None, Tier.HOST, Tier.RACK)

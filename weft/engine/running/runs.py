@@ -8,22 +8,25 @@ from typing import Any
 
 import torch
 
-from ...rules.call import BoundCall, Known, Kwargs
+from ...rules.call import Args, BoundCall, Known, Kwargs
 from ...runtime.accelerator import Lanes, turns
 from ...runtime.holding import Pieces, holding
 from ..op_kind import expects_contiguous, kind_of
 from ..op_plan import OpPlan
 from ..sharded import as_sharded
-from .quick import quick
+from .quick import Call, quick
 from .schedule import Place, Read, Schedule
 
 __all__ = ["made_by", "reader_of", "runs_of"]
 
 Reader = Callable[[Pieces], Sequence[torch.Tensor]]
 """Gives what each run reads of one argument."""
+Results = list[Any]
+"""What each run gives."""
+Runs = Callable[[Known, Kwargs], Results]
 
 
-def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Callable[[Known, Kwargs], list[Any]] | None:
+def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Runs | None:
     """What runs at every place, given the arguments; None where a place has nothing to read."""
     rule, places = plan.rule, schedule.places
     assert rule is not None
@@ -38,33 +41,42 @@ def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Callable[[Know
     if kind_of(call.func).viewed is not None:
         op = quick(call.func)  # a copy is no view
     if rule.local_args is None:
+        return _alike(op, reading, len(places))
+    if any(isinstance(x, float) for x in (*call.args, *call.kwargs.values())):
+        return None  # what a place is called with is worked out once, so it must not be of numbers that may differ
+    return _told_apart(
+        op, reading, [_localized(call, rule.local_args, positions, readers, place, k) for k, place in enumerate(places)]
+    )
 
-        def run(args: Known, kwargs: Kwargs) -> list[Any]:
-            here = list(args)
-            columns = _columns(args, reading)
-            results: list[Any] = []
-            for k in turns(len(places)) if Lanes.now else range(len(places)):
-                for at, column in columns:
-                    here[at] = column[k]
-                results.append(op(*here, **kwargs))
-            return results
 
-        return run
-    templates = [_localized(call, rule.local_args, positions, readers, place, k) for k, place in enumerate(places)]
+def _alike(op: Call, reading: Sequence[tuple[int, Reader]], count: int) -> Runs:
+    """The op at so many places, which differ in the tensors that are there only."""
 
-    def run_localized(args: Known, _: Kwargs) -> list[Any]:
-        columns = _columns(args, reading)
-        results: list[Any] = []
-        for k in turns(len(places)) if Lanes.now else range(len(places)):
-            template, kwargs = templates[k]
+    def run(args: Known, kwargs: Kwargs) -> Results:
+        here, columns, results = list(args), _columns(args, reading), []
+        for k in turns(count) if Lanes.now else range(count):
+            for at, column in columns:
+                here[at] = column[k]
+            results.append(op(*here, **kwargs))
+        return results
+
+    return run
+
+
+def _told_apart(op: Call, reading: Sequence[tuple[int, Reader]], others: Sequence[tuple[Args, Kwargs]]) -> Runs:
+    """The op at places each of which has other arguments, too."""
+
+    def run(args: Known, _: Kwargs) -> Results:
+        columns, results = _columns(args, reading), []
+        for k in turns(len(others)) if Lanes.now else range(len(others)):
+            template, kwargs = others[k]
             here = list(template)
             for at, column in columns:
                 here[at] = column[k]
             results.append(op(*here, **kwargs))
         return results
 
-    # What a place is called with is worked out once, so it must not be of numbers that may differ.
-    return None if any(isinstance(x, float) for x in (*call.args, *call.kwargs.values())) else run_localized
+    return run
 
 
 def _columns(args: Known, reading: Sequence[tuple[int, Reader]]) -> list[tuple[int, Sequence[torch.Tensor]]]:
@@ -79,7 +91,7 @@ def _localized(
     readers: Sequence[Reader],
     place: Place,
     k: int,
-) -> tuple[Known, Kwargs]:
+) -> tuple[Args, Kwargs]:
     local = [read(as_sharded(call.args[at])._value.pieces)[k] for at, read in zip(positions, readers, strict=True)]
     here = local_args(call.with_tensors(local), place.out_shapes)
     return here.args, here.kwargs

@@ -681,4 +681,8 @@ KNOWN: dict[str, Program] = {
             "v2 = v1 <= fresh((1, 1, 1), 'float64', 372, 192)",
         ),
     ),
+    "looked-up rows of which each device has one were squeezed there, memories apart": Program(
+        {"x": 2},
+        ("v0 = fresh((2, 1), 'complex128', 506, 1001)[put([-1, -2], 1001)]", "v1 = v0.squeeze(0)", "v2 = v0.squeeze()"),
+    ),
 }

@@ -141,20 +141,17 @@ def _unsqueeze(call: BoundCall) -> Factors:
     return touching(call, [], [dims])
 
 
-def _squeezed(call: BoundCall, shape: Sequence[int]) -> list[int]:
-    named = call.dims("dim") if call.has("dim") else range(len(shape))
-    return [d for d in named if shape and shape[d] == 1]
-
-
 def _squeeze(call: BoundCall) -> Factors:
     x = call.tensors[0]
-    gone = _squeezed(call, x.shape)
+    named = call.dims("dim") if call.has("dim") else range(x.ndim)
+    gone = [d for d in named if x.ndim and x.shape[d] == 1]
     return touching(call, gone, [[dim for d, dim in enumerate(numbered(x.ndim)) if d not in gone]])
 
 
-def _local_squeeze(call: BoundCall, inputs: Sequence[Region], _outputs: Sequence[Region]) -> object:
-    """Only what has size 1 in the whole goes away, not what happens to have it here."""
-    return call.tensor("self").squeeze(tuple(_squeezed(call, inputs[0].whole)))
+def _local_squeeze(call: BoundCall, _inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
+    """Only what has size 1 in the whole goes away, not what happens to have it here; where nothing goes, all strides stay."""
+    x, shape = call.tensor("self"), outputs[0].shape
+    return aten.alias.default(x) if x.dim() == len(shape) else x.view(shape)
 
 
 def _view_dtype(call: BoundCall) -> Factors:

@@ -685,4 +685,14 @@ KNOWN: dict[str, Program] = {
         {"x": 2},
         ("v0 = fresh((2, 1), 'complex128', 506, 1001)[put([-1, -2], 1001)]", "v1 = v0.squeeze(0)", "v2 = v0.squeeze()"),
     ),
+    "a number was written to by two, of which a device had one, memories apart": Program(
+        {"x": 2}, ("v0 = fresh((1,), 'int64', 3, 1001)", "v0.eq_(fresh((2,), 'int64', 256, 416))")
+    ),
+    "places that stood in for others let a kernel write beside its memory, in two processes": Program(
+        {"a": 2, "b": 2, "c": 2},
+        (
+            "v0 = fresh((1, 1, 1, 1), 'float64', 907, 59, grad=True)",
+            "v1 = F.max_pool2d(v0, 1, 1)",
+        ),
+    ),
 }

@@ -29,14 +29,20 @@ def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], schedule: Schedu
     shapes = [_largest(layout, tuple(x.shape)) for layout, x in zip(inputs, call.tensors, strict=True)]
     if any(0 in shape for shape in shapes):
         return
-    local = [torch.ones(shape, dtype=x.dtype, device=x.device) for shape, x in zip(shapes, call.tensors, strict=True)]
+    local = [_stand_in(shape, x) for shape, x in zip(shapes, call.tensors, strict=True)]
     try:
         call.on(local)
     except NotImplementedError:
         raise
     except (RuntimeError, IndexError, ValueError):
-        # Ones are not the elements that the others hold: only what no element can mend counts.
+        # They are not the elements that the others hold: only what no element can mend counts.
         return
+
+
+def _stand_in(shape: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
+    """Elements that a kernel can take: zeros where they may be places, which some do not look at before they write there."""
+    make = torch.ones if x.is_floating_point() or x.is_complex() else torch.zeros
+    return make(shape, dtype=x.dtype, device=x.device)
 
 
 def _largest(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -56,11 +56,20 @@ def pointwise(linear: Linear | Callable[[BoundCall], Linear] = NOT) -> Rule:
 
     def factors(call: BoundCall) -> Factors:
         inputs, output, sizes = broadcast_dims(tuple(spec.shape for spec in call.tensors))
+        _check_written(call, tuple(sizes[factor] for (factor,) in output))
         how = linear(call) if callable(linear) else linear
         outputs = (output,) * max(1, len(call.func._schema.returns))
         return Factors(inputs, outputs, sizes, linear=how.through, added=how.added, keeps=how.keeps)
 
     return Rule(factors)
+
+
+def _check_written(call: BoundCall, shape: tuple[int, ...]) -> None:
+    """What is written to does not grow; a device that has some of it may not notice."""
+    written = call.func._schema.arguments[0].alias_info
+    own = tuple(call.tensors[0].shape)
+    if written is not None and written.is_write and own != shape:
+        raise RuntimeError(f"output with shape {list(own)} doesn't match the broadcast shape {list(shape)}")
 
 
 def _numbers(how: Linear) -> Callable[[BoundCall], Linear]:

@@ -695,4 +695,12 @@ KNOWN: dict[str, Program] = {
             "v1 = F.max_pool2d(v0, 1, 1)",
         ),
     ),
+    "what was brought did not serve again turned, where a dim has size 1, in one memory": Program(
+        {"b": 2, "c": 2},
+        (
+            "v0 = fresh((1, 5, 5), 'float64', 747, 802)",
+            "v1 = torch.linalg.matrix_power(v0, 2)",
+            "v2 = torch.linalg.cholesky(v0 @ v0.mH + 2 * torch.eye(5, dtype=torch.float64))",
+        ),
+    ),
 }

@@ -95,6 +95,8 @@ def _again(kept: Kept, x: ShardedTensor, need: Layout, order: tuple[int, ...]) -
     shape, strides = tuple(x.shape), dense_strides(tuple(x.shape), x.stride())
     pieces = tuple([piece.permute(to) for piece in result._value.pieces])
     whole = holding(need).shaped_whole(pieces)
-    if whole is not None and whole.stride() != strides:
-        return None
+    if whole is not None:
+        if any(n > 1 and own != step for n, own, step in zip(shape, whole.stride(), strides, strict=True)):
+            return None
+        pieces = (whole.as_strided(shape, strides),)  # dims of size 1 have any
     return wrap(pieces, need, shape, dtype=x.dtype, strides=strides)

@@ -98,6 +98,24 @@ def test_a_layer_gives_what_plain_torch_gives_and_moves_what_its_parts_move(
         assert told[0] == told[1] == told[2]
 
 
+def test_what_a_frozen_layer_need_not_keep_may_be_written_to() -> None:
+    for frozen in ([1], [0], [0, 1], [1, 2]):
+        given = [laid(numbers(*shape), P()) for shape in ((4, 6), (8, 6), (8,))]
+        leaves = [x.requires_grad_(k not in frozen) for k, x in enumerate(given)]
+        x, weight, bias = (x * 2 for x in leaves)
+        y = linear(x, weight, bias)
+        for other in [
+            t for k, t in enumerate((weight, x)) if k in frozen
+        ]:  # what only the gradient of a frozen one reads
+            with torch.no_grad():
+                other.mul_(0)
+        wanted = [x for x in leaves if x.requires_grad]
+        found = torch.autograd.grad(y.sum(), wanted)
+        again = torch.autograd.grad(linear(*(x * 2 for x in leaves)).sum(), wanted)
+        for one, other in zip(found, again, strict=True):
+            torch.testing.assert_close(one.full_tensor(), other.full_tensor())
+
+
 def test_layers_are_recomputed_as_they_were_computed() -> None:
     x, weight, bias = laid(numbers(4, 2, 6), P("dp")), laid(numbers(6, 6), P("tp")), laid(numbers(6), P("tp"))
 

@@ -35,12 +35,17 @@ _lying_right = BoundedCache[tuple[Form, ...], bool](1 << 14, cleared_by=forget_w
 def _is_whole(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> bool:
     """Whether a layer comes as one op: it depends on how its tensors lie, and on nothing that was computed before.
 
-    Whoever looks after what autograd saves, as checkpointing does, finds the same again however tensors lie by then: the parts.
+    Autograd's formula for it keeps input and weight. So it comes in parts where one of them is frozen, and the other need not
+    be kept. Whoever looks after what is kept, as checkpointing does, finds the same again however tensors lie by then: the parts.
     """
     if forward_ad._current_level >= 0 or is_traced() or _saved_for(True) is not None:
         return False
     if x.dim() < 2 or weight.dim() != 2 or (bias is not None and bias.dim() != 1):
         return False
+    if torch.is_grad_enabled():
+        is_kept = x.requires_grad
+        if weight.requires_grad is not is_kept or (bias is not None and bias.requires_grad and not is_kept):
+            return False
     tensors = (x, weight) if bias is None else (x, weight, bias)
     forms = tuple([t._form for t in tensors if isinstance(t, ShardedTensor)])
     if len(forms) < len(tensors):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -97,3 +98,33 @@ def test_tensors_take_the_size_of_another_or_none() -> None:
     assert x.resize_as_(torch.empty(2, 3)).full_tensor().tolist() == [[0, 1, 2], [3, 0, 0]]
     assert x.set_().shape == (0,)
     assert x.numel() == 0
+
+
+def test_views_of_what_was_turned_are_known_in_repeated_writes() -> None:
+    """The second round repeats calls of the first, of a tensor that was not turned."""
+
+    def steps(turned: bool) -> None:
+        x = torch.arange(16.0, dtype=torch.float64).reshape(4, 4)
+        y = weft.shard(x, weft.make_mesh({"a": 2}), P("a")).requires_grad_() * 2
+        view, other = y[0:2], y[2:4]
+        if turned:
+            view.t_()
+        other.mul_(3)
+        torch._foreach_mul_([other], 3)
+
+    steps(turned=False)
+    steps(turned=False)
+    with pytest.raises(RuntimeError, match="would be lost"):
+        steps(turned=True)
+
+
+def test_torch_turns_its_own_results_without_looking_for_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look() -> None:
+        raise AssertionError("looked through all objects there are")
+
+    mesh = weft.make_mesh({"a": 2})
+    x, w = (weft.shard(t, mesh, P()).requires_grad_() for t in (torch.ones(6), torch.ones(8, 6)))
+    monkeypatch.setattr(gc, "get_objects", look)
+    for _ in range(2):
+        assert torch.nn.functional.linear(x, w).shape == (8,)
+        assert (x @ w.mT).shape == (8,)

@@ -108,7 +108,7 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
     note_computed(call, result)
     base = _shown_by(call)
     if base is not None:
-        base._value.lend_to(result)
+        base._value.note_views(result)
     if shows:
         keep_marks(call, result)
         for x in written_tensors(call):

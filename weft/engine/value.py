@@ -92,6 +92,8 @@ class Value:
     """Whether it stands for one, and nobody has asked yet whether it has a gradient."""
     stand: weakref.ref[Stand] | None = None
     """What views of the tensor hold."""
+    is_viewed: bool = False
+    """Whether views of the tensor have been made; they may be gone."""
     lent_by: Lender | None = None
     """Whose memory this is, where it comes and goes; views have it from what they show."""
     readable: object = None
@@ -118,8 +120,9 @@ class Value:
         """Whether its pieces are read, where they lie, when they are asked for: what is written until then shows."""
         return not self.is_made and getattr(self.source, "reads_late", False)
 
-    def lend_to(self, views: object) -> None:
-        """Lets views have memory that comes and goes, where this has such."""
+    def note_views(self, views: object) -> None:
+        """Notes that these show the tensor, and lets them have memory that comes and goes, where it has such."""
+        self.is_viewed = True
         if self.lent_by is not None:
             for each in views if isinstance(views, (list, tuple)) else (views,):
                 value = getattr(each, "_value", None)

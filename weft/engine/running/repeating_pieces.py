@@ -108,7 +108,7 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
             shown = gather(  # type: ignore[call-arg]
                 [tensor_of(form, tuple([of[run] for run in by]), offset + ahead) for (form, ahead), by, of in columns]
             )
-        base._value.lend_to(shown)
+        base._value.note_views(shown)
         return shown
 
     return repeat

@@ -117,6 +117,7 @@ def _view(call: BoundCall, total: TotalCall) -> Repeat:
         shown.source = Contributions(origin, 0, whole, form.layout)
         shown.total = Total(whole, known.written)
         view = made(form, shown, int(whole.storage_offset()))
+        value.is_viewed = True
         note_turned(func, view, x, partial(view_again, func, args[1:], kwargs))
         return view
 

@@ -91,7 +91,7 @@ def _views_of_whole(apply: Call, result: object) -> Repeat | None:
             shown: Any = gather([tensor_of(f, (w,), w.storage_offset()) for f, w in zip(forms, whole, strict=True)])  # type: ignore[call-arg]
         else:
             shown = tensor_of(form, (whole,), whole.storage_offset())
-        base._value.lend_to(shown)
+        base._value.note_views(shown)
         return shown
 
     return repeat

@@ -20,5 +20,6 @@ def become(x: ShardedTensor, other: ShardedTensor) -> None:
     # What it was is counted anew. Said also where no view is left: when one goes, processes may not agree on.
     note_unseen_write()
     value = other._value.taken()
+    value.is_viewed = x._value.is_viewed
     torch.Tensor.data.__set__(x, other)  # type: ignore[attr-defined]
     x._form, x._value, x._asked = other._form, value, other._asked

@@ -27,7 +27,8 @@ def note_turned(x: ShardedTensor, op: str) -> None:
     if not (torch.is_grad_enabled() and x.requires_grad) or x.is_leaf:
         return
     if not x._is_view():
-        views = [view for view in _views_of(x) if view.requires_grad]
+        # Torch turns results of its own in place, as those of vectors by matrices: most tensors never had a view.
+        views = [view for view in _views_of(x) if view.requires_grad] if x._value.is_viewed else ()
         if views:
             raise RuntimeError(
                 f"{op} would change the tensor of shape {list(x.shape)} of which {len(views)} views are in use, and their "

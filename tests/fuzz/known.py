@@ -703,4 +703,7 @@ KNOWN: dict[str, Program] = {
             "v2 = torch.linalg.cholesky(v0 @ v0.mH + 2 * torch.eye(5, dtype=torch.float64))",
         ),
     ),
+    "heads of a layer that eight devices split were taken from the wrong places, memories apart": Program(
+        {"a": 2, "b": 2, "c": 2}, ("v0 = fresh((3, 8), 'float64', 1, 60)", "v1 = v0.view(6, 4)")
+    ),
 }

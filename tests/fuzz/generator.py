@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from math import prod
 
 import torch
 
@@ -15,7 +16,11 @@ from .vocabulary import TABLES, statements
 from .words import Namespace, plain_words
 
 MESHES = ({"x": 2}, {"x": 3}, {"a": 2, "b": 2}, {"a": 2, "b": 2, "c": 2})
-_DTYPES = ("float64",) * 6 + ("complex128", "int64", "bool", "bfloat16")
+_SIZES = (0, 1, 2, 2, 3, 3, 4, 5, 6, 8)
+"""Some that all axes of every mesh split, some that they do not."""
+_MOST = 300
+"""How many elements a tensor may have."""
+_DTYPES = ("float64",) * 9 + ("complex128", "int64", "bool", "bfloat16") * 2 + ("int8", "uint8", "int32", "float32")
 _STATEMENTS = {name: statements(table) for name, (table, _) in TABLES.items()}
 _WEIGHTS = [weight for _, weight in TABLES.values()]
 
@@ -51,7 +56,9 @@ class _Making:
 
     def _leaf(self) -> None:
         rng = self.rng
-        shape = tuple(rng.choice((0, 1, 2, 2, 3, 3, 4, 5)) for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4))))
+        shape = tuple(rng.choice(_SIZES) for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4))))
+        while prod(shape) > _MOST // 2:
+            shape = tuple(min(size, 4) for size in shape[1:])
         if rng.random() < 0.3 and len(shape) >= 2:
             shape = (*shape[:-1], shape[-2])
         dtype = rng.choice(_DTYPES)
@@ -119,7 +126,7 @@ def _alike(before: torch.Tensor, after: torch.Tensor) -> bool:
 def _fine(space: Namespace, rng: random.Random) -> bool:
     """Whether the values stay small enough to compare: few, and no huge numbers."""
     found = list(everything(space).values())
-    if any(t.numel() > 300 or t.dim() > 5 for t in found) or len(found) > 60:
+    if any(t.numel() > _MOST or t.dim() > 5 for t in found) or len(found) > 60:
         return False
     huge = any(
         t.numel() and bool((torch.nan_to_num(t.detach().abs().double(), 0, 0, 0) > 1e5).any())

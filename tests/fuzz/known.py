@@ -703,4 +703,26 @@ KNOWN: dict[str, Program] = {
             "v2 = torch.linalg.cholesky(v0 @ v0.mH + 2 * torch.eye(5, dtype=torch.float64))",
         ),
     ),
+    "heads of a layer that eight devices split were taken from the wrong places, memories apart": Program(
+        {"a": 2, "b": 2, "c": 2}, ("v0 = fresh((3, 8), 'float64', 1, 60)", "v1 = v0.view(6, 4)")
+    ),
+    "sums and scans into a tensor of another dtype were computed in their own": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 0, 1), 'bool', 843, 68)",
+            "torch.cumsum(v0, 0, out=v0)",
+            "v2 = fresh((3, 2), 'bool', 84, 9)",
+            "v3 = torch.sum(v2, 0, out=v2.new_empty(0))",
+            "v4 = torch.prod(fresh((4,), 'float64', 8, 9), 0, out=v2.new_empty(0, dtype=torch.int8))",
+        ),
+    ),
+    "a number in all places, brought beside a transposed tensor, told how the result lies, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 3), 'float64', 5, 9)",
+            "v1 = fresh((), 'float64', 7, 68).expand(3, 3)",
+            "v2 = v1 * move(v0, 19).mT",
+            "v3 = v1 + move(v0, 61).mT",
+        ),
+    ),
 }

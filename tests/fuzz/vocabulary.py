@@ -25,6 +25,10 @@ torch.hypot({f}, {same}) | torch.atan2({f}, {same}) | torch.where({b}, {o}, {x})
 {f} * inf | {f} / 0 | {f} * nan | {n} * 0 | torch.nan_to_num({f}) | torch.heaviside({f}, {same}) | F.leaky_relu({f})
 F.softplus({f}) | F.elu({f}) | F.hardtanh({f}) | torch.xlogy({f}, {same}.abs() + 1) | torch.copysign({f}, {same})
 torch.float_power({f}.abs() + 1, {x}) | torch.rsub({n}, {o}) | torch.square({z}) | torch.reciprocal({z} * {z} + 3)
+torch.clamp({f}, {same}, {same}.abs() + 1) | torch.logaddexp({f}, {same}) | torch.fmax({f}, {same}) | torch.trunc({f}) | torch.frac({f}) | torch.signbit({r})
+torch.logit({f}.sigmoid()) | torch.expm1({f}.clamp(max=2)) | torch.log1p({f}.abs()) | F.mish({f}) | F.hardswish({f}) | F.hardsigmoid({f}) | F.celu({f}) | F.logsigmoid({f})
+F.threshold({f}, 0, 0.5) | F.softshrink({f}) | F.tanhshrink({f}) | {z}.sgn() | torch.isclose({f}, {same}) | torch.logical_xor({a}, {o}) | torch.frexp({f}) | torch.gcd({i}, {same})
+{i} << 1 | {i} ^ {same} | torch.floor_divide({r}, 2) | torch.ldexp({f}, {same}.detach().round()) | torch.pow({f}.abs() + 1, {same}) | torch.special.xlog1py({f}, {same}.abs())
 """
 
 CASTS = """
@@ -51,6 +55,7 @@ torch.linalg.vector_norm({f}, inf, {d}) | torch.linalg.vector_norm({f}, 1, {ds})
 torch.linalg.matrix_norm({f2}) | torch.norm({f}, 3, {d}) | torch.count_nonzero({a}, {d}) | {r1}.aminmax(dim={d}) | torch.aminmax({r})
 F.normalize({f1}, dim={d}) | torch.cdist({f2}, {f2}) | torch.dist({f}, {same}) | {n}.sum({ds}, dtype=torch.float64) | {f1}.renorm(2, {d}, 1.5)
 F.cosine_similarity({f1}, {same} + 0.375, dim={d}) | torch.trapezoid({f1}, dim={d}) | {r1}.diff(dim={d}) | torch.histc({f}.detach(), 4, -2, 2)
+torch.std_mean({f}, {ds}) | torch.cumulative_trapezoid({f1}, dim={d}) | torch.gradient({f1}, dim={d}) | {n}.sum_to_size({first}.shape[1:]) | torch.linalg.norm({f2}.detach(), 'nuc')
 """
 
 SCANS = """
@@ -126,7 +131,9 @@ F.l1_loss({f}, {same}, reduction='sum') | F.smooth_l1_loss({f}, {same}) | F.hube
 F.kl_div({f1}, {same}, reduction='batchmean') | F.glu({f1}, {d}) | F.avg_pool1d({f3}, 2, 1) | F.max_pool1d({f3}.clone(memory_format=torch.contiguous_format), 2, 1, 1) | F.max_pool1d({f3}, 2, 1, 1, return_indices=True) | F.max_pool2d({f4}, 2, 1) | F.avg_pool2d({f4}, 2, 1, 1) | F.adaptive_avg_pool2d({f4}, (2, 1)) | F.adaptive_max_pool1d({f3}, 2)
 F.instance_norm({f3}) | F.interpolate({f3}, scale_factor=2) | F.interpolate({f4}, size=(3, 2), mode='bilinear') | F.pixel_shuffle({f4}, 1) | F.unfold({f4}, 2) | F.local_response_norm({f3}, 2) | F.lp_pool1d({f3}, 2, 2)
 F.cross_entropy({f2}.flatten(1), {lab}) | F.nll_loss({f2}.flatten(1), {lab}, reduction='none') | F.cross_entropy({f2}.flatten(1), {lab}, label_smoothing=0.1) | F.cross_entropy({f2}.flatten(1), {lab}, ignore_index=0, reduction='sum') | F.prelu({f2}, {pre})
-F.channel_shuffle({f4}, 1) | F.hinge_embedding_loss({f}, {same}.sign()) | F.soft_margin_loss({f}, {same}.sign()) | F.cosine_embedding_loss({f2}.flatten(1), {same}.flatten(1), put(1, 5)) | F.triplet_margin_loss({f2}, {same}, {same})
+F.channel_shuffle({f4}, 1) | F.multi_margin_loss({f2}.flatten(1), {lab}) | F.gaussian_nll_loss({f}, {same}, {same}.abs() + 1) | F.poisson_nll_loss({f}, {same}.abs()) | F.pdist({f2}.flatten(1)) | F.fold(F.unfold({f4}, 2), {first}.shape[2:], 2)
+F.grid_sample({f4}, fresh((1, 2, 2, 2), 'float64', {sd}, {code}).expand({first}.shape[0], 2, 2, 2), align_corners=False) | F.pixel_unshuffle({f4}, 2) | F.adaptive_max_pool2d({f4}, 2) | F.multilabel_soft_margin_loss({f2}, {same}.sigmoid().detach())
+| F.hinge_embedding_loss({f}, {same}.sign()) | F.soft_margin_loss({f}, {same}.sign()) | F.cosine_embedding_loss({f2}.flatten(1), {same}.flatten(1), put(1, 5)) | F.triplet_margin_loss({f2}, {same}, {same})
 """
 
 WRITES = """
@@ -135,9 +142,17 @@ WRITES = """
 torch.add({w}, {o}, out={first}) | torch.mul({w}, 2, out={first}) | torch.exp({w} * 0, out={first}) | torch._foreach_add_([{w}, {same}.clone()], 1.5) | torch._foreach_mul_([{w}], [{x}])
 torch._foreach_copy_([{w}], [{same}]) | torch._foreach_zero_([{w}]) | {w}.index_add_({d}, {dup}, {ia}) | {w}.index_fill_({d}, {li}, {x}) | {w}.index_copy_({d}, {li}, {ic}) | {w}.scatter_({d}, {su}, {sv}) | {w}.scatter_add_({d}, {ga}, {gv})
 {w}.index_put_(({dup0},), {ip}, accumulate=True) | {w}[{li0}] = {ipu} | {w}[{li0}] += 1 | {w}.fill_diagonal_({x}) | {w}.tril_({off}) | {w}.triu_() | {w}.cumsum_({d}) | {w}.lerp_({same}, 0.5) | {w}.diagonal().add_(1) | {w}.T.mul_(2)
-{w}.flatten().add_(1) | {w}.view(-1)[:2] = {x} | {w}[..., 0].add_({x}) | {w}.mT.copy_({same}.mT) | {w}.unsqueeze(0).mul_(2) | {w}.exp_() | {w}.sigmoid_() | {w}.sqrt_() | {w}.pow_(2) | {w}.floor_() | {w}.masked_scatter_({mask}, {same}.clone())
+{w}.flatten().add_(1) | {w}.view(-1)[:2] = {x} | {w}.detach().add_({x}) | torch.no_grad()({a}.mul_)(0.5) | {w}[{sub}].mul_(2) | {w}[{sub}] += {o0} | {w}.copy_({first}.flip(0)) | {w}.masked_fill_({mask}, {o0})
+{w}.cumprod_({d}) | {w}.scatter_reduce_({d}, {ga}, {gv}, 'amin') | {w}.clamp_min_(0) | torch.cumsum({w}, {d}, out={first}) | {w}.index_reduce_({d}, {dup}, {ia}, 'amin') | {w}.permute({perm}).sub_(1)
+{w}.reshape({rs}).add_({x}) | {w}[..., 0].add_({x}) | {w}.mT.copy_({same}.mT) | {w}.unsqueeze(0).mul_(2) | {w}.exp_() | {w}.sigmoid_() | {w}.sqrt_() | {w}.pow_(2) | {w}.floor_() | {w}.masked_scatter_({mask}, {same}.clone())
 torch.manual_seed(3); {w}.normal_() | torch.manual_seed(4); {w}.uniform_() | torch.manual_seed(5); {w}.bernoulli_(0.5) | {w}.put_({tku}, {x1}) | {w}.logical_not_() | {w}.eq_({o}) | {w}.gt_(0)
 torch.matmul({w}.double(), {same}.mT.double(), out={first}.double().new_empty(0)) | torch.cat([{w}[:1], {first}[1:]], out={first}.clone()) | {w}.sub_({first}.mean()) | {w}.div_({first}.abs().amax() + 1) | {w}.swapaxes_(0, -1) | {w}.addmm_({same}.clone(), {same}.clone()) | {w}.baddbmm_({same}.clone(), {same}.clone()) | {w}.requires_grad_(False)
+"""
+
+FUNCTIONS = """
+torch.vmap(torch.sum)({n1}) | torch.vmap(lambda t: t.cumsum(0))({n2}) | torch.vmap(torch.mul, (0, None))({z1}, {o0}) | (lambda t, dim: torch.vmap(torch.sin, dim, dim)(t))({z1}, {d}) | torch.vmap(lambda t: t @ t.mT)({z3})
+torch.func.grad(lambda t: (t.sin() * t).sum())({f}.detach()) | torch.func.jacrev(lambda t: torch.tanh(t) * t.sum())({f1}.detach().flatten()[:4]) | torch.func.jvp(torch.sin, ({f}.detach(),), ({same}.detach(),))
+torch.func.vjp(lambda t: t.cumsum(0), {f1}.detach())[1]({same}.detach()) | torch.vmap(torch.func.grad(lambda t: t.pow(3).sum()))({f1}.detach()) | torch.vmap(lambda t: F.softmax(t, -1))({f2}) | torch.func.jacfwd(lambda t: t * t.sum())({f1}.detach().flatten()[:3])
 """
 
 QUESTIONS = """
@@ -160,6 +175,7 @@ TABLES: dict[str, tuple[str, float]] = {
     "random": (RANDOM, 0.6),
     "layers": (LAYERS, 1.2),
     "writes": (WRITES, 4),
+    "functions": (FUNCTIONS, 0.4),
     "questions": (QUESTIONS, 0.4),
 }
 

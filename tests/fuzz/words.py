@@ -61,7 +61,8 @@ def pending_of(layout: Layout, dtype: torch.dtype, code: int) -> dict[str, str]:
 def _contributions(value: torch.Tensor, kind: str, count: int, rng: random.Random) -> list[torch.Tensor]:
     """What devices hold whose reduction is `value`, exactly."""
     lucky = rng.randrange(count)
-    others = {"sum": 0, "mean": 0, "prod": 1, "max": -9, "min": 9}[kind]
+    least, most = (0, 255) if value.dtype is torch.uint8 else (-9, 9)
+    others = {"sum": 0, "mean": 0, "prod": 1, "max": least, "min": most}[kind]
     if value.dtype is torch.bool:
         held = [torch.full_like(value, kind == "min") for _ in range(count)]
     else:

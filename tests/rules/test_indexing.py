@@ -46,7 +46,7 @@ LOOKUPS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "index_put adds": lambda x, i: x.index_put((i,), torch.cat([x, x[:1]]), accumulate=True),
     "index_put adds one": lambda x, i: x.index_put((i,), x[0, 0], accumulate=True),
     "one_hot": lambda x, i: (functional.one_hot(i, 5), functional.one_hot(i)),
-    "bincount": lambda x, i: (i.bincount(), i.bincount(minlength=9)),
+    "bincount": lambda x, i: (i.bincount(), i.bincount(minlength=9), i.to(torch.uint8).bincount()),
     "isin": lambda x, i: torch.isin(i, torch.tensor([1, 3])),
 }
 

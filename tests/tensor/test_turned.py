@@ -74,12 +74,67 @@ def _turned_beside_a_write(y: torch.Tensor) -> torch.Tensor:
     return view
 
 
+def _turned_and_written_unseen(y: torch.Tensor) -> torch.Tensor:
+    view = y[0].t_()
+    view.detach().add_(1)
+    return view * 2
+
+
+def _turned_and_written_without_gradients(y: torch.Tensor) -> torch.Tensor:
+    view = y[0].t_()
+    with torch.no_grad():
+        y.mul_(3)
+    return view + 1
+
+
+def _viewed_and_written_unseen(y: torch.Tensor) -> torch.Tensor:
+    view = y[0].t_()
+    corner = view[:, :1]
+    y.detach().add_(1)
+    return corner * 2
+
+
+def _turned_beside_a_later_view(y: torch.Tensor) -> torch.Tensor:
+    view = y[0].t_()
+    y[1].mul_(3)
+    return view
+
+
+def _written_like_another_before(y: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        (y * 1)[0].t_().mul_(3)
+    view = y[0]
+    view.transpose_(0, 1)
+    return view.mul_(3)
+
+
 @pytest.mark.parametrize(
-    "steps", [_turned_below_a_view, _turned_and_written, _turned_above_a_write, _turned_beside_a_write]
+    "steps",
+    [
+        _turned_below_a_view,
+        _turned_and_written,
+        _turned_above_a_write,
+        _turned_beside_a_write,
+        _turned_and_written_unseen,
+        _turned_and_written_without_gradients,
+        _viewed_and_written_unseen,
+        _turned_beside_a_later_view,
+        _written_like_another_before,
+    ],
 )
 def test_gradients_that_would_be_of_other_elements_are_refused(steps: Steps) -> None:
     with pytest.raises(RuntimeError, match="would be lost"):
         _gradient(steps, sharded=True)
+
+
+def test_what_was_turned_and_written_can_be_read() -> None:
+    y = weft.shard(torch.arange(4.0).reshape(2, 2), weft.make_mesh({"a": 2}), P("a")).requires_grad_() * 1
+    view = y[:]
+    view.t_()
+    view.detach().add_(1)
+    assert view.detach().full_tensor().tolist() == [[1, 3], [2, 4]]
+    with torch.no_grad():
+        assert (view * 2).full_tensor().tolist() == [[2, 6], [4, 8]]
 
 
 def test_nothing_is_refused_without_gradients() -> None:

@@ -173,19 +173,27 @@ class _Proposal:
         return {axis for axes in self.axes.values() for axis in axes} | set(self.pending)
 
     def _mend_groups(self) -> None:
-        """Unsplits minor factors of a dim whose major factor is not split down to single elements, and uneven majors."""
+        """Unsplits minor factors of a dim whose major factor is not split down to single elements, and uneven majors.
+
+        One that is unsplit for a dim of the result may be the major one of an input's: (3, 8) as (6, 4) is (a)(b c) as (a b)(c).
+        """
         groups = [dim for dims in (*self.factors.inputs, *self.factors.outputs) for dim in dims or () if len(dim) > 1]
-        for dim in groups:
-            open_ = True
-            for position, factor in enumerate(dim):
-                size = self.factors.sizes.get(factor, 1)
-                count = math.prod(self.mesh.axis_size(a) for a in self.axes.get(factor, ()))
-                minor = math.prod(self.factors.sizes.get(f, 1) for f in dim[position + 1 :])
-                reduced = not self.factors.on_output(factor)
-                if count > 1 and (not open_ or (minor > 1 and size % count) or reduced):
-                    self.axes[factor] = ()
-                    count = 1
-                open_ = open_ and count == size
+        while sum(map(self._unsplit, groups)):
+            pass
+
+    def _unsplit(self, dim: tuple[str, ...]) -> int:
+        """Unsplits the factors of a dim that no layout of it can say; how many there were."""
+        found, open_ = 0, True
+        for position, factor in enumerate(dim):
+            size = self.factors.sizes.get(factor, 1)
+            count = math.prod(self.mesh.axis_size(a) for a in self.axes.get(factor, ()))
+            minor = math.prod(self.factors.sizes.get(f, 1) for f in dim[position + 1 :])
+            reduced = not self.factors.on_output(factor)
+            if count > 1 and (not open_ or (minor > 1 and size % count) or reduced):
+                self.axes[factor] = ()
+                found, count = found + 1, 1
+            open_ = open_ and count == size
+        return found
 
     def _layout(self, dims: Dims, pending: dict[str, ReduceOp]) -> Layout:
         return Layout(self.mesh, [sum((self.axes.get(f, ()) for f in dim), ()) for dim in dims], pending)

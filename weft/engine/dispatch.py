@@ -33,7 +33,7 @@ from .total import note_write
 from .views.conjugation import keep_marks
 from .views.copy_views import refresh, shows_another, tell_writes, write_through
 from .views.folded import folded_ops
-from .writes.turned import refuse_turned
+from .writes.turned import note_views_of_turned, refuse_stale, refuse_turned
 from .writes.writing import store, write_out, written_tensors
 from .wrong_calls import STUMBLES, let_torch_say
 
@@ -95,6 +95,8 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
         with torch.inference_mode(False), torch.no_grad():
             return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
     is_special = any(isinstance(x, ShardedTensor) and x._form.is_special for x in call.tensors)
+    if is_special and call.func is not _DETACH:
+        refuse_stale(call.tensors, str(call.func))
     result = _of_special(call) if is_special else NotImplemented
     if result is not NotImplemented:
         return result
@@ -109,6 +111,8 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
     base = _shown_by(call)
     if base is not None:
         base._value.note_views(result)
+        if is_special:
+            note_views_of_turned(base, result)
     if shows:
         keep_marks(call, result)
         for x in written_tensors(call):

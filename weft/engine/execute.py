@@ -149,7 +149,9 @@ def brought(
         x = resolve(x, op) if is_expanded(x) or is_resolved(x) else x
     middle = stop_over(x._layout, need)
     if is_read and middle is None:
-        return brought_once(x, need, op)
+        there = brought_once(x, need, op)
+        # In one memory it is read as it lies: what an op gives has the strides of plain torch then.
+        return x if whole and not x._layout.pending and x._layout.mesh == need.mesh else there
     return moved(x if middle is None else moved(x, middle, op, implicit=True), need, op, implicit=True)
 
 

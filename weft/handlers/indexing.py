@@ -134,4 +134,5 @@ def _bincount(call: BoundCall) -> object:
     else:
         dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
         given = aten._to_copy.default(weights, dtype=dtype)
-    return aten.index_add.default(torch.zeros(count, dtype=dtype, device=x.device), 0, x, given)
+    places = x if x.dtype is torch.int64 else aten._to_copy.default(x, dtype=torch.int64)  # short ones are no indices
+    return aten.index_add.default(torch.zeros(count, dtype=dtype, device=x.device), 0, places, given)

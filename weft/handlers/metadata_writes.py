@@ -13,7 +13,7 @@ from ..engine.sharded import ShardedTensor, as_it_is, sharded
 from ..engine.views.conjugation import mark
 from ..engine.views.copy_views import remember_apart
 from ..engine.writes.becoming import become
-from ..engine.writes.turned import note_turned
+from ..engine.writes.turned import may_be_turned, note_turned
 from ..engine.writes.writing import store
 from ..rules.call import BoundCall
 from ..runtime.strides import dense_strides, order_of
@@ -36,7 +36,7 @@ _VIEWED = {
 @handler(*_VIEWED)
 def _view_in_place(call: BoundCall) -> object:
     x = sharded(call, "self")
-    note_turned(x, call.func._schema.name.removeprefix("aten::"))
+    is_noted = may_be_turned(x, call.func._schema.name.removeprefix("aten::"))
     conjugate, negative, may_be_copied = x.is_conj(), x.is_neg(), memory_of(x._layout).copies_views(x)
     # The view is one of what the tensor was, which goes on without it.
     before = as_it_is(x)
@@ -47,6 +47,8 @@ def _view_in_place(call: BoundCall) -> object:
         if x._value.shown is not None:
             x._value.shown.is_apart = True
     mark(x, conjugate=conjugate, negative=negative)
+    if is_noted:
+        note_turned(x)
     return x
 
 

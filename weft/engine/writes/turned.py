@@ -2,13 +2,14 @@
 
 Torch finds the gradient of a view whose base was written to by viewing the base again. For a tensor class it repeats
 the op that made the view, on the base as it is by then; whether one of the two was turned meanwhile it does not know,
-and the gradient would be that of other elements. Such programs are refused where they would go wrong.
+and the gradient would be that of other elements. Such programs are refused where they would go wrong: where they write,
+and where something that torch does not follow has written and the view is used again.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from weakref import WeakValueDictionary
 
 import torch
@@ -16,16 +17,20 @@ import torch
 from ..form import special
 from ..sharded import ShardedTensor
 
-__all__ = ["note_turned", "refuse_turned"]
+__all__ = ["may_be_turned", "note_turned", "note_views_of_turned", "refuse_stale", "refuse_turned"]
 
 _turned: WeakValueDictionary[int, ShardedTensor] = WeakValueDictionary()
-"""Views that were turned. Bound: those that live. Cleared: as they go."""
+"""Views that were turned, and views made of such. Bound: those that live. Cleared: as they go."""
+_written: dict[int, int] = {}
+"""How often their memory had been written to by then, as torch counts. Bound: as many as views were noted. Cleared: of views that went, when one is noted."""
 
 
-def note_turned(x: ShardedTensor, op: str) -> None:
-    """Says that a tensor is about to be turned; raises where gradients of its views would be lost."""
+def may_be_turned(x: ShardedTensor, op: str) -> bool:
+    """Whether gradients ask for note of a tensor that is about to be turned; raises where those of its views would be lost."""
+    if id(x) in _turned:
+        return True
     if not (torch.is_grad_enabled() and x.requires_grad) or x.is_leaf:
-        return
+        return False
     if not x._is_view():
         # Torch turns results of its own in place, as those of vectors by matrices: most tensors never had a view.
         views = [view for view in _views_of(x) if view.requires_grad] if x._value.is_viewed else ()
@@ -34,11 +39,30 @@ def note_turned(x: ShardedTensor, op: str) -> None:
                 f"{op} would change the tensor of shape {list(x.shape)} of which {len(views)} views are in use, and their "
                 f"gradients would be lost: use y = x.{op.removesuffix('_')}(...), which leaves x as it is"
             )
-        return
-    _turned[id(x)] = x
+    return x._is_view()
+
+
+def note_turned(x: ShardedTensor) -> None:
+    """Says that a view was turned: ops on it, and on others of the same memory, are looked at from now on."""
+    if id(x) not in _turned:
+        _note(x, x._version + 1)  # torch counts the op when it is done
     base = x._base
     for each in (x, base, *_views_of(base)):
         if isinstance(each, ShardedTensor):
+            each._form = special(each._form)
+
+
+def note_views_of_turned(base: torch.Tensor, views: object) -> None:
+    """Says that views were made of a tensor: those of one that was turned are as stale as it is, once it is written to."""
+    if not _turned:
+        return
+    is_turned = id(base) in _turned
+    if not is_turned and not any(view._base is base or view._base is base._base for view in _turned.values()):
+        return
+    for each in views if isinstance(views, (list, tuple)) else (views,):
+        if isinstance(each, ShardedTensor) and each is not base:
+            if is_turned:
+                _note(each, base._version)
             each._form = special(each._form)
 
 
@@ -55,6 +79,25 @@ def refuse_turned(written: Iterable[torch.Tensor], op: str) -> None:
                     "transpose_, squeeze_, unsqueeze_), and its gradient would be lost: turn it with view = view.t() and "
                     "the like, or write to a copy, x.clone()"
                 )
+
+
+def refuse_stale(used: Sequence[torch.Tensor], op: str) -> None:
+    """Raises where a view that was turned is used after a write to its memory that torch did not follow."""
+    if not _turned or not torch.is_grad_enabled():
+        return
+    for x in used:
+        if _turned.get(id(x)) is x and x.requires_grad and x._version != _written[id(x)]:
+            raise RuntimeError(
+                f"{op} uses a view of shape {list(x.shape)} that was changed in place before (t_, transpose_, squeeze_, "
+                "unsqueeze_), and then written to without gradients, so that its gradient would be lost: turn it with "
+                "view = view.t() and the like, or write to a copy, x.clone()"
+            )
+
+
+def _note(x: ShardedTensor, version: int) -> None:
+    for gone in _written.keys() - _turned.keys():
+        del _written[gone]
+    _turned[id(x)], _written[id(x)] = x, version
 
 
 def _views_of(base: torch.Tensor | None) -> list[ShardedTensor]:

@@ -25,6 +25,10 @@ from .overlapping import refuse_overlaps
 __all__ = ["store", "write_out", "written_tensors"]
 
 aten = torch.ops.aten
+_AS_OUT = {
+    aten.sum.dim_IntList, aten.nansum.default, aten.prod.default, aten.prod.dim_int, aten.cumsum.default, aten.cumprod.default,
+}  # fmt: skip
+"""Ops that compute in the dtype of `out`, where none is given."""
 
 
 def written_tensors(call: BoundCall) -> Iterator[ShardedTensor]:
@@ -74,7 +78,10 @@ def write_out(call: BoundCall) -> object:
             refuse_overlaps(x, [value for value in args if isinstance(value, torch.Tensor)])
     if functional is None:
         return _write_plain(call)
-    results = functional(*args, **{name: value for name, value in kwargs.items() if name not in outs})
+    given = {name: value for name, value in kwargs.items() if name not in outs}
+    if functional in _AS_OUT and given.get("dtype") is None:
+        given["dtype"] = cast(torch.Tensor, kwargs[outs[0]]).dtype
+    results = functional(*args, **given)
     listed = isinstance(kwargs[outs[0]], (list, tuple))
     values = results if isinstance(results, (list, tuple)) and not listed else (results,)
     pairs = [
@@ -87,10 +94,9 @@ def write_out(call: BoundCall) -> object:
     pairs = [(out, _brought(out, new)) for out, new in pairs]  # all of them, before anything is written
     for out, new in pairs:
         _assign(out, new)
-    given = [kwargs[name] for name in outs]
     if not func._schema.returns:
         return None
-    return given[0] if len(given) == 1 else tuple(given)
+    return kwargs[outs[0]] if len(outs) == 1 else tuple(kwargs[name] for name in outs)
 
 
 def _write_plain(call: BoundCall) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -25,7 +25,6 @@ from ..running.on_pieces import run_everywhere
 from ..running.once import is_random
 from ..running.schedule import Place, Schedule, schedule_for
 from ..sharded import ShardedTensor, wrap
-from ..strides.result_strides import ResultStrides
 from ..total import known_total, note_write
 from ..views.copy_views import refresh
 from ..views.view_results import ViewOp
@@ -277,7 +276,7 @@ def _schedule(call: BoundCall, split: _Split, leader: RaggedRows) -> Schedule:
             (None,) * len(made),
         )
         places.setdefault((*reads, *makes), place)
-    return Schedule(tuple(places.values()), whole.outputs, whole.specs, ResultStrides(whole.outputs))
+    return replace(whole, places=tuple(places.values()))
 
 
 def _region(layout: Layout, shape: tuple[int, ...], slot: Slot, dim: int | None, count: int) -> Region:

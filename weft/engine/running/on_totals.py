@@ -16,7 +16,6 @@ from ...runtime.lazy_copy import lazy_clone
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ..form import Form
-from ..memory import memory_of
 from ..memory.one_memory import spread
 from ..op_kind import OpKind, kind_of
 from ..sharded import ShardedTensor, Stand, made, stand_of, wrap, wrap_total
@@ -34,7 +33,7 @@ _MOST_KEPT = 8
 
 
 def total_call(call: BoundCall, inputs: tuple[Layout, ...], schedule: Schedule, rule: Rule | None) -> TotalCall | None:
-    """How an op runs on whole values and leaves a reduction pending, where it can."""
+    """How an op runs on whole values, in a memory that lets it leave a reduction pending so, where it can."""
     tensors, kind = call.tensors, kind_of(call.func)
     if not _may_be_total(kind, schedule):
         return None
@@ -44,12 +43,9 @@ def total_call(call: BoundCall, inputs: tuple[Layout, ...], schedule: Schedule, 
 
 
 def _may_be_total(kind: OpKind, schedule: Schedule) -> bool:
-    layouts = schedule.outputs
-    if kind.written or kind.outs or kind.viewed not in (None, 0) or not layouts:
+    if kind.written or kind.outs or kind.viewed not in (None, 0):
         return False
-    if not memory_of(layouts[0]).runs_on_totals(layouts):
-        return False
-    return kind.viewed is None or all(layout.pending for layout in layouts)
+    return kind.viewed is None or all(layout.pending for layout in schedule.outputs)
 
 
 def _may_keep(tensors: Sequence[torch.Tensor], schedule: Schedule) -> bool:

@@ -62,10 +62,7 @@ def repeat_by_rule(call: BoundCall, result: object) -> Repeat | None:
     if plan.schedule is None or plan.rule is None:
         return None
     if any(x._layout.pending or x._value.resolved is not None for x in tensors) or plan.total is not None:
-        if plan.total is None and kind.viewed == 0:
-            return pending_view(call, repeat_views(call, plan, result))
-        recipe = repeat_on_pieces(call, plan, result) if kind.is_pure else None
-        return None if plan.total is None and recipe is None else by_totals(call, plan.total, _waiting(call), recipe)
+        return _with_pending(call, plan, kind, result)
     if kind.written:
         return repeat_writes(call, plan)
     return repeat_views(call, plan, result) if kind.viewed is not None else repeat_on_pieces(call, plan, result)
@@ -79,6 +76,17 @@ def resolved_first(call: BoundCall, plan: OpPlan) -> tuple[int, ...]:
 
 def _waiting(call: BoundCall) -> tuple[int, ...]:
     return tuple(at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor) and x._layout.pending)
+
+
+def _with_pending(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
+    """A call on tensors as they lie, where something is pending, before or after it."""
+    total, waiting = plan.total, _waiting(call)
+    if total is None and kind.viewed == 0:
+        return pending_view(call, repeat_views(call, plan, result))
+    # What is not pending is known whole, so the op always runs on wholes where all of it is.
+    by_pieces = kind.is_pure and (total is None or bool(waiting))
+    recipe = repeat_on_pieces(call, plan, result) if by_pieces else None
+    return None if total is None and recipe is None else by_totals(call, total, waiting, recipe)
 
 
 def _resolving(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:

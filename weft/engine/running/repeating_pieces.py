@@ -31,7 +31,7 @@ def repeat_on_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | 
     values = result if isinstance(result, (list, tuple)) else (result,)
     if not all(x is None or isinstance(x, (ShardedTensor, int)) for x in values) or not is_foreseen(call.func):
         return None
-    strided = schedule.strides.of(call)
+    strided = schedule.strided
     is_alike = schedule.places and rule.local is None and not plan.bounds
     in_parts = any(part is not None for place in schedule.places for part in place.parts)
     is_told = all(isinstance(x, ShardedTensor) is (each is not None) for x, each in zip(values, strided, strict=True))

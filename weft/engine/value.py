@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, final
 
 import torch
 
+from ..rules.call import each_of
 from ..runtime.holding import Pieces
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Value:
     def lend_to(self, views: object) -> None:
         """Lets views have memory that comes and goes, where this has such."""
         if self.lent_by is not None:
-            for each in views if isinstance(views, (list, tuple)) else (views,):
+            for each in each_of(views):
                 value = getattr(each, "_value", None)
                 if isinstance(value, Value):
                     self.lent_by.lend(value)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self
 import torch
 from torch._C import _disabled_torch_function_impl
 
-from ..devices import CPU, Accelerator, Device
+from ..devices import Device
 from ..drawing.html import layout_html
 from ..engine.compiling import announce, check_compilable, state_of_code
 from ..engine.dispatch import torch_dispatch
@@ -25,7 +25,7 @@ from ..engine.views.copy_views import current, remember_apart
 from ..engine.writes.becoming import become
 from ..runtime.holding import holding
 from ..runtime.lazy_copy import lazy_clone
-from ..runtime.machine import torch_device
+from ..runtime.machine import device_of, torch_device
 from ..runtime.memory_limit import limited_to
 from ..runtime.processes import world
 from ..runtime.processes.mesh_processes import spans
@@ -234,7 +234,7 @@ class Tensor(NamedPieces, ShardedTensor):
             # The words that torch.nn.Module looks for, to say that to_empty is the way.
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         else:
-            there = self._on(_weft_device(where) if isinstance(where, torch.device) else where)
+            there = self._on(device_of(where) if isinstance(where, torch.device) else where)
         return there.to(*asked.before(None), **asked.kwargs)
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> Any:
@@ -474,7 +474,3 @@ def _carry_state(source: Tensor, target: Tensor) -> None:
             target.__dict__[name] = value
     if source.requires_grad:
         target.requires_grad_()
-
-
-def _weft_device(device: torch.device) -> Device:
-    return CPU(device.index or 0) if device.type == "cpu" else Accelerator(device.index or 0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...rules.call import BoundCall
+from ...rules.call import BoundCall, each_of
 from ...rules.registry import Rule, Spec
 from ...runtime.holding import holding
 from ...runtime.reduction import neutral
@@ -66,7 +66,7 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Sch
             result = _neutral(func, rule.of_nothing, local, place, schedule)
         else:
             result = here.on(local)
-        values = _several(result)
+        values = each_of(result)
         for k, (piece, value) in enumerate(zip(place.makes, values, strict=True)):
             if isinstance(value, torch.Tensor):
                 part = place.parts[k]
@@ -114,7 +114,7 @@ def _without_memory(func: torch._ops.OpOverload, place: Place, schedule: Schedul
 def run_replicated(call: BoundCall, laid: Sequence[ShardedTensor], mesh: DeviceMesh) -> object:
     """Runs an op that has no rule on the replica in each memory; what it gives is replicated too."""
     results = [call.on(pieces) for pieces in zip(*(x._value.pieces for x in laid), strict=True)]
-    columns = list(zip(*map(_several, results), strict=True))
+    columns = list(zip(*map(each_of, results), strict=True))
 
     def made(position: int, value: object) -> object:
         same = written_argument(call, position)
@@ -125,10 +125,6 @@ def run_replicated(call: BoundCall, laid: Sequence[ShardedTensor], mesh: DeviceM
         return wrap(pieces, Layout.replicated(mesh, value.dim()), value.shape, strides=value.stride())
 
     return for_each_result(results[0], made)
-
-
-def _several(result: object) -> Sequence[object]:
-    return result if isinstance(result, (tuple, list)) else (result,)
 
 
 def _check_dense(call: BoundCall, value: torch.Tensor) -> None:

@@ -17,9 +17,10 @@ from .index_bounds import check_bounds
 from .memory import memory_on
 from .moves.bringing import brought_once
 from .moves.gradient_home import bring_gradient_home, is_gathered
-from .moves.movement import from_plain, moved, note_move, note_return, to_plain, to_write_plain
+from .moves.movement import from_plain, moved, to_plain, to_write_plain
 from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import is_expanded, is_resolved, resolve
+from .moves.telling import note_move, note_return
 from .op_kind import is_elementwise, kind_of
 from .op_plan import OpPlan, decided, plan_in
 from .running.on_pieces import run_everywhere, run_replicated, run_whole

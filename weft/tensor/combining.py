@@ -9,7 +9,8 @@ import torch
 
 from ..caches import cached
 from ..engine.memory import held_whole
-from ..engine.moves.movement import is_recorded, move, note_steps
+from ..engine.moves.movement import is_recorded, move
+from ..engine.moves.telling import note_steps
 from ..engine.sharded import wrap_whole
 from ..runtime.lazy_copy import lazy_clone
 from ..sharding.layout import Layout

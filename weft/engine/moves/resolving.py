@@ -15,7 +15,8 @@ from ..sharded import ShardedTensor
 from ..total import last_write
 from ..value import UNMADE, Unmade
 from ..views.copy_views import is_current, remember_resolved
-from .movement import moved, note_move
+from .movement import moved
+from .telling import note_move
 
 __all__ = [
     "Turned",

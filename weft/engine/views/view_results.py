@@ -14,8 +14,9 @@ from ...rules.call import Args, BoundCall, Kwargs, Op
 from ...runtime.on_paper import aside
 from ...sharding.layout import Layout
 from ..memory import memory_of
-from ..moves.movement import note_move, to_plain
+from ..moves.movement import to_plain
 from ..moves.resolving import kept_resolved, note_turned
+from ..moves.telling import note_move
 from ..op_plan import layouts_for
 from ..sharded import ShardedTensor, as_sharded
 from ..writes.copying import copy_once

@@ -240,8 +240,9 @@ def aligned_meanwhile(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor
     source = None if grad is None else layout_of(grad)
     if grad is None or source is None or source is layout or is_recorded(grad):
         return aligned(grad, layout)
-    with issuing(run.goes_on_beside(grad, source.mesh, layout.mesh)):
-        return aligned(grad, layout)
+    stays = source.mesh == layout.mesh and not memory_of(layout).pieces_are_shards
+    with issuing(not stays and run.goes_on_beside(grad, source.mesh, layout.mesh)):
+        return _Move.forward(grad, layout, None, "gradient")
 
 
 def _as_tangent(

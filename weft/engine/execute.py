@@ -19,6 +19,7 @@ from .moves.bringing import brought_once
 from .moves.gradient_home import bring_gradient_home, is_gathered
 from .moves.movement import from_plain, moved, to_plain, to_write_plain
 from .moves.plain_gradient import keep_gradient_plain
+from .moves.resolved import forget_resolved, remember_resolved
 from .moves.resolving import is_expanded, is_resolved, resolve
 from .moves.telling import note_move, note_return
 from .op_kind import is_elementwise, kind_of
@@ -30,7 +31,6 @@ from .running.refusals import refuse_as_others
 from .running.schedule import Schedule, schedule_for
 from .sharded import ShardedTensor
 from .total import known_total, own_pieces, part_pieces
-from .views.copy_views import forget_resolved, remember_resolved
 from .views.view_results import viewed
 from .writes.overlapping import refuse_overlaps
 from .writes.writing import store

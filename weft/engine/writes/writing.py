@@ -13,10 +13,10 @@ from ...rules.call import BoundCall, each_of
 from ...sharding.layout import Layout
 from ..memory import held_whole
 from ..moves.movement import from_plain, moved, to_plain, to_write_plain
+from ..moves.resolved import forget_resolved
 from ..op_kind import is_elementwise, kind_of
 from ..sharded import ShardedTensor
 from ..total import own_pieces
-from ..views.copy_views import forget_resolved
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once

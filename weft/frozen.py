@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = ["Frozen", "Written"]
+__all__ = ["Frozen", "Unchanging", "Written"]
 
 
 class Written:
@@ -35,7 +35,19 @@ class Written:
         return repr(self), dict(Written.words)
 
 
-class Frozen(Written):
+class Unchanging:
+    """A value whose fields cannot be set: those who make it set them as `object` does."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was set): make a new one")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was deleted): make a new one")
+
+
+class Frozen(Unchanging, Written):
     """A value that cannot change, equal to values of its type with equal fields; `__match_args__` names the fields.
 
     >>> class Point(Frozen):
@@ -65,12 +77,6 @@ class Frozen(Written):
 
     def __hash__(self) -> int:
         return hash((type(self), *self._fields()))
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was set): make a new one")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was deleted): make a new one")
 
     def __reduce__(self) -> tuple[type[Frozen], tuple[object, ...]]:
         return type(self), self._fields()

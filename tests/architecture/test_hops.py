@@ -15,7 +15,7 @@ from weft.rules.call import BoundCall
 from weft.runtime import machine
 from weft.watch.policy import Warned
 
-FIRST = {"unified": 14, "separate": 15}
+FIRST = {"unified": 9, "separate": 10}
 """Modules that are handed a first `x @ w` that leaves a sum pending: see decision 34."""
 REPEATED = 5
 """Modules that run at all when it is repeated."""

@@ -20,8 +20,8 @@ from weft.engine.moves.movement import aligned_meanwhile
 from weft.runtime.machine import use_separate_memory
 from weft.runtime.traced import is_traced
 from weft.sharding.layout import Layout
+from weft.tensor.leaf_gradient import gradient_in
 from weft.tensor.named_pieces import piece_names
-from weft.tensor.tensor import gradient_in
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
 LAYOUTS = {"tensor parallel": ({"0.*": P("tp"), "2.weight": P(None, "tp")}, P("dp")), "data parallel": ({}, P("dp"))}

@@ -207,3 +207,26 @@ def test_what_is_brought_beside_a_sum_is_told_again() -> None:
         told.append(log.records)
     assert [record.kind for record in told[0]] == ["all_reduce", "all_gather"]
     assert told[0] == told[1] == told[2]
+
+
+def gradients_of_norm(x: weft.Tensor) -> tuple[weft.Tensor, weft.Tensor]:
+    """Those of weight and bias, which one op leaves pending."""
+    one = weft.shard(torch.ones(3, dtype=torch.float64), MESH, P())
+    statistics = rows(torch.ones(8, 1, dtype=torch.float64))
+    kept = ([3], statistics, statistics, one, one, [False, True, True])
+    _, weight, bias = torch.ops.aten.native_layer_norm_backward.default(x, x, *kept)
+    return weight, bias
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_what_an_op_read_goes_when_it_is_no_longer_of_use(is_written: bool) -> None:
+    x = rows(numbers(8, 3)) * 2
+    one, other = gradients_of_norm(x)
+    if is_written:
+        x.add_(1)
+    assert len(one.local_shards) == 4  # looked at, or found to be written to
+    gone = weakref.ref(x)
+    del x
+    gc.collect()
+    assert gone() is None
+    assert len(other.local_shards) == 4

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 
-__all__ = ["candidate_layouts", "is_nearly_even", "local_elements", "orders"]
+__all__ = ["candidate_layouts", "is_nearly_even", "orders"]
 
 _MOST_WASTE = 1.125
 """How much more than its share the device with most may have."""
@@ -44,21 +43,7 @@ def candidate_layouts(mesh: DeviceMesh, shape: Sequence[int], *, ordered: bool =
         splits = [[axis for axis, dim in zip(axes, dims, strict=True) if dim == at] for at in range(len(shape))]
         if sum(map(bool, splits)) > _MOST_DIMS:
             continue
-        if all(is_nearly_even(shape[at], _count(mesh, names)) for at, names in enumerate(splits) if names):
+        if all(is_nearly_even(shape[at], mesh.group_size(names)) for at, names in enumerate(splits) if names):
             for arranged in product(*((orders(names) if ordered else [names]) for names in splits)):
                 found[Layout(mesh, arranged)] = None
     return list(found)
-
-
-def _count(mesh: DeviceMesh, axes: Sequence[str]) -> int:
-    return math.prod(mesh.axis_size(axis) for axis in axes)
-
-
-def local_elements(layout: Layout, shape: Sequence[int]) -> int:
-    """How many elements the device with most has of a tensor.
-
-    >>> from weft.sharding.mesh import make_mesh
-    >>> local_elements(Layout(make_mesh({"tp": 4}), (("tp",), ())), (10, 3))
-    9
-    """
-    return math.prod(-(-size // layout.split_count(dim)) for dim, size in enumerate(shape))

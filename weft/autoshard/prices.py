@@ -12,8 +12,8 @@ from ..paper.work import Work
 from ..planning.axis_cost import axis_cost
 from ..planning.cost import passing_time
 from ..rules.registry import ops_named
+from ..sharding.geometry import most_elements
 from ..sharding.layout import Layout
-from .layouts import local_elements
 from .recording import Recorded, RecordedOp, RecordedValue
 from .trial import Sizes
 from .ways import Way
@@ -70,7 +70,7 @@ class Prices:
     def _as_ring(self, way: Way, given: list[RecordedValue]) -> float:
         """What it takes until every device has seen the keys and values of all others."""
         mesh = way.outputs[0].mesh
-        size = math.prod(mesh.axis_size(axis) for axis in way.passed)
+        size = mesh.group_size(way.passed)
         passed = sum(self.held(layout, value) for layout, value in zip(way.inputs[1:3], given[1:3], strict=True))
         return (size - 1) * passing_time(mesh, way.passed, passed, self.machine.topology)
 
@@ -78,7 +78,7 @@ class Prices:
         """What it takes to have whole sequences of fewer heads: queries, keys, values and results change places."""
         query, lies = given[0], way.inputs[0]
         heads, sequence = len(query.shape) - 3, len(query.shape) - 2
-        if heads < 0 or query.shape[heads] % math.prod(lies.mesh.axis_size(axis) for axis in lies.dim_of):
+        if heads < 0 or query.shape[heads] % lies.mesh.group_size(lies.dim_of):
             return math.inf
         splits = [[axis for axis in axes if axis not in way.passed] for axes in lies.splits]
         splits[heads] += lies.splits[sequence]
@@ -86,7 +86,7 @@ class Prices:
 
     def held(self, layout: Layout, value: RecordedValue) -> int:
         """The bytes of a value that a device has."""
-        return local_elements(layout, value.shape) * value.dtype.itemsize
+        return most_elements(layout, value.shape) * value.dtype.itemsize
 
     def working_bytes(self, op: RecordedOp, way: Way) -> int:
         """What an op and its gradient need for a moment: what they take and give, beside what is kept anyway."""

@@ -96,23 +96,19 @@ def _choices(known: SpecialFactors) -> Iterator[str]:
 def _may_be(factors: Factors, split: Mapping[str, tuple[str, ...]], mesh: DeviceMesh) -> bool:
     """Whether every dim is cut evenly enough, and dims of several factors at their major ones."""
     for factor, axes in split.items():
-        if factor != _PENDING and not is_nearly_even(factors.sizes[factor], _count(mesh, axes)):
+        if factor != _PENDING and not is_nearly_even(factors.sizes[factor], mesh.group_size(axes)):
             return False
     for dims in (*factors.inputs, *factors.outputs):
         for dim in dims or ():
             is_open = True
             for position, factor in enumerate(dim):
-                count, size = _count(mesh, split.get(factor, ())), factors.sizes.get(factor, 1)
+                count, size = mesh.group_size(split.get(factor, ())), factors.sizes.get(factor, 1)
                 minor = math.prod(factors.sizes.get(each, 1) for each in dim[position + 1 :])
                 is_reduced = len(dim) > 1 and not factors.on_output(factor)
                 if count > 1 and (not is_open or (minor > 1 and size % count) or is_reduced):
                     return False
                 is_open = is_open and count == size
     return True
-
-
-def _count(mesh: DeviceMesh, axes: tuple[str, ...]) -> int:
-    return math.prod(mesh.axis_size(axis) for axis in axes)
 
 
 def _way(known: SpecialFactors, split: Mapping[str, tuple[str, ...]], mesh: DeviceMesh) -> Way:
@@ -146,7 +142,7 @@ def _way(known: SpecialFactors, split: Mapping[str, tuple[str, ...]], mesh: Devi
         tuple(inputs),
         tuple(outputs),
         tuple(gradients),
-        _count(mesh, tuple(axis for factor, axes in split.items() if factor != _PENDING for axis in axes)),
+        mesh.group_size(tuple(axis for factor, axes in split.items() if factor != _PENDING for axis in axes)),
         tuple(axis for factor in known.passed for axis in split.get(factor, ())),
     )
 

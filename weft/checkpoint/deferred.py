@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from ..sharding.geometry import Box
+from ..sharding.geometry import Box, whole_box
 from .files.boxes import boxes_of
 from .files.index import SavedTensor
 
@@ -45,4 +45,4 @@ class Deferred(torch.Tensor):
 
     def whole(self) -> torch.Tensor:
         """All of it."""
-        return self.read(tuple((0, size) for size in self.shape))
+        return self.read(whole_box(self.shape))

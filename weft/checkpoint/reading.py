@@ -18,7 +18,7 @@ from ..engine.sharded import wrap
 from ..engine.views.copy_views import current
 from ..runtime.holding import holding, slices
 from ..runtime.machine import residence
-from ..sharding.geometry import Box, box_shape, within
+from ..sharding.geometry import Box, box_shape, whole_box, within
 from ..sharding.mapping import DeviceMapping
 from ..tensor.tensor import Tensor, public
 from .errors import CheckpointError
@@ -64,7 +64,7 @@ class Reader:
     def want(self, name: str, target: torch.Tensor, box: Box | None = None) -> None:
         """A box of a tensor is to be read into a plain tensor of any device, strides and dtype."""
         saved = self.index.tensors[name]
-        box = tuple((0, size) for size in saved.shape) if box is None else box
+        box = whole_box(saved.shape) if box is None else box
         for shard in saved.shards:
             shared = common(box, shard.box)
             if shared is not None:

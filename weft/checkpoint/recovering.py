@@ -14,7 +14,7 @@ from ..engine.views.copy_views import current
 from ..runtime.holding import holding, slices
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
-from ..sharding.geometry import Box, box_shape, within
+from ..sharding.geometry import Box, box_shape, whole_box, within
 from ..tensor.tensor import Tensor
 from .errors import CheckpointError
 from .files.boxes import tiling_fault
@@ -76,7 +76,7 @@ def _told(state: State) -> _Told:
 
 def _boxes(name: str, x: torch.Tensor) -> Iterator[Box]:
     if not isinstance(x, Tensor):
-        yield tuple((0, size) for size in x.shape)
+        yield whole_box(x.shape)
         return
     if x._layout.pending:
         raise CheckpointError(

@@ -17,7 +17,7 @@ from ..engine.views.copy_views import current
 from ..runtime.holding import holding
 from ..runtime.machine import forget_with_residences, residence
 from ..runtime.processes import world
-from ..sharding.geometry import Box, box_at, box_shape, holders
+from ..sharding.geometry import Box, box_at, box_shape, holders, whole_box
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from ..tensor.tensor import Tensor
@@ -105,7 +105,7 @@ def _distinct(x: torch.Tensor) -> tuple[_Home, ...]:
         return ()
     if isinstance(x, Tensor):
         return _homes(x._layout, tuple(x.shape))
-    return (_Home(tuple((0, size) for size in x.shape), x.numel(), {0: 0}),)
+    return (_Home(whole_box(x.shape), x.numel(), {0: 0}),)
 
 
 def _held(x: torch.Tensor, slot: Slot) -> torch.Tensor | None:

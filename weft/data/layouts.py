@@ -15,6 +15,7 @@ from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import P
 from ..sharding.placements import Sharded
+from ..sharding.spec import entries_of
 from ..tensor.creation import from_local
 from ..tensor.process_local import from_process_local, process_box
 from .agreeing import agreed
@@ -142,7 +143,7 @@ def _mapping(spec: Spec, mesh: DeviceMesh) -> DeviceMapping:
     if isinstance(spec, DeviceMapping):
         return spec
     if spec is None or isinstance(spec, (P, str)):
-        return NamedMapping(mesh, () if spec is None else (spec,) if isinstance(spec, str) else spec)
+        return NamedMapping(mesh, entries_of(spec))
     raise TypeError(
         f"the spec of a batch's tensor is P('dp'), an axis name or a mapping, but got {spec!r}: "
         "give a dict, tuple or list of specs only where the batch is one"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from ..planning import Plan
-from ..planning.text import bytes_text, time_text
+from ..planning.text import bytes_text, shape_text, time_text
 from ..sharding.geometry import Interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
@@ -49,7 +49,7 @@ def plan_html(plan: Plan) -> str:
     least = "the least possible" if received == bound else f"at least {bytes_text(bound.max)}"
     found = traffic(plan)
     return _block(
-        _line(f"{plan.source} → {plan.target}: {' × '.join(map(str, plan.shape)) or 'scalar'}"),
+        _line(f"{plan.source} → {plan.target}: {shape_text(plan.shape)}"),
         _line(
             f"received {bytes_text(received.max)} on the busiest device ({least}), {bytes_text(received.total)} in all; "
             f"memory {bytes_text(plan.peak_memory)}; time {time_text(plan.estimated_time)}",

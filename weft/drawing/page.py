@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,7 +164,7 @@ def _layouts(moves: Sequence[Move]) -> list[dict[str, object]]:
         {
             "text": str(layout),
             "shape": _shape(shape),
-            "counts": [math.prod(map(layout.mesh.axis_size, axes)) for axes in layout.splits],
+            "counts": [layout.mesh.group_size(axes) for axes in layout.splits],
             "names": ["·".join(axes) for axes in layout.splits],
             "pending": ", ".join(f"{op} over {axis}" for axis, op in layout.pending),
         }

@@ -155,7 +155,7 @@ class _Proposal:
                 taken = _taken(left, size, self.mesh, even=minor > 1)
                 self.axes[factor] = tuple(taken)
                 left = left[len(taken) :]
-                if math.prod(self.mesh.axis_size(a) for a in taken) != size:
+                if self.mesh.group_size(taken) != size:
                     break
 
     def _may_split(self, factor: str) -> bool:
@@ -186,7 +186,7 @@ class _Proposal:
         found, open_ = 0, True
         for position, factor in enumerate(dim):
             size = self.factors.sizes.get(factor, 1)
-            count = math.prod(self.mesh.axis_size(a) for a in self.axes.get(factor, ()))
+            count = self.mesh.group_size(self.axes.get(factor, ()))
             minor = math.prod(self.factors.sizes.get(f, 1) for f in dim[position + 1 :])
             reduced = not self.factors.on_output(factor)
             if count > 1 and (not open_ or (minor > 1 and size % count) or reduced):
@@ -229,7 +229,7 @@ class _Proposal:
     @property
     def parallel(self) -> int:
         """Over how many devices the work is split."""
-        return math.prod(self.mesh.axis_size(axis) for axes in self.axes.values() for axis in axes)
+        return self.mesh.group_size(axis for axes in self.axes.values() for axis in axes)
 
 
 def _taken(axes: Sequence[str], size: int, mesh: DeviceMesh, *, even: bool) -> list[str]:

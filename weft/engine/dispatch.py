@@ -21,7 +21,7 @@ from .kept import forget_written
 from .moves.asynchrony import detached, is_on_its_way
 from .moves.resolving import note_computed, resolve, resolved_for
 from .op_kind import kind_of
-from .op_plan import NOT_REPEATED, decided, has_open_sizes, key_of, plans, token
+from .op_plan import NOT_REPEATED, decided, key_of, plans, token
 from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
 from .running.repeating import repeat_of, resolved_first
@@ -94,7 +94,8 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
     if torch.is_inference_mode_enabled() and _gives_usual_view(call):
         with torch.inference_mode(False), torch.no_grad():
             return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
-    is_special = any(isinstance(x, ShardedTensor) and x._form.is_special for x in call.tensors)
+    forms = [x._form for x in call.tensors if isinstance(x, ShardedTensor)]
+    is_special = any(form.is_special for form in forms)
     if is_special and call.func is not _DETACH:
         refuse_stale(call.tensors, str(call.func))
     result = _of_special(call) if is_special else NotImplemented
@@ -107,7 +108,8 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
     result = _run(call)
     if not kind_of(call.func).is_pure:
         forget_written(written_tensors(call))  # an op may have brought for itself what it then wrote to
-    note_computed(call, result)
+    if any(form.layout.pending for form in forms):
+        note_computed(call, result)
     base = _shown_by(call)
     if base is not None:
         base._value.note_views(result)
@@ -117,7 +119,7 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
         keep_marks(call, result)
         for x in written_tensors(call):
             write_through(x)
-    elif key is not None and not has_open_sizes(call):
+    elif key is not None and not any(form.is_open for form in forms):
         repeat = call.repeat or repeat_of(call, result)
         if repeat is not None:
             plans.keep(call.func)

@@ -23,7 +23,7 @@ import torch
 
 from ..caches import BoundedCache
 from ..planning.text import bytes_text
-from ..rules.call import BoundCall, Op
+from ..rules.call import BoundCall, Op, each_of
 from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from ..sharding.mapping import named_mapping
@@ -128,7 +128,7 @@ def _tell(call: BoundCall, result: object, records: Sequence[CommRecord], backwa
 
 
 def _results(result: object) -> Iterator[ShardedTensor]:
-    for x in result if isinstance(result, (tuple, list)) else (result,):
+    for x in each_of(result):
         if isinstance(x, ShardedTensor):
             yield x
 

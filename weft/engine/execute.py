@@ -10,24 +10,27 @@ import torch
 from ..rules.call import BoundCall
 from ..rules.registry import Rule
 from ..runtime.holding import holding
+from ..runtime.processes import world
 from ..sharding.layout import Layout
 from .choose import stop_over
 from .index_bounds import check_bounds
+from .memory import memory_on
 from .moves.bringing import brought_once
 from .moves.gradient_home import bring_gradient_home, is_gathered
-from .moves.movement import from_plain, moved, note_move, note_return, to_plain, to_write_plain
+from .moves.movement import from_plain, moved, to_plain, to_write_plain
 from .moves.plain_gradient import keep_gradient_plain
+from .moves.resolved import forget_resolved, remember_resolved
 from .moves.resolving import is_expanded, is_resolved, resolve
+from .moves.telling import note_move, note_return
 from .op_kind import is_elementwise, kind_of
 from .op_plan import OpPlan, decided, plan_in
 from .running.on_pieces import run_everywhere, run_replicated, run_whole
 from .running.on_totals import total_call
 from .running.once import run_once
 from .running.refusals import refuse_as_others
-from .running.schedule import schedule_for
+from .running.schedule import Schedule, schedule_for
 from .sharded import ShardedTensor
 from .total import known_total, own_pieces, part_pieces
-from .views.copy_views import forget_resolved, remember_resolved
 from .views.view_results import viewed
 from .writes.overlapping import refuse_overlaps
 from .writes.writing import store
@@ -101,18 +104,25 @@ def _run(call: BoundCall, laid: Sequence[torch.Tensor], plan: OpPlan) -> object:
     there = cast("list[ShardedTensor]", laid)
     if plan.outputs is None and holding(Layout.replicated(plan.mesh, 0)).count:
         return run_replicated(call, there, plan.mesh)
-    if plan.schedule is None:
-        schedule = schedule_for(call, plan.inputs, plan.outputs, plan.mesh)
-        refuse_as_others(call, plan.inputs, schedule, plan.rule)
-        plan.total = total_call(call, plan.inputs, schedule, plan.rule)
-        plan.schedule = schedule
+    schedule = _scheduled(call, plan) if plan.schedule is None else plan.schedule
     if plan.total is not None:
         result = plan.total(call, there)
         if result is not None:
             return result
     if plan.bounds:
         check_bounds(plan.bounds, call.tensors, there)
-    return run_everywhere(call, there, plan.schedule, plan.rule)
+    return run_everywhere(call, there, schedule, plan.rule)
+
+
+def _scheduled(call: BoundCall, plan: OpPlan) -> Schedule:
+    """Works out, at the first of such calls, where they run."""
+    schedule = schedule_for(call, plan.inputs, plan.outputs, plan.mesh)
+    if world.current().count > 1 and not schedule.has_elements:
+        refuse_as_others(call, plan.inputs, plan.rule)
+    if memory_on(plan.mesh).runs_on_totals(schedule.outputs):
+        plan.total = total_call(call, plan.inputs, schedule, plan.rule)
+    plan.schedule = schedule
+    return schedule
 
 
 def gathered(tensors: Sequence[torch.Tensor], plan: OpPlan) -> list[int]:

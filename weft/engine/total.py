@@ -125,12 +125,14 @@ class Origin:
         # a write to any tensor, since versions do not tell of all writes to what tensors share (`x.data`).
         compute = self._compute
         if self._results is None and (compute is None or (not self._is_view and self._writes != _Writes.last)):
+            self._compute = None  # what it read has other values by now
             return _owned(fill_pending(lazy_clone(total), layout), total)
         with torch.inference_mode(total.is_inference()), torch.no_grad():
             if self._results is None:
                 assert compute is not None
                 result = compute()
                 self._results = list(result) if isinstance(result, (tuple, list)) else [result]  # type: ignore[list-item]
+                self._compute = None  # only now: who finds nothing to compute with finds the results
             pieces = self._results[k]._value.pieces
             return pieces if self._is_view else _owned(pieces, total)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, final
 
 import torch
 
+from ..rules.call import each_of
 from ..runtime.holding import Pieces
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Value:
         """Notes that these show the tensor, and lets them have memory that comes and goes, where it has such."""
         self.is_viewed = True
         if self.lent_by is not None:
-            for each in views if isinstance(views, (list, tuple)) else (views,):
+            for each in each_of(views):
                 value = getattr(each, "_value", None)
                 if isinstance(value, Value):
                     self.lent_by.lend(value)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..devices import CPU, Accelerator
 from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
 from ..engine.memory import held_whole
@@ -23,7 +22,7 @@ from ..engine.views.folded import is_unmade
 from ..engine.views.view import at
 from ..rules.call import Args, BoundCall, Kwargs
 from ..runtime.holding import holding
-from ..runtime.machine import residence, torch_device
+from ..runtime.machine import device_of, residence, torch_device
 from ..runtime.strides import dense_strides, row_major
 from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
@@ -97,7 +96,7 @@ def _there(call: BoundCall, x: ShardedTensor, layout: Layout) -> Layout:
     asked = _asked(call)
     if asked is None or asked.type in ("meta", residence(layout.mesh).device.type):
         return layout
-    device = CPU(asked.index or 0) if asked.type == "cpu" else Accelerator(asked.index or 0)
+    device = device_of(asked)
     torch_device(device)  # raises for one that does not exist
     return Layout.replicated(DeviceMesh.single(device), layout.rank)
 

@@ -16,7 +16,7 @@ from ..drawing.grid import Palette, drawn_dims
 from ..drawing.html import plan_html
 from ..drawing.panels import drawing, printed
 from ..planning import Plan, Topology, plan
-from ..planning.text import bytes_text, time_text
+from ..planning.text import bytes_text, shape_text, time_text
 from ..sharding.dtype import DTypeLike
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping
@@ -129,7 +129,7 @@ def _head(of: Plan) -> Text:
         "the least possible" if received == bound else f"at least {bytes_text(bound.max)}, {bytes_text(bound.total)}"
     )
     return Text(
-        f"{of.source} -> {of.target} on {meshes}: {' × '.join(map(str, of.shape)) or 'scalar'}, {of.itemsize} bytes an element\n"
+        f"{of.source} -> {of.target} on {meshes}: {shape_text(of.shape)}, {of.itemsize} bytes an element\n"
         f"received {bytes_text(received.max)} on the busiest device, {bytes_text(received.total)} in all; {least}\n"
         f"memory {bytes_text(of.peak_memory)} on the fullest device; time {time_text(of.estimated_time)}{parts}"
     )

@@ -14,7 +14,7 @@ from ..engine.sharded import ShardedTensor, made
 from ..engine.strategy import Considered, considering
 from ..engine.value import Value
 from ..planning.text import bytes_text, table, time_text
-from ..rules.call import BoundCall
+from ..rules.call import BoundCall, each_of
 from ..runtime.holding import holding
 from ..tensor.text import short_form
 from ..watch.comm_log import CommLog, comm_log
@@ -90,7 +90,7 @@ def explain_op(
     call = call.with_tensors([_hollow(x) for x in call.tensors])
     with torch.no_grad(), considering() as considered, comm_log() as log, reshard_policy("silent"):
         result = planned(call)
-    results = result if isinstance(result, (list, tuple)) else (result,)
+    results = each_of(result)
     return OpExplanation(
         str(func),
         tuple(short_form(x) for x in call.tensors),

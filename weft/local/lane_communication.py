@@ -6,7 +6,6 @@ split by dim  other axes, local dims…                  and one local dim is sp
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -122,7 +121,7 @@ def _all_gather(held: _Held, axis: int | None = None) -> list[torch.Tensor]:
 
 def _all_to_all(held: _Held, split_axis: int, concat_axis: int, tiled: bool = True) -> list[torch.Tensor]:
     split, concat = held.dim(split_axis, "all_to_all split_axis"), held.dim(concat_axis, "all_to_all concat_axis")
-    count = math.prod(held.mesh.axis_size(axis) for axis in held.axes)
+    count = held.mesh.group_size(held.axes)
     size = held.shards[0].shape[split]
     if size % count or (not tiled and size != count):
         need = "be divisible by" if tiled else "have the size of"

@@ -24,7 +24,7 @@ from ..runtime.machine import residence
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
-from ..sharding.named import DimSpec, SpecEntry
+from ..sharding.spec import Spec, entries_of
 from ..tensor.lane import Lane, current_lane, ended_on_error
 from ..tensor.movements import redistribute
 from ..tensor.tensor import Tensor
@@ -34,7 +34,6 @@ from .untraced import untraced
 __all__ = ["axis_index", "local_map"]
 
 Result = TypeVar("Result")
-Spec = DeviceMapping | Iterable[SpecEntry | DimSpec] | str | None
 
 
 @untraced
@@ -254,7 +253,7 @@ def _mapping(spec: Spec, mesh: DeviceMesh, what: str) -> DeviceMapping:
                 f"the {what} of local_map name two meshes, {mesh} and {spec.mesh}: use mapping.to_mesh(mesh)"
             )
         return spec
-    return NamedMapping(mesh, () if spec is None else (spec,) if isinstance(spec, str) else spec)
+    return NamedMapping(mesh, entries_of(spec))
 
 
 def _check_settled(mappings: tuple[DeviceMapping, ...] | DeviceMapping) -> None:

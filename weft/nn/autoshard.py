@@ -31,8 +31,9 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import named_mapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import P
+from ..sharding.spec import Spec
 from .autoshard_choice import AutoshardChoice, ChosenLayout
-from .patterns import Patterns, Spec
+from .patterns import Patterns
 
 __all__ = ["autoshard"]
 

@@ -9,12 +9,9 @@ from typing import final
 
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
-from ..sharding.named import DimSpec, SpecEntry
+from ..sharding.spec import Spec, entries_of
 
-__all__ = ["Patterns", "Spec"]
-
-Spec = DeviceMapping | Iterable[SpecEntry | DimSpec] | str | None
-"""What a pattern says: a mapping, a partition spec such as `P("tp", None)`, one axis name, or None for replicated."""
+__all__ = ["Patterns"]
 
 
 @final
@@ -69,7 +66,7 @@ def _mapping(pattern: str, spec: Spec, mesh: DeviceMesh) -> DeviceMapping:
             )
         mapping = spec
     else:
-        mapping = NamedMapping(mesh, () if spec is None else (spec,) if isinstance(spec, str) else spec)
+        mapping = NamedMapping(mesh, entries_of(spec))
     if not mapping.is_settled:
         raise ValueError(
             f"{pattern!r} is given {mapping!r}, which leaves something pending or open: parameters need a settled layout"

@@ -10,8 +10,9 @@ import torch
 from ..engine.moves.movement import layout_of
 from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
+from ..sharding.spec import Spec
 from ..tensor.movements import redistribute
-from .patterns import Patterns, Spec
+from .patterns import Patterns
 
 __all__ = ["shard_activations"]
 

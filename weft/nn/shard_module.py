@@ -11,10 +11,11 @@ import torch
 from ..runtime.machine import residence
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
+from ..sharding.spec import Spec
 from ..tensor.movements import redistribute
 from ..tensor.tensor import Tensor
 from .materialize import check_fillable, initialize, unfilled
-from .patterns import Patterns, Spec
+from .patterns import Patterns
 from .recurrent import following_weights
 from .replacing import became, warn_of_optimizers
 from .report import ShardedName, ShardingReport, remember

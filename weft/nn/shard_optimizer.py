@@ -12,7 +12,8 @@ from ..engine.moves.movement import moved
 from ..engine.sharded import ShardedTensor
 from ..engine.total import own_pieces
 from ..sharding.mapping import named_mapping
-from ..tensor.tensor import Tensor, gradient_in, public
+from ..tensor.leaf_gradient import gradient_in
+from ..tensor.tensor import Tensor, public
 from ..watch import comm_log
 from .gathering import Gathering
 from .splitting import check_axis, split_further

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from ..planning.text import bytes_text, time_text
+from ..planning.text import bytes_text, shape_text, time_text
 from ..sharding.layout import Layout
 from ..sharding.mapping import named_mapping
 from ..watch.comm_log import CommRecord
@@ -151,9 +151,8 @@ def _dear_movements(movements: Sequence[Movement], seconds: float) -> Iterator[F
             return
         first, received = group[0].record, sum(each.record.bytes_received for each in group)
         often = f" in {len(group)} movements" if len(group) > 1 else ""
-        shape = " × ".join(map(str, first.shape)) or "scalar"
         yield Finding(
-            f"{first.op} at {short(str(group[0].line))} moves a tensor of shape {shape} from {first.source} to "
+            f"{first.op} at {short(str(group[0].line))} moves a tensor of shape {shape_text(first.shape)} from {first.source} to "
             f"{first.target}{often}: {bytes_text(received)} a device over {', '.join(map(repr, first.axes))} ({first.kind}), "
             f"{time_text(waited)} of {time_text(seconds)}",
             str(group[0].line),

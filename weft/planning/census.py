@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import final
 
 from ..caches import cached
-from ..sharding.geometry import Box, Interval, box_at
+from ..sharding.geometry import Box, Interval, box_at, volume
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .pieces import cuts, meetings
@@ -33,7 +33,6 @@ __all__ = [
     "everywhere",
     "split_sizes",
     "spread_index",
-    "volume",
 ]
 
 Shape = tuple[int, ...]
@@ -227,15 +226,6 @@ def split_sizes(layout: Layout, dim: int) -> tuple[int, ...]:
 
 def _common(first: Interval, second: Interval) -> int:
     return max(0, min(first[1], second[1]) - max(first[0], second[0]))
-
-
-def volume(where: Box) -> int:
-    """How many elements a box has.
-
-    >>> volume(((0, 3), (2, 4)))
-    6
-    """
-    return math.prod(stop - start for start, stop in where)
 
 
 def common_volume(first: Box, second: Box) -> int:

@@ -49,6 +49,15 @@ class Part(Written):
     source: int
     runs: tuple[Run, ...]
 
+    @classmethod
+    def along(cls, dim: int, run: Run, shape: Sequence[int], source: int = 0) -> Part:
+        """A run of one dim, and all of the others, which have these sizes.
+
+        >>> Part.along(1, Run(2, source=5), (3, 8)).runs[1].count
+        2
+        """
+        return cls(source, tuple(run if d == dim else Run(size) for d, size in enumerate(shape)))
+
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import final
 
-from ..sharding.geometry import box, piece
+from ..sharding.geometry import box, piece, volume
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
-from .census import Volume, axis_sizes, census, volume
+from .census import Volume, axis_sizes, census
 from .pieces import flat_index
 from .reduction import Reduction, Region, reduction
 from .step import Begins, Bytes, Load, Transition, added_axes, changed_dims, common_prefix, live, live_pending
@@ -107,12 +106,12 @@ class Reduces(Begins):
     def divisor(self) -> int:
         """What a sum of contributions is divided by."""
         pending, mesh = dict(self.source.pending), self.source.mesh
-        return math.prod(mesh.axis_size(axis) for axis in self.resolved if pending[axis] is ReduceOp.AVG)
+        return mesh.group_size(axis for axis in self.resolved if pending[axis] is ReduceOp.AVG)
 
     @property
     def contributions(self) -> int:
         """How many contributions each element has."""
-        return math.prod(self.source.mesh.axis_size(axis) for axis in self.resolved)
+        return self.source.mesh.group_size(self.resolved)
 
 
 @final

@@ -17,7 +17,7 @@ from itertools import product
 from typing import final
 
 from ..caches import cached
-from ..sharding.geometry import Box, Interval, box_at, piece
+from ..sharding.geometry import Box, Interval, box_at, has_elements, piece
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .census import Lengths, Measure, axis_sizes, split_sizes, spread_index
@@ -129,7 +129,7 @@ class Reduction:
             for more in self._coords(others):
                 owner = {**at, **wanted, **more}
                 part = self._shared_box([interval for _, interval in combination], owner)
-                if _has_elements(part):
+                if has_elements(part):
                     found.append(Transfer(slot, self._slot(owner), part))
         return tuple(found)
 
@@ -161,7 +161,7 @@ class Reduction:
         only_source = {axis for axis in self.source.dim_of if axis not in self.target.dim_of}
         for intervals, held in self._parts(at, only_source):
             part = self._shared_box(intervals, at)
-            if _has_elements(part):
+            if has_elements(part):
                 yield part, held
 
     def _needed(self, at: At) -> Iterator[tuple[Box, At]]:
@@ -174,7 +174,7 @@ class Reduction:
             for more in self._coords(open_axes):
                 owner = {**at, **only_source, **more}
                 part = self._shared_box(intervals, owner)
-                if _has_elements(part):
+                if has_elements(part):
                     yield part, owner
 
     def _parts(self, at: At, matched: Collection[str]) -> Iterator[tuple[list[Interval], At]]:
@@ -257,7 +257,3 @@ class Region(Measure):
             indices = [mesh.index_of[axis] for axis in axes]
             number *= lengths[flat_index([mesh.mesh_shape[i] for i in indices], [coords[i] for i in indices])]
         return number
-
-
-def _has_elements(where: Box) -> bool:
-    return all(start < stop for start, stop in where)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..sharding.geometry import box
+from ..sharding.geometry import box, volume
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
-from .census import Shape, common_volume, volume
+from .census import Shape, common_volume
 from .transfers import routes
 
 __all__ = ["assigned", "relabeled"]

@@ -50,7 +50,7 @@ def plan_text(plan: Described) -> str:
     least = f"at least {bytes_text(bound.max)} and {bytes_text(bound.total)}"
     lines = [
         f"Plan {plan.source} -> {plan.target} on {meshes}",
-        f"  tensor    {' × '.join(map(str, plan.shape)) or 'scalar'}, {plan.itemsize} bytes an element",
+        f"  tensor    {shape_text(plan.shape)}, {plan.itemsize} bytes an element",
         f"  received  {bytes_text(received.max)} on the busiest device, {bytes_text(received.total)} in all ({least})",
         f"  memory    {bytes_text(plan.peak_memory)} on the fullest device",
         f"  time      {time_text(plan.estimated_time)}",
@@ -82,6 +82,15 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def shape_text(shape: Sequence[object]) -> str:
+    """A shape as people write it.
+
+    >>> shape_text((8, 4)), shape_text(())
+    ('8 × 4', 'scalar')
+    """
+    return " × ".join(map(str, shape)) or "scalar"
 
 
 def bytes_text(size: int) -> str:

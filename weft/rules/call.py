@@ -9,7 +9,7 @@ import torch
 
 from ..caches import cached
 
-__all__ = ["Args", "BoundCall", "Known", "Kwargs", "Op", "as_dim", "swapped"]
+__all__ = ["Args", "BoundCall", "Known", "Kwargs", "Op", "as_dim", "each_of", "swapped"]
 
 Op = torch._ops.OpOverload
 Args = tuple[object, ...]
@@ -218,6 +218,11 @@ class BoundCall:
 def _whole(number: object) -> int:
     """A whole number; one that a compiler leaves open stays open."""
     return cast(int, number if isinstance(number, torch.SymInt) else int(cast(float, number)))
+
+
+def each_of(result: object) -> Sequence[object]:
+    """What an op gives, or what it is given, one by one: several tensors come in a list or a tuple."""
+    return result if isinstance(result, (list, tuple)) else (result,)
 
 
 def as_dim(dim: int, rank: int) -> int:

@@ -15,7 +15,7 @@ from ..sharding.mesh import DeviceMesh, Slot
 from .processes import world
 from .processes.launch_environment import is_launched
 
-__all__ = ["Residence", "accelerator_count", "check_there", "residence", "torch_device", "use_paper"]
+__all__ = ["Residence", "accelerator_count", "check_there", "device_of", "residence", "torch_device", "use_paper"]
 
 Memory = tuple[str, int]
 """What tells memories apart: a kind and a number. Slots with equal memories share storage."""
@@ -60,6 +60,15 @@ def torch_device(device: Device) -> torch.device:
     if device.id >= count:
         raise ValueError(f"{device!r} does not exist: this machine has {_offered(count)}")
     return torch.device("cuda", device.id % physical_accelerators())
+
+
+def device_of(device: torch.device) -> Device:
+    """The device that a torch device is.
+
+    >>> device_of(torch.device("cpu"))
+    CPU(0)
+    """
+    return CPU(device.index or 0) if device.type == "cpu" else Accelerator(device.index or 0)
 
 
 def _accelerator_of_process(device: Device, here: world.World) -> torch.device:

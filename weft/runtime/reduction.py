@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -53,7 +52,7 @@ def combination(source: Layout, axes: Sequence[str]) -> tuple[ReduceOp, int]:
     """How contributions along these axes are combined, and what a mean divides by; the planner has refused other mixtures."""
     pending = dict(source.pending)
     kinds = {pending[axis] for axis in axes}
-    divisor = math.prod(source.mesh.axis_size(axis) for axis in axes if pending[axis] is ReduceOp.AVG)
+    divisor = source.mesh.group_size(axis for axis in axes if pending[axis] is ReduceOp.AVG)
     return (ReduceOp.AVG if ReduceOp.AVG in kinds else kinds.pop()), divisor
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -12,7 +11,7 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh, Slot
 from .machine import forget_with_residences
 
-__all__ = ["Route", "line_of", "places_among", "rows_shape"]
+__all__ = ["Route", "line_of", "places_among"]
 
 
 @final
@@ -64,15 +63,6 @@ def line_of(layout: Layout, dim: int, slot: Slot) -> tuple[Slot, ...]:
     (3, 4, 5)
     """
     return _lines(layout.mesh, layout.splits[dim])[slot]
-
-
-def rows_shape(shape: Sequence[int], dim: int, rows: int) -> tuple[int, ...]:
-    """A shape with as many rows as are said along a dim.
-
-    >>> rows_shape((4, 6), 0, 1)
-    (1, 6)
-    """
-    return (*shape[:dim], rows, *shape[dim + 1 :])
 
 
 def places_among(at: torch.Tensor) -> torch.Tensor:

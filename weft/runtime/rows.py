@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from ..sharding.geometry import resized
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .holding import Pieces, holding
 from .processes.mesh_processes import is_elsewhere, spans
 from .processes.steps.rows import exchange_rows, near
-from .route import Route, line_of, rows_shape
+from .route import Route, line_of
 
 __all__ = ["send_rows"]
 
@@ -39,6 +40,6 @@ def send_rows(
         if len(parts) > 1:
             result.append(torch.cat(parts, dim).index_select(dim, route.order(number).to(device)))
         else:
-            none = rows_shape(here.piece_shape(k, shape), dim, 0)
+            none = resized(here.piece_shape(k, shape), dim, 0)
             result.append(parts[0] if parts else torch.empty(none, dtype=dtype, device=device))
     return tuple(result)

@@ -1,14 +1,32 @@
-"""Which box of the global index space each device holds. Nothing here loops over devices."""
+"""Boxes of the global index space: which one each device holds, and what is asked of them. Nothing here loops over devices."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import product
 
 from .layout import Layout
 from .mesh import Slot
 
-__all__ = ["Box", "Interval", "box", "box_at", "box_shape", "holders", "interval", "is_stretch", "piece", "within"]
+__all__ = [
+    "Box",
+    "Interval",
+    "box",
+    "box_at",
+    "box_shape",
+    "box_text",
+    "has_elements",
+    "holders",
+    "interval",
+    "is_stretch",
+    "most_elements",
+    "piece",
+    "resized",
+    "volume",
+    "whole_box",
+    "within",
+]
 
 Interval = tuple[int, int]
 """Start and stop, half open."""
@@ -77,6 +95,61 @@ def box_shape(where: Box) -> tuple[int, ...]:
     (5, 2)
     """
     return tuple(stop - start for start, stop in where)
+
+
+def whole_box(shape: Sequence[int]) -> Box:
+    """The box that is all of a tensor.
+
+    >>> whole_box((3, 2))
+    ((0, 3), (0, 2))
+    """
+    return tuple((0, size) for size in shape)
+
+
+def volume(where: Box) -> int:
+    """How many elements a box has.
+
+    >>> volume(((0, 3), (2, 4)))
+    6
+    """
+    return math.prod(stop - start for start, stop in where)
+
+
+def has_elements(where: Box) -> bool:
+    """Whether a box has any.
+
+    >>> has_elements(((0, 3), (2, 2)))
+    False
+    """
+    return all(start < stop for start, stop in where)
+
+
+def box_text(where: Box) -> str:
+    """A box as indices are written.
+
+    >>> box_text(((0, 3), (2, 4)))
+    '[0:3, 2:4]'
+    """
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in where)}]"
+
+
+def resized(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
+    """A shape with another size along one dim.
+
+    >>> resized((4, 6), 0, 1)
+    (1, 6)
+    """
+    return (*shape[:dim], size, *shape[dim + 1 :])
+
+
+def most_elements(layout: Layout, shape: Sequence[int]) -> int:
+    """How many elements of a tensor the device with the most has.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> most_elements(Layout(make_mesh({"tp": 4}), (("tp",), ())), (10, 3))
+    9
+    """
+    return math.prod(-(-size // layout.split_count(dim)) for dim, size in enumerate(shape))
 
 
 def is_stretch(inner: Box, outer: Box) -> bool:

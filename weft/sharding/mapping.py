@@ -9,7 +9,7 @@ from typing import Self, final
 
 from ..caches import cached
 from ..errors import ConversionError
-from ..frozen import Written
+from ..frozen import Unchanging, Written
 from .layout import Layout
 from .mesh import DeviceMesh, listed
 from .named import DimSpec, P, SpecEntry
@@ -20,7 +20,7 @@ __all__ = ["DeviceMapping", "NamedMapping", "PlacementMapping", "ShardingSpec", 
 MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
 
 
-class DeviceMapping(Written, ABC):
+class DeviceMapping(Unchanging, Written, ABC):
     """Abstract base for all sharding specifications.
 
     >>> from weft.sharding import make_mesh
@@ -94,12 +94,6 @@ class DeviceMapping(Written, ABC):
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was set): make a new one")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was deleted): make a new one")
 
     def _freeze(self, **fields: object) -> None:
         for name, value in fields.items():

@@ -163,6 +163,14 @@ class DeviceMesh(Written):
         """
         return self.mesh_shape[self.axis_index(axis)]
 
+    def group_size(self, axes: Iterable[str]) -> int:
+        """How many devices stand along some axes together.
+
+        >>> make_mesh({"dp": 2, "tp": 4}).group_size(["dp", "tp"])
+        8
+        """
+        return math.prod(map(self.axis_size, axes))
+
     def device_coord(self, device_index: int, axis: str | int) -> int:
         """Where the slot `device_index` stands along one axis.
 

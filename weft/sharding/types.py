@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import final
 
 from ..devices import Device
+from ..frozen import Unchanging
 from .dims import Dim, DimLike, Shape, ShapeLike
 from .dtype import DType, DTypeLike
 from .layout import Layout
@@ -78,7 +79,7 @@ class LocalBufferType(_LocalType):
     __slots__ = ()
 
 
-class DistributedType(ABC):
+class DistributedType(Unchanging, ABC):
     """Shared state and shard-shape logic for distributed type descriptors.
 
     >>> from weft.sharding import make_mesh
@@ -145,12 +146,6 @@ class DistributedType(ABC):
 
     def __hash__(self) -> int:
         return hash((type(self), self._fields()))
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was set): make a new one")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was deleted): make a new one")
 
     def __reduce__(self) -> tuple[type[DistributedType], tuple[object, ...]]:
         return type(self), self._fields()

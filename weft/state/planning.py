@@ -13,13 +13,15 @@ from ..caches import cached
 from ..engine.form import Form
 from ..engine.moves.movement import layout_of
 from ..engine.sharded import ShardedTensor
-from ..nn.patterns import Patterns, Spec
+from ..nn.patterns import Patterns
 from ..planning import plan_layouts
 from ..planning.states import Entry, Passage, StatePlan
 from ..planning.states.passage import Position
+from ..sharding.geometry import resized
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
+from ..sharding.spec import Spec
 from ..sharding.types import TensorLayout
 from .flattening import FlatState, flat_state
 from .renaming import Names, Renamed, Side, renamed
@@ -267,7 +269,7 @@ def _made(
     dim = _dim(row, shapes[0])
     if len(row.new) == 1:
         _check_fits(row, shapes, dim)
-        whole = _resized(shapes[0], dim, sum(shape[dim] for shape in shapes))
+        whole = resized(shapes[0], dim, sum(shape[dim] for shape in shapes))
         starts = [0, *accumulate(shape[dim] for shape in shapes)]
         yield (
             row.new[0],
@@ -281,7 +283,7 @@ def _made(
     sizes = _sizes(row, shapes[0][dim], dim, into)
     starts = [0, *accumulate(sizes)]
     for new, start, size in zip(row.new, starts, sizes, strict=False):
-        shape = _resized(shapes[0], dim, size)
+        shape = resized(shapes[0], dim, size)
         yield new, shape, [(row.old[0], _at(shape, dim, start), (0,) * len(shape), shape)]
 
 
@@ -306,7 +308,7 @@ def _dim(row: Renamed, shape: tuple[int, ...]) -> int:
 
 
 def _check_fits(row: Renamed, shapes: list[tuple[int, ...]], dim: int) -> None:
-    kinds = {_resized(shape, dim, 0) if len(shape) > dim else shape for shape in shapes}
+    kinds = {resized(shape, dim, 0) if len(shape) > dim else shape for shape in shapes}
     if len(kinds) > 1:
         listed = ", ".join(f"{name!r} {shape}" for name, shape in zip(row.old, shapes, strict=True))
         raise ValueError(f"{row.new[0]!r} cannot be put together along dim {dim}: its parts differ elsewhere: {listed}")
@@ -329,10 +331,6 @@ def _sizes(row: Renamed, size: int, dim: int, into: Mapping[str, Leaf] | None) -
             f"dim {dim} of {row.old[0]!r} has the size {size}, but its parts {row.new} have {sizes}: they add up to {sum(sizes)}"
         )
     return sizes
-
-
-def _resized(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
-    return (*shape[:dim], size, *shape[dim + 1 :])
 
 
 def _at(shape: tuple[int, ...], dim: int, start: int) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ dim of its own) followed by a movement, so its gradient, of any order and in any
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -133,7 +132,7 @@ def all_to_all(
         with issuing(async_op):
             return move(x, target, op="all_to_all")
     dim, axes = exchange_group(layout, split, concat)
-    count = math.prod(layout.mesh.axis_size(a) for a in axes)
+    count = layout.mesh.group_size(axes)
     check_equal_parts(x, layout, range(x.dim()), "all_to_all")
     check_parts(x, layout, split, dim, count, tiled)
     with issuing(async_op):

@@ -9,7 +9,8 @@ import torch
 
 from ..caches import cached
 from ..engine.memory import held_whole
-from ..engine.moves.movement import is_recorded, move, note_steps
+from ..engine.moves.movement import is_recorded, move
+from ..engine.moves.telling import note_steps
 from ..engine.sharded import wrap_whole
 from ..runtime.lazy_copy import lazy_clone
 from ..sharding.layout import Layout
@@ -50,7 +51,7 @@ def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequen
         check_equal_parts(x, layout, dims, op)
         for dim in reversed(dims):
             x = _combined_along(x, layout, dim, [a for a in layout.splits[dim] if a in split], kind)
-    again = math.prod(layout.mesh.axis_size(a) for a in axes if a in layout.replicated_axes)
+    again = layout.mesh.group_size(a for a in axes if a in layout.replicated_axes)
     if again > 1:
         x = _repeated(x, again, kind)
     return x

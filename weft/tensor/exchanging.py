@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from ..caches import cached
@@ -71,7 +69,7 @@ def _with_group_dim(
     x: torch.Tensor, layout: Layout, before: int, dim: int | None, axes: tuple[str, ...]
 ) -> tuple[torch.Tensor, int]:
     """`x` with the group's devices as a dim of their own, standing before dim `before`."""
-    count = math.prod(layout.mesh.axis_size(a) for a in axes)
+    count = layout.mesh.group_size(axes)
     if dim is None:
         return x.unsqueeze(before).expand(*x.shape[:before], count, *x.shape[before:]), before
     y = x.unflatten(dim, (count, x.shape[dim] // count))
@@ -82,7 +80,7 @@ def transposed(
     x: torch.Tensor, layout: Layout, split: int, concat: int, dim: int | None, axes: tuple[str, ...]
 ) -> torch.Tensor:
     """The exchange with tiled=False: what was the group's dim stands at `concat`, and the split dim's index is the device."""
-    count = math.prod(layout.mesh.axis_size(a) for a in axes)
+    count = layout.mesh.group_size(axes)
     if dim is None:
         raise ValueError(
             f"all_to_all with tiled=False needs a dim that is split, but the layout {layout} splits none: shard it first"

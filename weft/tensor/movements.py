@@ -15,11 +15,12 @@ from ..engine.compiling import stands_in_programs
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering, shared
 from ..engine.moves.movement import layout_of, move
-from ..runtime.machine import check_there, torch_device
+from ..runtime.machine import check_there, device_of, torch_device
 from ..sharding.mapping import DeviceMapping, NamedMapping, ShardingSpec
 from ..sharding.mesh import DeviceMesh, current_mesh, make_mesh
-from ..sharding.named import DimSpec, P, SpecEntry
+from ..sharding.named import DimSpec, P
 from ..sharding.placements import Placement
+from ..sharding.spec import Entries, Spec, entries_of
 from .conversion import TensorLike, as_tensor, map_tensors
 
 __all__ = [
@@ -34,7 +35,6 @@ __all__ = [
     "transfer_to",
 ]
 
-Spec = DeviceMapping | Iterable[SpecEntry | DimSpec] | str | None
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -128,7 +128,7 @@ def _misplaced(given: object) -> str:
 _named = cached(4096)(NamedMapping)
 
 
-def _mapping(mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] | None) -> NamedMapping:
+def _mapping(mesh: DeviceMesh, dim_specs: Entries, replicated_axes: Iterable[str] | None) -> NamedMapping:
     """What the arguments of `shard` say; for a `P` it is looked up."""
     if isinstance(dim_specs, P) and not replicated_axes:
         return _named(mesh, dim_specs)
@@ -137,8 +137,7 @@ def _mapping(mesh: DeviceMesh, dim_specs: Spec, replicated_axes: Iterable[str] |
             f"a spec names mesh axes, one entry per tensor dim, but got the placement {dim_specs!r}: "
             "use P('dp', None), or PlacementMapping(mesh, placements) with one placement per mesh axis"
         )
-    entries = () if dim_specs is None else (dim_specs,) if isinstance(dim_specs, str) else dim_specs
-    return ShardingSpec(mesh, cast("Iterable[SpecEntry | DimSpec]", entries), replicated_axes)
+    return ShardingSpec(mesh, entries_of(dim_specs), replicated_axes)
 
 
 @stands_in_programs
@@ -272,4 +271,4 @@ def _device(device: Device | torch.device | str) -> Device:
         where = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise TypeError(f"a device is CPU(id), Accelerator(id), or a torch device, but got {device!r}") from error
-    return CPU(where.index or 0) if where.type == "cpu" else Accelerator(where.index or 0)
+    return device_of(where)

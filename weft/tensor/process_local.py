@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..runtime.machine import residence
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
-from ..sharding.geometry import Box, box
+from ..sharding.geometry import Box, box, box_text
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from .conversion import TensorLike, as_tensor
@@ -48,7 +48,7 @@ def from_process_local(tensor: TensorLike, mapping: DeviceMapping, *, shape: Seq
     expected = tuple(high - low for low, high in held)
     if expected != tuple(part.shape):
         raise ValueError(
-            f"from_process_local: the devices of process {world.current().process} hold {_box_text(held)} of a tensor of shape "
+            f"from_process_local: the devices of process {world.current().process} hold {box_text(held)} of a tensor of shape "
             f"{whole} in the layout {layout}, a part of shape {expected}, but it brings one of shape {tuple(part.shape)}"
         )
     shards = [part[_within(box(layout, whole, slot), held)] for slot in residence(layout.mesh).owned]
@@ -113,7 +113,3 @@ def _whole_shape(part: tuple[int, ...], pieces: list[Pieces] | None) -> tuple[in
 
 def _within(inner: Box, outer: Box) -> tuple[slice, ...]:
     return tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(inner, outer, strict=True))
-
-
-def _box_text(held: Box) -> str:
-    return f"[{', '.join(f'{low}:{high}' for low, high in held)}]"

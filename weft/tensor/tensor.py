@@ -11,21 +11,20 @@ from typing import Any, NoReturn, Self
 import torch
 from torch._C import _disabled_torch_function_impl
 
-from ..devices import CPU, Accelerator, Device
+from ..devices import Device
 from ..drawing.html import layout_html
 from ..engine.compiling import announce, check_compilable, state_of_code
 from ..engine.dispatch import torch_dispatch
 from ..engine.form import form_of
-from ..engine.moves.adding_up import left_pending
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
-from ..engine.moves.movement import aligned_meanwhile, move
+from ..engine.moves.movement import move
 from ..engine.sharded import OWN_STATE, ShardedTensor, tensor_of, wrap
 from ..engine.views.copy_views import current, remember_apart
 from ..engine.writes.becoming import become
 from ..runtime.holding import holding
 from ..runtime.lazy_copy import lazy_clone
-from ..runtime.machine import torch_device
+from ..runtime.machine import device_of, torch_device
 from ..runtime.memory_limit import limited_to
 from ..runtime.processes import world
 from ..runtime.processes.mesh_processes import spans
@@ -39,6 +38,7 @@ from ..watch.notes import is_watched
 from . import raw_memory
 from .addresses import address, storage
 from .destination import destination
+from .leaf_gradient import GRADIENT_LAYOUT, bring_to_leaf, gradient_in
 from .named_pieces import NamedPieces, piece_names
 from .number import as_number
 from .pickling import reduced
@@ -145,7 +145,7 @@ class Tensor(NamedPieces, ShardedTensor):
         if required and self._value.is_traced_input:
             # A compiler asks its inputs before it traces the way back: bringing their gradients home is part of that.
             self._value.is_traced_input = False
-            self._bring_gradient()
+            bring_to_leaf(self)
         return required
 
     requires_grad = property(_get_requires_grad, _set_requires_grad)
@@ -165,15 +165,8 @@ class Tensor(NamedPieces, ShardedTensor):
 
     def _watch(self) -> None:
         """Brings the gradient of a leaf to the leaf's layout when it arrives."""
-        if (
-            self.requires_grad
-            and self.is_leaf
-            and not any(isinstance(hook, _Aligned) for hook in (self._backward_hooks or {}).values())
-        ):
-            self._bring_gradient()
-
-    def _bring_gradient(self) -> None:
-        self.register_hook(_Aligned(self.__dict__))  # type: ignore[no-untyped-call]
+        if self.requires_grad and self.is_leaf:
+            bring_to_leaf(self, once=True)
 
     def full_tensor(self) -> torch.Tensor:
         """The whole value as a plain torch tensor, in every process; differentiable.
@@ -234,7 +227,7 @@ class Tensor(NamedPieces, ShardedTensor):
             # The words that torch.nn.Module looks for, to say that to_empty is the way.
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         else:
-            there = self._on(_weft_device(where) if isinstance(where, torch.device) else where)
+            there = self._on(device_of(where) if isinstance(where, torch.device) else where)
         return there.to(*asked.before(None), **asked.kwargs)
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> Any:
@@ -352,7 +345,7 @@ class Tensor(NamedPieces, ShardedTensor):
         check_compilable(form.layout.mesh)
         pieces = value.pieces if value.shown is None else current(self)
         is_leaf = value.is_traced_leaf or (_requires_grad(self) and self.is_leaf)
-        flat = (form.layout, self._asked, is_watched(), self.__dict__.get(_GRADIENT), is_leaf)
+        flat = (form.layout, self._asked, is_watched(), self.__dict__.get(GRADIENT_LAYOUT), is_leaf)
         return piece_names(len(pieces)), flat
 
     @staticmethod
@@ -428,39 +421,6 @@ class Tensor(NamedPieces, ShardedTensor):
         return self
 
 
-class _Aligned:
-    """A hook that brings a gradient to the layout of its tensor, whatever that is by then."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        # Not the tensor itself, which would live for ever, nor a weak reference, with which torch swaps no tensors.
-        self._state = state
-
-    def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
-        target = self._state.get(_GRADIENT) or self._state["_form"].layout.resolved
-        if isinstance(grad, Tensor) and grad._form.layout is target:
-            return None
-        waiting = left_pending(grad, target)
-        return aligned_meanwhile(grad, target) if waiting is None else waiting
-
-
-_GRADIENT = "_gradient_layout"
-"""Where a tensor keeps the layout that its gradient is to have, where that is not its own."""
-
-
-def gradient_in(x: Tensor, layout: Layout) -> None:
-    """Lets the gradient of a leaf arrive in another layout than that of the leaf.
-
-    >>> import torch, weft
-    >>> mesh = weft.make_mesh({"dp": 2})
-    >>> x = weft.ones(4, mapping=weft.NamedMapping(mesh, weft.P())).requires_grad_()
-    >>> gradient_in(x, Layout(mesh, (("dp",),)))
-    >>> (x * 2).sum().backward()
-    >>> x.grad.mapping.spec
-    P('dp')
-    """
-    x.__dict__[_GRADIENT] = layout
-
-
 def public(x: torch.Tensor) -> Tensor:
     """A sharded tensor as the class that users know, which it always is."""
     assert isinstance(x, Tensor)
@@ -474,7 +434,3 @@ def _carry_state(source: Tensor, target: Tensor) -> None:
             target.__dict__[name] = value
     if source.requires_grad:
         target.requires_grad_()
-
-
-def _weft_device(device: torch.device) -> Device:
-    return CPU(device.index or 0) if device.type == "cpu" else Accelerator(device.index or 0)

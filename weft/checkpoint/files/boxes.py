@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
-from ...sharding.geometry import Box, box_shape
+from ...sharding.geometry import Box, box_shape, box_text
 
 __all__ = ["boxes_of", "can_be", "common", "tiling_fault"]
 
@@ -61,16 +61,16 @@ def tiling_fault(shape: Sequence[int], boxes: Sequence[Box]) -> str | None:
     """
     for box in boxes:
         if len(box) != len(shape):
-            return f"the shard {_text(box)} has {len(box)} dims, but the tensor has {len(shape)}"
+            return f"the shard {box_text(box)} has {len(box)} dims, but the tensor has {len(shape)}"
         if not all(0 <= start < stop <= size for (start, stop), size in zip(box, shape, strict=True)):
-            return f"the shard {_text(box)} is empty or leaves a tensor of shape {tuple(shape)}"
+            return f"the shard {box_text(box)} is empty or leaves a tensor of shape {tuple(shape)}"
     if _are_grid(shape, boxes):
         return None
     if len(boxes) > _MOST_IRREGULAR:
         return f"{len(boxes)} shards are no grid"
     for a, b in combinations(boxes, 2):
         if common(a, b):
-            return f"the shards {_text(a)} and {_text(b)} overlap"
+            return f"the shards {box_text(a)} and {box_text(b)} overlap"
     held, size = sum(math.prod(box_shape(box)) for box in boxes), math.prod(shape)
     return None if held == size else f"the shards hold {held} of {size} elements"
 
@@ -82,7 +82,3 @@ def _are_grid(shape: Sequence[int], boxes: Sequence[Box]) -> bool:
         if not cuts or cuts[0][0] != 0 or cuts[-1][1] != size or any(a[1] != b[0] for a, b in pairwise(cuts)):
             return False
     return len(boxes) == len(set(boxes)) == math.prod(map(len, parts))
-
-
-def _text(box: Box) -> str:
-    return f"[{', '.join(f'{start}:{stop}' for start, stop in box)}]"

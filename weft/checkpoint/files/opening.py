@@ -7,6 +7,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from ...sharding.geometry import whole_box
 from ..errors import CheckpointError
 from ..foreign.dcp import METADATA, dcp_index
 from ..tree import flat_dict
@@ -79,7 +80,7 @@ def _index_of(folder: Path, files: Iterable[str]) -> Index:
                 raise CheckpointError(
                     f"{key!r} is in {tensors[key].shards[0].file!r} and in {name!r} of {str(folder)!r}: give the path of one file"
                 )
-            shard = SavedShard(name, key, tuple((0, n) for n in place.shape), place.start)
+            shard = SavedShard(name, key, whole_box(place.shape), place.start)
             tensors[key] = SavedTensor(place.shape, place.dtype, (shard,) if place.nbytes else ())
     return Index(flat_dict(list(tensors)), tensors, sizes)
 

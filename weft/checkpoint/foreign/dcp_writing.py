@@ -14,7 +14,7 @@ import torch
 
 from ...runtime.processes import world
 from ...runtime.processes.agreement.values import gathered
-from ...sharding.geometry import box_shape
+from ...sharding.geometry import box_shape, whole_box
 from ..background import finish_running
 from ..deferred import Deferred
 from ..errors import CheckpointError
@@ -145,7 +145,7 @@ def _metadata(
 
     entries: dict[str, words.TensorStorageMetadata | words.BytesStorageMetadata] = {}
     for name, x in ready.items():
-        boxes = [share.box for share in found[first_name[name]]] or [tuple((0, size) for size in x.shape)]
+        boxes = [share.box for share in found[first_name[name]]] or [whole_box(x.shape)]
         chunks = [
             words.ChunkStorageMetadata(torch.Size([start for start, _ in box]), torch.Size(box_shape(box)))
             for box in boxes

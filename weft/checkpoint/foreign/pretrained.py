@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import torch
 
-from ...nn.patterns import Spec
 from ...nn.shard_module import shard_module
 from ...runtime.processes import world
 from ...sharding.mesh import DeviceMesh
+from ...sharding.spec import Spec
 from ..background import finish_running
 from ..files.opening import index_at
 from ..loading import load

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import final
 
@@ -131,7 +130,7 @@ class Separate(Memory):
         strides = dense_strides(tuple(x.shape), x.stride())
         wholes = tuple(
             torch.empty_strided(x.shape, strides, dtype=x.dtype, device=pieces[0].device)
-            for _ in range(math.prod(map(layout.mesh.axis_size, layout.pending_axes)))
+            for _ in range(layout.mesh.group_size(layout.pending_axes))
         )
         here = holding(layout)
         for k, (piece, coords) in enumerate(zip(pieces, here.coords, strict=True)):

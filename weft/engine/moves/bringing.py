@@ -16,7 +16,8 @@ from ..kept import Kept, keep, last_kept
 from ..sharded import ShardedTensor, wrap
 from ..total import known_total
 from .asynchrony import is_issuing
-from .movement import moved, note_move
+from .movement import moved
+from .telling import note_move
 
 __all__ = ["brought_once"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from ...runtime.holding import holding, slices
+from ...sharding.geometry import whole_box
 from ...sharding.mapping import DeviceMapping
 from ..sharded import ShardedTensor, wrap
 from .movement import is_recorded, is_transformed
@@ -76,7 +77,7 @@ def shared(x: torch.Tensor, mapping: DeviceMapping) -> ShardedTensor:
             f"shard with copy=False cannot share the memory of a tensor of shape {tuple(x.shape)}: {reason}"
         )
     whole = x.detach()
-    pieces = tuple(whole if box == tuple((0, n) for n in x.shape) else whole[slices(box)] for box in boxes)
+    pieces = tuple(whole if box == whole_box(x.shape) else whole[slices(box)] for box in boxes)
     return wrap(
         pieces, layout, x.shape, asked=mapping, dtype=x.dtype, strides=x.stride(), offset=int(x.storage_offset())
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch._C import _functorch as functorch
@@ -18,8 +17,8 @@ from ...runtime.strides import dense_strides
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
-from ...watch import comm_log, policy
-from ...watch.notes import Note, is_watched, leave_note
+from ...watch import comm_log
+from ...watch.notes import is_watched
 from ..form import Form
 from ..memory import memory_of
 from ..memory.carrying import carried, gathered
@@ -28,6 +27,7 @@ from ..total import known_total
 from ..value import Value
 from ..views.copy_views import refresh
 from .asynchrony import begun, is_issuing, issuing
+from .telling import note_move, tell
 
 __all__ = [
     "aligned",
@@ -39,9 +39,6 @@ __all__ = [
     "layout_of",
     "move",
     "moved",
-    "note_move",
-    "note_return",
-    "note_steps",
     "to_plain",
     "to_write_plain",
 ]
@@ -115,7 +112,7 @@ def moved(
     limit = memory_limit()
     if limit is not None:
         planned(source, target, shape, x.dtype.itemsize)  # what does not fit is an error, in any memory
-    _note(x, target, op, implicit, fix)
+    tell(x, target, op, implicit=implicit, fix=fix)
     dtype = x.dtype
     if x._value.total is not None or (target.pending and not source.pending):
         relabeled = memory_of(source).relabeled(x, target, asked)
@@ -160,71 +157,6 @@ def laid(x: ShardedTensor, target: Layout, op: str) -> ShardedTensor:
         return moved(x, target, op, implicit=True)
     note_move(x, target, op)
     return x
-
-
-def note_move(x: ShardedTensor, target: Layout, op: str) -> None:
-    """Logs and reports a movement that this memory need not carry out."""
-    if x._layout is not target:
-        _note(x, target, op, implicit=True)
-
-
-def note_return(x: ShardedTensor, source: Layout, op: str) -> None:
-    """Logs and reports the movement of a tensor back from another layout, which this memory need not carry out."""
-    note_steps(source, x._layout, tuple(x.shape), x.dtype, op)
-
-
-def note_steps(
-    source: Layout, target: Layout, shape: tuple[int, ...], dtype: torch.dtype, op: str, *, implicit: bool = True
-) -> None:
-    """Logs and reports what it takes to move such a tensor, which this memory need not carry out."""
-    if source is not target and is_watched():
-        _tell(source, target, shape, dtype, op, implicit)
-
-
-def _note(x: ShardedTensor, target: Layout, op: str, implicit: bool, fix: str | None = None) -> None:
-    source = x._layout
-    if comm_log.is_logging() or (implicit and policy.watches()) or source.pending or source.mesh != target.mesh:
-        _tell(source, target, tuple(x.shape), x.dtype, op, implicit, fix)
-
-
-def _tell(
-    source: Layout,
-    target: Layout,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    op: str,
-    implicit: bool,
-    fix: str | None = None,
-) -> None:
-    if is_traced():
-        leave_note(_MovementNote(source, target, dtype.itemsize, op, implicit, fix), shape)
-    else:
-        _tell_now(source, target, shape, dtype.itemsize, op, implicit, fix)
-
-
-def _tell_now(
-    source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int, op: str, implicit: bool, fix: str | None
-) -> None:
-    plan = planned(source, target, shape, itemsize)
-    if implicit:
-        policy.report(plan, op, fix)
-    comm_log.log_plan(plan, op, implicit=implicit)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _MovementNote(Note):
-    """A movement, as it is logged and reported."""
-
-    source: Layout
-    target: Layout
-    itemsize: int
-    op: str
-    implicit: bool
-    fix: str | None
-
-    def tell(self, sizes: tuple[int, ...]) -> None:
-        _tell_now(self.source, self.target, sizes, self.itemsize, self.op, self.implicit, self.fix)
 
 
 _MADE_HERE = ("empty", "empty_like", "gradient")
@@ -308,8 +240,9 @@ def aligned_meanwhile(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor
     source = None if grad is None else layout_of(grad)
     if grad is None or source is None or source is layout or is_recorded(grad):
         return aligned(grad, layout)
-    with issuing(run.goes_on_beside(grad, source.mesh, layout.mesh)):
-        return aligned(grad, layout)
+    stays = source.mesh == layout.mesh and not memory_of(layout).pieces_are_shards
+    with issuing(not stays and run.goes_on_beside(grad, source.mesh, layout.mesh)):
+        return _Move.forward(grad, layout, None, "gradient")
 
 
 def _as_tangent(

@@ -14,8 +14,9 @@ from ..op_kind import is_elementwise, kind_of
 from ..sharded import ShardedTensor
 from ..total import last_write
 from ..value import UNMADE, Unmade
-from ..views.copy_views import is_current, remember_resolved
-from .movement import moved, note_move
+from .movement import moved
+from .resolved import is_current, remember_resolved
+from .telling import note_move
 
 __all__ = [
     "Turned",

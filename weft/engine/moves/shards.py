@@ -6,7 +6,6 @@ added up, and what replicas are put together from is read at the first of them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Protocol, cast
 
@@ -98,7 +97,7 @@ class _Assembled(torch.autograd.Function):
                 "from_local cannot be differentiated inside torch.func transforms: differentiate through the global tensor"
             )
         if kinds == {ReduceOp.AVG}:
-            back = cast(ShardedTensor, back / math.prod(layout.mesh.axis_size(axis) for axis in layout.pending_axes))
+            back = cast(ShardedTensor, back / layout.mesh.group_size(layout.pending_axes))
         here = holding(layout)
         replicas_of = {axis: layout.mesh.index_of[axis] for axis in layout.replicated_axes}
         shards = shards_of(back)

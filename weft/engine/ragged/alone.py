@@ -6,7 +6,6 @@ tensors are there anyway, or whose rows can be sent there, run where it is: see 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, final
 
@@ -48,7 +47,7 @@ class Home:
     @property
     def count(self) -> int:
         """How many devices there are along the axes."""
-        return math.prod(map(self.mesh.axis_size, self.axes))
+        return self.mesh.group_size(self.axes)
 
 
 def number_along(mesh: DeviceMesh, axes: tuple[str, ...], coords: tuple[int, ...]) -> int:

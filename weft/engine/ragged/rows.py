@@ -106,7 +106,7 @@ class RaggedRows:
         return self.pieces
 
     def _sent(self, at: torch.Tensor, groups: Groups | None, op: str) -> Pieces:
-        route = Route(self.at, at, math.prod(map(self.layout.mesh.axis_size, self.axes)))
+        route = Route(self.at, at, self.layout.mesh.group_size(self.axes))
         self._note(route, groups, op)
         if self.family is not None:
             self.family.was_sent = True
@@ -176,7 +176,7 @@ def along(mesh: DeviceMesh, axes: tuple[str, ...], *known: tuple[tuple[str, ...]
     for axis in axes:
         names, numbers = next((names, numbers) for names, numbers in known if axis in names)
         assert numbers is not None
-        size, minor = mesh.axis_size(axis), math.prod(map(mesh.axis_size, names[names.index(axis) + 1 :]))
+        size, minor = mesh.axis_size(axis), mesh.group_size(names[names.index(axis) + 1 :])
         result = result * size + numbers // minor % size
     return result
 

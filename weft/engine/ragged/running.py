@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 
-from ...rules.call import BoundCall, Op
+from ...rules.call import BoundCall, Op, each_of
 from ...rules.factors import Dims, Factors
 from ...rules.registry import Region, Rule, rule_for
 from ...runtime.holding import holding
-from ...runtime.route import line_of, places_among, rows_shape
+from ...runtime.route import line_of, places_among
 from ...runtime.traced import is_traced
-from ...sharding.geometry import box_at
+from ...sharding.geometry import box_at, resized
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ..execute import brought
@@ -25,7 +25,6 @@ from ..running.on_pieces import run_everywhere
 from ..running.once import is_random
 from ..running.schedule import Place, Schedule, schedule_for
 from ..sharded import ShardedTensor, wrap
-from ..strides.result_strides import ResultStrides
 from ..total import known_total, note_write
 from ..views.copy_views import refresh
 from ..views.view_results import ViewOp
@@ -75,7 +74,7 @@ def of_rows(call: BoundCall) -> object:
 def _written(call: BoundCall, kind: OpKind) -> list[ShardedTensor]:
     given = [call.args[at] if at < len(call.args) else None for at in kind.written]
     given += [call.kwargs.get(name) for name in kind.outs]
-    each = [x for value in given for x in (value if isinstance(value, (list, tuple)) else (value,))]
+    each = [x for value in given for x in each_of(value)]
     return [x for x in each if isinstance(x, ShardedTensor) and x._value.rows is not None]
 
 
@@ -163,7 +162,7 @@ def _run(call: BoundCall, split: _Split, held: Sequence[RaggedRows | None], kind
         rows = RaggedRows(value._value.pieces, value._layout, value.shape, dim, leader.at, value.dtype, leader.groups)
         tensor, x, shown = ragged(value, rows), call.args[0], held[0]
         if kind.viewed is not None and shown is not None and isinstance(x, ShardedTensor):
-            add_view(tensor, rows, x, shown, ViewOp(call.func, call.args[1:], call.kwargs, position).read)
+            add_view(tensor, rows, x, shown, ViewOp.of(call, position).read)
         return tensor
 
     return for_each_result(result, made)
@@ -277,11 +276,11 @@ def _schedule(call: BoundCall, split: _Split, leader: RaggedRows) -> Schedule:
             (None,) * len(made),
         )
         places.setdefault((*reads, *makes), place)
-    return Schedule(tuple(places.values()), whole.outputs, whole.specs, ResultStrides(whole.outputs))
+    return replace(whole, places=tuple(places.values()))
 
 
 def _region(layout: Layout, shape: tuple[int, ...], slot: Slot, dim: int | None, count: int) -> Region:
     box = box_at(layout, shape, layout.mesh.coords(slot))
     if dim is None:
         return Region(box, shape)
-    return Region((*box[:dim], (0, count), *box[dim + 1 :]), rows_shape(shape, dim, count))
+    return Region((*box[:dim], (0, count), *box[dim + 1 :]), resized(shape, dim, count))

@@ -11,12 +11,12 @@ from typing import cast
 
 import torch
 
-from ...rules.call import BoundCall
+from ...rules.call import BoundCall, each_of
 from ...rules.registry import Spec, rule_for
 from ...runtime.holding import Pieces, holding
-from ...runtime.route import rows_shape
 from ...runtime.strides import Strides, in_order, row_major
 from ...runtime.traced import is_traced
+from ...sharding.geometry import resized
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ..execute import brought
@@ -128,7 +128,7 @@ def _run_there(
 
 def _shown(call: BoundCall, value: Alone, position: int, device: torch.device) -> ShardedTensor:
     """A view of a value, as a tensor."""
-    x, op = as_sharded(call.args[0]), ViewOp(call.func, call.args[1:], call.kwargs, position)
+    x, op = as_sharded(call.args[0]), ViewOp.of(call, position)
     strides, offset = op.geometry(x)
     view = View(op.read, op.write_whole, lambda: Told(op.tell_read, partial(tell_whole, call.func)))
     return memory_of(value.layout).show(alone(value, strides, device, int(x.storage_offset()) + offset), x, view)
@@ -145,7 +145,7 @@ def _pieces_of_view(call: BoundCall, position: int, layout: Layout, strides: Str
 
 
 def _listed(result: object) -> Sequence[torch.Tensor]:
-    return cast("Sequence[torch.Tensor]", result if isinstance(result, (tuple, list)) else (result,))
+    return cast("Sequence[torch.Tensor]", each_of(result))
 
 
 def _computed(
@@ -227,7 +227,7 @@ def _with_none_elsewhere(own: Values, layout: Layout, spec: Spec, dim: int, stri
     return tuple(
         in_order(own[slot], strides)
         if slot in own
-        else torch.empty(rows_shape(here.piece_shape(k, spec.shape), dim, 0), dtype=spec.dtype, device=device)
+        else torch.empty(resized(here.piece_shape(k, spec.shape), dim, 0), dtype=spec.dtype, device=device)
         for k, (slot, device) in enumerate(zip(here.slots, here.devices, strict=True))
     )
 

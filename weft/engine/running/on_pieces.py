@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...rules.call import BoundCall
+from ...rules.call import BoundCall, each_of
 from ...rules.registry import Rule, Spec
 from ...runtime.holding import holding
 from ...runtime.reduction import neutral
@@ -15,7 +15,6 @@ from ...sharding.mesh import DeviceMesh
 from ...sharding.placements import ReduceOp
 from ..op_kind import expects_contiguous, for_each_result, kind_of, written_argument
 from ..sharded import ShardedTensor, wrap
-from ..strides.result_strides import Strided
 from .schedule import Place, Schedule, of_rank
 
 __all__ = ["run_everywhere", "run_replicated", "run_whole"]
@@ -67,7 +66,7 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Sch
             result = _neutral(func, rule.of_nothing, local, place, schedule)
         else:
             result = here.on(local)
-        values = _several(result)
+        values = each_of(result)
         for k, (piece, value) in enumerate(zip(place.makes, values, strict=True)):
             if isinstance(value, torch.Tensor):
                 part = place.parts[k]
@@ -77,7 +76,7 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Sch
                     _fill(made[k], piece, part, value, schedule.specs[k])
             elif value is not None and len(values) == 1:
                 return result
-    return _gathered(call, schedule, made, result, schedule.strides.of(call))
+    return _gathered(call, schedule, made, result)
 
 
 def _fill(
@@ -115,7 +114,7 @@ def _without_memory(func: torch._ops.OpOverload, place: Place, schedule: Schedul
 def run_replicated(call: BoundCall, laid: Sequence[ShardedTensor], mesh: DeviceMesh) -> object:
     """Runs an op that has no rule on the replica in each memory; what it gives is replicated too."""
     results = [call.on(pieces) for pieces in zip(*(x._value.pieces for x in laid), strict=True)]
-    columns = list(zip(*map(_several, results), strict=True))
+    columns = list(zip(*map(each_of, results), strict=True))
 
     def made(position: int, value: object) -> object:
         same = written_argument(call, position)
@@ -128,10 +127,6 @@ def run_replicated(call: BoundCall, laid: Sequence[ShardedTensor], mesh: DeviceM
     return for_each_result(results[0], made)
 
 
-def _several(result: object) -> Sequence[object]:
-    return result if isinstance(result, (tuple, list)) else (result,)
-
-
 def _check_dense(call: BoundCall, value: torch.Tensor) -> None:
     if value.layout is not torch.strided:
         raise TypeError(
@@ -139,25 +134,20 @@ def _check_dense(call: BoundCall, value: torch.Tensor) -> None:
         )
 
 
-def _gathered(
-    call: BoundCall,
-    schedule: Schedule,
-    made: list[dict[int, torch.Tensor]],
-    result: object,
-    strided: Sequence[Strided | None],
-) -> object:
+def _gathered(call: BoundCall, schedule: Schedule, made: list[dict[int, torch.Tensor]], result: object) -> object:
     """The outputs, put together from the pieces that the runs made."""
+    kind = kind_of(call.func)
     wrapped: list[object] = []
-    for k, (layout, spec, strides) in enumerate(zip(schedule.outputs, schedule.specs, strided, strict=True)):
+    for k, (layout, spec, strides) in enumerate(zip(schedule.outputs, schedule.specs, schedule.strided, strict=True)):
         if spec is None or strides is None:
             wrapped.append(result[k] if isinstance(result, (tuple, list)) else None)
             continue
-        same = written_argument(call, k)
+        same = None if kind.is_pure else written_argument(call, k)
         if same is not None:
             wrapped.append(same)
             continue
         pieces = tuple(made[k][i] for i in range(holding(layout).count))
-        if kind_of(call.func).viewed is None:
+        if kind.viewed is None:
             pieces = strides.ordered(pieces)
         wrapped.append(wrap(pieces, layout, spec.shape, dtype=spec.dtype, strides=strides.whole))
     if isinstance(result, (tuple, list)) or (not schedule.places and len(wrapped) > 1):

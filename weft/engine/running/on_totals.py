@@ -16,12 +16,10 @@ from ...runtime.lazy_copy import lazy_clone
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ..form import Form
-from ..memory import memory_of
 from ..memory.one_memory import spread
 from ..op_kind import OpKind, kind_of
-from ..sharded import ShardedTensor, Stand, made, stand_of, wrap, wrap_total
-from ..total import Contributions, Origin, Total, known_total
-from ..value import Value
+from ..sharded import ShardedTensor, Stand, stand_of, wrap, wrap_total
+from ..total import Contributions, Origin, known_total
 from .on_pieces import run_everywhere
 from .quick import Call, quick
 from .schedule import Schedule
@@ -34,7 +32,7 @@ _MOST_KEPT = 8
 
 
 def total_call(call: BoundCall, inputs: tuple[Layout, ...], schedule: Schedule, rule: Rule | None) -> TotalCall | None:
-    """How an op runs on whole values and leaves a reduction pending, where it can."""
+    """How an op runs on whole values, in a memory that lets it leave a reduction pending so, where it can."""
     tensors, kind = call.tensors, kind_of(call.func)
     if not _may_be_total(kind, schedule):
         return None
@@ -44,12 +42,9 @@ def total_call(call: BoundCall, inputs: tuple[Layout, ...], schedule: Schedule, 
 
 
 def _may_be_total(kind: OpKind, schedule: Schedule) -> bool:
-    layouts = schedule.outputs
-    if kind.written or kind.outs or kind.viewed not in (None, 0) or not layouts:
+    if kind.written or kind.outs or kind.viewed not in (None, 0):
         return False
-    if not memory_of(layouts[0]).runs_on_totals(layouts):
-        return False
-    return kind.viewed is None or all(layout.pending for layout in layouts)
+    return kind.viewed is None or all(layout.pending for layout in schedule.outputs)
 
 
 def _may_keep(tensors: Sequence[torch.Tensor], schedule: Schedule) -> bool:
@@ -72,7 +67,9 @@ class TotalCall:
     keeps: bool
     """Whether the results keep what they were computed from."""
     form: Form | None = None
-    """That of the one result, where it is pending, once it is known."""
+    """That of the one result, once it is known."""
+    forms: tuple[Form | None, ...] | None = None
+    """Those of several results, once they are known; None for what is no tensor."""
 
     def __call__(self, call: BoundCall, laid: Sequence[ShardedTensor]) -> object:
         """The results, those that are pending with their totals; None where the total of an input is not known."""
@@ -80,12 +77,14 @@ class TotalCall:
         if any(whole is None for whole in wholes):
             return None
         result = self._finished(call.on(wholes), call, laid)
-        if isinstance(result, ShardedTensor) and result._layout.pending:
+        if isinstance(result, ShardedTensor):
             self.form = result._form
+        elif isinstance(result, (list, tuple)):
+            self.forms = tuple([x._form if isinstance(x, ShardedTensor) else None for x in result])
         return result
 
     def repeat(self, args: Args, kwargs: Kwargs) -> object:
-        """The same for arguments that lie as they did before, all of them by position."""
+        """The same for arguments that lie as they did before, all of them by position, whatever is known of them."""
         here, laid, final = list(args), [], ShardedTensor.final
         for i, x in enumerate(args):
             if type(x) is final:
@@ -94,13 +93,7 @@ class TotalCall:
                     return None
                 here[i] = whole
                 laid.append(x)
-        result = self.quick(*here, **kwargs)
-        if self.form is None or self.is_view or not isinstance(result, torch.Tensor):
-            return self._finished(result, BoundCall(self.func, args, kwargs), laid)
-        origin = Origin(partial(self.again, args, kwargs) if self.keeps else None)
-        value = Value(source=Contributions(origin, 0, result, self.form.layout))
-        value.total = Total(result, [False])
-        return made(self.form, value)
+        return self._finished(self.quick(*here, **kwargs), BoundCall(self.func, args, kwargs), laid)
 
     def again(self, args: Args, kwargs: Kwargs) -> object:
         """The contributions to what a call gave, from what it read."""

@@ -12,19 +12,15 @@ import torch
 
 from ...rules.call import BoundCall
 from ...rules.registry import Rule
-from ...runtime.processes import world
 from ...sharding.geometry import box_at, box_shape
 from ...sharding.layout import Layout
-from .schedule import Schedule
 
 __all__ = ["refuse_as_others"]
 
 
-def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], schedule: Schedule, rule: Rule | None) -> None:
-    """Raises what a process with elements raises for want of a kernel, where this one has none of them."""
-    if world.current().count == 1 or (rule is not None and rule.local is not None):
-        return
-    if any(all(0 not in region.shape for region in place.inputs) for place in schedule.places):
+def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], rule: Rule | None) -> None:
+    """Raises what other processes raise for want of a kernel, in one that has no elements."""
+    if rule is not None and rule.local is not None:
         return
     shapes = [_largest(layout, tuple(x.shape)) for layout, x in zip(inputs, call.tensors, strict=True)]
     if any(0 in shape for shape in shapes):

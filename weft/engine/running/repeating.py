@@ -35,40 +35,39 @@ def repeat_of(call: BoundCall, result: object) -> Repeat | None:
 
 def repeat_by_rule(call: BoundCall, result: object) -> Repeat | None:
     """The same for a call that was run by its rule, whether or not all calls of its op are."""
-    if any(type(x) is not ShardedTensor.final for x in call.tensors):
+    plan, kind = call.plan, kind_of(call.func)
+    if not isinstance(plan, OpPlan) or any(type(x) is not ShardedTensor.final for x in call.tensors):
         return None
     tensors = all_sharded(call.tensors)
     if any(x._layout.pending for x in tensors) and scales_beyond(call.func, call.args, call.kwargs):
         return None
-    positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
-    plan = call.plan
-    if isinstance(plan, OpPlan) and call.args and is_list_of(call.args[0], tensors):
+    if call.args and is_list_of(call.args[0], tensors):
         return repeat_list(call, plan, result)
-    if not isinstance(plan, OpPlan) or len(positions) != len(tensors):
-        return None
     if plan.once or plan.outputs is None or any(x._form.is_special for x in tensors):
         return None
-    kind = kind_of(call.func)
-    if kind.outs or (kind.written and not (kind.written == (0,) and result is call.args[0])):
+    if len(_positions(call)) != len(tensors) or not _writes_nothing_else(call, kind, result):
         return None
     if any(x._layout is not need for x, need in zip(tensors, plan.inputs, strict=True)):
-        if plan.total is not None and kind.is_pure and plan.total.takes(tensors):
-            repeat: Repeat | None = by_totals(call, plan.total, _waiting(call), None)
-        else:
-            repeat = _resolving(call, plan, kind, result) or _bringing(call, plan, kind, result)
-        return repeat if repeat is None or not kind.is_pure else _with_gradients_home(call, plan, repeat)
+        return _elsewhere(call, plan, kind, result)
     if plan.whole:
         return repeat_on_whole(call, kind, result)
     if plan.schedule is None or plan.rule is None:
         return None
     if any(x._layout.pending or x._value.resolved is not None for x in tensors) or plan.total is not None:
-        if plan.total is None and kind.viewed == 0:
-            return pending_view(call, repeat_views(call, plan, result))
-        recipe = repeat_on_pieces(call, plan, result) if kind.is_pure else None
-        return None if plan.total is None and recipe is None else by_totals(call, plan.total, _waiting(call), recipe)
+        return _with_pending(call, plan, kind, result)
     if kind.written:
         return repeat_writes(call, plan)
     return repeat_views(call, plan, result) if kind.viewed is not None else repeat_on_pieces(call, plan, result)
+
+
+def _writes_nothing_else(call: BoundCall, kind: OpKind, result: object) -> bool:
+    """Whether a call writes to nothing, or to its first argument, which it gives."""
+    return not kind.outs and (not kind.written or (kind.written == (0,) and result is call.args[0]))
+
+
+def _positions(call: BoundCall) -> list[int]:
+    """Where the sharded tensors stand among the arguments."""
+    return [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
 
 
 def resolved_first(call: BoundCall, plan: OpPlan) -> tuple[int, ...]:
@@ -81,9 +80,31 @@ def _waiting(call: BoundCall) -> tuple[int, ...]:
     return tuple(at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor) and x._layout.pending)
 
 
+def _with_pending(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
+    """A call on tensors as they lie, where something is pending, before or after it."""
+    total, waiting = plan.total, _waiting(call)
+    if total is None and kind.viewed == 0:
+        return pending_view(call, repeat_views(call, plan, result))
+    # What is not pending is known whole, so the op always runs on wholes where all of it is.
+    by_pieces = kind.is_pure and (total is None or bool(waiting))
+    recipe = repeat_on_pieces(call, plan, result) if by_pieces else None
+    return None if total is None and recipe is None else by_totals(call, total, waiting, recipe)
+
+
+def _elsewhere(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
+    """A call of whose tensors some lie elsewhere than it needs them."""
+    if not kind.is_pure:
+        return None
+    if plan.total is not None and plan.total.takes(all_sharded(call.tensors)):
+        repeat: Repeat | None = by_totals(call, plan.total, _waiting(call), None)
+    else:
+        repeat = _resolving(call, plan, kind, result) or _bringing(call, plan, kind, result)
+    return None if repeat is None else _with_gradients_home(call, plan, repeat)
+
+
 def _resolving(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
     """A call that resolves some pending arguments, and then is as one with such arguments."""
-    if not kind.is_pure or plan.rule is None:
+    if plan.rule is None:
         return None
     func, positions = call.func, resolved_first(call, plan)
     lying = zip(all_sharded(call.tensors), plan.inputs, strict=True)
@@ -106,10 +127,9 @@ def _resolving(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> R
 
 def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
     """A call that brings some of its tensors, none of which is pending, to other layouts first."""
-    positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
-    lying = zip(positions, all_sharded(call.tensors), plan.inputs, strict=True)
+    lying = zip(_positions(call), all_sharded(call.tensors), plan.inputs, strict=True)
     elsewhere = [(at, x._layout, need) for at, x, need in lying if x._layout is not need]
-    if not kind.is_pure or any(layout.pending for _, layout, _ in elsewhere):
+    if any(layout.pending for _, layout, _ in elsewhere):
         return None
     if plan.whole:
         run = repeat_on_whole(call, kind, result)
@@ -135,7 +155,7 @@ def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Re
 
 def _with_gradients_home(call: BoundCall, plan: OpPlan, repeat: Repeat) -> Repeat:
     """The same, for a call that gathers some of its tensors, which have their gradients brought back."""
-    positions = [at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
+    positions = _positions(call)
     places = [positions[at] for at in gathered(call.tensors, plan)]
 
     def with_gradients(args: Known, kwargs: Kwargs) -> object:

@@ -42,7 +42,7 @@ def repeat_list(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None:
     schedule, rule = plan.schedule, plan.rule
     if schedule is None or rule is None or rule.local is not None or rule.local_args is not None or plan.bounds:
         return None
-    (strided,), places = schedule.strides.of(call), schedule.places
+    (strided,), places = schedule.strided, schedule.places
     if strided is None or any(place.parts != (None,) for place in places) or not places:
         return None
     readers = [reader_of([place.reads[k] for place in places]) for k in range(len(tensors))]

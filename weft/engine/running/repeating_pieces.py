@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...rules.call import BoundCall, Known, Kwargs, Op
+from ...rules.call import BoundCall, Known, Kwargs, Op, each_of
 from ..index_bounds import check_bounds
 from ..op_plan import NOT_REPEATED, OpPlan, Repeat
 from ..sharded import ShardedTensor, all_sharded, tensor_of
@@ -28,10 +28,10 @@ def repeat_on_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | 
     assert schedule is not None
     assert rule is not None
     several = isinstance(result, (list, tuple))
-    values = result if isinstance(result, (list, tuple)) else (result,)
+    values = each_of(result)
     if not all(x is None or isinstance(x, (ShardedTensor, int)) for x in values) or not is_foreseen(call.func):
         return None
-    strided = schedule.strides.of(call)
+    strided = schedule.strided
     is_alike = schedule.places and rule.local is None and not plan.bounds
     in_parts = any(part is not None for place in schedule.places for part in place.parts)
     is_told = all(isinstance(x, ShardedTensor) is (each is not None) for x, each in zip(values, strided, strict=True))
@@ -80,7 +80,7 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
     x = call.args[0]
     if rule.local is not None or not isinstance(x, ShardedTensor):
         return None
-    values = all_sharded(result if isinstance(result, (list, tuple)) else (result,))
+    values = all_sharded(each_of(result))
     if not values or any(y._form.is_special for y in values):
         return None
     runs = runs_of(call, plan, schedule)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
+
 from ...rules.call import BoundCall, Known, Kwargs
 from ...runtime.traced import is_traced
+from ..form import Form
 from ..moves.resolving import is_expanded, note_computed, note_turned
 from ..op_plan import NOT_REPEATED, Repeat
 from ..sharded import ShardedTensor, made, stand_of
@@ -70,12 +73,11 @@ def pending_view(call: BoundCall, views: Repeat | None) -> Repeat | None:
 
 
 def _run(call: BoundCall, total: TotalCall) -> Repeat:
-    """What gives the one result that is pending; None where something pending is not known whole."""
-    form, op = total.form, total.quick
+    """What gives the results, those that are pending with their totals; None where something pending is not known whole."""
+    form, forms, op, keeps = total.form, total.forms, total.quick, total.keeps
     places = [(at, bool(x._layout.pending)) for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
-    if form is None:
+    if form is None and forms is None:
         return total.repeat
-    layout, keeps = form.layout, total.keeps
 
     def run(args: Known, kwargs: Kwargs) -> object:
         here = list(args)
@@ -88,14 +90,27 @@ def _run(call: BoundCall, total: TotalCall) -> Repeat:
                 here[at] = known.value
             else:
                 here[at] = value.pieces[0]
-        whole = op(*here, **kwargs)
+        result = op(*here, **kwargs)
         origin = Origin(partial(total.again, args, kwargs) if keeps else None)
-        made_of = _new(Value)
-        made_of.source = Contributions(origin, 0, whole, layout)
-        made_of.total = Total(whole, [False])
-        return made(form, made_of)
+        if form is not None:
+            return _labeled(form, result, 0, origin)
+        each = enumerate(zip(forms or (), result, strict=True))
+        return type(result)(
+            [x if of is None else _labeled(of, x, k, origin, x.storage_offset()) for k, (of, x) in each]
+        )
 
     return run
+
+
+def _labeled(form: Form, whole: torch.Tensor, k: int, origin: Origin, offset: int = 0) -> ShardedTensor:
+    """A result that was computed whole, which may be pending."""
+    value = _new(Value)
+    if form.layout.pending:
+        value.source = Contributions(origin, k, whole, form.layout)
+        value.total = Total(whole, [False])
+    else:
+        value.pieces = (whole,)
+    return made(form, value, offset)
 
 
 def _view(call: BoundCall, total: TotalCall) -> Repeat:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...rules.call import BoundCall, Known, Kwargs
+from ...rules.call import BoundCall, Known, Kwargs, each_of
 from ..op_kind import OpKind
 from ..op_plan import NOT_REPEATED, Repeat
 from ..sharded import ShardedTensor, all_sharded, tensor_of
@@ -76,7 +76,7 @@ def _applied(call: BoundCall) -> Call:
 
 def _views_of_whole(apply: Call, result: object) -> Repeat | None:
     several = isinstance(result, (list, tuple))
-    values = all_sharded(result if isinstance(result, (list, tuple)) else (result,))
+    values = all_sharded(each_of(result))
     if not values or any(x._form.is_special for x in values):
         return None
     forms = [x._form for x in values]

@@ -13,7 +13,7 @@ from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ..memory import memory_on
 from ..memory.memory import Part
-from ..strides.result_strides import ResultStrides
+from ..strides.result_strides import Strided
 from ..strides.whole_results import whole_results
 
 __all__ = ["Place", "Read", "Schedule", "of_rank", "schedule_for"]
@@ -44,8 +44,13 @@ class Schedule:
     outputs: tuple[Layout, ...]
     specs: tuple[Spec | None, ...]
     """The whole outputs; None where the op gives none."""
-    strides: ResultStrides
-    """Those of the outputs, for inputs of any."""
+    strided: tuple[Strided | None, ...]
+    """How the outputs lie; None for what is no tensor."""
+
+    @property
+    def has_elements(self) -> bool:
+        """Whether some run reads something of every input."""
+        return any(all(0 not in region.shape for region in place.inputs) for place in self.places)
 
 
 def schedule_for(
@@ -84,7 +89,11 @@ def schedule_for(
         )
         key = (tuple((piece, str(part)) for piece, part in reads), makes)
         places.setdefault(key, Place(reads, makes, tuple(region.shape for region in made), given, made, parts))
-    return Schedule(tuple(places.values()), outputs, tuple(specs), ResultStrides(outputs))
+    strided = tuple(
+        None if spec is None or spec.strides is None else Strided(layout, spec.shape, spec.strides)
+        for layout, spec in zip(outputs, specs, strict=True)
+    )
+    return Schedule(tuple(places.values()), outputs, specs, strided)
 
 
 def _narrowed(layout: Layout, axes: frozenset[str]) -> Layout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...rules.call import BoundCall
+from ...rules.call import BoundCall, each_of
 from ...runtime.strides import Strides, in_order
 from ..memory import memory_of
 from ..running.once import is_foreseen
@@ -22,7 +22,7 @@ def as_op_gives(call: BoundCall, result: object, *, whole: bool = False) -> obje
 
     In one memory an op mostly runs as it is; `whole` says that it did not, so that they have to be looked at there too.
     """
-    values = result if isinstance(result, (tuple, list)) else (result,)
+    values = each_of(result)
     if call.func in _GIVES_VIEWS or isinstance(result, list) or not is_foreseen(call.func):
         return result
     if not any(isinstance(x, ShardedTensor) and (whole or memory_of(x._layout).pieces_are_shards) for x in values):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from ...caches import BoundedCache
-from ...rules.call import BoundCall
+from ...rules.call import BoundCall, each_of
 from ...rules.ops.pointwise import broadcast_dims
 from ...rules.registry import Spec, rule_for
 from ...runtime.on_paper import aside
@@ -149,7 +149,7 @@ _PRODUCTS = frozenset({aten.mm.default, aten.bmm.default, aten.addmm.default, at
 
 
 def _specs(result: object) -> tuple[Spec | None, ...]:
-    values = result if isinstance(result, (tuple, list)) else (result,)
+    values = each_of(result)
     return tuple(
         Spec(tuple(value.shape), value.dtype, value.stride()) if isinstance(value, torch.Tensor) else None
         for value in values

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ...rules.call import BoundCall
+from ...rules.call import BoundCall, each_of
 from ..handlers import handler
 from ..memory import memory_of
 from ..op_kind import kind_of
@@ -48,7 +48,7 @@ def keep_marks(call: BoundCall, result: object) -> None:
     """Marks views of a tensor that bears marks."""
     base = None if kind_of(call.func).viewed != 0 or call.func in _COMPUTED else call.args[0]
     if isinstance(base, ShardedTensor) and (base.is_conj() or base.is_neg()):
-        for y in result if isinstance(result, (list, tuple)) else (result,):
+        for y in each_of(result):
             mark(as_sharded(y), conjugate=base.is_conj(), negative=base.is_neg())
 
 

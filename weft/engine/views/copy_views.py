@@ -20,9 +20,9 @@ from ...runtime.lazy_copy import may_overlap
 from ...watch import comm_log, policy
 from ...watch.notes import is_watched as is_observed
 from ..form import special
+from ..moves.resolved import forget_resolved
 from ..sharded import ShardedTensor, Stand, stand_of
 from ..total import last_write, note_write, own_pieces
-from ..value import Unmade
 from ..writes.copying import copy_once
 from .folded import is_unmade
 
@@ -30,17 +30,14 @@ __all__ = [
     "Shown",
     "Told",
     "current",
-    "forget_resolved",
     "is_alias",
     "is_copy",
-    "is_current",
     "is_observed",
     "note_unseen_write",
     "refresh",
     "remember",
     "remember_alias",
     "remember_apart",
-    "remember_resolved",
     "remember_told",
     "repeats",
     "shows_another",
@@ -78,7 +75,6 @@ class _Copies:
     numbers = count(1)
     """Taking the next is one step for all threads, which adding 1 is not."""
     unseen_write = 0
-    pending_write = 0
 
 
 _is_told: ContextVar[bool] = ContextVar("_is_told", default=False)
@@ -252,18 +248,3 @@ def _untold() -> Iterator[None]:
     """Moves what has been told before."""
     with comm_log.paused(), policy.reshard_policy("silent"):
         yield
-
-
-def remember_resolved(x: ShardedTensor, resolved: ShardedTensor | Unmade) -> None:
-    """Keeps the resolved form of a pending tensor, until any pending tensor is written to."""
-    x._value.resolved, x._value.resolved_at = resolved, _Copies.pending_write
-
-
-def is_current(x: ShardedTensor) -> bool:
-    """Whether the resolved form that a pending tensor keeps is still its value."""
-    return x._value.resolved_at == _Copies.pending_write
-
-
-def forget_resolved() -> None:
-    """After a write to a pending tensor: what others keep of it, through views too, may be out of date."""
-    _Copies.pending_write = next(_Copies.numbers)

@@ -14,8 +14,9 @@ from ...rules.call import Args, BoundCall, Kwargs, Op
 from ...runtime.on_paper import aside
 from ...sharding.layout import Layout
 from ..memory import memory_of
-from ..moves.movement import note_move, to_plain
+from ..moves.movement import to_plain
 from ..moves.resolving import kept_resolved, note_turned
+from ..moves.telling import note_move
 from ..op_plan import layouts_for
 from ..sharded import ShardedTensor, as_sharded
 from ..writes.copying import copy_once
@@ -36,6 +37,11 @@ class ViewOp:
     rest: Args
     kwargs: Kwargs = field(default_factory=dict)
     i: int = 0
+
+    @classmethod
+    def of(cls, call: BoundCall, i: int = 0) -> ViewOp:
+        """That of a call whose first argument is the tensor."""
+        return cls(call.func, call.args[1:], call.kwargs, i)
 
     def geometry(self, x: ShardedTensor) -> Geometry:
         """The strides of the view, and its offset from where `x` begins."""
@@ -116,7 +122,7 @@ def viewed(
     memory = memory_of(x._layout)
     outs = []
     for i, each in enumerate(_listed(result)):
-        op = ViewOp(call.func, call.args[1:], call.kwargs, i)
+        op = ViewOp.of(call, i)
         told = partial(Told, tell_read or op.tell_read, partial(tell_whole, call.func))
         view = View(op.read, op.write_whole, told, partial(op.geometry, x))
         outs.append(memory.show(as_sharded(each), x, view, is_moved=is_moved, is_copied=is_copied))
@@ -134,8 +140,8 @@ def noted(call: BoundCall, result: object) -> object:
 def _note_turned(call: BoundCall, x: ShardedTensor, outs: Sequence[ShardedTensor]) -> None:
     if x._layout.pending and all(map(is_alias, outs)):
         for i, y in enumerate(outs):
-            note_turned(call.func, y, x, ViewOp(call.func, call.args[1:], call.kwargs, i).read)
-        ViewOp(call.func, call.args[1:], call.kwargs).share_resolved(x, outs)
+            note_turned(call.func, y, x, ViewOp.of(call, i).read)
+        ViewOp.of(call).share_resolved(x, outs)
 
 
 def tell_whole(func: Op, base: ShardedTensor, y: ShardedTensor) -> None:

@@ -9,14 +9,14 @@ from typing import cast
 import torch
 
 from ...caches import cached
-from ...rules.call import BoundCall
+from ...rules.call import BoundCall, each_of
 from ...sharding.layout import Layout
 from ..memory import held_whole
 from ..moves.movement import from_plain, moved, to_plain, to_write_plain
+from ..moves.resolved import forget_resolved
 from ..op_kind import is_elementwise, kind_of
 from ..sharded import ShardedTensor
 from ..total import own_pieces
-from ..views.copy_views import forget_resolved
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
@@ -40,7 +40,7 @@ def written_tensors(call: BoundCall) -> Iterator[ShardedTensor]:
     names = [argument.name for argument in func._schema.arguments]
     values = [args[i] if i < len(args) else kwargs.get(names[i]) for i in kind.written]
     for value in [*values, *(kwargs.get(name) for name in kind.outs)]:
-        for x in value if isinstance(value, (list, tuple)) else (value,):
+        for x in each_of(value):
             if isinstance(x, ShardedTensor):
                 yield x
 

@@ -39,6 +39,11 @@ class Program:
     constants: list[torch.Tensor] = field(default_factory=list)
     input_count: int = 0
 
+    @property
+    def arguments(self) -> list[torch.fx.Node]:
+        """What a run is given: inputs, sizes, then constants."""
+        return [node for node in self.fx.nodes if node.op == "placeholder"]
+
 
 def lower(graph: Graph, *, joined: bool = False) -> Program:
     """Write a graph in plain torch calls; `joined` says that a compiler will join them."""

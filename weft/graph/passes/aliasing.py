@@ -28,7 +28,7 @@ def shared_outputs(program: Program, buffers: AbstractSet[int]) -> Sharing:
 
     `buffers` are the positions of the inputs that are written to from outside.
     """
-    arguments = [node for node in program.fx.nodes if node.op == "placeholder"]
+    arguments = program.arguments
     written = {arguments[i] for i in buffers}
     (output,) = (node for node in program.fx.nodes if node.op == "output")
     values = output.args[0]

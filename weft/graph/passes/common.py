@@ -44,7 +44,7 @@ def _key(argument: object) -> object:
 
 
 def _merge_constants(program: Program) -> int:
-    arguments = [node for node in program.fx.nodes if node.op == "placeholder"][program.input_count :]
+    arguments = program.arguments[program.input_count :]
     seen: dict[object, fx.Node] = {}
     merged = 0
     for node, data in zip(arguments, program.constants, strict=True):

@@ -20,7 +20,7 @@ def drop_dead_code(program: Program) -> int:
 
 
 def _drop_constants(program: Program) -> None:
-    arguments = [node for node in program.fx.nodes if node.op == "placeholder"][program.input_count :]
+    arguments = program.arguments[program.input_count :]
     kept = []
     for node, data in zip(arguments, program.constants, strict=True):
         if node.users:

@@ -15,7 +15,7 @@ _HOISTED = frozenset({Kind.MOVEMENT, Kind.COLLECTIVE, Kind.VIEW})
 
 def hoist_constant_movements(program: Program) -> int:
     """Do now what only moves or cuts constants; how many calls went."""
-    arguments = [node for node in program.fx.nodes if node.op == "placeholder"]
+    arguments = program.arguments
     known: dict[fx.Node, object] = dict(zip(arguments[program.input_count :], program.constants, strict=True))
     hoisted: list[fx.Node] = []
     for node in program.fx.nodes:

@@ -76,7 +76,7 @@ def recorded(
         raise ValueError(f"graph {graph.name!r} cannot be recorded as a CUDA graph: {reason}")
     if reason:
         return function
-    placeholders = [node for node in program.fx.nodes if node.op == "placeholder"]
+    placeholders = program.arguments
     count = len(graph.arguments)
     used = tuple(i for i, node in enumerate(placeholders[:count]) if node.users)
     return Recorded(function, count, len(graph.sizes), used=used, written=written, required=bool(asked))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...devices import Device
+from ...runtime import accelerator
 from ...runtime.machine import torch_device
 from ..passes.scheduling import devices_of
 from ..recording.op import Kind, RecordedCall
@@ -16,22 +17,13 @@ from ..recording.op import Kind, RecordedCall
 if TYPE_CHECKING:
     from ..recording.graph import Graph
 
-__all__ = ["check_peer_access", "has_peer_access"]
-
-
-def has_peer_access(one: torch.device, other: torch.device) -> bool:
-    """Whether one accelerator can read another's memory; two on the same hardware can.
-
-    >>> has_peer_access(torch.device("cuda", 0), torch.device("cuda", 0))
-    True
-    """
-    return one == other or torch.cuda.can_device_access_peer(one, other)
+__all__ = ["check_peer_access"]
 
 
 def check_peer_access(
     graph: Graph,
     *,
-    reaches: Callable[[torch.device, torch.device], bool] = has_peer_access,
+    reaches: Callable[[torch.device, torch.device], bool] = accelerator.reaches,
     where: Callable[[Device], torch.device] = torch_device,
 ) -> None:
     """Check that the accelerators of every collective can reach each other."""

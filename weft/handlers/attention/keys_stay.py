@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ...engine.moves.movement import moved, note_steps
+from ...engine.moves.movement import moved
+from ...engine.moves.telling import note_steps
 from ...engine.sharded import ShardedTensor, wrap
 from ...rules.call import BoundCall
 from ...runtime.holding import holding

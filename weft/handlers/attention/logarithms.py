@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from ...engine.moves.movement import from_plain, moved, note_steps
+from ...engine.moves.movement import from_plain, moved
+from ...engine.moves.telling import note_steps
 from ...engine.sharded import ShardedTensor, wrap, wrap_whole
 from ...rules.call import BoundCall
 from ...rules.registry import Spec

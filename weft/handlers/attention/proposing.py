@@ -12,7 +12,7 @@ have the same work.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,7 @@ from ...caches import cached
 from ...engine.moves.movement import layout_of
 from ...engine.strategy import Exchanged, Moved, Passed, Strategy, cheapest, decided_once, may_prefer
 from ...planning.rearrangement import Rearrangement, Side
+from ...sharding.geometry import most_elements
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 from .blocks import swap_parts
@@ -83,14 +84,14 @@ class Question:
 def chosen(question: Question) -> str:
     """The way to go."""
     lay, work = question.lay, _operations(question)
-    whole = sum(_largest(lay.key, lay.key_shape) * key.itemsize for key in question.keys)
+    whole = sum(most_elements(lay.key, lay.key_shape) * key.itemsize for key in question.keys)
     ways = [Strategy(GATHER_KEYS, GATHER_KEYS, tuple(_gathering(question)), work, whole)]
     if lay.heads is not None:
         count = lay.heads.split_count(1)
         uneven = -(-lay.key_shape[1] // count) * count / lay.key_shape[1]
         ways.append(Strategy(SPLIT_HEADS, SPLIT_HEADS, tuple(_splitting_heads(question, lay.heads)), uneven * work))
     if lay.held:
-        count = math.prod(map(lay.key.mesh.axis_size, lay.held))
+        count = lay.key.mesh.group_size(lay.held)
         ways.append(Strategy(MERGE, MERGE, tuple(_merging(question)), work / count))
     if lay.axes and any(key.layout is not None and key.layout.splits[2] for key in question.keys):
         ways.append(Strategy(RING, RING, tuple(_passing(question)), work))
@@ -103,10 +104,6 @@ def _operations(question: Question) -> float:
     scores = math.prod(lay.query_shape[:3]) * lay.key_shape[2] / (2 if lay.is_causal else 1)
     split = math.prod(map(lay.query.split_count, range(3)))
     return 2.0 * scores * lay.query_shape[3] * (5 if question.is_gradient else 2) / split
-
-
-def _largest(layout: Layout, shape: Sequence[int]) -> int:
-    return math.prod(-(-size // layout.split_count(dim)) for dim, size in enumerate(shape))
 
 
 def _gathering(question: Question) -> Iterator[Move]:
@@ -219,4 +216,4 @@ def seen_rows(lay: Lay) -> Layout:
 
 def seen_shape(lay: Lay) -> tuple[int, ...]:
     """The shape of all of them."""
-    return math.prod(map(lay.key.mesh.axis_size, lay.held)), *lay.query_shape[:3]
+    return lay.key.mesh.group_size(lay.held), *lay.query_shape[:3]

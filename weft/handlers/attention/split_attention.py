@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -45,38 +46,41 @@ _KEYS = ("key", "value")
 
 @handler(*FORWARD, may_be_direct=True)
 def _attention(call: BoundCall) -> object:
-    kernel = FORWARD[call.func]
+    return _go(call, FORWARD[call.func], _Ways(_merging, at_once, _by_heads, _on_parts))
+
+
+@handler(*BACKWARD, may_be_direct=True)
+def _gradient(call: BoundCall) -> object:
+    if call.has("grad_input_mask") and call.flags("grad_input_mask")[3]:
+        return run_by_rule(_with_aligned_mask(call))
+    ways = _Ways(_gradients_merging, gradients_at_once, _gradients_by_heads, _gradients_on_parts)
+    return _go(call, BACKWARD[call.func], ways)
+
+
+class _Ways(NamedTuple):
+    """What an op does on each way that it may go."""
+
+    merging: Callable[[BoundCall, Kernel, Lay], object]
+    at_once: Callable[[BoundCall, Kernel, Lay, str], object]
+    by_heads: Callable[[BoundCall, Kernel, Lay], object]
+    on_parts: Callable[..., object]
+
+
+def _go(call: BoundCall, kernel: Kernel, ways: _Ways) -> object:
+    """What an op gives, on the way that takes the least time."""
     lay = lay_of(call, kernel)
     if lay is None:
         return run_by_rule(_with_aligned_mask(call))
     way = chosen(_question(call, kernel, lay))
     if way == MERGE:
-        return _merging(call, kernel, lay)
+        return ways.merging(call, kernel, lay)
     if are_together(call, kernel, lay):
-        return at_once(call, kernel, lay, way)
+        return ways.at_once(call, kernel, lay, way)
     if way == SPLIT_HEADS:
-        return _by_heads(call, kernel, lay)
+        return ways.by_heads(call, kernel, lay)
     if lay.by_rule:
         return run_by_rule(_with_aligned_mask(call))
-    return _on_parts(call, kernel, lay.gathered, rings=way == RING)
-
-
-@handler(*BACKWARD, may_be_direct=True)
-def _gradient(call: BoundCall) -> object:
-    kernel = BACKWARD[call.func]
-    lay = lay_of(call, kernel)
-    if lay is None or (call.has("grad_input_mask") and call.flags("grad_input_mask")[3]):
-        return run_by_rule(_with_aligned_mask(call))
-    way = chosen(_question(call, kernel, lay))
-    if way == MERGE:
-        return _gradients_merging(call, kernel, lay)
-    if are_together(call, kernel, lay):
-        return gradients_at_once(call, kernel, lay, way)
-    if way == SPLIT_HEADS:
-        return _gradients_by_heads(call, kernel, lay)
-    if lay.by_rule:
-        return run_by_rule(_with_aligned_mask(call))
-    return _gradients_on_parts(call, kernel, lay.gathered, rings=way == RING)
+    return ways.on_parts(call, kernel, lay.gathered, rings=way == RING)
 
 
 def _with_aligned_mask(call: BoundCall, heads: Layout | None = None) -> BoundCall:

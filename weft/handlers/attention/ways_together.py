@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...engine.memory import memory_of
-from ...engine.moves.movement import note_move, note_steps
+from ...engine.moves.telling import note_move, note_steps
 from ...engine.op_plan import NOT_REPEATED, Repeat
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...engine.strategy import preferred

@@ -15,6 +15,7 @@ from ...engine.sharded import ShardedTensor, sharded
 from ...planning.rearrangement import Part, Run
 from ...rules.call import BoundCall
 from ...rules.factors import SUMS
+from ...sharding.geometry import resized
 from .padding import MOST_PARTS, sides_of
 
 aten = torch.ops.aten
@@ -113,17 +114,13 @@ def _padded_backward(call: BoundCall) -> object:
 
 
 def _folded(grad: ShardedTensor, dim: int, side: _Side, op: str) -> ShardedTensor:
-    shape = [side.size if d == dim else size for d, size in enumerate(grad.shape)]
-
-    def part(run: Run) -> Part:
-        return Part(0, tuple(run if d == dim else Run(size) for d, size in enumerate(shape)))
-
-    inner = part(Run(side.size, source=side.before))
+    shape = resized(grad.shape, dim, side.size)
+    inner = Part.along(dim, Run(side.size, source=side.before), shape)
     result = rearranged(
         [grad], grad._layout, shape, [inner], op, lambda piece: piece.narrow(dim, side.before, side.size)
     )
     for layer in side.layers():
-        parts = [part(Run(1, source=place, target=index)) for place, index in layer]
+        parts = [Part.along(dim, Run(1, source=place, target=index), shape) for place, index in layer]
         placed = rearranged([grad], grad._layout, shape, parts, op, _placed(dim, side.size, layer), fill=0)
         result = aten.add.Tensor(result, placed)
     return result

@@ -10,6 +10,7 @@ from ...engine.moves.rearranging import rearranged, resolved
 from ...engine.sharded import ShardedTensor
 from ...planning.rearrangement import Part, Run
 from ...rules.call import BoundCall
+from ...sharding.geometry import resized
 from ..split_dims.reductions import wide
 
 aten = torch.ops.aten
@@ -27,9 +28,9 @@ def _halves(x: torch.Tensor, dim: int, op: str) -> tuple[torch.Tensor, torch.Ten
 
 
 def _half(x: ShardedTensor, dim: int, start: int, count: int, op: str) -> ShardedTensor:
-    shape = [count if d == dim else size for d, size in enumerate(x.shape)]
-    runs = tuple(Run(size, source=start if d == dim else 0) for d, size in enumerate(shape))
-    return rearranged([x], x._layout, shape, [Part(0, runs)], op, lambda piece: piece.narrow(dim, start, count))
+    shape = resized(x.shape, dim, count)
+    taken = Part.along(dim, Run(count, source=start), shape)
+    return rearranged([x], x._layout, shape, [taken], op, lambda piece: piece.narrow(dim, start, count))
 
 
 @handler(aten.glu.default, may_be_direct=True)

@@ -52,8 +52,5 @@ def _joined(tensors: list[torch.Tensor], dim: int, op: str) -> ShardedTensor:
             )
     starts = [0, *accumulate(x.shape[dim] for x in laid)]
     shape[dim] = starts[-1]
-    parts = [
-        Part(i, tuple(Run(size, target=starts[i] if d == dim else 0) for d, size in enumerate(x.shape)))
-        for i, x in enumerate(laid)
-    ]
+    parts = [Part.along(dim, Run(x.shape[dim], target=starts[i]), x.shape, i) for i, x in enumerate(laid)]
     return rearranged(laid, largest._layout, shape, parts, op, lambda *pieces: aten.cat.default(pieces, dim))

@@ -10,8 +10,9 @@ import torch
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.memory import held_whole
-from ...engine.moves.movement import moved, note_steps
+from ...engine.moves.movement import moved
 from ...engine.moves.rearranging import resolved
+from ...engine.moves.telling import note_steps
 from ...engine.op_plan import layouts_for
 from ...engine.sharded import ShardedTensor, sharded, wrap, wrap_whole
 from ...engine.strategy import Moved, Strategy, cheapest, decided_once, unconsidered

@@ -9,7 +9,8 @@ import torch
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.memory import held_whole
-from ...engine.moves.movement import moved, note_steps
+from ...engine.moves.movement import moved
+from ...engine.moves.telling import note_steps
 from ...engine.sharded import ShardedTensor, sharded, wrap, wrap_whole
 from ...rules.call import BoundCall
 from ...runtime.holding import holding

@@ -11,7 +11,8 @@ from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.index_bounds import check_index
 from ...engine.memory import held_whole
-from ...engine.moves.movement import from_plain, note_move, note_steps
+from ...engine.moves.movement import from_plain
+from ...engine.moves.telling import note_move, note_steps
 from ...engine.sharded import ShardedTensor, as_sharded, sharded, wrap_whole
 from ...engine.strategy import Moved, Strategy, cheapest, decided_once
 from ...rules.bounds import Bound

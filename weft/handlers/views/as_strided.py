@@ -12,7 +12,8 @@ from ...caches import cached
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.memory import held_whole, memory_of
-from ...engine.moves.movement import from_plain, note_move, to_plain
+from ...engine.moves.movement import from_plain, to_plain
+from ...engine.moves.telling import note_move
 from ...engine.sharded import ShardedTensor, as_sharded, sharded, wrap
 from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart
 from ...engine.views.view_results import tell_whole

@@ -103,7 +103,7 @@ def cut_alike(old: Shape, new: Shape) -> list[list[int]] | None:
 
 def is_free_merge(mesh: DeviceMesh, part: Sequence[int], splits: Sequence[Axes]) -> bool:
     """Whether dims can be merged where they lie: only the first is split, into equal parts."""
-    count = math.prod(mesh.axis_size(axis) for axis in splits[0])
+    count = mesh.group_size(splits[0])
     return not any(splits[1:]) and part[0] % count == 0
 
 
@@ -166,7 +166,7 @@ def _crossing(
     split = [d for d, names in enumerate(splits) if names]
     # Several split dims, and dims without extent, first become one: the first that has any.
     at = split[0] if len(split) == 1 and first[split[0]] > 1 else next(d for d, n in enumerate(first) if n > 1)
-    count = math.prod(mesh.axis_size(axis) for axis in axes)
+    count = mesh.group_size(axes)
     # Of equal ways an even one is taken.
     ways = []
     for dim in sorted((d for d, size in enumerate(second) if size >= count), key=lambda d: second[d] % count > 0):

@@ -12,8 +12,9 @@ from ...caches import BoundedCache
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.memory import memory_of
-from ...engine.moves.movement import laid, note_move, note_return
+from ...engine.moves.movement import laid
 from ...engine.moves.rearranging import note_rearrangement
+from ...engine.moves.telling import note_move, note_return
 from ...engine.op_plan import decided, layouts_for
 from ...engine.sharded import ShardedTensor, as_sharded, sharded, stand_of
 from ...engine.strategy import is_considered, unconsidered

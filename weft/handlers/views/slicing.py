@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -26,6 +25,7 @@ from ...runtime.holding import holding
 from ...runtime.lazy_copy import may_overlap
 from ...runtime.strides import Strides
 from ...runtime.traced import is_traced
+from ...sharding.geometry import resized
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 
@@ -41,10 +41,6 @@ def _bounds(call: BoundCall, size: int) -> tuple[int, int, int]:
     return first, step, max(0, -(-(last - first) // step))
 
 
-def _runs(shape: Sequence[int], dim: int, run: Run) -> tuple[Run, ...]:
-    return tuple(run if d == dim else Run(size) for d, size in enumerate(shape))
-
-
 @handler(aten.slice.Tensor, may_be_direct=True)
 def _slice(call: BoundCall) -> object:
     x = sharded(call, "self")
@@ -58,8 +54,8 @@ def _slice(call: BoundCall) -> object:
 def sliced(x: ShardedTensor, dim: int, first: int, step: int, count: int) -> ShardedTensor:
     """Every `step`-th index of a dim from `first`, as a view of `x` in its layout."""
     op = ViewOp(aten.slice.Tensor, (dim, first, first + count * step, step))
-    shape = tuple(count if d == dim else size for d, size in enumerate(x.shape))
-    taken = Part(0, _runs(shape, dim, Run(count, source=first, source_step=step)))
+    shape = resized(x.shape, dim, count)
+    taken = Part.along(dim, Run(count, source=first, source_step=step), shape)
     y = rearranged([x], x._layout, shape, [taken], str(op.func), lambda piece: op.func(piece, *op.rest), is_view=True)
 
     def put_back(base: ShardedTensor, part: ShardedTensor) -> None:
@@ -76,7 +72,7 @@ def sliced(x: ShardedTensor, dim: int, first: int, step: int, count: int) -> Sha
 def _told(func: Op, layout: Layout, shape: tuple[int, ...], taken: Part, dim: int, first: int, step: int) -> Told:
     """What a part of a dim moves when it is read, and when it is written back; the layout and the shape are the part's."""
     side = Side.of(layout, shape)
-    placed = Part(0, _runs(shape, dim, Run(shape[dim], target=first, target_step=step)))
+    placed = Part.along(dim, Run(shape[dim], target=first, target_step=step), shape)
 
     def read(base: ShardedTensor) -> None:
         plan = Rearrangement((Side.of(base._layout, base.shape),), side, (taken,))
@@ -94,13 +90,13 @@ def _told(func: Op, layout: Layout, shape: tuple[int, ...], taken: Part, dim: in
 def _scattered(x: ShardedTensor, source: ShardedTensor, dim: int, first: int, step: int) -> ShardedTensor:
     """`x` with some indices of a dim taken from `source`, in the layout of `x`; both are pending alike."""
     count = source.shape[dim]
-    runs = _runs(source.shape, dim, Run(count, target=first, target_step=step))
+    placed = Part.along(dim, Run(count, target=first, target_step=step), source.shape)
     rest = (dim, first, first + count * step, step)
     return rearranged(
         [source],
         x._layout,
         x.shape,
-        [Part(0, runs)],
+        [placed],
         str(aten.slice_scatter.default),
         lambda piece, part: aten.slice_scatter.default(piece, part, *rest),
         into=x,
@@ -122,8 +118,8 @@ def _select(call: BoundCall) -> object:
 def _selected(x: ShardedTensor, dim: int, index: int) -> ShardedTensor:
     """One index of a split dim: whoever holds it gives it to the others; a matrix or more, not before they need it."""
     op, target = ViewOp(aten.select.int, (dim, index)), x._layout.with_split(dim, ())
-    shape = tuple(1 if d == dim else size for d, size in enumerate(x.shape))
-    taken = Part(0, _runs(shape, dim, Run(1, source=index)))
+    shape = resized(x.shape, dim, 1)
+    taken = Part.along(dim, Run(1, source=index), shape)
 
     def put_back(base: ShardedTensor, part: ShardedTensor) -> None:
         if may_overlap(base):
@@ -213,10 +209,10 @@ def _slice_backward(call: BoundCall) -> object:
     if not grad._layout.splits[dim] or grad.shape[dim] == shape[dim]:
         return run_by_rule(call)
     first, step, count = _bounds(call, shape[dim])
-    runs = _runs(grad.shape, dim, Run(count, target=first, target_step=step))
+    placed = Part.along(dim, Run(count, target=first, target_step=step), grad.shape)
     grad = resolved(grad, str(call), _LINEAR)
     return rearranged(
-        [grad], grad._layout, shape, [Part(0, runs)], str(call), lambda piece: call.func(piece, *call.args[1:]), fill=0
+        [grad], grad._layout, shape, [placed], str(call), lambda piece: call.func(piece, *call.args[1:]), fill=0
     )
 
 
@@ -294,7 +290,7 @@ def _slice_scatter(call: BoundCall) -> object:
     if not isinstance(x, ShardedTensor) or not x._layout.splits[dim] or call.integer("step") < 1:
         return run_by_rule(call)
     first, step, count = _bounds(call, x.shape[dim])
-    if source.shape != (*x.shape[:dim], count, *x.shape[dim + 1 :]):
+    if source.shape != resized(x.shape, dim, count):
         return run_by_rule(call)  # torch refuses it
     x, given = alike([x, source], str(call))
     return _scattered(x, given, dim, first, step)

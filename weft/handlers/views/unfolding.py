@@ -129,7 +129,7 @@ def _sums(layout: Layout, results: tuple[int, ...], sizes: tuple[int, ...], dim:
         if k == len(ends):
             layers.append([])
             ends.append(0)
-        layers[k].append(Part(0, tuple(run if d == dim else Run(n) for d, n in enumerate(sizes))))
+        layers[k].append(Part.along(dim, run, sizes))
         ends[k] = stop
     target = Side.of(layout, sizes)
     return _Sums(windows, width, tuple(Rearrangement((source,), target, tuple(parts)) for parts in layers))

@@ -162,7 +162,7 @@ def _told(call: BoundCall) -> str:
 
 
 def _signature(x: torch.Tensor) -> tuple[object, ...]:
-    return x._layout if isinstance(x, ShardedTensor) else None, tuple(x.shape), x.dtype
+    return x._layout if isinstance(x, ShardedTensor) else None, tuple(x.shape), x.stride(), x.dtype
 
 
 def _decided(call: BoundCall, propose: Proposal, reaches: Sequence[Reach], looks: Sequence[Look]) -> Windowed | None:

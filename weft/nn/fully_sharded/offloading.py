@@ -16,7 +16,7 @@ from ...runtime.holding import Pieces, holding, slices
 from ...runtime.machine import forget_with_residences, residence
 from ...runtime.on_paper import moving
 from ...runtime.strides import dense_strides
-from ...sharding.geometry import Box
+from ...sharding.geometry import within
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 
@@ -69,13 +69,8 @@ def _beside(layout: Layout, rest: Layout, shape: tuple[int, ...]) -> tuple[tuple
     found = []
     for piece, slot in enumerate(here.slots):
         at = there.piece_of[slot]
-        found.append((at, slices(_inside(here.box(piece, shape), there.box(at, shape)))))
+        found.append((at, slices(within(here.box(piece, shape), there.box(at, shape)))))
     return tuple(found)
-
-
-def _inside(box: Box, outer: Box) -> Box:
-    """A box, counted from where another begins."""
-    return tuple((start - first, stop - first) for (start, stop), (first, _) in zip(box, outer, strict=True))
 
 
 def _pairs(

@@ -99,7 +99,7 @@ class Reducing:
         others = tuple(each for each in mesh.axis_names if each not in self._pending)
         self._source = Layout(mesh, (others, ()), self._pending)
         self._target = Layout(mesh, (others, (axis,)))
-        self._shape = (math.prod(map(mesh.axis_size, others)), self._size * self._length)
+        self._shape = (mesh.group_size(others), self._size * self._length)
 
     @property
     def bytes_received(self) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from ...sharding.layout import Layout
 from ..census import Shape
 from ..step import live_pending
@@ -67,8 +65,8 @@ def _sums(source: Layout, target: Layout, shape: Shape) -> int:
 
 
 def _contributions(layout: Layout) -> int:
-    return math.prod(layout.mesh.axis_size(axis) for axis in layout.pending_axes)
+    return layout.mesh.group_size(layout.pending_axes)
 
 
 def _replicas(layout: Layout) -> int:
-    return math.prod(layout.mesh.axis_size(axis) for axis in layout.replicated_axes)
+    return layout.mesh.group_size(layout.replicated_axes)

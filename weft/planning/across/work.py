@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import NamedTuple, final
 
 from ...caches import cached
-from ...sharding.geometry import Box
+from ...sharding.geometry import Box, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ...sharding.placements import ReduceOp
-from ..census import Shape, volume
+from ..census import Shape
 from ..step import Bytes, live_pending
 from ..topology import Topology
 from .balance import SETTLED, Choice, Shares, balanced

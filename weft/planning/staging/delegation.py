@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from ...caches import cached
-from ...sharding.geometry import Box
+from ...sharding.geometry import Box, has_elements
 from ...sharding.mesh import Slot
 from ..owners import Owners
 from ..transfers import Transfer
@@ -89,7 +89,7 @@ class Delegation:
         return tuple(Transfer(slot, other, where) for other in members if other != slot for where in own)
 
     def _given(self, slot: Slot) -> Iterable[Transfer]:
-        return (transfer for transfer in self.owners.contributes(slot) if _has_elements(transfer.box))
+        return (transfer for transfer in self.owners.contributes(slot) if has_elements(transfer.box))
 
     def _members(self, owner: Slot) -> dict[Box, tuple[Slot, ...]]:
         """Whose contributions make up each box that a slot owns."""
@@ -97,7 +97,7 @@ class Delegation:
         if known is None:
             found: dict[Box, list[Slot]] = {}
             for transfer in self.owners.collects(owner):
-                if _has_elements(transfer.box):
+                if has_elements(transfer.box):
                     found.setdefault(transfer.box, []).append(transfer.source_slot)
             known = self._boxes[owner] = {where: tuple(members) for where, members in found.items()}
         return known
@@ -133,8 +133,4 @@ class Delegation:
         return known
 
     def _wanted(self, slot: Slot) -> list[tuple[Slot, Box]]:
-        return [(each.source_slot, each.box) for each in self.owners.takes(slot) if _has_elements(each.box)]
-
-
-def _has_elements(where: Box) -> bool:
-    return all(start < stop for start, stop in where)
+        return [(each.source_slot, each.box) for each in self.owners.takes(slot) if has_elements(each.box)]

@@ -11,11 +11,10 @@ from functools import singledispatch
 from typing import NamedTuple
 
 from ...caches import cached
-from ...sharding.geometry import box, is_stretch
+from ...sharding.geometry import box, is_stretch, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ..across.reduce_across import ReduceAcross
-from ..census import volume
 from ..moving import Exchange, Permute
 from ..owners import Owners, owners_of_step
 from ..reducing import AllReduce, ReduceExchange, ReduceScatter

@@ -11,11 +11,11 @@ from itertools import repeat
 from typing import final
 
 from ...caches import cached
-from ...sharding.geometry import Box, box, box_at
+from ...sharding.geometry import Box, box, box_at, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh, Slot
 from ..across.reduce_across import ReduceAcross
-from ..census import axis_sizes, common_volume, volume
+from ..census import axis_sizes, common_volume
 from ..moving import AllGather, AllToAll, Exchange, Permute
 from ..owners import Planned, owners_of_step
 from ..reducing import AllReduce, ReduceExchange, ReduceScatter

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from ...sharding.geometry import Box
+from ...sharding.geometry import Box, volume
 from ...sharding.mesh import Slot
-from ..census import volume
 
 __all__ = ["Entry", "shared_out"]
 

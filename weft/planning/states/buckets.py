@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from ...sharding.geometry import Box
+from ...sharding.geometry import Box, whole_box
 
 __all__ = ["ALONE", "Cut", "PartSize", "buckets"]
 
@@ -61,7 +61,7 @@ def buckets(parts: Sequence[PartSize], limit: int, alone: int = ALONE) -> list[l
         if part.nbytes > room:
             found.append(packed)
             packed, room = [], limit
-        packed.append(Cut(number, tuple((0, size) for size in part.shape)))
+        packed.append(Cut(number, whole_box(part.shape)))
         room -= part.nbytes
     return [*found, packed] if packed else found
 

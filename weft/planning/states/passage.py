@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import product
 from typing import final
 
 from ...caches import cached
-from ...sharding.geometry import Box, box_at
+from ...sharding.geometry import Box, box_at, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ..bounds import lower_bound
@@ -107,7 +106,7 @@ def _loads(passage: Passage) -> tuple[int, ...]:
         return tuple(Exchange(source, target, (), passage.shape, passage.itemsize).received_everywhere())
     own = same_slots(source.mesh, target.mesh)
     return tuple(
-        sum(_volume(each.box) for each in _received(passage, slot) if each.source_slot != own[slot]) * passage.itemsize
+        sum(volume(each.box) for each in _received(passage, slot) if each.source_slot != own[slot]) * passage.itemsize
         for slot in range(target.mesh.num_devices)
     )
 
@@ -163,7 +162,3 @@ def _sent(passage: Passage) -> dict[Slot, tuple[Transfer, ...]]:
         for each in _received(passage, slot):
             found.setdefault(each.source_slot, []).append(each)
     return {slot: tuple(transfers) for slot, transfers in found.items()}
-
-
-def _volume(where: Box) -> int:
-    return math.prod(stop - start for start, stop in where)

@@ -14,7 +14,7 @@ from ...sharding.mesh import DeviceMesh
 from ..crossing import combined, volumes
 from ..plans import Plan
 from ..step import Bytes
-from ..text import bytes_text, table
+from ..text import bytes_text, shape_text, table
 from .buckets import PartSize, buckets
 from .passage import Passage
 
@@ -181,7 +181,7 @@ class StatePlan:
                 (
                     f"{len(alike)} ×",
                     first.name,
-                    " × ".join(map(str, first.shape)) or "scalar",
+                    shape_text(first.shape),
                     f"{source} on {source.mesh}",
                     f"{first.target} on {first.target.mesh}",
                     bytes_text(first.bytes_received.total * len(alike)),

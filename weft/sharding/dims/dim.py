@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import SupportsIndex, TypeGuard, TypeVar, final
 
+from ...frozen import Unchanging
 from .expression import ARITHMETIC, is_name, parsed
 from .floor_division import divided, folded, substituted
 from .lower_bound import least
@@ -14,7 +15,7 @@ from .polynomial import Floor, Polynomial
 __all__ = ["AlgebraicDim", "Dim", "DimLike", "StaticDim", "SymbolicDim", "piece_size", "whole_size"]
 
 
-class Dim:
+class Dim(Unchanging):
     """The size of one tensor dim: a `StaticDim`, a `SymbolicDim` or an `AlgebraicDim`.
 
     `Dim(x)` and `Dim.of(x)` take a whole number, a name, an expression in names, or a `Dim`.
@@ -150,12 +151,6 @@ class Dim:
 
     def __index__(self) -> int:
         return int(self)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was set): make a new one")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot change ({name!r} was deleted): make a new one")
 
     def __reduce__(self) -> tuple[Callable[[DimLike], Dim], tuple[DimLike]]:
         return Dim.of, (str(self) if self._size is None else self._size,)

@@ -18,7 +18,7 @@ from ...holding import holding
 from ...machine import residence
 from .. import world
 from ..group import Processes
-from ..transport.messages import Messages, Pair, Part, messages_of, part
+from ..transport.messages import Messages, Pair, Part, messages_of, part, whole_part
 from .occupancy import occupancy, slots_of, stored_part
 
 __all__ = ["Arrival", "Bundle", "Collection", "Result", "collection"]
@@ -177,14 +177,14 @@ def _spread(owners: Owners, boxes: list[tuple[Slot, Box]], processes: Processes,
             if by == here and owners.flat and transfer.source_slot == slot:
                 continue  # it is reduced there
             if by == here:
-                copies.append((_whole(number[transfer.source_slot, transfer.box], transfer.box), into))
+                copies.append((whole_part(number[transfer.source_slot, transfer.box], transfer.box), into))
             else:
                 arriving.setdefault(by, []).append((_order(transfer), into))
     for owner in slots_of(target.mesh).get(here, ()):
         for transfer in owners.gives(owner):
             to = process_of[transfer.target_slot]
             if to != here and _size(transfer.box) and occupancy(target, to).is_first(transfer.target_slot):
-                given = _whole(number[owner, transfer.box], transfer.box)
+                given = whole_part(number[owner, transfer.box], transfer.box)
                 leaving.setdefault(to, []).append((_order(transfer), given))
     return messages_of(copies, leaving, arriving, processes)
 
@@ -200,11 +200,6 @@ def _part_of(owners: Owners, layout: Layout, slot: Slot, where: Box) -> Part:
     stored = holding(layout)
     piece = stored.piece_of[slot]
     return part(piece, where, (math.prod(stored.piece_shape(piece, owners.step.shape)),))
-
-
-def _whole(number: int, where: Box) -> Part:
-    shape = box_shape(where)
-    return part(number, tuple((0, size) for size in shape), shape)
 
 
 def _by_box(transfers: Iterable[Transfer]) -> list[tuple[Box, list[Slot]]]:

@@ -25,7 +25,7 @@ from .. import world
 from ..group import group_if_shared
 from ..mesh_processes import processes_of, wire_device
 from ..transport.exchange import exchange, is_compared
-from ..transport.messages import Messages, Pair, Part, messages_of, part
+from ..transport.messages import Messages, Pair, Part, messages_of, part, whole_part
 from .new_pieces import NewPieces
 from .occupancy import most_slots, occupancy, stored_part
 
@@ -137,7 +137,7 @@ class _Round:
 
     def arrive(self, by: int, key: object, box: Box) -> None:
         """Something arrives in a place of its own, one after another."""
-        self.arriving.setdefault(by, []).append((key, _whole(self._arrived, box)))
+        self.arriving.setdefault(by, []).append((key, whole_part(self._arrived, box)))
         self._arrived += 1
 
     def to(self, processes: Sequence[int]) -> Messages:
@@ -182,7 +182,7 @@ class _Rounds:
         if lower is not None:
             origin = self._process[self._work.sums[lower].place]
             if origin == self._here != by:
-                self.handing_on.leave(by, number, _whole(self._number[lower], each.box))
+                self.handing_on.leave(by, number, whole_part(self._number[lower], each.box))
             elif by == self._here != origin:
                 self.handing_on.arrive(origin, number, each.box)
                 lower = -1
@@ -219,7 +219,7 @@ class _Rounds:
     def _given(self, gift: Gift, slot: int) -> Part:
         """A part of what `given` lists: the sums of this process, then what it stores."""
         if gift.sum is not None:
-            return _whole(self._number[gift.sum], gift.box)
+            return whole_part(self._number[gift.sum], gift.box)
         stored = holding(self._step.source)
         kept = self._stored(slot, gift.box)
         inner = tuple((each.start, each.stop) for each in kept.where)
@@ -231,8 +231,3 @@ class _Rounds:
 
 def _at(places: Sequence[Place], of: Sequence[T]) -> dict[Place, T]:
     return dict(zip(places, of, strict=True))
-
-
-def _whole(number: int, box: Box) -> Part:
-    shape = box_shape(box)
-    return part(number, tuple((0, size) for size in shape), shape)

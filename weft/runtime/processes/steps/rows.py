@@ -6,11 +6,12 @@ import math
 
 import torch
 
+from ....sharding.geometry import resized
 from ....sharding.layout import Layout
 from ....sharding.mesh import Slot
 from ...holding import Pieces, holding
 from ...machine import residence
-from ...route import Route, line_of, rows_shape
+from ...route import Route, line_of
 from .. import world
 from ..communicating import communicating
 from ..current_call import call_between
@@ -49,7 +50,7 @@ def exchange_rows(
                 if not count or occupancy(layout, process).same_shard(source) is not None:
                     continue
                 if process == here:
-                    like = rows_shape(stored.piece_shape(stored.piece_of[slot], shape), dim, count)
+                    like = resized(stored.piece_shape(stored.piece_of[slot], shape), dim, count)
                     receives.setdefault(origin, []).append(((slot, sender), _all_of(len(arriving), like)))
                     arriving[slot, sender] = torch.empty(like, dtype=dtype, device=wire)
                 elif origin == here:

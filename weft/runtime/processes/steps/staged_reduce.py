@@ -26,7 +26,7 @@ from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Messages, Pair, Part, messages_of, part
+from ..transport.messages import Messages, Pair, Part, messages_of, part, whole_part
 from .new_pieces import NewPieces
 from .occupancy import slots_of
 from .staged_move import beside
@@ -177,7 +177,7 @@ class _Hops:
             for member in task.members:
                 if member != self._slot:
                     by = self._process[member]
-                    arriving.setdefault(by, []).append(((task.owner, task.box), _whole(lent, task.box)))
+                    arriving.setdefault(by, []).append(((task.owner, task.box), whole_part(lent, task.box)))
                     lent += 1
         return messages_of((), leaving, arriving, processes)
 
@@ -186,13 +186,13 @@ class _Hops:
         leaving: dict[int, list[Pair]] = {}
         for number, task in enumerate(self._said):
             if task.owner != self._slot:
-                leaving.setdefault(self._process[task.owner], []).append((task.box, _whole(number, task.box)))
+                leaving.setdefault(self._process[task.owner], []).append((task.box, whole_part(number, task.box)))
         arriving: dict[int, list[Pair]] = {}
         at = 0
         for where, delegates in self._arriving:
             for by in delegates:
                 if by != self._slot:
-                    arriving.setdefault(self._process[by], []).append((where, _whole(at, where)))
+                    arriving.setdefault(self._process[by], []).append((where, whole_part(at, where)))
                     at += 1
         return messages_of((), leaving, arriving, processes)
 
@@ -231,11 +231,6 @@ class _Hops:
         if self._work.owners.flat:
             return part(piece, where, (math.prod(shape),))
         return part(piece, within(where, stored.box(piece, self._step.shape)), shape)
-
-
-def _whole(number: int, where: Box) -> Part:
-    shape = box_shape(where)
-    return part(number, tuple((0, size) for size in shape), shape)
 
 
 def _lies_in(inner: Box, outer: Box) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from ....sharding.geometry import Box, box_shape
+from ....sharding.geometry import Box, box_shape, whole_box
 from ...holding import slices
 from .. import world
 
@@ -87,6 +87,12 @@ def part(piece: int, inner: Box, shape: Sequence[int]) -> Part:
     sizes = box_shape(inner)
     is_whole = sizes == tuple(shape)
     return Part(piece, slices(inner), sizes, math.prod(sizes), _stretch(piece, inner, shape), is_whole)
+
+
+def whole_part(piece: int, where: Box) -> Part:
+    """All of the stored tensor number `piece`, which has the elements of a box."""
+    shape = box_shape(where)
+    return part(piece, whole_box(shape), shape)
 
 
 def _stretch(piece: int, inner: Box, shape: Sequence[int]) -> Range | None:

@@ -101,7 +101,11 @@ def planning() -> dict[str, object]:
         for name, shape in shapes.items()
     }
     wanted = {"*norm*": P(), "*.o": P(None, "tp"), "*.down": P(None, "tp"), "*": P("tp")}
-    took, busy, plan_state = [], [], weft.plan_state  # what is imported when it is first touched is not what is asked for
+    took, busy, plan_state = (
+        [],
+        [],
+        weft.plan_state,
+    )  # what is imported when it is first touched is not what is asked for
     gc.collect()  # nor is Python's collection of garbage, which looks at all that torch has loaded: a tenth of a second
     for turn in range(5):
         started, working = time.perf_counter(), time.process_time()

@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from weft import cli
+from weft.planning import Link, Topology
+from weft.planning.topology.keeping import keep_topology
 
 
 def run(*arguments: str) -> str:
@@ -51,6 +53,12 @@ def test_meshes_may_differ():
     assert said["bytes_received"]["total"] == 256 << 20
 
 
+def test_a_plan_goes_by_a_file_of_links(tmp_path):
+    file = tmp_path / "links.json"
+    keep_topology(Topology(host=Link(latency=0.0, bandwidth=float(32 << 20))), file)
+    assert json.loads(run(*SWAP, "--topology", str(file), "--json"))["estimated_time"] == 1.0
+
+
 def test_a_free_order_is_asked_for():
     said = json.loads(
         run("plan", "--mesh", "a=2,b=2", "--shape", "8", "--from", "a+b", "--to", "b+a", "--relabel", "--json")
@@ -67,6 +75,15 @@ def test_a_free_order_is_asked_for():
         (["--shape", "big"], "'big' is no shape: write it as 8192,8192, or scalar for rank 0"),
         (["--from", "- med@tp"], "unknown reduction 'med': use one of 'sum', 'mean' (or 'avg'), 'max', 'min', 'prod'"),
         (["--memory-limit", "1000"], "fits in 1,000 bytes a device: it needs 67,108,864"),
+        (["--memory-limit", "60MB"], "fits in 60,000,000 bytes a device: it needs 67,108,864"),
+        (
+            ["--memory-limit", "much"],
+            "memory_limit is a number of bytes or a text such as '60GB' or '60GiB', but got 'much'",
+        ),
+        (
+            ["--topology", "dgx"],
+            "there is no topology 'dgx': use 'cpu', 'pcie', 'a100', 'h100', 'ethernet', 'tpu', or a file",
+        ),
     ],
 )
 def test_errors_say_what_to_write(change, text):

@@ -13,7 +13,9 @@ import click
 from .devices import CPU
 from .inspect.explain import explain_plan
 from .planning import Topology, plan
+from .planning.text import bytes_said
 from .planning.topology import PRESETS
+from .planning.topology.current import as_topology
 from .sharding.dtype import DType
 from .sharding.layout import Layout
 from .sharding.mesh import DeviceMesh, make_mesh
@@ -103,14 +105,12 @@ def parse_layout(text: str, mesh: DeviceMesh, rank: int) -> Layout:
 
 
 def topology_named(name: str | None) -> Topology | None:
-    """A preset, what is measured here, or none.
+    """A preset, what is measured here, what a file says, or none.
 
     >>> topology_named("h100").devices_per_host
     8
     """
-    if name is None:
-        return None
-    return Topology.measure() if name == "measure" else Topology.preset(name)
+    return Topology.measure() if name == "measure" else as_topology(name)
 
 
 @main.command("plan")
@@ -124,8 +124,13 @@ def topology_named(name: str | None) -> Topology | None:
 @click.option("--to", "target", required=True, metavar="LAYOUT", help="The same, for where it should go.")
 @click.option("--to-mesh", metavar="AXIS=SIZE,...", default=None, help="The target's mesh, if it is another.")
 @click.option("--dtype", default="float32", show_default=True, help="The element type.")
-@click.option("--topology", type=click.Choice([*PRESETS, "measure"]), default=None, help="The machine, for the time.")
-@click.option("--memory-limit", type=click.IntRange(min=0), default=None, help="Bytes that a device may hold at once.")
+@click.option(
+    "--topology",
+    default=None,
+    metavar="NAME",
+    help=f"The machine, for the time: {', '.join(PRESETS)}, measure, or a file of `weft bench --links`.",
+)
+@click.option("--memory-limit", default=None, metavar="SIZE", help="What a device may hold at once, as 60GB, or bytes.")
 @click.option("--relabel", is_flag=True, help="Let the target's devices stand in the order that moves least.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan_command(
@@ -136,7 +141,7 @@ def plan_command(
     to_mesh: str | None,
     dtype: str,
     topology: str | None,
-    memory_limit: int | None,
+    memory_limit: str | None,
     relabel: bool,
     as_json: bool,
 ) -> None:
@@ -149,7 +154,7 @@ def plan_command(
             sizes,
             DType.of(dtype),
             topology=topology_named(topology),
-            memory_limit=memory_limit,
+            memory_limit=None if memory_limit is None else bytes_said(memory_limit),
             relabel=relabel,
         )
     except (ValueError, TypeError) as error:

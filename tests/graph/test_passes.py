@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import weft
 from weft import graph as wg
 from weft.devices import CPU
 from weft.graph import BufferType, DeviceRef, Graph, Signals, TensorType, ops
@@ -296,6 +297,22 @@ def test_bytes_received_are_the_least_there_can_be(name: str, function, want: li
         graph.output(*function(graph.inputs[:4], graph.inputs[4:]))
     cost = graph.cost()
     assert [cost.devices[DeviceRef.of(device)].bytes_received for device in DEVICES[:4]] == want
+
+
+def test_receiving_takes_what_the_links_in_use_say() -> None:
+    signals = Signals(DEVICES[:4])
+    kinds = [TensorType("float32", [256], device) for device in DEVICES[:4]]
+    with Graph("links", input_types=[*kinds, *signals.input_types()]) as graph:
+        summed = ops.allreduce.sum(graph.inputs[:4], graph.inputs[4:])
+        graph.output(*summed, summed[0].to(CPU(1)), summed[0].to(CPU(2)))
+    hosts = weft.Topology(host=weft.Link(1.0, 1024.0), rack=weft.Link(4.0, 256.0), devices_per_host=2)
+    with weft.use_topology(hosts):
+        cost = graph.cost()
+    hop = 4.0 + 512 / 256  # a quarter of 1 KiB from inside the host, beside two from the other one
+    devices = [cost.devices[DeviceRef.of(device)].seconds for device in DEVICES[:4]]
+    assert devices == [2 * hop, 2 * hop + 1.0 + 1.0, 2 * hop + 4.0 + 4.0, 2 * hop]
+    assert cost.seconds == 2 * hop + 2.0 + 8.0
+    assert graph.cost().seconds < 1e-3
 
 
 def test_matrix_products_are_counted() -> None:

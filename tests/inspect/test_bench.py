@@ -87,9 +87,16 @@ def test_links_are_measured_and_kept(tmp_path: Path):
     words = ["bench", "--links", "--mib", "0.01", "--keep", str(file)]
     shown = CliRunner().invoke(cli.main, words)
     assert shown.exit_code == 0, shown.output
-    assert f"kept in {file}" in shown.output.replace("\n", "")
-    with use_topology(str(file)) as found:
-        assert found.host.bandwidth > 0
+    assert f"kept in {file}: programs go by it with WEFT_TOPOLOGY={file}" in shown.output.replace("\n", "")
+    assert [line.split()[-1] for line in shown.output.splitlines()[1:5]] == [
+        "measured",
+        "measured",
+        "assumed",
+        "assumed",
+    ]
+    for said in (str(file), file):
+        with use_topology(said) as found:
+            assert found.host.bandwidth > 0
     said = json.loads(CliRunner().invoke(cli.main, [*words, "--json"]).stdout)
     assert Topology.from_dict(said).devices_per_host is None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 import torch
@@ -11,10 +13,12 @@ import torch
 import weft
 from tests.state.cases import case, check
 from weft import DeviceMesh, Fused, NamedMapping, P
+from weft.checkpoint.progress import Count, shown
 from weft.runtime.processes import passing
 from weft.runtime.processes.group import group_of
 from weft.runtime.processes.neighbours import neighbours_of
 from weft.runtime.processes.transport import exchange, reading
+from weft.state import transferring
 
 HERE = int(os.environ["RANK"])
 
@@ -94,6 +98,29 @@ def check_messages(*, near: bool) -> None:
     assert sum(sent) * 2 == plan.bytes_received.total
 
 
+def check_progress() -> None:
+    """Who gives counts as who takes, in the bytes that travel; the first of those that have to do with it shows a bar."""
+    trainer, server, both, last = meshes()
+    parts = {"a": torch.randn(64, 4), "b": torch.randn(6), "one": torch.tensor(1.0)}
+    counts: list[Count] = []
+    bars: list[bool | None] = []
+
+    @contextmanager
+    def watched(what: str, total: int, wanted: bool, *, here: bool | None = None) -> Iterator[Count]:
+        with shown(what, total, wanted=False, here=here) as count:
+            counts.append(count)
+            bars.append(here)
+            yield count
+
+    with mock.patch.object(transferring, "shown", watched):
+        for mesh, to, dtype in ((trainer, server, torch.float64), (both, last, torch.bfloat16), (server, server, None)):
+            state = {name: weft.shard(x, mesh, P(*mesh.axis_names[: x.dim() // 2])) for name, x in parts.items()}
+            weft.transfer_state(state, NamedMapping(to, P(to.axis_names[0])), dtype, bucket=128, progress=True)
+    assert [count.done for count in counts] == [count.total for count in counts], counts
+    assert [bool(count.total) for count in counts] == [True, True, HERE == 1]
+    assert bars == [HERE == 0, HERE == 0, HERE == 1]
+
+
 def check_damage(*, near: bool) -> None:
     """A byte that changes on its way is found, and both processes are told."""
     trainer, server, _, _ = meshes()
@@ -148,6 +175,7 @@ def main() -> None:
             check_fused()
             check_pending()
             check_messages(near=near)
+            check_progress()
             check_damage(near=near)
     check_different_calls()
     print("done")

@@ -34,9 +34,9 @@ class Count:
 
 
 @contextmanager
-def shown(what: str, total: int, wanted: bool) -> Iterator[Count]:
-    """A count, with a bar if one is wanted."""
-    if not wanted or not on_main():
+def shown(what: str, total: int, wanted: bool, *, here: bool | None = None) -> Iterator[Count]:
+    """A count, with a bar if one is wanted; `here`: whether it is shown by this process, where that is not the first one."""
+    if not wanted or not (on_main() if here is None else here):
         yield Count(total)
         return
     columns = (

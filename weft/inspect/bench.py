@@ -26,7 +26,7 @@ from ..sharding.named import P
 from ..tensor.collectives import all_gather, all_reduce, all_to_all, ppermute, reduce_scatter
 from ..tensor.movements import distributed_broadcast, shard, to_device
 from .limits import written_once
-from .links import measured_links
+from .links import measured_links, tiers_here
 from .timing import Timing, contest
 from .transitions import TRANSITIONS, Transition, line_of
 
@@ -236,7 +236,10 @@ EXPLAINED = (
     "--links", is_flag=True, help="Measure the links between devices instead, and keep them for later programs."
 )
 @click.option(
-    "--keep", type=click.Path(dir_okay=False, path_type=Path), default=None, help="The file to keep links in."
+    "--keep",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="The file to keep links in, for WEFT_TOPOLOGY.",
 )
 def bench(
     number: int | None, mib: tuple[float, ...], seconds: float, as_json: bool, links: bool, keep: Path | None
@@ -276,11 +279,11 @@ def _measure_links(size: int, as_json: bool, keep: Path | None) -> None:
         click.echo(json.dumps(found.to_dict(), indent=2))
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("link", "bandwidth", "latency"):
+    for heading in ("link", "bandwidth", "latency", ""):
         table.add_column(heading)
     for tier in Tier:
-        link = found.link(tier)
-        table.add_row(tier.name.lower(), f"{link.bandwidth / 1e9:.3g} GB/s", duration(found.latency(tier)))
+        link, whence = found.link(tier), "measured" if tier in tiers_here() else "assumed"
+        table.add_row(tier.name.lower(), f"{link.bandwidth / 1e9:.3g} GB/s", duration(found.latency(tier)), whence)
     Console().print(table)
     if found.processor is not None:
         each = found.processor
@@ -289,4 +292,5 @@ def _measure_links(size: int, as_json: bool, keep: Path | None) -> None:
             f"all busy, a processor takes {taking}, adds {adding} and copies {copying}, and each message more takes "
             f"{duration(each.message)}; alone it is {each.alone:.1f} × as fast"
         )
-    click.echo(f"kept in {file}: later programs of this host go by it")
+    how = "later programs of this host go by it" if keep is None else f"programs go by it with WEFT_TOPOLOGY={file}"
+    click.echo(f"kept in {file}: {how}")

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 
-from ..devices import Device
 from ..planning import Link, Tier, Topology, current_topology
 from ..planning.topology.topology import cells
 from ..runtime.processes import world
@@ -20,7 +19,7 @@ from ..sharding.mesh import DeviceMesh, make_mesh
 from .processors import Calibration
 from .turns import in_turns
 
-__all__ = ["measured_links", "partners"]
+__all__ = ["measured_links", "partners", "tiers_here"]
 
 
 def measured_links(size: int = 1 << 24, rounds: int = 9) -> Topology:
@@ -34,22 +33,42 @@ def measured_links(size: int = 1 << 24, rounds: int = 9) -> Topology:
     if here.count == 1:
         measured = Topology.measure(size)
         return replace(found, device=measured.device, host=measured.host)
-    mesh = make_mesh({"d": here.count}, devices=_first_devices(here))
+    mesh = _mesh_of(here)
     links = {}
     for tier in (Tier.HOST, Tier.RACK, Tier.FABRIC):
         pairs = partners(mesh, found, tier)
-        there = any(to is not None for to in pairs)
         links[tier] = (
-            _measured(mesh, pairs, _one_of_each(mesh, found, pairs), size, rounds) if there else found.link(tier)
+            _measured(mesh, pairs, _one_of_each(mesh, found, pairs), size, rounds)
+            if _any_sends(pairs)
+            else found.link(tier)
         )
     measured = replace(found, host=links[Tier.HOST], rack=links[Tier.RACK], fabric=links[Tier.FABRIC])
     calibration = Calibration(mesh, measured, size)
     return calibration.topology(in_turns(calibration.calls(), rounds, wire_device(mesh)))
 
 
-def _first_devices(here: world.World) -> list[Device]:
+def tiers_here() -> frozenset[Tier]:
+    """The links that this program's devices have between them, and `measured_links` measures.
+
+    >>> sorted(tier.name for tier in tiers_here())
+    ['DEVICE', 'HOST']
+    """
+    here = world.current()
+    if here.count == 1:
+        return frozenset({Tier.DEVICE, Tier.HOST})
+    mesh, found = _mesh_of(here), current_topology()
+    return frozenset(tier for tier in (Tier.HOST, Tier.RACK, Tier.FABRIC) if _any_sends(partners(mesh, found, tier)))
+
+
+def _mesh_of(here: world.World) -> DeviceMesh:
+    """The first device of each process."""
     devices = make_mesh({"d": here.count * here.devices_per_process}).devices
-    return list(devices[:: here.devices_per_process])
+    return make_mesh({"d": here.count}, devices=list(devices[:: here.devices_per_process]))
+
+
+def _any_sends(to: Sequence[int | None]) -> bool:
+    """Whether there is anybody just so far away."""
+    return any(each is not None for each in to)
 
 
 def partners(mesh: DeviceMesh, topology: Topology, tier: Tier) -> tuple[int | None, ...]:

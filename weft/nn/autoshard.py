@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -23,7 +21,7 @@ from ..autoshard.recording import Batch, Recorded, record
 from ..errors import PlanError
 from ..paper.machine import Machine, machine_of
 from ..planning import Topology, current_topology
-from ..planning.text import bytes_text
+from ..planning.text import bytes_said, bytes_text
 from ..runtime.processes import world
 from ..runtime.processes.agreement.notes import notes_about
 from ..runtime.processes.mesh_processes import owners_of, spans
@@ -41,8 +39,6 @@ _LOOKED_AT = 8
 """For how many parameters, the largest first, the next best layout is looked for."""
 _ROUNDS = 6
 """How often it is tried to leave enough for what ops need for a moment."""
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
 def autoshard(
@@ -79,7 +75,7 @@ def autoshard(
     if isinstance(optimizer_states, bool) or not isinstance(optimizer_states, int) or optimizer_states < 0:
         raise ValueError(f"optimizer_states is a whole number, 2 for Adam, but got {optimizer_states!r}")
     machine = _machine(topology, mesh)
-    limit = machine.memory if memory_limit is None else _bytes(memory_limit)
+    limit = machine.memory if memory_limit is None else bytes_said(memory_limit)
     stays = Patterns(mesh, fixed or {})
     stays.check_used([name for name, _ in model.named_parameters(remove_duplicate=False)], "parameter of this module")
     program, inputs = record(model, example_batch, loss)
@@ -103,20 +99,6 @@ def _machine(topology: Machine | Topology | str | None, mesh: DeviceMesh) -> Mac
     said = notes_about("machine", processes).exchanged(mine)
     flops, bandwidth, launch = json.loads(said.get(processes[0], mine))
     return replace(machine, flops=dict(flops), bandwidth=bandwidth, launch=launch)
-
-
-def _bytes(limit: float | str) -> int:
-    """A number of bytes from `60GB`, `60 GiB` or a number."""
-    said = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", limit) if isinstance(limit, str) else None
-    if said is not None and said[2].upper() in _UNITS:
-        count = float(said[1]) * _UNITS[said[2].upper()]
-    elif isinstance(limit, (int, float)) and not isinstance(limit, bool) and math.isfinite(limit):
-        count = limit
-    else:
-        raise ValueError(f"memory_limit is a number of bytes or a text such as '60GB' or '60GiB', but got {limit!r}")
-    if count < 1:
-        raise ValueError(f"memory_limit is more than 0 bytes, but got {limit!r}")
-    return int(count)
 
 
 def _fixed(program: Recorded, stays: Patterns) -> dict[int, Layout]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from ..errors import PlanError
@@ -22,7 +23,7 @@ def plan(
     shape: Sequence[int],
     dtype: DTypeLike,
     *,
-    topology: Topology | str | None = None,
+    topology: Topology | str | os.PathLike[str] | None = None,
     memory_limit: int | None = None,
     relabel: bool = False,
 ) -> Plan:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -9,9 +11,11 @@ from ..sharding.layout import Layout
 from .parts import Parts
 from .step import Bytes, Step
 
-__all__ = ["bytes_text", "plan_text", "table", "time_text"]
+__all__ = ["bytes_said", "bytes_text", "plan_text", "table", "time_text"]
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -103,6 +107,24 @@ def bytes_text(size: int) -> str:
     while amount >= 1024 and unit + 1 < len(_BYTES):
         amount, unit = amount / 1024, unit + 1
     return f"{amount:.4g} {_BYTES[unit]}"
+
+
+def bytes_said(limit: float | str) -> int:
+    """A number of bytes from `60GB`, `60 GiB` or a number, for a memory limit.
+
+    >>> bytes_said("1.5 KiB"), bytes_said("2MB"), bytes_said(12)
+    (1536, 2000000, 12)
+    """
+    said = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", limit) if isinstance(limit, str) else None
+    if said is not None and said[2].upper() in _UNITS:
+        count = float(said[1]) * _UNITS[said[2].upper()]
+    elif isinstance(limit, (int, float)) and not isinstance(limit, bool) and math.isfinite(limit):
+        count = limit
+    else:
+        raise ValueError(f"memory_limit is a number of bytes or a text such as '60GB' or '60GiB', but got {limit!r}")
+    if count < 1:
+        raise ValueError(f"memory_limit is more than 0 bytes, but got {limit!r}")
+    return int(count)
 
 
 def time_text(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import final
@@ -49,6 +50,16 @@ class Room:
     """Its passages, one from each tensor that it is made of."""
     moves_alone: bool
     """Whether it need not be packed with others: something is pending, or it stays in one process."""
+
+    @property
+    def on_paper(self) -> bool:
+        """Whether it has no memory."""
+        return self.form.device.type == "meta"
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its pieces in this process."""
+        return sum(math.prod(piece.shape) for piece in self.pieces) * self.form.dtype.itemsize
 
     def made(self) -> ShardedTensor:
         """The new tensor, with any values in it."""

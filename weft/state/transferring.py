@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
@@ -12,17 +11,19 @@ import xxhash
 from ..caches import cached
 from ..checkpoint.memory import readable_bytes
 from ..checkpoint.progress import shown
+from ..distributed import process_index
 from ..engine.moves.movement import from_plain, moved
 from ..engine.sharded import ShardedTensor
 from ..engine.total import note_write, own_pieces
 from ..engine.views.copy_views import current
 from ..errors import WeftError
 from ..planning.states import Entry, StatePlan
-from ..runtime.holding import Pieces, holding
+from ..runtime.holding import Pieces
 from ..runtime.machine import residence
 from ..runtime.processes.current_call import CollectiveCall
+from ..runtime.processes.mesh_processes import owners_of
 from ..runtime.processes.packing import Checked
-from ..runtime.processes.passing import Lot, pass_on
+from ..runtime.processes.passing import Lot, pass_on, passing_bytes
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.types import TensorLayout
@@ -108,22 +109,24 @@ def _transferred(
     lots: list[Lot] = []
     sources: list[Pieces] = []
     targets: list[Pieces] = []
-    total = _stored(task) if progress else 0
-    with comm_log.paused(), shown("transferring", total, progress) as count:
+    with comm_log.paused():
         given = [_laid_out(old[name], entry) for entry in plan.entries for name in entry.sources]
+        todo = rooms(task, tuple([x._form for x in given]), are_there=there is not None)
+        total, here = _work(plan, todo) if progress else (0, False)
+    with comm_log.paused(), shown("transferring", total, progress, here=here) as count:
         remaining = iter(given)
         memory: set[int] = set() if there is None else {each for x in given for each in _memory(x)}
-        for room in rooms(task, tuple([x._form for x in given]), are_there=there is not None):
+        for room in todo:
             into = None if there is None else there[room.name]
             if room.moves_alone:
                 made[room.name] = _moved(next(remaining), room.want)
-                count(_bytes_here(made[room.name]))
+                count(room.nbytes)
                 continue
             new = made[room.name] = _to_fill(room, into, memory)
             pieces = new._value.pieces
             for lot in room.lots:
                 source = current(next(remaining))
-                if new._form.device.type != "meta":
+                if not room.on_paper:
                     lots.append(lot)
                     sources.append(source)
                     targets.append(pieces)
@@ -178,17 +181,13 @@ def _log(entry: Entry) -> None:
             )
 
 
-def _stored(task: Planned) -> int:
-    """The bytes that this process will have received or kept."""
-    total = 0
-    for entry in task.plan.entries:
-        here, width = holding(entry.target), task.wanted[entry.name].dtype.itemsize
-        total += sum(math.prod(here.piece_shape(k, entry.shape)) for k in range(here.count)) * width
-    return total
-
-
-def _bytes_here(x: torch.Tensor) -> int:
-    return sum(piece.nbytes for piece in x._value.pieces) if isinstance(x, ShardedTensor) else x.nbytes
+def _work(plan: StatePlan, todo: Iterable[Room]) -> tuple[int, bool]:
+    """The bytes that this process will have sent, kept and received; and whether it is the first that has to do with them."""
+    alone = [room for room in todo if room.moves_alone]
+    lots = [lot for room in todo if not (room.moves_alone or room.on_paper) for lot in room.lots]
+    meshes = dict.fromkeys(layout.mesh for entry in plan.entries for layout, *_ in entry.held)
+    total = sum(room.nbytes for room in alone) + passing_bytes(plan, lots)
+    return total, owners_of(*meshes)[:1] == (process_index(),)
 
 
 @cached(64)

@@ -1,4 +1,4 @@
-"""What a graph will cost, per device, before it runs: arithmetic, bytes received, memory at the worst moment."""
+"""What a graph will cost, per device, before it runs: arithmetic, bytes and seconds of what is received, memory at the worst moment."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING, final
 
 from torch import fx
 
+from ...planning import current_topology
+from ...planning.text import time_text
 from ..recording.arguments import tensor_at, tensors_at
 from ..recording.device_ref import DeviceRef
 from ..recording.op import PART, Kind, RecordedCall
 from ..recording.sizes import value_of
 from ..recording.types import BufferType, TensorType
 from ..recording.values import TensorValue
+from .arrivals import Sizes, arrivals, bytes_of, receiving_times
 
 if TYPE_CHECKING:
     from ..recording.graph import Graph
 
 __all__ = ["Cost", "DeviceCost", "cost_of"]
 
-Sizes = Mapping[str, int]
-
 
 @final
 @dataclass(frozen=True, slots=True)
 class DeviceCost:
-    """What one device does: operations, bytes received, bytes held at the worst moment.
+    """What one device does: operations, bytes received, bytes held at the worst moment, seconds until all is received.
 
     >>> DeviceCost(flops=8).bytes_received
     0
@@ -35,6 +36,8 @@ class DeviceCost:
     flops: int = 0
     bytes_received: int = 0
     peak_bytes: int = 0
+    seconds: float = 0.0
+    """What receiving takes by the links in use (`weft.current_topology()`)."""
 
 
 @final
@@ -42,18 +45,21 @@ class DeviceCost:
 class Cost:
     """What a graph costs, device by device, each counted as if it had its own memory.
 
+    `seconds` are those of its movements one after another, each as long as the device that receives longest takes.
+
     >>> from weft.graph import Graph, TensorType
     >>> with Graph("g", input_types=[TensorType("float32", ["n", 8]), TensorType("float32", [8, 4])]) as graph:
     ...     x, w = graph.inputs
     ...     graph.output((x @ w).to(DeviceRef.CPU(1)))
     >>> print(graph.cost(n=10))
-    device  operations  bytes received  peak bytes
-    cpu:0          640               0         608
-    cpu:1            0             160         160
-    total          640             160         768
+    device  operations  bytes received  peak bytes  to receive
+    cpu:0          640               0         608         0 s
+    cpu:1            0             160         160       10 µs
+    total          640             160         768       10 µs
     """
 
     devices: Mapping[DeviceRef, DeviceCost]
+    seconds: float = 0.0
 
     @property
     def flops(self) -> int:
@@ -71,15 +77,14 @@ class Cost:
         return max((cost.peak_bytes for cost in self.devices.values()), default=0)
 
     def __str__(self) -> str:
-        rows = [("device", "operations", "bytes received", "peak bytes")]
-        for device, cost in self.devices.items():
-            rows.append((str(device), f"{cost.flops:,}", f"{cost.bytes_received:,}", f"{cost.peak_bytes:,}"))
         together = sum(cost.peak_bytes for cost in self.devices.values())
-        rows.append(("total", f"{self.flops:,}", f"{self.bytes_received:,}", f"{together:,}"))
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        return "\n".join(
-            "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in range(1, 4))]) for row in rows
-        )
+        total = DeviceCost(self.flops, self.bytes_received, together, self.seconds)
+        rows: list[tuple[str, ...]] = [("device", "operations", "bytes received", "peak bytes", "to receive")]
+        for name, cost in (*self.devices.items(), ("total", total)):
+            counts = (f"{count:,}" for count in (cost.flops, cost.bytes_received, cost.peak_bytes))
+            rows.append((str(name), *counts, time_text(cost.seconds)))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
 
 
 def cost_of(graph: Graph, sizes: Sizes) -> Cost:
@@ -90,23 +95,29 @@ def cost_of(graph: Graph, sizes: Sizes) -> Cost:
         raise ValueError(f"the cost of graph {graph.name!r} depends on {', '.join(missing)}: say cost({given})")
     flops: dict[DeviceRef, int] = {}
     received: dict[DeviceRef, int] = {}
+    waited: dict[DeviceRef, float] = {}
+    links, seconds = current_topology(), 0.0
     for node in graph.nodes:
         call: RecordedCall = node.meta["call"]
         for device, count in _operations(call, sizes):
             flops[device] = flops.get(device, 0) + count
-        for device, count in _arrivals(call, sizes):
-            received[device] = received.get(device, 0) + count
+        arrived = list(arrivals(call, sizes))
+        for each in arrived:
+            received[each.to] = received.get(each.to, 0) + each.nbytes
+        taking = receiving_times(arrived, links)
+        for device, time in taking.items():
+            waited[device] = waited.get(device, 0.0) + time
+        seconds += max(taking.values(), default=0.0)
     peaks = _peaks(graph, sizes)
     devices = sorted({*flops, *received, *peaks}, key=lambda d: (d.is_gpu(), d.id))
-    return Cost({d: DeviceCost(flops.get(d, 0), received.get(d, 0), peaks.get(d, 0)) for d in devices})
+    each_device = {
+        d: DeviceCost(flops.get(d, 0), received.get(d, 0), peaks.get(d, 0), waited.get(d, 0.0)) for d in devices
+    }
+    return Cost(each_device, seconds)
 
 
 def _count(kind: TensorType | BufferType, sizes: Sizes) -> int:
     return value_of(kind.num_elements(), sizes)
-
-
-def _bytes(kind: TensorType | BufferType, sizes: Sizes) -> int:
-    return _count(kind, sizes) * kind.dtype.itemsize
 
 
 def _matmul(call: RecordedCall, sizes: Sizes) -> int:
@@ -150,57 +161,6 @@ def _operations(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, i
     elif call.op.kind is Kind.COMPUTE and call.types:
         rule = _OPERATIONS.get(call.op.name.removeprefix("aten."))
         yield call.types[0].device, rule(call, sizes) if rule else _count(call.types[0], sizes)
-
-
-def _arrivals(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
-    """What each device receives: the least that the call can do with."""
-    rule = _ARRIVALS.get(call.op.name)
-    if rule is None and call.op.name.startswith(("allreduce_", "reducescatter_")):
-        rule = _reduced
-    return iter(()) if rule is None else rule(call, sizes)
-
-
-def _from_one(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
-    """From one device to others: what arrives there, nothing where it already is."""
-    first = tensors_at(call, 0)[0] if isinstance(call.args[0], tuple) else tensor_at(call, 0)
-    yield from ((kind.device, _bytes(kind, sizes)) for kind in call.types if kind.device != first.device)
-
-
-def _gathered(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
-    inputs = tensors_at(call, 0)
-    for kind, own in zip(call.types, inputs, strict=True):
-        yield kind.device, _bytes(kind, sizes) - _bytes(own.type, sizes)
-
-
-def _exchanged(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
-    inputs = tensors_at(call, 0)
-    for kind in call.types:
-        yield kind.device, _bytes(kind, sizes) * (len(inputs) - 1) // len(inputs)
-
-
-def _permuted(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
-    inputs, pairs = tensors_at(call, 0), call.args[2]
-    assert isinstance(pairs, tuple)
-    yield from ((inputs[t].device, _bytes(inputs[t].type, sizes)) for s, t in pairs if s != t)
-
-
-def _reduced(call: RecordedCall, sizes: Sizes) -> Iterator[tuple[DeviceRef, int]]:
-    inputs = tensors_at(call, 0)
-    others = len(inputs) - 1
-    for value in inputs:
-        share = _bytes(value.type, sizes) * others // len(inputs)
-        yield value.device, share if call.op.name.startswith("reducescatter_") else 2 * share
-
-
-_ARRIVALS: dict[str, Callable[[RecordedCall, Sizes], Iterator[tuple[DeviceRef, int]]]] = {
-    "transfer_to": _from_one,
-    "distributed_broadcast": _from_one,
-    "distributed_scatter": _from_one,
-    "shard_and_stack": _from_one,
-    "allgather": _gathered,
-    "alltoall": _exchanged,
-    "ppermute": _permuted,
-}
 
 
 def _peaks(graph: Graph, sizes: Sizes) -> dict[DeviceRef, int]:
@@ -271,5 +231,5 @@ def _hold_type(
     peaks: dict[DeviceRef, int],
     sign: int,
 ) -> None:
-    held[kind.device] = held.get(kind.device, 0) + sign * _bytes(kind, sizes)
+    held[kind.device] = held.get(kind.device, 0) + sign * bytes_of(kind, sizes)
     peaks[kind.device] = max(peaks.get(kind.device, 0), held[kind.device])

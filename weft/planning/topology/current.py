@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import final
@@ -54,7 +55,7 @@ class use_topology:  # noqa: N801 - called like a function, and usable with `wit
     8
     """
 
-    def __init__(self, topology: Topology | str | None) -> None:
+    def __init__(self, topology: Topology | str | os.PathLike[str] | None) -> None:
         said = as_topology(topology)
         self._before = _machine.given
         _give(said)
@@ -68,15 +69,15 @@ class use_topology:  # noqa: N801 - called like a function, and usable with `wit
         _give(self._before)
 
 
-def as_topology(said: Topology | str | None) -> Topology | None:
+def as_topology(said: Topology | str | os.PathLike[str] | None) -> Topology | None:
     """A topology that may be said by its name or file; None for what is found.
 
     >>> as_topology("a100").devices_per_host
     8
     """
-    if said is not None and not isinstance(said, (Topology, str)):
+    if said is not None and not isinstance(said, (Topology, str, os.PathLike)):
         raise TypeError(f"a topology is a Topology, the name of one or a file, but got {said!r}")
-    return said_topology(said) if isinstance(said, str) else said
+    return said if said is None or isinstance(said, Topology) else said_topology(os.fspath(said))
 
 
 def _give(topology: Topology | None) -> None:

@@ -32,6 +32,8 @@ class Group:
         self.processes = processes
         self.index = processes.index(here.process)
         """The index of this process among them."""
+        self.elsewhere = frozenset(i for i, process in enumerate(processes) if not here.is_near(process))
+        """The indices of those that are on other hosts."""
         self._world, self._purpose = here, purpose
         self.is_fake = here.is_fake
         """Whether the others are only said to be there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 
@@ -17,7 +17,7 @@ from ...planning.states import StatePlan
 from ..holding import Pieces
 from .communicating import communicating
 from .current_call import CollectiveCall
-from .group import Group, group_of
+from .group import Group, Processes, group_of
 from .mesh_processes import is_elsewhere, owners_of, wire_device
 from .neighbours import neighbours_of
 from .packing import Checked, Checksum, Packing
@@ -25,7 +25,7 @@ from .parcels import Bucket, KeptPart, Parcel, Parcels, bucketed, meshes_of, par
 from .transport.exchange import Posted, post, swap
 from .transport.reading import NOBODY, Span, read_memory
 
-__all__ = ["Lot", "pass_on"]
+__all__ = ["Lot", "pass_on", "passing_bytes"]
 
 
 @final
@@ -46,20 +46,16 @@ def pass_on(
     count: Callable[[int], object],
     checksum: Checksum | None = None,
 ) -> Checked:
-    """Fills the targets of some of a plan's passages; `count` is told of bytes that are in their place.
+    """Fills the targets of some of a plan's passages; `count` is told of bytes that are in their place, here or elsewhere.
 
     `sources` and `targets` are the tensors that each lot leads between, as this process stores them.
 
     Every process that has a device of any of the meshes makes this call with the same lots.
     """
-    numbers, dtypes = tuple([lot.number for lot in lots]), tuple([lot.dtype for lot in lots])
-    meshes = meshes_of(plan, numbers)
-    if not lots or is_elsewhere(*meshes):
+    found = _found(plan, lots)
+    if found is None:
         return Checked()
-    processes = owners_of(*meshes)
-    wire = wire_device(*meshes)
-    are_packed = len(processes) > 1 and group_of(processes).is_streamed(wire.type)
-    work = parcels(plan, numbers, dtypes, processes, are_packed=are_packed)
+    work, processes, wire = found
     if len(processes) == 1:
         _copy(work.copies, sources, targets, count)
         return Checked()
@@ -70,6 +66,35 @@ def pass_on(
             damages = _said_by_each(group, len(packing.checked.damages), wire)
             packing.checked.others = sum(damages) > len(packing.checked.damages)
     return packing.checked
+
+
+def passing_bytes(plan: StatePlan, lots: Sequence[Lot]) -> int:
+    """What `pass_on` will have counted in this process: what it keeps, what it receives, and what it gives."""
+    found = _found(plan, lots)
+    if found is None:
+        return 0
+    listed = (*found.work.leaving, *found.work.arriving)
+    return sum(_bytes(buckets) for _, buckets in listed) + sum(each.nbytes for each in found.work.copies)
+
+
+class _Found(NamedTuple):
+    """What this process does for some lots, with whom, over what."""
+
+    work: Parcels
+    processes: Processes
+    wire: torch.device
+
+
+def _found(plan: StatePlan, lots: Sequence[Lot]) -> _Found | None:
+    """What this process has to do; None: nothing."""
+    numbers, dtypes = tuple([lot.number for lot in lots]), tuple([lot.dtype for lot in lots])
+    meshes = meshes_of(plan, numbers)
+    if not lots or is_elsewhere(*meshes):
+        return None
+    processes = owners_of(*meshes)
+    wire = wire_device(*meshes)
+    are_packed = len(processes) > 1 and group_of(processes).is_streamed(wire.type)
+    return _Found(parcels(plan, numbers, dtypes, processes, are_packed=are_packed), processes, wire)
 
 
 def _copy(
@@ -111,6 +136,7 @@ class _Passing:
         self._near = neighbours_of(group, wire)
         self._leaving, self._arriving = dict(work.leaving), dict(work.arriving)
         """What goes in rounds."""
+        self._lent_bytes = 0
         self._number, self._thanks = group.next_number(), group.next_number()
 
     def run(self) -> None:
@@ -127,9 +153,11 @@ class _Passing:
             under_way.posted.finish()
             thanked.append(self._taken(number, under_way.incoming))
             under_way.thanks.finish()
+            self._count(sum(parcel.nbytes for _, bucket in _in_round(self._leaving, number) for parcel in bucket))
             under_way = following or under_way
         for each in thanked:
             each.finish()
+        self._count(self._lent_bytes)
 
     def _lent(self) -> _UnderWay:
         """Tells neighbours where all parts lie that they can read in their place."""
@@ -141,6 +169,7 @@ class _Passing:
                 if id(buckets) not in told:
                     told[id(buckets)] = self._addresses(buckets)
                 addresses, self._leaving[index] = told[id(buckets)]
+                self._lent_bytes += _bytes(buckets) - _bytes(self._leaving[index])
                 outgoing[index] = [addresses]
         incoming = {
             index: [torch.empty(sum(len(parcel.places) for parcel in _all(buckets)), dtype=torch.int64)]
@@ -251,6 +280,10 @@ class _Passing:
 
 def _all(buckets: Iterable[Bucket]) -> Iterable[Parcel]:
     return (parcel for bucket in buckets for parcel in bucket)
+
+
+def _bytes(buckets: Iterable[Bucket]) -> int:
+    return sum(parcel.nbytes for parcel in _all(buckets))
 
 
 def _in_round(listed: dict[int, tuple[Bucket, ...]], number: int) -> Iterable[tuple[int, Bucket]]:

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
+from ...devices import CPU
 from ...errors import WeftError
 from ...planning import Topology
 from . import fork
@@ -57,6 +58,17 @@ class World:
     def backend(self, device_type: str) -> str | None:
         """The backend for tensors on this kind of torch device, if any."""
         return dict(self.backends).get(device_type)
+
+    def is_near(self, process: int) -> bool:
+        """Whether a process is on the host of this one, as far as is known.
+
+        >>> World(process=1, count=4, topology=Topology(devices_per_host=2)).is_near(2)
+        False
+        """
+        if self.topology is None:
+            return True
+        here, there = (CPU(each * self.devices_per_process) for each in (self.process, process))
+        return self.topology.host_of(here) == self.topology.host_of(there)
 
     @property
     def accelerators(self) -> bool:

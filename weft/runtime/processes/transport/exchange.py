@@ -90,9 +90,13 @@ def swap(
         meanwhile()
         return
     tag = fingerprint(number) & 0x7FFFFFFF
-    # What is sent first is mostly written by the backend's thread, which would else compete with this one for the socket.
+    # A sender waits until it hears that the other receives, and hears it behind what the other sends: on a cable, that is twice
+    # the time. Inside a host, what is sent first is mostly written by the backend's thread, which would else compete with this
+    # one for the socket.
+    far = group.elsewhere
+    receives = [backend.recv([bytes_of(x)], k, tag) for k, x in incoming.items() if k in far]
     sends = [backend.send([bytes_of(x)], k, tag) for k, x in outgoing.items()]
-    receives = [backend.recv([bytes_of(x)], k, tag) for k, x in incoming.items()]
+    receives += [backend.recv([bytes_of(x)], k, tag) for k, x in incoming.items() if k not in far]
     finish([*receives, *sends], group, meanwhile)
 
 

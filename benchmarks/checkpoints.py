@@ -297,14 +297,14 @@ def in_memory(folder: Path) -> bool:
     return any(at == longest and kind == "tmpfs" for _, at, kind, *_ in mounts)
 
 
-def launch(processes: int, arguments: list[str]) -> None:
+def launch(processes: int, arguments: list[str], program: str = __file__) -> None:
     """Starts the processes, and waits for all."""
     with socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     started = [
         subprocess.Popen(
-            [sys.executable, __file__, *arguments],
+            [sys.executable, program, *arguments],
             env={
                 **os.environ,
                 "RANK": str(process),

@@ -160,7 +160,7 @@ def test_a_truncated_file_of_torch_s(tmp_path: Path, keep: int) -> None:
 def test_a_missing_file_of_torch_s(tmp_path: Path) -> None:
     dcp.save(state(), checkpoint_id=tmp_path)
     next(tmp_path.glob("*.distcp")).unlink()
-    with pytest.raises(CheckpointError, match="is damaged"):
+    with pytest.raises(CheckpointError, match=r"is incomplete, its file '__0_0\.distcp' is missing"):
         load(tmp_path)
 
 

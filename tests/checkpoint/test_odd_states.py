@@ -79,7 +79,10 @@ def test_any_name_comes_back(tmp_path: Path, name: str) -> None:
 REFUSED = {
     "half of a character": (lambda: {"\ud800": torch.ones(2)}, "is no text that files can hold"),
     "nested": (lambda: {"x": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])}, "'x' is nested, which"),
-    "fake": (lambda: {"x": FakeTensorMode().from_tensor(torch.ones(3))}, "a tensor without memory, such as a fake one"),
+    "fake": (
+        lambda: {"x": FakeTensorMode().from_tensor(torch.ones(3))},
+        "'x' has no memory, as a fake tensor has none",
+    ),
 }
 
 

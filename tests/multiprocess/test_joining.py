@@ -65,7 +65,7 @@ def test_a_trace_holds_the_steps_of_all_processes(tmp_path: Path) -> None:
 UNPICKLES = re.compile(r"import pickle|\bpickle\.|torch\.load\(|_object_list\(|(gather|scatter|broadcast|recv)_object")
 
 
-DCP = {"weft/checkpoint/foreign/dcp.py", "weft/checkpoint/foreign/dcp_writing.py"}
+DCP = {f"weft/checkpoint/foreign/{name}.py" for name in ("dcp", "dcp_metadata", "dcp_writing")}
 """Torch's own format is a pickle: it is written, and read by a list of words that runs nothing (tests/checkpoint/test_dcp.py)."""
 
 

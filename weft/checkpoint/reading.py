@@ -34,6 +34,7 @@ from .files.index import Index, SavedShard, SavedTensor
 __all__ = ["Reader"]
 
 _WORKERS = min(4, os.cpu_count() or 1)
+"""Threads that read."""
 _OPEN = 128
 """Files that are held open at once, for all threads together."""
 _RUN = 128 << 20
@@ -55,6 +56,7 @@ class Reader:
         self._checkers: Checkers | None = None
         self._then: list[Callable[[], object]] = []
         self._heads: dict[str, Mapping[str, Kept]] = {}
+        self._whole: dict[SavedTensor, torch.Tensor] = {}
 
     @property
     def nbytes(self) -> int:
@@ -85,8 +87,14 @@ class Reader:
         return part
 
     def whole(self, name: str) -> torch.Tensor:
-        """A tensor in host memory that will be the saved one."""
-        return self.box(name, tuple((0, size) for size in self.index.tensors[name].shape))
+        """A tensor in host memory that will be the saved one; what was one tensor under several names is one again."""
+        saved = self.index.tensors[name]
+        if saved not in self._whole:
+            whole = self.box(name, tuple((0, size) for size in saved.shape))
+            if not saved.shards:  # nothing says of empty ones whether they were one
+                return whole
+            self._whole[saved] = whole
+        return self._whole[saved]
 
     def laid(self, name: str, mapping: DeviceMapping, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor that will be the saved one, in a layout, and in another dtype if one is given."""

@@ -71,7 +71,7 @@ def saved(
     structure, tensors = flattened(state)
     check_storable(tensors)
     finish_running()
-    ready = {name: settled(x) for name, x in tensors.items()}
+    ready = {name: settled(name, x) for name, x in tensors.items()}
     if where.suffix == ".safetensors":
         if not wait:
             raise CheckpointError(

@@ -43,17 +43,17 @@ class Share:
         return self.shard
 
 
-def settled(x: torch.Tensor) -> torch.Tensor:
+def settled(name: str, x: torch.Tensor) -> torch.Tensor:
     """The tensor with nothing pending; a new one has no graph."""
     if x.is_meta:
         raise CheckpointError(
-            "a tensor on the meta device has no value to save: initialise the module first (weft.nn.shard_module), "
+            f"{name!r} is on the meta device and has no value to save: initialise the module first (weft.nn.shard_module), "
             "or ask what saving it would take (weft.checkpoint.plan_save)"
         )
     if isinstance(x, Deferred) or (isinstance(x, Tensor) and not x._layout.pending):
         return x
     if not isinstance(x, Tensor) and x.device.type == "cpu" and x.numel() and not torch._C._data_address(x):  # type: ignore[attr-defined]
-        raise CheckpointError("a tensor without memory, such as a fake one, has no value to save: leave it out")
+        raise CheckpointError(f"{name!r} has no memory, as a fake tensor has none, and no value to save: leave it out")
     x = x.detach()
     return moved(x, x._layout.resolved, "checkpoint") if isinstance(x, Tensor) else x
 

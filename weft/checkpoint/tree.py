@@ -10,13 +10,23 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-__all__ = ["Node", "State", "Stateful", "children", "flat_dict", "flattened", "structure_fault", "unflattened"]
+__all__ = [
+    "DEEPEST",
+    "Node",
+    "State",
+    "Stateful",
+    "children",
+    "flat_dict",
+    "flattened",
+    "structure_fault",
+    "unflattened",
+]
 
 Node = dict[str, object]
 State = object
 """A module, an optimizer, a tensor, a number, a string, None, or dicts, lists and tuples of these."""
 
-_DEEPEST = 100
+DEEPEST = 100
 """How many dicts and lists may stand inside each other."""
 
 
@@ -53,9 +63,9 @@ def _node(value: object, path: tuple[str, ...], tensors: dict[str, torch.Tensor]
             name += "'"
         tensors[name] = value
         return {"tensor": name}
-    if isinstance(value, (Mapping, list, tuple)) and len(path) >= _DEEPEST:
+    if isinstance(value, (Mapping, list, tuple)) and len(path) >= DEEPEST:
         raise TypeError(
-            f"a checkpoint's dicts and lists stand at most {_DEEPEST} inside each other, but {_at(path)} is deeper"
+            f"a checkpoint's dicts and lists stand at most {DEEPEST} inside each other, but {_at(path)} is deeper"
         )
     if isinstance(value, Mapping):
         for key in value:
@@ -89,8 +99,8 @@ def structure_fault(node: object, tensors: Container[str], depth: int = 0) -> st
     >>> structure_fault({"list": [{"value": 1}, {"tensor": "y"}]}, {"x"})
     "the structure names the tensor 'y', which is not there"
     """
-    if depth > _DEEPEST:
-        return f"the structure is more than {_DEEPEST} levels deep"
+    if depth > DEEPEST:
+        return f"the structure is more than {DEEPEST} levels deep"
     match node:
         case {"tensor": str(name), **rest} if not rest:
             return None if name in tensors else f"the structure names the tensor {name!r}, which is not there"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,6 +26,8 @@ DTYPES: Mapping[str, torch.dtype] = {
 METADATA = "__metadata__"
 """What is no tensor in a head, so that no tensor can have this name there."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_LINE = 64
+"""Bytes that a processor takes from its memory at once; torch's tensors begin at a multiple of it."""
 _MOST = 100_000_000
 """The longest head that safetensors allows."""
 
@@ -58,23 +60,32 @@ def storable(dtype: torch.dtype) -> bool:
 
 
 def head_bytes(tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> tuple[bytes, dict[str, Kept]]:
-    """The head of a file of these tensors, and where each lies; the widest dtypes first, so that all are aligned.
+    """The head of a file of these tensors, and where each lies: first those that fill lines of the processor, then the widest dtypes.
 
-    >>> head, kept = head_bytes([("x", torch.int8, (3,)), ("y", torch.float64, (2,))])
-    >>> kept["x"].start - len(head), kept["y"].start - len(head)
-    (16, 0)
+    So all begin at a multiple of their itemsize, and large ones at the beginning of a line, as they do in memory: a system
+    copies bytes a third faster that lie alike in both.
+
+    >>> head, kept = head_bytes([("x", torch.int8, (3,)), ("y", torch.float64, (2,)), ("z", torch.float32, (4, 16))])
+    >>> len(head) % 64, {key: place.start - len(head) for key, place in kept.items()}
+    (0, {'z': 0, 'y': 256, 'x': 272})
     """
     entries: dict[str, object] = {METADATA: {"format": "pt"}}
     placed: dict[str, Kept] = {}
     at = 0
-    for key, dtype, shape in sorted(tensors, key=lambda each: -each[1].itemsize):
-        kept = placed[key] = Kept(dtype, shape, at)
-        entries[key] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [at, at + kept.nbytes]}
+    for key, each in sorted(((key, Kept(dtype, shape, 0)) for key, dtype, shape in tensors), key=_order):
+        kept = placed[key] = replace(each, start=at)
+        entries[key] = {"dtype": _NAMES[kept.dtype], "shape": kept.shape, "data_offsets": [at, at + kept.nbytes]}
         at += kept.nbytes
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % _LINE)
     head = len(text).to_bytes(8, "little") + text
-    return head, {key: Kept(kept.dtype, kept.shape, kept.start + len(head)) for key, kept in placed.items()}
+    return head, {key: replace(kept, start=kept.start + len(head)) for key, kept in placed.items()}
+
+
+def _order(item: tuple[str, Kept]) -> tuple[bool, int]:
+    """Whether a tensor leaves the last line unfilled; the widest first."""
+    _, kept = item
+    return kept.nbytes % _LINE != 0, -kept.dtype.itemsize
 
 
 def kept_in(head: bytes, size: int) -> dict[str, Kept]:

@@ -1,7 +1,6 @@
 """Folders of `torch.distributed.checkpoint` as checkpoints: its metadata is read without running anything it names.
 
-DCP pickles what the folder holds into one file. A pickle may name any function; here it may name only the words of that
-list, and everything else is refused. The tensors are records of zip files, which are read in place.
+The tensors are records of zip files, which are read in place; where they are, the folder's metadata says.
 """
 
 from __future__ import annotations
@@ -13,79 +12,28 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as shortened
 
 import torch
 
 from ...sharding.geometry import Box
 from ..errors import CheckpointError
+from ..files.access import open_file
 from ..files.boxes import can_be, tiling_fault
 from ..files.index import Index, SavedFile, SavedShard, SavedTensor, check_file_name
-from ..tree import Node
+from ..tree import DEEPEST, Node
+from .dcp_metadata import Word, read_metadata
 
 __all__ = ["METADATA", "dcp_index"]
 
 METADATA = ".metadata"
-_MOST = 1 << 30
-_WORDS = {
-    "torch.distributed.checkpoint.metadata": {
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    },
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
-    "torch.distributed._shard.sharded_tensor.metadata": {"TensorProperties", "MEM_FORMAT_ENCODING"},  # before torch 2.3
-    "torch.serialization": {"_get_layout"},
-    "pathlib": {"Path", "PosixPath", "WindowsPath"},
-    "pathlib._local": {"Path", "PosixPath", "WindowsPath"},
-}
-_CONTAINERS = {("torch", "Size"): tuple, ("collections", "OrderedDict"): dict}
-
-
-class _Word:
-    """What stands for an object of DCP's: its attributes, and none of its code."""
-
-    def __init__(self, *arguments: object) -> None:
-        self.arguments = arguments
-
-    def has(self, name: str) -> bool:
-        """Whether it stands for an object of the class of this name."""
-        return type(self).__name__ == name
-
-    def __setstate__(self, state: object) -> None:
-        if isinstance(state, dict):
-            vars(self).update(state)
-        else:
-            self.state = state
-
-    def __getattr__(self, name: str) -> object:  # it has what the pickle gives it
-        raise AttributeError(f"a {type(self).__name__} of it has no {name!r}")
-
-
-class _Metadata(pickle.Unpickler):
-    """Reads a pickle that may name the words of DCP's metadata and dtypes; nothing that it names is imported or run."""
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__(io.BytesIO(content))
-        self._words: dict[tuple[str, str], type[_Word]] = {}
-
-    def find_class(self, module: str, name: str) -> object:
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        if (module, name) in _CONTAINERS:
-            return _CONTAINERS[module, name]
-        if name not in _WORDS.get(module, ()):
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which is no word of a list of tensors")
-        return self._words.setdefault((module, name), type(name, (_Word,), {}))
+_EXPANDED = 64
+"""A value that a file holds has at most so many parts for each of its bytes: what is there once may be in it several times."""
 
 
 def dcp_index(path: Path) -> Index:
     """What a folder of DCP holds, in the form of a checkpoint's index."""
-    found = _read_metadata(path / METADATA)
+    found = read_metadata(path / METADATA)
     try:
         return _Folder(path, found).index()
     except CheckpointError:
@@ -96,56 +44,45 @@ def dcp_index(path: Path) -> Index:
         TypeError,
         ValueError,
         OSError,
-        RecursionError,
+        RuntimeError,  # also of what is too deep, and of torch's reader
+        pickle.UnpicklingError,
         zipfile.BadZipFile,
         EOFError,
     ) as error:
         raise CheckpointError(
-            f"the folder {str(path)!r} of torch.distributed.checkpoint is damaged ({type(error).__name__}: {error}): use another checkpoint"
+            f"the folder {str(path)!r} of torch.distributed.checkpoint is damaged, or holds what is not read here ({type(error).__name__}: {error}): use another checkpoint"
         ) from error
-
-
-def _read_metadata(path: Path) -> _Word:
-    try:
-        if path.stat().st_size > _MOST:
-            raise ValueError(f"it has {path.stat().st_size} bytes")
-        found: object = _Metadata(path.read_bytes()).load()
-    except Exception as error:
-        raise CheckpointError(
-            f"the metadata {str(path)!r} is damaged or not from torch.distributed.checkpoint ({error}): use another checkpoint"
-        ) from error
-    if not isinstance(found, _Word) or not found.has("Metadata"):
-        raise CheckpointError(f"{str(path)!r} is no metadata of torch.distributed.checkpoint: use another checkpoint")
-    return found
 
 
 class _Folder:
     """A folder, its metadata, and the files that have been opened."""
 
-    def __init__(self, path: Path, metadata: _Word) -> None:
+    def __init__(self, path: Path, metadata: Word) -> None:
         self.path = path
         self.entries = _dict(metadata.state_dict_metadata)
         self.paths = _dict(vars(metadata).get("planner_data") or {})
         self.places: dict[tuple[object, object], _Place] = {}
         for index, info in _dict(metadata.storage_data).items():
-            offset = vars(index).get("offset")
-            self.places[vars(index)["fqn"], offset and _sizes(offset)] = _place(info)
+            name, offset = vars(index)["fqn"], vars(index).get("offset")
+            if not isinstance(name, str):
+                raise TypeError(f"a {type(name).__name__} is no name of a tensor or a value")
+            self.places[name, offset and _sizes(offset)] = _place(info)
         self.sizes: dict[str, SavedFile] = {}
 
     def index(self) -> Index:
         """The index of the folder."""
         tensors: dict[str, SavedTensor] = {}
-        values: dict[str, object] = {}
+        values: dict[str, Node] = {}
         for name, entry in self.entries.items():
-            if not isinstance(name, str) or not isinstance(entry, _Word):
+            if not isinstance(name, str) or not isinstance(entry, Word):
                 raise TypeError(f"{name!r} is no name of a tensor or a value")
             if entry.has("TensorStorageMetadata"):
                 tensors[name] = self._tensor(name, entry)
             else:
-                values[name] = self._value(self.places[name, None])
+                values[name] = self._value(name, self.places[name, None])
         return Index(self._structure(tensors, values), tensors, self.sizes)
 
-    def _tensor(self, name: str, entry: _Word) -> SavedTensor:
+    def _tensor(self, name: str, entry: Word) -> SavedTensor:
         shape, dtype = _sizes(entry.size), _dtype(entry)
         boxes: list[Box] = []
         shards: list[SavedShard] = []
@@ -167,6 +104,7 @@ class _Folder:
     def _record(self, place: _Place, dtype: torch.dtype, sizes: Sequence[int]) -> tuple[str, int]:
         """The file of a chunk, and where its elements begin: the one record of data of a zip inside the file."""
         with self._item(place) as item:
+            records = _records(item, place)
             stored = torch.load(item, map_location="meta", weights_only=True)
             if not isinstance(stored, torch.Tensor) or stored.dtype != dtype or tuple(stored.shape) != tuple(sizes):
                 raise ValueError(f"the file {place.file!r} holds something else at byte {place.start}")
@@ -175,36 +113,38 @@ class _Folder:
                     f"the file {place.file!r} holds a tensor with the strides {stored.stride()} at byte {place.start}, which is not supported: "
                     "save x.contiguous()"
                 )
-            item.seek(0)
-            with zipfile.ZipFile(item) as archive:
-                (record,) = (entry for entry in archive.infolist() if entry.filename.split("/")[1:2] == ["data"])
-                size = math.prod(sizes) * dtype.itemsize
-                if record.compress_type != zipfile.ZIP_STORED or record.file_size < size:
-                    raise ValueError(f"the file {place.file!r} holds too little at byte {place.start}")
-                item.seek(record.header_offset + 26)
-                name, extra = (int.from_bytes(item.read(2), "little") for _ in range(2))
-                return place.file, place.start + record.header_offset + 30 + name + extra
+            (record,) = (entry for entry in records if entry.filename.split("/")[1:2] == ["data"])
+            if record.file_size < math.prod(sizes) * dtype.itemsize:
+                raise ValueError(f"the file {place.file!r} holds too little at byte {place.start}")
+            item.seek(record.header_offset + 26)
+            name, extra = (int.from_bytes(item.read(2), "little") for _ in range(2))
+            return place.file, place.start + record.header_offset + 30 + name + extra
 
-    def _value(self, place: _Place) -> object:
+    def _value(self, name: str, place: _Place) -> Node:
         with self._item(place) as item:
-            return torch.load(item, map_location="cpu", weights_only=True)
+            _records(item, place)
+            value = torch.load(item, map_location="cpu", weights_only=True)
+        return _Values(name, _EXPANDED * place.length).node(value)
 
     def _item(self, place: _Place) -> io.BufferedReader:
         name = place.file
         if name not in self.sizes:
-            self.sizes[name] = SavedFile((self.path / name).stat().st_size)
+            with open_file(self.path / name, self.path) as (_, size):
+                self.sizes[name] = SavedFile(size)
         if place.start + place.length > self.sizes[name].nbytes:
             raise ValueError(f"the file {name!r} is shorter than the metadata says")
         return io.BufferedReader(_Part((self.path / name).open("rb"), place.start, place.length))
 
-    def _structure(self, tensors: dict[str, SavedTensor], values: dict[str, object]) -> Node:
+    def _structure(self, tensors: dict[str, SavedTensor], values: dict[str, Node]) -> Node:
         """The nested state, as DCP's planner flattened it."""
         root = _Level()
         for name in (*tensors, *values):
-            leaf: Node = {"tensor": name} if name in tensors else _value_node(values[name])
+            leaf: Node = {"tensor": name} if name in tensors else values[name]
             path: object = self.paths.get(name, (name,))
             if not isinstance(path, tuple) or not path or not all(type(key) in (str, int) for key in path):
-                raise ValueError(f"{name!r} has no path of keys, but {path!r}")
+                raise ValueError(f"{name!r} has no path of keys, but {shortened(path)}")
+            if len(path) > DEEPEST:
+                raise ValueError(f"{name!r} lies inside of more than {DEEPEST} dicts and lists")
             at = root
             for key in path[:-1]:
                 below = at.setdefault(key, _Level())
@@ -219,16 +159,25 @@ class _Level(dict["str | int", "_Level | Node"]):
     """One level of the nested state."""
 
 
-def _value_node(value: object) -> Node:
-    """What DCP keeps as one value may be a list of them, which a checkpoint has as a list."""
-    match value:
-        case list():
-            return {"list": [_value_node(item) for item in value]}
-        case tuple():
-            return {"tuple": [_value_node(item) for item in value]}
-        case dict():
-            return {"dict": [[key, _value_node(item)] for key, item in value.items()]}
-    return {"value": value}
+class _Values:
+    """Makes nodes of one value of a folder, of which there can be so many."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name, self._left = name, most
+
+    def node(self, value: object, depth: int = 0) -> Node:
+        """What DCP keeps as one value may be a list of them, which a checkpoint has as a list."""
+        self._left -= 1
+        if self._left < 0 or depth > DEEPEST:
+            raise ValueError(f"{self._name!r} is a value of too many parts, or of lists that are too deep")
+        match value:
+            case list():
+                return {"list": [self.node(item, depth + 1) for item in value]}
+            case tuple():
+                return {"tuple": [self.node(item, depth + 1) for item in value]}
+            case dict():
+                return {"dict": [[key, self.node(item, depth + 1)] for key, item in value.items()]}
+        return {"value": value}
 
 
 def _level_node(level: _Level) -> Node:
@@ -247,37 +196,50 @@ class _Place:
     length: int
 
 
-def _place(info: _Word) -> _Place:
+def _place(info: Word) -> _Place:
     said = vars(info)
+    file = said["relative_path"]
+    if not isinstance(file, str):
+        raise TypeError(f"a {type(file).__name__} is no name of a file")
     if said.get("transform_descriptors"):
-        raise ValueError(f"the file {said['relative_path']!r} is compressed or transformed, which is not supported")
+        raise ValueError(f"the file {file!r} is compressed or transformed, which is not supported")
     start, length = _sizes((said["offset"], said["length"]))
-    return _Place(check_file_name(said["relative_path"]), start, length)
+    return _Place(check_file_name(file), start, length)
 
 
-def _dict(value: object) -> dict[object, _Word]:
+def _records(item: io.BufferedReader, place: _Place) -> list[zipfile.ZipInfo]:
+    """The records of a zip in a file, none of which is more than the bytes that are there."""
+    with zipfile.ZipFile(item) as archive:
+        records = archive.infolist()
+    if any(record.compress_type != zipfile.ZIP_STORED or record.file_size > place.length for record in records):
+        raise ValueError(f"the file {place.file!r} holds what is compressed, or says so, at byte {place.start}")
+    item.seek(0)
+    return records
+
+
+def _dict(value: object) -> dict[object, Word]:
     if not isinstance(value, dict):
         raise TypeError(f"a dict is expected, but there is a {type(value).__name__}")
     return value
 
 
-def _words(value: object) -> list[_Word]:
-    if not isinstance(value, list) or not all(isinstance(each, _Word) for each in value):
-        raise TypeError(f"a list of objects is expected, but there is {value!r}")
+def _words(value: object) -> list[Word]:
+    if not isinstance(value, list) or not all(isinstance(each, Word) for each in value):
+        raise TypeError(f"a list of objects is expected, but there is {shortened(value)}")
     return value
 
 
-def _dtype(entry: _Word) -> torch.dtype:
+def _dtype(entry: Word) -> torch.dtype:
     """The dtype of a tensor, which its properties begin with."""
     match entry.properties:
-        case _Word(state=(torch.dtype() as dtype, *_)):
+        case Word(state=(torch.dtype() as dtype, *_)):
             return dtype
     raise TypeError("a tensor has no dtype")
 
 
 def _sizes(sizes: object) -> tuple[int, ...]:
     if not isinstance(sizes, tuple) or not all(type(n) is int and 0 <= n < 1 << 62 for n in sizes):
-        raise ValueError(f"{sizes!r} are no sizes")
+        raise ValueError(f"{shortened(sizes)} are no sizes")
     return sizes
 
 

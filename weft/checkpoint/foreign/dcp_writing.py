@@ -54,7 +54,7 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
     finish_running()
     flat, paths = flatten_state_dict(plain)
     tensors = {name: x for name, x in flat.items() if isinstance(x, torch.Tensor)}
-    ready = {name: settled(x) for name, x in tensors.items()}
+    ready = {name: settled(name, x) for name, x in tensors.items()}
     values = {name: x for name, x in flat.items() if not isinstance(x, torch.Tensor)}
     folder, here = Path(path), world.current().process
     token = gathered(uuid.uuid4().hex[:8], "save")[0]

@@ -114,7 +114,7 @@ def save_pretrained(model: torch.nn.Module, path: str | os.PathLike[str], *, max
     _, tensors = flattened(model)
     check_storable(tensors)
     finish_running()
-    save_files(tensors, {name: settled(x) for name, x in tensors.items()}, where, max_file_bytes)
+    save_files(tensors, {name: settled(name, x) for name, x in tensors.items()}, where, max_file_bytes)
     if world.current().process == 0:
         for part in ("config", "generation_config"):
             config = getattr(model, part, None)

@@ -24,13 +24,13 @@ def full_state_dict(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     result: dict[str, torch.Tensor] = {}
     for name, x in module.state_dict(keep_vars=True).items():
         if isinstance(x, torch.Tensor) and id(x) not in whole:
-            whole[id(x)] = _whole(x)
+            whole[id(x)] = _whole(name, x)
         result[name] = whole[id(x)] if isinstance(x, torch.Tensor) else x
     return result
 
 
-def _whole(x: torch.Tensor) -> torch.Tensor:
+def _whole(name: str, x: torch.Tensor) -> torch.Tensor:
     """The value in host memory that belongs to nobody else."""
-    value = settled(x.detach())
+    value = settled(name, x.detach())
     value = value.full_tensor() if isinstance(value, Tensor) else value
     return value.detach().cpu().clone(memory_format=torch.contiguous_format)

@@ -725,4 +725,7 @@ KNOWN: dict[str, Program] = {
             "v3 = v1 + move(v0, 61).mT",
         ),
     ),
+    "the logarithm of a sigmoid lay in another way, in one memory": Program(
+        {"x": 2}, ("v0 = fresh((2, 3), 'float64', 5, 9, grad=True)", "v1 = F.logsigmoid(v0.mT)")
+    ),
 }

@@ -15,7 +15,7 @@ from .shapes import LAYER_MAKERS
 from .vocabulary import TABLES, statements
 from .words import Namespace, plain_words
 
-MESHES = ({"x": 2}, {"x": 3}, {"a": 2, "b": 2}, {"a": 2, "b": 2, "c": 2})
+MESHES = ({"x": 2}, {"x": 3}, {"a": 2, "b": 2}, {"a": 2, "b": 2, "c": 2}, {"a": 4, "b": 2})
 _SIZES = (0, 1, 2, 2, 3, 3, 4, 5, 6, 8)
 """Some that all axes of every mesh split, some that they do not."""
 _MOST = 300

@@ -725,4 +725,24 @@ KNOWN: dict[str, Program] = {
             "v3 = v1 + move(v0, 61).mT",
         ),
     ),
+    "the logarithm of a sigmoid lay in another way, in one memory": Program(
+        {"x": 2}, ("v0 = fresh((2, 3), 'float64', 5, 9, grad=True)", "v1 = F.logsigmoid(v0.mT)")
+    ),
+    "indices to add at in the middle of a tensor were another error, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 1, 2), 'float64', 630, 965)",
+            "v1 = v0.index_add(1, put([5], 11), fresh((4, 1, 2), 'float64', 722, 68))",
+            "v2 = fresh((4, 2), 'float64', 630, 9)",
+            "v3 = v2.index_add(0, put([5], 68), fresh((1, 2), 'float64', 722, 68), alpha=2)",
+        ),
+    ),
+    "a merged view of an expanded number that was resolved was refused, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((), 'int64', 30, 875)",
+            "v1 = v0.expand(2)",
+            "v2 = torch.cartesian_prod(v1.flatten()[:3], put([1, 2], 2))",
+        ),
+    ),
 }

@@ -11,6 +11,7 @@ from ...engine.handlers import handler
 from ...engine.op_plan import NOT_REPEATED, Repeat
 from ...engine.running.repeating import repeat_by_rule
 from ...engine.sharded import ShardedTensor
+from ...engine.strides.restriding import as_op_gives
 from ...rules.call import BoundCall, Known, Kwargs
 from ...rules.ops.losses import ELEMENTWISE, NONE, SUM
 from .split_softmax import nll_loss_of_split_classes, nll_loss_of_split_classes_backward, stays_split
@@ -118,7 +119,7 @@ def _log_sigmoid(call: BoundCall) -> object:
     if not x.is_floating_point():
         return run_by_rule(call)  # torch refuses it
     buffer = (-x.abs()).exp()
-    return x.clamp(max=0) - buffer.log1p(), buffer
+    return as_op_gives(call, (x.clamp(max=0) - buffer.log1p(), buffer), whole=True)
 
 
 @handler(aten.log_sigmoid_backward.default)

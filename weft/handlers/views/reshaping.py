@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from ...caches import BoundedCache
+from ...caches import BoundedCache, cached
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.memory import memory_of
@@ -27,6 +27,7 @@ from ...rules.call import BoundCall, Op
 from ...runtime.holding import Pieces
 from ...runtime.machine import forget_with_residences
 from ...runtime.on_paper import aside
+from ...runtime.strides import Strides
 from ...runtime.traced import is_open, settled
 from .reshape_way import Way, cut_alike, find_way, is_free_merge, merged_from
 
@@ -167,6 +168,8 @@ def _showing(
 
     `is_placed`: it has the strides and the offset of a view already.
     """
+    if func is aten.reshape.default and not is_placed and not _is_view(tuple(x.shape), x.stride(), shape):
+        return y  # a copy for torch, too
     old = list(x.shape)
 
     def put_back(base: ShardedTensor, view: ShardedTensor) -> None:
@@ -182,6 +185,14 @@ def _showing(
         is_loose=func is aten._unsafe_view.default,
     )
     return memory_of(x._layout).show(y, x, view)
+
+
+@cached(4096, of_sizes=True)
+def _is_view(shape: tuple[int, ...], strides: Strides, new: tuple[int, ...]) -> bool:
+    """Whether a reshape of a tensor that lies so is a view of it."""
+    with aside():
+        x = torch.empty_strided(shape, strides, device="meta")
+        return bool(x.reshape(new).untyped_storage()._cdata == x.untyped_storage()._cdata)
 
 
 def _tell(x: ShardedTensor, shape: tuple[int, ...]) -> None:

@@ -92,8 +92,9 @@ def _local_index_written(call: BoundCall, given: Sequence[Region], _: Sequence[R
 
 
 def _added_to(call: BoundCall) -> tuple[Bound, ...]:
-    """Torch looks at the indices of numbers one by one, in other words."""
-    if call.tensors[0].ndim != 1:
+    """Torch scatters along the first and the last dim; elsewhere it looks at the indices one by one, in other words."""
+    rank, dim = call.tensors[0].ndim, call.dim("dim")
+    if rank > 1 and dim in (0, rank - 1) and call.arg("alpha") == 1 and call.tensor("index").dtype is torch.int64:
         return bounded(RuntimeError)(call)
     return tuple(replace(bound, words="index out of range in self") for bound in bounded(IndexError)(call))
 

@@ -80,17 +80,19 @@ def torch_dispatch(
             result = NOT_REPEATED
         if result is not NOT_REPEATED:
             return result
+    call = BoundCall(func, args, kwargs)
+    call.key = key
     with unconsidered():
-        return _at_length(BoundCall(func, args, kwargs), key)
+        return _at_length(call, is_kept=key is not None)
 
 
 def planned(call: BoundCall) -> object:
     """What a call gives, looked at whether or not one like it is known."""
-    return _at_length(call, None)
+    return _at_length(call, is_kept=False)
 
 
-def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
-    """A call that is looked at: one of a kind that is new, or whose tensors are special."""
+def _at_length(call: BoundCall, *, is_kept: bool) -> object:
+    """A call that is looked at: one of a kind that is new, or whose tensors are special. `is_kept`: what repeats it is."""
     if torch.is_inference_mode_enabled() and _gives_usual_view(call):
         with torch.inference_mode(False), torch.no_grad():
             return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
@@ -115,11 +117,12 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
         keep_marks(call, result)
         for x in written_tensors(call):
             write_through(x)
-    elif key is not None and not any(form.is_open for form in forms):
+    elif is_kept and not any(form.is_open for form in forms):
         repeat = call.repeat or repeat_of(call, result)
         if repeat is not None:
             plans.keep(call.func)
-            _repeats[key] = repeat
+            assert call.key is not None
+            _repeats[call.key] = repeat
     return result
 
 

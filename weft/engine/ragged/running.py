@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -276,7 +276,7 @@ def _schedule(call: BoundCall, split: _Split, leader: RaggedRows) -> Schedule:
             (None,) * len(made),
         )
         places.setdefault((*reads, *makes), place)
-    return replace(whole, places=tuple(places.values()))
+    return Schedule(whole.outputs, whole.specs, lambda: tuple(places.values()))
 
 
 def _region(layout: Layout, shape: tuple[int, ...], slot: Slot, dim: int | None, count: int) -> Region:

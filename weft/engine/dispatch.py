@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import is_
-from typing import cast
 
 import torch
 
@@ -26,7 +25,7 @@ from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
 from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
-from .sharded import ShardedTensor
+from .sharded import ShardedTensor, as_sharded
 from .strategy import unconsidered
 from .strides.restriding import as_op_gives
 from .total import note_write
@@ -170,12 +169,12 @@ def _run(call: BoundCall) -> object:
     if kind.is_pure and any(isinstance(x, ShardedTensor) and x._layout.pending for x in args):
         positions = _resolved_first(call)
         if positions:
-            here = [resolved_for(func, cast(ShardedTensor, x)) if at in positions else x for at, x in enumerate(args)]
+            here = [resolved_for(func, as_sharded(x)) if at in positions else x for at, x in enumerate(args)]
             return func(*here, **call.kwargs)
     x = args[0] if args else None
     writes = kind.written == (0,) and scales_beyond(func, args, call.kwargs)
     if writes and isinstance(x, ShardedTensor) and x._layout.pending:
-        store(x, cast(ShardedTensor, func(resolve(x, str(func)).clone(), *args[1:], **call.kwargs)), str(func))
+        store(x, as_sharded(func(resolve(x, str(func)).clone(), *args[1:], **call.kwargs)), str(func))
         return x
     special = handlers.get(func)
     if special is None and kind.outs:

@@ -24,7 +24,7 @@ from ..op_plan import OpPlan, decided
 from ..running.on_pieces import run_everywhere
 from ..running.once import is_random
 from ..running.schedule import Place, Schedule, schedule_for
-from ..sharded import ShardedTensor, wrap
+from ..sharded import ShardedTensor, as_sharded, wrap
 from ..total import known_total, note_write
 from ..views.copy_views import refresh
 from ..views.view_results import ViewOp
@@ -140,12 +140,12 @@ def _run(call: BoundCall, split: _Split, held: Sequence[RaggedRows | None], kind
     given: list[RaggedRows | ShardedTensor] = []
     for x, need, dim, rows in zip(call.tensors, plan.inputs, split.inputs, held, strict=True):
         if rows is None and dim is None:
-            given.append(cast(ShardedTensor, brought(x, need, op, False)))
+            given.append(as_sharded(brought(x, need, op, False)))
             continue
         if rows is None:
             assert dim is not None
             is_whole = not isinstance(x, ShardedTensor) or not x._layout.splits[dim]
-            there = cast(ShardedTensor, brought(x, need.with_split(dim, ()) if is_whole else need, op, False))
+            there = as_sharded(brought(x, need.with_split(dim, ()) if is_whole else need, op, False))
             if is_whole:
                 given.append(there)
                 continue

@@ -27,7 +27,7 @@ from .running.on_pieces import run_everywhere, run_replicated, run_whole
 from .running.on_totals import total_call
 from .running.once import run_once
 from .running.refusals import refuse_as_others
-from .running.schedule import Schedule, schedule_for
+from .running.schedule import OpSchedule, schedule_for
 from .sharded import ShardedTensor, all_sharded, as_sharded
 from .total import known_total, own_pieces, part_pieces
 from .views.view_results import viewed
@@ -113,7 +113,7 @@ def _run(call: BoundCall, laid: Sequence[torch.Tensor], plan: OpPlan) -> object:
     return run_everywhere(call, there, schedule, plan.rule)
 
 
-def _scheduled(call: BoundCall, plan: OpPlan) -> Schedule:
+def _scheduled(call: BoundCall, plan: OpPlan) -> OpSchedule:
     """Works out, at the first of such calls, where they run."""
     schedule = schedule_for(call, plan.inputs, plan.outputs, plan.mesh)
     if world.current().count > 1 and not schedule.has_elements:

@@ -26,7 +26,7 @@ from .wrong_calls import STUMBLES, let_torch_say
 
 if TYPE_CHECKING:
     from .running.on_totals import TotalCall
-    from .running.schedule import Schedule
+    from .running.schedule import OpSchedule
 
 __all__ = [
     "NOT_REPEATED",
@@ -69,7 +69,7 @@ class OpPlan:
     """What its indices may be."""
     once: bool = False
     """Whether every process runs the op on whole values."""
-    schedule: Schedule | None = None
+    schedule: OpSchedule | None = None
     """Where it runs when it does not run whole; worked out at the first call."""
     total: TotalCall | None = None
     """How it runs once on whole values all the same, and leaves a reduction pending; worked out with `schedule`."""

@@ -23,7 +23,7 @@ from ..op_kind import OpKind, for_each_result, kind_of
 from ..op_plan import OpPlan, decided
 from ..running.on_pieces import run_everywhere
 from ..running.once import is_random
-from ..running.schedule import Place, Schedule, schedule_for
+from ..running.schedule import OpSchedule, Place, schedule_for
 from ..sharded import ShardedTensor, as_sharded, wrap
 from ..total import known_total, note_write
 from ..views.copy_views import refresh
@@ -247,7 +247,7 @@ def on_device(rows: RaggedRows, slot: Slot) -> torch.Tensor:
     return (rows.at == line_of(rows.layout, rows.dim, slot).index(slot)).nonzero().squeeze(1)
 
 
-def _schedule(call: BoundCall, split: _Split, leader: RaggedRows) -> Schedule:
+def _schedule(call: BoundCall, split: _Split, leader: RaggedRows) -> OpSchedule:
     """Where the op runs: on each device, with as many rows as it has, which count as all."""
     plan = split.plan
     assert plan.outputs is not None
@@ -276,7 +276,7 @@ def _schedule(call: BoundCall, split: _Split, leader: RaggedRows) -> Schedule:
             (None,) * len(made),
         )
         places.setdefault((*reads, *makes), place)
-    return Schedule(whole.outputs, whole.specs, lambda: tuple(places.values()))
+    return OpSchedule(whole.outputs, whole.specs, lambda: tuple(places.values()))
 
 
 def _region(layout: Layout, shape: tuple[int, ...], slot: Slot, dim: int | None, count: int) -> Region:

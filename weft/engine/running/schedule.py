@@ -18,7 +18,7 @@ from ..memory.memory import Part
 from ..strides.result_strides import Strided
 from ..strides.whole_results import whole_results
 
-__all__ = ["Place", "Read", "Schedule", "of_rank", "schedule_for"]
+__all__ = ["OpSchedule", "Place", "Read", "of_rank", "schedule_for"]
 
 Lying = tuple[Layout, tuple[int, ...] | None]
 """How a tensor lies, and its shape; None for what is no tensor."""
@@ -41,7 +41,7 @@ class Place:
 
 
 @final
-class Schedule:
+class OpSchedule:
     """All runs of the op in this process, and the whole results."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Schedule:
 
 def schedule_for(
     call: BoundCall, inputs: Sequence[Layout], outputs: tuple[Layout, ...] | None, mesh: DeviceMesh
-) -> Schedule:
+) -> OpSchedule:
     """Where an op runs. `outputs`: None for replicated ones."""
     shapes, specs = [tuple(x.shape) for x in call.tensors], whole_results(call)
     if outputs is None:
@@ -81,7 +81,7 @@ def schedule_for(
         )
     given = list(zip(inputs, shapes, strict=True))
     made = [(layout, None if spec is None else spec.shape) for layout, spec in zip(outputs, specs, strict=True)]
-    return Schedule(outputs, specs, partial(_places, given, made, mesh))
+    return OpSchedule(outputs, specs, partial(_places, given, made, mesh))
 
 
 def _places(given: Sequence[Lying], made: Sequence[Lying], mesh: DeviceMesh) -> tuple[Place, ...]:

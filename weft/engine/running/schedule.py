@@ -89,25 +89,24 @@ def _places(given: Sequence[Lying], made: Sequence[Lying], mesh: DeviceMesh) -> 
     memory, layouts = memory_on(mesh), [layout for layout, _ in (*given, *made)]
     spots = memory.spots(mesh, layouts)
     narrowed = {layout: _narrowed(layout, spots.axes) for layout in layouts}
-
-    def region(lying: Lying, coords: tuple[int, ...]) -> Region:
-        layout, shape = lying
-        return Region((), ()) if shape is None else Region(box_at(narrowed[layout], shape, coords), shape)
-
-    def part(lying: Lying, coords: tuple[int, ...]) -> Part | None:
-        layout, shape = lying
-        return memory.part(narrowed[layout], shape, coords) if shape else None
-
+    inputs, outputs = (
+        [(holding(layout).piece_of, narrowed[layout], shape) for layout, shape in side] for side in (given, made)
+    )
     places: dict[tuple[object, ...], Place] = {}
     for coords, slot in spots.places:
-        reads = tuple((holding(layout).piece_of[slot], part((layout, shape), coords)) for layout, shape in given)
-        makes = tuple(holding(layout).piece_of[slot] for layout, _ in made)
-        key = (tuple((piece, str(part)) for piece, part in reads), makes)
+        reads = tuple([(of[slot], memory.part(layout, shape or (), coords)) for of, layout, shape in inputs])
+        makes = tuple([of[slot] for of, _, _ in outputs])
+        key = (tuple([(piece, str(part)) for piece, part in reads]), makes)
         if key not in places:
-            read, wrote = (tuple(region(lying, coords) for lying in side) for side in (given, made))
-            shapes, parts = tuple(each.shape for each in wrote), tuple(part(lying, coords) for lying in made)
-            places[key] = Place(reads, makes, shapes, read, wrote, parts)
+            read = tuple([_region(layout, shape, coords) for _, layout, shape in inputs])
+            wrote = tuple([_region(layout, shape, coords) for _, layout, shape in outputs])
+            parts = tuple([memory.part(layout, shape, coords) if shape else None for _, layout, shape in outputs])
+            places[key] = Place(reads, makes, tuple([region.shape for region in wrote]), read, wrote, parts)
     return tuple(places.values())
+
+
+def _region(layout: Layout, shape: tuple[int, ...] | None, coords: tuple[int, ...]) -> Region:
+    return Region((), ()) if shape is None else Region(box_at(layout, shape, coords), shape)
 
 
 def _narrowed(layout: Layout, axes: frozenset[str]) -> Layout:

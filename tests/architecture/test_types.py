@@ -11,7 +11,7 @@ import pytest
 
 from tests.architecture.layers import ROOT, modules_of
 
-AT_MOST = {"cast": 85, "Any": 57, "type: ignore": 105}
+AT_MOST = {"cast": 71, "Any": 50, "type: ignore": 104}
 """What there is in all of `weft/`. Whoever needs one more finds another that can go: a protocol, a narrower type, a guard."""
 IGNORES = re.compile(r"#\s*type:\s*ignore")
 

@@ -285,7 +285,7 @@ def test_gradients_come_home_in_the_compiled_program(separate: bool, monkeypatch
             brought.append(target)
         return aligned_meanwhile(grad, target)
 
-    monkeypatch.setattr("weft.tensor.tensor.aligned_meanwhile", noted)
+    monkeypatch.setattr("weft.tensor.leaf_gradient.aligned_meanwhile", noted)
     torch._dynamo.reset()
     use_separate_memory(separate)
     try:

@@ -230,3 +230,12 @@ def test_what_an_op_read_goes_when_it_is_no_longer_of_use(is_written: bool) -> N
     gc.collect()
     assert gone() is None
     assert len(other.local_shards) == 4
+
+
+def test_several_pending_results_are_right_when_their_call_is_repeated() -> None:
+    for seed in range(3):
+        plain = numbers(8, 3, seed=seed)
+        weight, bias = gradients_of_norm(rows(plain))
+        for found, expected in ((weight, (plain * (plain - 1)).sum(0)), (bias, plain.sum(0))):
+            torch.testing.assert_close(found.full_tensor(), expected)
+            torch.testing.assert_close(summed(found), expected)

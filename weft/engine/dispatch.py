@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import is_
-from typing import cast
 
 import torch
 
@@ -26,7 +25,7 @@ from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
 from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
-from .sharded import ShardedTensor
+from .sharded import ShardedTensor, as_sharded
 from .strategy import unconsidered
 from .strides.restriding import as_op_gives
 from .total import note_write
@@ -80,17 +79,19 @@ def torch_dispatch(
             result = NOT_REPEATED
         if result is not NOT_REPEATED:
             return result
+    call = BoundCall(func, args, kwargs)
+    call.key = key
     with unconsidered():
-        return _at_length(BoundCall(func, args, kwargs), key)
+        return _at_length(call, is_kept=key is not None)
 
 
 def planned(call: BoundCall) -> object:
     """What a call gives, looked at whether or not one like it is known."""
-    return _at_length(call, None)
+    return _at_length(call, is_kept=False)
 
 
-def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
-    """A call that is looked at: one of a kind that is new, or whose tensors are special."""
+def _at_length(call: BoundCall, *, is_kept: bool) -> object:
+    """A call that is looked at: one of a kind that is new, or whose tensors are special. `is_kept`: what repeats it is."""
     if torch.is_inference_mode_enabled() and _gives_usual_view(call):
         with torch.inference_mode(False), torch.no_grad():
             return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
@@ -119,11 +120,12 @@ def _at_length(call: BoundCall, key: tuple[object, ...] | None) -> object:
         keep_marks(call, result)
         for x in written_tensors(call):
             write_through(x)
-    elif key is not None and not any(form.is_open for form in forms):
+    elif is_kept and not any(form.is_open for form in forms):
         repeat = call.repeat or repeat_of(call, result)
         if repeat is not None:
             plans.keep(call.func)
-            _repeats[key] = repeat
+            assert call.key is not None
+            _repeats[call.key] = repeat
     return result
 
 
@@ -171,12 +173,12 @@ def _run(call: BoundCall) -> object:
     if kind.is_pure and any(isinstance(x, ShardedTensor) and x._layout.pending for x in args):
         positions = _resolved_first(call)
         if positions:
-            here = [resolved_for(func, cast(ShardedTensor, x)) if at in positions else x for at, x in enumerate(args)]
+            here = [resolved_for(func, as_sharded(x)) if at in positions else x for at, x in enumerate(args)]
             return func(*here, **call.kwargs)
     x = args[0] if args else None
     writes = kind.written == (0,) and scales_beyond(func, args, call.kwargs)
     if writes and isinstance(x, ShardedTensor) and x._layout.pending:
-        store(x, cast(ShardedTensor, func(resolve(x, str(func)).clone(), *args[1:], **call.kwargs)), str(func))
+        store(x, as_sharded(func(resolve(x, str(func)).clone(), *args[1:], **call.kwargs)), str(func))
         return x
     special = handlers.get(func)
     if special is None and kind.outs:

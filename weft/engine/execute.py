@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 
@@ -28,8 +27,8 @@ from .running.on_pieces import run_everywhere, run_replicated, run_whole
 from .running.on_totals import total_call
 from .running.once import run_once
 from .running.refusals import refuse_as_others
-from .running.schedule import Schedule, schedule_for
-from .sharded import ShardedTensor
+from .running.schedule import OpSchedule, schedule_for
+from .sharded import ShardedTensor, all_sharded, as_sharded
 from .total import known_total, own_pieces, part_pieces
 from .views.view_results import viewed
 from .writes.overlapping import refuse_overlaps
@@ -83,7 +82,7 @@ def _run_view(call: BoundCall, laid: list[torch.Tensor], plan: OpPlan) -> object
 
 
 def _run_write(call: BoundCall, laid: list[torch.Tensor], plan: OpPlan, written: int) -> object:
-    x, changed = cast(ShardedTensor, call.tensors[written]), cast(ShardedTensor, laid[written])
+    x, changed = as_sharded(call.tensors[written]), as_sharded(laid[written])
     if changed is x:
         # In one memory nothing comes back: what would is told before anything is written.
         note_return(x, plan.inputs[written], str(call))
@@ -101,7 +100,7 @@ def _run_write(call: BoundCall, laid: list[torch.Tensor], plan: OpPlan, written:
 def _run(call: BoundCall, laid: Sequence[torch.Tensor], plan: OpPlan) -> object:
     if plan.whole:
         return run_whole(call, laid, plan.outputs, plan.mesh)
-    there = cast("list[ShardedTensor]", laid)
+    there = all_sharded(laid)
     if plan.outputs is None and holding(Layout.replicated(plan.mesh, 0)).count:
         return run_replicated(call, there, plan.mesh)
     schedule = _scheduled(call, plan) if plan.schedule is None else plan.schedule
@@ -114,7 +113,7 @@ def _run(call: BoundCall, laid: Sequence[torch.Tensor], plan: OpPlan) -> object:
     return run_everywhere(call, there, schedule, plan.rule)
 
 
-def _scheduled(call: BoundCall, plan: OpPlan) -> Schedule:
+def _scheduled(call: BoundCall, plan: OpPlan) -> OpSchedule:
     """Works out, at the first of such calls, where they run."""
     schedule = schedule_for(call, plan.inputs, plan.outputs, plan.mesh)
     if world.current().count > 1 and not schedule.has_elements:
@@ -171,7 +170,7 @@ def _whole(x: torch.Tensor, call: BoundCall) -> torch.Tensor:
         return x
     is_read = kind_of(call.func).is_pure
     there = brought(x, Layout.replicated(x.mesh, x.dim()), str(call), False, is_read=is_read)
-    return to_plain(cast(ShardedTensor, there)).clone()
+    return to_plain(as_sharded(there)).clone()
 
 
 def _run_plain(call: BoundCall) -> object:

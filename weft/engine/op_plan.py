@@ -26,7 +26,7 @@ from .wrong_calls import STUMBLES, let_torch_say
 
 if TYPE_CHECKING:
     from .running.on_totals import TotalCall
-    from .running.schedule import Schedule
+    from .running.schedule import OpSchedule
 
 __all__ = [
     "NOT_REPEATED",
@@ -69,7 +69,7 @@ class OpPlan:
     """What its indices may be."""
     once: bool = False
     """Whether every process runs the op on whole values."""
-    schedule: Schedule | None = None
+    schedule: OpSchedule | None = None
     """Where it runs when it does not run whole; worked out at the first call."""
     total: TotalCall | None = None
     """How it runs once on whole values all the same, and leaves a reduction pending; worked out with `schedule`."""
@@ -166,7 +166,14 @@ def decided(call: BoundCall) -> OpPlan:
     if is_considered() or has_open_sizes(call):
         return _decide(call)
     plans.keep(call.func)
-    return plans.plan(key_of(call.func, call.args, call.kwargs), lambda: _decide(call))
+    return plans.plan(_key(call), lambda: _decide(call))
+
+
+def _key(call: BoundCall) -> Key:
+    """The key of a call, made once."""
+    if call.key is None:
+        call.key = key_of(call.func, call.args, call.kwargs)
+    return call.key
 
 
 def plan_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, ...], rule: Rule) -> OpPlan:
@@ -179,7 +186,7 @@ def plan_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, 
     if has_open_sizes(call):
         return make()
     plans.keep(call.func)
-    return plans.plan((*key_of(call.func, call.args, call.kwargs), inputs, outputs), make)
+    return plans.plan((*_key(call), inputs, outputs), make)
 
 
 def layouts_for(call: BoundCall) -> tuple[Layout, ...]:

@@ -27,11 +27,13 @@ class BoundCall:
     (torch.Size([4, 3]), 1, 1, None)
     """
 
-    __slots__ = ("_tensors", "args", "func", "kwargs", "plan", "repeat")
+    __slots__ = ("_tensors", "args", "func", "key", "kwargs", "plan", "repeat")
 
     func: Op
     args: Args
     kwargs: Kwargs
+    key: tuple[object, ...] | None
+    """All that calls like this one have in common, once that is known."""
     plan: object
     """How the call runs, once that is known."""
     repeat: Callable[[Known, Kwargs], object] | None
@@ -39,6 +41,7 @@ class BoundCall:
 
     def __init__(self, func: Op, args: Args, kwargs: Kwargs | None = None) -> None:
         self.func, self.args, self.kwargs = func, args, {} if kwargs is None else kwargs
+        self.key = None
         self.plan = None
         self.repeat = None
         self._tensors: list[torch.Tensor] | None = None

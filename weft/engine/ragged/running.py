@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -23,8 +23,8 @@ from ..op_kind import OpKind, for_each_result, kind_of
 from ..op_plan import OpPlan, decided
 from ..running.on_pieces import run_everywhere
 from ..running.once import is_random
-from ..running.schedule import Place, Schedule, schedule_for
-from ..sharded import ShardedTensor, wrap
+from ..running.schedule import OpSchedule, Place, schedule_for
+from ..sharded import ShardedTensor, as_sharded, wrap
 from ..total import known_total, note_write
 from ..views.copy_views import refresh
 from ..views.view_results import ViewOp
@@ -140,12 +140,12 @@ def _run(call: BoundCall, split: _Split, held: Sequence[RaggedRows | None], kind
     given: list[RaggedRows | ShardedTensor] = []
     for x, need, dim, rows in zip(call.tensors, plan.inputs, split.inputs, held, strict=True):
         if rows is None and dim is None:
-            given.append(cast(ShardedTensor, brought(x, need, op, False)))
+            given.append(as_sharded(brought(x, need, op, False)))
             continue
         if rows is None:
             assert dim is not None
             is_whole = not isinstance(x, ShardedTensor) or not x._layout.splits[dim]
-            there = cast(ShardedTensor, brought(x, need.with_split(dim, ()) if is_whole else need, op, False))
+            there = as_sharded(brought(x, need.with_split(dim, ()) if is_whole else need, op, False))
             if is_whole:
                 given.append(there)
                 continue
@@ -247,7 +247,7 @@ def on_device(rows: RaggedRows, slot: Slot) -> torch.Tensor:
     return (rows.at == line_of(rows.layout, rows.dim, slot).index(slot)).nonzero().squeeze(1)
 
 
-def _schedule(call: BoundCall, split: _Split, leader: RaggedRows) -> Schedule:
+def _schedule(call: BoundCall, split: _Split, leader: RaggedRows) -> OpSchedule:
     """Where the op runs: on each device, with as many rows as it has, which count as all."""
     plan = split.plan
     assert plan.outputs is not None
@@ -276,7 +276,7 @@ def _schedule(call: BoundCall, split: _Split, leader: RaggedRows) -> Schedule:
             (None,) * len(made),
         )
         places.setdefault((*reads, *makes), place)
-    return replace(whole, places=tuple(places.values()))
+    return OpSchedule(whole.outputs, whole.specs, lambda: tuple(places.values()))
 
 
 def _region(layout: Layout, shape: tuple[int, ...], slot: Slot, dim: int | None, count: int) -> Region:

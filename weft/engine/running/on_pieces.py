@@ -15,7 +15,7 @@ from ...sharding.mesh import DeviceMesh
 from ...sharding.placements import ReduceOp
 from ..op_kind import expects_contiguous, for_each_result, kind_of, written_argument
 from ..sharded import ShardedTensor, wrap
-from .schedule import Place, Schedule, of_rank
+from .schedule import OpSchedule, Place, of_rank
 
 __all__ = ["run_everywhere", "run_replicated", "run_whole"]
 
@@ -38,7 +38,7 @@ def run_whole(
     return for_each_result(call.on([x._value.pieces[0] if isinstance(x, ShardedTensor) else x for x in laid]), made)
 
 
-def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: Schedule, rule: Rule | None) -> object:
+def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: OpSchedule, rule: Rule | None) -> object:
     """Runs an op at every place of its schedule, on its tensors as they were laid out for it."""
     func = call.func
     made: list[dict[int, torch.Tensor]] = [{} for _ in schedule.outputs]
@@ -90,7 +90,7 @@ def _fill(
 
 
 def _neutral(
-    func: torch._ops.OpOverload, op: ReduceOp, local: Sequence[torch.Tensor], place: Place, schedule: Schedule
+    func: torch._ops.OpOverload, op: ReduceOp, local: Sequence[torch.Tensor], place: Place, schedule: OpSchedule
 ) -> object:
     """The results of a device that holds nothing of an input: what changes nothing, or nothing at all."""
     values: list[torch.Tensor | None] = []
@@ -102,7 +102,7 @@ def _neutral(
     return values[0] if len(func._schema.returns) == 1 else tuple(values)
 
 
-def _without_memory(func: torch._ops.OpOverload, place: Place, schedule: Schedule) -> object:
+def _without_memory(func: torch._ops.OpOverload, place: Place, schedule: OpSchedule) -> object:
     """The results of a device for tensors that have no memory: what it would compute of their values, nobody asks."""
     values = [
         None if spec is None else torch.empty(shape, dtype=spec.dtype, device="meta")
@@ -134,7 +134,7 @@ def _check_dense(call: BoundCall, value: torch.Tensor) -> None:
         )
 
 
-def _gathered(call: BoundCall, schedule: Schedule, made: list[dict[int, torch.Tensor]], result: object) -> object:
+def _gathered(call: BoundCall, schedule: OpSchedule, made: list[dict[int, torch.Tensor]], result: object) -> object:
     """The outputs, put together from the pieces that the runs made."""
     kind = kind_of(call.func)
     wrapped: list[object] = []

@@ -22,7 +22,7 @@ from ..sharded import ShardedTensor, Stand, stand_of, wrap, wrap_total
 from ..total import Contributions, Origin, known_total
 from .on_pieces import run_everywhere
 from .quick import Call, quick
-from .schedule import Schedule
+from .schedule import OpSchedule
 
 __all__ = ["TotalCall", "total_call"]
 
@@ -31,7 +31,9 @@ _MOST_KEPT = 8
 """A pending tensor keeps what it was computed from if that is at most so many times as large as itself, or small."""
 
 
-def total_call(call: BoundCall, inputs: tuple[Layout, ...], schedule: Schedule, rule: Rule | None) -> TotalCall | None:
+def total_call(
+    call: BoundCall, inputs: tuple[Layout, ...], schedule: OpSchedule, rule: Rule | None
+) -> TotalCall | None:
     """How an op runs on whole values, in a memory that lets it leave a reduction pending so, where it can."""
     tensors, kind = call.tensors, kind_of(call.func)
     if not _may_be_total(kind, schedule):
@@ -41,13 +43,13 @@ def total_call(call: BoundCall, inputs: tuple[Layout, ...], schedule: Schedule, 
     return TotalCall(call.func, inputs, schedule, rule, quick(call.func), kind.viewed is not None, keeps)
 
 
-def _may_be_total(kind: OpKind, schedule: Schedule) -> bool:
+def _may_be_total(kind: OpKind, schedule: OpSchedule) -> bool:
     if kind.written or kind.outs or kind.viewed not in (None, 0):
         return False
     return kind.viewed is None or all(layout.pending for layout in schedule.outputs)
 
 
-def _may_keep(tensors: Sequence[torch.Tensor], schedule: Schedule) -> bool:
+def _may_keep(tensors: Sequence[torch.Tensor], schedule: OpSchedule) -> bool:
     made = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in schedule.specs if spec is not None)
     kept = sum(x.numel() * x.itemsize for x in tensors)
     return kept <= _SMALL or kept <= _MOST_KEPT * made
@@ -60,7 +62,7 @@ class TotalCall:
 
     func: torch._ops.OpOverload
     inputs: tuple[Layout, ...]
-    schedule: Schedule
+    schedule: OpSchedule
     rule: Rule | None
     quick: Call
     is_view: bool

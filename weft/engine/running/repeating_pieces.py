@@ -17,7 +17,7 @@ from ..writes.overlapping import refuse_overlaps
 from .on_pieces import run_everywhere
 from .once import is_foreseen
 from .runs import made_by, runs_of
-from .schedule import Schedule
+from .schedule import OpSchedule
 
 __all__ = ["repeat_on_pieces", "repeat_views", "repeat_writes"]
 
@@ -50,7 +50,7 @@ def repeat_on_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | 
     return repeat
 
 
-def _gathering(k: int, result: object, strided: Strided | None, schedule: Schedule) -> Callable[[Any], object]:
+def _gathering(k: int, result: object, strided: Strided | None, schedule: OpSchedule) -> Callable[[Any], object]:
     """What makes a result of what the runs have made of it; what is no tensor stays as it is."""
     if not isinstance(result, ShardedTensor) or strided is None:
         return lambda _: result
@@ -58,7 +58,7 @@ def _gathering(k: int, result: object, strided: Strided | None, schedule: Schedu
     return lambda of: tensor_of(form, ordered(tuple([of[run] for run in by])))
 
 
-def _everywhere(func: Op, schedule: Schedule, plan: OpPlan) -> Repeat:
+def _everywhere(func: Op, schedule: OpSchedule, plan: OpPlan) -> Repeat:
     """The same for calls whose places differ in more than what they read."""
 
     def repeat(args: Known, kwargs: Kwargs) -> object:

@@ -15,7 +15,7 @@ from ..op_kind import expects_contiguous, kind_of
 from ..op_plan import OpPlan
 from ..sharded import as_sharded
 from .quick import Call, quick
-from .schedule import Place, Read, Schedule
+from .schedule import OpSchedule, Place, Read
 
 __all__ = ["made_by", "reader_of", "runs_of"]
 
@@ -26,7 +26,7 @@ Results = list[Any]
 Runs = Callable[[Known, Kwargs], Results]
 
 
-def runs_of(call: BoundCall, plan: OpPlan, schedule: Schedule) -> Runs | None:
+def runs_of(call: BoundCall, plan: OpPlan, schedule: OpSchedule) -> Runs | None:
     """What runs at every place, given the arguments; None where a place has nothing to read."""
     rule, places = plan.rule, schedule.places
     assert rule is not None
@@ -97,7 +97,7 @@ def _localized(
     return here.args, here.kwargs
 
 
-def made_by(k: int, schedule: Schedule) -> list[int]:
+def made_by(k: int, schedule: OpSchedule) -> list[int]:
     """For each piece of a result, the run that makes it."""
     return [
         next(run for run, place in enumerate(schedule.places) if place.makes[k] == piece)

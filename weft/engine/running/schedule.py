@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import final
 
 from ...rules.call import BoundCall
 from ...rules.registry import Region, Spec
@@ -16,8 +18,10 @@ from ..memory.memory import Part
 from ..strides.result_strides import Strided
 from ..strides.whole_results import whole_results
 
-__all__ = ["Place", "Read", "Schedule", "of_rank", "schedule_for"]
+__all__ = ["OpSchedule", "Place", "Read", "of_rank", "schedule_for"]
 
+Lying = tuple[Layout, tuple[int, ...] | None]
+"""How a tensor lies, and its shape; None for what is no tensor."""
 Read = tuple[int, Part | None]
 """Which piece of an input an op reads at a place, and which part of it (None: all)."""
 
@@ -36,16 +40,26 @@ class Place:
     """Which part of its piece each output is, where other runs make the rest of it; else None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+@final
+class OpSchedule:
     """All runs of the op in this process, and the whole results."""
 
-    places: tuple[Place, ...]
-    outputs: tuple[Layout, ...]
-    specs: tuple[Spec | None, ...]
-    """The whole outputs; None where the op gives none."""
-    strided: tuple[Strided | None, ...]
-    """How the outputs lie; None for what is no tensor."""
+    def __init__(
+        self, outputs: tuple[Layout, ...], specs: tuple[Spec | None, ...], places: Callable[[], tuple[Place, ...]]
+    ) -> None:
+        self.outputs, self._places = outputs, places
+        self.specs = specs
+        """The whole outputs; None where the op gives none."""
+        self.strided = tuple(
+            None if spec is None or spec.strides is None else Strided(layout, spec.shape, spec.strides)
+            for layout, spec in zip(outputs, specs, strict=True)
+        )
+        """How the outputs lie; None for what is no tensor."""
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """The runs; worked out when they are asked for: an op that runs once, on whole values, has no need of them."""
+        return self._places()
 
     @property
     def has_elements(self) -> bool:
@@ -55,8 +69,8 @@ class Schedule:
 
 def schedule_for(
     call: BoundCall, inputs: Sequence[Layout], outputs: tuple[Layout, ...] | None, mesh: DeviceMesh
-) -> Schedule:
-    """Where an op runs: once for all spots that read the same and make the same. `outputs`: None for replicated ones."""
+) -> OpSchedule:
+    """Where an op runs. `outputs`: None for replicated ones."""
     shapes, specs = [tuple(x.shape) for x in call.tensors], whole_results(call)
     if outputs is None:
         outputs = tuple(Layout.replicated(mesh, 0 if spec is None else spec.ndim) for spec in specs)
@@ -65,35 +79,34 @@ def schedule_for(
             layout if spec is None else of_rank(layout, spec.ndim, mesh)
             for layout, spec in zip(outputs, specs, strict=True)
         )
-    layouts = [*inputs, *outputs]
-    memory = memory_on(mesh)
+    given = list(zip(inputs, shapes, strict=True))
+    made = [(layout, None if spec is None else spec.shape) for layout, spec in zip(outputs, specs, strict=True)]
+    return OpSchedule(outputs, specs, partial(_places, given, made, mesh))
+
+
+def _places(given: Sequence[Lying], made: Sequence[Lying], mesh: DeviceMesh) -> tuple[Place, ...]:
+    """One run for all spots that read the same and make the same."""
+    memory, layouts = memory_on(mesh), [layout for layout, _ in (*given, *made)]
     spots = memory.spots(mesh, layouts)
     narrowed = {layout: _narrowed(layout, spots.axes) for layout in layouts}
+    inputs, outputs = (
+        [(holding(layout).piece_of, narrowed[layout], shape) for layout, shape in side] for side in (given, made)
+    )
     places: dict[tuple[object, ...], Place] = {}
     for coords, slot in spots.places:
-        reads = tuple(
-            (holding(layout).piece_of[slot], memory.part(narrowed[layout], shape, coords))
-            for layout, shape in zip(inputs, shapes, strict=True)
-        )
-        makes = tuple(holding(layout).piece_of[slot] for layout in outputs)
-        given = tuple(
-            Region(box_at(narrowed[layout], shape, coords), shape) for layout, shape in zip(inputs, shapes, strict=True)
-        )
-        made = tuple(
-            Region((), ()) if spec is None else Region(box_at(narrowed[layout], spec.shape, coords), spec.shape)
-            for layout, spec in zip(outputs, specs, strict=True)
-        )
-        parts = tuple(
-            memory.part(narrowed[layout], region.whole, coords) if region.whole else None
-            for layout, region in zip(outputs, made, strict=True)
-        )
-        key = (tuple((piece, str(part)) for piece, part in reads), makes)
-        places.setdefault(key, Place(reads, makes, tuple(region.shape for region in made), given, made, parts))
-    strided = tuple(
-        None if spec is None or spec.strides is None else Strided(layout, spec.shape, spec.strides)
-        for layout, spec in zip(outputs, specs, strict=True)
-    )
-    return Schedule(tuple(places.values()), outputs, specs, strided)
+        reads = tuple([(of[slot], memory.part(layout, shape or (), coords)) for of, layout, shape in inputs])
+        makes = tuple([of[slot] for of, _, _ in outputs])
+        key = (tuple([(piece, str(part)) for piece, part in reads]), makes)
+        if key not in places:
+            read = tuple([_region(layout, shape, coords) for _, layout, shape in inputs])
+            wrote = tuple([_region(layout, shape, coords) for _, layout, shape in outputs])
+            parts = tuple([memory.part(layout, shape, coords) if shape else None for _, layout, shape in outputs])
+            places[key] = Place(reads, makes, tuple([region.shape for region in wrote]), read, wrote, parts)
+    return tuple(places.values())
+
+
+def _region(layout: Layout, shape: tuple[int, ...] | None, coords: tuple[int, ...]) -> Region:
+    return Region((), ()) if shape is None else Region(box_at(layout, shape, coords), shape)
 
 
 def _narrowed(layout: Layout, axes: frozenset[str]) -> Layout:

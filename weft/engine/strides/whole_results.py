@@ -49,20 +49,21 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     if call.func is aten.linalg_vector_norm.default and call.arg("dim") is not None:
         call = call.replaced(dim=call.dims("dim"))  # torch 2.11 takes dims counted from the end for others
     func, kwargs, tensors = call.func, call.kwargs, call.tensors
+    specs = _results_of_one_element(call) or _product(call)
+    if specs is not None:
+        return specs
     # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
     device = "cpu" if on_host and (_is_of_nothing(func, tensors) or _is_open(func, tensors)) else "meta"
     metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in tensors]
     for x in metas if device == "cpu" else ():
         x.zero_()  # indices among them are to be right
-    specs = _results_of_one_element(call) or _product(call)
-    if specs is None:
-        kwargs = {
-            name: torch.device(device) if isinstance(value, torch.device) else value for name, value in kwargs.items()
-        }
-        try:
-            specs = _specs(BoundCall(func, call.args, kwargs).on(metas))
-        except AssertionError as error:  # torch's Python forms assert what its kernels raise
-            raise RuntimeError(str(error)) from None
+    kwargs = {
+        name: torch.device(device) if isinstance(value, torch.device) else value for name, value in kwargs.items()
+    }
+    try:
+        specs = _specs(BoundCall(func, call.args, kwargs).on(metas))
+    except AssertionError as error:  # torch's Python forms assert what its kernels raise
+        raise RuntimeError(str(error)) from None
     if on_host:
         specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
     return specs

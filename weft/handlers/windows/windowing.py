@@ -18,7 +18,7 @@ from ...engine.moves.movement import moved
 from ...engine.moves.rearranging import note_rearrangement, resolved
 from ...engine.op_plan import chosen
 from ...engine.running.on_pieces import run_everywhere
-from ...engine.running.schedule import Schedule, schedule_for
+from ...engine.running.schedule import OpSchedule, schedule_for
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...planning.rearrangement import Side
 from ...planning.windows import Reach, Windows, windows_of
@@ -59,7 +59,7 @@ class Windowed:
     """Those along dims that stay split."""
     windows: dict[Look, Windows]
     mesh: DeviceMesh
-    schedules: dict[str, Schedule] = field(default_factory=dict)
+    schedules: dict[str, OpSchedule] = field(default_factory=dict)
 
     def brought(self, call: BoundCall, position: int) -> ShardedTensor:
         """A tensor of the call in the layout that it is computed in."""

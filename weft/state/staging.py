@@ -28,7 +28,9 @@ def staged_plan(
     'exchange, host by host'
     >>> staged_plan(split, Layout(two, (("x",),)), (LARGE,), 4, hosts)
     """
-    if math.prod(shape) * itemsize < LARGE or is_flat(topology, source.mesh, target.mesh):
+    if not target.replicated_axes or math.prod(shape) * itemsize < LARGE:
+        return None
+    if is_flat(topology, source.mesh, target.mesh):
         return None
     if world.asked().devices_per_process > 1:  # a process receives once what its devices have in common anyway
         return None

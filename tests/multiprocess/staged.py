@@ -15,10 +15,12 @@ import random
 import sys
 from dataclasses import dataclass
 from functools import reduce
+from unittest import mock
 
 import torch
 
 import weft
+from weft import NamedMapping, P
 from weft.planning import Link, Topology, plan_layouts
 from weft.runtime.machine import torch_device
 from weft.runtime.processes import world
@@ -26,6 +28,7 @@ from weft.sharding import DeviceMesh, ReduceOp
 from weft.sharding.geometry import box
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
+from weft.state import staging
 
 SLOW = Link(0.0, 1.0)
 MACHINES = [
@@ -137,6 +140,21 @@ def check_parts(process: int) -> None:
         assert torch.equal(shard.cpu(), held(target, {(): expected}, shape, slot))
 
 
+def check_state(process: int) -> None:
+    """Large tensors of a state go through the hosts, too, where replicas there share what enters."""
+    every = weft.devices()
+    mesh, near = DeviceMesh(every, (4,), ("x",)), DeviceMesh(every[2:], (2,), ("y",))
+    given = {"large": torch.arange(96.0).view(12, 8), "small": torch.arange(5.0)}
+    state = weft.shard(given, mesh, P("x"))
+    with mock.patch.object(staging, "LARGE", 96):
+        plan = weft.plan_state(state, NamedMapping(near, P()), torch.bfloat16)
+        moved = weft.transfer_state(state, NamedMapping(near, P()), torch.bfloat16)
+    assert [entry.plan is not None for entry in plan.entries] == [True, False], plan
+    for name, x in given.items():
+        for shard in moved[name].local_shards:
+            assert torch.equal(shard.cpu(), x.bfloat16()), (name, process)
+
+
 def found(seed: str, count: int, process: int) -> list[int]:
     """The numbers of cases whose plans are staged: the first process looks for them, and tells the others."""
     if process == 0:
@@ -155,6 +173,8 @@ def main(seed: int, cases: int) -> None:
                 assert case.is_staged, case
                 case.check(process, number)
             check_parts(process)
+            if at == 0:
+                check_state(process)
     print("all equal")
 
 

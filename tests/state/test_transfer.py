@@ -192,6 +192,28 @@ def test_what_is_pending_is_reduced() -> None:
     assert log.total_bytes == plan.bytes_received.total
 
 
+def test_large_tensors_go_through_hosts_where_a_cable_is_spared() -> None:
+    devices = [weft.CPU(i) for i in range(6)]
+    trainer, server = weft.DeviceMesh(devices[:2], (2,), ("a",)), weft.DeviceMesh(devices[2:], (4,), ("b",))
+    state = weft.shard({"large": torch.randn(1024, 1025), "small": torch.randn(64)}, trainer, P("a"))
+    replicated = NamedMapping(server, P())
+
+    def steps(**options: object) -> list[str | None]:
+        entries = weft.plan_state(state, replicated, **options).entries
+        return [entry.plan and entry.plan.steps[0].described for entry in entries]
+
+    assert steps() == [None, None]
+    with weft.use_topology(weft.Topology(hosts=(0, 0, 1, 1, 1, 1))):
+        assert steps() == ["exchange, host by host", None]
+        assert steps(verify=True) == [None, None]  # what is checked goes in messages
+        plan = weft.plan_state(state, replicated)
+        with weft.comm_log() as log:
+            moved = weft.transfer_state(state, replicated)
+    assert plan.bytes_received.total == plan.lower_bound.total == log.total_bytes
+    for name, x in state.items():
+        assert torch.equal(moved[name].full_tensor(), x.full_tensor())
+
+
 def test_tied_tensors_travel_once_and_stay_tied() -> None:
     trainer, server, _ = meshes()
     x = weft.shard(torch.ones(8, 4), trainer, P("dp"))

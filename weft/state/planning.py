@@ -14,7 +14,7 @@ from ..engine.form import Form
 from ..engine.moves.movement import layout_of
 from ..engine.sharded import ShardedTensor
 from ..nn.patterns import Patterns
-from ..planning import plan_layouts
+from ..planning import Topology, current_topology, plan_layouts
 from ..planning.states import Entry, Passage, StatePlan
 from ..planning.states.passage import Position
 from ..sharding.geometry import resized
@@ -25,6 +25,7 @@ from ..sharding.spec import Spec
 from ..sharding.types import TensorLayout
 from .flattening import FlatState, flat_state
 from .renaming import Names, Renamed, Side, renamed
+from .staging import staged_plan
 
 __all__ = ["BUCKET", "Leaf", "Mappings", "Planned", "Question", "Wanted", "plan_state", "planned"]
 
@@ -43,6 +44,7 @@ def plan_state(
     into: object = None,
     names: Names | None = None,
     mesh: DeviceMesh | None = None,
+    verify: bool = False,
     bucket: int = BUCKET,
 ) -> StatePlan:
     """What `transfer_state` with the same arguments would move, without moving it.
@@ -57,8 +59,8 @@ def plan_state(
     >>> plan.bytes_received.total == plan.lower_bound.total, plan.bytes_received.max >> 20
     (True, 279)
     """
-    there = None if into is None else flat_state(into, "plan_state")
-    return planned("plan_state", flat_state(state, "plan_state"), mappings, dtype, there, names, mesh, bucket).plan
+    there, old = None if into is None else flat_state(into, "plan_state"), flat_state(state, "plan_state")
+    return planned("plan_state", old, mappings, dtype, there, names, mesh, bucket, verify=verify).plan
 
 
 @final
@@ -123,6 +125,8 @@ class Question:
     names: tuple[tuple[Side, Side], ...] | None
     mesh: DeviceMesh | None
     bucket: int
+    topology: Topology | None
+    """By which large tensors may go through hosts, unless all go in messages: those that are checked, or written to."""
 
 
 def planned(
@@ -134,6 +138,8 @@ def planned(
     names: Names | None,
     mesh: DeviceMesh | None,
     bucket: int,
+    *,
+    verify: bool,
 ) -> Planned:
     """The plan of a call, everything about it checked."""
     if mappings is None and into is None:
@@ -146,10 +152,11 @@ def planned(
         raise TypeError(f"names are a dict of new names and old ones, but got {names!r}: use {{'new': 'old'}}")
     old, there = _leaves(state), None if into is None else _leaves(into)
     rows = None if names is None else tuple(names.items())
+    links = None if verify or into is not None else current_topology()
     if mappings is None or isinstance(mappings, (DeviceMapping, Mapping)):
         said = _listed(mappings) if isinstance(mappings, Mapping) else mappings
-        return _answer(Question(old, there, said, dtype, rows, mesh, bucket))
-    return _answered(Question(old, there, None, dtype, rows, mesh, bucket), _Given(mappings))
+        return _answer(Question(old, there, said, dtype, rows, mesh, bucket, links))
+    return _answered(Question(old, there, None, dtype, rows, mesh, bucket, links), _Given(mappings))
 
 
 def _listed(patterns: Mapping[str, Spec]) -> tuple[tuple[str, Spec], ...]:
@@ -215,7 +222,7 @@ def _answered(question: Question, given: _Given | None) -> Planned:
             if found.setdefault(key, name) != name:
                 same[name] = found[key]
                 continue
-            entries.append(_entry(name, shape, parts, leaves, want))
+            entries.append(_entry(name, shape, parts, leaves, want, question.topology))
     return Planned(_plan(tuple(entries), question.bucket), wanted, same)
 
 
@@ -392,7 +399,14 @@ def _existing(
     return Wanted(layout, None, into.dtype)
 
 
-def _entry(name: str, shape: tuple[int, ...], parts: _Parts, leaves: Mapping[str, Leaf], want: Wanted) -> Entry:
+def _entry(
+    name: str,
+    shape: tuple[int, ...],
+    parts: _Parts,
+    leaves: Mapping[str, Leaf],
+    want: Wanted,
+    topology: Topology | None,
+) -> Entry:
     mesh = want.layout.mesh
     sources = tuple(old for old, *_ in parts)
     widths = [leaves[old].dtype.itemsize for old in sources]
@@ -405,6 +419,10 @@ def _entry(name: str, shape: tuple[int, ...], parts: _Parts, leaves: Mapping[str
             )
         plan = plan_layouts(layouts[0], want.layout, shape, widths[0])
         return Entry(name, sources, (), plan, widths[0], want.dtype.itemsize)
+    if topology is not None and len(parts) == 1 and parts[0][3] == leaves[sources[0]].shape == shape:
+        through_hosts = staged_plan(layouts[0], want.layout, shape, min(widths[0], want.dtype.itemsize), topology)
+        if through_hosts is not None:
+            return Entry(name, sources, (), through_hosts, widths[0], want.dtype.itemsize)
     passages = tuple(
         Passage(
             Position(layout, leaves[old].shape, there),

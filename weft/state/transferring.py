@@ -73,7 +73,7 @@ def transfer_state(
     words = [name for name, leaf in old.leaves.items() if isinstance(leaf, TensorLayout)]
     if words:
         raise TypeError(f"{_OP} moves tensors, but {words[0]!r} is only the layout of one: plan_state takes these")
-    task = planned(_OP, old, mappings, dtype, there, names, mesh, bucket)
+    task = planned(_OP, old, mappings, dtype, there, names, mesh, bucket, verify=verify)
     _check_writable(() if there is None else there.tensors.items())
     for each in {want.layout.mesh for want in task.wanted.values()}:
         residence(each)  # raises for devices that do not exist

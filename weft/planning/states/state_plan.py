@@ -43,7 +43,7 @@ class Entry:
     passages: tuple[Passage, ...]
     """What becomes of regions of these."""
     plan: Plan | None
-    """Where a reduction is pending, before or after: the plan of this tensor, which moves by itself."""
+    """Where a reduction is pending, before or after, or the way leads through hosts: the plan of this tensor, which moves by itself."""
     source_itemsize: int
     target_itemsize: int
 

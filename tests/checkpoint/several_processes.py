@@ -209,6 +209,14 @@ def failing(folder: Path) -> object:
     for process in range(2):
         state = {"layer": layer, "more": more} if weft.distributed.process_index() == process else {"layer": layer}
         said.append(refused(lambda state=state: save(state, folder / "weft")))
+    # A process has what the first has not; what only the first has is saved, and its lists are.
+    second = weft.distributed.process_index() == 1
+    for what in (torch.ones(2), 3):
+        state = {"layer": layer, "here": {"it": what}} if second else {"layer": layer}
+        said.append(refused(lambda state=state: save(state, folder / "weft")))
+        said.append(refused(lambda state=state: save(state, folder / "weft", wait=False).wait()))
+    save({"log": [1], "best": 2} if not second else {"log": [1, 2]}, folder / "first")
+    said.append(str(load(folder / "first")))
     # What processes tell each other of a save is put away by the last that has read it, its own files by each process.
     more.full_tensor()  # when all have come here
     files = sorted(path.name[0] for path in (folder / "weft").iterdir() if not path.name.startswith("."))

@@ -284,6 +284,15 @@ def test_training_goes_on_from_a_checkpoint_in_another_layout(tmp_path: Path, op
     assert [m.mapping.spec for m in moments] == [P(None, "tp")] * len(moments) != []
 
 
+def test_where_a_core_is_left_a_thread_more_takes_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weft.checkpoint.save({"x": torch.ones(3)}, tmp_path)
+    for cores, threads in ((1, [1, 1]), (4, [4, 4]), (16, [4, 5])):
+        monkeypatch.setattr(reading, "_WORKERS", min(4, cores))
+        monkeypatch.setattr(reading, "_CORES", cores)
+        index = index_at(tmp_path)
+        assert [reading.Reader(tmp_path, index, verify)._workers for verify in (False, True)] == threads
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_any_number_of_threads_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     state = {str(i): torch.randn(i, 3) for i in range(20)}

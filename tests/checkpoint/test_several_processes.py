@@ -68,6 +68,8 @@ def test_a_process_that_cannot_write(tmp_path: Path) -> None:
         said.count("process 1 could not write its files: [Errno 28] No space left on device. The old checkpoint") == 2
     )
     assert said.count("the processes save different states, 'more[2:4]' is not in all of them. The old checkpoint") == 2
+    assert said.count("'here.it' of process 1 is not in that of process 0, and would be lost. The old checkpoint") == 4
+    assert "{'log': [1], 'best': 2}" in said
     assert said.endswith("], True, ['i', 't', 't']]\n")
 
 

@@ -11,17 +11,26 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from .errors import CheckpointError
 
-__all__ = ["NOTES", "Exchange", "Notes", "Report", "Together"]
+__all__ = ["NOTES", "Exchange", "Notes", "Report", "Together", "Written"]
 
-Report = dict[str, tuple[int, int, str | None, dict[str, tuple[int, str]]]] | list[str] | str | None
-"""What a process has written: by the names of files their size, that of their head, their checksum, and where the shards lie in
-them with which checksums. A text is what went wrong, a list of one why it did not begin."""
+
+class Written(TypedDict):
+    """What a process has written, and what its state has."""
+
+    files: dict[str, tuple[int, int, str | None, dict[str, tuple[int, str]]]]
+    """By name their size, that of their head, their checksum, and where the shards lie in them with which checksums."""
+    entries: list[str]
+    """The names of all that its state has, but for what is in lists."""
+
+
+Report = Written | list[str] | str | None
+"""A text is what went wrong, a list of one why it did not begin."""
 NOTES = ".saving-"
 """How the names of folders with notes begin."""
 _GRACE = 30.0

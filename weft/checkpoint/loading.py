@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
@@ -190,7 +190,9 @@ class _Loader:
             return {key: self.filled(saved[key], item, (*path, str(key))) for key, item in like.items()}
         if isinstance(like, (list, tuple)):
             saved = self._matched(node, "list", range(len(like)), path)
-            return type(like)(self.filled(saved[i], item, (*path, str(i))) for i, item in enumerate(like))
+            items = [self.filled(saved[i], item, (*path, str(i))) for i, item in enumerate(like)]
+            make: Callable[[list[State]], State] = getattr(like, "_make", type(like))  # named tuples take no list
+            return make(items)
         return unflattened(node, self.reader.whole)
 
     def _matched(

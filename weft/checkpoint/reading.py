@@ -33,8 +33,9 @@ from .files.index import Index, SavedShard, SavedTensor
 
 __all__ = ["Reader"]
 
-_WORKERS = min(4, os.cpu_count() or 1)
-"""Threads that read."""
+_CORES = os.cpu_count() or 1
+_WORKERS = min(4, _CORES)
+"""Threads that read; where a core is left, one more does, if checksums are taken, which are a fifth of the work."""
 _OPEN = 128
 """Files that are held open at once, for all threads together."""
 _RUN = 128 << 20
@@ -206,7 +207,7 @@ class Reader:
         if len(runs) == 1:
             read(runs[0])
         elif runs:
-            with ThreadPoolExecutor(_WORKERS, "weft checkpoint") as pool:
+            with ThreadPoolExecutor(self._workers, "weft checkpoint") as pool:
                 futures = [pool.submit(read, run) for run in runs]
                 ended, waiting = wait(futures, return_when=FIRST_EXCEPTION)
                 stopped.set()
@@ -214,6 +215,10 @@ class Reader:
                     future.cancel()
                 for future in ended:
                     future.result()
+
+    @property
+    def _workers(self) -> int:
+        return _WORKERS + (self.verify and _WORKERS < _CORES)
 
     def _fill(self, part: Part, file: int, bucket: Bucket) -> None:
         checked = None if self._checkers is None else self._checkers.checked(part.shard)
@@ -224,7 +229,7 @@ class Reader:
     def _runs(self) -> Iterator[list[Part]]:
         """All that is wanted, in parts that lie together: a disk reads ahead, which it cannot where threads take turns."""
         whole = list(self._parts())
-        most = min(_RUN, sum(part.nbytes for part in whole) // _WORKERS)
+        most = min(_RUN, sum(part.nbytes for part in whole) // self._workers)
         run: list[Part] = []
         size = 0
         most_of_one = max(most, _LEAST) // BLOCK * BLOCK

@@ -31,7 +31,7 @@ from .files.writing import WrittenFile, replace, sync_folder, write_file
 from .foreign.whole_files import save_file
 from .progress import Count, shown
 from .shares import Share, check_storable, identity, settled, shares
-from .tree import Node, State, flattened
+from .tree import Node, State, entries, flattened
 
 __all__ = ["save", "saved"]
 
@@ -243,10 +243,11 @@ class _Save:
             try:
                 if problem is None:
                     written = yield from self._write()
-                    report = {
+                    files = {
                         name: (each.file.nbytes, each.file.head, each.file.checksum, dict(each.shards))
                         for name, each in written.items()
                     }
+                    report = {"files": files, "entries": list(entries(self.plan.structure))}
             except OSError as error:
                 problem, report = error, str(error)
             outcome = self.exchange.outcome(self._published(self.exchange.reports(report)))
@@ -302,14 +303,22 @@ class _Save:
     def _index(self, reports: list[Report]) -> Index:
         files: dict[str, SavedFile] = {}
         places: dict[tuple[str, str], tuple[int, str]] = {}
-        for report in reports:
-            for name, (size, head, checksum, shards) in report.items() if isinstance(report, dict) else ():
+        everywhere = [report for report in reports if isinstance(report, dict)]
+        for report in everywhere:
+            for name, (size, head, checksum, shards) in report["files"].items():
                 files[name] = SavedFile(size, head, checksum)
                 places |= {(name, key): place for key, place in shards.items()}
         planned = {(shard.file, shard.key) for x in self.plan.tensors.values() for shard in x.shards}
         if planned != places.keys():
             _, key = min(planned ^ places.keys())
             raise ValueError(f"the processes save different states, {key!r} is not in all of them")
+        own = set(everywhere[0]["entries"])
+        for process, report in enumerate(everywhere):
+            for name in report["entries"]:
+                if name not in own:
+                    raise ValueError(
+                        f"the processes save different states, {name!r} of process {process} is not in that of process 0, and would be lost"
+                    )
 
         def filled(shard: SavedShard) -> SavedShard:
             start, sums = places[shard.file, shard.key]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -16,6 +16,7 @@ __all__ = [
     "State",
     "Stateful",
     "children",
+    "entries",
     "flat_dict",
     "flattened",
     "structure_fault",
@@ -157,6 +158,19 @@ def children(node: Node) -> dict[str | int, Node]:
         case {"list": list(items)} | {"tuple": list(items)}:
             return dict(enumerate(items))
     return {}
+
+
+def entries(node: Node, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """The names of what a structure has in its dicts; a list is one entry.
+
+    >>> list(entries({"dict": [["a", {"dict": [["b", {"value": 1}]]}], ["c", {"list": []}]]}))
+    ['a.b', 'c']
+    """
+    if "dict" in node:
+        for key, below in children(node).items():
+            yield from entries(below, (*path, str(key)))
+    else:
+        yield ".".join(path)
 
 
 def flat_dict(names: list[str]) -> Node:

@@ -29,6 +29,8 @@ __all__ = [
     "all_sharded",
     "as_it_is",
     "as_sharded",
+    "is_leaf",
+    "requires_grad",
     "sharded",
     "stand_of",
     "tensor_of",
@@ -36,6 +38,10 @@ __all__ = [
     "wrap_total",
     "wrap_whole",
 ]
+
+requires_grad: Callable[[torch.Tensor], bool] = vars(torch._C.TensorBase)["requires_grad"].__get__
+is_leaf: Callable[[torch.Tensor], bool] = vars(torch._C.TensorBase)["is_leaf"].__get__
+"""What torch knows of a tensor, asked in the least time, and of torch alone."""
 
 _make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
 _new = object.__new__

@@ -13,13 +13,13 @@ from torch._C import _disabled_torch_function_impl
 
 from ..devices import Device
 from ..drawing.html import layout_html
-from ..engine.compiling import announce, check_compilable, state_of_code
+from ..engine.compiling import state_of_code
 from ..engine.dispatch import torch_dispatch
-from ..engine.form import form_of
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import move
-from ..engine.sharded import OWN_STATE, ShardedTensor, tensor_of, wrap
+from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
+from ..engine.sharded import requires_grad as requires_grad_of
 from ..engine.views.copy_views import current, remember_apart
 from ..engine.writes.becoming import become
 from ..runtime.holding import holding
@@ -27,30 +27,22 @@ from ..runtime.lazy_copy import lazy_clone
 from ..runtime.machine import device_of, torch_device
 from ..runtime.memory_limit import limited_to
 from ..runtime.processes import world
-from ..runtime.processes.mesh_processes import spans
 from ..runtime.strides import dense_strides
-from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
-from ..watch.notes import is_watched
 from . import raw_memory
 from .addresses import address, storage
 from .destination import destination
-from .leaf_gradient import GRADIENT_LAYOUT, bring_to_leaf, gradient_in
-from .named_pieces import NamedPieces, piece_names
+from .flattening import Flat, flattened, unflattened
+from .leaf_gradient import bring_to_leaf
+from .named_pieces import NamedPieces
 from .number import as_number
 from .pickling import reduced
 from .text import text
 
 __all__ = ["Tensor", "public"]
-
-_Flat = tuple[Layout, DeviceMapping | None, bool, Layout | None, bool]
-"""What torch.compile knows of a tensor beside its pieces: how it lies, as what it was asked for, whether somebody watches, the
-layout of its gradient where that is another, and whether it is a leaf, whose gradient is brought to that layout."""
-
-_requires_grad = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 
 class Tensor(NamedPieces, ShardedTensor):
@@ -141,7 +133,7 @@ class Tensor(NamedPieces, ShardedTensor):
         self._watch()
 
     def _get_requires_grad(self) -> bool:
-        required: bool = _requires_grad(self)
+        required: bool = requires_grad_of(self)
         if required and self._value.is_traced_input:
             # A compiler asks its inputs before it traces the way back: bringing their gradients home is part of that.
             self._value.is_traced_input = False
@@ -338,38 +330,8 @@ class Tensor(NamedPieces, ShardedTensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return reduced(self)
 
-    def __tensor_flatten__(self) -> tuple[list[str], _Flat]:
-        # Asked twice for each input before a compiled program runs: every call here counts.
-        form, value = self._form, self._value
-        announce()
-        check_compilable(form.layout.mesh)
-        pieces = value.pieces if value.shown is None else current(self)
-        is_leaf = value.is_traced_leaf or (_requires_grad(self) and self.is_leaf)
-        flat = (form.layout, self._asked, is_watched(), self.__dict__.get(GRADIENT_LAYOUT), is_leaf)
-        return piece_names(len(pieces)), flat
-
-    @staticmethod
-    def __tensor_unflatten__(
-        inner: dict[str, torch.Tensor],
-        meta: _Flat,
-        outer_size: Sequence[int],
-        outer_stride: Sequence[int],
-    ) -> Tensor:
-        layout, asked, _, gradient, is_leaf = meta
-        pieces = tuple([inner[name] for name in piece_names(len(inner))])
-        shaped = holding(layout).shaped_whole(pieces)
-        offset = 0 if shaped is None else int(shaped.storage_offset())
-        form = form_of(layout, outer_size, outer_stride, pieces[0].dtype, pieces[0].device)
-        whole = public(tensor_of(form, pieces, offset))
-        if asked is not None:
-            whole._asked = asked
-        if gradient is not None:
-            gradient_in(whole, gradient)
-        if is_leaf and is_traced():
-            whole._value.is_traced_leaf = True
-            # Between processes, gradients of leaves travel beside the program instead, when all of it has run.
-            whole._value.is_traced_input = not spans(whole.mesh)
-        return whole
+    __tensor_flatten__ = flattened
+    __tensor_unflatten__ = staticmethod(unflattened)
 
     def _stable_hash_for_caching(self) -> str:
         """For torch.compile: what code that is kept from one run to the next depends on."""
@@ -385,7 +347,7 @@ class Tensor(NamedPieces, ShardedTensor):
         return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None, False, None, False))
 
     def __coerce_same_metadata_as_tangent__(
-        self, expected: _Flat | None, expected_type: type | None = None
+        self, expected: Flat | None, expected_type: type | None = None
     ) -> torch.Tensor:
         """For torch.compile: this gradient in the layout that a compiled backward pass was traced with, or plain."""
         if expected is None:

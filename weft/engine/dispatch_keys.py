@@ -49,14 +49,15 @@ def stay_whole(op: Op, which: Callable[..., bool]) -> None:
     redispatch, below = op._handle.redispatch_boxed, torch._C._dispatch_keyset_full_after(_KEY)
 
     def kernel(keys: Keys, *args: object) -> object:
-        return redispatch(_next_keys((keys & below).raw_repr(), which(*args)), *args)
+        in_parts, whole = _next_keys((keys & below).raw_repr())
+        return redispatch(in_parts if whole is None or not which(*args) else whole, *args)
 
     _aten.impl(op, kernel, _NAME, with_keyset=True)
 
 
 @cached(256)
-def _next_keys(raw: int, is_whole: bool) -> Keys:
-    """Where a call goes on; where autograd is next, one that stays whole goes to the formula for it."""
+def _next_keys(raw: int) -> tuple[Keys, Keys | None]:
+    """Where a call goes on in parts, and where autograd is next, to the formula for one that stays whole."""
     keys = Keys.from_raw_repr(raw)
     is_recorded = torch._C._dispatch_key_name(keys.highestPriorityTypeId()).startswith("Autograd")
-    return keys | _WHOLE if is_recorded and is_whole else keys
+    return keys, keys | _WHOLE if is_recorded else None

@@ -112,7 +112,8 @@ def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
     if args and type(args[0]) is list:
         key += [_token_beside_list(x) for x in args]
     else:
-        key += map(token, args)
+        final = ShardedTensor.final
+        key += [x._form if type(x) is final else token(x) for x in args]
     for name, x in kwargs.items():
         key += (name, token(x))
     return tuple(key)

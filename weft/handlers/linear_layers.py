@@ -18,7 +18,7 @@ from ..engine.handlers import handler
 from ..engine.memory import memory_of
 from ..engine.op_plan import Repeat, decided
 from ..engine.running.repeating import repeat_by_rule
-from ..engine.sharded import ShardedTensor
+from ..engine.sharded import ShardedTensor, requires_grad
 from ..rules.call import Args, BoundCall, Kwargs
 from ..rules.ops.matmul import linear_backward
 from ..runtime.machine import forget_with_residences
@@ -40,19 +40,18 @@ def _is_whole(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
     """
     if forward_ad._current_level >= 0 or is_traced() or _saved_for(True) is not None:
         return False
-    if x.dim() < 2 or weight.dim() != 2 or (bias is not None and bias.dim() != 1):
-        return False
-    if torch.is_grad_enabled():
-        is_kept = x.requires_grad
-        if weight.requires_grad is not is_kept or (bias is not None and bias.requires_grad and not is_kept):
-            return False
     tensors = (x, weight) if bias is None else (x, weight, bias)
+    if torch.is_grad_enabled():
+        is_kept = requires_grad(x)
+        if requires_grad(weight) is not is_kept or (bias is not None and not is_kept and requires_grad(bias)):
+            return False
     forms = tuple([t._form for t in tensors if isinstance(t, ShardedTensor)])
     if len(forms) < len(tensors):
         return False
     known = _lying_right.get(forms)
     if known is None:
-        known = _lying_right[forms] = _lies_right(BoundCall(_LINEAR, tensors, {}))
+        known = x.dim() > 1 and weight.dim() == 2 and (bias is None or bias.dim() == 1)
+        known = _lying_right[forms] = known and _lies_right(BoundCall(_LINEAR, tensors, {}))
     return known
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ...rules.call import BoundCall, Known, Kwargs, each_of
+from ..form import Form
 from ..op_kind import OpKind
 from ..op_plan import NOT_REPEATED, Repeat
 from ..sharded import ShardedTensor, all_sharded, tensor_of
@@ -19,6 +20,7 @@ __all__ = ["repeat_on_whole"]
 
 _make: Any = torch.Tensor._make_wrapper_subclass
 _new = object.__new__
+_is_inferring = torch.is_inference_mode_enabled
 
 
 def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | None:
@@ -75,22 +77,43 @@ def _applied(call: BoundCall) -> Call:
 
 
 def _views_of_whole(apply: Call, result: object) -> Repeat | None:
-    several = isinstance(result, (list, tuple))
     values = all_sharded(each_of(result))
     if not values or any(x._form.is_special for x in values):
         return None
-    forms = [x._form for x in values]
-    form, gather = forms[0], type(result)
+    forms, gather = [x._form for x in values], type(result)
+    if not isinstance(result, (list, tuple)):
+        return _view_of_whole(apply, forms[0])
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
-        if torch.is_inference_mode_enabled() and not base.is_inference():
+        if _is_inferring() and not base.is_inference():
+            return NOT_REPEATED
+        made = zip(forms, apply(args, kwargs), strict=True)
+        shown = gather([tensor_of(form, (whole,), whole.storage_offset()) for form, whole in made])  # type: ignore[call-arg]
+        base._value.note_views(shown)
+        return shown
+
+    return repeat
+
+
+def _view_of_whole(apply: Call, form: Form) -> Repeat:
+    """One view of a whole value: of all ops, those that come most often."""
+    final, made_with = ShardedTensor.final, form.made_with
+
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        base = args[0]
+        if _is_inferring() and not base.is_inference():
             return NOT_REPEATED
         whole = apply(args, kwargs)
-        if several:
-            shown: Any = gather([tensor_of(f, (w,), w.storage_offset()) for f, w in zip(forms, whole, strict=True)])  # type: ignore[call-arg]
+        offset = whole.storage_offset()
+        if offset:
+            shown = tensor_of(form, (whole,), offset)
         else:
-            shown = tensor_of(form, (whole,), whole.storage_offset())
+            value = _new(Value)
+            value.pieces = (whole,)
+            shown = _make(final, *made_with)
+            shown._form = form
+            shown._value = value
         base._value.note_views(shown)
         return shown
 

@@ -745,4 +745,12 @@ KNOWN: dict[str, Program] = {
             "v2 = torch.cartesian_prod(v1.flatten()[:3], put([1, 2], 2))",
         ),
     ),
+    "a soft margin of fewer numbers than targets was accepted, memories apart, and by some of two processes": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 3), 'float64', 5, 68)",
+            "v1 = F.soft_margin_loss(v0, fresh((2, 3), 'float64', 6, 4).sign())",
+            "v2 = F.soft_margin_loss(fresh((2, 3), 'float64', 6, 4), v0.sign())",
+        ),
+    ),
 }

@@ -753,4 +753,13 @@ KNOWN: dict[str, Program] = {
             "v2 = F.soft_margin_loss(fresh((2, 3), 'float64', 6, 4), v0.sign())",
         ),
     ),
+    "a copy forgot the strides of dims of size 1, after which products lie, memories apart": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((1, 1, 2), 'bfloat16', 427, 68)",
+            "v1 = v0.permute(2, 1, 0)",
+            "v2 = torch.kron(v0.contiguous().clone(), v1.contiguous().clone())",
+            "v3 = v1.clone().stride()",
+        ),
+    ),
 }

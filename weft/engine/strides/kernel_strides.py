@@ -22,6 +22,8 @@ Laid = Callable[[Sequence[torch.Tensor], Spec], Strides | None]
 
 def is_elementwise(func: Op) -> bool:
     """Whether the strides of an op's results are those of any elementwise op."""
+    if func is aten.clone.default:
+        return False  # keeps the strides of dims of size 1, too
     return (torch.Tag.pointwise in func.tags and func not in _LAID) or func in _UNTAGGED
 
 

@@ -762,4 +762,12 @@ KNOWN: dict[str, Program] = {
             "v3 = v1.clone().stride()",
         ),
     ),
+    "batch norm of what may have its channels last, or not, lay row by row": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((5, 2), 'float64', 843, 556)",
+            "v1 = v0.reshape(-1, 2, 1, 1).transpose(0, -1)",
+            "v2 = F.batch_norm(v1, None, None, fresh((2,), 'float64', 299, 832), fresh((2,), 'float64', 970, 154), training=True)",
+        ),
+    ),
 }

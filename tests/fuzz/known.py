@@ -745,4 +745,29 @@ KNOWN: dict[str, Program] = {
             "v2 = torch.cartesian_prod(v1.flatten()[:3], put([1, 2], 2))",
         ),
     ),
+    "a soft margin of fewer numbers than targets was accepted, memories apart, and by some of two processes": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 3), 'float64', 5, 68)",
+            "v1 = F.soft_margin_loss(v0, fresh((2, 3), 'float64', 6, 4).sign())",
+            "v2 = F.soft_margin_loss(fresh((2, 3), 'float64', 6, 4), v0.sign())",
+        ),
+    ),
+    "a copy forgot the strides of dims of size 1, after which products lie, memories apart": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((1, 1, 2), 'bfloat16', 427, 68)",
+            "v1 = v0.permute(2, 1, 0)",
+            "v2 = torch.kron(v0.contiguous().clone(), v1.contiguous().clone())",
+            "v3 = v1.clone().stride()",
+        ),
+    ),
+    "batch norm of what may have its channels last, or not, lay row by row": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((5, 2), 'float64', 843, 556)",
+            "v1 = v0.reshape(-1, 2, 1, 1).transpose(0, -1)",
+            "v2 = F.batch_norm(v1, None, None, fresh((2,), 'float64', 299, 832), fresh((2,), 'float64', 970, 154), training=True)",
+        ),
+    ),
 }

@@ -22,6 +22,8 @@ Laid = Callable[[Sequence[torch.Tensor], Spec], Strides | None]
 
 def is_elementwise(func: Op) -> bool:
     """Whether the strides of an op's results are those of any elementwise op."""
+    if func is aten.clone.default:
+        return False  # keeps the strides of dims of size 1, too
     return (torch.Tag.pointwise in func.tags and func not in _LAID) or func in _UNTAGGED
 
 
@@ -73,6 +75,16 @@ def _as_suggested(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None
     return tuple(make_channels_last_strides_for(spec.shape))
 
 
+def _of_batch_norm(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
+    """Channels last also where dims of size 1 leave it open, unless the input lies row by row as well."""
+    x, *others = tensors
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    may_be_last = last is not None and spec.ndim == x.dim() and all(y.is_contiguous() for y in others)
+    if may_be_last and not x.is_contiguous() and x.is_contiguous(memory_format=last):  # type: ignore[arg-type]
+        return tuple(make_channels_last_strides_for(spec.shape))
+    return _as_suggested(tensors, spec)
+
+
 def _of_convolution(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
     """Along one dim of space, another is put in, and what then looks like channels last is taken for it."""
     if any(x.dim() != spec.ndim for x in tensors[:2]):
@@ -121,11 +133,6 @@ _LAID: dict[Op, Laid] = {
     ),
     **dict.fromkeys(
         (
-            aten.native_batch_norm.default,
-            aten._native_batch_norm_legit.default,
-            aten._native_batch_norm_legit.no_stats,
-            aten._batch_norm_with_update.default,
-            aten._batch_norm_no_update.default,
             aten.pixel_shuffle.default,
             aten.channel_shuffle.default,
             aten.max_unpool2d.default,
@@ -136,6 +143,16 @@ _LAID: dict[Op, Laid] = {
             aten.replication_pad3d.default,
         ),
         _as_suggested,
+    ),
+    **dict.fromkeys(
+        (
+            aten.native_batch_norm.default,
+            aten._native_batch_norm_legit.default,
+            aten._native_batch_norm_legit.no_stats,
+            aten._batch_norm_with_update.default,
+            aten._batch_norm_no_update.default,
+        ),
+        _of_batch_norm,
     ),
     **dict.fromkeys(
         (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.binary_cross_entropy.default), _as_first

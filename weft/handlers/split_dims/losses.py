@@ -23,11 +23,20 @@ _MEAN = 1
 
 @handler(*(forward for forward, _ in ELEMENTWISE), aten.binary_cross_entropy_with_logits.default)
 def _averaged(call: BoundCall) -> object:
+    if call.func is aten.soft_margin_loss.default:
+        _refuse_wider(call.tensor("self"), call.tensor("target"))
     reduction = call.integer("reduction")
     has_logits = call.func is aten.binary_cross_entropy_with_logits.default
     each = _with_logits(call) if has_logits else run_by_rule(call.replaced(reduction=NONE))
     assert isinstance(each, torch.Tensor)
     return each if reduction == NONE else each.mean() if reduction == _MEAN else each.sum()
+
+
+def _refuse_wider(x: torch.Tensor, target: torch.Tensor) -> None:
+    """Raises where a target has more elements than torch makes room for; devices that have few of them would not tell."""
+    met = torch.broadcast_shapes(x.shape, target.shape)
+    if met != x.shape:
+        raise RuntimeError(f"output with shape {list(x.shape)} doesn't match the broadcast shape {list(met)}")
 
 
 def _with_logits(call: BoundCall) -> torch.Tensor:

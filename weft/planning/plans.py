@@ -80,8 +80,11 @@ class Plan:
         """
         if self.parts is not None:
             return sum(part.received(slot) for _, part in self.part_plans())
-        identity = self.target.mesh.slot_ids[slot]
-        return sum(_received(step, identity) for step in self.steps)
+        mesh = self.target.mesh
+        return sum(
+            step.received(slot) if step.target.mesh is mesh else _received(step, mesh.slot_ids[slot])
+            for step in self.steps
+        )
 
     def transpose(self) -> Plan:
         """The plan for gradients: from the dual of the target to the dual of the source.

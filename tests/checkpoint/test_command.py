@@ -65,6 +65,19 @@ def test_ls(folder: Path, memory: str) -> None:
     assert listed["values"] == {"step": 3}
 
 
+def test_names_do_nothing_to_a_terminal(tmp_path: Path) -> None:
+    for folder, value in (("a", 0), ("b", 1)):
+        save({"x\x1b[2J\n": torch.full((2,), value), "y\r": value}, tmp_path / folder)
+    status, said = ran("ls", tmp_path / "a")
+    assert status == 0
+    assert said.isascii()
+    assert [line.split("  ")[0] for line in said.splitlines()] == [repr("x\x1b[2J\n"), repr("y\r")]
+    assert ran("diff", tmp_path / "a", tmp_path / "b") == (
+        1,
+        "'y\\r': 0 and 1\n'x\\x1b[2J\\n': 2 of 2 elements differ, by 1 at most\n",
+    )
+
+
 def test_diff(folder: Path) -> None:
     state = load(folder / "a")
     save(state, folder / "b")

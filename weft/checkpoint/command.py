@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import torch
 
-from .comparing import differences, values_of
+from .comparing import differences, legible, values_of
 from .deferred import Deferred
 from .errors import CheckpointError
 from .files.index import Index
@@ -66,13 +66,13 @@ def ls_command(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"tensors": _listed(index), "values": values}, indent=2, default=str))
         return
-    width = max(map(len, [*index.tensors, *values]), default=0)
+    width = max((len(legible(name)) for name in [*index.tensors, *values]), default=0)
     for name, saved in index.tensors.items():
         kind = f"{str(saved.dtype).removeprefix('torch.')} {list(saved.shape)}"
         shards = f"{len(saved.shards)} shard{'s' if len(saved.shards) != 1 else ''}"
-        click.echo(f"{name:<{width}}  {kind:<28} {_size(saved.nbytes):>10}  {shards}")
+        click.echo(f"{legible(name):<{width}}  {kind:<28} {_size(saved.nbytes):>10}  {shards}")
     for name, value in values.items():
-        click.echo(f"{name:<{width}}  {value!r}")
+        click.echo(f"{legible(name):<{width}}  {value!r}")
 
 
 @checkpoint.command("diff")

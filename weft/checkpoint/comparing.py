@@ -17,7 +17,7 @@ from .memory import BUCKET
 from .reading import Reader
 from .tree import Node, children
 
-__all__ = ["differences", "values_of"]
+__all__ = ["differences", "legible", "values_of"]
 
 _Part = tuple[str, torch.Tensor, torch.Tensor]
 """A name, and a part of the tensor of this name in one checkpoint and in the other."""
@@ -38,22 +38,31 @@ def differences(one: Path, other: Path) -> Iterator[str]:
     values, others = values_of(first.structure), values_of(second.structure)
     for name in [*values, *(name for name in others if name not in values)]:
         if name not in others or name not in values:
-            yield f"{name}: only in {str(one if name in values else other)!r}"
+            yield f"{legible(name)}: only in {str(one if name in values else other)!r}"
         elif values[name] != others[name] and str(values[name]) != str(others[name]):  # not a number is itself here
-            yield f"{name}: {values[name]!r} and {others[name]!r}"
+            yield f"{legible(name)}: {values[name]!r} and {others[name]!r}"
     alike: list[str] = []
     for name in [*first.tensors, *(name for name in second.tensors if name not in first.tensors)]:
         a, b = first.tensors.get(name), second.tensors.get(name)
         if a is None or b is None:
-            yield f"{name}: only in {str(other if a is None else one)!r}"
+            yield f"{legible(name)}: only in {str(other if a is None else one)!r}"
         elif (a.shape, a.dtype) != (b.shape, b.dtype):
-            yield f"{name}: {_kind(a.dtype, a.shape)} and {_kind(b.dtype, b.shape)}"
+            yield f"{legible(name)}: {_kind(a.dtype, a.shape)} and {_kind(b.dtype, b.shape)}"
         else:
             alike.append(name)
     for name, parts in groupby(_parts(alike, Reader(one, first), Reader(other, second)), lambda part: part[0]):
         line = _difference(parts)
         if line is not None:
-            yield f"{name}: {line}"
+            yield f"{legible(name)}: {line}"
+
+
+def legible(name: str) -> str:
+    r"""A name as a terminal can show it: one that would move its cursor, or is no text, is quoted.
+
+    >>> print(legible("model.weight"), legible("a\nb"))
+    model.weight 'a\nb'
+    """
+    return name if name.isprintable() else repr(name)
 
 
 def values_of(node: Node, path: tuple[str, ...] = ()) -> dict[str, object]:

@@ -80,7 +80,7 @@ def write_out(call: BoundCall) -> object:
         return _write_plain(call)
     given = {name: value for name, value in kwargs.items() if name not in outs}
     if functional in _AS_OUT and given.get("dtype") is None:
-        given["dtype"] = cast(torch.Tensor, kwargs[outs[0]]).dtype
+        given["dtype"] = call.tensor(outs[0]).dtype
     results = functional(*args, **given)
     listed = isinstance(kwargs[outs[0]], (list, tuple))
     values = results if isinstance(results, (list, tuple)) and not listed else (results,)

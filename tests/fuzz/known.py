@@ -770,4 +770,8 @@ KNOWN: dict[str, Program] = {
             "v2 = F.batch_norm(v1, None, None, fresh((2,), 'float64', 299, 832), fresh((2,), 'float64', 970, 154), training=True)",
         ),
     ),
+    "sums of short integers that are pending were made long before they wrapped around": Program(
+        {"a": 2, "b": 2},
+        ("v0 = fresh((1, 1), 'uint8', 303, 147)", "v1 = v0.sum()", "v2 = v0.cumsum(0)", "v3 = v0.sum(1)"),
+    ),
 }

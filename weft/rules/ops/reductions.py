@@ -21,6 +21,7 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
 
     `keeps`: the pending reductions that pass through; of truth values none does, unless `bools`.
     """
+    widens = kind in (ReduceOp.SUM, ReduceOp.PROD)
 
     def factors(call: BoundCall) -> Factors:
         x, dims, keepdim = call.tensors[0], reduced_dims(call), call.flag("keepdim")
@@ -31,13 +32,18 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
             (output,) * len(call.func._schema.returns),
             sizes_of(x.shape),
             reduces=kind,
-            linear=0 if keeps and (x.dtype is torch.bool) == bools else "no",
+            linear=0 if keeps and (x.dtype is torch.bool) == bools and not (widens and _is_short(x.dtype)) else "no",
             keeps=keeps,
         )
 
-    if bools or kind in (ReduceOp.SUM, ReduceOp.PROD):
+    if bools or widens:
         return Rule(factors)  # what these give of nothing changes nothing
     return Rule(factors, of_nothing=ReduceOp.SUM if kind is None else kind)
+
+
+def _is_short(dtype: torch.dtype) -> bool:
+    """Whether sums of such integers are longer ones: what is pending has to wrap around in its own dtype before."""
+    return dtype in (torch.int8, torch.uint8, torch.int16, torch.int32)
 
 
 def scan(linear: bool = False) -> Rule:
@@ -47,7 +53,7 @@ def scan(linear: bool = False) -> Rule:
         x = call.tensors[0]
         dims, outputs = tuple(numbered(x.ndim)), len(call.func._schema.returns)
         whole = frozenset(f"d{i}" for i in reduced_dims(call))
-        through = 0 if linear and x.dtype is not torch.bool else "no"
+        through = 0 if linear and x.dtype is not torch.bool and not _is_short(x.dtype) else "no"
         return Factors((dims,), (dims,) * outputs, sizes_of(x.shape), whole, linear=through)
 
     return Rule(factors, of_nothing=ReduceOp.SUM)

@@ -39,14 +39,14 @@ def looked_at(size: steps.Size) -> tuple[Counter[str], dict[str, str]]:
     calls: dict[str, str] = {}
     at_length = dispatch._at_length
 
-    def noted(call: BoundCall, key: tuple[object, ...] | None) -> object:
+    def noted(call: BoundCall, *, is_kept: bool) -> object:
         name = str(call.func)
         counts[name] += 1
         forms = [str(t._form) if isinstance(t, ShardedTensor) else "plain" for t in call.tensors]
         special = [isinstance(t, ShardedTensor) and t._form.is_special for t in call.tensors]
-        known = key is not None and key in dispatch._repeats
+        known = is_kept and call.key in dispatch._repeats
         calls.setdefault(name, f"{forms}, special {special}, {'known, and not repeated' if known else 'not known'}")
-        return at_length(call, key)
+        return at_length(call, is_kept=is_kept)
 
     dispatch._at_length = noted
     try:

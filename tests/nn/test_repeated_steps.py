@@ -30,9 +30,9 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     at_length = dispatch._at_length
 
-    def noted(call, key):
+    def noted(call, **how):
         seen.append(str(call))
-        return at_length(call, key)
+        return at_length(call, **how)
 
     monkeypatch.setattr(dispatch, "_at_length", noted)
     return seen

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from ...rules.call import each_of
 from ..form import special
 from ..sharded import ShardedTensor
 
@@ -59,7 +60,7 @@ def note_views_of_turned(base: torch.Tensor, views: object) -> None:
     is_turned = id(base) in _turned
     if not is_turned and not any(view._base is base or view._base is base._base for view in _turned.values()):
         return
-    for each in views if isinstance(views, (list, tuple)) else (views,):
+    for each in each_of(views):
         if isinstance(each, ShardedTensor) and each is not base:
             if is_turned:
                 _note(each, base._version)

@@ -49,7 +49,7 @@ def plan_state(
 ) -> StatePlan:
     """What `transfer_state` with the same arguments would move, without moving it.
 
-    The leaves of `state` may also be `TensorLayout`s: a plan needs shapes, dtypes and mappings, no memory.
+    The leaves of `state` may also be of `TensorLayout`: a plan needs shapes, dtypes and mappings, no memory.
 
     >>> import torch, weft
     >>> from weft import NamedMapping, P, TensorLayout

@@ -220,6 +220,24 @@ def test_ten_batch_sizes_are_compiled_twice(separate: bool) -> None:
         use_separate_memory(False)
 
 
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_open_sizes_of_a_result_with_a_gradient(separate: bool) -> None:
+    """Torch detaches what comes from an earlier program, under names of its own for sizes that it left open before."""
+    torch._dynamo.reset()
+    use_separate_memory(separate)
+    try:
+        program = torch.compile(lambda x: x.sin() * x.shape[1], backend="aot_eager")
+        for shape in ((4, 6, 8), (1, 4, 2)):
+            x = torch.randn(shape, dtype=torch.float64)
+            here = weft.shard(x, MESH, P()).requires_grad_()
+            x.requires_grad_()
+            program(program(here)).sum().backward()
+            ((x.sin() * x.shape[1]).sin() * x.shape[1]).sum().backward()
+            torch.testing.assert_close(here.grad.full_tensor(), x.grad)
+    finally:
+        use_separate_memory(False)
+
+
 @needs_values
 @pytest.mark.parametrize(("dynamic", "separate"), [(None, True), (True, False)])
 def test_sizes_that_split_unevenly_are_right_too(dynamic: bool | None, separate: bool) -> None:

@@ -25,7 +25,7 @@ from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
 from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
-from .sharded import ShardedTensor, as_sharded
+from .sharded import ShardedTensor, as_sharded, made
 from .strategy import unconsidered
 from .strides.restriding import as_op_gives
 from .total import note_write
@@ -107,6 +107,10 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
         refresh(call.tensors)
         tell_writes(written_tensors(call))
     result = _run(call)
+    if call.func is _DETACH and forms[0].is_open:
+        # A compiler has names of its own for the sizes of the pieces, and takes what is detached for another tensor by them.
+        known = as_sharded(result)
+        result = made(forms[0], known._value, int(known.storage_offset()), known.__dict__.get("_asked"))
     if not kind_of(call.func).is_pure:
         forget_written(written_tensors(call))  # an op may have brought for itself what it then wrote to
     if any(form.layout.pending for form in forms):

@@ -21,7 +21,7 @@ TOLD: dict[str, dict[str, str]] = {
     "training": {
         "GPT-2": "the arithmetic is plain torch's; what is more is the dispatch of each op in Python",
         "the demonstration": "hundreds of ops on a few KiB: the dispatch of each in Python is all there is; DTensor, on one device, has nothing to reduce and dispatches known ops in compiled code",
-        "AdamW": "torch takes a third of a microsecond and more to hand each tensor of a list to a class of ours, before any of our code runs (decision 45)",
+        "AdamW": "torch asks each parameter for its gradient and its kind, which takes longer of a class of ours; with several pieces each, every op on lists comes to us (decision 45)",
     },
     "graphs": {"": "the dispatch of each op in Python"},
     "processes": {

@@ -12,6 +12,7 @@ from torch.utils import _foreach_utils
 from ..engine.dispatch import torch_dispatch
 from ..engine.handlers import handlers
 from ..handlers.attention.flexible import flexible_attention, flexible_attention_backward
+from ..handlers.lists.stepping import give_pieces, take_back
 from ..rules.registry import rules
 from .pickling import sent
 from .tensor import Tensor
@@ -23,6 +24,8 @@ ForkingPickler.register(Tensor, sent)
 # `clip_grad_norm_` and optimizers give lists only of types that are known to have ops on lists; others one by one.
 _foreach_utils._foreach_supported_types.append(Tensor)
 optimizer._foreach_supported_types.append(Tensor)
+optimizer.register_optimizer_step_pre_hook(give_pieces)
+optimizer.register_optimizer_step_post_hook(take_back)
 
 
 flex_attention.py_impl(Tensor)(flexible_attention)

@@ -284,13 +284,29 @@ def test_training_goes_on_from_a_checkpoint_in_another_layout(tmp_path: Path, op
     assert [m.mapping.spec for m in moments] == [P(None, "tp")] * len(moments) != []
 
 
-def test_where_a_core_is_left_a_thread_more_takes_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weft.checkpoint.save({"x": torch.ones(3)}, tmp_path)
-    for cores, threads in ((1, [1, 1]), (4, [4, 4]), (16, [4, 5])):
-        monkeypatch.setattr(reading, "_WORKERS", min(4, cores))
-        monkeypatch.setattr(reading, "_CORES", cores)
-        index = index_at(tmp_path)
-        assert [reading.Reader(tmp_path, index, verify)._workers for verify in (False, True)] == threads
+@pytest.mark.parametrize(("workers", "checkers", "rows"), [(4, 2, 6), (2, 0, 25), (4, 1, 1), (3, 2, 15)])
+@pytest.mark.parametrize("verify", [True, False])
+def test_all_threads_read_as_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, checkers: int, rows: int, verify: bool
+) -> None:
+    """Where cores are left, some more of them read if checksums are taken."""
+    monkeypatch.setattr(reading, "_RUN", 16 << 20)
+    monkeypatch.setattr(reading, "_LEAST", 1 << 20)
+    state = {str(i): torch.empty(rows, 1 << 16) for i in range(8)}
+    weft.checkpoint.save(state, tmp_path)
+    monkeypatch.setattr(reading, "_WORKERS", workers)
+    monkeypatch.setattr(reading, "_CHECKERS", checkers)
+    reader = reading.Reader(tmp_path, index_at(tmp_path), verify)
+    for name, x in state.items():
+        reader.want(name, x)
+    sizes = [sum(part.nbytes for part in run) for run in reader._runs()]
+    threads = workers + (checkers if verify else 0)
+    assert sum(sizes) == 8 * rows << 18
+    busy = [0] * threads
+    for size in sizes:
+        busy[busy.index(min(busy))] += size
+    assert max(busy) <= sum(sizes) / threads + (1 << 20)
+    assert max(sizes) <= 18 << 20
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -26,7 +26,7 @@ from .files.access import open_file, read_at
 from .files.blocks import Bucket, ShardBytes
 from .files.boxes import common
 from .files.checkers import Checkers, Laid, common_ground
-from .files.checksums import BLOCK, checksum
+from .files.checksums import checksum
 from .files.filling import Part, Place, fill, parts
 from .files.head import HeadError, Kept, kept_in
 from .files.index import Index, SavedShard, SavedTensor
@@ -35,13 +35,15 @@ __all__ = ["Reader"]
 
 _CORES = os.cpu_count() or 1
 _WORKERS = min(4, _CORES)
-"""Threads that read; where a core is left, one more does, if checksums are taken, which are a fifth of the work."""
+"""Threads that read."""
+_CHECKERS = min(2, _CORES - _WORKERS)
+"""Threads that read besides, where checksums are taken, which are a fifth of the work and more, and cores are left."""
 _OPEN = 128
 """Files that are held open at once, for all threads together."""
 _RUN = 128 << 20
 """Bytes that one thread reads before it goes on elsewhere."""
 _LEAST = 8 << 20
-"""Bytes of a shard that are worth a thread of their own."""
+"""Bytes of a shard that are not cut: others are worth a thread of their own."""
 Check = Callable[[SavedTensor, SavedShard, Callable[[int], None]], None]
 
 
@@ -218,7 +220,7 @@ class Reader:
 
     @property
     def _workers(self) -> int:
-        return _WORKERS + (self.verify and _WORKERS < _CORES)
+        return _WORKERS + (_CHECKERS if self.verify else 0)
 
     def _fill(self, part: Part, file: int, bucket: Bucket) -> None:
         checked = None if self._checkers is None else self._checkers.checked(part.shard)
@@ -228,17 +230,23 @@ class Reader:
 
     def _runs(self) -> Iterator[list[Part]]:
         """All that is wanted, in parts that lie together: a disk reads ahead, which it cannot where threads take turns."""
-        whole = list(self._parts())
-        most = min(_RUN, sum(part.nbytes for part in whole) // self._workers)
-        run: list[Part] = []
-        size = 0
-        most_of_one = max(most, _LEAST) // BLOCK * BLOCK
-        for part in chain.from_iterable(part.cut(most_of_one) for part in whole):
-            if run and size >= most:
-                yield run
-                run, size = [], 0
+        rest = list(reversed(list(self._parts())))
+        total = sum(part.nbytes for part in rest)
+        turns = max(1, math.ceil(total / self._workers / _RUN))
+        count = self._workers * turns  # so that all threads read as much
+        ends = (total * i // count for i in range(1, count + 1))
+        slack = min(_LEAST, total // count) // 2
+        run, done, end = list[Part](), 0, next(ends)
+        while rest:
+            part = rest.pop()
+            if part.nbytes > _LEAST and done + part.nbytes > end + slack and part.rows[1] - part.rows[0] > 1:
+                part, later = part.split(end - done)
+                rest.append(later)
             run.append(part)
-            size += part.nbytes
+            done += part.nbytes
+            if done + slack >= end:
+                yield run
+                run, end = [], next((end for end in ends if end > done), total)
         if run:
             yield run
 

@@ -12,6 +12,7 @@ from ...runtime.holding import slices
 from ...sharding.geometry import Box, Interval, box_shape
 from ..memory import BUCKET, lies_plain, writable_bytes
 from .blocks import NEAR, SENT, ShardBytes
+from .checksums import BLOCK
 from .index import SavedShard, SavedTensor
 
 __all__ = ["Part", "Place", "fill", "parts"]
@@ -60,17 +61,16 @@ class Part:
         """How many bytes are wanted of them, for all places together."""
         return sum(place.target.numel() for place in self.places) * self.dtype.itemsize
 
-    def cut(self, most: int) -> Iterator[Part]:
-        """The same in parts of so many bytes, or of one row."""
-        if self.nbytes <= most:
-            yield self
-            return
+    def split(self, nbytes: int) -> tuple[Part, Part]:
+        """About so many bytes of it and the rest, at least a row each: at the end of a block, if one ends with a row there."""
         first, last = self.rows
-        step = max(1, most // self.row_nbytes)
-        for i in range(first, last, step):
-            until = min(last, i + step)
-            inside = tuple(place.cut(i, until) for place in _within(self.places, i, until))
-            yield replace(self, rows=(i, until), places=inside)
+        end = (first * self.row_nbytes + nbytes) // BLOCK * BLOCK // self.row_nbytes
+        end = min(max(end, first + 1), last - 1)
+        return self._of(first, end), self._of(end, last)
+
+    def _of(self, first: int, last: int) -> Part:
+        inside = tuple(place.cut(first, last) for place in _within(self.places, first, last))
+        return replace(self, rows=(first, last), places=inside)
 
 
 def parts(saved: SavedTensor, shard: SavedShard, places: Iterable[Place]) -> Iterator[Part]:

@@ -88,7 +88,7 @@ def _move_whole(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[
     if source.pending and (source.pending != target.pending or source.mesh != target.mesh):
         # Axes of two meshes are not one axis because they have one name.
         left = [item for item in source.pending if item in target.pending and source.mesh == target.mesh]
-        kept = source.with_pending(left if tuple(left) == target.pending else ())
+        kept = source.with_pending(left) if left and tuple(left) == target.pending else source.resolved
         pieces = _reduced_whole(pieces, source, kept, shape)
         source = kept
     else:

@@ -77,16 +77,16 @@ def reduce_into(
         return out.copy_(_bool_reduced(op, parts))
     if divisor in (1, len(parts)) and accelerator_kernels.combine(out, op, parts):
         return out
-    chunks = [out], [[part] for part in parts]
-    if out.device.type == "cpu" and out.numel() > _CHUNK and out.is_contiguous():
-        step = max(1, _CHUNK * out.shape[0] // out.numel())
-        chunks = list(out.split(step)), [list(part.split(step)) for part in parts]
-    for k, target in enumerate(chunks[0]):
-        _reduce_chunk(target, op, [chunked[k] for chunked in chunks[1]], divisor)
+    if out.numel() <= _CHUNK or out.device.type != "cpu" or not out.is_contiguous():
+        _reduce_chunk(out, op, parts, divisor)
+        return out
+    step = max(1, _CHUNK * out.shape[0] // out.numel())
+    for target, *chunk in zip(*(x.split(step) for x in (out, *parts)), strict=True):
+        _reduce_chunk(target, op, chunk, divisor)
     return out
 
 
-def _reduce_chunk(out: torch.Tensor, op: ReduceOp, parts: list[torch.Tensor], divisor: int) -> None:
+def _reduce_chunk(out: torch.Tensor, op: ReduceOp, parts: Sequence[torch.Tensor], divisor: int) -> None:
     # The sum or product of two is rounded once in any case.
     wide = out.dtype in _SHORT_FLOATS and op in _ARITHMETIC and (len(parts) > 2 or op is ReduceOp.AVG)
     first = parts[0].float() if wide else parts[0]

@@ -49,7 +49,9 @@ def move(
 ) -> Pieces:
     """The pieces of the same tensor in another layout; `op` is what the user called, for errors."""
     on_paper = bool(pieces) and pieces[0].is_meta
-    if memory_limit() is not None and not on_paper and not in_process.is_relabeled(source, target):
+    if not on_paper and in_process.is_relabeled(source, target):
+        return in_process.move(pieces, source, target, shape)
+    if memory_limit() is not None and not on_paper:
         plan = planned(source, target, tuple(shape), dtype.itemsize)
         if plan.parts is not None:
             return in_parts(plan, pieces, dtype, lambda part, size: move(part, source, target, size, dtype, op))

@@ -13,7 +13,7 @@ from ...runtime.holding import Pieces
 from ...runtime.lazy_copy import lazy_clone
 from ...runtime.machine import forget_with_residences
 from ...runtime.memory_limit import limited_to, memory_limit, planned
-from ...runtime.strides import dense_strides
+from ...runtime.strides import dense_strides, order_of
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
@@ -96,8 +96,9 @@ def moved(
     fix: str | None = None,
 ) -> ShardedTensor:
     """The same value in another layout. Not recorded by autograd. `fix`: what the policy says to do instead."""
-    if x._value.total is not None:
-        again = _relabeled_again(x, target)
+    known = _relabels.get((x._form, target))
+    if known is not None:
+        again = _relabeled_again(x, known)
         if again is not None:
             if asked is not None:
                 again._asked = asked
@@ -118,8 +119,7 @@ def moved(
         relabeled = memory_of(source).relabeled(x, target, asked)
         if relabeled is not None:
             comm_log.note_end()
-            if not target.pending and not x._form.is_special:
-                _relabels[x._form, target] = relabeled._form
+            _note_relabeled(x, relabeled)
             return relabeled
 
     def brought(pieces: Pieces) -> Pieces:
@@ -130,22 +130,32 @@ def moved(
         return begun(x, target, asked, strides, brought)
     pieces = brought(x._value.pieces)
     comm_log.note_end()
-    return wrap(pieces, target, shape, asked=asked, dtype=dtype, strides=strides)
+    there = wrap(pieces, target, shape, asked=asked, dtype=dtype, strides=strides)
+    if source.mesh == target.mesh and not memory_of(source).pieces_are_shards and order_of(shape, strides) is None:
+        _note_relabeled(x, there)
+    return there
 
 
 _relabels = BoundedCache[tuple[Form, Layout], Form](1 << 14, cleared_by=forget_with_residences)
 """Of what a movement between two layouts leaves where it was, the form that it has then."""
 
 
-def _relabeled_again(x: ShardedTensor, target: Layout) -> ShardedTensor | None:
-    """A pending tensor that is known whole in another layout, where one like it was seen before and nobody looks on."""
-    form = _relabels.get((x._form, target))
-    if form is None or is_traced() or is_watched() or memory_limit() is not None:
+def _note_relabeled(x: ShardedTensor, there: ShardedTensor) -> None:
+    """Notes which form a tensor has in another layout, of what stays where it is."""
+    form = there._form
+    if not form.layout.pending and not x._form.is_special and not x._form.is_open and there._value.pieces:
+        _relabels[x._form, form.layout] = form
+
+
+def _relabeled_again(x: ShardedTensor, form: Form) -> ShardedTensor | None:
+    """A tensor in one memory in the form of another layout, where nobody looks on: its value, or that of its contributions."""
+    if is_traced() or is_watched() or memory_limit() is not None:
         return None
-    total = known_total(x)
-    if total is None:
-        return None
-    there = lazy_clone(total)
+    total = None if x._value.total is None else known_total(x)
+    if total is not None:
+        there = lazy_clone(total)
+    else:
+        (there,) = run.move(x._value.pieces, x._form.layout, form.layout, form.shape, form.dtype)
     return made(form, Value((there,))) if there.stride() == form.strides else None
 
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..caches import cached
 from ..engine.op_kind import kind_of
 from ..engine.sharded import ShardedTensor
-from ..paper.known_calls import KnownCall, call_key, known_call
+from ..paper.known_calls import KnownOp, call_key, known_call
 from ..paper.taking import Taken, taken
 from ..paper.values import Values, no_value, reads_values
 from ..paper.work import tensors_in, work_of
@@ -29,7 +29,7 @@ from ..watch.call_site import call_site
 from .special_ops import SPECIAL, SpecialFactors, called_by
 from .trial import thinking
 
-__all__ = ["Batch", "Recorded", "RecordedOp", "RecordedValue", "record"]
+__all__ = ["Batch", "RecordedOp", "RecordedProgram", "RecordedValue", "record"]
 
 Batch = torch.Tensor | Sequence[object] | Mapping[str, object]
 """What a model is called with: one tensor, arguments, or arguments by name."""
@@ -92,7 +92,7 @@ class RecordedOp:
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedProgram:
     """A model's forward pass."""
 
     ops: list[RecordedOp] = field(default_factory=list)
@@ -114,17 +114,17 @@ class Recorded:
 
 def record(
     model: torch.nn.Module, batch: Batch, loss: Callable[[object], torch.Tensor] | None = None
-) -> tuple[Recorded, object]:
+) -> tuple[RecordedProgram, object]:
     """The ops of a model on a batch, and the batch with values in place of its tensors.
 
     >>> program, _ = record(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()), torch.ones(2, 4))
     >>> [(op.path, str(op.func)) for op in program.ops]
     [('0', 'aten.linear.default'), ('1', 'aten.relu.default')]
     """
-    given = _Whole()
+    given = _TakenWhole()
     with torch.no_grad():
         here, data = taken((model, batch), given)
-    recorder = _Recorder()
+    recorder = _ForwardRecorder()
     for name, parameter in here.named_parameters(remove_duplicate=False):
         value = recorder.known(parameter)
         if value is None:
@@ -147,7 +147,7 @@ def record(
     return recorder.program, inputs
 
 
-class _Whole(Taken):
+class _TakenWhole(Taken):
     """What is taken to paper, sharded tensors as plain ones: where they lie is to be chosen."""
 
     def _laid(self, x: ShardedTensor) -> torch.Tensor:
@@ -162,7 +162,7 @@ def _called(model: torch.nn.Module, batch: object) -> object:
     return model(batch)
 
 
-def _numbered(batch: object, recorder: _Recorder, path: str = "batch") -> object:
+def _numbered(batch: object, recorder: _ForwardRecorder, path: str = "batch") -> object:
     """The batch with the numbers of values in place of its tensors."""
     if isinstance(batch, torch.Tensor):
         return (recorder.known(batch) or recorder.know(batch, name=path, kind="input")).number
@@ -181,29 +181,29 @@ def _layers(model: torch.nn.Module) -> Iterator[str]:
                     yield f"{name}.{number}" if name else number
 
 
-class _Seen(NamedTuple):
+class _SeenCall(NamedTuple):
     """What is known of a call when such a one comes again."""
 
-    call: KnownCall | None
+    call: KnownOp | None
     factors: SpecialFactors | None
     flops: int
     is_view: bool
 
 
 @final
-class _Recorder(TorchDispatchMode):
+class _ForwardRecorder(TorchDispatchMode):
     """Looks on while a model runs on paper."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.program = Recorded()
+        self.program = RecordedProgram()
         self._numbers: dict[int, int] = {}
         self._alive: list[torch.Tensor] = []
         """Tensors are known by their ids, so they are kept."""
         self._papers: dict[int, torch.Tensor] = {}
         """Tensors without memory for those that have some."""
         self._path: list[str] = [""]
-        self._known: dict[object, _Seen] = {}
+        self._known: dict[object, _SeenCall] = {}
         self._values = Values()
         self._failed = ""
 
@@ -275,7 +275,7 @@ class _Recorder(TorchDispatchMode):
         result = func(*args, **kwargs) if special is None or special.result is None else special.result(args, kwargs)
         work = work_of(func, args, kwargs, result)
         again = known_call(func, args, kwargs, result, work)
-        seen = _Seen(again, *_said(func, args, kwargs, 0 if work is None else work.flops), work is None)
+        seen = _SeenCall(again, *_said(func, args, kwargs, 0 if work is None else work.flops), work is None)
         if key is not None and again is not None:
             self._known[key] = seen
         self._note(func, args, kwargs, result, seen)
@@ -313,7 +313,7 @@ class _Recorder(TorchDispatchMode):
             if isinstance(found, torch.Tensor):
                 self._values.know(result, found)
 
-    def _note(self, func: Op, args: Args, kwargs: Kwargs, result: object, seen: _Seen) -> None:
+    def _note(self, func: Op, args: Args, kwargs: Kwargs, result: object, seen: _SeenCall) -> None:
         self._know_value(func, args, kwargs, result)
         made = tensors_in(result)
         values = [self.known(x) or self.know(x, kind="constant") for x in tensors_in(args, kwargs)]

@@ -23,7 +23,7 @@ from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import box_shape
 from .background import Saving, finish_running
 from .errors import CheckpointError
-from .exchange import NOTES, Exchange, Notes, Report, Together
+from .exchange import NOTES, CommitRounds, FolderNotes, Report, Together
 from .files.head import METADATA
 from .files.index import INDEX, Index, SavedFile, SavedShard, SavedTensor
 from .files.lock import FolderLock
@@ -94,7 +94,7 @@ def saved(
         if lock is not None:
             lock.release()
         raise
-    task = _Save(where, token, plan, lock, refusal, Notes(where, token), then)
+    task = _Save(where, token, plan, lock, refusal, FolderNotes(where, token), then)
     saving = Saving(where, _shown(task.steps(), plan.nbytes, progress), Count(plan.nbytes))
     finish_running(saving)
     return saving
@@ -142,7 +142,7 @@ def _locked(where: Path) -> tuple[FolderLock | None, CheckpointError | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _SavePlan:
     """What is saved, where, and by whom."""
 
     structure: Node
@@ -162,7 +162,7 @@ class _Plan:
 
 def _planned(
     structure: Node, ready: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], token: str
-) -> _Plan:
+) -> _SavePlan:
     here = world.current().process
     filled: dict[int, tuple[int, int]] = {}
     own: dict[str, dict[str, torch.Tensor]] = {}
@@ -193,10 +193,10 @@ def _planned(
         x = ready[name]
         shards = tuple(placed(name, x, share) for share in found if here in (0, share.process))
         known[same[name]] = SavedTensor(tuple(x.shape), x.dtype, shards)
-    return _Plan(structure, {name: known[same[name]] for name in tensors}, own)
+    return _SavePlan(structure, {name: known[same[name]] for name in tensors}, own)
 
 
-def _copied(plan: _Plan) -> _Plan:
+def _copied(plan: _SavePlan) -> _SavePlan:
     """The plan with shards as they are now: on their way to pinned host memory if they are on accelerators, else shared until written to.
 
     The copies take their turn on the streams that the program uses, so that what it does next comes after them; it need not
@@ -222,10 +222,10 @@ class _Save:
         self,
         where: Path,
         token: str,
-        plan: _Plan,
+        plan: _SavePlan,
         lock: FolderLock | None,
         refusal: CheckpointError | None,
-        exchange: Exchange,
+        exchange: CommitRounds,
         then: Callable[[], None],
     ) -> None:
         self.where, self.token, self.plan, self.lock, self.exchange = where, token, plan, lock, exchange

@@ -23,10 +23,10 @@ from ..watch.setting import Setting
 
 __all__ = [
     "OPERATIONS_PER_SECOND",
+    "BroughtTensor",
     "Considered",
     "Exchanged",
-    "Moved",
-    "Passed",
+    "PassedShards",
     "Strategy",
     "cheapest",
     "considering",
@@ -46,7 +46,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class BroughtTensor:
     """A tensor that is brought from one layout to another, as often as is said."""
 
     source: Layout
@@ -86,7 +86,7 @@ class Exchanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class PassedShards:
     """Whole shards of a dim, all of one size, that go on to the next device, as often as is said."""
 
     layout: Layout
@@ -114,7 +114,7 @@ class Strategy(Generic[W]):
 
     name: str
     way: W
-    moves: tuple[Moved | Exchanged | Passed, ...] = ()
+    moves: tuple[BroughtTensor | Exchanged | PassedShards, ...] = ()
     operations: float = 0.0
     """What the busiest device computes, where strategies differ in that."""
     memory: int = 0
@@ -242,7 +242,7 @@ def cheapest(strategies: Sequence[Strategy[W]]) -> W:
 
     >>> from weft.sharding.mesh import make_mesh
     >>> split, whole = (Layout(make_mesh({"x": 4}), (axes,)) for axes in (("x",), ()))
-    >>> cheapest([Strategy("gather", 1, (Moved(split, whole, (64,), 4),)), Strategy("stay", 2)])
+    >>> cheapest([Strategy("gather", 1, (BroughtTensor(split, whole, (64,), 4),)), Strategy("stay", 2)])
     2
     """
     seconds = [strategy.seconds for strategy in strategies]

@@ -1,6 +1,6 @@
 """Collectives between GPUs as Triton programs: one call serves all devices, one launch all that share a GPU.
 
-    check -> plain tensors -> `Work` (plain numbers) for each `Group` of devices on one GPU -> one launch each
+    check -> plain tensors -> `KernelWork` (plain numbers) for each `GpuGroup` of devices on one GPU -> one launch each
 
 Every collective has one static `execute(outputs, input or inputs, signal_buffers, dev_ctxs_input, *, ...)`.
 

@@ -12,7 +12,7 @@ from .context import DeviceContext
 from .known import known_call
 from .open_collective import OpenCollective, opened
 from .operands import check_dim, check_operands, check_shape
-from .work import Work
+from .work import KernelWork
 
 __all__ = ["DistributedAllGather"]
 
@@ -72,7 +72,9 @@ def _run(call: OpenCollective, outputs: Sequence[torch.Tensor], inputs: Sequence
     places = tuple(dict.fromkeys(target.data_ptr() for target in targets))
     call.launch(
         [
-            Work("multicast", tuple(sources[i].data_ptr() for i in group.members), places, bounds, rows=group.members)
+            KernelWork(
+                "multicast", tuple(sources[i].data_ptr() for i in group.members), places, bounds, rows=group.members
+            )
             for group in call.groups
         ]
     )

@@ -11,7 +11,7 @@ from .context import DeviceContext
 from .known import known_call
 from .open_collective import OpenCollective, opened
 from .operands import check_dim, check_operands, check_shape
-from .work import Work, balanced
+from .work import KernelWork, balanced
 
 __all__ = ["DistributedAllToAll"]
 
@@ -77,7 +77,9 @@ def _run(
     written = tuple(target.data_ptr() for target in targets)
     call.launch(
         [
-            Work("exchange", tuple(sources[i].data_ptr() for i in group.members), written, places, rows=group.members)
+            KernelWork(
+                "exchange", tuple(sources[i].data_ptr() for i in group.members), written, places, rows=group.members
+            )
             for group in call.groups
         ]
     )

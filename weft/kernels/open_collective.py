@@ -11,11 +11,11 @@ import torch
 
 from .context import DeviceContext
 from .element import Element
-from .group import Group, grouped
+from .group import GpuGroup, grouped
 from .known import KnownCall
 from .launch import launches, on_stream, start
 from .signals import SIGNAL_BYTES
-from .work import Work
+from .work import KernelWork
 
 __all__ = ["MAX_GPUS", "OpenCollective", "opened"]
 
@@ -39,14 +39,14 @@ class OpenCollective:
 
     name: str
     contexts: tuple[DeviceContext, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[GpuGroup, ...]
     signals: tuple[int, ...]
     known: KnownCall | None = None
     """Who is to remember what it takes, for calls like it."""
     _written: list[torch.Tensor] = field(default_factory=list)
-    _unwritten: list[tuple[Group, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    _unwritten: list[tuple[GpuGroup, torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
-    def group_of(self, participant: int) -> Group:
+    def group_of(self, participant: int) -> GpuGroup:
         """The group that a participant belongs to."""
         return next(group for group in self.groups if participant in group.members)
 
@@ -103,7 +103,7 @@ class OpenCollective:
                     break
         return found
 
-    def launch(self, works: Sequence[Work], reducing: tuple[str, Element] | None = None) -> None:
+    def launch(self, works: Sequence[KernelWork], reducing: tuple[str, Element] | None = None) -> None:
         """Launch every group's work."""
         # In the interpreter a launch runs to its end before the next begins: there is nobody to wait for.
         meeting = self.groups[0].device.type != "cpu"
@@ -157,7 +157,7 @@ def opened(
 
 
 def _followers(
-    groups: Sequence[Group], streams: Sequence[torch.cuda.Stream | None]
+    groups: Sequence[GpuGroup], streams: Sequence[torch.cuda.Stream | None]
 ) -> list[tuple[torch.cuda.Stream, torch.cuda.Stream]]:
     """Each group's stream with every other stream of its members."""
     return [

@@ -12,7 +12,7 @@ from .element import Element, element
 from .known import known_call
 from .open_collective import OpenCollective, opened
 from .operands import check_dim, check_operands, check_shape
-from .work import Work, balanced
+from .work import KernelWork, balanced
 
 __all__ = ["DistributedReduceScatter"]
 
@@ -86,7 +86,7 @@ def _run(
     read = tuple(source.data_ptr() for source in sources)
     call.launch(
         [
-            Work("scatter", read, tuple(targets[i].data_ptr() for i in group.members), places, rows=group.members)
+            KernelWork("scatter", read, tuple(targets[i].data_ptr() for i in group.members), places, rows=group.members)
             for group in call.groups
         ],
         reducing,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from .group import Group
-from .work import Work, shares
+from .group import GpuGroup
+from .work import KernelWork, shares
 
 __all__ = ["ONE_SHOT_BYTES", "shots"]
 
@@ -20,20 +20,20 @@ ONE_SHOT_BYTES: int = 512 * 1024
 
 def shots(
     mode: str,
-    groups: Sequence[Group],
+    groups: Sequence[GpuGroup],
     sources: Sequence[int],
     targets: Sequence[int | None],
     size: int,
     *,
     in_place: bool,
-) -> list[Work]:
+) -> list[KernelWork]:
     """Each group's work for a result of `size` bytes that goes to every target that is not None.
 
     One shot: a group reads all and writes its own targets, the quickest for little data. Two: a group reads and
     finishes its share and writes it to everybody, so that each link carries each byte once. In place only two will do,
     since others may still be reading what a group writes.
 
-    >>> groups = [Group((0,), None, None, 24), Group((1,), None, None, 25)]
+    >>> groups = [GpuGroup((0,), None, None, 24), GpuGroup((1,), None, None, 25)]
     >>> [work.targets for work in shots("combine", groups, [0, 1024], [4096, 8192], 512, in_place=False)]
     [(4096,), (8192,)]
     >>> [work.targets for work in shots("combine", groups, [0, 1024], [4096, 8192], 512, in_place=True)]
@@ -54,7 +54,7 @@ def shots(
     ]
 
 
-def _whole(mode: str, sources: Sequence[int], targets: Sequence[int | None], size: int) -> Work:
+def _whole(mode: str, sources: Sequence[int], targets: Sequence[int | None], size: int) -> KernelWork:
     # Outputs that are one tensor are written once.
     unique = tuple(dict.fromkeys(target for target in targets if target is not None))
-    return Work(mode, tuple(sources), unique, (0, size if unique else 0))
+    return KernelWork(mode, tuple(sources), unique, (0, size if unique else 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..drawing.page import Move, Page, Row, Span
+from ..drawing.page import LineSpan, MovementRow, Page, Row
 from ..planning.text import bytes_text, time_text
 from .ledger import KINDS
 from .text import work_text
@@ -51,31 +51,31 @@ def report_page(report: StepReport) -> Page:
 
 
 def _rows(report: StepReport) -> list[Row]:
-    rows: dict[tuple[object, str], list[Span]] = {}
+    rows: dict[tuple[object, str], list[LineSpan]] = {}
     several = len({each.device for each in report.operations}) > 1
     for each in report.operations:
         name = f"compute {each.device}" if several else "compute"
         more = work_text(each.work.flops) if each.work.flops else bytes_text(each.work.nbytes)
-        rows.setdefault((0, name), []).append(Span(each.start, each.seconds, each.op, str(each.line), more))
+        rows.setdefault((0, name), []).append(LineSpan(each.start, each.seconds, each.op, str(each.line), more))
     for move in report.movements:
         name = move.tier.name.lower() + (f" {move.device}" if several else "")
         record = move.record
         more = f"{bytes_text(record.bytes_received)} over {'·'.join(record.axes)}, {record.source} to {record.target}"
-        rows.setdefault((1, name), []).append(Span(move.start, move.seconds, record.kind, str(move.line), more))
+        rows.setdefault((1, name), []).append(LineSpan(move.start, move.seconds, record.kind, str(move.line), more))
     return [
         Row(name, "--k5" if kind else "--k0", sorted(spans, key=lambda each: each.start))
         for (kind, name), spans in rows.items()
     ]
 
 
-def _moves(movements: Sequence[Movement]) -> list[Move]:
+def _moves(movements: Sequence[Movement]) -> list[MovementRow]:
     groups: dict[tuple[object, ...], list[Movement]] = {}
     for each in movements:
         record = each.record
         key = (str(each.line), record.kind, record.axes, record.source, record.target, record.shape, record.op)
         groups.setdefault(key, []).append(each)
     return [
-        Move(
+        MovementRow(
             first.record.kind,
             first.record.axes,
             first.tier.name.lower(),

@@ -28,7 +28,7 @@ class _Hop(NamedTuple):
     tier: Tier
 
 
-class _Line(NamedTuple):
+class _LinearCost(NamedTuple):
     """What a movement takes: something at least, and something for each byte of the whole tensor."""
 
     latency: float
@@ -51,7 +51,7 @@ def axis_cost(source: Layout, target: Layout, nbytes: float, topology: Topology)
 
 
 @cached(1 << 16)
-def _lines(source: Layout, target: Layout, topology: Topology) -> tuple[_Line, ...]:
+def _lines(source: Layout, target: Layout, topology: Topology) -> tuple[_LinearCost, ...]:
     """The prices of going straight, host by host and rack by rack, and of sharing among replicas what each would receive."""
     sharing = tuple(axis for axis in source.replicated_axes if axis in target.replicated_axes)
     found = [_line(source, target, (), topology, through) for through in _THROUGH]
@@ -95,19 +95,21 @@ def _changes(source: Layout, target: Layout, sharing: tuple[str, ...]) -> _Chang
     )
 
 
-def _line(source: Layout, target: Layout, sharing: tuple[str, ...], topology: Topology, through: Tier | None) -> _Line:
+def _line(
+    source: Layout, target: Layout, sharing: tuple[str, ...], topology: Topology, through: Tier | None
+) -> _LinearCost:
     stages = list(_priced(source, target, sharing, topology, through))
-    return _Line(sum(stage.latency for stage in stages), sum(stage.per_byte for stage in stages))
+    return _LinearCost(sum(stage.latency for stage in stages), sum(stage.per_byte for stage in stages))
 
 
 def _priced(
     source: Layout, target: Layout, sharing: tuple[str, ...], topology: Topology, through: Tier | None
-) -> Iterator[_Line]:
+) -> Iterator[_LinearCost]:
     """What each stage of a movement takes."""
     mesh, changes = source.mesh, _changes(source, target, sharing)
 
-    def stage(hops: list[_Hop], per_byte: float) -> _Line:
-        return _Line(topology.latency(hops[-1].tier), per_byte)
+    def stage(hops: list[_Hop], per_byte: float) -> _LinearCost:
+        return _LinearCost(topology.latency(hops[-1].tier), per_byte)
 
     held = 1.0
     for axis in (*source.dim_of, *changes.sliced, *sharing):

@@ -10,7 +10,7 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .across.extent import is_small
 from .across.work import least_received
-from .census import Overlap, Shape, Volume, axis_sizes, census
+from .census import HeldOverlap, Shape, Volume, axis_sizes, census
 from .moving import Exchange
 from .step import Bytes, bytes_of, live_pending
 
@@ -31,7 +31,7 @@ def lower_bound(source: Layout, target: Layout, shape: Shape, itemsize: int) -> 
     if source.mesh != target.mesh:
         return _across(source, target, shape, itemsize)
     if not live_pending(source) and not live_pending(target):
-        return bytes_of(target, shape, itemsize, ((1, Volume(target)), (-1, Overlap(source, target))))
+        return bytes_of(target, shape, itemsize, ((1, Volume(target)), (-1, HeldOverlap(source, target))))
     total = min(total_bound(source, target, shape, kept) for kept in kept_choices(source, target))
     most = -(-total // source.mesh.num_devices)
     if not live_pending(target):  # every device misses a contribution to everything that it wants
@@ -62,7 +62,7 @@ def total_bound(source: Layout, target: Layout, shape: Shape, kept: tuple[str, .
 def _agreeing(source: Layout, target: Layout, shape: Shape) -> int:
     """How many elements have a target that holds them: their coordinates agree along axes that split both layouts."""
     mesh = source.mesh
-    classes = census(mesh, shape, [Overlap(source, target)])
+    classes = census(mesh, shape, [HeldOverlap(source, target)])
     neither = [axis for axis in mesh.axis_names if axis not in source.dim_of and axis not in target.dim_of]
     return sum(size * count for (size,), count in classes.items()) // _count(mesh, neither)
 

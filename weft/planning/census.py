@@ -23,9 +23,9 @@ from ..sharding.mesh import DeviceMesh
 from .pieces import cuts, meetings
 
 __all__ = [
+    "HeldOverlap",
     "Lengths",
     "Measure",
-    "Overlap",
     "Volume",
     "axis_sizes",
     "census",
@@ -77,7 +77,7 @@ class Volume(Measure):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Overlap(Measure):
+class HeldOverlap(Measure):
     """What a device holds in both of two layouts on one mesh."""
 
     first: Layout

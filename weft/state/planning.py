@@ -15,7 +15,7 @@ from ..engine.moves.movement import layout_of
 from ..engine.sharded import ShardedTensor
 from ..nn.patterns import Patterns
 from ..planning import Topology, current_topology, plan_layouts
-from ..planning.states import Entry, Passage, StatePlan
+from ..planning.states import Passage, StateEntry, StatePlan
 from ..planning.states.passage import Position
 from ..sharding.geometry import resized
 from ..sharding.layout import Layout
@@ -27,7 +27,7 @@ from .flattening import FlatState, flat_state
 from .renaming import Names, Renamed, Side, renamed
 from .staging import staged_plan
 
-__all__ = ["BUCKET", "Leaf", "Mappings", "Planned", "Question", "Wanted", "plan_state", "planned"]
+__all__ = ["BUCKET", "Leaf", "Mappings", "PlannedState", "StateQuestion", "Wanted", "plan_state", "planned"]
 
 BUCKET = 16 << 20
 """The most bytes that go from a process to another at once, where nothing else is said."""
@@ -75,7 +75,7 @@ class Wanted:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Planned:
+class PlannedState:
     """A plan, and what becomes of each name. Answers to one question are one object, and told apart as such."""
 
     plan: StatePlan
@@ -115,7 +115,7 @@ Leaves = tuple[tuple[str, Leaf], ...]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Question:
+class StateQuestion:
     """All that a plan depends on; calls that ask the same get the plan that was made before."""
 
     old: Leaves
@@ -140,7 +140,7 @@ def planned(
     bucket: int,
     *,
     verify: bool,
-) -> Planned:
+) -> PlannedState:
     """The plan of a call, everything about it checked."""
     if mappings is None and into is None:
         raise TypeError(f"{op} needs mappings, or a state to write to: give a mapping, {{pattern: mapping}}, or into=")
@@ -155,8 +155,8 @@ def planned(
     links = None if verify or into is not None else current_topology()
     if mappings is None or isinstance(mappings, (DeviceMapping, Mapping)):
         said = _listed(mappings) if isinstance(mappings, Mapping) else mappings
-        return _answer(Question(old, there, said, dtype, rows, mesh, bucket, links))
-    return _answered(Question(old, there, None, dtype, rows, mesh, bucket, links), _Given(mappings))
+        return _answer(StateQuestion(old, there, said, dtype, rows, mesh, bucket, links))
+    return _answered(StateQuestion(old, there, None, dtype, rows, mesh, bucket, links), _Given(mappings))
 
 
 def _listed(patterns: Mapping[str, Spec]) -> tuple[tuple[str, Spec], ...]:
@@ -191,7 +191,7 @@ def _leaf(leaf: torch.Tensor | TensorLayout, first: int) -> Leaf:
 
 
 @cached(64)
-def _answer(question: Question) -> Planned:
+def _answer(question: StateQuestion) -> PlannedState:
     said = question.mappings
     if said is None:
         return _answered(question, None)
@@ -203,7 +203,7 @@ def _answer(question: Question) -> Planned:
     return _answered(question, _Given(patterns.mapping))
 
 
-def _answered(question: Question, given: _Given | None) -> Planned:
+def _answered(question: StateQuestion, given: _Given | None) -> PlannedState:
     leaves, dtype = dict(question.old), question.dtype
     rows = renamed(question.names, list(leaves))
     into = None if question.into is None else dict(question.into)
@@ -212,7 +212,7 @@ def _answered(question: Question, given: _Given | None) -> Planned:
     found: dict[object, str] = {}
     same: dict[str, str] = {}
     wanted: dict[str, Wanted] = {}
-    entries: list[Entry] = []
+    entries: list[StateEntry] = []
     for row in rows:
         for name, shape, parts in _made(row, leaves, into):
             there = None if into is None else into[name]
@@ -223,11 +223,11 @@ def _answered(question: Question, given: _Given | None) -> Planned:
                 same[name] = found[key]
                 continue
             entries.append(_entry(name, shape, parts, leaves, want, question.topology))
-    return Planned(_plan(tuple(entries), question.bucket), wanted, same)
+    return PlannedState(_plan(tuple(entries), question.bucket), wanted, same)
 
 
 @cached(64)
-def _plan(entries: tuple[Entry, ...], bucket: int) -> StatePlan:
+def _plan(entries: tuple[StateEntry, ...], bucket: int) -> StatePlan:
     """The plan of these entries; what is looked up by it is found without comparing all of them."""
     return StatePlan(entries, bucket)
 
@@ -406,7 +406,7 @@ def _entry(
     leaves: Mapping[str, Leaf],
     want: Wanted,
     topology: Topology | None,
-) -> Entry:
+) -> StateEntry:
     mesh = want.layout.mesh
     sources = tuple(old for old, *_ in parts)
     widths = [leaves[old].dtype.itemsize for old in sources]
@@ -418,11 +418,11 @@ def _entry(
                 "by weft.all_reduce or weft.reduce_scatter"
             )
         plan = plan_layouts(layouts[0], want.layout, shape, widths[0])
-        return Entry(name, sources, (), plan, widths[0], want.dtype.itemsize)
+        return StateEntry(name, sources, (), plan, widths[0], want.dtype.itemsize)
     if topology is not None and len(parts) == 1 and parts[0][3] == leaves[sources[0]].shape == shape:
         through_hosts = staged_plan(layouts[0], want.layout, shape, min(widths[0], want.dtype.itemsize), topology)
         if through_hosts is not None:
-            return Entry(name, sources, (), through_hosts, widths[0], want.dtype.itemsize)
+            return StateEntry(name, sources, (), through_hosts, widths[0], want.dtype.itemsize)
     passages = tuple(
         Passage(
             Position(layout, leaves[old].shape, there),
@@ -432,4 +432,4 @@ def _entry(
         )
         for (old, there, here, sizes), layout, width in zip(parts, layouts, widths, strict=True)
     )
-    return Entry(name, sources, passages, None, widths[0], want.dtype.itemsize)
+    return StateEntry(name, sources, passages, None, widths[0], want.dtype.itemsize)

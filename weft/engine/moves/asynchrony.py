@@ -18,7 +18,7 @@ from ...watch import comm_log
 from ..sharded import ShardedTensor, made, wrap, wrap_arriving
 from ..value import Value
 
-__all__ = ["Timed", "begun", "detached", "is_issuing", "is_on_its_way", "issuing"]
+__all__ = ["TimedPieces", "begun", "detached", "is_issuing", "is_on_its_way", "issuing"]
 
 _is_issuing = ContextVar("issuing", default=False)
 is_issuing = _is_issuing.get
@@ -59,11 +59,11 @@ def begun(
     if isinstance(arriving, tuple):
         return wrap(arriving, target, shape, asked=asked, dtype=dtype, strides=strides)
     under_way.overlap()
-    return wrap_arriving(Timed(arriving, under_way), target, shape, dtype, strides, asked)
+    return wrap_arriving(TimedPieces(arriving, under_way), target, shape, dtype, strides, asked)
 
 
 @final
-class Timed:
+class TimedPieces:
     """Pieces on their way, of which the logs are told how long they were waited for."""
 
     def __init__(self, arriving: run.Arriving | Promise, under_way: comm_log.UnderWay) -> None:
@@ -86,7 +86,7 @@ def is_on_its_way(x: object) -> TypeGuard[ShardedTensor]:
     """Whether a tensor's pieces were asked for, and nobody has waited for them."""
     if not isinstance(x, ShardedTensor) or x._value.source is None:
         return False
-    return isinstance(x._value.source, (Timed, _SameAs)) and not x._value.is_made
+    return isinstance(x._value.source, (TimedPieces, _SameAs)) and not x._value.is_made
 
 
 def detached(x: ShardedTensor) -> ShardedTensor:

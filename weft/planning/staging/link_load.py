@@ -17,7 +17,7 @@ from ...sharding.mesh import DeviceMesh, Slot
 from ..across.reduce_across import ReduceAcross
 from ..census import axis_sizes, common_volume
 from ..moving import AllGather, AllToAll, Exchange, Permute
-from ..owners import Planned, owners_of_step
+from ..owners import PlannedOwners, owners_of_step
 from ..reducing import AllReduce, ReduceExchange, ReduceScatter
 from ..step import Step
 from ..topology import Tier, Topology
@@ -197,7 +197,7 @@ def _(step: AllReduce, slot: Slot, topology: Topology) -> Hops:
 
 @_received.register
 def _(step: ReduceExchange, slot: Slot, topology: Topology) -> Hops:
-    owners, mesh, size = Planned(step), step.source.mesh, step.itemsize
+    owners, mesh, size = PlannedOwners(step), step.source.mesh, step.itemsize
     if mesh.num_devices > LARGE:
         return _largely(step, slot, topology)
     if step.stages is None:

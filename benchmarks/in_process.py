@@ -28,7 +28,7 @@ from weft.inspect.bench import COLLECTIVES, square
 from weft.inspect.limits import written_everywhere, written_once
 from weft.inspect.transitions import TRANSITIONS, MatrixTransition, line_of
 from weft.runtime import machine
-from weft.runtime.host_memory import empty_cache
+from weft.runtime.memory.host_memory import empty_cache
 from weft.sharding.layout import Layout
 
 DEVICES = [CPU(i) for i in range(8)]

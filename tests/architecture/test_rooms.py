@@ -24,7 +24,9 @@ def test_a_folder_has_few_modules(folder: Path) -> None:
     assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MOST_MODULES
 
 
-@pytest.mark.parametrize("room", ["engine", "engine/running", "runtime", "runtime/processes", "paper", "autoshard"])
+@pytest.mark.parametrize(
+    "room", ["engine", "engine/running", "planning", "runtime", "runtime/processes", "paper", "autoshard"]
+)
 def test_the_page_names_every_module_of_a_room(room: str) -> None:
     named = set(re.findall(r"`(?:\w+/)*(\w+)`", PAGE.read_text()))
     assert {path.stem for path in (ROOT / "weft" / room).glob("*.py")} - named == {"__init__"}

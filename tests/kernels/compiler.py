@@ -10,10 +10,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from weft.kernels.collective import collective
+from weft.kernels.collectives.shots import shots
 from weft.kernels.element import element
 from weft.kernels.group import GpuGroup
 from weft.kernels.launch import Launch, launches
-from weft.kernels.shots import shots
 from weft.kernels.work import KernelWork
 
 MIB = 1 << 20

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
+from weft.kernels.collectives.shots import shots
 from weft.kernels.element import element
 from weft.kernels.group import GpuGroup
 from weft.kernels.launch import launches, start
-from weft.kernels.shots import shots
 from weft.kernels.signals import ORDINALS, SIGNAL_BYTES
 
 SIZE = 700  # floats: three programs

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.planning import Link, Topology, step_between
-from weft.planning.cost import step_time
+from weft.planning.costs.cost import step_time
 from weft.planning.staging.handling import Handling, handling
 from weft.planning.staging.link_load import link_loads
 from weft.planning.staging.sharing import shared_out

@@ -9,7 +9,7 @@ import pytest
 
 from weft.devices import CPU
 from weft.planning import Link, Plan, Tier, Topology, plan_layouts
-from weft.planning.cost import step_time
+from weft.planning.costs.cost import step_time
 from weft.planning.staging.link_load import LinkLoad, link_loads
 from weft.planning.staging.multicast import multicast
 from weft.planning.staging.stages import Stages

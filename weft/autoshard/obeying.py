@@ -12,7 +12,7 @@ from typing import final
 
 from ..engine.choose import Input, choose
 from ..planning import Topology
-from ..planning.axis_cost import axis_cost
+from ..planning.costs.axis_cost import axis_cost
 from ..rules.factors import Factors
 from ..sharding.layout import Layout
 from .ways import OpWay

@@ -9,8 +9,8 @@ import torch
 
 from ..paper.machine import Machine
 from ..paper.work import OpWork
-from ..planning.axis_cost import axis_cost
-from ..planning.cost import passing_time
+from ..planning.costs.axis_cost import axis_cost
+from ..planning.costs.cost import passing_time
 from ..rules.registry import ops_named
 from ..sharding.geometry import most_elements
 from ..sharding.layout import Layout

@@ -17,10 +17,10 @@ import torch
 from ..engine.sharded import ShardedTensor, wrap
 from ..paper.dryrun import on_paper, recorded
 from ..paper.machine import Machine
-from ..paper.report import StepReport
+from ..paper.showing.report import StepReport
 from ..paper.timing import Movement
 from ..paper.work import OpWork, tensors_in
-from ..planning.axis_cost import axis_cost
+from ..planning.costs.axis_cost import axis_cost
 from ..rules.call import BoundCall
 from ..runtime.holding import holding
 from ..runtime.machine import ownership

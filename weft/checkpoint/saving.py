@@ -17,7 +17,7 @@ from typing import Literal, overload
 import torch
 
 from ..caches import cached
-from ..runtime.lazy_copy import lazy_clone
+from ..runtime.memory.lazy_copy import lazy_clone
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import box_shape

@@ -15,7 +15,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from ..caches import cached
 from ..planning import move_cost, plan_layouts
-from ..planning.cost import passing_time
+from ..planning.costs.cost import passing_time
 from ..planning.rearrangement import Rearrangement, rearranged_bytes, rearranged_cost
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout

@@ -15,7 +15,7 @@ import torch
 
 from ..runtime.holding import Pieces
 from ..runtime.in_process import fill_pending
-from ..runtime.lazy_copy import is_aside, lazy_clone, part
+from ..runtime.memory.lazy_copy import is_aside, lazy_clone, part
 from ..sharding.layout import Layout
 from .kept import forget_written
 

@@ -19,7 +19,7 @@ from ..drawing.panels import panels, printed
 from ..drawing.schedules import SchedulePicture
 from ..drawing.traffic import Traffic, traffic
 from ..planning import Plan
-from ..planning.bounds import largest
+from ..planning.costs.bounds import largest
 from ..planning.text import bytes_text
 from ..schedules import Schedule
 from ..sharding.dims import Shape

@@ -23,13 +23,13 @@ except ModuleNotFoundError as missing:
         "otherwise install it with: pip install 'triton>=3.6'"
     ) from missing
 
-from .all_gather import DistributedAllGather
-from .all_reduce import DistributedAllReduce
-from .all_to_all import DistributedAllToAll
-from .broadcast import DistributedBroadcast
+from .collectives.all_gather import DistributedAllGather
+from .collectives.all_reduce import DistributedAllReduce
+from .collectives.all_to_all import DistributedAllToAll
+from .collectives.broadcast import DistributedBroadcast
+from .collectives.open_collective import MAX_GPUS
+from .collectives.reduce_scatter import DistributedReduceScatter
 from .context import DeviceContext
-from .open_collective import MAX_GPUS
-from .reduce_scatter import DistributedReduceScatter
 from .signals import SIGNAL_BYTES, signal_buffer
 
 __all__ = [

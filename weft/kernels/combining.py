@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..runtime.accelerator import address
+from ..runtime.memory.accelerator import address
 from .element import element
 from .group import GpuGroup
 from .launch import launches, start

@@ -25,7 +25,7 @@ from .memory import memory_use
 from .norms import FusedNorms
 from .optimizers import watched_optimizers
 from .recorder import MovedBytes, Recorder
-from .report import StepReport
+from .showing.report import StepReport
 from .taking import Taken, closed_over, taken
 from .timing import timed
 

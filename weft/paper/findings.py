@@ -12,7 +12,7 @@ from ..sharding.mapping import named_mapping
 from ..watch.comm_log import CommRecord
 from .machine import Machine
 from .memory import MemoryUse
-from .text import short
+from .showing.text import short
 from .timing import Movement
 
 __all__ = ["Finding", "findings"]

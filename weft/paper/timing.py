@@ -10,7 +10,7 @@ from ..caches import cached
 from ..devices import Device
 from ..errors import PlanError
 from ..planning import Step, step_between
-from ..planning.cost import mesh_tier, staged, step_time
+from ..planning.costs.cost import mesh_tier, staged, step_time
 from ..planning.topology import Tier, Topology, axis_tier
 from ..sharding.layout import Layout
 from ..watch.comm_log import CommRecord

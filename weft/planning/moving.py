@@ -8,9 +8,10 @@ from typing import final
 from ..caches import cached
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .census import HeldOverlap, Volume, axis_sizes, spread_index
-from .crossing import crossing
-from .pieces import cuts, flat_index
+from .boxes.census import HeldOverlap, Volume, axis_sizes, spread_index
+from .boxes.crossing import crossing
+from .boxes.pieces import cuts, flat_index
+from .boxes.transfers import SameMesh, Transfer, routes
 from .reduction import HeldRegion, reduction
 from .step import (
     Begins,
@@ -26,7 +27,6 @@ from .step import (
     removed_axes,
 )
 from .topology import Topology
-from .transfers import SameMesh, Transfer, routes
 
 __all__ = ["AllGather", "AllToAll", "Exchange", "LocalSlice", "Permute"]
 

@@ -12,8 +12,8 @@ from typing import final
 from ..caches import cached
 from ..sharding.geometry import Box, box, box_shape, piece
 from ..sharding.mesh import Slot
+from .boxes.transfers import Transfer
 from .reducing import AllReduce, ReduceExchange, ReduceScatter
-from .transfers import Transfer
 
 __all__ = ["Owners", "Reducing", "owners_of_step"]
 

@@ -16,7 +16,7 @@ from ..frozen import Written
 from ..sharding.geometry import Interval, interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .pieces import Coords, overlapping
+from .boxes.pieces import Coords, overlapping
 from .step import Bytes
 from .topology import Tier, Topology, axis_tier, current_topology
 

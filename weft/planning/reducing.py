@@ -9,8 +9,8 @@ from ..sharding.geometry import box, piece, volume
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
-from .census import Volume, axis_sizes, census
-from .pieces import flat_index
+from .boxes.census import Volume, axis_sizes, census
+from .boxes.pieces import flat_index
 from .reduction import HeldRegion, Reduction, reduction
 from .step import Begins, Bytes, Load, Transition, added_axes, changed_dims, common_prefix, live, live_pending
 

@@ -20,9 +20,9 @@ from ..caches import cached
 from ..sharding.geometry import Box, Interval, box_at, has_elements, piece
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .census import Lengths, Measure, axis_sizes, split_sizes, spread_index
-from .pieces import flat_index, meetings, overlapping
-from .transfers import Transfer
+from .boxes.census import Lengths, Measure, axis_sizes, split_sizes, spread_index
+from .boxes.pieces import flat_index, meetings, overlapping
+from .boxes.transfers import Transfer
 
 __all__ = ["HeldRegion", "Reduction", "reduction"]
 

@@ -12,10 +12,10 @@ from ..errors import PlanError
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from .across.reduce_across import ReduceAcross
-from .bounds import kept_choices, total_bound
-from .census import Shape, axis_sizes
-from .cost import DEFAULT, staged, step_time
-from .crossing import received_bytes
+from .boxes.census import Shape, axis_sizes
+from .boxes.crossing import received_bytes
+from .costs.bounds import kept_choices, total_bound
+from .costs.cost import DEFAULT, staged, step_time
 from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
 from .reducing import AllReduce, FillPartial, ReduceExchange
 from .step import Bytes, Step, Transition, live, live_pending

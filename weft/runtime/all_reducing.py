@@ -11,9 +11,9 @@ from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from . import accelerator_kernels
 from .holding import Pieces, holding
-from .host_pool import pooled_empty
-from .lazy_copy import lazy_clone
 from .machine import forget_with_residences
+from .memory.host_pool import pooled_empty
+from .memory.lazy_copy import lazy_clone
 from .reduction import combination, reduce_into
 
 __all__ = ["all_reduced", "is_small"]

@@ -15,8 +15,8 @@ from ..engine.sharded import ShardedTensor, made
 from ..engine.value import Value
 from ..planning.states import StateEntry
 from ..runtime.holding import holding
-from ..runtime.host_pool import pooled_empty
 from ..runtime.machine import forget_with_residences, residence
+from ..runtime.memory.host_pool import pooled_empty
 from ..runtime.processes.mesh_processes import spans
 from ..runtime.processes.passing import Lot
 from ..runtime.strides import dense_strides, row_major

@@ -10,9 +10,9 @@ from torch._C import _functorch as functorch
 from ...caches import BoundedCache
 from ...runtime import run
 from ...runtime.holding import Pieces
-from ...runtime.lazy_copy import lazy_clone
 from ...runtime.machine import forget_with_residences
-from ...runtime.memory_limit import limited_to, memory_limit, planned
+from ...runtime.memory.lazy_copy import lazy_clone
+from ...runtime.memory.memory_limit import limited_to, memory_limit, planned
 from ...runtime.strides import dense_strides
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout

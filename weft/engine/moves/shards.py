@@ -12,7 +12,7 @@ from typing import Protocol, cast
 import torch
 
 from ...runtime.holding import holding
-from ...runtime.lazy_copy import lazy_clone
+from ...runtime.memory.lazy_copy import lazy_clone
 from ...sharding.geometry import box, box_shape
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping

@@ -16,7 +16,7 @@ from itertools import count
 import torch
 
 from ...runtime.holding import Pieces
-from ...runtime.lazy_copy import may_overlap
+from ...runtime.memory.lazy_copy import may_overlap
 from ...watch import comm_log, policy
 from ...watch.notes import is_watched as is_observed
 from ..form import special

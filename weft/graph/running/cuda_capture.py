@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 import torch
 
-from ...runtime.accelerator import address
 from ...runtime.accelerator_kernels import few_launches, is_watched
 from ...runtime.machine import torch_device
+from ...runtime.memory.accelerator import address
 from ..lowering.codegen import Function
 from ..lowering.program import Program
 from ..ops.indexing import NONZERO

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 import torch
 
 from ...engine.sharded import wrap
-from ...runtime.lazy_copy import lazy_clone
+from ...runtime.memory.lazy_copy import lazy_clone
 from ...sharding.dims import Shape
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping

@@ -13,9 +13,9 @@ import torch
 from torch.optim import Optimizer
 
 from ...engine.sharded import ShardedTensor
-from ...runtime.accelerator import side_by_side
 from ...runtime.accelerator_kernels import few_launches, is_watched
-from ...runtime.lazy_copy import part
+from ...runtime.memory.accelerator import side_by_side
+from ...runtime.memory.lazy_copy import part
 from ...runtime.processes import world
 from ...watch.policy import policy_now
 from ..running import cuda_capture

@@ -13,8 +13,8 @@ from ...engine.memory import memory_of
 from ...engine.moves.rearranging import note_rearrangement, resolved
 from ...engine.sharded import ShardedTensor, sharded, wrap
 from ...engine.views.view_results import viewed
+from ...planning.boxes.windows import Reach, Windows, windows_of
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
-from ...planning.windows import Reach, Windows, windows_of
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...runtime.rearranging import rearrange

@@ -14,7 +14,7 @@ from torch.autograd.graph import register_multi_grad_hook
 
 from ...engine.compiling import announce
 from ...engine.sharded import ShardedTensor, as_sharded
-from ...planning.bounds import largest
+from ...planning.costs.bounds import largest
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ...tensor.tensor import Tensor

@@ -19,8 +19,8 @@ from ...engine.moves.asynchrony import issuing
 from ...engine.moves.movement import moved
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...planning import plan_layouts
-from ...planning.bounds import largest
-from ...planning.pieces import cuts
+from ...planning.boxes.pieces import cuts
+from ...planning.costs.bounds import largest
 from ...runtime.holding import holding
 from ...runtime.machine import forget_with_residences
 from ...sharding.layout import Layout

@@ -14,7 +14,7 @@ from ...sharding.geometry import Box, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ...sharding.placements import ReduceOp
-from ..census import Shape
+from ..boxes.census import Shape
 from ..step import Bytes, live_pending
 from ..topology import Topology
 from .balance import SETTLED, Choice, Shares, balanced

@@ -9,8 +9,8 @@ from typing import final
 from ...caches import cached
 from ...sharding.geometry import Box, has_elements
 from ...sharding.mesh import Slot
+from ..boxes.transfers import Transfer
 from ..owners import Owners
-from ..transfers import Transfer
 from .sharing import CellEntry, shared_out
 from .stages import Stages
 

@@ -15,7 +15,7 @@ from ...sharding.geometry import Box, box, box_at, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh, Slot
 from ..across.reduce_across import ReduceAcross
-from ..census import axis_sizes, common_volume
+from ..boxes.census import axis_sizes, common_volume
 from ..moving import AllGather, AllToAll, Exchange, Permute
 from ..owners import PlannedOwners, owners_of_step
 from ..reducing import AllReduce, ReduceExchange, ReduceScatter

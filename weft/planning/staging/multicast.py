@@ -11,8 +11,8 @@ from ...caches import cached
 from ...sharding.geometry import Box, box_at
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
-from ..pieces import Coords
-from ..transfers import Transfer, routes
+from ..boxes.pieces import Coords
+from ..boxes.transfers import Transfer, routes
 from .sharing import CellEntry, shared_out
 from .stages import Stages
 

@@ -11,7 +11,7 @@ from typing import final
 from ...devices import Device
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
-from ..crossing import combined, volumes
+from ..boxes.crossing import combined, volumes
 from ..plans import Plan
 from ..step import Bytes
 from ..text import bytes_text, shape_text, table

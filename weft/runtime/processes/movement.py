@@ -12,7 +12,7 @@ from ...planning import Step, plan_layouts, step_between
 from ...sharding.layout import Layout
 from ..holding import Pieces, holding
 from ..machine import forget_with_residences
-from ..memory_limit import memory_limit
+from ..memory.memory_limit import memory_limit
 from . import world
 from .communicating import communicating
 from .current_call import CollectiveCall, call_between

@@ -9,8 +9,8 @@ from typing import final
 
 import torch
 
+from ....planning.boxes.transfers import Transfer
 from ....planning.owners import Owners
-from ....planning.transfers import Transfer
 from ....sharding.geometry import Box, box_shape
 from ....sharding.layout import Layout
 from ....sharding.mesh import Slot

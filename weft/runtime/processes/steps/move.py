@@ -10,12 +10,12 @@ from typing import final
 import torch
 
 from ....planning import Exchange, LocalSlice, Permute, Step
-from ....planning.transfers import Transfer, receives, sends
+from ....planning.boxes.transfers import Transfer, receives, sends
 from ....sharding.geometry import box
 from ....sharding.mesh import Slot
 from ...holding import Pieces, holding
-from ...lazy_copy import lazy_clone
 from ...machine import residence
+from ...memory.lazy_copy import lazy_clone
 from .. import world
 from ..current_call import CollectiveCall
 from ..group import Processes, group_if_shared, group_of

@@ -16,7 +16,7 @@ from ....planning import ReduceExchange
 from ....planning.owners import Reducing, owners_of_step
 from ....sharding.placements import ReduceOp
 from ...holding import Pieces
-from ...host_pool import pooled_empty
+from ...memory.host_pool import pooled_empty
 from ...reduction import reduce_into, reduced
 from ..group import group_if_shared
 from ..mesh_processes import processes_of, wire_device

@@ -18,8 +18,8 @@ from ....planning.across.cells import Place
 from ....planning.across.work import Gift, Sum
 from ....sharding.geometry import Box, box_shape
 from ...holding import Pieces, holding
-from ...host_pool import pooled_empty
 from ...machine import residence
+from ...memory.host_pool import pooled_empty
 from ...reduction import Totals
 from .. import world
 from ..group import group_if_shared

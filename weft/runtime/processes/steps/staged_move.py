@@ -8,8 +8,8 @@ from typing import final
 import torch
 
 from ....planning import Exchange, Step
+from ....planning.boxes.transfers import Transfer
 from ....planning.staging.multicast import multicast
-from ....planning.transfers import Transfer
 from ....sharding.layout import Layout
 from ....sharding.mesh import Slot
 from ...holding import Pieces

@@ -12,15 +12,15 @@ from typing import final
 
 import torch
 
+from ....planning.boxes.transfers import Transfer
 from ....planning.owners import Reducing, owners_of_step
 from ....planning.staging.delegation import CellTask, Delegation, delegation
-from ....planning.transfers import Transfer
 from ....sharding.geometry import Box, box_shape, within
 from ....sharding.mesh import Slot
 from ....sharding.placements import ReduceOp
 from ...holding import Pieces, holding
-from ...host_pool import pooled_empty
 from ...machine import residence
+from ...memory.host_pool import pooled_empty
 from ...reduction import reduce_into, reduced
 from .. import world
 from ..group import Processes, group_if_shared

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from ...host_pool import pooled_empty
+from ...memory.host_pool import pooled_empty
 from .. import world
 from ..agreement.difference import out_of_step
 from ..current_call import fingerprint

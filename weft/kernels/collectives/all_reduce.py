@@ -7,8 +7,8 @@ from typing import final
 
 import torch
 
-from .context import DeviceContext
-from .element import Element, element
+from ..context import DeviceContext
+from ..element import Element, element
 from .known import known_call
 from .open_collective import OpenCollective, opened
 from .operands import check_operands, check_shape

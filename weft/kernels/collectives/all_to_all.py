@@ -7,11 +7,11 @@ from typing import final
 
 import torch
 
-from .context import DeviceContext
+from ..context import DeviceContext
+from ..work import KernelWork, balanced
 from .known import known_call
 from .open_collective import OpenCollective, opened
 from .operands import check_dim, check_operands, check_shape
-from .work import KernelWork, balanced
 
 __all__ = ["DistributedAllToAll"]
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import final
 
-from ..caches import cached
-from ..sharding.geometry import Interval
-from ..sharding.layout import Layout
+from ...caches import cached
+from ...sharding.geometry import Interval
+from ...sharding.layout import Layout
+from ..rearrangement import Part, Rearrangement, Run, Side
 from .pieces import Coords, cuts
-from .rearrangement import Part, Rearrangement, Run, Side
 
 __all__ = ["Reach", "Windows", "windows_of"]
 

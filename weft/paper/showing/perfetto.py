@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..devices import Device
-from .ledger import KINDS
+from ...devices import Device
+from ..ledger import KINDS
 
 if TYPE_CHECKING:
     from .report import StepReport

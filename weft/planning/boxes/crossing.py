@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..caches import cached
-from ..sharding.layout import Layout
-from ..sharding.mesh import DeviceMesh, Slot
+from ...caches import cached
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh, Slot
+from ..step import Bytes, Load, Step, bytes_of
 from .census import Shape, Volume, axis_sizes, everywhere, split_sizes, spread_index
 from .pieces import cuts
-from .step import Bytes, Load, Step, bytes_of
 
 __all__ = ["combined", "crossing", "received_bytes", "same_slots", "volumes"]
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import final
 
-from ..caches import cached
-from ..sharding.geometry import Box, Interval, box_at, interval
-from ..sharding.layout import Layout
-from ..sharding.mesh import Slot
+from ...caches import cached
+from ...sharding.geometry import Box, Interval, box_at, interval
+from ...sharding.layout import Layout
+from ...sharding.mesh import Slot
+from ..topology import Topology
 from .census import split_sizes
 from .crossing import same_slots
 from .pieces import Coords, flat_index, locate, overlapping
-from .topology import Topology
 
 __all__ = ["Transfer", "receives", "routes", "sends"]
 

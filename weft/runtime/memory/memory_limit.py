@@ -8,9 +8,9 @@ from contextvars import ContextVar
 
 import torch
 
-from ..planning import Plan, plan_layouts
-from ..sharding.layout import Layout
-from .holding import Pieces, holding
+from ...planning import Plan, plan_layouts
+from ...sharding.layout import Layout
+from ..holding import Pieces, holding
 from .host_pool import pooled_empty
 
 __all__ = ["in_parts", "limited_to", "memory_limit", "planned"]

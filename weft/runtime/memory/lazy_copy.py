@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
-from .strides import is_dense
-from .traced import is_traced
+from ..strides import is_dense
+from ..traced import is_traced
 
 __all__ = ["is_aside", "lazy_clone", "may_overlap", "part"]
 

@@ -12,11 +12,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ..caches import cached
-from ..sharding.layout import Layout
-from ..sharding.mesh import DeviceMesh
-from .topology import Tier, Topology
-from .topology.topology import cells, is_flat
+from ...caches import cached
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh
+from ..topology import Tier, Topology
+from ..topology.topology import cells, is_flat
 
 __all__ = ["axis_cost"]
 

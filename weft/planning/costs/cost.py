@@ -14,16 +14,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..caches import cached
-from ..sharding.mesh import DeviceMesh
-from .across.reduce_across import ReduceAcross
-from .owners import Reducing
-from .reducing import AllReduce, Reduces
-from .staging.link_load import link_loads
-from .staging.stages import Stages
-from .step import Begins, Bytes, Step
-from .topology import Tier, Topology, axis_tier, current_topology
-from .topology.topology import cells, is_flat
+from ...caches import cached
+from ...sharding.mesh import DeviceMesh
+from ..across.reduce_across import ReduceAcross
+from ..owners import Reducing
+from ..reducing import AllReduce, Reduces
+from ..staging.link_load import link_loads
+from ..staging.stages import Stages
+from ..step import Begins, Bytes, Step
+from ..topology import Tier, Topology, axis_tier, current_topology
+from ..topology.topology import cells, is_flat
 
 __all__ = ["DEFAULT", "mesh_tier", "passing_time", "staged", "step_tier", "step_time", "steps_time"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from .group import GpuGroup
-from .work import KernelWork, shares
+from ..group import GpuGroup
+from ..work import KernelWork, shares
 
 __all__ = ["ONE_SHOT_BYTES", "shots"]
 

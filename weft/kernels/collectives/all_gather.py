@@ -8,11 +8,11 @@ from typing import final
 
 import torch
 
-from .context import DeviceContext
+from ..context import DeviceContext
+from ..work import KernelWork
 from .known import known_call
 from .open_collective import OpenCollective, opened
 from .operands import check_dim, check_operands, check_shape
-from .work import KernelWork
 
 __all__ = ["DistributedAllGather"]
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from ..sharding.mesh import DeviceMesh
-from .findings import Finding
-from .machine import Machine
-from .memory import MemoryUse
+from ...sharding.mesh import DeviceMesh
+from ..findings import Finding
+from ..machine import Machine
+from ..memory import MemoryUse
+from ..timing import Movement, Operation
 from .page import report_page
 from .perfetto import trace_events
 from .text import report_text
-from .timing import Movement, Operation
 
 __all__ = ["StepReport"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..planning.text import bytes_text, table, time_text
-from .ledger import KINDS
+from ...planning.text import bytes_text, table, time_text
+from ..ledger import KINDS
 
 if TYPE_CHECKING:
     from .report import StepReport

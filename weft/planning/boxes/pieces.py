@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..caches import cached
-from ..sharding.geometry import Interval, piece
+from ...caches import cached
+from ...sharding.geometry import Interval, piece
 
 __all__ = ["Coords", "cuts", "flat_index", "locate", "meetings", "overlapping"]
 

@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from .context import DeviceContext
+from ..context import DeviceContext
 from .known import known_call
 from .open_collective import OpenCollective, opened
 from .operands import check_operands, check_shape

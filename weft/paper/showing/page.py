@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..drawing.page import LineSpan, MovementRow, Page, Row
-from ..planning.text import bytes_text, time_text
-from .ledger import KINDS
+from ...drawing.page import LineSpan, MovementRow, Page, Row
+from ...planning.text import bytes_text, time_text
+from ..ledger import KINDS
+from ..timing import Movement
 from .text import work_text
-from .timing import Movement
 
 if TYPE_CHECKING:
     from .report import StepReport

@@ -7,12 +7,12 @@ from typing import final
 
 import torch
 
-from .context import DeviceContext
-from .element import Element, element
+from ..context import DeviceContext
+from ..element import Element, element
+from ..work import KernelWork, balanced
 from .known import known_call
 from .open_collective import OpenCollective, opened
 from .operands import check_dim, check_operands, check_shape
-from .work import KernelWork, balanced
 
 __all__ = ["DistributedReduceScatter"]
 

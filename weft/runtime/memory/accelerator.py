@@ -13,7 +13,7 @@ from typing import ClassVar, final
 
 import torch
 
-from ..caches import cached
+from ...caches import cached
 
 __all__ = ["Lanes", "address", "brought", "copy", "reaches", "settle", "side_by_side", "turns"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .context import DeviceContext
+from ..context import DeviceContext
 
 __all__ = ["check_dim", "check_operands", "check_shape"]
 

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import torch
 
-from ..caches import BoundedCache
-from .context import DeviceContext
-from .launch import Launch, prepared
+from ...caches import BoundedCache
+from ..context import DeviceContext
+from ..launch import Launch, prepared
 
 __all__ = ["KnownCall", "known_call"]
 

@@ -16,10 +16,10 @@ from itertools import product
 from types import MappingProxyType
 from typing import final
 
-from ..caches import cached
-from ..sharding.geometry import Box, Interval, box_at, volume
-from ..sharding.layout import Layout
-from ..sharding.mesh import DeviceMesh
+from ...caches import cached
+from ...sharding.geometry import Box, Interval, box_at, volume
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh
 from .pieces import cuts, meetings
 
 __all__ = [

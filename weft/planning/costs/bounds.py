@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator
 from itertools import combinations
 
-from ..sharding.layout import Layout
-from ..sharding.mesh import DeviceMesh
-from .across.extent import is_small
-from .across.work import least_received
-from .census import HeldOverlap, Shape, Volume, axis_sizes, census
-from .moving import Exchange
-from .step import Bytes, bytes_of, live_pending
+from ...sharding.layout import Layout
+from ...sharding.mesh import DeviceMesh
+from ..across.extent import is_small
+from ..across.work import least_received
+from ..boxes.census import HeldOverlap, Shape, Volume, axis_sizes, census
+from ..moving import Exchange
+from ..step import Bytes, bytes_of, live_pending
 
 __all__ = ["kept_choices", "largest", "lower_bound", "total_bound"]
 

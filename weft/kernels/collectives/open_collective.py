@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .context import DeviceContext
-from .element import Element
-from .group import GpuGroup, grouped
+from ..context import DeviceContext
+from ..element import Element
+from ..group import GpuGroup, grouped
+from ..launch import launches, on_stream, start
+from ..signals import SIGNAL_BYTES
+from ..work import KernelWork
 from .known import KnownCall
-from .launch import launches, on_stream, start
-from .signals import SIGNAL_BYTES
-from .work import KernelWork
 
 __all__ = ["MAX_GPUS", "OpenCollective", "opened"]
 

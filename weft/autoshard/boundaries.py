@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from .recording import RecordedOp, RecordedProgram, RecordedValue
+from .program import RecordedOp, RecordedProgram, RecordedValue
 
 __all__ = ["ModuleBoundaries"]
 

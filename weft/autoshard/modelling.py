@@ -27,7 +27,7 @@ from .layouts import candidate_layouts
 from .obeying import Asked
 from .prices import Prices
 from .problem import Assignment, Problem, Table
-from .recording import RecordedOp, RecordedProgram, RecordedValue
+from .program import RecordedOp, RecordedProgram, RecordedValue
 from .repeating import repeats_of
 from .trials import Trials
 from .ways import OpWay, ways_of

@@ -14,7 +14,7 @@ from ..planning.costs.cost import passing_time
 from ..rules.registry import ops_named
 from ..sharding.geometry import most_elements
 from ..sharding.layout import Layout
-from .recording import RecordedOp, RecordedProgram, RecordedValue
+from .program import RecordedOp, RecordedProgram, RecordedValue
 from .trial import Sizes
 from .ways import OpWay
 

@@ -9,7 +9,7 @@ from ..sharding.layout import Layout
 from .boundaries import ModuleBoundaries
 from .modelling import Landing, LayoutModel
 from .problem import Assignment
-from .recording import RecordedValue
+from .program import RecordedValue
 from .ways import OpWay
 
 __all__ = ["Pin", "Pins", "Reading"]

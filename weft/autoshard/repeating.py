@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .recording import RecordedOp, RecordedProgram
+from .program import RecordedOp, RecordedProgram
 
 __all__ = ["Repeats", "repeats_of"]
 

@@ -11,7 +11,7 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .layouts import candidate_layouts
 from .prices import Prices
-from .recording import RecordedOp, RecordedValue
+from .program import RecordedOp, RecordedValue
 from .special_ops import called_by
 from .trial import Laid, Tried, thinking, tried
 from .ways import OpWay

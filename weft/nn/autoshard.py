@@ -16,8 +16,9 @@ from ..autoshard.limits import Limited, least_bytes, solve_within
 from ..autoshard.modelling import LayoutModel
 from ..autoshard.naming import general_name, patterns_of
 from ..autoshard.prices import Prices
+from ..autoshard.program import RecordedProgram
 from ..autoshard.reading import Pin, Reading
-from ..autoshard.recording import Batch, RecordedProgram, record
+from ..autoshard.recording import Batch, record
 from ..errors import PlanError
 from ..paper.machine import Machine, machine_of
 from ..planning import Topology, current_topology

@@ -20,7 +20,8 @@ from ..runtime.memory.host_pool import pooled_empty
 from ..runtime.processes.mesh_processes import spans
 from ..runtime.processes.passing import Lot
 from ..runtime.strides import dense_strides, row_major
-from .planning import PlannedState, Wanted
+from .planning import PlannedState
+from .wanted import Wanted
 
 __all__ = ["Room", "rooms"]
 

@@ -29,9 +29,10 @@ from ..sharding.mesh import DeviceMesh
 from ..sharding.types import TensorLayout
 from ..watch import comm_log
 from .flattening import flat_state
-from .planning import BUCKET, Mappings, PlannedState, Wanted, planned
+from .planning import BUCKET, Mappings, PlannedState, planned
 from .renaming import Names
 from .rooms import Room, rooms
+from .wanted import Wanted
 
 __all__ = ["transfer_state"]
 

@@ -15,7 +15,8 @@ import torch
 
 from ..devices import Device
 from ..planning import Link, Tier, Topology, plan_layouts
-from ..planning.staging.link_load import LinkLoad, link_loads
+from ..planning.staging.link_load import LinkLoad
+from ..planning.staging.step_loads import link_loads
 from ..planning.topology import Processor
 from ..planning.topology.topology import cells
 from ..runtime.processes import world

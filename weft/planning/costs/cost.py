@@ -19,8 +19,8 @@ from ...sharding.mesh import DeviceMesh
 from ..across.reduce_across import ReduceAcross
 from ..owners import Reducing
 from ..reducing import AllReduce, Reduces
-from ..staging.link_load import link_loads
 from ..staging.stages import Stages
+from ..staging.step_loads import link_loads
 from ..step import Begins, Bytes, Step
 from ..topology import Tier, Topology, axis_tier, current_topology
 from ..topology.topology import cells, is_flat

@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Generic, ParamSpec, TypeVar
 
 from ..caches import cached
+from ..during import during
 from ..planning import move_cost, plan_layouts
 from ..planning.costs.cost import passing_time
 from ..planning.rearrangement import Rearrangement, rearranged_bytes, rearranged_cost
@@ -146,11 +147,8 @@ _considered: ContextVar[list[Considered] | None] = ContextVar("considered", defa
 def considering() -> Iterator[list[Considered]]:
     """Keeps what is considered inside the block."""
     kept: list[Considered] = []
-    token = _considered.set(kept)
-    try:
+    with during(_considered, kept):
         yield kept
-    finally:
-        _considered.reset(token)
 
 
 _UNWATCHED = nullcontext()
@@ -158,16 +156,7 @@ _UNWATCHED = nullcontext()
 
 def unconsidered() -> AbstractContextManager[None]:
     """What is decided inside, for an op on the way to another, is not kept."""
-    return _unconsidered() if is_considered() else _UNWATCHED
-
-
-@contextmanager
-def _unconsidered() -> Iterator[None]:
-    token = _considered.set(None)
-    try:
-        yield
-    finally:
-        _considered.reset(token)
+    return during(_considered, None) if is_considered() else _UNWATCHED
 
 
 def consider(rows: Sequence[tuple[str, float, int]], chosen: int) -> None:

@@ -11,6 +11,7 @@ from itertools import product
 from typing import final
 
 from ..devices import CPU, Device, first_devices
+from ..during import during
 from ..frozen import Written
 
 __all__ = ["DeviceMesh", "current_mesh", "make_mesh", "mesh_context"]
@@ -337,11 +338,8 @@ def mesh_context(mesh: DeviceMesh) -> Iterator[DeviceMesh]:
     """
     if not isinstance(mesh, DeviceMesh):
         raise TypeError(f"mesh_context needs a DeviceMesh, but got {mesh!r}: use make_mesh({{'dp': 2}})")
-    token = _current.set(mesh)
-    try:
+    with during(_current, mesh):
         yield mesh
-    finally:
-        _current.reset(token)
 
 
 def listed(names: Iterable[str]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TypeGuard, final
 
+from ...during import during
 from ...runtime import run
 from ...runtime.holding import Pieces
 from ...runtime.on_paper import Promise
@@ -25,21 +26,12 @@ is_issuing = _is_issuing.get
 """Whether what moves now is begun and not waited for."""
 
 
-@contextmanager
-def _issuing() -> Iterator[None]:
-    before = _is_issuing.set(True)
-    try:
-        yield
-    finally:
-        _is_issuing.reset(before)
-
-
 _WAITING = nullcontext()
 
 
 def issuing(async_op: bool) -> AbstractContextManager[None]:
     """With True: inside, what moves is begun and not waited for."""
-    return _issuing() if async_op else _WAITING
+    return during(_is_issuing, True) if async_op else _WAITING
 
 
 def begun(

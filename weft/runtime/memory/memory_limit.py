@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 
 import torch
 
+from ...during import during
 from ...planning import Plan, plan_layouts
 from ...sharding.layout import Layout
 from ..holding import Pieces, holding
@@ -35,16 +36,7 @@ def limited_to(limit: int | None) -> AbstractContextManager[None]:
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
         raise TypeError(f"memory_limit is a number of bytes, but got {limit!r}")
-    return _AS_IT_IS if limit == _limit.get() else _limited_to(limit)
-
-
-@contextmanager
-def _limited_to(limit: int | None) -> Iterator[None]:
-    before = _limit.set(limit)
-    try:
-        yield
-    finally:
-        _limit.reset(before)
+    return _AS_IT_IS if limit == _limit.get() else during(_limit, limit)
 
 
 def planned(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> Plan:

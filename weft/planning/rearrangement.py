@@ -18,7 +18,7 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .boxes.pieces import Coords, overlapping
 from .step import Bytes
-from .topology import Tier, Topology, axis_tier, current_topology
+from .topology import Tier, axis_tier, current_topology
 
 __all__ = ["Part", "Rearrangement", "Run", "Side", "SlotCopy", "rearranged_bytes", "rearranged_cost"]
 
@@ -220,12 +220,12 @@ def rearranged_bytes(plan: Rearrangement, itemsize: int) -> Bytes:
     return Bytes(max(received), sum(received) * alike)
 
 
-def rearranged_cost(plan: Rearrangement, itemsize: int, topology: Topology | None = None) -> float:
+def rearranged_cost(plan: Rearrangement, itemsize: int) -> float:
     """The seconds that a rearrangement takes by the cost model: one exchange among the devices that it is split over."""
     received = rearranged_bytes(plan, itemsize).max
     if not received:
         return 0.0
-    topology = topology or current_topology()
+    topology = current_topology()
     mesh = plan.target.layout.mesh
     axes = {axis for side in (*plan.sources, plan.target) for axis in side.layout.dim_of}
     tier = max((axis_tier(mesh, axis, topology) for axis in axes), default=Tier.DEVICE)

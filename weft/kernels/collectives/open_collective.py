@@ -38,7 +38,6 @@ class OpenCollective:
     """
 
     name: str
-    contexts: tuple[DeviceContext, ...]
     groups: tuple[GpuGroup, ...]
     signals: tuple[int, ...]
     known: KnownCall | None = None
@@ -149,7 +148,7 @@ def opened(
         for leader, follower in followers:
             leader.wait_stream(follower)
         signals = tuple(signal_buffers[group.leader].data_ptr() for group in groups)
-        call = OpenCollective(name, tuple(contexts), groups, signals, known)
+        call = OpenCollective(name, groups, signals, known)
         yield call
         call.finish()
         for leader, follower in followers:

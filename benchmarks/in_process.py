@@ -26,9 +26,9 @@ import weft
 from weft import CPU, P
 from weft.inspect.bench import COLLECTIVES, square
 from weft.inspect.limits import written_everywhere, written_once
-from weft.inspect.transitions import TRANSITIONS, Transition, line_of
+from weft.inspect.transitions import TRANSITIONS, MatrixTransition, line_of
 from weft.runtime import machine
-from weft.runtime.host_memory import empty_cache
+from weft.runtime.memory.host_memory import empty_cache
 from weft.sharding.layout import Layout
 
 DEVICES = [CPU(i) for i in range(8)]
@@ -74,7 +74,7 @@ def transitions(quick: bool) -> Iterator[int | Figure]:
             yield transition_figure(transition, nbytes, quick)
 
 
-def needed(transition: Transition, nbytes: int) -> int:
+def needed(transition: MatrixTransition, nbytes: int) -> int:
     """Bytes of memory that all contenders hold at once: what each starts from, and a whole result on every device."""
     return nbytes * (5 * transition.contributions(transition.mesh(DEVICES)) + 3 * len(DEVICES))
 
@@ -87,7 +87,7 @@ def available() -> int:
     return 1 << 40
 
 
-def transition_figure(transition: Transition, nbytes: int, quick: bool) -> Figure:
+def transition_figure(transition: MatrixTransition, nbytes: int, quick: bool) -> Figure:
     """One transition: all contenders."""
     mesh = transition.mesh(DEVICES)
     source, target = transition.layouts(mesh)

@@ -25,7 +25,7 @@ from pages import write_between
 from transitions import ITEMSIZE, SHAPE, Case, cases
 
 from weft.planning import Plan, plan_layouts
-from weft.planning.census import everywhere
+from weft.planning.boxes.census import everywhere
 from weft.planning.plans import _cache
 from weft.sharding import DeviceMesh, ReduceOp, make_mesh
 from weft.sharding.geometry import box

@@ -28,7 +28,7 @@ from pages import write_between
 from tests.planning.stagings import Stagings
 from weft.devices import CPU
 from weft.planning import Topology, plan_layouts
-from weft.planning.cost import step_time
+from weft.planning.costs.cost import step_time
 from weft.sharding import DeviceMesh, ReduceOp
 from weft.sharding.layout import Layout
 

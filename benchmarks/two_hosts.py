@@ -35,7 +35,7 @@ from weft.inspect.links import measured_links
 from weft.inspect.processors import Calibration
 from weft.inspect.turns import in_turns
 from weft.planning import Step, Tier, Topology, plan_layouts
-from weft.planning.cost import step_time
+from weft.planning.costs.cost import step_time
 from weft.sharding import ReduceOp, make_mesh
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping

@@ -30,7 +30,7 @@ _WORDS = {
 }
 _TORCH = {
     "runtime.machine": "accelerator_count",
-    "runtime.host_memory": "empty_cache",
+    "runtime.memory.host_memory": "empty_cache",
     "tensor": "Tensor",
     "tensor.collectives": "all_gather all_reduce all_to_all ppermute reduce_scatter",
     "tensor.movements": "accelerator cpu distributed_broadcast gpu reshard shard to_device transfer_to",

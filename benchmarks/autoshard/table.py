@@ -50,7 +50,7 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[
 
 def priced(
     model: torch.nn.Module, batch: tuple[torch.Tensor, ...], prefer: tuple[str, ...], machine: str
-) -> weft.paper.report.StepReport:
+) -> weft.paper.showing.report.StepReport:
     """The dry run of a step."""
     optimizer = torch.optim.AdamW(model.parameters())
     with weft.prefer(*prefer) if prefer else nullcontext():

@@ -9,7 +9,7 @@ import numpy as np
 from contest import Contender
 
 from weft import DeviceMesh
-from weft.inspect.transitions import Transition
+from weft.inspect.transitions import MatrixTransition
 
 HAS_JAX = importlib.util.find_spec("jax") is not None
 Calls = dict[str, Callable[[], object] | Contender]
@@ -42,7 +42,7 @@ def put(x: jax.Array, into: NamedSharding | SingleDeviceSharding) -> Contender:
     return Contender(lambda: jax.device_put(latest[0], into).block_until_ready(), prepare)
 
 
-def transition(case: Transition, mesh: DeviceMesh, shape: tuple[int, int]) -> Calls:
+def transition(case: MatrixTransition, mesh: DeviceMesh, shape: tuple[int, int]) -> Calls:
     """By `device_put` and by a jitted identity; JAX has no pending sums outside of a jitted program."""
     if not HAS_JAX:
         return {}

@@ -13,7 +13,7 @@ from contest import Elsewhere
 from environment import MAX_ENVIRONMENT, max_version
 
 from weft import DeviceMesh
-from weft.inspect.transitions import Transition
+from weft.inspect.transitions import MatrixTransition
 
 PYTHON = MAX_ENVIRONMENT / "bin" / "python"
 NAME = "MAX compiled"
@@ -61,7 +61,7 @@ def contender(
     return {NAME: Elsewhere(lambda: float(answer({"run": 1})["seconds"]))}
 
 
-def transition(case: Transition, mesh: DeviceMesh, shape: tuple[int, int]) -> dict[str, Elsewhere]:
+def transition(case: MatrixTransition, mesh: DeviceMesh, shape: tuple[int, int]) -> dict[str, Elsewhere]:
     """By `transfer_to`, compiled."""
     source, target = case.layouts(mesh)
     return contender(sizes(mesh), source.splits, target.splits, case.pending, shape)

@@ -51,7 +51,7 @@ def test_only_some_rooms_know_of_memories_and_prices() -> None:
         ("holding(layout).unified", "runtime/holding.py"),
         ("from ..planning import move_cost", "engine/strategy.py"),
         ("plan.estimated_time", "inspect/explain.py"),
-        ("rearranged_cost(plan, 4)", "planning/cost.py"),
+        ("rearranged_cost(plan, 4)", "planning/costs/cost.py"),
     ],
 )
 def test_what_is_said_elsewhere_is_found(line: str, at_home: str, tmp_path: Path) -> None:

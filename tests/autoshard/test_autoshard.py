@@ -19,7 +19,7 @@ from tests.autoshard.models import language_loss
 from tests.paper.llama import VOCABULARY, Llama
 from weft import P
 from weft.autoshard.limits import solve_within
-from weft.autoshard.modelling import Model
+from weft.autoshard.modelling import LayoutModel
 from weft.autoshard.prices import Prices
 from weft.autoshard.recording import record
 from weft.autoshard.repeating import repeats_of
@@ -44,7 +44,7 @@ def mlp(width: int = 4096, hidden: int = 16384) -> nn.Module:
 def test_a_small_program_is_solved_like_by_brute_force() -> None:
     model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.ReLU(), nn.Linear(256, 64, bias=False)).to("meta")
     program, _ = record(model, torch.empty(128, 64, device="meta"))
-    chooser = Model(program, mesh_of(dp=2, tp=2), Prices(program, Machine.preset("h100"), 2), {})
+    chooser = LayoutModel(program, mesh_of(dp=2, tp=2), Prices(program, Machine.preset("h100"), 2), {})
     problem = chooser.problem
     found = solve_within(problem, 80e9)
     assert found is not None

@@ -32,6 +32,7 @@ from weft.checkpoint import (
     save_dcp,
     save_pretrained,
     saving,
+    saving_plan,
 )
 from weft.checkpoint.files import blocks
 from weft.checkpoint.files.opening import index_at
@@ -320,7 +321,7 @@ def _save_alone(path: Path, stop: threading.Event) -> None:
     value = 0
     while not stop.is_set():
         value += 1
-        plan = saving._planned(*_flat({"x": torch.full((8, 6), float(value))}), f"{value:08x}")
+        plan = saving_plan.planned_save(*_flat({"x": torch.full((8, 6), float(value))}), f"{value:08x}")
         list(saving._Save(path, f"{value:08x}", plan, None, None, _Alone(), lambda: None).steps())
 
 

@@ -14,7 +14,7 @@ import torch
 
 import weft
 from weft import P
-from weft.checkpoint import CheckpointError, saving
+from weft.checkpoint import CheckpointError, saving_plan
 from weft.checkpoint.files import writing
 from weft.checkpoint.foreign import whole_files
 
@@ -301,7 +301,7 @@ def test_others_may_read_what_they_may_read_around_it(tmp_path: Path) -> None:
 
 
 def test_large_states_go_to_several_files(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(saving, "_FILE_BYTES", 100)
+    monkeypatch.setattr(saving_plan, "_FILE_BYTES", 100)
     state = {str(i): torch.full((15,), i) for i in range(5)}
     weft.checkpoint.save(state, tmp_path)
     assert len(list(tmp_path.glob("*.safetensors"))) == 5

@@ -100,7 +100,7 @@ def test_the_file_of_another_save_under_the_right_name(tmp_path: Path) -> None:
 
 
 def test_files_that_have_changed_places(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(weft.checkpoint.saving, "_FILE_BYTES", 100)
+    monkeypatch.setattr(weft.checkpoint.saving_plan, "_FILE_BYTES", 100)
     weft.checkpoint.save({"x": torch.ones(30), "y": torch.zeros(30)}, tmp_path)
     one, other = sorted(tmp_path.glob("tensors-*"))
     content = one.read_bytes()

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 
 import weft
 from weft import P
-from weft.checkpoint import CheckpointError, load, reading, save, save_dcp, save_pretrained, saving, verify
+from weft.checkpoint import CheckpointError, load, reading, save, save_dcp, save_pretrained, saving_plan, verify
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
 
@@ -114,7 +114,7 @@ def test_a_list_of_files_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("held", [0, 1, 4])
 def test_more_files_than_are_held_open(tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "_FILE_BYTES", 1)
+    monkeypatch.setattr(saving_plan, "_FILE_BYTES", 1)
     state = {str(i): torch.full((3,), float(i)) for i in range(9)}
     save(state, tmp_path)
     monkeypatch.setattr(reading, "_OPEN", held)

@@ -7,7 +7,7 @@ import torch
 
 import weft
 from weft import P
-from weft.runtime import accelerator
+from weft.runtime.memory import accelerator
 from weft.sharding import make_mesh
 
 pytestmark = pytest.mark.gpu

@@ -15,7 +15,7 @@ from weft.inspect.bench import COLLECTIVES, count, measurements
 from weft.inspect.limits import written_everywhere, written_once
 from weft.inspect.links import partners
 from weft.inspect.timing import Contender, contest
-from weft.inspect.transitions import TRANSITIONS, Transition
+from weft.inspect.transitions import TRANSITIONS, MatrixTransition
 from weft.planning import Tier, Topology, use_topology
 from weft.runtime import machine
 from weft.sharding import make_mesh
@@ -34,7 +34,7 @@ def memory(request):
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS, ids=lambda t: t.name)
-def test_a_transition_and_its_limits_give_the_same_value(transition: Transition, memory):
+def test_a_transition_and_its_limits_give_the_same_value(transition: MatrixTransition, memory):
     mesh = transition.mesh(DEVICES)
     parts = [torch.randn(16, 24) for _ in range(transition.contributions(mesh))]
     x = transition.tensor(mesh, parts)

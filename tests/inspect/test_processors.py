@@ -12,7 +12,7 @@ from statistics import geometric_mean
 import pytest
 
 from tests.multiprocess.launching import Processes
-from weft.inspect.processors import Timed, fitted
+from weft.inspect.processors import TimedMove, fitted
 from weft.planning import Tier, Topology
 from weft.planning.staging.link_load import LinkLoad
 from weft.planning.topology import Processor
@@ -30,7 +30,7 @@ def taken(load: LinkLoad, processor: Processor) -> float:
 
 
 def test_what_movements_took_tells_the_processor():
-    found = fitted([Timed((load,), taken(load, TRUE) - Topology().device.latency) for load in LOADS], 4)
+    found = fitted([TimedMove((load,), taken(load, TRUE) - Topology().device.latency) for load in LOADS], 4)
     assert found.alone == TRUE.alone
     for name in ("taking", "adding", "copying", "message", "starting"):
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-6), name
@@ -38,14 +38,14 @@ def test_what_movements_took_tells_the_processor():
 
 def test_prices_are_right_on_average_where_times_vary():
     chance = random.Random(5)
-    timed = [Timed((load,), taken(load, TRUE) * math.exp(chance.gauss(0, 0.3))) for load in LOADS]
+    timed = [TimedMove((load,), taken(load, TRUE) * math.exp(chance.gauss(0, 0.3))) for load in LOADS]
     found = fitted(timed, 4)
     assert geometric_mean(taken(hops[0], found) / seconds for hops, seconds in timed) == pytest.approx(1, rel=1e-2)
     assert min(found.message, found.starting) >= 0
 
 
 def test_what_nobody_did_has_no_price():
-    alone = [Timed((LinkLoad(host=size),), 1e-3 + size / 1e9) for size in (1e5, 1e6, 1e7)]
+    alone = [TimedMove((LinkLoad(host=size),), 1e-3 + size / 1e9) for size in (1e5, 1e6, 1e7)]
     found = fitted(alone, 2)
     assert (found.message, found.alone) == (0.0, 1.0)
     assert found.taking == pytest.approx(1e9)

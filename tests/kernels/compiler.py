@@ -10,18 +10,18 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from weft.kernels.collective import collective
+from weft.kernels.collectives.shots import shots
 from weft.kernels.element import element
-from weft.kernels.group import Group
+from weft.kernels.group import GpuGroup
 from weft.kernels.launch import Launch, launches
-from weft.kernels.shots import shots
-from weft.kernels.work import Work
+from weft.kernels.work import KernelWork
 
 MIB = 1 << 20
 SOURCES = tuple(MIB * i for i in range(1, 9))
 TARGETS = tuple(MIB * i for i in range(11, 19))
 PARTS = tuple(MIB // 8 * i for i in range(9))
 EVERYONE = tuple(range(8))
-ONE = [Group(EVERYONE, torch.device("cuda", 0), None, 0)]
+ONE = [GpuGroup(EVERYONE, torch.device("cuda", 0), None, 0)]
 
 
 def compiled(launch: Launch) -> dict[str, str]:
@@ -37,15 +37,15 @@ def compiled(launch: Launch) -> dict[str, str]:
 def main() -> None:
     sums = ("sum", element("compiler", torch.float32, "sum"))
     halves = ("mean", element("compiler", torch.bfloat16, "mean"))
-    everyone_apart = [Group((i,), torch.device("cuda", i), None, i) for i in EVERYONE]
+    everyone_apart = [GpuGroup((i,), torch.device("cuda", i), None, i) for i in EVERYONE]
     cases = {
         "broadcast": (shots("multicast", ONE, SOURCES[:1], TARGETS, MIB, in_place=False), ONE, None),
-        "all_gather": ([Work("multicast", SOURCES, TARGETS, PARTS, EVERYONE)], ONE, None),
-        "all_to_all": ([Work("exchange", SOURCES, TARGETS, PARTS, EVERYONE)], ONE, None),
+        "all_gather": ([KernelWork("multicast", SOURCES, TARGETS, PARTS, EVERYONE)], ONE, None),
+        "all_to_all": ([KernelWork("exchange", SOURCES, TARGETS, PARTS, EVERYONE)], ONE, None),
         "all_reduce": (shots("combine", ONE, SOURCES, TARGETS, MIB, in_place=False), ONE, sums),
         "all_reduce_bf16": (shots("combine", ONE, SOURCES, TARGETS, MIB, in_place=False), ONE, halves),
-        "reduce_scatter": ([Work("scatter", SOURCES, TARGETS, PARTS, EVERYONE)], ONE, sums),
-        "unaligned": ([Work("combine", (MIB + 4,), (2 * MIB,), (0, MIB))], ONE, sums),
+        "reduce_scatter": ([KernelWork("scatter", SOURCES, TARGETS, PARTS, EVERYONE)], ONE, sums),
+        "unaligned": ([KernelWork("combine", (MIB + 4,), (2 * MIB,), (0, MIB))], ONE, sums),
         "meeting": (shots("combine", everyone_apart, SOURCES, TARGETS, MIB, in_place=True), everyone_apart, sums),
     }
     found = {}

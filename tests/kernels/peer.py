@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
+from weft.kernels.collectives.shots import shots
 from weft.kernels.element import element
-from weft.kernels.group import Group
+from weft.kernels.group import GpuGroup
 from weft.kernels.launch import launches, start
-from weft.kernels.shots import shots
 from weft.kernels.signals import ORDINALS, SIGNAL_BYTES
 
 SIZE = 700  # floats: three programs
@@ -39,7 +39,7 @@ def play(folder: Path, me: int, peers: int, rounds: int) -> None:
         inputs[me].fill_(1000.0 * turn + me)
         outputs[me].fill_(-1.0)
         time.sleep(chance.random() / 100)
-        groups = [Group((n,), torch.device("cpu"), None, ORDINALS + i) for n, i in enumerate(members)]
+        groups = [GpuGroup((n,), torch.device("cpu"), None, ORDINALS + i) for n, i in enumerate(members)]
         works = shots(
             "combine",
             groups,

@@ -12,8 +12,8 @@ from weft.kernels import (
     DistributedAllToAll,
     DistributedBroadcast,
     DistributedReduceScatter,
-    known,
 )
+from weft.kernels.collectives import known
 
 COUNT = 4
 

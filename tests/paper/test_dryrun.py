@@ -15,7 +15,7 @@ from tests.paper.llama import LAYOUTS, Llama, made, patterns, step
 from weft import P
 from weft.errors import PaperError
 from weft.planning import step_between
-from weft.planning.cost import staged, step_time
+from weft.planning.costs.cost import staged, step_time
 
 
 def thought_of(**sizes: int) -> weft.DeviceMesh:

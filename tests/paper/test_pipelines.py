@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812 - as torch's users call it
 
 import weft
 from weft import P
-from weft.paper.report import StepReport
+from weft.paper.showing.report import StepReport
 from weft.planning import Link
 
 INSTANT = Link(0.0, 1e18)

@@ -8,7 +8,7 @@ from functools import cached_property
 from weft.devices import CPU
 from weft.errors import PlanError
 from weft.planning import Link, Topology, plan_layouts, step_between
-from weft.planning.cost import staged, step_time
+from weft.planning.costs.cost import staged, step_time
 from weft.sharding import DeviceMesh
 from weft.sharding.layout import Layout
 

@@ -9,7 +9,7 @@ import pytest
 
 from weft.devices import Accelerator
 from weft.planning import Link, Processor, Topology, plan_layouts
-from weft.planning.axis_cost import axis_cost
+from weft.planning.costs.axis_cost import axis_cost
 from weft.sharding.layout import Layout
 from weft.sharding.mesh import DeviceMesh, make_mesh
 from weft.sharding.placements import ReduceOp

@@ -13,7 +13,7 @@ from weft.devices import CPU
 from weft.planning import Topology, lower_bound, plan_layouts
 from weft.planning.across.balance import balanced
 from weft.planning.across.extent import is_small, is_wieldy
-from weft.planning.crossing import received_bytes
+from weft.planning.boxes.crossing import received_bytes
 from weft.planning.search import Search
 from weft.planning.topology.topology import PRESETS
 from weft.sharding import DeviceMesh, ReduceOp, make_mesh

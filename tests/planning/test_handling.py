@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.planning import Link, Topology, step_between
-from weft.planning.cost import step_time
+from weft.planning.costs.cost import step_time
 from weft.planning.staging.handling import Handling, handling
-from weft.planning.staging.link_load import link_loads
 from weft.planning.staging.sharing import shared_out
 from weft.planning.staging.stages import Stages
+from weft.planning.staging.step_loads import link_loads
 from weft.planning.topology import Processor, Tier
 from weft.runtime.processes.transport.messages import part
 from weft.sharding import ReduceOp, make_mesh

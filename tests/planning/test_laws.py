@@ -14,7 +14,7 @@ from weft.devices import CPU
 from weft.errors import PlanError
 from weft.planning import Plan, Topology, dual, move_cost, plan, plan_layouts, step_between
 from weft.planning.parts import Parts
-from weft.planning.staging.link_load import link_loads
+from weft.planning.staging.step_loads import link_loads
 from weft.sharding import (
     DeviceMesh,
     NamedMapping,

@@ -9,10 +9,11 @@ import pytest
 
 from weft.devices import CPU
 from weft.planning import Link, Plan, Tier, Topology, plan_layouts
-from weft.planning.cost import step_time
-from weft.planning.staging.link_load import LinkLoad, link_loads
+from weft.planning.costs.cost import step_time
+from weft.planning.staging.link_load import LinkLoad
 from weft.planning.staging.multicast import multicast
 from weft.planning.staging.stages import Stages
+from weft.planning.staging.step_loads import link_loads
 from weft.sharding import DeviceMesh, ReduceOp, make_mesh
 from weft.sharding.layout import Layout
 

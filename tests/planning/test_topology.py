@@ -8,7 +8,7 @@ import pytest
 
 from weft.devices import CPU, Accelerator
 from weft.planning import Link, Tier, Topology, plan, plan_layouts
-from weft.planning.cost import mesh_tier
+from weft.planning.costs.cost import mesh_tier
 from weft.planning.staging.link_load import LinkLoad
 from weft.planning.topology import PRESETS, Processor, axis_tier
 from weft.sharding import DeviceMesh, make_mesh

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import weft
 from weft.engine.sharded import ShardedTensor
-from weft.handlers.attention.blocks import Block, blocks, cuts, scores, swapped
+from weft.handlers.attention.blocks import ScoreBlock, blocks, cuts, scores, swapped
 from weft.handlers.attention.kernels import FORWARD
 from weft.handlers.attention.merging import Gradients, Merged
 from weft.handlers.attention.together import lines
@@ -285,7 +285,7 @@ def test_devices_compute_their_share(way: str, devices: int, monkeypatch: pytest
         see = kind.see
 
         def counted(
-            self: object, key: torch.Tensor, value: torch.Tensor, found: Sequence[Block], start: int = 0,
+            self: object, key: torch.Tensor, value: torch.Tensor, found: Sequence[ScoreBlock], start: int = 0,
             *, see: Callable[..., object] = see, of_devices: dict[object, int] = of_devices,
         ) -> object:  # fmt: skip
             of_devices[self] = of_devices.get(self, 0) + scores(found)

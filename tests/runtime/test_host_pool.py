@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import weft
-from weft.runtime.host_memory import empty_cache
-from weft.runtime.host_pool import LEAST, HostPool, pool, pooled_empty
-from weft.runtime.lazy_copy import lazy_clone
+from weft.runtime.memory.host_memory import empty_cache
+from weft.runtime.memory.host_pool import LEAST, HostPool, pool, pooled_empty
+from weft.runtime.memory.lazy_copy import lazy_clone
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
 

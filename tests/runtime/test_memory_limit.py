@@ -10,7 +10,8 @@ import torch
 import weft
 from weft import NamedMapping, P, PlanError
 from weft.planning import plan_layouts
-from weft.runtime import machine, memory_limit
+from weft.runtime import machine
+from weft.runtime.memory import memory_limit
 from weft.sharding import make_mesh
 
 MESH = make_mesh({"a": 4, "b": 2})

@@ -7,7 +7,7 @@ from typing import final
 import pytest
 import torch
 
-from weft.runtime.accelerator import side_by_side, turns
+from weft.runtime.memory.accelerator import side_by_side, turns
 
 
 @final

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from .recording import Recorded, RecordedOp, RecordedValue
+from .program import RecordedOp, RecordedProgram, RecordedValue
 
 __all__ = ["ModuleBoundaries"]
 
@@ -21,7 +21,7 @@ class ModuleBoundaries:
     (['0'], ['1'])
     """
 
-    def __init__(self, program: Recorded) -> None:
+    def __init__(self, program: RecordedProgram) -> None:
         self._makers: dict[int, list[str]] = {}
         self._takers: dict[int, list[str]] = {}
         for known, found in ((program.module_outputs, self._makers), (program.module_inputs, self._takers)):

@@ -46,7 +46,7 @@ class Limited:
 
 
 @dataclass(slots=True)
-class _Tried:
+class _TriedPrices:
     """What prices of bytes have shown of one problem."""
 
     bound: float
@@ -74,7 +74,7 @@ def solve_within(whole: Problem, limit: float, cuts: int = _CUTS) -> Limited | N
     problem, limit = simpler.problem, limit - simpler.bytes
     best: Solution | None = None
     order = count()
-    waiting: list[tuple[float, int, Problem, _Tried]] = []
+    waiting: list[tuple[float, int, Problem, _TriedPrices]] = []
     price = 0.0
 
     def look(part: Problem) -> None:
@@ -114,11 +114,11 @@ def least_bytes(problem: Problem) -> float:
     return float(sum(held[np.isfinite(seconds)].min() for held, seconds in pairs))
 
 
-def _tried(problem: Problem, limit: float) -> _Tried:
+def _tried(problem: Problem, limit: float) -> _TriedPrices:
     free = solve(problem)
     if problem.bytes(free.choice) <= limit:
-        return _Tried(free.bound, None, free.choice)
-    found = _Tried(free.bound, free.choice)
+        return _TriedPrices(free.bound, None, free.choice)
+    found = _TriedPrices(free.bound, free.choice)
     low, high = 0.0, free.seconds / limit
     for _ in range(_PRICES):
         price = high if found.under is None else (low + high) / 2

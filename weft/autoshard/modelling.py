@@ -1,4 +1,4 @@
-"""`Model`: the layouts of a program as a problem: one variable for each op, parameter, input, and value of several users.
+"""`LayoutModel`: the layouts of a program as a problem: one variable for each op, parameter, input, and value of several users.
 
     op               its way
     parameter, input the layout in which it stays
@@ -27,12 +27,12 @@ from .layouts import candidate_layouts
 from .obeying import Asked
 from .prices import Prices
 from .problem import Assignment, Problem, Table
-from .recording import Recorded, RecordedOp, RecordedValue
+from .program import RecordedOp, RecordedProgram, RecordedValue
 from .repeating import repeats_of
 from .trials import Trials
-from .ways import Way, ways_of
+from .ways import OpWay, ways_of
 
-__all__ = ["Landing", "Model"]
+__all__ = ["Landing", "LayoutModel"]
 
 
 _NEVER = 1e6
@@ -48,14 +48,14 @@ class Landing:
 
 
 @final
-class Model:
+class LayoutModel:
     """A program on a mesh, as a problem, and which variable stands for what."""
 
-    def __init__(self, program: Recorded, mesh: DeviceMesh, prices: Prices, fixed: Mapping[int, Layout]) -> None:
+    def __init__(self, program: RecordedProgram, mesh: DeviceMesh, prices: Prices, fixed: Mapping[int, Layout]) -> None:
         self.program, self.mesh, self.prices = program, mesh, prices
         self.problem = Problem()
         self.repeats = repeats_of(program)
-        self.ways: dict[int, list[Way]] = {}
+        self.ways: dict[int, list[OpWay]] = {}
         """Of the ops that stand for others."""
         self.layouts: dict[int, list[Layout]] = {}
         """Of parameters and inputs."""
@@ -104,7 +104,7 @@ class Model:
 
     def _add_ops(self) -> None:
         values = self.program.values
-        known: dict[object, list[Way]] = {}
+        known: dict[object, list[OpWay]] = {}
         trials = Trials(self.prices)
         for number, count in Counter(self.repeats.ops).items():
             op = self.program.ops[number]
@@ -117,7 +117,7 @@ class Model:
             held = [count * self._kept_by(op, way) for way in ways]
             self.op_variables[number] = self.problem.variable(seconds, held)
 
-    def _kept_by(self, op: RecordedOp, way: Way) -> int:
+    def _kept_by(self, op: RecordedOp, way: OpWay) -> int:
         """What is kept of values that only this op takes."""
         numbers = [self.repeats.values[number] for number in op.inputs]
         return sum(

@@ -12,10 +12,10 @@ from typing import final
 
 from ..engine.choose import Input, choose
 from ..planning import Topology
-from ..planning.axis_cost import axis_cost
+from ..planning.costs.axis_cost import axis_cost
 from ..rules.factors import Factors
 from ..sharding.layout import Layout
-from .ways import Way
+from .ways import OpWay
 
 __all__ = ["Asked"]
 
@@ -35,7 +35,7 @@ class Asked:
     >>> product = parse("m k, k n -> m n").meet([(8, 64), (64, 64)], linear="each")
     >>> rows, whole, columns = (Layout(mesh, each) for each in ((("dp",), ()), ((), ()), ((), ("dp",))))
     >>> asked = Asked(product, 1, (((8, 64), 4), ((64, 64), 4)), Topology(), backwards=False)
-    >>> by_rows = Way((rows, whole), (rows,), (rows, whole), 4)
+    >>> by_rows = OpWay((rows, whole), (rows,), (rows, whole), 4)
     >>> asked.follows(by_rows, whole), asked.follows(by_rows, columns)
     (True, False)
     """
@@ -49,7 +49,7 @@ class Asked:
         self._alone: dict[Layout, tuple[Layout, ...]] = {}
         """What the op chooses where this is its only input."""
 
-    def follows(self, way: Way, layout: Layout) -> bool:
+    def follows(self, way: OpWay, layout: Layout) -> bool:
         """Whether the op computes in a way when this input lies so, and the others as the way has them."""
         if layout is way.inputs[self._at]:
             return True
@@ -63,7 +63,7 @@ class Asked:
             not self._backwards or self._gradient_follows(way, layout)
         )
 
-    def _gradient_follows(self, way: Way, layout: Layout) -> bool:
+    def _gradient_follows(self, way: OpWay, layout: Layout) -> bool:
         """The gradient of another input is a product of the result's gradient and this one."""
         factors, (out, *_) = self._factors, self._factors.outputs
         if out is None:

@@ -8,15 +8,15 @@ from typing import final
 import torch
 
 from ..paper.machine import Machine
-from ..paper.work import Work
-from ..planning.axis_cost import axis_cost
-from ..planning.cost import passing_time
+from ..paper.work import OpWork
+from ..planning.costs.axis_cost import axis_cost
+from ..planning.costs.cost import passing_time
 from ..rules.registry import ops_named
 from ..sharding.geometry import most_elements
 from ..sharding.layout import Layout
-from .recording import Recorded, RecordedOp, RecordedValue
+from .program import RecordedOp, RecordedProgram, RecordedValue
 from .trial import Sizes
-from .ways import Way
+from .ways import OpWay
 
 __all__ = ["Prices"]
 
@@ -28,14 +28,14 @@ _SAVES_RESULT = frozenset(ops_named("_softmax _log_softmax _safe_softmax exp tan
 class Prices:
     """Prices on one machine."""
 
-    def __init__(self, program: Recorded, machine: Machine, optimizer_states: int) -> None:
+    def __init__(self, program: RecordedProgram, machine: Machine, optimizer_states: int) -> None:
         self.program, self.machine, self.states = program, machine, optimizer_states
 
     def movement(self, source: Layout, target: Layout, value: RecordedValue) -> float:
         """The seconds from one layout to another."""
         return axis_cost(source, target, value.nbytes, self.machine.topology)
 
-    def op(self, op: RecordedOp, way: Way) -> float:
+    def op(self, op: RecordedOp, way: OpWay) -> float:
         """The seconds of an op and of its gradients."""
         values = self.program.values
         given = [values[number] for number in op.inputs]
@@ -47,34 +47,34 @@ class Prices:
         nbytes = sum(self.held(layout, value) for layout, value in zip(way.inputs, given, strict=True))
         nbytes += sum(self.held(layout, value) for layout, value in zip(way.outputs, made, strict=False))
         dtype = next((value.dtype for value in (*given, *made) if value.dtype.is_floating_point), torch.float32)
-        once = self.machine.seconds(Work(op.flops // way.parallel, nbytes, dtype))
+        once = self.machine.seconds(OpWork(op.flops // way.parallel, nbytes, dtype))
         return once * self._passes(op, given) + self._passing(way, given)
 
     def _passes(self, op: RecordedOp, given: list[RecordedValue]) -> int:
         wanted = sum(value.needs_grad for value in given)
         return 1 + (wanted if op.flops else min(1, wanted))
 
-    def sizes(self, op: RecordedOp, way: Way) -> Sizes:
+    def sizes(self, op: RecordedOp, way: OpWay) -> Sizes:
         """What tells a call in one way from others like it."""
         first, known = self.program.values[op.inputs[0]], op.factors
         across = 1 if known is None else math.prod(known.factors.sizes[name] for name in known.added_up)
         return Sizes(self.held(way.inputs[0], first), math.prod(first.shape) // max(1, across))
 
-    def _passing(self, way: Way, given: list[RecordedValue]) -> float:
+    def _passing(self, way: OpWay, given: list[RecordedValue]) -> float:
         """What an op passes from device to device, forwards and backwards."""
         if not way.passed:
             return 0.0
         backwards = any(value.needs_grad for value in given)
         return min(self._as_ring(way, given), self._by_heads(way, given)) * (3 if backwards else 1)
 
-    def _as_ring(self, way: Way, given: list[RecordedValue]) -> float:
+    def _as_ring(self, way: OpWay, given: list[RecordedValue]) -> float:
         """What it takes until every device has seen the keys and values of all others."""
         mesh = way.outputs[0].mesh
         size = mesh.group_size(way.passed)
         passed = sum(self.held(layout, value) for layout, value in zip(way.inputs[1:3], given[1:3], strict=True))
         return (size - 1) * passing_time(mesh, way.passed, passed, self.machine.topology)
 
-    def _by_heads(self, way: Way, given: list[RecordedValue]) -> float:
+    def _by_heads(self, way: OpWay, given: list[RecordedValue]) -> float:
         """What it takes to have whole sequences of fewer heads: queries, keys, values and results change places."""
         query, lies = given[0], way.inputs[0]
         heads, sequence = len(query.shape) - 3, len(query.shape) - 2
@@ -88,7 +88,7 @@ class Prices:
         """The bytes of a value that a device has."""
         return most_elements(layout, value.shape) * value.dtype.itemsize
 
-    def working_bytes(self, op: RecordedOp, way: Way) -> int:
+    def working_bytes(self, op: RecordedOp, way: OpWay) -> int:
         """What an op and its gradient need for a moment: what they take and give, beside what is kept anyway."""
         values = self.program.values
         given = [(layout, values[number]) for layout, number in zip(way.inputs, op.inputs, strict=True)]

@@ -7,10 +7,10 @@ from typing import final
 
 from ..sharding.layout import Layout
 from .boundaries import ModuleBoundaries
-from .modelling import Landing, Model
+from .modelling import Landing, LayoutModel
 from .problem import Assignment
-from .recording import RecordedValue
-from .ways import Way
+from .program import RecordedValue
+from .ways import OpWay
 
 __all__ = ["Pin", "Pins", "Reading"]
 
@@ -39,7 +39,7 @@ class Pins:
 class Reading:
     """A solution of a model, in the words of the program."""
 
-    def __init__(self, model: Model, choice: Assignment) -> None:
+    def __init__(self, model: LayoutModel, choice: Assignment) -> None:
         self.model, self.choice, self.program = model, choice, model.program
         self._modules = ModuleBoundaries(model.program)
 
@@ -64,7 +64,7 @@ class Reading:
         landings = self.model.landings.get(first)
         return None if landings is None else landings[self.choice[self.model.landing_variables[first]]]
 
-    def way(self, number: int) -> Way:
+    def way(self, number: int) -> OpWay:
         """The way in which an op is computed."""
         op = self.model.repeats.ops[number]
         return self.model.ways[op][self.choice[self.model.op_variables[op]]]

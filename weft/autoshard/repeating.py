@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .recording import Recorded, RecordedOp
+from .program import RecordedOp, RecordedProgram
 
 __all__ = ["Repeats", "repeats_of"]
 
@@ -20,7 +20,7 @@ class Repeats:
     [2, 3, 2, 3, 2, 3]
     """
 
-    def __init__(self, program: Recorded) -> None:
+    def __init__(self, program: RecordedProgram) -> None:
         self.ops = list(range(len(program.ops)))
         self.values = list(range(len(program.values)))
         self._program = program
@@ -37,7 +37,7 @@ class Repeats:
                 self.values[number] = self.values[names[f"{first}.{name[len(layer) + 1 :]}"]]
 
 
-def repeats_of(program: Recorded) -> Repeats:
+def repeats_of(program: RecordedProgram) -> Repeats:
     """The layers of a program that are like others; one in the middle stands for all: it has layers around it."""
     found = Repeats(program)
     # Outer layers first: what is inside a layer that repeats is known by the layer that it repeats.
@@ -64,7 +64,7 @@ def _rows(layers: list[str]) -> Iterator[list[str]]:
     yield from sorted(rows.values(), key=lambda row: row[0].count("."))
 
 
-def _signature(program: Recorded, layer: str, ops: list[RecordedOp]) -> tuple[object, ...]:
+def _signature(program: RecordedProgram, layer: str, ops: list[RecordedOp]) -> tuple[object, ...]:
     """What a layer does: its ops in order, and where inside the layer their inputs come from."""
     inside = {op.number: at for at, op in enumerate(ops)}
 

@@ -17,10 +17,10 @@ import torch
 from ..engine.sharded import ShardedTensor, wrap
 from ..paper.dryrun import on_paper, recorded
 from ..paper.machine import Machine
-from ..paper.report import StepReport
+from ..paper.showing.report import StepReport
 from ..paper.timing import Movement
-from ..paper.work import Work, tensors_in
-from ..planning.axis_cost import axis_cost
+from ..paper.work import OpWork, tensors_in
+from ..planning.costs.axis_cost import axis_cost
 from ..rules.call import BoundCall
 from ..runtime.holding import holding
 from ..runtime.machine import ownership
@@ -50,7 +50,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Move:
+class _TrialMove:
     """A movement: what it takes for however few bytes, and what it takes beyond that for its own."""
 
     latency: float
@@ -63,8 +63,8 @@ class Tried:
     """What an op and its gradient did."""
 
     sizes: Sizes
-    kernels: tuple[Work, ...]
-    moves: tuple[_Move, ...]
+    kernels: tuple[OpWork, ...]
+    moves: tuple[_TrialMove, ...]
     outputs: tuple[Layout, ...]
     gradients: tuple[Layout | None, ...]
     """Of what the op was given; None where nobody wants it."""
@@ -76,7 +76,7 @@ class Tried:
         for work in self.kernels:
             # A kernel goes over the tensor, or over statistics of its rows.
             by = larger if 2 * work.nbytes >= self.sizes.held else longer
-            total += machine.seconds(Work(math.ceil(work.flops * by), math.ceil(work.nbytes * by), work.dtype))
+            total += machine.seconds(OpWork(math.ceil(work.flops * by), math.ceil(work.nbytes * by), work.dtype))
         return total + sum(move.latency + move.rest * longer for move in self.moves)
 
 
@@ -128,10 +128,10 @@ def tried(call: BoundCall, run: Callable[..., object], given: Sequence[Laid], ma
     )
 
 
-def _move(movement: Movement, machine: Machine) -> _Move:
+def _move(movement: Movement, machine: Machine) -> _TrialMove:
     record = movement.record
     latency = min(movement.exposed, axis_cost(record.source, record.target, 0, machine.topology))
-    return _Move(latency, movement.exposed - latency)
+    return _TrialMove(latency, movement.exposed - latency)
 
 
 def _back(

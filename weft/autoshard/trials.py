@@ -11,10 +11,10 @@ from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from .layouts import candidate_layouts
 from .prices import Prices
-from .recording import RecordedOp, RecordedValue
+from .program import RecordedOp, RecordedValue
 from .special_ops import called_by
 from .trial import Laid, Tried, thinking, tried
-from .ways import Way
+from .ways import OpWay
 
 __all__ = ["Trials"]
 
@@ -27,7 +27,7 @@ class Trials:
         self._prices = prices
         self._known: dict[object, Tried] = {}
 
-    def of(self, op: RecordedOp, ways: list[Way]) -> list[Way]:
+    def of(self, op: RecordedOp, ways: list[OpWay]) -> list[OpWay]:
         """The ways of an op as they turn out, where it is one that is to be tried."""
         if op.call is None:
             return ways
@@ -40,7 +40,7 @@ class Trials:
             except PaperError:  # it reads values, and is left to replicas
                 return ways
 
-    def _found(self, op: RecordedOp, values: list[RecordedValue], way: Way) -> Way:
+    def _found(self, op: RecordedOp, values: list[RecordedValue], way: OpWay) -> OpWay:
         if any(layout.pending for layout in way.inputs):
             return way  # what is pending stays so
         call, run = op.call, called_by(op.func)
@@ -58,11 +58,11 @@ class Trials:
         return way.found(self._known[key])
 
 
-def _said_by_none(values: list[RecordedValue], replicated: Way) -> list[Way]:
+def _said_by_none(values: list[RecordedValue], replicated: OpWay) -> list[OpWay]:
     """Ways to split an op of which no rule says what may be split: its first tensor, and others of that shape with it."""
     mesh = replicated.inputs[0].mesh
     return [
-        Way(inputs, replicated.outputs, inputs, 1)
+        OpWay(inputs, replicated.outputs, inputs, 1)
         for layout in candidate_layouts(mesh, values[0].shape)
         if not layout.is_replicated
         for inputs in [tuple(layout if each.shape == values[0].shape else _whole(mesh, each) for each in values)]

@@ -1,4 +1,4 @@
-"""`Way`: one way to split an op over the mesh: each axis splits one factor of the op, or none.
+"""`OpWay`: one way to split an op over the mesh: each axis splits one factor of the op, or none.
 
     m k, k n -> m n     m over dp, n over tp:  x (dp, –), w (–, tp) -> (dp, tp)
                         gradients:             x (dp, –) sum@tp, w (–, tp) sum@dp
@@ -21,14 +21,14 @@ from .layouts import is_nearly_even
 from .special_ops import SpecialFactors
 from .trial import Tried
 
-__all__ = ["Way", "ways_of"]
+__all__ = ["OpWay", "ways_of"]
 
 _PENDING = "pending"
 """Stands for a factor: the axis holds contributions to a sum, before and after."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class OpWay:
     """In which layouts an op takes its inputs, gives its outputs, and gives the gradients of its inputs."""
 
     inputs: tuple[Layout, ...]
@@ -41,7 +41,7 @@ class Way:
     tried: Tried | None = None
     """What the op did in this way, where it was tried."""
 
-    def found(self, tried: Tried) -> Way:
+    def found(self, tried: Tried) -> OpWay:
         """The way as it has turned out."""
         gradients = (known or said for known, said in zip(tried.gradients, self.gradients, strict=True))
         count = min(len(self.outputs), len(tried.outputs))
@@ -51,7 +51,7 @@ class Way:
 
 def ways_of(
     mesh: DeviceMesh, known: SpecialFactors | None, ranks: tuple[tuple[int, ...], tuple[int, ...]]
-) -> list[Way]:
+) -> list[OpWay]:
     """The ways to split an op; ops without factors run on replicas. `ranks` are those of inputs and outputs.
 
     >>> from weft.rules.factors import parse
@@ -66,8 +66,8 @@ def ways_of(
     """
     if known is None:
         inputs, outputs = (tuple(Layout.replicated(mesh, rank) for rank in side) for side in ranks)
-        return [Way(inputs, outputs, inputs, 1)]
-    found: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], Way] = {}
+        return [OpWay(inputs, outputs, inputs, 1)]
+    found: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], OpWay] = {}
     axes = [axis for axis in mesh.axis_names if mesh.axis_size(axis) > 1]
     for chosen in product((None, *_choices(known)), repeat=len(axes)):
         split: dict[str, tuple[str, ...]] = {}
@@ -111,7 +111,7 @@ def _may_be(factors: Factors, split: Mapping[str, tuple[str, ...]], mesh: Device
     return True
 
 
-def _way(known: SpecialFactors, split: Mapping[str, tuple[str, ...]], mesh: DeviceMesh) -> Way:
+def _way(known: SpecialFactors, split: Mapping[str, tuple[str, ...]], mesh: DeviceMesh) -> OpWay:
     factors = known.factors
     kept = dict.fromkeys(split.get(_PENDING, ()), ReduceOp.SUM)
     kind = ReduceOp.SUM if factors.reduces is None else factors.reduces
@@ -138,7 +138,7 @@ def _way(known: SpecialFactors, split: Mapping[str, tuple[str, ...]], mesh: Devi
         else laid(dims, {axis: ReduceOp.SUM for axis in lacked(dims) if axis not in reduced})
         for at, dims in enumerate(factors.inputs)
     ]
-    return Way(
+    return OpWay(
         tuple(inputs),
         tuple(outputs),
         tuple(gradients),

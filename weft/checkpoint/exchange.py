@@ -17,10 +17,10 @@ from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from .errors import CheckpointError
 
-__all__ = ["NOTES", "Exchange", "Notes", "Report", "Together", "Written"]
+__all__ = ["NOTES", "CommitRounds", "FolderNotes", "Report", "Together", "WrittenReport"]
 
 
-class Written(TypedDict):
+class WrittenReport(TypedDict):
     """What a process has written, and what its state has."""
 
     files: dict[str, tuple[int, int, str | None, dict[str, tuple[int, str]]]]
@@ -29,7 +29,7 @@ class Written(TypedDict):
     """The names of all that its state has, but for what is in lists."""
 
 
-Report = Written | list[str] | str | None
+Report = WrittenReport | list[str] | str | None
 """A text is what went wrong, a list of one why it did not begin."""
 NOTES = ".saving-"
 """How the names of folders with notes begin."""
@@ -37,7 +37,7 @@ _GRACE = 30.0
 """Seconds that others are waited for when the program itself has ended."""
 
 
-class Exchange(Protocol):
+class CommitRounds(Protocol):
     """Two rounds: all say what they have written, then the first says how it ended."""
 
     def reports(self, mine: Report) -> list[Report]:
@@ -59,7 +59,7 @@ class Together:
         return gathered(mine, "save")[0]
 
 
-class Notes:
+class FolderNotes:
     """The processes leave notes in a folder; each is renamed into place, so that nobody reads half of one.
 
     Whoever has read how it ended says so, and the last of them removes the folder: it is there for as long as anybody writes.

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
-import torch
-
 from ..nn.patterns import Patterns
 from ..runtime.processes.agreement.values import gathered
-from ..sharding.mapping import DeviceMapping, named_mapping
-from ..tensor.tensor import Tensor
+from ..sharding.mapping import DeviceMapping
 from .errors import CheckpointError
 from .files.opening import index_at
+from .loader import Loader
 from .progress import shown
 from .reading import Reader
-from .tree import Node, State, Stateful, children, unflattened
+from .tree import State, children, unflattened
 
 __all__ = ["load", "planned"]
 
@@ -29,8 +26,6 @@ T = TypeVar("T")
 _TRIES = 20
 _PAUSE = 0.05
 """Seconds before a checkpoint that a save has just replaced is opened again."""
-_OF_SCHEDULES = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
-"""What torch's schedulers keep in the groups of an optimizer, which need not be there yet."""
 
 
 def load(
@@ -75,7 +70,7 @@ def planned(reader: Reader, like: State, strict: bool, cast: bool) -> State:
         return unflattened(reader.index.structure, lambda name: reader.laid(name, like))
     if _are_patterns(like, reader):
         return _by_pattern(reader, like)
-    return _Loader(reader, strict, cast).filled(reader.index.structure, like, ())
+    return Loader(reader, strict, cast).filled(reader.index.structure, like, ())
 
 
 def _read_together(reader: Reader, progress: bool, last: bool) -> bool:
@@ -158,207 +153,3 @@ def _by_pattern(reader: Reader, mappings: Mapping[str, DeviceMapping]) -> State:
     patterns = Patterns(next(iter(mappings.values())).mesh, mappings)
     patterns.check_used(reader.index.tensors, f"tensor of the checkpoint {str(reader.path)!r}")
     return unflattened(reader.index.structure, lambda name: reader.laid(name, patterns.mapping(name)))
-
-
-class _Loader:
-    """Goes through the saved structure and what it is loaded into, side by side."""
-
-    def __init__(self, reader: Reader, strict: bool, cast: bool) -> None:
-        self.reader, self.strict, self.cast = reader, strict, cast
-
-    def filled(self, node: Node, like: State, path: tuple[str, ...]) -> State:
-        """The saved state under `node`, in the form that `like` asks for."""
-        if isinstance(like, torch.nn.Module):
-            self._fill_module(node, like, path)
-            return like
-        if isinstance(like, torch.optim.Optimizer):
-            self._fill_optimizer(node, like, path)
-            return like
-        if isinstance(like, (torch.Tensor, DeviceMapping)):
-            return self._tensor(node, like, path)
-        if isinstance(like, Stateful):
-            state = self.filled(node, None, path)
-            if not isinstance(state, dict):
-                raise CheckpointError(
-                    f"{self._at(path)} is no dict in the checkpoint, which {type(like).__name__}.load_state_dict takes: "
-                    "load it into what it was saved from"
-                )
-            self.reader.then(lambda: like.load_state_dict(state))
-            return like
-        if isinstance(like, Mapping):
-            saved = self._matched(node, "dict", like, path)
-            return {key: self.filled(saved[key], item, (*path, str(key))) for key, item in like.items()}
-        if isinstance(like, (list, tuple)):
-            saved = self._matched(node, "list", range(len(like)), path)
-            items = [self.filled(saved[i], item, (*path, str(i))) for i, item in enumerate(like)]
-            make: Callable[[list[State]], State] = getattr(like, "_make", type(like))  # named tuples take no list
-            return make(items)
-        return unflattened(node, self.reader.whole)
-
-    def _matched(
-        self, node: Node, what: str, wanted: Iterable[str | int], path: tuple[str, ...]
-    ) -> dict[str | int, Node]:
-        """The children of a node, which must be those that are wanted."""
-        saved = children(node)
-        wanted = dict.fromkeys(wanted)
-        if not saved and wanted:
-            raise CheckpointError(
-                f"{self._at(path)} is no {what} in the checkpoint, but {next(iter(node))} {next(iter(node.values()))!r}"
-            )
-        missing = [key for key in wanted if key not in saved]
-        if missing:
-            close = get_close_matches(str(missing[0]), list(map(str, saved)), n=3, cutoff=0.5)
-            hint = f" Close names there: {', '.join(map(repr, close))}." if close else f" It has {_listed(saved)}."
-            raise CheckpointError(f"{self._at(path)} has no {_listed(missing)} in the checkpoint.{hint}")
-        extra = [key for key in saved if key not in wanted]
-        if extra and self.strict:
-            raise CheckpointError(
-                f"{self._at(path)} has {_listed(extra)} in the checkpoint, which nothing is waiting for: add them to `like`, or pass strict=False to leave them unread"
-            )
-        return saved
-
-    def _tensor(self, node: Node, like: torch.Tensor | DeviceMapping, path: tuple[str, ...]) -> torch.Tensor:
-        if isinstance(like, DeviceMapping):
-            return self.reader.laid(self._name(node, path), like)
-        name = self._checked(node, like, path)
-        if isinstance(like, Tensor):
-            mapping = like.mapping if not like._layout.pending else _resolved(like)
-            return self.reader.laid(name, mapping, like.dtype)
-        target = torch.empty(like.shape, dtype=like.dtype, device=like.device)
-        self.reader.want(name, target)
-        return target
-
-    def _name(self, node: Node, path: tuple[str, ...]) -> str:
-        name = node.get("tensor")
-        if not isinstance(name, str):
-            raise CheckpointError(
-                f"{self._at(path)} is no tensor in the checkpoint, but {next(iter(node))} {next(iter(node.values()))!r}"
-            )
-        return name
-
-    def _checked(self, node: Node, like: torch.Tensor, path: tuple[str, ...]) -> str:
-        """The name of the saved tensor, which must fit a tensor."""
-        name = self._name(node, path)
-        saved = self.reader.index.tensors[name]
-        if saved.shape != tuple(like.shape):
-            raise CheckpointError(
-                f"{self._at(path)} has shape {saved.shape} in the checkpoint, but {tuple(like.shape)} here: load it into a model of the saved size"
-            )
-        if saved.dtype != like.dtype and not (self.cast and saved.dtype.is_floating_point and like.is_floating_point()):
-            fix = f"convert the model first (model.to({saved.dtype})), and back after loading"
-            if saved.dtype.is_floating_point and like.is_floating_point():
-                fix = f"pass cast=True to convert it, or convert the model first (model.to({saved.dtype}))"
-            raise CheckpointError(f"{self._at(path)} is {saved.dtype} in the checkpoint, but {like.dtype} here: {fix}")
-        return name
-
-    def _fill_module(self, node: Node, module: torch.nn.Module, path: tuple[str, ...]) -> None:
-        state = module.state_dict(keep_vars=True)
-        named = children(node)
-        there = {id(target) for name, target in state.items() if name in named}
-        # Files of other libraries have one of the names of a tied parameter.
-        state = {name: x for name, x in state.items() if name in named or id(x) not in there}
-        saved = self._matched(node, "module", state, path)
-        others: dict[str, object] = {}
-        filled: set[int] = set()
-        for name, target in state.items():
-            where = (*path, name)
-            if not isinstance(target, torch.Tensor):
-                others[name] = self.filled(saved[name], None, where)
-                continue
-            if target.is_meta:
-                raise CheckpointError(
-                    f"{self._at(where)} is on the meta device and can hold nothing: use weft.nn.shard_module(module, mesh, patterns) first"
-                )
-            if isinstance(target, Tensor) and target._layout.pending:
-                raise CheckpointError(
-                    f"{self._at(where)} has a pending reduction and cannot be loaded into: all_reduce it first"
-                )
-            if any(not stride and size > 1 for size, stride in zip(target.shape, target.stride(), strict=True)):
-                raise CheckpointError(
-                    f"{self._at(where)} is expanded, several of its elements are one, and it cannot be loaded into: clone() it first"
-                )
-            read = self._checked(saved[name], target, where)
-            if id(target) not in filled:  # of several names of a tied parameter, the first that is there counts
-                filled.add(id(target))
-                self.reader.into(read, target)
-        if others:
-            self.reader.then(lambda: module.load_state_dict(others, strict=False))
-
-    def _fill_optimizer(self, node: Node, optimizer: torch.optim.Optimizer, path: tuple[str, ...]) -> None:
-        """State that has a parameter's shape takes its layout; the rest (step counts) is plain."""
-        parts = self._matched(node, "optimizer", ("state", "param_groups"), path)
-        self._check_groups(parts["param_groups"], optimizer, path)
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        state: dict[str | int, object] = {}
-        for key, entry in children(parts["state"]).items():
-            index = (
-                int(key) if isinstance(key, str) and key.isdecimal() else key
-            )  # torch's checkpoints have words for all keys
-            if not isinstance(index, int) or not 0 <= index < len(parameters):
-                raise CheckpointError(
-                    f"{self._at(path)} has state for parameter {index} in the checkpoint, but this optimizer has {len(parameters)} parameters: give it the same ones"
-                )
-            state[index] = {
-                key: self._moment(item, optimizer, parameters[index], (*path, "state", str(index), str(key)))
-                for key, item in children(entry).items()
-            }
-        groups = unflattened(parts["param_groups"], self.reader.whole)
-        self.reader.then(lambda: optimizer.load_state_dict({"state": state, "param_groups": groups}))
-
-    def _check_groups(self, node: Node, optimizer: torch.optim.Optimizer, path: tuple[str, ...]) -> None:
-        """The parameters are known by their places in the groups, which must be as they were."""
-        saved = [len(children(children(group).get("params", {"list": []}))) for group in children(node).values()]
-        here = [len(group["params"]) for group in optimizer.param_groups]
-        if saved != here:
-            raise CheckpointError(
-                f"{self._at(path)} has parameter groups of {saved} parameters in the checkpoint, but of {here} here: make the optimizer with the groups that were saved"
-            )
-        for group, own in zip(children(node).values(), optimizer.param_groups, strict=True):
-            foreign, missing = children(group).keys() - own.keys() - _OF_SCHEDULES, own.keys() - children(group).keys()
-            if foreign and missing & optimizer.defaults.keys():  # either alone is another version of torch
-                raise CheckpointError(
-                    f"{self._at(path)} is of another kind than {type(optimizer).__name__}: its groups have {_listed(sorted(map(str, foreign)))} in the "
-                    f"checkpoint, but no {_listed(sorted(missing))}. Make the optimizer that was saved"
-                )
-
-    def _moment(
-        self, node: Node, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, path: tuple[str, ...]
-    ) -> State:
-        name = node.get("tensor")
-        if not isinstance(name, str):
-            return self.filled(node, None, path)
-        shape = self.reader.index.tensors[name].shape
-        if not _fits(shape, optimizer.state.get(parameter, {}).get(path[-1]), optimizer, parameter):
-            raise CheckpointError(
-                f"{self._at(path)} has shape {shape} in the checkpoint, but its parameter has {tuple(parameter.shape)} here: "
-                "load it into the optimizer of a model of the saved size"
-            )
-        if isinstance(parameter, Tensor) and shape == tuple(parameter.shape):
-            return self.reader.laid(name, parameter.mapping)
-        return self.reader.whole(name)
-
-    def _at(self, path: tuple[str, ...]) -> str:
-        return repr(".".join(path)) if path else "the state"
-
-
-def _fits(shape: tuple[int, ...], there: object, optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> bool:
-    """Whether saved state of a parameter can be its state here: it is shaped as what is there, if anything is.
-
-    What torch's own optimizers keep is a number or has the parameter's shape, but for two that keep sums of its rows or what
-    belongs to all parameters. Those of other libraries may keep anything.
-    """
-    if shape in ((), (1,)):
-        return True
-    if isinstance(there, torch.Tensor) and there.ndim:
-        return shape == tuple(there.shape)
-    odd = isinstance(optimizer, (torch.optim.Adafactor, torch.optim.LBFGS))
-    return odd or not type(optimizer).__module__.startswith("torch.optim.") or shape == tuple(parameter.shape)
-
-
-def _resolved(x: Tensor) -> DeviceMapping:
-    return named_mapping(x._layout.resolved)
-
-
-def _listed(keys: Iterable[str | int]) -> str:
-    keys = list(keys)
-    return ", ".join(map(repr, keys[:6])) + (f" and {len(keys) - 6} more" if len(keys) > 6 else "")

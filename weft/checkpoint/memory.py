@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ..runtime.accelerator import address
+from ..runtime.memory.accelerator import address
 from .deferred import Deferred
 
 __all__ = ["BUCKET", "host_parts", "lies_plain", "readable_bytes", "writable_bytes"]

@@ -11,7 +11,7 @@ import torch
 
 from ..devices import Device
 from ..nn.patterns import Patterns
-from ..planning.crossing import volumes
+from ..planning.boxes.crossing import volumes
 from ..planning.text import bytes_text
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping

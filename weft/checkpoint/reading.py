@@ -27,8 +27,8 @@ from .files.blocks import Bucket, ShardBytes
 from .files.boxes import common
 from .files.checkers import Checkers, Laid, common_ground
 from .files.checksums import checksum
-from .files.filling import Part, Place, fill, parts
-from .files.head import HeadError, Kept, kept_in
+from .files.filling import ReadPlace, ShardRows, fill, parts
+from .files.head import HeadError, StoredTensor, kept_in
 from .files.index import Index, SavedShard, SavedTensor
 
 __all__ = ["Reader"]
@@ -58,7 +58,7 @@ class Reader:
         self._laid: list[Laid] = []
         self._checkers: Checkers | None = None
         self._then: list[Callable[[], object]] = []
-        self._heads: dict[str, Mapping[str, Kept]] = {}
+        self._heads: dict[str, Mapping[str, StoredTensor]] = {}
         self._whole: dict[SavedTensor, torch.Tensor] = {}
 
     @property
@@ -74,7 +74,7 @@ class Reader:
             shared = common(box, shard.box)
             if shared is not None:
                 part = target.detach()[slices(within(shared, box))]
-                self._wanted.append(_Want(saved, shard, Place(within(shared, shard.box), part)))
+                self._wanted.append(_Want(saved, shard, ReadPlace(within(shared, shard.box), part)))
 
     def box(self, name: str, box: Box) -> torch.Tensor:
         """A tensor in host memory that will be a box of a saved one."""
@@ -190,7 +190,7 @@ class Reader:
             torch.cuda.synchronize(device)  # threads have streams of their own, which do not wait for the program's
         local = threading.local()
 
-        def read(run: list[Part]) -> None:
+        def read(run: list[ShardRows]) -> None:
             if not hasattr(local, "bucket"):
                 local.bucket = Bucket(pinned=bool(accelerators))
             try:
@@ -222,13 +222,13 @@ class Reader:
     def _workers(self) -> int:
         return _WORKERS + (_CHECKERS if self.verify else 0)
 
-    def _fill(self, part: Part, file: int, bucket: Bucket) -> None:
+    def _fill(self, part: ShardRows, file: int, bucket: Bucket) -> None:
         checked = None if self._checkers is None else self._checkers.checked(part.shard)
         nbytes = math.prod(part.shape) * part.dtype.itemsize
         with torch.no_grad(), _named(self.path, part.shard.file, part.shard.key):
             fill(part, ShardBytes(file, part.shard, nbytes, bucket, self.verify, checked))
 
-    def _runs(self) -> Iterator[list[Part]]:
+    def _runs(self) -> Iterator[list[ShardRows]]:
         """All that is wanted, in parts that lie together: a disk reads ahead, which it cannot where threads take turns."""
         rest = list(reversed(list(self._parts())))
         total = sum(part.nbytes for part in rest)
@@ -236,7 +236,7 @@ class Reader:
         count = self._workers * turns  # so that all threads read as much
         ends = (total * i // count for i in range(1, count + 1))
         slack = min(_LEAST, total // count) // 2
-        run, done, end = list[Part](), 0, next(ends)
+        run, done, end = list[ShardRows](), 0, next(ends)
         while rest:
             part = rest.pop()
             if part.nbytes > _LEAST and done + part.nbytes > end + slack and part.rows[1] - part.rows[0] > 1:
@@ -250,7 +250,7 @@ class Reader:
         if run:
             yield run
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[ShardRows]:
         """What is wanted of each shard, in the order of the files."""
         by_source: dict[object, list[_Want]] = {}
         for want in sorted(self._wanted, key=lambda want: (want.shard.file, want.shard.start)):
@@ -275,12 +275,12 @@ class Reader:
         if name not in self._heads:
             self._heads[name] = self._head(name, file)
         for saved, shard in shards:
-            if self._heads[name].get(shard.key) != Kept(saved.dtype, box_shape(shard.box), shard.start):
+            if self._heads[name].get(shard.key) != StoredTensor(saved.dtype, box_shape(shard.box), shard.start):
                 raise CheckpointError(
                     f"the index says of {shard.key!r} what the file {str(self.path / name)!r} does not say: the checkpoint is damaged, use another one"
                 )
 
-    def _head(self, name: str, file: int) -> Mapping[str, Kept]:
+    def _head(self, name: str, file: int) -> Mapping[str, StoredTensor]:
         """What the head of a file says."""
         said, path = self.index.files[name], self.path / name
         with _named(self.path, name, "the head"):
@@ -309,7 +309,7 @@ class _Want:
 
     saved: SavedTensor
     shard: SavedShard
-    place: Place
+    place: ReadPlace
 
     @property
     def source(self) -> tuple[object, ...]:

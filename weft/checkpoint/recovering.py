@@ -29,7 +29,7 @@ _Ask = tuple[int, str, Box]
 """Who is asked, for which tensor, and for which box of it."""
 
 
-class _Told(TypedDict):
+class _ToldState(TypedDict):
     """What a process has of a state: its structure, and of each tensor the shape, the dtype and the boxes."""
 
     structure: Node
@@ -65,7 +65,7 @@ def recover(state: State, *, lost: bool) -> State:
     return found
 
 
-def _told(state: State) -> _Told:
+def _told(state: State) -> _ToldState:
     structure, tensors = flattened(state)
     held = {
         name: (tuple(x.shape), str(x.dtype).removeprefix("torch."), sorted(set(_boxes(name, x))))
@@ -87,7 +87,7 @@ def _boxes(name: str, x: torch.Tensor) -> Iterator[Box]:
         yield here.box(piece, x.shape)
 
 
-def _index(sound: dict[int, _Told]) -> Index:
+def _index(sound: dict[int, _ToldState]) -> Index:
     """What the processes hold together, in the form of a checkpoint: each shard at the holder that is asked least so far."""
     first, *others = sound
     for other in others:
@@ -114,7 +114,7 @@ def _index(sound: dict[int, _Told]) -> Index:
     return Index(sound[first]["structure"], tensors, {})
 
 
-def _holders(name: str, sound: dict[int, _Told]) -> dict[Box, list[int]]:
+def _holders(name: str, sound: dict[int, _ToldState]) -> dict[Box, list[int]]:
     found: dict[Box, list[int]] = {}
     for process, told in sound.items():
         for box in told["tensors"][name][2]:

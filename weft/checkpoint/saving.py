@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace as changed
 from itertools import count as count_up
 from pathlib import Path
 from typing import Literal, overload
 
-import torch
-
 from ..caches import cached
-from ..runtime.lazy_copy import lazy_clone
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
-from ..sharding.geometry import box_shape
 from .background import Saving, finish_running
 from .errors import CheckpointError
-from .exchange import NOTES, Exchange, Notes, Report, Together
-from .files.head import METADATA
-from .files.index import INDEX, Index, SavedFile, SavedShard, SavedTensor
+from .exchange import NOTES, CommitRounds, FolderNotes, Report, Together
+from .files.index import INDEX, Index, SavedFile, SavedShard
 from .files.lock import FolderLock
 from .files.writing import WrittenFile, replace, sync_folder, write_file
 from .foreign.whole_files import save_file
 from .progress import Count, shown
-from .shares import Share, check_storable, identity, settled, shares
-from .tree import Node, State, entries, flattened
+from .saving_plan import SavePlan, copied_plan, planned_save
+from .shares import check_storable, settled
+from .tree import State, entries, flattened
 
 __all__ = ["save", "saved"]
 
 _DATA_FILE = re.compile(r"tensors-[0-9a-f]{8}-([0-9]{5})-[0-9]{5}\.safetensors")
-_FILE_BYTES = 2 << 30
-"""Shards go to a next file above this."""
 
 
 @overload
@@ -83,18 +75,18 @@ def saved(
     lock, refusal = _locked(where)
     if refusal is not None and world.current().count == 1:
         raise refusal
-    plan = _planned(structure, ready, tensors, token)
+    plan = planned_save(structure, ready, tensors, token)
     if wait:
         for _ in _shown(_Save(where, token, plan, lock, refusal, Together(), then).steps(), plan.nbytes, progress):
             pass
         return None
     try:
-        plan = _copied(plan)
+        plan = copied_plan(plan)
     except BaseException:
         if lock is not None:
             lock.release()
         raise
-    task = _Save(where, token, plan, lock, refusal, Notes(where, token), then)
+    task = _Save(where, token, plan, lock, refusal, FolderNotes(where, token), then)
     saving = Saving(where, _shown(task.steps(), plan.nbytes, progress), Count(plan.nbytes))
     finish_running(saving)
     return saving
@@ -141,80 +133,6 @@ def _locked(where: Path) -> tuple[FolderLock | None, CheckpointError | None]:
         return None, refusal
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is saved, where, and by whom."""
-
-    structure: Node
-    tensors: Mapping[str, SavedTensor]
-    """With the file and key of each shard (in the first process; the others know their own ones); where it begins there,
-    and its checksums, who writes it will say."""
-    own: Mapping[str, Mapping[str, torch.Tensor]]
-    """The files of this process, and what goes into each."""
-    on_their_way: tuple[torch.cuda.Event, ...] = ()
-    """When these have happened, what comes from accelerators is here."""
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes this process writes."""
-        return sum(x.numel() * x.itemsize for content in self.own.values() for x in content.values())
-
-
-def _planned(
-    structure: Node, ready: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], token: str
-) -> _Plan:
-    here = world.current().process
-    filled: dict[int, tuple[int, int]] = {}
-    own: dict[str, dict[str, torch.Tensor]] = {}
-    taken: dict[str, set[str]] = {}
-    known: dict[object, SavedTensor] = {}
-    same = {name: identity(x) for name, x in tensors.items()}
-
-    def placed(name: str, x: torch.Tensor, share: Share) -> SavedShard:
-        shape = box_shape(share.box)
-        size = math.prod(shape) * x.dtype.itemsize
-        number, before = filled.get(share.process, (0, 0))
-        if before and before + size > _FILE_BYTES:
-            number, before = number + 1, 0
-        filled[share.process] = number, before + size
-        file = f"tensors-{token}-{share.process:05d}-{number:05d}.safetensors"
-        whole = shape == tuple(x.shape)
-        key = name if whole else f"{name}[{', '.join(f'{start}:{stop}' for start, stop in share.box)}]"
-        keys = taken.setdefault(file, {METADATA})
-        while key in keys:  # {"x": x, "x[0:2]": y}
-            key += "'"
-        keys.add(key)
-        if share.process == here:
-            assert share.shard is not None
-            own.setdefault(file, {})[key] = share.shard
-        return SavedShard(file, key, share.box, 0)
-
-    for name, found in shares(ready, tensors):
-        x = ready[name]
-        shards = tuple(placed(name, x, share) for share in found if here in (0, share.process))
-        known[same[name]] = SavedTensor(tuple(x.shape), x.dtype, shards)
-    return _Plan(structure, {name: known[same[name]] for name in tensors}, own)
-
-
-def _copied(plan: _Plan) -> _Plan:
-    """The plan with shards as they are now: on their way to pinned host memory if they are on accelerators, else shared until written to.
-
-    The copies take their turn on the streams that the program uses, so that what it does next comes after them; it need not
-    wait for them itself.
-    """
-    copies = {file: {key: _copy(x.detach()) for key, x in content.items()} for file, content in plan.own.items()}
-    devices = {x.device for content in plan.own.values() for x in content.values() if x.device.type == "cuda"}
-    events = tuple(torch.cuda.current_stream(device).record_event() for device in devices)
-    return changed(plan, own=copies, on_their_way=events)
-
-
-def _copy(x: torch.Tensor) -> torch.Tensor:
-    if x.device.type == "cpu":
-        return lazy_clone(x)
-    host = torch.empty(x.shape, dtype=x.dtype, device="cpu", pin_memory=x.device.type == "cuda")
-    return host.copy_(x, non_blocking=x.device.type == "cuda")
-
-
 class _Save:
     """What a save does once it is known what is written where."""
 
@@ -222,10 +140,10 @@ class _Save:
         self,
         where: Path,
         token: str,
-        plan: _Plan,
+        plan: SavePlan,
         lock: FolderLock | None,
         refusal: CheckpointError | None,
-        exchange: Exchange,
+        exchange: CommitRounds,
         then: Callable[[], None],
     ) -> None:
         self.where, self.token, self.plan, self.lock, self.exchange = where, token, plan, lock, exchange

@@ -99,13 +99,13 @@ def identity(x: torch.Tensor) -> object:
     return layout, x.dtype, *((p.untyped_storage()._cdata, p.storage_offset(), p.shape, p.stride()) for p in pieces)
 
 
-def _distinct(x: torch.Tensor) -> tuple[_Home, ...]:
+def _distinct(x: torch.Tensor) -> tuple[_ShardHome, ...]:
     """Each shard of a tensor once."""
     if not x.numel():
         return ()
     if isinstance(x, Tensor):
         return _homes(x._layout, tuple(x.shape))
-    return (_Home(whole_box(x.shape), x.numel(), {0: 0}),)
+    return (_ShardHome(whole_box(x.shape), x.numel(), {0: 0}),)
 
 
 def _held(x: torch.Tensor, slot: Slot) -> torch.Tensor | None:
@@ -120,7 +120,7 @@ def _held(x: torch.Tensor, slot: Slot) -> torch.Tensor | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Home:
+class _ShardHome:
     """A distinct shard: its box, how many elements it has, and where it is, the first slot in each process that holds it."""
 
     box: Box
@@ -129,19 +129,19 @@ class _Home:
 
 
 @cached(64, cleared_by=forget_with_residences)
-def _homes(layout: Layout, shape: tuple[int, ...]) -> tuple[_Home, ...]:
+def _homes(layout: Layout, shape: tuple[int, ...]) -> tuple[_ShardHome, ...]:
     """The distinct shards of a tensor; the same for all tensors of one layout and shape, of which models have few kinds."""
     owners, memories = residence(layout.mesh).owners, residence(layout.mesh).memories
     if len(set(memories)) == 1:
-        return (_Home(tuple((0, size) for size in shape), math.prod(shape), {owners[0]: 0}),)
-    found: list[_Home] = []
+        return (_ShardHome(tuple((0, size) for size in shape), math.prod(shape), {owners[0]: 0}),)
+    found: list[_ShardHome] = []
     for slot, box in _first_holders(layout, shape):
         numel = math.prod(box_shape(box))
         if numel:
             slots: dict[int, Slot] = {}
             for other in holders(layout, slot):
                 slots.setdefault(owners[other], other)
-            found.append(_Home(box, numel, slots))
+            found.append(_ShardHome(box, numel, slots))
     return tuple(found)
 
 

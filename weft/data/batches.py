@@ -23,7 +23,7 @@ __all__ = ["Batches", "batches"]
 
 
 @runtime_checkable
-class _Stateful(Protocol):
+class _StatefulLoader(Protocol):
     """A loader that can go on where it was."""
 
     def state_dict(self) -> dict[str, object]: ...
@@ -107,7 +107,7 @@ class Batches:
             for part, size in parts:
                 whole = self._layouts.whole(part, size, is_local=self._local, compares=compares_values(self._given))
                 self.batch, self._given = self.batch + 1, self._given + 1
-                if isinstance(self._loader, _Stateful) and not self._prefetch:
+                if isinstance(self._loader, _StatefulLoader) and not self._prefetch:
                     self._loaders_state = self._loader.state_dict()
                 yield whole
         self.epoch, self.batch = self.epoch + 1, 0
@@ -117,7 +117,7 @@ class Batches:
         """What this process loads of each batch, and of how many rows which it is."""
         if self._order is None:
             loader = self._loader
-            if isinstance(loader, _Stateful) and self._loaders_state is not None:
+            if isinstance(loader, _StatefulLoader) and self._loaders_state is not None:
                 loader.load_state_dict(self._loaders_state)
                 start = 0
             with closing(ahead(islice(loader, start, None), self._prefetch)) as loaded:

@@ -13,7 +13,7 @@ from ..sharding.geometry import Box, Interval, interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh, Slot
 
-__all__ = ["Cell", "Grid", "Palette", "drawn_dims", "grid_at", "grids", "slot_name"]
+__all__ = ["DrawnPart", "Grid", "Palette", "drawn_dims", "grid_at", "grids", "slot_name"]
 
 MOST_CELLS = 16
 """So many pieces along a dim are drawn; the rest is dots."""
@@ -25,7 +25,7 @@ MOST_SLOTS = 8
 
 @final
 @dataclass(frozen=True, slots=True)
-class Cell:
+class DrawnPart:
     """One part of a tensor, and the slots that hold it: one row of replicas for each contribution to it."""
 
     box: Box
@@ -35,7 +35,7 @@ class Cell:
         """The names of the holders, contributions with a plus between.
 
         >>> from weft.sharding import make_mesh
-        >>> Cell(((0, 4),), ((0, 2), (1, 3))).text(make_mesh({"a": 4}))
+        >>> DrawnPart(((0, 4),), ((0, 2), (1, 3))).text(make_mesh({"a": 4}))
         '0 2 + 1 3'
         """
         rows = [" ".join(slot_name(mesh, slot) for slot in slots[:MOST_SLOTS]) for slots in self.holders[:MOST_SLOTS]]
@@ -52,7 +52,7 @@ class Grid:
     title: str
     rows: tuple[Interval, ...]
     columns: tuple[Interval, ...]
-    cells: tuple[tuple[Cell, ...], ...]
+    cells: tuple[tuple[DrawnPart, ...], ...]
     cut_rows: bool
     cut_columns: bool
 
@@ -78,7 +78,7 @@ class Palette:
         red, green, blue = colorsys.hls_to_rgb(number % self.total / self.total, 0.84, 0.75)
         return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
 
-    def cell(self, mesh: DeviceMesh, cell: Cell) -> str:
+    def cell(self, mesh: DeviceMesh, cell: DrawnPart) -> str:
         """The colour of a cell: that of its first holder."""
         return self.color(_number(mesh, cell.holders[0][0]))
 
@@ -164,7 +164,7 @@ def _interval(layout: Layout, shape: Sequence[int], dim: int, position: int) -> 
     return interval(shape[dim], [(layout.mesh.axis_size(axis), coords[axis]) for axis in layout.splits[dim]])
 
 
-def _cell(layout: Layout, shape: Sequence[int], pieces: dict[int, int]) -> Cell:
+def _cell(layout: Layout, shape: Sequence[int], pieces: dict[int, int]) -> DrawnPart:
     mesh = layout.mesh
     fixed = {axis: coord for dim, position in pieces.items() for axis, coord in _coords(layout, dim, position).items()}
     waiting = layout.pending_axes
@@ -180,7 +180,7 @@ def _cell(layout: Layout, shape: Sequence[int], pieces: dict[int, int]) -> Cell:
         tuple(islice(slots(dict(zip(waiting, coords, strict=True))), MOST_SLOTS + 1)) for coords in contributions
     ]
     box = tuple(_interval(layout, shape, dim, pieces.get(dim, 0)) for dim in range(layout.rank))
-    return Cell(box, tuple(holders))
+    return DrawnPart(box, tuple(holders))
 
 
 def _number(mesh: DeviceMesh, slot: Slot) -> int:

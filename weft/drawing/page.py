@@ -11,7 +11,7 @@ from typing import final
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 
-__all__ = ["Move", "Page", "Row", "Span"]
+__all__ = ["LineSpan", "MovementRow", "Page", "Row"]
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 _MOST_LAYOUTS = 24
@@ -19,7 +19,7 @@ _MOST_LAYOUTS = 24
 
 @final
 @dataclass(frozen=True, slots=True)
-class Span:
+class LineSpan:
     """Something that takes time, on a line of a program."""
 
     start: float
@@ -36,12 +36,12 @@ class Row:
 
     name: str
     colour: str
-    spans: Sequence[Span]
+    spans: Sequence[LineSpan]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Move:
+class MovementRow:
     """A movement, as often as it happens from one line."""
 
     kind: str
@@ -63,7 +63,7 @@ class Move:
 class Page:
     """All that a page shows.
 
-    >>> page = Page("A step", "on nothing", rows=[Row("computing", "--k0", [Span(0.0, 1e-3, "mm", "model.py:1")])])
+    >>> page = Page("A step", "on nothing", rows=[Row("computing", "--k0", [LineSpan(0.0, 1e-3, "mm", "model.py:1")])])
     >>> "model.py:1" in page.html()
     True
     """
@@ -81,7 +81,7 @@ class Page:
     """Which of `memory` is the worst moment."""
     capacity: int = 0
     largest: Sequence[tuple[int, str, str, str]] = ()
-    moves: Sequence[Move] = field(default_factory=tuple)
+    moves: Sequence[MovementRow] = field(default_factory=tuple)
 
     def html(self) -> str:
         """The page."""
@@ -132,7 +132,7 @@ def _short(seconds: float) -> float:
     return round(seconds, 9)
 
 
-def _said(move: Move) -> dict[str, object]:
+def _said(move: MovementRow) -> dict[str, object]:
     return {
         "kind": move.kind,
         "axes": "·".join(move.axes),
@@ -153,7 +153,7 @@ def _shape(shape: Sequence[int]) -> str:
     return " × ".join(map(str, shape)) or "scalar"
 
 
-def _layouts(moves: Sequence[Move]) -> list[dict[str, object]]:
+def _layouts(moves: Sequence[MovementRow]) -> list[dict[str, object]]:
     """The layouts of what moves most, each once, as a drawing needs them."""
     found: dict[tuple[Layout, tuple[int, ...]], None] = {}
     for move in sorted(moves, key=lambda each: -each.nbytes):

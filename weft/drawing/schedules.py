@@ -9,7 +9,7 @@ from typing import final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..schedules import Schedule, Span, Timeline, Work
+from ..schedules import Schedule, Span, Work
 from .panels import WIDTH, printed
 
 __all__ = ["SchedulePicture", "schedule_svg", "schedule_text"]
@@ -98,14 +98,14 @@ def _stages(schedule: Schedule, place: int) -> list[int]:
     return [stage for stage, where in enumerate(schedule.stage_places) if where == place]
 
 
-def schedule_svg(schedule: Schedule, timeline: Timeline | None = None) -> str:
+def schedule_svg(schedule: Schedule) -> str:
     """The table as an SVG picture: a row for each place, a box for each entry, as wide as it takes time.
 
     >>> from weft.schedules import gpipe
     >>> schedule_svg(gpipe(stages=2, microbatches=2)).count("<rect")
     8
     """
-    timeline = timeline or schedule.timeline()
+    timeline = schedule.timeline()
     unit = _UNIT / min(span.end - span.start for span in timeline.spans)
     width, height = _LEFT + timeline.length * unit + 4, (schedule.places + 1) * _HEIGHT + 4
     size = f"width='{width:g}' height='{height:g}' font-family='monospace' font-size='11'"

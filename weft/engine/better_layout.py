@@ -12,7 +12,7 @@ from ..sharding.layout import Layout
 from .choose import Choice, Input, choose, stop_over
 from .op_plan import factors_of, inputs_of
 from .sharded import ShardedTensor
-from .strategy import Moved
+from .strategy import BroughtTensor
 
 __all__ = ["Better", "better_layout", "bytes_to_resolve"]
 
@@ -57,7 +57,7 @@ def bytes_to_resolve(made: Sequence[tuple[Layout, tuple[int, ...], int]], given:
     """What a device receives when the sums that a call has left pending, and was not given, are resolved."""
     known = {axis for layout in given for axis in layout.pending_axes}
     return sum(
-        Moved(layout, layout.resolved, shape, itemsize).bytes
+        BroughtTensor(layout, layout.resolved, shape, itemsize).bytes
         for layout, shape, itemsize in made
         if not known.issuperset(layout.pending_axes)
     )
@@ -93,6 +93,6 @@ def _received(choice: Choice, inputs: Sequence[Input], made: Sequence[Made]) -> 
         if x.layout is not None and x.layout is not need:
             middle = stop_over(x.layout, need)
             steps = [(x.layout, need)] if middle is None else [(x.layout, middle), (middle, need)]
-            received += sum(Moved(source, target, x.shape, x.itemsize).bytes for source, target in steps)
+            received += sum(BroughtTensor(source, target, x.shape, x.itemsize).bytes for source, target in steps)
     results = [(layout, *each) for layout, each in zip(choice.outputs, made, strict=True)]
     return received + bytes_to_resolve(results, [x.layout for x in inputs if x.layout is not None])

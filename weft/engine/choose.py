@@ -12,7 +12,7 @@ from ..runtime.traced import hinted
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
-from .strategy import OPERATIONS_PER_SECOND, Moved, consider, is_considered
+from .strategy import OPERATIONS_PER_SECOND, BroughtTensor, consider, is_considered
 
 __all__ = ["Choice", "Input", "choose", "stop_over"]
 
@@ -249,7 +249,7 @@ def _taken(axes: Sequence[str], size: int, mesh: DeviceMesh, *, even: bool) -> l
 def _bytes(choice: Choice, inputs: Sequence[Input]) -> int:
     """What the busiest device receives of the inputs."""
     moves = [
-        Moved(given.layout, need, given.shape, given.itemsize)
+        BroughtTensor(given.layout, need, given.shape, given.itemsize)
         for given, need in zip(inputs, choice.inputs, strict=True)
         if given.layout is not None and given.layout is not need and stop_over(given.layout, need) is None
     ]

@@ -80,7 +80,7 @@ def _line_of_gradient() -> CallSite:
     return call_site() if found is None else found
 
 
-class _Seen(NamedTuple):
+class _SeenTensor(NamedTuple):
     """What a call was given or gave, before dims were merged for it."""
 
     layout: Layout
@@ -98,10 +98,10 @@ class _Seen(NamedTuple):
         return f"the tensor of shape {self.shape} that is {named_mapping(self.layout).spec!r}"
 
 
-def _seen(x: ShardedTensor) -> _Seen:
+def _seen(x: ShardedTensor) -> _SeenTensor:
     fold = fold_of(x)
     y = x if fold is None else fold.of
-    return _Seen(y._layout, tuple(y.shape), y.dtype.itemsize, _is_parameter(x))
+    return _SeenTensor(y._layout, tuple(y.shape), y.dtype.itemsize, _is_parameter(x))
 
 
 def _is_parameter(x: torch.Tensor) -> bool:
@@ -133,7 +133,7 @@ def _results(result: object) -> Iterator[ShardedTensor]:
             yield x
 
 
-def _followed(x: _Seen, records: Sequence[CommRecord]) -> tuple[Layout, set[int]]:
+def _followed(x: _SeenTensor, records: Sequence[CommRecord]) -> tuple[Layout, set[int]]:
     """Where a tensor was brought, and by which movements."""
     layout, steps = x.layout, set()
     for at, record in enumerate(records):
@@ -143,15 +143,15 @@ def _followed(x: _Seen, records: Sequence[CommRecord]) -> tuple[Layout, set[int]
     return layout, steps
 
 
-def _moved(given: Sequence[_Seen], records: Sequence[CommRecord]) -> int:
+def _moved(given: Sequence[_SeenTensor], records: Sequence[CommRecord]) -> int:
     """What a device received, but for parameters."""
     parameters = {at for x in given if x.is_parameter for at in _followed(x, records)[1]}
     return sum(record.bytes_received for at, record in enumerate(records) if at not in parameters)
 
 
 def _lost(
-    given: Sequence[_Seen], made: Sequence[_Seen], records: Sequence[CommRecord]
-) -> Iterator[tuple[_Seen, str, bool]]:
+    given: Sequence[_SeenTensor], made: Sequence[_SeenTensor], records: Sequence[CommRecord]
+) -> Iterator[tuple[_SeenTensor, str, bool]]:
     """Activations whose split over an axis is gone, and whether the axis splits something else now."""
     for x in given:
         if x.is_parameter:
@@ -170,7 +170,9 @@ def _lost(
                 yield x, axis, True
 
 
-def _tell_lost(call: BoundCall, x: _Seen, axis: str, is_taken: bool, made: Sequence[_Seen], backward: bool) -> None:
+def _tell_lost(
+    call: BoundCall, x: _SeenTensor, axis: str, is_taken: bool, made: Sequence[_SeenTensor], backward: bool
+) -> None:
     count = x.layout.mesh.axis_size(axis)
     after = "splits another dim of the result instead" if is_taken else "splits the result no more"
     better = _better(call, made, (axis,), parameters=True)
@@ -185,7 +187,9 @@ def _tell_lost(call: BoundCall, x: _Seen, axis: str, is_taken: bool, made: Seque
     report_drift(str(call), what, fix, backward=backward)
 
 
-def _tell_more(call: BoundCall, made: Sequence[_Seen], moved: int, resolving: int, own: int, backward: bool) -> None:
+def _tell_more(
+    call: BoundCall, made: Sequence[_SeenTensor], moved: int, resolving: int, own: int, backward: bool
+) -> None:
     mesh = made[0].layout.mesh
     better = _better(call, made, mesh.axis_names, parameters=moved > own)
     if better is None or better.nbytes * _MUCH > moved + resolving:
@@ -200,7 +204,7 @@ def _tell_more(call: BoundCall, made: Sequence[_Seen], moved: int, resolving: in
     report_drift(str(call), what, fix, backward=backward)
 
 
-def _better(call: BoundCall, made: Sequence[_Seen], axes: Sequence[str], *, parameters: bool) -> Better | None:
+def _better(call: BoundCall, made: Sequence[_SeenTensor], axes: Sequence[str], *, parameters: bool) -> Better | None:
     """One tensor laid out otherwise, and what would move then; None where no such layout is known."""
     if any(fold_of(x) is not None for x in call.tensors):
         return None

@@ -14,8 +14,9 @@ from functools import wraps
 from typing import Generic, ParamSpec, TypeVar
 
 from ..caches import cached
+from ..during import during
 from ..planning import move_cost, plan_layouts
-from ..planning.cost import passing_time
+from ..planning.costs.cost import passing_time
 from ..planning.rearrangement import Rearrangement, rearranged_bytes, rearranged_cost
 from ..runtime.machine import forget_with_residences
 from ..sharding.layout import Layout
@@ -23,10 +24,10 @@ from ..watch.setting import Setting
 
 __all__ = [
     "OPERATIONS_PER_SECOND",
+    "BroughtTensor",
     "Considered",
     "Exchanged",
-    "Moved",
-    "Passed",
+    "PassedShards",
     "Strategy",
     "cheapest",
     "considering",
@@ -46,7 +47,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class BroughtTensor:
     """A tensor that is brought from one layout to another, as often as is said."""
 
     source: Layout
@@ -86,7 +87,7 @@ class Exchanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class PassedShards:
     """Whole shards of a dim, all of one size, that go on to the next device, as often as is said."""
 
     layout: Layout
@@ -114,7 +115,7 @@ class Strategy(Generic[W]):
 
     name: str
     way: W
-    moves: tuple[Moved | Exchanged | Passed, ...] = ()
+    moves: tuple[BroughtTensor | Exchanged | PassedShards, ...] = ()
     operations: float = 0.0
     """What the busiest device computes, where strategies differ in that."""
     memory: int = 0
@@ -146,11 +147,8 @@ _considered: ContextVar[list[Considered] | None] = ContextVar("considered", defa
 def considering() -> Iterator[list[Considered]]:
     """Keeps what is considered inside the block."""
     kept: list[Considered] = []
-    token = _considered.set(kept)
-    try:
+    with during(_considered, kept):
         yield kept
-    finally:
-        _considered.reset(token)
 
 
 _UNWATCHED = nullcontext()
@@ -158,16 +156,7 @@ _UNWATCHED = nullcontext()
 
 def unconsidered() -> AbstractContextManager[None]:
     """What is decided inside, for an op on the way to another, is not kept."""
-    return _unconsidered() if is_considered() else _UNWATCHED
-
-
-@contextmanager
-def _unconsidered() -> Iterator[None]:
-    token = _considered.set(None)
-    try:
-        yield
-    finally:
-        _considered.reset(token)
+    return during(_considered, None) if is_considered() else _UNWATCHED
 
 
 def consider(rows: Sequence[tuple[str, float, int]], chosen: int) -> None:
@@ -242,7 +231,7 @@ def cheapest(strategies: Sequence[Strategy[W]]) -> W:
 
     >>> from weft.sharding.mesh import make_mesh
     >>> split, whole = (Layout(make_mesh({"x": 4}), (axes,)) for axes in (("x",), ()))
-    >>> cheapest([Strategy("gather", 1, (Moved(split, whole, (64,), 4),)), Strategy("stay", 2)])
+    >>> cheapest([Strategy("gather", 1, (BroughtTensor(split, whole, (64,), 4),)), Strategy("stay", 2)])
     2
     """
     seconds = [strategy.seconds for strategy in strategies]

@@ -15,7 +15,7 @@ import torch
 
 from ..runtime.holding import Pieces
 from ..runtime.in_process import fill_pending
-from ..runtime.lazy_copy import is_aside, lazy_clone, part
+from ..runtime.memory.lazy_copy import is_aside, lazy_clone, part
 from ..sharding.layout import Layout
 from .kept import forget_written
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Contributions", "Origin", "Total", "known_total", "last_write", "note_write", "own_pieces", "part_pieces"]
 
 
-class _Writes:
+class _TotalWrites:
     numbers = count(1)
     """Taking the next is one step for all threads, which adding 1 is not."""
     last = 0
@@ -36,7 +36,7 @@ def note_write(written: Iterable[ShardedTensor] | None = None) -> None:
 
     Where it is known which tensors are `written`, what was brought of others is kept.
     """
-    _Writes.last = next(_Writes.numbers)
+    _TotalWrites.last = next(_TotalWrites.numbers)
     changed = None if written is None else tuple(written)
     forget_written(changed)
     if changed and torch.cuda.is_initialized() and is_aside(torch.cuda.current_device()):
@@ -45,7 +45,7 @@ def note_write(written: Iterable[ShardedTensor] | None = None) -> None:
 
 def last_write() -> int:
     """The number of the last write to any tensor's memory."""
-    return _Writes.last
+    return _TotalWrites.last
 
 
 @final
@@ -116,7 +116,7 @@ class Origin:
 
     def __init__(self, compute: Callable[[], object] | None, is_view: bool = False) -> None:
         self._compute, self._is_view = compute, is_view
-        self._writes = _Writes.last
+        self._writes = _TotalWrites.last
         self._results: Sequence[ShardedTensor] | None = None
 
     def contributions(self, k: int, total: torch.Tensor, layout: Layout) -> Pieces:
@@ -124,7 +124,7 @@ class Origin:
         # A view is one of whatever its base has now. Other ops are computed again only from what they have read: not after
         # a write to any tensor, since versions do not tell of all writes to what tensors share (`x.data`).
         compute = self._compute
-        if self._results is None and (compute is None or (not self._is_view and self._writes != _Writes.last)):
+        if self._results is None and (compute is None or (not self._is_view and self._writes != _TotalWrites.last)):
             self._compute = None  # what it read has other values by now
             return _owned(fill_pending(lazy_clone(total), layout), total)
         with torch.inference_mode(total.is_inference()), torch.no_grad():

@@ -12,7 +12,7 @@ from ..engine.handlers import handler
 from ..engine.op_plan import NOT_REPEATED, Repeat
 from ..engine.running.repeating import repeat_by_rule
 from ..engine.sharded import ShardedTensor
-from ..engine.strategy import Moved, Strategy, cheapest
+from ..engine.strategy import BroughtTensor, Strategy, cheapest
 from ..rules.call import Args, BoundCall, Kwargs
 from ..rules.ops.bags import LARGEST
 from ..rules.ops.indexing import inside_of
@@ -99,13 +99,15 @@ def _summed(layout: Layout) -> dict[str, ReduceOp]:
     return {axis: ReduceOp.SUM for axes in layout.splits[:-1] for axis in axes}
 
 
-def _moves(call: BoundCall, grad: ShardedTensor, need: Layout, axes: tuple[str, ...]) -> tuple[Moved, Moved]:
+def _moves(
+    call: BoundCall, grad: ShardedTensor, need: Layout, axes: tuple[str, ...]
+) -> tuple[BroughtTensor, BroughtTensor]:
     """What moves until the gradient lies like the table, when that of the lookups is brought to a layout first."""
     summed, features, item = _summed(need), need.splits[-1], grad.dtype.itemsize
     made = Layout(need.mesh, (() if set(axes) & set(summed) else axes, features), summed)
     table = (call.integer("num_weights"), grad.shape[-1])
     wanted = Layout(need.mesh, (axes, features))
-    return Moved(grad._layout, need, tuple(grad.shape), item), Moved(made, wanted, table, item)
+    return BroughtTensor(grad._layout, need, tuple(grad.shape), item), BroughtTensor(made, wanted, table, item)
 
 
 def _local(call: BoundCall, _given: Sequence[Region], made: Sequence[Region]) -> object:

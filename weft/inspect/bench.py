@@ -28,7 +28,7 @@ from ..tensor.movements import distributed_broadcast, shard, to_device
 from .limits import written_once
 from .links import measured_links, tiers_here
 from .timing import Timing, contest
-from .transitions import TRANSITIONS, Transition, line_of
+from .transitions import TRANSITIONS, MatrixTransition, line_of
 
 __all__ = ["COLLECTIVES", "Measurement", "bench", "measurements", "square"]
 
@@ -111,7 +111,7 @@ def count(sizes: Sequence[int]) -> int:
     return len(sizes) * (len(TRANSITIONS) + len(COLLECTIVES)) + len(OPS) + 1
 
 
-def _moved(transition: Transition, devices: Sequence[Device], nbytes: int, seconds: float) -> Measurement:
+def _moved(transition: MatrixTransition, devices: Sequence[Device], nbytes: int, seconds: float) -> Measurement:
     mesh = transition.mesh(devices)
     where = torch_device(devices[0])
     shape = square(nbytes, len(devices))
@@ -140,7 +140,7 @@ def _computed(name: str, devices: Sequence[Device], seconds: float) -> Measureme
     return Measurement("op", name, whole.nbytes, *timings)
 
 
-def _planned(transition: Transition, devices: Sequence[Device], seconds: float) -> Measurement:
+def _planned(transition: MatrixTransition, devices: Sequence[Device], seconds: float) -> Measurement:
     mesh = transition.mesh(devices)
     source, target = transition.layouts(mesh)
     sizes = iter(range(64, 1 << 40, 64))  # each call has a shape of its own, so that no plan is known already

@@ -27,7 +27,7 @@ __all__ = ["Explanation", "explain", "explain_plan"]
 
 
 @runtime_checkable
-class Whole(Protocol):
+class ExplainedTensor(Protocol):
     """What `explain` needs of a tensor."""
 
     @property
@@ -84,7 +84,7 @@ class Explanation:
 
 
 def explain(
-    x: Whole,
+    x: ExplainedTensor,
     target: DeviceMapping | Layout | P | Iterable[SpecEntry | DimSpec],
     *,
     topology: Topology | None = None,

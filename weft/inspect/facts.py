@@ -17,9 +17,9 @@ import torch.distributed as dist
 from ..distributed import process_count
 from ..planning import Topology, current_topology
 from ..planning.topology.keeping import said_topology
-from ..runtime.accelerator import reaches
-from ..runtime.host_memory import pool_size
 from ..runtime.machine import accelerator_count, physical_accelerators
+from ..runtime.memory.accelerator import reaches
+from ..runtime.memory.host_memory import pool_size
 
 __all__ = ["GPU", "Facts", "facts"]
 

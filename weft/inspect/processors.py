@@ -15,7 +15,8 @@ import torch
 
 from ..devices import Device
 from ..planning import Link, Tier, Topology, plan_layouts
-from ..planning.staging.link_load import LinkLoad, link_loads
+from ..planning.staging.link_load import LinkLoad
+from ..planning.staging.step_loads import link_loads
 from ..planning.topology import Processor
 from ..planning.topology.topology import cells
 from ..runtime.processes import world
@@ -26,7 +27,7 @@ from ..sharding.mapping import named_mapping
 from ..sharding.mesh import DeviceMesh, make_mesh
 from ..tensor.creation import zeros
 
-__all__ = ["Calibration", "Timed", "fitted"]
+__all__ = ["Calibration", "TimedMove", "fitted"]
 
 PARTS = (128, 32, 8, 1)
 """The sizes that are measured, as parts of the largest: prices of others show whether the figures say enough."""
@@ -35,14 +36,14 @@ FASTEST = 1e12
 """Bytes a second of what takes no time that could be measured."""
 
 
-class Timed(NamedTuple):
+class TimedMove(NamedTuple):
     """What was measured of a movement: what devices do in its hops, and the seconds that these took together."""
 
     hops: tuple[LinkLoad, ...]
     seconds: float
 
 
-class _Move(NamedTuple):
+class _MeasuredMove(NamedTuple):
     """A movement to measure, and which part of all processes takes part in it."""
 
     source: Layout
@@ -74,7 +75,7 @@ class Calibration:
 
     def __init__(self, mesh: DeviceMesh, links: Topology, size: int) -> None:
         self._links, self._count = links, mesh.num_devices
-        self._moves: dict[str, _Move] = {}
+        self._moves: dict[str, _MeasuredMove] = {}
         hosts = cells(mesh, links, Tier.HOST)
         fewest = min(map(hosts.count, hosts))
         if wire_device(mesh).type != "cpu" or fewest < 2:
@@ -97,23 +98,23 @@ class Calibration:
         if not self._moves:
             return links
         counting = replace(links, processor=Processor(FASTEST, FASTEST, FASTEST))
-        measured = [Timed(move.hops(counting), took[name]) for name, move in self._moves.items()]
+        measured = [TimedMove(move.hops(counting), took[name]) for name, move in self._moves.items()]
         processor = fitted(measured, self._count)
         host, rack, fabric = (_beside(processor, links, tier) for tier in (Tier.HOST, Tier.RACK, Tier.FABRIC))
         return replace(links, processor=processor, host=host, rack=rack, fabric=fabric)
 
 
-def _moves(everyone: DeviceMesh, few: DeviceMesh, busy: float, size: int) -> Iterator[_Move]:
+def _moves(everyone: DeviceMesh, few: DeviceMesh, busy: float, size: int) -> Iterator[_MeasuredMove]:
     """Gathers, an exchange and reductions that all take part in, and some of two processes while the others wait."""
     for mesh, part, kinds in ((everyone, 1.0, 4), (few, busy, 2)):
         rows, columns, whole = Layout(mesh, (("d",), ())), Layout(mesh, ((), ("d",))), Layout(mesh, ((), ()))
         summed = Layout(mesh, ((), ()), {"d": ReduceOp.SUM})
         ways = [(rows, whole), (summed, rows), (columns, whole), (rows, columns)]
         for less, (source, target) in product(PARTS, ways[:kinds]):
-            yield _Move(source, target, _square(mesh.num_devices, size // less), part)
+            yield _MeasuredMove(source, target, _square(mesh.num_devices, size // less), part)
 
 
-def fitted(measured: Sequence[Timed], most: int) -> Processor:
+def fitted(measured: Sequence[TimedMove], most: int) -> Processor:
     """The processor by which the prices of some movements are nearest to what they took, of so many that may be busy at once.
 
     Of all figures, none below zero, those by which they are least wrong altogether, relative to what was measured, and right on
@@ -121,7 +122,7 @@ def fitted(measured: Sequence[Timed], most: int) -> Processor:
 
     >>> hops = [LinkLoad(host=1e9), LinkLoad(host=2e9), LinkLoad(host=1e9, busy=0.25)]
     >>> seconds = [1.5, 2.5, 0.75]
-    >>> found = fitted([Timed((hop,), each) for hop, each in zip(hops, seconds)], 4)
+    >>> found = fitted([TimedMove((hop,), each) for hop, each in zip(hops, seconds)], 4)
     >>> round(found.starting, 3), round(found.taking / 1e9, 3), found.alone
     (0.5, 1.0, 2.0)
     """
@@ -136,7 +137,7 @@ def fitted(measured: Sequence[Timed], most: int) -> Processor:
     return Processor(taking, adding, copying, message, alone, starting)
 
 
-def _least_wrong(measured: Sequence[Timed], alone: float) -> tuple[float, list[float]]:
+def _least_wrong(measured: Sequence[TimedMove], alone: float) -> tuple[float, list[float]]:
     """How wrong prices are at least, all together, and the figures by which they are."""
     rows = torch.tensor([_done(each.hops, alone) for each in measured], dtype=torch.float64)
     rows = rows / torch.tensor([[each.seconds] for each in measured], dtype=torch.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import final
 
 from ..runtime.spans import COMMUNICATION, OP, WAITING
@@ -65,7 +65,6 @@ class _Node:
     kind: str = ""
     is_above_ours: bool = False
     """Whether there is a span of Weft's inside."""
-    shares: dict[str, float] = field(default_factory=dict)
 
 
 def rows_of(events: Iterable[ProfileEvent]) -> list[ProfileRow]:

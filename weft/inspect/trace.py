@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..drawing.page import Move, Page, Row, Span
+from ..drawing.page import LineSpan, MovementRow, Page, Row
 from ..planning.text import bytes_text
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
@@ -57,13 +57,13 @@ def _page(events: Sequence[Event], log: CommLog) -> Page:
     """What a browser shows of a trace: a row for each line of each process, and what moved, as the first process saw it."""
     spans = [event for event in events if event["ph"] == "X"]
     first = min((_number(event["ts"]) for event in spans), default=0.0)
-    rows: dict[tuple[object, object], list[Span]] = {}
+    rows: dict[tuple[object, object], list[LineSpan]] = {}
     for event in spans:
         said = event["args"]
         assert isinstance(said, dict)
         start, seconds = (_number(event["ts"]) - first) / 1e6, _number(event["dur"]) / 1e6
         more = f"{bytes_text(said['bytes received per device'])} a device, {said['from']} to {said['to']}"
-        span = Span(start, seconds, str(event["name"]), str(said["called at"]), more)
+        span = LineSpan(start, seconds, str(event["name"]), str(said["called at"]), more)
         rows.setdefault((event["pid"], event["tid"]), []).append(span)
     own = [event for event in spans if event["pid"] == 0]
     groups: dict[CommRecord, list[float]] = {}
@@ -89,8 +89,8 @@ def _page(events: Sequence[Event], log: CommLog) -> Page:
     )
 
 
-def _move(record: CommRecord, seconds: Sequence[float]) -> Move:
-    return Move(
+def _move(record: CommRecord, seconds: Sequence[float]) -> MovementRow:
+    return MovementRow(
         record.kind,
         record.axes,
         "",

@@ -19,7 +19,7 @@ from ..sharding.placements import ReduceOp
 from ..tensor.creation import from_local
 from ..tensor.movements import shard
 
-__all__ = ["TRANSITIONS", "Transition", "grid_of", "line_of"]
+__all__ = ["TRANSITIONS", "MatrixTransition", "grid_of", "line_of"]
 
 
 def line_of(devices: Sequence[Device]) -> DeviceMesh:
@@ -46,7 +46,7 @@ def grid_of(devices: Sequence[Device]) -> DeviceMesh:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Transition:
+class MatrixTransition:
     """From one layout of a matrix to another; axes in `pending` hold a sum that is still to be taken."""
 
     name: str
@@ -92,18 +92,18 @@ class Transition:
         return from_local(shards, self.mapping(mesh))
 
 
-TRANSITIONS: tuple[Transition, ...] = (
-    Transition("S0→S1", P("d"), P(None, "d")),
-    Transition("S0→R", P("d"), P()),
-    Transition("R→S0", P(), P("d")),
-    Transition("P→R", P(), P(), ("d",)),
-    Transition("P→S0", P(), P("d"), ("d",)),
-    Transition("(dp, tp)→(tp, dp)", P("dp", "tp"), P("tp", "dp")),
-    Transition("(dp, –)→(–, dp)", P("dp"), P(None, "dp")),
-    Transition("(dp, tp)→R", P("dp", "tp"), P()),
-    Transition("(dp·tp, –)→(tp·dp, –)", P(("dp", "tp")), P(("tp", "dp"))),
-    Transition("(dp·tp, –)→(dp, tp)", P(("dp", "tp")), P("dp", "tp")),
-    Transition("(dp·tp, –)→(tp, –)", P(("dp", "tp")), P("tp")),
-    Transition("(dp, –) sum@tp→(dp, tp)", P("dp"), P("dp", "tp"), ("tp",)),
+TRANSITIONS: tuple[MatrixTransition, ...] = (
+    MatrixTransition("S0→S1", P("d"), P(None, "d")),
+    MatrixTransition("S0→R", P("d"), P()),
+    MatrixTransition("R→S0", P(), P("d")),
+    MatrixTransition("P→R", P(), P(), ("d",)),
+    MatrixTransition("P→S0", P(), P("d"), ("d",)),
+    MatrixTransition("(dp, tp)→(tp, dp)", P("dp", "tp"), P("tp", "dp")),
+    MatrixTransition("(dp, –)→(–, dp)", P("dp"), P(None, "dp")),
+    MatrixTransition("(dp, tp)→R", P("dp", "tp"), P()),
+    MatrixTransition("(dp·tp, –)→(tp·dp, –)", P(("dp", "tp")), P(("tp", "dp"))),
+    MatrixTransition("(dp·tp, –)→(dp, tp)", P(("dp", "tp")), P("dp", "tp")),
+    MatrixTransition("(dp·tp, –)→(tp, –)", P(("dp", "tp")), P("tp")),
+    MatrixTransition("(dp, –) sum@tp→(dp, tp)", P("dp"), P("dp", "tp"), ("tp",)),
 )
 """S0: rows over all devices; S1: columns; R: a copy on each; P: a sum that is still to be taken."""

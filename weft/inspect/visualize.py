@@ -19,7 +19,7 @@ from ..drawing.panels import panels, printed
 from ..drawing.schedules import SchedulePicture
 from ..drawing.traffic import Traffic, traffic
 from ..planning import Plan
-from ..planning.bounds import largest
+from ..planning.costs.bounds import largest
 from ..planning.text import bytes_text
 from ..schedules import Schedule
 from ..sharding.dims import Shape
@@ -30,7 +30,7 @@ from ..sharding.mesh import DeviceMesh
 from ..sharding.named import P
 from ..sharding.placements import Sharded
 from ..sharding.types import TensorLayout
-from .explain import Explanation, Mapped, Whole
+from .explain import ExplainedTensor, Explanation, Mapped
 
 __all__ = ["LayoutPicture", "PlanPicture", "visualize"]
 
@@ -125,7 +125,7 @@ class PlanPicture:
 
 
 def visualize(
-    x: Plan | Schedule | DeviceMesh | DeviceMapping | Layout | Whole, shape: Sequence[int] | None = None
+    x: Plan | Schedule | DeviceMesh | DeviceMapping | Layout | ExplainedTensor, shape: Sequence[int] | None = None
 ) -> LayoutPicture | PlanPicture | SchedulePicture:
     """A drawing of which device holds which part of a tensor, a mapping or a mesh, of what a plan moves, or of a schedule.
 
@@ -155,7 +155,7 @@ def visualize(
             return _of_layout(x, shape)
         case DeviceMapping():
             return _of_layout(x.layout(_rank(x) if shape is None else len(shape)), shape)
-        case Whole():
+        case ExplainedTensor():
             return _of_tensor(x)
     raise TypeError(
         f"visualize draws a tensor, a mapping, a mesh, a plan or a schedule, but got {x!r}: "
@@ -174,7 +174,7 @@ def _of_layout(layout: Layout, shape: Sequence[int] | None) -> LayoutPicture:
     return LayoutPicture(title, layout, tuple(shape), None)
 
 
-def _of_tensor(x: Whole) -> LayoutPicture:
+def _of_tensor(x: ExplainedTensor) -> LayoutPicture:
     mapping = x.mapping if isinstance(x, Mapped) else NamedMapping(DeviceMesh.single(), P())
     known = TensorLayout(x.dtype, Shape(x.shape), mapping)
     sizes = known.shape.sizes if known.shape.is_static else None

@@ -1,6 +1,6 @@
 """Collectives between GPUs as Triton programs: one call serves all devices, one launch all that share a GPU.
 
-    check -> plain tensors -> `Work` (plain numbers) for each `Group` of devices on one GPU -> one launch each
+    check -> plain tensors -> `KernelWork` (plain numbers) for each `GpuGroup` of devices on one GPU -> one launch each
 
 Every collective has one static `execute(outputs, input or inputs, signal_buffers, dev_ctxs_input, *, ...)`.
 
@@ -23,13 +23,13 @@ except ModuleNotFoundError as missing:
         "otherwise install it with: pip install 'triton>=3.6'"
     ) from missing
 
-from .all_gather import DistributedAllGather
-from .all_reduce import DistributedAllReduce
-from .all_to_all import DistributedAllToAll
-from .broadcast import DistributedBroadcast
+from .collectives.all_gather import DistributedAllGather
+from .collectives.all_reduce import DistributedAllReduce
+from .collectives.all_to_all import DistributedAllToAll
+from .collectives.broadcast import DistributedBroadcast
+from .collectives.open_collective import MAX_GPUS
+from .collectives.reduce_scatter import DistributedReduceScatter
 from .context import DeviceContext
-from .open_collective import MAX_GPUS
-from .reduce_scatter import DistributedReduceScatter
 from .signals import SIGNAL_BYTES, signal_buffer
 
 __all__ = [

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from ..runtime.accelerator import address
+from ..runtime.memory.accelerator import address
 from .element import element
-from .group import Group
+from .group import GpuGroup
 from .launch import launches, start
 from .signals import ORDINALS
-from .work import Work
+from .work import KernelWork
 
 __all__ = ["combine_into"]
 
@@ -32,8 +32,8 @@ def combine_into(output: torch.Tensor, inputs: Sequence[torch.Tensor], reduce_op
     if not output.numel():
         return
     kind = element(_NAME, output.dtype, reduce_op)
-    work = Work("combine", tuple(map(address, inputs)), (output.data_ptr(),), (0, output.nbytes))
-    group = Group(tuple(range(len(inputs))), output.device, _other_stream(output.device), ORDINALS)
+    work = KernelWork("combine", tuple(map(address, inputs)), (output.data_ptr(),), (0, output.nbytes))
+    group = GpuGroup(tuple(range(len(inputs))), output.device, _other_stream(output.device), ORDINALS)
     start(launches([work], [group], (0,), (reduce_op, kind), meeting=False))
     if not output.is_inference():
         torch.autograd.graph.increment_version(output)

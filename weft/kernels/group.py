@@ -11,14 +11,14 @@ from ..caches import cached
 from .context import DeviceContext
 from .signals import ORDINALS
 
-__all__ = ["Group", "grouped"]
+__all__ = ["GpuGroup", "grouped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GpuGroup:
     """The participants on one GPU, the stream they are launched on, and their slot in the signal buffers.
 
-    >>> Group((0, 1), torch.device("cpu"), None, 24).leader
+    >>> GpuGroup((0, 1), torch.device("cpu"), None, 24).leader
     0
     """
 
@@ -31,7 +31,7 @@ class Group:
     def leader(self) -> int:
         """The participant whose signal buffer and stream the group uses.
 
-        >>> Group((3, 5), torch.device("cpu"), None, 24).leader
+        >>> GpuGroup((3, 5), torch.device("cpu"), None, 24).leader
         3
         """
         return self.members[0]
@@ -39,7 +39,7 @@ class Group:
 
 def grouped(
     name: str, contexts: Sequence[DeviceContext], streams: Sequence[torch.cuda.Stream | None]
-) -> tuple[Group, ...]:
+) -> tuple[GpuGroup, ...]:
     """Split participants into groups, one for each GPU (and for each that asks for its own launch).
 
     >>> [group.members for group in grouped("x", [DeviceContext("cpu")] * 2, [None, None])]
@@ -55,7 +55,7 @@ def grouped(
     elif len(devices) > 1:
         _check_peers(name, devices)
     return tuple(
-        Group(
+        GpuGroup(
             members=tuple(found),
             device=device,
             stream=streams[found[0]],

@@ -14,11 +14,11 @@ from triton.knobs import runtime
 from ..caches import BoundedCache
 from .collective import collective
 from .element import Element, word
-from .group import Group
+from .group import GpuGroup
 from .program import INTERPRETED
 from .signals import MAX_PROGRAMS, SLOT_BITS
 from .tiling import Tiling, tiling
-from .work import Work
+from .work import KernelWork
 
 __all__ = ["Launch", "launches", "on_stream", "prepared", "start"]
 
@@ -27,21 +27,21 @@ __all__ = ["Launch", "launches", "on_stream", "prepared", "start"]
 class Launch:
     """One launch, ready to go: the number of programs, their arguments and the options they are compiled with.
 
-    >>> work = Work("combine", sources=(256, 512), targets=(1024,), bounds=(0, 40))
-    >>> made = launches([work], [Group((0, 1), torch.device("cpu"), None, 24)], signals=[0], reducing=None)
+    >>> work = KernelWork("combine", sources=(256, 512), targets=(1024,), bounds=(0, 40))
+    >>> made = launches([work], [GpuGroup((0, 1), torch.device("cpu"), None, 24)], signals=[0], reducing=None)
     >>> made[0].programs
     1
     """
 
-    group: Group
+    group: GpuGroup
     programs: int
     arguments: tuple[int, ...]
     options: tuple[tuple[str, object], ...]
 
 
 def launches(
-    works: Sequence[Work],
-    groups: Sequence[Group],
+    works: Sequence[KernelWork],
+    groups: Sequence[GpuGroup],
     signals: Sequence[int],
     reducing: tuple[str, Element] | None,
     meeting: bool = True,
@@ -95,8 +95,8 @@ def start(made: Sequence[Launch]) -> None:
 def prepared(launch: Launch) -> Callable[[Sequence[int]], object]:
     """What runs a launch again with other arguments, on the stream that is current then.
 
-    >>> work = Work("combine", sources=(256, 512), targets=(1024,), bounds=(0, 40))
-    >>> made = launches([work], [Group((0, 1), torch.device("cpu"), None, 24)], signals=[0], reducing=None)
+    >>> work = KernelWork("combine", sources=(256, 512), targets=(1024,), bounds=(0, 40))
+    >>> made = launches([work], [GpuGroup((0, 1), torch.device("cpu"), None, 24)], signals=[0], reducing=None)
     >>> callable(prepared(made[0]))
     True
     """
@@ -104,10 +104,10 @@ def prepared(launch: Launch) -> Callable[[Sequence[int]], object]:
     return lambda arguments: run(programs, arguments)
 
 
-def on_stream(group: Group) -> contextlib.AbstractContextManager[object]:
+def on_stream(group: GpuGroup) -> contextlib.AbstractContextManager[object]:
     """The context in which torch and Triton work on a group's stream.
 
-    >>> with on_stream(Group((0,), torch.device("cpu"), None, 24)):
+    >>> with on_stream(GpuGroup((0,), torch.device("cpu"), None, 24)):
     ...     pass
     """
     if group.stream is None:
@@ -116,7 +116,7 @@ def on_stream(group: Group) -> contextlib.AbstractContextManager[object]:
 
 
 def _options(
-    work: Work, tile: Tiling, reducing: tuple[str, Element] | None, groups: int
+    work: KernelWork, tile: Tiling, reducing: tuple[str, Element] | None, groups: int
 ) -> tuple[tuple[str, object], ...]:
     op, element = reducing or ("", word(work.unit))
     return (
@@ -139,7 +139,7 @@ def _options(
     )
 
 
-def _resident(groups: Sequence[Group]) -> int:
+def _resident(groups: Sequence[GpuGroup]) -> int:
     """How many programs of every group run at the same time for sure: one for each multiprocessor, shared fairly."""
     if INTERPRETED:
         return MAX_PROGRAMS

@@ -1,19 +1,19 @@
-"""Work: what one group's launch does, as plain numbers."""
+"""`KernelWork`: what one group's launch does, as plain numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Work", "balanced", "shares"]
+__all__ = ["KernelWork", "balanced", "shares"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class KernelWork:
     """Addresses to read and to write, where parts begin, and which parts are this group's; all in bytes.
 
     `mode` is a row of the table in `weft.kernels.collective`, `rows` maps its jobs to parts.
 
-    >>> Work("combine", sources=(256, 512), targets=(1024,), bounds=(0, 40)).largest
+    >>> KernelWork("combine", sources=(256, 512), targets=(1024,), bounds=(0, 40)).largest
     40
     """
 
@@ -27,7 +27,7 @@ class Work:
     def jobs(self) -> int:
         """How many jobs there are.
 
-        >>> Work("exchange", (0, 64), (128, 192), (0, 8, 16), rows=(0, 1)).jobs
+        >>> KernelWork("exchange", (0, 64), (128, 192), (0, 8, 16), rows=(0, 1)).jobs
         4
         """
         counts = {
@@ -42,7 +42,7 @@ class Work:
     def largest(self) -> int:
         """The bytes of the largest part.
 
-        >>> Work("scatter", (0, 64), (128, 192), (0, 24, 40), rows=(0, 1)).largest
+        >>> KernelWork("scatter", (0, 64), (128, 192), (0, 24, 40), rows=(0, 1)).largest
         24
         """
         return max(stop - start for start, stop in zip(self.bounds, self.bounds[1:], strict=False))
@@ -51,7 +51,10 @@ class Work:
     def unit(self) -> int:
         """The power of two, 16 at most, that divides every address and every start.
 
-        >>> Work("combine", (256, 512), (1024,), (0, 40)).unit, Work("combine", (256, 516), (1024,), (0, 40)).unit
+        >>> (
+        ...     KernelWork("combine", (256, 512), (1024,), (0, 40)).unit,
+        ...     KernelWork("combine", (256, 516), (1024,), (0, 40)).unit,
+        ... )
         (16, 4)
         """
         starts = self.bounds[:-1]

@@ -53,7 +53,7 @@ def _agreed_shape(shards: Sequence[torch.Tensor], layout: Layout) -> tuple[int, 
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _LaneValues:
     """What the lanes hold, and the mesh axes they communicate along by default."""
 
     mesh: DeviceMesh
@@ -97,20 +97,20 @@ def _lowered(x: torch.Tensor, leading: int) -> list[torch.Tensor]:
 
 
 def _all_reduce(
-    held: _Held, reduce_op: str | ReduceOp = "sum", reduce_axes: str | Iterable[str] | None = None
+    held: _LaneValues, reduce_op: str | ReduceOp = "sum", reduce_axes: str | Iterable[str] | None = None
 ) -> list[torch.Tensor]:
     group = held.group(reduce_axes)
     return _lowered(all_reduce(held.lifted(group), reduce_op, group), 2)
 
 
 def _reduce_scatter(
-    held: _Held, axis: int, reduce_op: str | ReduceOp = "sum", reduce_axes: str | Iterable[str] | None = None
+    held: _LaneValues, axis: int, reduce_op: str | ReduceOp = "sum", reduce_axes: str | Iterable[str] | None = None
 ) -> list[torch.Tensor]:
     group, dim = held.group(reduce_axes), held.dim(axis, "reduce_scatter")
     return _lowered(reduce_scatter(held.lifted(group), dim + 2, reduce_op, group), 2)
 
 
-def _all_gather(held: _Held, axis: int | None = None) -> list[torch.Tensor]:
+def _all_gather(held: _LaneValues, axis: int | None = None) -> list[torch.Tensor]:
     if axis is None:
         raise TypeError(
             "all_gather inside local_map needs axis=, the dim to put together: what a device holds does not say how it is split"
@@ -119,7 +119,7 @@ def _all_gather(held: _Held, axis: int | None = None) -> list[torch.Tensor]:
     return _lowered(all_gather(held.split(dim, held.axes), dim + 1), 1)
 
 
-def _all_to_all(held: _Held, split_axis: int, concat_axis: int, tiled: bool = True) -> list[torch.Tensor]:
+def _all_to_all(held: _LaneValues, split_axis: int, concat_axis: int, tiled: bool = True) -> list[torch.Tensor]:
     split, concat = held.dim(split_axis, "all_to_all split_axis"), held.dim(concat_axis, "all_to_all concat_axis")
     count = held.mesh.group_size(held.axes)
     size = held.shards[0].shape[split]
@@ -138,7 +138,7 @@ def _all_to_all(held: _Held, split_axis: int, concat_axis: int, tiled: bool = Tr
     return _lowered(redistribute(x, target, op="all_to_all"), 2)
 
 
-def _ppermute(held: _Held, permutation: Iterable[tuple[int, int]]) -> list[torch.Tensor]:
+def _ppermute(held: _LaneValues, permutation: Iterable[tuple[int, int]]) -> list[torch.Tensor]:
     everything = NamedMapping(held.mesh, [held.mesh.axis_names])
     return _lowered(ppermute(together([shard[None] for shard in held.shards], everything), permutation), 1)
 
@@ -160,7 +160,7 @@ def answered(lanes: Sequence[Lane]) -> list[torch.Tensor]:
     for lane, request in zip(lanes, requests, strict=True):
         assert request is not None
         _check_alike(lanes[0], first, lane, request)
-    held = _Held(lanes[0].mesh, lanes[0].axes, tuple(request.x for request in requests if request is not None))
+    held = _LaneValues(lanes[0].mesh, lanes[0].axes, tuple(request.x for request in requests if request is not None))
     with torch.set_grad_enabled(first.with_grad):
         return _OPS[first.op](held, *first.args, **first.kwargs)
 

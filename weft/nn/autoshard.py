@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from ..autoshard.limits import Limited, least_bytes, solve_within
-from ..autoshard.modelling import Model
+from ..autoshard.modelling import LayoutModel
 from ..autoshard.naming import general_name, patterns_of
 from ..autoshard.prices import Prices
+from ..autoshard.program import RecordedProgram
 from ..autoshard.reading import Pin, Reading
-from ..autoshard.recording import Batch, Recorded, record
+from ..autoshard.recording import Batch, record
 from ..errors import PlanError
 from ..paper.machine import Machine, machine_of
 from ..planning import Topology, current_topology
@@ -79,7 +80,7 @@ def autoshard(
     stays = Patterns(mesh, fixed or {})
     stays.check_used([name for name, _ in model.named_parameters(remove_duplicate=False)], "parameter of this module")
     program, inputs = record(model, example_batch, loss)
-    chooser = Model(program, mesh, Prices(program, machine, optimizer_states), _fixed(program, stays))
+    chooser = LayoutModel(program, mesh, Prices(program, machine, optimizer_states), _fixed(program, stays))
     found = _solved(chooser, limit)
     return _choice(model, chooser, found, limit, inputs)
 
@@ -101,7 +102,7 @@ def _machine(topology: Machine | Topology | str | None, mesh: DeviceMesh) -> Mac
     return replace(machine, flops=dict(flops), bandwidth=bandwidth, launch=launch)
 
 
-def _fixed(program: Recorded, stays: Patterns) -> dict[int, Layout]:
+def _fixed(program: RecordedProgram, stays: Patterns) -> dict[int, Layout]:
     """The layouts that the user has said, by value."""
     found: dict[int, Layout] = {}
     for name, number in program.names.items():
@@ -122,7 +123,7 @@ def _fixed(program: Recorded, stays: Patterns) -> dict[int, Layout]:
     return found
 
 
-def _solved(chooser: Model, limit: int) -> Limited:
+def _solved(chooser: LayoutModel, limit: int) -> Limited:
     """The best choice that fits together with what its ops need for a moment, which only the choice tells."""
     working, bound = 0, 0.0
     for _ in range(_ROUNDS):
@@ -137,7 +138,7 @@ def _solved(chooser: Model, limit: int) -> Limited:
     raise PlanError(_too_small(chooser, limit, working))
 
 
-def _too_small(chooser: Model, limit: int, working: int) -> str:
+def _too_small(chooser: LayoutModel, limit: int, working: int) -> str:
     least = int(least_bytes(chooser.problem)) + working
     needed = -(-least // limit)
     return (
@@ -147,7 +148,9 @@ def _too_small(chooser: Model, limit: int, working: int) -> str:
     )
 
 
-def _choice(model: torch.nn.Module, chooser: Model, found: Limited, limit: int, inputs: object) -> AutoshardChoice:
+def _choice(
+    model: torch.nn.Module, chooser: LayoutModel, found: Limited, limit: int, inputs: object
+) -> AutoshardChoice:
     reading = Reading(chooser, found.choice)
     pins = reading.pins()
     modules = [name for name, _ in model.named_modules() if name]
@@ -207,7 +210,7 @@ def _batch(inputs: object, reading: Reading) -> object:
     return tuple(_batch(each, reading) for each in inputs)
 
 
-def _parameter_rows(chooser: Model, found: Limited, limit: int) -> Iterator[ChosenLayout]:
+def _parameter_rows(chooser: LayoutModel, found: Limited, limit: int) -> Iterator[ChosenLayout]:
     program, problem = chooser.program, chooser.problem
     first: dict[int, str] = {}
     for name, number in program.names.items():

@@ -10,7 +10,7 @@ import torch
 
 from ..engine.sharded import ShardedTensor
 from ..engine.views.copy_views import current
-from ..planning.states import Entry, Passage, StatePlan
+from ..planning.states import Passage, StateEntry, StatePlan
 from ..planning.states.passage import Position
 from ..runtime.holding import Pieces
 from ..runtime.processes.current_call import CollectiveCall
@@ -48,7 +48,7 @@ class Gathering:
             start = (0,) * len(shape)
             width = travelling[at].itemsize
             passage = Passage(Position(source, shape, start), Position(target, shape, start), shape, width)
-            entries.append(Entry(str(at), (str(at),), (passage,), None, old.itemsize, new.itemsize))
+            entries.append(StateEntry(str(at), (str(at),), (passage,), None, old.itemsize, new.itemsize))
         self.plan = StatePlan(tuple(entries), _ALL_AT_ONCE)
         self._lots = [Lot(number, dtype) for number, dtype in enumerate(travelling)]
         words = f"{len(shapes)} tensors of {self._elements:,} elements over {axis!r} of {self._mesh}"

@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from ..planning.bounds import largest
+from ..planning.costs.bounds import largest
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 

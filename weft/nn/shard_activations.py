@@ -49,7 +49,7 @@ def shard_activations(
         if before.match(name) is not None:
             child.register_forward_pre_hook(_Argument(before.mapping(name)))
         if after.match(name) is not None:
-            child.register_forward_hook(_Result(after.mapping(name)))
+            child.register_forward_hook(_ResultHook(after.mapping(name)))
     return module
 
 
@@ -63,7 +63,7 @@ class _Argument:
         return (_laid(args[0], self.mapping, module), *args[1:]) if args else args
 
 
-class _Result:
+class _ResultHook:
     """A hook that lays out the result, or the first of several."""
 
     def __init__(self, mapping: DeviceMapping) -> None:

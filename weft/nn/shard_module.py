@@ -30,7 +30,7 @@ _Decision = tuple[DeviceMapping, str | None]
 
 
 @dataclass(slots=True)
-class _Entry:
+class _NamedTensor:
     """One tensor of a module and every name it has there; tied parameters have several."""
 
     value: torch.Tensor
@@ -80,7 +80,7 @@ def lay_out(module: torch.nn.Module, mesh: DeviceMesh, mappings: Mapping[str, De
 def _lay_out(
     module: torch.nn.Module,
     mesh: DeviceMesh,
-    entries: list[_Entry],
+    entries: list[_NamedTensor],
     decided: list[_Decision],
     init: Callable[[torch.nn.Module], object] | None,
 ) -> None:
@@ -98,19 +98,19 @@ def _lay_out(
     remember(module, ShardingReport(mesh, tuple(_reported(entries, laid, [pattern for _, pattern in decided]))))
 
 
-def _entries(module: torch.nn.Module) -> list[_Entry]:
+def _entries(module: torch.nn.Module) -> list[_NamedTensor]:
     """Every parameter and buffer of a module, tied ones once."""
-    found: dict[int, _Entry] = {}
+    found: dict[int, _NamedTensor] = {}
     for prefix, owner in module.named_modules(remove_duplicate=False):
         for held in (owner._parameters, owner._buffers):
             for name, value in held.items():
                 if value is not None:
-                    entry = found.setdefault(id(value), _Entry(value))
+                    entry = found.setdefault(id(value), _NamedTensor(value))
                     entry.places[f"{prefix}.{name}" if prefix else name] = (owner, name)
     return list(found.values())
 
 
-def _decided(entry: _Entry, rules: Patterns) -> _Decision:
+def _decided(entry: _NamedTensor, rules: Patterns) -> _Decision:
     """The mapping of a tensor and the pattern that gave it; the names of a tied one must agree."""
     by_name = {name: pattern for name in entry.places if (pattern := rules.match(name)) is not None}
     if not by_name or not entry.value.dim():
@@ -132,7 +132,7 @@ def _decided(entry: _Entry, rules: Patterns) -> _Decision:
     return mappings[first], by_name[first]
 
 
-def _laid(entry: _Entry, mapping: DeviceMapping) -> Tensor:
+def _laid(entry: _NamedTensor, mapping: DeviceMapping) -> Tensor:
     """A tensor in its new layout: still a parameter if it was one, with its gradient and what users keep on it."""
     old = entry.value
     if old.is_meta:
@@ -154,7 +154,7 @@ def _laid(entry: _Entry, mapping: DeviceMapping) -> Tensor:
     return new
 
 
-def _put(entries: list[_Entry], laid: list[Tensor]) -> dict[str, torch.Tensor]:
+def _put(entries: list[_NamedTensor], laid: list[Tensor]) -> dict[str, torch.Tensor]:
     """Puts the new tensors where the old ones stand, and gives the parameters that had to be replaced, by name."""
     replaced: dict[str, torch.Tensor] = {}
     for i, entry in enumerate(entries):
@@ -175,7 +175,7 @@ def _attributes(x: torch.Tensor) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _reported(entries: list[_Entry], laid: list[Tensor], patterns: list[str | None]) -> Iterator[ShardedName]:
+def _reported(entries: list[_NamedTensor], laid: list[Tensor], patterns: list[str | None]) -> Iterator[ShardedName]:
     for entry, value, pattern in zip(entries, laid, patterns, strict=True):
         first = next(iter(entry.places))
         for name in entry.places:

@@ -50,7 +50,7 @@ def shard_optimizer(optimizer: Optimizer, axis: str = "dp") -> Optimizer:
     for group in optimizer.param_groups:
         for x in group["params"]:
             _check(x, axis)
-    parts = [_Part(x, axis) for group in optimizer.param_groups for x in group["params"] if _is_whole(x, axis)]
+    parts = [_UpdatedPart(x, axis) for group in optimizer.param_groups for x in group["params"] if _is_whole(x, axis)]
     by_whole = {id(part.whole): part for part in parts}
     for group in optimizer.param_groups:
         group["params"] = [by_whole[id(x)].part if id(x) in by_whole else x for x in group["params"]]
@@ -60,7 +60,7 @@ def shard_optimizer(optimizer: Optimizer, axis: str = "dp") -> Optimizer:
     return _followed(optimizer, parts, axis)
 
 
-def _followed(optimizer: Optimizer, parts: list[_Part], axis: str) -> Optimizer:
+def _followed(optimizer: Optimizer, parts: list[_UpdatedPart], axis: str) -> Optimizer:
     """The optimizer of some parts, whose steps and copies the parameters follow."""
     optimizer.register_step_pre_hook(_Prepared(parts))
     optimizer.register_step_post_hook(_Gathered(parts, axis))
@@ -96,7 +96,7 @@ def _is_whole(x: Tensor, axis: str) -> bool:
 
 
 @final
-class _Part:
+class _UpdatedPart:
     """A parameter, and the part of it that each device updates."""
 
     def __init__(self, whole: Tensor, axis: str) -> None:
@@ -115,7 +115,7 @@ class _Part:
         if self.whole.requires_grad:
             self.whole.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
 
-    def copied(self, memo: dict[int, object]) -> _Part:
+    def copied(self, memo: dict[int, object]) -> _UpdatedPart:
         """The same of copies."""
         other = copy.copy(self)
         other.whole, other.part = copy.deepcopy((self.whole, self.part), memo)
@@ -164,7 +164,7 @@ class _Part:
 class _Prepared:
     """What happens before a step."""
 
-    def __init__(self, parts: list[_Part]) -> None:
+    def __init__(self, parts: list[_UpdatedPart]) -> None:
         self._parts = parts
 
     def __call__(self, *_: object) -> None:
@@ -176,8 +176,8 @@ class _Prepared:
 class _Gathered:
     """What happens after a step: the parameters are made whole of their parts, in one exchange."""
 
-    def __init__(self, parts: list[_Part], axis: str) -> None:
-        self._meshes: dict[object, list[_Part]] = {}
+    def __init__(self, parts: list[_UpdatedPart], axis: str) -> None:
+        self._meshes: dict[object, list[_UpdatedPart]] = {}
         for part in parts:
             self._meshes.setdefault(part.layout.mesh, []).append(part)
         self._axis = axis
@@ -190,7 +190,7 @@ class _Gathered:
             for gather in self._plans:
                 gather()
 
-    def _plan(self, parts: list[_Part]) -> Callable[[], None]:
+    def _plan(self, parts: list[_UpdatedPart]) -> Callable[[], None]:
         layouts = [part.layout for part in parts]
         shapes = [tuple(part.whole.shape) for part in parts]
         gathering = Gathering(layouts, shapes, [(part.whole.dtype,) * 2 for part in parts], self._axis, _OP)

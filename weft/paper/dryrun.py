@@ -19,13 +19,13 @@ from ..runtime.processes import world
 from ..sharding.mesh import DeviceMesh
 from ..watch.comm_log import comm_log
 from .attention import FusedAttention
-from .findings import Given, findings
+from .findings import StepInput, findings
 from .machine import Machine, machine_of
 from .memory import memory_use
 from .norms import FusedNorms
 from .optimizers import watched_optimizers
-from .recorder import Moved, Recorder
-from .report import StepReport
+from .recorder import MovedBytes, Recorder
+from .showing.report import StepReport
 from .taking import Taken, closed_over, taken
 from .timing import timed
 
@@ -108,7 +108,7 @@ def recorded(
             recorder.mark(x.grad, "gradients")
     meshes = list(given.meshes)
     for event in recorder.events:
-        if isinstance(event, Moved) and event.record.target.mesh not in meshes:
+        if isinstance(event, MovedBytes) and event.record.target.mesh not in meshes:
             meshes.append(event.record.target.mesh)
     return _report(recorder, machine, meshes, sharded)
 
@@ -146,7 +146,7 @@ def _called(call: Callable[[], object]) -> object:
         ) from error
 
 
-def _report(recorder: Recorder, machine: Machine, meshes: list[DeviceMesh], given: list[Given]) -> StepReport:
+def _report(recorder: Recorder, machine: Machine, meshes: list[DeviceMesh], given: list[StepInput]) -> StepReport:
     operations, movements, seconds = timed(recorder.events, machine)
     memory = memory_use(recorder.ledger.allocations)
     found = findings(movements, memory, machine, seconds, given)
@@ -157,7 +157,7 @@ def _are_accelerators(meshes: list[DeviceMesh]) -> bool:
     return any(not device.is_host for mesh in meshes for device in mesh.devices[:1])
 
 
-def _marked(given: Taken, recorder: Recorder) -> list[Given]:
+def _marked(given: Taken, recorder: Recorder) -> list[StepInput]:
     """Says what each tensor that the step is given is for."""
     found = []
     parameters = [x for x in given.tensors if isinstance(x, torch.nn.Parameter) or (x.is_leaf and x.requires_grad)]
@@ -171,5 +171,5 @@ def _marked(given: Taken, recorder: Recorder) -> list[Given]:
         else:
             recorder.mark(x, "inputs")
         if isinstance(x, ShardedTensor) and id(x) not in grads:
-            found.append(Given(x._layout, tuple(x.shape), id(x) in known))
+            found.append(StepInput(x._layout, tuple(x.shape), id(x) in known))
     return found

@@ -12,7 +12,7 @@ from ..sharding.mapping import named_mapping
 from ..watch.comm_log import CommRecord
 from .machine import Machine
 from .memory import MemoryUse
-from .text import short
+from .showing.text import short
 from .timing import Movement
 
 __all__ = ["Finding", "findings"]
@@ -38,7 +38,7 @@ class Finding:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Given:
+class StepInput:
     """A tensor that a step was given."""
 
     layout: Layout
@@ -47,7 +47,7 @@ class Given:
 
 
 def findings(
-    movements: Sequence[Movement], memory: MemoryUse, machine: Machine, seconds: float, given: Sequence[Given]
+    movements: Sequence[Movement], memory: MemoryUse, machine: Machine, seconds: float, given: Sequence[StepInput]
 ) -> tuple[Finding, ...]:
     """All that was found: what makes a step impossible, then what makes others dear, then the dearest lines."""
     parameters = {form for each in given if each.is_parameter for form in _forms(each)}
@@ -59,7 +59,7 @@ def findings(
     return (*found, *_dear_movements(others, seconds))
 
 
-def _forms(given: Given) -> Iterator[tuple[Layout, tuple[int, ...]]]:
+def _forms(given: StepInput) -> Iterator[tuple[Layout, tuple[int, ...]]]:
     """A parameter as it lies, and turned as products take it."""
     yield given.layout, given.shape
     if len(given.shape) == 2:
@@ -72,7 +72,7 @@ def _is_of(movement: Movement, forms: set[tuple[Layout, tuple[int, ...]]]) -> bo
     return (record.source, record.shape) in forms or (record.target, record.shape) in forms
 
 
-def _lost_batch(movements: Sequence[Movement], batch: Sequence[Given]) -> Finding | None:
+def _lost_batch(movements: Sequence[Movement], batch: Sequence[StepInput]) -> Finding | None:
     """The first line after which a batch that was split is whole."""
     for at, each in enumerate(movements):
         record = each.record
@@ -96,7 +96,7 @@ def _lost_batch(movements: Sequence[Movement], batch: Sequence[Given]) -> Findin
     return None
 
 
-def _whole_batch(movements: Sequence[Movement], batch: Sequence[Given]) -> Finding | None:
+def _whole_batch(movements: Sequence[Movement], batch: Sequence[StepInput]) -> Finding | None:
     """The dearest line of a step whose batch is whole on every device."""
     if not batch or not movements or any(given.layout.splits[0] for given in batch):
         return None

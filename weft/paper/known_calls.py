@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 
 from ..rules.call import Args, Kwargs, Op
-from .work import Work, is_view, tensors_in
+from .work import OpWork, is_view, tensors_in
 
-__all__ = ["KnownCall", "call_key", "known_call"]
+__all__ = ["KnownOp", "call_key", "known_call"]
 
 _META = torch.device("meta")
 
@@ -22,7 +22,7 @@ class Shaped(NamedTuple):
     dtype: torch.dtype
 
 
-class KnownCall(NamedTuple):
+class KnownOp(NamedTuple):
     """What a call gives, and what it takes: results to be made anew, or else the op's own arguments by position."""
 
     results: tuple[Shaped, ...]
@@ -32,7 +32,7 @@ class KnownCall(NamedTuple):
     """The argument that the op writes to and gives."""
     runs: bool
     """Whether torch is asked all the same: for views."""
-    work: Work | None
+    work: OpWork | None
 
     def again(self, func: Op, args: Args, kwargs: Kwargs) -> object:
         """The result of such a call."""
@@ -44,23 +44,23 @@ class KnownCall(NamedTuple):
         return made[0] if self.form is None else self.form(made)
 
 
-def known_call(func: Op, args: Args, kwargs: Kwargs, result: object, work: Work | None) -> KnownCall | None:
+def known_call(func: Op, args: Args, kwargs: Kwargs, result: object, work: OpWork | None) -> KnownOp | None:
     """What is to be known of a call; None where it has to be looked at every time."""
     if func._schema.is_mutable:
         written = [at for at, x in enumerate(args) if x is result]
-        return KnownCall((), None, written[0], False, work) if written and kwargs.get("out") is None else None
+        return KnownOp((), None, written[0], False, work) if written and kwargs.get("out") is None else None
     if is_view(func) or func is torch.ops.aten._lazy_clone.default:
-        return KnownCall((), None, None, True, work)
+        return KnownOp((), None, None, True, work)
     if torch.Tag.inplace_view in func.tags:
         return None
     if isinstance(result, torch.Tensor):
-        return KnownCall((_shaped(result),), None, None, False, work)
+        return KnownOp((_shaped(result),), None, None, False, work)
     if not isinstance(result, (list, tuple)) or not all(isinstance(x, torch.Tensor) for x in result):
         return None
     given = {x.untyped_storage()._cdata for x in tensors_in(args, kwargs)}
     if any(x.untyped_storage()._cdata in given for x in result):
         return None
-    return KnownCall(tuple(map(_shaped, result)), type(result), None, False, work)
+    return KnownOp(tuple(map(_shaped, result)), type(result), None, False, work)
 
 
 def _shaped(x: torch.Tensor) -> Shaped:

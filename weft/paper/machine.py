@@ -15,7 +15,7 @@ import torch
 from ..caches import cached
 from ..planning import Topology, current_topology
 from ..planning.topology import Link
-from .work import Work
+from .work import OpWork
 
 __all__ = ["MACHINES", "Machine", "machine_of"]
 
@@ -33,7 +33,7 @@ class Machine:
     kernel takes at least.
 
     >>> machine = Machine.preset("h100")
-    >>> machine.memory // 2**30, round(machine.seconds(Work(10**15, 0, torch.bfloat16)), 2)
+    >>> machine.memory // 2**30, round(machine.seconds(OpWork(10**15, 0, torch.bfloat16)), 2)
     (80, 1.44)
     """
 
@@ -84,7 +84,7 @@ class Machine:
         """Whether its devices are processors of hosts, for which torch takes other ways than for accelerators."""
         return self.name == "cpu"
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: OpWork) -> float:
         """What an op takes: as long as its arithmetic or its memory needs, whichever is longer."""
         size = min((each for each in self.flops if each >= work.dtype.itemsize), default=max(self.flops))
         arithmetic = work.flops / (self.flops[size] * self.products)

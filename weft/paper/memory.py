@@ -11,12 +11,12 @@ from ..devices import Device
 from .ledger import KINDS, Allocation
 from .lines import Line
 
-__all__ = ["Held", "MemoryUse", "memory_use"]
+__all__ = ["HeldByLine", "MemoryUse", "memory_use"]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldByLine:
     """What one line of a program has made that is held at the worst moment."""
 
     nbytes: int
@@ -43,7 +43,7 @@ class MemoryUse:
     """Bytes at the worst moment, by what they are for."""
     most: Mapping[str, int]
     """The most bytes that each kind takes at any moment."""
-    largest: tuple[Held, ...]
+    largest: tuple[HeldByLine, ...]
     """What is held at the worst moment, largest first."""
     moments: tuple[int, ...]
     held: tuple[tuple[int, ...], ...]
@@ -94,7 +94,9 @@ def _of_device(allocations: Sequence[Allocation], device: Device | None) -> Memo
     for each in lasting:
         at_peak[kind_of(each)] += each.nbytes
         lines.setdefault((kind_of(each), each.op, each.line), []).append(each.nbytes)
-    largest = sorted((Held(sum(sizes), *key, len(sizes)) for key, sizes in lines.items()), key=lambda h: -h.nbytes)
+    largest = sorted(
+        (HeldByLine(sum(sizes), *key, len(sizes)) for key, sizes in lines.items()), key=lambda h: -h.nbytes
+    )
     return MemoryUse(
         device,
         peak,

@@ -17,13 +17,13 @@ from ..rules.call import Args, Kwargs, Op
 from ..runtime.holding import holding
 from ..runtime.on_paper import is_aside, moved_to, promised_by
 from ..watch.comm_log import CommLog, CommRecord
-from .known_calls import KnownCall, call_key, known_call
+from .known_calls import KnownOp, call_key, known_call
 from .ledger import Ledger
 from .lines import Line, Lines
 from .values import LARGEST, Values, no_value, reads_values
-from .work import Work, is_view, tensors_in, work_of, written_by
+from .work import OpWork, is_view, tensors_in, work_of, written_by
 
-__all__ = ["BEFORE", "Computed", "Event", "Moved", "Recorder", "Waited"]
+__all__ = ["BEFORE", "Computed", "Event", "MovedBytes", "Recorder", "Waited"]
 
 aten = torch.ops.aten
 BEFORE = Line("before the step", False)
@@ -40,10 +40,10 @@ class Computed(NamedTuple):
     device: Device | None
     op: str
     line: Line
-    work: Work
+    work: OpWork
 
 
-class Moved(NamedTuple):
+class MovedBytes(NamedTuple):
     """A step of communication, and the device that stands for those of its mesh."""
 
     at: int
@@ -62,7 +62,7 @@ class Waited(NamedTuple):
     promise: int
 
 
-Event = Computed | Moved | Waited
+Event = Computed | MovedBytes | Waited
 
 
 @final
@@ -80,7 +80,7 @@ class Recorder(TorchDispatchMode):
         self._is_passing = False
         self._forms: set[object] = set()
         """Of tensors that lie as they do on paper."""
-        self._known: dict[object, KnownCall | None] = {}
+        self._known: dict[object, KnownOp | None] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -213,7 +213,7 @@ class Recorder(TorchDispatchMode):
             for x in written_by(func, args, kwargs):
                 self._values.forget(x)
 
-    def _note(self, func: Op, args: Args, kwargs: Kwargs, result: object, work: Work | None) -> None:
+    def _note(self, func: Op, args: Args, kwargs: Kwargs, result: object, work: OpWork | None) -> None:
         if torch._C._current_graph_task_id() not in (-1, self._backward):
             self._begin_backward()
         is_quiet = len(self._log.records) == self._logged
@@ -235,7 +235,7 @@ class Recorder(TorchDispatchMode):
         if work is not None:
             ledger.now += 1
             for device, share in _shares(given, devices, self._device):
-                part = work if share == 1 else Work(int(work.flops * share), int(work.nbytes * share), work.dtype)
+                part = work if share == 1 else OpWork(int(work.flops * share), int(work.nbytes * share), work.dtype)
                 self.events.append(Computed(ledger.now, device, op, line, part))
         if func._schema.is_mutable:
             for x in written_by(func, args, kwargs):
@@ -256,7 +256,7 @@ class Recorder(TorchDispatchMode):
     def _note_moves(self, line: Line) -> None:
         for record in self._log.records[self._logged :]:
             self.ledger.now += 1
-            self.events.append(Moved(self.ledger.now, self._device, line, record, promised_by()))
+            self.events.append(MovedBytes(self.ledger.now, self._device, line, record, promised_by()))
         self._logged = len(self._log.records)
 
     def _begin_backward(self) -> None:

@@ -10,14 +10,14 @@ from ..caches import cached
 from ..devices import Device
 from ..errors import PlanError
 from ..planning import Step, step_between
-from ..planning.cost import mesh_tier, staged, step_time
+from ..planning.costs.cost import mesh_tier, staged, step_time
 from ..planning.topology import Tier, Topology, axis_tier
 from ..sharding.layout import Layout
 from ..watch.comm_log import CommRecord
 from .lines import Line
 from .machine import Machine
-from .recorder import Computed, Event, Moved, Waited
-from .work import Work
+from .recorder import Computed, Event, MovedBytes, Waited
+from .work import OpWork
 
 __all__ = ["Movement", "Operation", "timed"]
 
@@ -29,7 +29,7 @@ class Operation:
 
     op: str
     line: Line
-    work: Work
+    work: OpWork
     device: Device | None
     start: float
     seconds: float
@@ -62,7 +62,7 @@ def timed(events: Sequence[Event], machine: Machine) -> tuple[tuple[Operation, .
     for event in events:
         if isinstance(event, Computed):
             times.compute(event)
-        elif isinstance(event, Moved):
+        elif isinstance(event, MovedBytes):
             times.move(event)
         else:
             times.wait(event)
@@ -97,7 +97,7 @@ class _Times:
         self._under_way[device] = left
         return left
 
-    def move(self, event: Moved) -> None:
+    def move(self, event: MovedBytes) -> None:
         """A movement begins when its source has come to it and its link is free; devices wait for it, or later."""
         record, topology = event.record, self._machine.topology
         tier = record_tier(record, topology)

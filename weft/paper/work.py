@@ -12,12 +12,12 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from ..caches import cached
 from ..rules.call import Args, Kwargs, Op
 
-__all__ = ["Work", "tensors_in", "work_of", "written_by"]
+__all__ = ["OpWork", "tensors_in", "work_of", "written_by"]
 
 aten = torch.ops.aten
 
 
-class Work(NamedTuple):
+class OpWork(NamedTuple):
     """Operations, and bytes read and written; `dtype` is what it computes in."""
 
     flops: int
@@ -75,12 +75,12 @@ def tensors_in(*trees: object) -> list[torch.Tensor]:
     return found
 
 
-def work_of(func: Op, args: Args, kwargs: Kwargs, result: object) -> Work | None:
+def work_of(func: Op, args: Args, kwargs: Kwargs, result: object) -> OpWork | None:
     """What an op takes that gave this result; None where no kernel runs.
 
     >>> a, b = torch.ones(2, 3), torch.ones(3, 4)
     >>> work_of(aten.mm.default, (a, b), {}, a @ b)
-    Work(flops=48, nbytes=104, dtype=torch.float32)
+    OpWork(flops=48, nbytes=104, dtype=torch.float32)
     >>> work_of(aten.einsum.default, ("mk,kn->mn", [a, b]), {}, a @ b).flops
     48
     """
@@ -94,7 +94,7 @@ def work_of(func: Op, args: Args, kwargs: Kwargs, result: object) -> Work | None
     first = next((x for x in (*given, *made) if x.is_floating_point()), None)
     count = _counter(func)
     flops = 0 if count is None else count(*args, **kwargs, out_val=result)
-    return Work(flops, read + written, torch.float32 if first is None else first.dtype)
+    return OpWork(flops, read + written, torch.float32 if first is None else first.dtype)
 
 
 def _nbytes(x: torch.Tensor) -> int:

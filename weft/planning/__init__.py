@@ -9,7 +9,8 @@
 (['exchange'], 32)
 """
 
-from .bounds import lower_bound
+from .boxes.transfers import Transfer, receives, sends
+from .costs.bounds import lower_bound
 from .planner import plan
 from .plans import Plan, move_cost, plan_layouts
 from .steps import (
@@ -29,7 +30,6 @@ from .steps import (
     step_between,
 )
 from .topology import Link, Processor, Tier, Topology, current_topology, use_topology
-from .transfers import Transfer, receives, sends
 
 __all__ = [
     "AllGather",

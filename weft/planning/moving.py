@@ -8,10 +8,11 @@ from typing import final
 from ..caches import cached
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .census import Overlap, Volume, axis_sizes, spread_index
-from .crossing import crossing
-from .pieces import cuts, flat_index
-from .reduction import Region, reduction
+from .boxes.census import HeldOverlap, Volume, axis_sizes, spread_index
+from .boxes.crossing import crossing
+from .boxes.pieces import cuts, flat_index
+from .boxes.transfers import SameMesh, Transfer, routes
+from .reduction import HeldRegion, reduction
 from .step import (
     Begins,
     Bytes,
@@ -26,7 +27,6 @@ from .step import (
     removed_axes,
 )
 from .topology import Topology
-from .transfers import SameMesh, Transfer, routes
 
 __all__ = ["AllGather", "AllToAll", "Exchange", "LocalSlice", "Permute"]
 
@@ -59,14 +59,14 @@ class LocalSlice(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class _Move(Step):
+class _BoxStep(Step):
     def load(self) -> Load:
-        return (1, Volume(self.target)), (-1, Overlap(self.source, self.target))
+        return (1, Volume(self.target)), (-1, HeldOverlap(self.source, self.target))
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class AllGather(_Move):
+class AllGather(_BoxStep):
     """Every device of a group receives what the others hold, of one dim or of several at once.
 
     >>> from weft.planning import step_between
@@ -92,7 +92,7 @@ class AllGather(_Move):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Permute(_Move):
+class Permute(_BoxStep):
     """Every device receives the whole shard of one other device, and gives its own to one.
 
     >>> from weft.planning import step_between
@@ -129,7 +129,7 @@ class Permute(_Move):
 
 @final
 @dataclass(frozen=True, slots=True)
-class AllToAll(_Move):
+class AllToAll(_BoxStep):
     """Every device of a group gives each other one an equal part of what it holds, so that other dims are split.
 
     >>> from weft.planning import step_between
@@ -205,9 +205,9 @@ class Exchange(Begins):
         return tuple(axis for axis in source.mesh.axis_names if axis in moving)
 
     def load(self) -> Load:
-        kept = -1, Overlap(self.source, self.target)
+        kept = -1, HeldOverlap(self.source, self.target)
         if self.begun:
-            return (1, Region.needed(reduction(self.source, self.target, self.shape))), kept
+            return (1, HeldRegion.needed(reduction(self.source, self.target, self.shape))), kept
         return (1, Volume(self.target)), kept
 
     def received(self, slot: Slot) -> int:

@@ -12,8 +12,8 @@ from typing import final
 from ..caches import cached
 from ..sharding.geometry import Box, box, box_shape, piece
 from ..sharding.mesh import Slot
+from .boxes.transfers import Transfer
 from .reducing import AllReduce, ReduceExchange, ReduceScatter
-from .transfers import Transfer
 
 __all__ = ["Owners", "Reducing", "owners_of_step"]
 
@@ -112,7 +112,7 @@ class EachAStretch(Owners):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Planned(Owners):
+class PlannedOwners(Owners):
     """The owners that the planner chose."""
 
     step: ReduceExchange
@@ -136,7 +136,7 @@ class Planned(Owners):
 def owners_of_step(step: Reducing, *, crowded: bool) -> Owners:
     """Who reduces what in a step; `crowded` says whether some process has several devices of the mesh."""
     if isinstance(step, ReduceExchange):
-        return Planned(step)
+        return PlannedOwners(step)
     if isinstance(step, ReduceScatter):
         return EachItsShard(step)
     if step.stages is not None:

@@ -13,10 +13,10 @@ from ..errors import PlanError
 from ..sharding.geometry import Interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .bounds import largest, lower_bound
-from .census import Shape
-from .cost import steps_time
-from .crossing import combined, received_bytes, volumes
+from .boxes.census import Shape
+from .boxes.crossing import combined, received_bytes, volumes
+from .costs.bounds import largest, lower_bound
+from .costs.cost import steps_time
 from .parts import Parts, whole_dims
 from .search import find_steps
 from .step import Bytes, Step, dual

@@ -16,11 +16,11 @@ from ..frozen import Written
 from ..sharding.geometry import Interval, interval
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .pieces import Coords, overlapping
+from .boxes.pieces import Coords, overlapping
 from .step import Bytes
-from .topology import Tier, Topology, axis_tier, current_topology
+from .topology import Tier, axis_tier, current_topology
 
-__all__ = ["Copy", "Part", "Rearrangement", "Run", "Side", "rearranged_bytes", "rearranged_cost"]
+__all__ = ["Part", "Rearrangement", "Run", "Side", "SlotCopy", "rearranged_bytes", "rearranged_cost"]
 
 Shape = tuple[int, ...]
 
@@ -101,7 +101,7 @@ class Side(Written):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Copy:
+class SlotCopy:
     """One copy: a part of what a slot holds of a source, to a part of what the receiver will hold."""
 
     source: int
@@ -134,13 +134,13 @@ class Rearrangement(Written):
     flips: tuple[int, ...] = ()
     """Dims along which the result runs backwards: each device reverses what it has put together."""
 
-    def copies(self, slot: Slot) -> tuple[Copy, ...]:
+    def copies(self, slot: Slot) -> tuple[SlotCopy, ...]:
         """What a slot of the target puts together, and from whom."""
         return _copies(self, slot)
 
 
 @cached(16384)
-def _copies(plan: Rearrangement, slot: Slot) -> tuple[Copy, ...]:
+def _copies(plan: Rearrangement, slot: Slot) -> tuple[SlotCopy, ...]:
     coords = plan.target.layout.mesh.coords(slot)
     where = list(plan.target.box(coords))
     for dim in plan.flips:
@@ -148,7 +148,7 @@ def _copies(plan: Rearrangement, slot: Slot) -> tuple[Copy, ...]:
     return tuple(copy for part in plan.parts for copy in _of_part(plan, part, coords, where))
 
 
-def _of_part(plan: Rearrangement, part: Part, coords: Coords, where: Sequence[Interval]) -> Iterator[Copy]:
+def _of_part(plan: Rearrangement, part: Part, coords: Coords, where: Sequence[Interval]) -> Iterator[SlotCopy]:
     side = plan.sources[part.source]
     mesh = side.layout.mesh
     per_dim = [list(_along(side, dim, run, where[dim])) for dim, run in enumerate(part.runs)]
@@ -157,7 +157,7 @@ def _of_part(plan: Rearrangement, part: Part, coords: Coords, where: Sequence[In
         for axes, piece in zip(side.layout.splits, pieces, strict=True):
             for axis, coord in zip(axes, piece.coords, strict=True):
                 at[mesh.index_of[axis]] = coord
-        yield Copy(
+        yield SlotCopy(
             part.source,
             mesh.slot(at),
             tuple(piece.source for piece in pieces),
@@ -220,12 +220,12 @@ def rearranged_bytes(plan: Rearrangement, itemsize: int) -> Bytes:
     return Bytes(max(received), sum(received) * alike)
 
 
-def rearranged_cost(plan: Rearrangement, itemsize: int, topology: Topology | None = None) -> float:
+def rearranged_cost(plan: Rearrangement, itemsize: int) -> float:
     """The seconds that a rearrangement takes by the cost model: one exchange among the devices that it is split over."""
     received = rearranged_bytes(plan, itemsize).max
     if not received:
         return 0.0
-    topology = topology or current_topology()
+    topology = current_topology()
     mesh = plan.target.layout.mesh
     axes = {axis for side in (*plan.sources, plan.target) for axis in side.layout.dim_of}
     tier = max((axis_tier(mesh, axis, topology) for axis in axes), default=Tier.DEVICE)

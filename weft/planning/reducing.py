@@ -9,9 +9,9 @@ from ..sharding.geometry import box, piece, volume
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
-from .census import Volume, axis_sizes, census
-from .pieces import flat_index
-from .reduction import Reduction, Region, reduction
+from .boxes.census import Volume, axis_sizes, census
+from .boxes.pieces import flat_index
+from .reduction import HeldRegion, Reduction, reduction
 from .step import Begins, Bytes, Load, Transition, added_axes, changed_dims, common_prefix, live, live_pending
 
 __all__ = ["AllReduce", "FillPartial", "ReduceExchange", "ReduceScatter", "Reduces"]
@@ -240,5 +240,5 @@ class ReduceExchange(Reduces):
 
     def load(self) -> Load:
         of = self.owners
-        collected = (of.contributions - 1, Region.owned(of)), (-1, Region.own_contribution(of))
-        return (*collected, (1, Region.needed(of)))
+        collected = (of.contributions - 1, HeldRegion.owned(of)), (-1, HeldRegion.own_contribution(of))
+        return (*collected, (1, HeldRegion.needed(of)))

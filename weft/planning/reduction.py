@@ -20,11 +20,11 @@ from ..caches import cached
 from ..sharding.geometry import Box, Interval, box_at, has_elements, piece
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
-from .census import Lengths, Measure, axis_sizes, split_sizes, spread_index
-from .pieces import flat_index, meetings, overlapping
-from .transfers import Transfer
+from .boxes.census import Lengths, Measure, axis_sizes, split_sizes, spread_index
+from .boxes.pieces import flat_index, meetings, overlapping
+from .boxes.transfers import Transfer
 
-__all__ = ["Reduction", "Region", "reduction"]
+__all__ = ["HeldRegion", "Reduction", "reduction"]
 
 At = Mapping[str, int]
 """Coordinates by mesh axis."""
@@ -207,24 +207,24 @@ class Reduction:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Region(Measure):
+class HeldRegion(Measure):
     """What a device has of the source's pieces that agree with it along some axes, and of the shared parts likewise."""
 
     reduction: Reduction
     matched: frozenset[str]
 
     @classmethod
-    def owned(cls, of: Reduction) -> Region:
+    def owned(cls, of: Reduction) -> HeldRegion:
         """What a device reduces."""
         return cls(of, frozenset(of.source.dim_of) - frozenset(of.target.dim_of) | frozenset(of.shared))
 
     @classmethod
-    def own_contribution(cls, of: Reduction) -> Region:
+    def own_contribution(cls, of: Reduction) -> HeldRegion:
         """What a device reduces and holds a contribution to."""
         return cls(of, frozenset(of.source.dim_of) | frozenset(of.shared))
 
     @classmethod
-    def needed(cls, of: Reduction) -> Region:
+    def needed(cls, of: Reduction) -> HeldRegion:
         """What the target wants on a device; where it begins a pending reduction, only this device's contribution."""
         return cls(of, frozenset(of.created))
 

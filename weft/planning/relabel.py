@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ..sharding.geometry import box, volume
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
-from .census import Shape, common_volume
-from .transfers import routes
+from .boxes.census import Shape, common_volume
+from .boxes.transfers import routes
 
 __all__ = ["assigned", "relabeled"]
 

@@ -12,12 +12,13 @@ from ..errors import PlanError
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from .across.reduce_across import ReduceAcross
-from .bounds import kept_choices, total_bound
-from .census import Shape, axis_sizes
-from .cost import DEFAULT, staged, step_time
-from .crossing import received_bytes
+from .boxes.census import Shape, axis_sizes
+from .boxes.crossing import received_bytes
+from .costs.bounds import kept_choices, total_bound
+from .costs.cost import DEFAULT, staged, step_time
 from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
 from .reducing import AllReduce, FillPartial, ReduceExchange
+from .reduction_kinds import check_kinds
 from .step import Bytes, Step, Transition, live, live_pending
 from .steps import step_between
 from .topology import Topology
@@ -26,7 +27,6 @@ from .topology.topology import is_flat
 __all__ = ["find_steps"]
 
 Steps = tuple[Step, ...]
-LINEAR = {ReduceOp.SUM, ReduceOp.AVG}
 ROUGHLY = 1.05
 """How much more the busiest device may receive in native steps, which are quicker than boxes one by one."""
 
@@ -317,37 +317,6 @@ class Search:
         free = [axis for axis in (*source.replicated_axes, *source.pending_axes) if sizes[axis] > 1]
         for dim in range(len(self.shape)):
             yield source.resolved.with_split(dim, (*source.splits[dim], *free))
-
-
-def check_kinds(source: Layout, target: Layout) -> None:
-    """Raises where reductions would change their kind or be resolved in an order that matters."""
-    if source.mesh == target.mesh:
-        after = dict(target.pending)
-        for axis, op in source.pending:
-            if axis in after and after[axis] is not op:
-                raise PlanError(
-                    f"a pending {op} over mesh axis {axis!r} cannot become a pending {after[axis]}: its contributions mean "
-                    f"something else. Resolve it first: all_reduce(x, {str(op)!r}, reduce_axes=({axis!r},))"
-                )
-    same = source.mesh == target.mesh
-    kept = set(source.pending_axes) & set(target.pending_axes) if same else set()
-    resolved = [(axis, op) for axis, op in live_pending(source) if axis not in kept]
-    kinds = {op for _, op in resolved}
-    if len(kinds) > 1 and not kinds <= LINEAR:
-        named = " and ".join(f"{op} over {axis!r}" for axis, op in resolved)
-        axis, op = resolved[0]
-        raise PlanError(
-            f"pending {named} give different results in different orders: "
-            f"say the order, one at a time, beginning for instance with all_reduce(x, {str(op)!r}, reduce_axes=({axis!r},))"
-        )
-    begun = [(axis, op) for axis, op in live_pending(target) if axis not in kept]
-    for axis, op in resolved:
-        for other, kind in begun:
-            if op is not kind:
-                raise PlanError(
-                    f"a pending {op} over mesh axis {axis!r} cannot become a pending {kind} over {other!r}: its contributions "
-                    f"mean something else. Resolve it first: all_reduce(x, {str(op)!r}, reduce_axes=({axis!r},))"
-                )
 
 
 def _cut_towards(source: Layout, target: Layout) -> Layout:

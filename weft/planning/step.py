@@ -13,7 +13,7 @@ from ..errors import PlanError
 from ..sharding.layout import Layout, Pending, Splits
 from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
-from .census import Measure, Shape, axis_sizes, census, everywhere
+from .boxes.census import Measure, Shape, axis_sizes, census, everywhere
 from .staging.stages import Stages
 
 __all__ = [

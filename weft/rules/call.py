@@ -151,9 +151,9 @@ class BoundCall:
         """An argument that names a dim, counted from 0; of the first tensor, unless the rank is given."""
         return as_dim(self.integer(name), self.tensors[0].dim() if rank is None else rank)
 
-    def dims(self, name: str, rank: int | None = None) -> list[int]:
+    def dims(self, name: str) -> list[int]:
         """An argument that names dims, counted from 0."""
-        rank = self.tensors[0].dim() if rank is None else rank
+        rank = self.tensors[0].dim()
         return [as_dim(dim, rank) for dim in self.integers(name)]
 
     def replaced(self, /, **named: object) -> BoundCall:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..caches import cached
 from ..sharding.placements import ReduceOp
-from .accelerator import reaches
+from .memory.accelerator import reaches
 
 __all__ = [
     "all_reduce",

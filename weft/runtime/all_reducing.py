@@ -11,9 +11,9 @@ from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from . import accelerator_kernels
 from .holding import Pieces, holding
-from .host_pool import pooled_empty
-from .lazy_copy import lazy_clone
 from .machine import forget_with_residences
+from .memory.host_pool import pooled_empty
+from .memory.lazy_copy import lazy_clone
 from .reduction import combination, reduce_into
 
 __all__ = ["all_reduced", "is_small"]
@@ -57,7 +57,7 @@ def is_small(pieces: Pieces, source: Layout) -> bool:
 
 
 @final
-class _Work:
+class _ReducingWork:
     """How contributions are combined, and for each group the pieces that contribute and those that get the result."""
 
     __slots__ = ("contributions", "divisor", "groups", "op")
@@ -68,7 +68,7 @@ class _Work:
 
 
 @cached(4096, cleared_by=forget_with_residences)
-def _work(source: Layout, target: Layout) -> _Work:
+def _work(source: Layout, target: Layout) -> _ReducingWork:
     here, there, mesh = holding(source), holding(target), source.mesh
     dropped = [axis for axis in source.pending_axes if axis not in target.pending_axes]
     reduced = {mesh.index_of[axis] for axis in dropped}
@@ -81,4 +81,4 @@ def _work(source: Layout, target: Layout) -> _Work:
         (tuple(here.piece_of[slot] for slot in slots), tuple(there.piece_of[slot] for slot in slots))
         for slots in groups.values()
     )
-    return _Work(op, divisor, pieces)
+    return _ReducingWork(op, divisor, pieces)

@@ -9,7 +9,7 @@ from typing import final
 
 from ..caches import cached
 from ..planning import Exchange
-from ..planning.transfers import Transfer, receives
+from ..planning.boxes.transfers import Transfer, receives
 from ..sharding.geometry import Box, box_at, box_shape, within
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot

@@ -9,14 +9,14 @@ import torch
 from ..caches import cached
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
-from .accelerator import brought, settle
 from .all_reducing import all_reduced, is_small
 from .holding import Pieces, holding, nbytes, slices
-from .host_memory import relieve_pressure
-from .host_pool import pooled_empty
-from .lazy_copy import lazy_clone
 from .machine import check_there, forget_with_residences
-from .memory_limit import planned
+from .memory.accelerator import brought, settle
+from .memory.host_memory import relieve_pressure
+from .memory.host_pool import pooled_empty
+from .memory.lazy_copy import lazy_clone
+from .memory.memory_limit import planned
 from .on_paper import moving
 from .reduction import combination, neutral, reduce_into
 from .steps_in_process import run_step

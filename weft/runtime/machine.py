@@ -96,7 +96,6 @@ class Residence:
     `unified`: all slots are in one memory of this process, so a tensor is stored whole.
     """
 
-    mesh: DeviceMesh
     owned: tuple[Slot, ...]
     memories: tuple[Memory, ...]
     torch_devices: tuple[torch.device, ...]
@@ -173,7 +172,7 @@ def residence(mesh: DeviceMesh) -> Residence:
         else:  # said so that every process finds the same memories
             memories.append((f"{where.type} of {owner}", 0 if device.is_host else device.id))
     unified = len(owned) == mesh.num_devices and len(set(memories)) == 1
-    return Residence(mesh, owned, tuple(memories), tuple(torch_devices), unified, owners)
+    return Residence(owned, tuple(memories), tuple(torch_devices), unified, owners)
 
 
 def _is_missing(mesh: DeviceMesh) -> bool:
@@ -188,7 +187,7 @@ def _on_paper(mesh: DeviceMesh) -> Residence:
     """Where a mesh lies that is only thought of: the first device, which holds most of every tensor, stands for all."""
     count, here = mesh.num_devices, world.current().process
     memories = tuple(("paper", slot) for slot in range(count))
-    return Residence(mesh, (0,), memories, (torch.device("meta"),) * count, count == 1, (here,) * count, on_paper=True)
+    return Residence((0,), memories, (torch.device("meta"),) * count, count == 1, (here,) * count, on_paper=True)
 
 
 def check_there(mesh: DeviceMesh) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from itertools import count
 from typing import Protocol, final
 
 import torch
 
+from ..during import during
 from ..sharding.mesh import DeviceMesh
 
 __all__ = ["Promise", "aside", "is_aside", "moved_to", "moving", "promised", "promised_by", "resize", "watching"]
@@ -23,29 +24,19 @@ is_aside = _is_aside.get
 """Whether what is computed now is only asked for its shape."""
 
 
-@contextmanager
-def moving(mesh: DeviceMesh) -> Iterator[None]:
+def moving(mesh: DeviceMesh) -> AbstractContextManager[None]:
     """Inside, what is made is where something moves to."""
-    before = _moved_to.set(mesh)
-    try:
-        yield
-    finally:
-        _moved_to.reset(before)
+    return during(_moved_to, mesh)
 
 
-@contextmanager
-def aside() -> Iterator[None]:
+def aside() -> AbstractContextManager[None]:
     """Inside, torch is only asked what an op would give: no device computes it.
 
     >>> with aside():
     ...     is_aside()
     True
     """
-    before = _is_aside.set(True)
-    try:
-        yield
-    finally:
-        _is_aside.reset(before)
+    return during(_is_aside, True)
 
 
 _numbers = count(1)
@@ -88,11 +79,8 @@ class Promise:
 def promised(action: Callable[[], tuple[torch.Tensor, ...]]) -> Promise:
     """What an action makes, for which nobody waits yet."""
     number = next(_numbers)
-    before = _promised_by.set(number)
-    try:
+    with during(_promised_by, number):
         return Promise(number, action())
-    finally:
-        _promised_by.reset(before)
 
 
 def resize(x: torch.Tensor, nbytes: int) -> None:
@@ -111,11 +99,6 @@ def resize(x: torch.Tensor, nbytes: int) -> None:
         watcher.resized(x)
 
 
-@contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
+def watching(watcher: Watcher) -> AbstractContextManager[None]:
     """Inside, somebody is told what torch does not tell."""
-    before = _watcher.set(watcher)
-    try:
-        yield
-    finally:
-        _watcher.reset(before)
+    return during(_watcher, watcher)

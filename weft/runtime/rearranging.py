@@ -12,8 +12,8 @@ from ..caches import cached
 from ..planning.rearrangement import Rearrangement
 from ..sharding.geometry import box_shape
 from .holding import Pieces, holding
-from .host_pool import pooled_empty
 from .machine import forget_with_residences
+from .memory.host_pool import pooled_empty
 from .on_paper import moving
 from .processes.mesh_processes import is_elsewhere, spans
 from .processes.steps import rearrange as among_processes

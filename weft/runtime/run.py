@@ -14,10 +14,10 @@ from ..sharding.placements import ReduceOp
 from . import in_process
 from .copies import permutations
 from .holding import Pieces, holding
-from .host_pool import pooled_empty
-from .lazy_copy import lazy_clone
 from .machine import residence
-from .memory_limit import in_parts, memory_limit, planned
+from .memory.host_pool import pooled_empty
+from .memory.lazy_copy import lazy_clone
+from .memory.memory_limit import in_parts, memory_limit, planned
 from .on_paper import Promise, promised
 from .processes import movement, world
 from .processes.agreement.same_tensor import check_same

@@ -8,12 +8,12 @@ import torch
 
 from ..planning import AllReduce, Exchange, FillPartial, Permute, ReduceAcross, ReduceExchange, Step
 from ..sharding.geometry import Box, box_shape, within
-from .accelerator import brought, copy
 from .all_reducing import all_reduced
 from .copies import Writing, contributions, exchanges, writings
 from .holding import Pieces, holding, slices
-from .host_pool import pooled_empty
-from .lazy_copy import lazy_clone
+from .memory.accelerator import brought, copy
+from .memory.host_pool import pooled_empty
+from .memory.lazy_copy import lazy_clone
 from .reduction import Totals, combination, neutral, reduce_into
 
 __all__ = ["run_step"]

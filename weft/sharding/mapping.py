@@ -11,13 +11,19 @@ from ..caches import cached
 from ..errors import ConversionError
 from ..frozen import Unchanging, Written
 from .layout import Layout
-from .mesh import DeviceMesh, listed
+from .mapping_arguments import (
+    check_kept,
+    check_mesh,
+    checked_memory_kind,
+    checked_priorities,
+    checked_rank,
+    checked_unreduced,
+)
+from .mesh import DeviceMesh
 from .named import DimSpec, P, SpecEntry
 from .placements import Partial, Placement, ReduceOp, Replicated, Sharded
 
 __all__ = ["DeviceMapping", "NamedMapping", "PlacementMapping", "ShardingSpec", "named_mapping"]
-
-MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
 
 
 class DeviceMapping(Unchanging, Written, ABC):
@@ -117,7 +123,7 @@ class PlacementMapping(DeviceMapping):
     placements: tuple[Placement, ...]
 
     def __init__(self, mesh: DeviceMesh, placements: Iterable[Placement]) -> None:
-        _check_mesh(mesh)
+        check_mesh(mesh)
         if isinstance(placements, Placement):
             raise TypeError(f"placements has one entry per mesh axis, but got {placements!r}: use ({placements!r},)")
         placements = tuple(placements)
@@ -138,7 +144,7 @@ class PlacementMapping(DeviceMapping):
         return self.mesh, self.placements
 
     def _layout(self, rank: int) -> Layout:
-        splits: list[list[str]] = [[] for _ in range(_checked_rank(rank))]
+        splits: list[list[str]] = [[] for _ in range(checked_rank(rank))]
         pending: dict[str, ReduceOp] = {}
         for axis, placement in zip(self.mesh.axis_names, self.placements, strict=True):
             match placement:
@@ -155,9 +161,9 @@ class PlacementMapping(DeviceMapping):
         return named_mapping(self.layout(tensor_rank))
 
     def to_mesh(self, mesh: DeviceMesh) -> PlacementMapping:
-        _check_mesh(mesh)
+        check_mesh(mesh)
         by_axis = dict(zip(self.mesh.axis_names, self.placements, strict=True))
-        _check_kept({a: p.reduce_op for a, p in by_axis.items() if isinstance(p, Partial)}, mesh)
+        check_kept({a: p.reduce_op for a, p in by_axis.items() if isinstance(p, Partial)}, mesh)
         return PlacementMapping(mesh, (by_axis.get(axis, Replicated()) for axis in mesh.axis_names))
 
     @property
@@ -202,7 +208,7 @@ class NamedMapping(DeviceMapping):
         priorities: Iterable[int] = (),
         memory_kind: str | None = None,
     ) -> None:
-        _check_mesh(mesh)
+        check_mesh(mesh)
         if isinstance(spec, str):
             raise TypeError(f"a spec has one entry per tensor dim, but got the string {spec!r}: use P({spec!r})")
         entries = tuple(spec)
@@ -217,9 +223,9 @@ class NamedMapping(DeviceMapping):
         self._freeze(
             mesh=mesh,
             spec=names,
-            unreduced=MappingProxyType(_checked_unreduced(mesh, unreduced)),
-            priorities=_checked_priorities(priorities, names),
-            memory_kind=_checked_memory_kind(memory_kind),
+            unreduced=MappingProxyType(checked_unreduced(mesh, unreduced)),
+            priorities=checked_priorities(priorities, names),
+            memory_kind=checked_memory_kind(memory_kind),
             open_dims=frozenset(i for i, entry in enumerate(entries) if isinstance(entry, DimSpec) and entry.is_open),
         )
         self.layout(len(names))
@@ -228,7 +234,7 @@ class NamedMapping(DeviceMapping):
         return self.mesh, self.spec, tuple(self.unreduced.items()), self.priorities, self.memory_kind, self.open_dims
 
     def _layout(self, rank: int) -> Layout:
-        missing = _checked_rank(rank) - len(self.spec)
+        missing = checked_rank(rank) - len(self.spec)
         if missing < 0:
             raise ValueError(
                 f"{self.spec!r} has {len(self.spec)} entries, but the tensor has rank {rank}: drop entries at the end"
@@ -273,8 +279,8 @@ class NamedMapping(DeviceMapping):
         return NamedMapping(self.mesh, entries, self.unreduced, priorities, self.memory_kind)
 
     def to_mesh(self, mesh: DeviceMesh) -> NamedMapping:
-        _check_mesh(mesh)
-        _check_kept(self.unreduced, mesh)
+        check_mesh(mesh)
+        check_kept(self.unreduced, mesh)
         known = set(mesh.axis_names)
 
         def kept(axes: Iterable[str]) -> tuple[str, ...]:
@@ -341,61 +347,3 @@ def ShardingSpec(  # noqa: N802 - a constructor's name in the documents
 def named_mapping(layout: Layout) -> NamedMapping:
     """The layout in names."""
     return NamedMapping(layout.mesh, layout.splits, dict(layout.pending))
-
-
-def _check_mesh(mesh: object) -> None:
-    if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"a mapping needs a DeviceMesh, but got {mesh!r}: use make_mesh({{'dp': 2}})")
-
-
-def _checked_rank(rank: int) -> int:
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-        raise ValueError(f"a tensor's rank is a whole number, 0 or more, but got {rank!r}: use tensor.ndim")
-    return rank
-
-
-def _checked_unreduced(mesh: DeviceMesh, unreduced: Iterable[str] | Mapping[str, ReduceOp]) -> dict[str, ReduceOp]:
-    if isinstance(unreduced, str):
-        raise TypeError(f"unreduced takes several names, but got the string {unreduced!r}: use ({unreduced!r},)")
-    if isinstance(unreduced, Mapping):
-        named = {axis: ReduceOp.of(op) for axis, op in unreduced.items()}
-    else:
-        names = tuple(unreduced)
-        named = dict.fromkeys(names, ReduceOp.SUM)
-        if len(named) != len(names):
-            raise ValueError(f"a mesh axis is used twice in unreduced {names!r}: name each axis once")
-    for axis in named:
-        if not isinstance(axis, str):
-            raise TypeError(f"unreduced takes mesh axis names, but got {axis!r}: use one of {listed(mesh.axis_names)}")
-    return dict(sorted(named.items(), key=lambda item: mesh.axis_index(item[0])))
-
-
-def _checked_priorities(priorities: Iterable[int], spec: P) -> tuple[int, ...]:
-    priorities = tuple(priorities)
-    if priorities and len(priorities) != len(spec):
-        raise ValueError(
-            f"priorities {priorities!r} has {len(priorities)} entries, but {spec!r} has {len(spec)}: give one per entry or none"
-        )
-    for priority in priorities:
-        if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
-            raise ValueError(
-                f"a priority is a whole number, 0 or more, but got {priority!r} in {priorities!r}: "
-                "use 0 for dims that can wait"
-            )
-    return priorities if any(priorities) else ()
-
-
-def _checked_memory_kind(memory_kind: str | None) -> str | None:
-    if memory_kind is not None and memory_kind not in MEMORY_KINDS:
-        raise ValueError(
-            f"unknown memory_kind {memory_kind!r}: use None or one of {', '.join(map(repr, MEMORY_KINDS))}"
-        )
-    return memory_kind
-
-
-def _check_kept(pending: Mapping[str, ReduceOp], mesh: DeviceMesh) -> None:
-    for axis, op in pending.items():
-        if axis not in mesh.index_of:
-            raise ConversionError(
-                f"the pending {op} over mesh axis {axis!r} would be lost on the mesh {mesh}: reduce it first (all_reduce)"
-            )

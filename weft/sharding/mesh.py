@@ -11,7 +11,9 @@ from itertools import product
 from typing import final
 
 from ..devices import CPU, Device, first_devices
+from ..during import during
 from ..frozen import Written
+from .mesh_arguments import check_axis_names, check_devices, check_mesh_shape
 
 __all__ = ["DeviceMesh", "current_mesh", "make_mesh", "mesh_context"]
 
@@ -43,9 +45,9 @@ class DeviceMesh(Written):
                 f"axis_names is a sequence of names, but got the string {axis_names!r}: use ({axis_names!r},)"
             )
         devices, mesh_shape, axis_names = tuple(devices), tuple(mesh_shape), tuple(axis_names)
-        _check_names(axis_names)
-        _check_shape(mesh_shape, axis_names)
-        _check_devices(devices, mesh_shape)
+        check_axis_names(axis_names)
+        check_mesh_shape(mesh_shape, axis_names)
+        check_devices(devices, mesh_shape)
         setattr_ = object.__setattr__
         setattr_(self, "devices", devices)
         setattr_(self, "mesh_shape", mesh_shape)
@@ -302,8 +304,8 @@ def make_mesh(
                 f"make_mesh needs a name for each axis of {tuple(axes)!r}: use make_mesh({{'dp': 2, 'tp': 4}})"
             )
         sizes, names = tuple(axes), tuple(axis_names)
-    _check_names(names)
-    _check_shape(sizes, names)
+    check_axis_names(names)
+    check_mesh_shape(sizes, names)
     if devices is None:
         return DeviceMesh(first_devices(math.prod(sizes)), sizes, names)
     return DeviceMesh(devices, sizes, names)
@@ -337,11 +339,8 @@ def mesh_context(mesh: DeviceMesh) -> Iterator[DeviceMesh]:
     """
     if not isinstance(mesh, DeviceMesh):
         raise TypeError(f"mesh_context needs a DeviceMesh, but got {mesh!r}: use make_mesh({{'dp': 2}})")
-    token = _current.set(mesh)
-    try:
+    with during(_current, mesh):
         yield mesh
-    finally:
-        _current.reset(token)
 
 
 def listed(names: Iterable[str]) -> str:
@@ -351,53 +350,6 @@ def listed(names: Iterable[str]) -> str:
     "'dp', 'tp'"
     """
     return ", ".join(repr(name) for name in names) or "no axes"
-
-
-def _check_names(names: tuple[str, ...]) -> None:
-    if not names:
-        raise ValueError("a mesh needs at least one axis: use DeviceMesh.single(device) for one device")
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"a mesh axis name is a string, but got {name!r} in {names!r}: use for instance 'dp'")
-        if not name:
-            raise ValueError(f"a mesh axis name is empty in {names!r}: name every axis, for instance 'dp'")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"mesh axis name {twice!r} stands twice in {names!r}: every axis needs its own name")
-
-
-def _check_shape(shape: tuple[int, ...], names: tuple[str, ...]) -> None:
-    if len(shape) != len(names):
-        raise ValueError(
-            f"a mesh needs one name per axis, but mesh_shape {shape!r} has {len(shape)} and axis_names {names!r} "
-            f"has {len(names)}: give as many names as sizes"
-        )
-    for name, size in zip(names, shape, strict=True):
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"the size of mesh axis {name!r} is a whole number, but got {size!r}: use for instance 2")
-        if size < 1:
-            raise ValueError(
-                f"mesh axis {name!r} has size {size}: every axis needs size 1 or more, so drop it or set it to 1"
-            )
-
-
-def _check_devices(devices: tuple[Device, ...], shape: tuple[int, ...]) -> None:
-    for device in devices:
-        if not isinstance(device, Device):
-            raise TypeError(f"a mesh is made of devices, but got {device!r}: use CPU(0) or Accelerator(0)")
-    needed = math.prod(shape)
-    if len(devices) != needed:
-        sizes = " × ".join(map(str, shape))
-        raise ValueError(
-            f"mesh_shape {shape!r} needs {sizes} = {needed} devices, but got {len(devices)}: change the shape or the devices"
-        )
-    distinct = len(set(devices))
-    if distinct not in (1, len(devices)):
-        twice = next(d for d in devices if devices.count(d) > 1)
-        raise ValueError(
-            f"devices are partly repeated: {twice!r} stands {devices.count(twice)} times among {len(devices)}. "
-            "Use every device once, or one device for all slots (a simulated mesh)"
-        )
 
 
 def _shown_devices(devices: tuple[Device, ...]) -> str:

@@ -13,14 +13,15 @@ from ..caches import cached
 from ..engine.form import Form, form_of
 from ..engine.sharded import ShardedTensor, made
 from ..engine.value import Value
-from ..planning.states import Entry
+from ..planning.states import StateEntry
 from ..runtime.holding import holding
-from ..runtime.host_pool import pooled_empty
 from ..runtime.machine import forget_with_residences, residence
+from ..runtime.memory.host_pool import pooled_empty
 from ..runtime.processes.mesh_processes import spans
 from ..runtime.processes.passing import Lot
 from ..runtime.strides import dense_strides, row_major
-from .planning import Planned, Wanted
+from .planning import PlannedState
+from .wanted import Wanted
 
 __all__ = ["Room", "rooms"]
 
@@ -74,7 +75,7 @@ class Room:
 
 
 @cached(64, cleared_by=forget_with_residences)
-def rooms(task: Planned, forms: tuple[Form, ...], *, are_there: bool) -> tuple[Room, ...]:
+def rooms(task: PlannedState, forms: tuple[Form, ...], *, are_there: bool) -> tuple[Room, ...]:
     """The room of each entry of a plan, whose sources have these forms; `are_there`: tensors that exist are written to."""
     found: list[Room] = []
     number = 0
@@ -86,7 +87,7 @@ def rooms(task: Planned, forms: tuple[Form, ...], *, are_there: bool) -> tuple[R
     return tuple(found)
 
 
-def _room(entry: Entry, want: Wanted, sources: list[Form], number: int, are_there: bool) -> Room:
+def _room(entry: StateEntry, want: Wanted, sources: list[Form], number: int, are_there: bool) -> Room:
     layout, shape, first = want.layout, entry.shape, sources[0]
     is_ordinary = len(sources) > 1 or first.strides == row_major(first.shape)
     strides = row_major(shape) if is_ordinary else dense_strides(shape, first.strides)

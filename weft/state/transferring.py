@@ -17,7 +17,7 @@ from ..engine.sharded import ShardedTensor
 from ..engine.total import note_write, own_pieces
 from ..engine.views.copy_views import current
 from ..errors import WeftError
-from ..planning.states import Entry, StatePlan
+from ..planning.states import StateEntry, StatePlan
 from ..runtime.holding import Pieces
 from ..runtime.machine import residence
 from ..runtime.processes.current_call import CollectiveCall
@@ -29,9 +29,10 @@ from ..sharding.mesh import DeviceMesh
 from ..sharding.types import TensorLayout
 from ..watch import comm_log
 from .flattening import flat_state
-from .planning import BUCKET, Mappings, Planned, Wanted, planned
+from .planning import BUCKET, Mappings, PlannedState, planned
 from .renaming import Names
 from .rooms import Room, rooms
+from .wanted import Wanted
 
 __all__ = ["transfer_state"]
 
@@ -95,7 +96,7 @@ def _check_writable(into: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 
 def _transferred(
-    task: Planned,
+    task: PlannedState,
     old: Mapping[str, torch.Tensor],
     there: Mapping[str, torch.Tensor] | None,
     verify: bool,
@@ -141,7 +142,7 @@ def _transferred(
     return made
 
 
-def _laid_out(x: torch.Tensor, entry: Entry) -> ShardedTensor:
+def _laid_out(x: torch.Tensor, entry: StateEntry) -> ShardedTensor:
     """An old tensor; a plain one is whole on every device of the mesh that it goes to."""
     if isinstance(x, ShardedTensor):
         return x
@@ -169,7 +170,7 @@ def _moved(x: ShardedTensor, want: Wanted) -> torch.Tensor:
     return moved(x, want.layout, _OP, asked=want.mapping).to(want.dtype)
 
 
-def _log(entry: Entry) -> None:
+def _log(entry: StateEntry) -> None:
     if entry.plan is not None:
         comm_log.log_plan(entry.plan, _OP, implicit=False)
     for passage in entry.passages if comm_log.is_logging() else ():

@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 
 from .. import handlers  # noqa: F401 - fills the tables of rules and handlers
-from ..runtime.host_memory import keep_freed_memory
+from ..runtime.memory.host_memory import keep_freed_memory
 from . import announcing, safe_loading  # noqa: F401 - tell torch of the class
 from .creation import tensor as _make
 from .tensor import Tensor

@@ -30,14 +30,14 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(eq=False)
-class Gathered:
+class GatheredCopy:
     """The whole of a tensor, copied for who reads by address; it holds the pieces, so that their memory is no other's."""
 
     pieces: Pieces
     whole: torch.Tensor
 
 
-_KNOWN: WeakValueDictionary[object, Gathered] = WeakValueDictionary()
+_KNOWN: WeakValueDictionary[object, GatheredCopy] = WeakValueDictionary()
 """Bound: the copies that some tensor holds. Cleared: as they go."""
 
 
@@ -119,7 +119,7 @@ def _gathered(x: ShardedTensor) -> torch.Tensor:
     with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode is never written to again
         if known is None:
             whole = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
-            known = _KNOWN[key] = Gathered(pieces, whole)
+            known = _KNOWN[key] = GatheredCopy(pieces, whole)
         _fill(known.whole, to_plain(cast(ShardedTensor, x.detach())))
     x._value.readable = known
     return known.whole

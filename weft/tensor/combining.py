@@ -12,7 +12,7 @@ from ..engine.memory import held_whole
 from ..engine.moves.movement import is_recorded, move
 from ..engine.moves.telling import note_steps
 from ..engine.sharded import wrap_whole
-from ..runtime.lazy_copy import lazy_clone
+from ..runtime.memory.lazy_copy import lazy_clone
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from ..watch import comm_log

@@ -16,12 +16,12 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
 
-__all__ = ["Whole", "whole_of"]
+__all__ = ["WholeForm", "whole_of"]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeForm:
     """The tensor that shards make up."""
 
     layout: Layout
@@ -31,7 +31,7 @@ class Whole:
 
 def whole_of(
     shards: Sequence[torch.Tensor], mapping: DeviceMapping, shape: Sequence[int] | None, dtype: torch.dtype | None
-) -> Whole:
+) -> WholeForm:
     """The tensor that the shards of all processes make up; the others are asked where these do not tell."""
     mesh = mapping.mesh
     owned = residence(mesh).owned
@@ -51,7 +51,7 @@ def whole_of(
     if len(ranks) > 1:
         raise ValueError(f"from_local needs shards of one rank, but got {sorted(ranks)}")
     layout = mapping.layout(ranks.pop())
-    whole = Whole(layout, tuple(shape) if shape is not None else _global_shape(shapes, layout), dtypes.pop())
+    whole = WholeForm(layout, tuple(shape) if shape is not None else _global_shape(shapes, layout), dtypes.pop())
     _check_shapes({slot: shapes[slot] for slot in owned}, whole)
     return whole
 
@@ -77,7 +77,7 @@ def _asked(
     return everywhere, found
 
 
-def _check_shapes(shapes: Mapping[int, tuple[int, ...]], whole: Whole) -> None:
+def _check_shapes(shapes: Mapping[int, tuple[int, ...]], whole: WholeForm) -> None:
     for slot, has in shapes.items():
         expected = box_shape(box(whole.layout, whole.shape, slot))
         if has != expected:

@@ -23,9 +23,9 @@ from ..engine.sharded import requires_grad as requires_grad_of
 from ..engine.views.copy_views import current, remember_apart
 from ..engine.writes.becoming import become
 from ..runtime.holding import holding
-from ..runtime.lazy_copy import lazy_clone
 from ..runtime.machine import device_of, torch_device
-from ..runtime.memory_limit import limited_to
+from ..runtime.memory.lazy_copy import lazy_clone
+from ..runtime.memory.memory_limit import limited_to
 from ..runtime.processes import world
 from ..runtime.strides import dense_strides
 from ..sharding.layout import Layout

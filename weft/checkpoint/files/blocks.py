@@ -27,7 +27,7 @@ class Bucket:
     """
 
     def __init__(self, pinned: bool) -> None:
-        self._rooms = [_Room(pinned) for _ in range(2 if pinned else 1)]
+        self._rooms = [_GrowingMemory(pinned) for _ in range(2 if pinned else 1)]
 
     def room(self, size: int, start: int = 0, stop: int = 0) -> tuple[torch.Tensor, memoryview]:
         """So many bytes, as a tensor and as bytes; they begin with those that were from `start` to `stop` in the last room."""
@@ -45,7 +45,7 @@ class Bucket:
             room.settle()
 
 
-class _Room:
+class _GrowingMemory:
     """Some memory, which grows when it has to."""
 
     def __init__(self, pinned: bool) -> None:

@@ -15,11 +15,11 @@ from .blocks import NEAR, SENT, ShardBytes
 from .checksums import BLOCK
 from .index import SavedShard, SavedTensor
 
-__all__ = ["Part", "Place", "fill", "parts"]
+__all__ = ["ReadPlace", "ShardRows", "fill", "parts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReadPlace:
     """A box of a shard, and the tensor that it is read into."""
 
     inner: Box
@@ -30,17 +30,17 @@ class Place:
         """Which rows of the shard it has a part of."""
         return self.inner[0] if self.inner else (0, 1)
 
-    def cut(self, first: int, last: int) -> Place:
+    def cut(self, first: int, last: int) -> ReadPlace:
         """What it wants of some rows."""
         begin, end = self.rows
         first, last = max(first, begin), min(last, end)
         if (first, last) == (begin, end):
             return self
-        return Place(((first, last), *self.inner[1:]), self.target[first - begin : last - begin])
+        return ReadPlace(((first, last), *self.inner[1:]), self.target[first - begin : last - begin])
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardRows:
     """Rows of a shard, and all that is wanted of them."""
 
     dtype: torch.dtype
@@ -49,7 +49,7 @@ class Part:
     """Of the shard."""
     row_nbytes: int
     rows: Interval
-    places: tuple[Place, ...]
+    places: tuple[ReadPlace, ...]
 
     @property
     def nbytes(self) -> int:
@@ -61,51 +61,51 @@ class Part:
         """How many bytes are wanted of them, for all places together."""
         return sum(place.target.numel() for place in self.places) * self.dtype.itemsize
 
-    def split(self, nbytes: int) -> tuple[Part, Part]:
+    def split(self, nbytes: int) -> tuple[ShardRows, ShardRows]:
         """About so many bytes of it and the rest, at least a row each: at the end of a block, if one ends with a row there."""
         first, last = self.rows
         end = (first * self.row_nbytes + nbytes) // BLOCK * BLOCK // self.row_nbytes
         end = min(max(end, first + 1), last - 1)
         return self._of(first, end), self._of(end, last)
 
-    def _of(self, first: int, last: int) -> Part:
+    def _of(self, first: int, last: int) -> ShardRows:
         inside = tuple(place.cut(first, last) for place in _within(self.places, first, last))
         return replace(self, rows=(first, last), places=inside)
 
 
-def parts(saved: SavedTensor, shard: SavedShard, places: Iterable[Place]) -> Iterator[Part]:
+def parts(saved: SavedTensor, shard: SavedShard, places: Iterable[ReadPlace]) -> Iterator[ShardRows]:
     """What is wanted of a shard, in parts that have no row in common; what lies within the length of a block stays together.
 
     >>> shard = SavedShard("file", "x", ((0, 8), (0, 1 << 17)), 0)
     >>> wanted = [
-    ...     Place(((first, last), (0, 4)), torch.empty(last - first, 4)) for first, last in ((5, 8), (0, 2), (1, 3))
+    ...     ReadPlace(((first, last), (0, 4)), torch.empty(last - first, 4)) for first, last in ((5, 8), (0, 2), (1, 3))
     ... ]
     >>> [part.rows for part in parts(SavedTensor((8, 1 << 17), torch.float32, (shard,)), shard, wanted)]
     [(0, 3), (5, 8)]
     """
     shape = box_shape(shard.box)
     row = math.prod(shape[1:]) * saved.dtype.itemsize
-    together: list[Place] = []
+    together: list[ReadPlace] = []
     first = last = 0
     for place in sorted(places, key=lambda place: place.rows):
         begin, end = place.rows
         if together and begin >= last and (end - first) * row > NEAR:
-            yield Part(saved.dtype, shard, shape, row, (first, last), tuple(together))
+            yield ShardRows(saved.dtype, shard, shape, row, (first, last), tuple(together))
             together = []
         first, last = (first, max(last, end)) if together else (begin, end)
         together.append(place)
     if together:
-        yield Part(saved.dtype, shard, shape, row, (first, last), tuple(together))
+        yield ShardRows(saved.dtype, shard, shape, row, (first, last), tuple(together))
 
 
-def fill(part: Part, source: ShardBytes) -> None:
+def fill(part: ShardRows, source: ShardBytes) -> None:
     """Fills all places of a part; what several want alike is read for the first, and copied."""
-    alike: dict[object, list[Place]] = {}
+    alike: dict[object, list[ReadPlace]] = {}
     for place in part.places:
         alike.setdefault((place.inner, place.target.dtype, place.target.device), []).append(place)
     shape, firsts = part.shape, [first for first, *_ in alike.values()]
     if not shape:
-        shape, firsts = (1,), [Place(((0, 1),), place.target.view(1)) for place in firsts]
+        shape, firsts = (1,), [ReadPlace(((0, 1),), place.target.view(1)) for place in firsts]
     _pour(source, part.dtype, shape, firsts, 0)
     for first, *others in alike.values():
         for other in others:
@@ -113,7 +113,9 @@ def fill(part: Part, source: ShardBytes) -> None:
             _note_sent(source, {other.target.device})
 
 
-def _pour(source: ShardBytes, dtype: torch.dtype, shape: tuple[int, ...], places: Sequence[Place], start: int) -> None:
+def _pour(
+    source: ShardBytes, dtype: torch.dtype, shape: tuple[int, ...], places: Sequence[ReadPlace], start: int
+) -> None:
     """Fills places with boxes of the row-major tensor of this shape that begins at a byte of the shard."""
     if not places:
         return
@@ -126,7 +128,7 @@ def _pour(source: ShardBytes, dtype: torch.dtype, shape: tuple[int, ...], places
         return
     if row > BUCKET:
         for i in range(first, last):
-            inside = [Place(place.inner[1:], place.target[i - place.rows[0]]) for place in _within(rest, i, i + 1)]
+            inside = [ReadPlace(place.inner[1:], place.target[i - place.rows[0]]) for place in _within(rest, i, i + 1)]
             _pour(source, dtype, shape[1:], inside, start + i * row)
         return
     step = max(1, (NEAR if all(place.target.device.type == "cpu" for place in rest) else SENT) // row)
@@ -138,7 +140,9 @@ def _pour(source: ShardBytes, dtype: torch.dtype, shape: tuple[int, ...], places
             _hand_out(source, rows, i, inside)
 
 
-def _read_straight(source: ShardBytes, dtype: torch.dtype, shape: tuple[int, ...], place: Place, start: int) -> bool:
+def _read_straight(
+    source: ShardBytes, dtype: torch.dtype, shape: tuple[int, ...], place: ReadPlace, start: int
+) -> bool:
     """Fills a place without a detour, if it has whole rows and lies in host memory as they do."""
     target = place.target
     if not _has_whole_rows(place, shape) or not lies_plain(target) or target.dtype != dtype:
@@ -149,7 +153,7 @@ def _read_straight(source: ShardBytes, dtype: torch.dtype, shape: tuple[int, ...
     return True
 
 
-def _hand_out(source: ShardBytes, rows: torch.Tensor, first: int, places: Iterable[Place]) -> None:
+def _hand_out(source: ShardBytes, rows: torch.Tensor, first: int, places: Iterable[ReadPlace]) -> None:
     """Copies rows, of which the first has this number, to places that have parts of them."""
     arrived: dict[torch.device, torch.Tensor] = {}
     for place in places:
@@ -168,10 +172,10 @@ def _note_sent(source: ShardBytes, devices: Iterable[torch.device]) -> None:
     source.bucket.sent(device for device in devices if device.type == "cuda")
 
 
-def _has_whole_rows(place: Place, shape: Sequence[int]) -> bool:
+def _has_whole_rows(place: ReadPlace, shape: Sequence[int]) -> bool:
     return place.inner[1:] == tuple((0, size) for size in shape[1:])
 
 
-def _within(places: Iterable[Place], first: int, last: int) -> list[Place]:
+def _within(places: Iterable[ReadPlace], first: int, last: int) -> list[ReadPlace]:
     """Those that have a part of some rows."""
     return [place for place in places if place.rows[0] < last and first < place.rows[1]]

@@ -14,7 +14,7 @@ import torch
 
 from .boxes import can_be
 
-__all__ = ["DTYPES", "METADATA", "HeadError", "Kept", "head_bytes", "head_length", "kept_in", "storable"]
+__all__ = ["DTYPES", "METADATA", "HeadError", "StoredTensor", "head_bytes", "head_length", "kept_in", "storable"]
 
 DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
@@ -37,7 +37,7 @@ class HeadError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredTensor:
     """A tensor in a file: its dtype and shape, and where its bytes begin in the file."""
 
     dtype: torch.dtype
@@ -59,7 +59,7 @@ def storable(dtype: torch.dtype) -> bool:
     return dtype in _NAMES
 
 
-def head_bytes(tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> tuple[bytes, dict[str, Kept]]:
+def head_bytes(tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> tuple[bytes, dict[str, StoredTensor]]:
     """The head of a file of these tensors, and where each lies: first those that fill lines of the processor, then the widest dtypes.
 
     So all begin at a multiple of their itemsize, and large ones at the beginning of a line, as they do in memory: a system
@@ -70,9 +70,9 @@ def head_bytes(tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> t
     (0, {'z': 0, 'y': 256, 'x': 272})
     """
     entries: dict[str, object] = {METADATA: {"format": "pt"}}
-    placed: dict[str, Kept] = {}
+    placed: dict[str, StoredTensor] = {}
     at = 0
-    for key, each in sorted(((key, Kept(dtype, shape, 0)) for key, dtype, shape in tensors), key=_order):
+    for key, each in sorted(((key, StoredTensor(dtype, shape, 0)) for key, dtype, shape in tensors), key=_order):
         kept = placed[key] = replace(each, start=at)
         entries[key] = {"dtype": _NAMES[kept.dtype], "shape": kept.shape, "data_offsets": [at, at + kept.nbytes]}
         at += kept.nbytes
@@ -82,13 +82,13 @@ def head_bytes(tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> t
     return head, {key: replace(kept, start=kept.start + len(head)) for key, kept in placed.items()}
 
 
-def _order(item: tuple[str, Kept]) -> tuple[bool, int]:
+def _order(item: tuple[str, StoredTensor]) -> tuple[bool, int]:
     """Whether a tensor leaves the last line unfilled; the widest first."""
     _, kept = item
     return kept.nbytes % _LINE != 0, -kept.dtype.itemsize
 
 
-def kept_in(head: bytes, size: int) -> dict[str, Kept]:
+def kept_in(head: bytes, size: int) -> dict[str, StoredTensor]:
     """What a file of so many bytes holds, as its head says; a head that says what cannot be is refused.
 
     >>> head, kept = head_bytes([("x", torch.int8, (3,))])
@@ -123,7 +123,7 @@ def head_length(first: bytes, size: int) -> int:
     return length
 
 
-def _kept(key: str, entry: object, data: int) -> Kept:
+def _kept(key: str, entry: object, data: int) -> StoredTensor:
     match entry:
         case {"dtype": str(name), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if name in DTYPES:
             pass
@@ -135,7 +135,7 @@ def _kept(key: str, entry: object, data: int) -> Kept:
         raise HeadError(f"{key!r} has a size below 0: {entry!r}")
     if not can_be(shape):
         raise HeadError(f"{key!r} has the shape {shape}, which no tensor can have")
-    kept = Kept(DTYPES[name], tuple(shape), start + data)
+    kept = StoredTensor(DTYPES[name], tuple(shape), start + data)
     if stop - start != kept.nbytes:
         raise HeadError(f"{key!r} has {kept.nbytes} bytes by its shape, but {stop - start} by its place")
     return kept

@@ -12,7 +12,7 @@ from ..errors import CheckpointError
 from ..foreign.dcp import METADATA, dcp_index
 from ..tree import flat_dict
 from .access import open_file, read_at
-from .head import HeadError, Kept, head_length, kept_in
+from .head import HeadError, StoredTensor, head_length, kept_in
 from .index import INDEX, Index, SavedFile, SavedShard, SavedTensor, check_file_name, read_json
 
 __all__ = ["index_at"]
@@ -85,7 +85,7 @@ def _index_of(folder: Path, files: Iterable[str]) -> Index:
     return Index(flat_dict(list(tensors)), tensors, sizes)
 
 
-def _plain_file(path: Path, folder: Path) -> tuple[dict[str, Kept], int]:
+def _plain_file(path: Path, folder: Path) -> tuple[dict[str, StoredTensor], int]:
     try:
         with open_file(path, folder) as (file, size):
             head = read_at(file, 0, head_length(read_at(file, 0, min(8, size)), size))

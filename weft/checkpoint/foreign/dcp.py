@@ -61,7 +61,7 @@ class _Folder:
         self.path = path
         self.entries = _dict(metadata.state_dict_metadata)
         self.paths = _dict(vars(metadata).get("planner_data") or {})
-        self.places: dict[tuple[object, object], _Place] = {}
+        self.places: dict[tuple[object, object], _FilePlace] = {}
         for index, info in _dict(metadata.storage_data).items():
             name, offset = vars(index)["fqn"], vars(index).get("offset")
             if not isinstance(name, str):
@@ -101,7 +101,7 @@ class _Folder:
             raise ValueError(f"of {name!r}, {fault}")
         return SavedTensor(shape, dtype, tuple(shards))
 
-    def _record(self, place: _Place, dtype: torch.dtype, sizes: Sequence[int]) -> tuple[str, int]:
+    def _record(self, place: _FilePlace, dtype: torch.dtype, sizes: Sequence[int]) -> tuple[str, int]:
         """The file of a chunk, and where its elements begin: the one record of data of a zip inside the file."""
         with self._item(place) as item:
             records = _records(item, place)
@@ -120,20 +120,20 @@ class _Folder:
             name, extra = (int.from_bytes(item.read(2), "little") for _ in range(2))
             return place.file, place.start + record.header_offset + 30 + name + extra
 
-    def _value(self, name: str, place: _Place) -> Node:
+    def _value(self, name: str, place: _FilePlace) -> Node:
         with self._item(place) as item:
             _records(item, place)
             value = torch.load(item, map_location="cpu", weights_only=True)
-        return _Values(name, _EXPANDED * place.length).node(value)
+        return _ValueNodes(name, _EXPANDED * place.length).node(value)
 
-    def _item(self, place: _Place) -> io.BufferedReader:
+    def _item(self, place: _FilePlace) -> io.BufferedReader:
         name = place.file
         if name not in self.sizes:
             with open_file(self.path / name, self.path) as (_, size):
                 self.sizes[name] = SavedFile(size)
         if place.start + place.length > self.sizes[name].nbytes:
             raise ValueError(f"the file {name!r} is shorter than the metadata says")
-        return io.BufferedReader(_Part((self.path / name).open("rb"), place.start, place.length))
+        return io.BufferedReader(_FilePart((self.path / name).open("rb"), place.start, place.length))
 
     def _structure(self, tensors: dict[str, SavedTensor], values: dict[str, Node]) -> Node:
         """The nested state, as DCP's planner flattened it."""
@@ -159,7 +159,7 @@ class _Level(dict["str | int", "_Level | Node"]):
     """One level of the nested state."""
 
 
-class _Values:
+class _ValueNodes:
     """Makes nodes of one value of a folder, of which there can be so many."""
 
     def __init__(self, name: str, most: int) -> None:
@@ -188,7 +188,7 @@ def _level_node(level: _Level) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FilePlace:
     """Where an item lies: a part of a file."""
 
     file: str
@@ -196,7 +196,7 @@ class _Place:
     length: int
 
 
-def _place(info: Word) -> _Place:
+def _place(info: Word) -> _FilePlace:
     said = vars(info)
     file = said["relative_path"]
     if not isinstance(file, str):
@@ -204,10 +204,10 @@ def _place(info: Word) -> _Place:
     if said.get("transform_descriptors"):
         raise ValueError(f"the file {file!r} is compressed or transformed, which is not supported")
     start, length = _sizes((said["offset"], said["length"]))
-    return _Place(check_file_name(file), start, length)
+    return _FilePlace(check_file_name(file), start, length)
 
 
-def _records(item: io.BufferedReader, place: _Place) -> list[zipfile.ZipInfo]:
+def _records(item: io.BufferedReader, place: _FilePlace) -> list[zipfile.ZipInfo]:
     """The records of a zip in a file, none of which is more than the bytes that are there."""
     with zipfile.ZipFile(item) as archive:
         records = archive.infolist()
@@ -243,7 +243,7 @@ def _sizes(sizes: object) -> tuple[int, ...]:
     return sizes
 
 
-class _Part(io.RawIOBase):
+class _FilePart(io.RawIOBase):
     """A part of a file as a file of its own."""
 
     def __init__(self, file: io.BufferedReader, start: int, length: int) -> None:

@@ -21,7 +21,7 @@ from ...runtime.processes import world
 from ...runtime.processes.agreement.values import gathered
 from ...sharding.geometry import Box
 from ..errors import CheckpointError
-from ..files.head import METADATA, Kept, head_bytes
+from ..files.head import METADATA, StoredTensor, head_bytes
 from ..files.writing import replace, sync_folder
 from ..memory import host_parts, readable_bytes
 from ..shares import Share, identity, shares
@@ -36,7 +36,7 @@ class _WholeFile:
 
     name: str
     head: bytes
-    kept: Mapping[str, Kept]
+    kept: Mapping[str, StoredTensor]
 
     @property
     def nbytes(self) -> int:
@@ -157,7 +157,7 @@ def _fill(
                 os.close(opened)
 
 
-def _write_share(file: int, kept: Kept, share: Share) -> None:
+def _write_share(file: int, kept: StoredTensor, share: Share) -> None:
     """Writes a shard to its places in the whole tensor: runs of bytes, all of the same length."""
     length, starts = _runs(kept.shape, share.box)
     size, left = length * kept.dtype.itemsize, 0

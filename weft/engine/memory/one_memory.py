@@ -15,8 +15,8 @@ from ...planning.rearrangement import Rearrangement
 from ...runtime import run
 from ...runtime.holding import Pieces, holding, slices
 from ...runtime.in_process import placed
-from ...runtime.lazy_copy import lazy_clone
 from ...runtime.machine import residence
+from ...runtime.memory.lazy_copy import lazy_clone
 from ...runtime.strides import dense_strides
 from ...runtime.traced import is_traced
 from ...sharding.geometry import box, box_at

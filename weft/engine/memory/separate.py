@@ -11,8 +11,8 @@ from ...planning.rearrangement import Rearrangement, Side
 from ...runtime import run
 from ...runtime.holding import Pieces, holding, slices
 from ...runtime.in_process import placed
-from ...runtime.lazy_copy import lazy_clone
 from ...runtime.machine import residence
+from ...runtime.memory.lazy_copy import lazy_clone
 from ...runtime.rearranging import rearrange
 from ...runtime.strides import Strides, dense_strides, in_order, is_in_order, row_major
 from ...sharding.geometry import box_shape

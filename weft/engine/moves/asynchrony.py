@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TypeGuard, final
 
+from ...during import during
 from ...runtime import run
 from ...runtime.holding import Pieces
 from ...runtime.on_paper import Promise
@@ -18,20 +19,11 @@ from ...watch import comm_log
 from ..sharded import ShardedTensor, made, wrap, wrap_arriving
 from ..value import Value
 
-__all__ = ["Timed", "begun", "detached", "is_issuing", "is_on_its_way", "issuing"]
+__all__ = ["TimedPieces", "begun", "detached", "is_issuing", "is_on_its_way", "issuing"]
 
 _is_issuing = ContextVar("issuing", default=False)
 is_issuing = _is_issuing.get
 """Whether what moves now is begun and not waited for."""
-
-
-@contextmanager
-def _issuing() -> Iterator[None]:
-    before = _is_issuing.set(True)
-    try:
-        yield
-    finally:
-        _is_issuing.reset(before)
 
 
 _WAITING = nullcontext()
@@ -39,7 +31,7 @@ _WAITING = nullcontext()
 
 def issuing(async_op: bool) -> AbstractContextManager[None]:
     """With True: inside, what moves is begun and not waited for."""
-    return _issuing() if async_op else _WAITING
+    return during(_is_issuing, True) if async_op else _WAITING
 
 
 def begun(
@@ -59,11 +51,11 @@ def begun(
     if isinstance(arriving, tuple):
         return wrap(arriving, target, shape, asked=asked, dtype=dtype, strides=strides)
     under_way.overlap()
-    return wrap_arriving(Timed(arriving, under_way), target, shape, dtype, strides, asked)
+    return wrap_arriving(TimedPieces(arriving, under_way), target, shape, dtype, strides, asked)
 
 
 @final
-class Timed:
+class TimedPieces:
     """Pieces on their way, of which the logs are told how long they were waited for."""
 
     def __init__(self, arriving: run.Arriving | Promise, under_way: comm_log.UnderWay) -> None:
@@ -86,7 +78,7 @@ def is_on_its_way(x: object) -> TypeGuard[ShardedTensor]:
     """Whether a tensor's pieces were asked for, and nobody has waited for them."""
     if not isinstance(x, ShardedTensor) or x._value.source is None:
         return False
-    return isinstance(x._value.source, (Timed, _SameAs)) and not x._value.is_made
+    return isinstance(x._value.source, (TimedPieces, _SameAs)) and not x._value.is_made
 
 
 def detached(x: ShardedTensor) -> ShardedTensor:

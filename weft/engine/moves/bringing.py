@@ -7,7 +7,7 @@ from operator import is_
 import torch
 
 from ...runtime.holding import Pieces, holding
-from ...runtime.memory_limit import memory_limit
+from ...runtime.memory.memory_limit import memory_limit
 from ...runtime.strides import dense_strides, order_of
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout

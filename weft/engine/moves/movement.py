@@ -10,9 +10,9 @@ from torch._C import _functorch as functorch
 from ...caches import BoundedCache
 from ...runtime import run
 from ...runtime.holding import Pieces
-from ...runtime.lazy_copy import lazy_clone
 from ...runtime.machine import forget_with_residences
-from ...runtime.memory_limit import limited_to, memory_limit, planned
+from ...runtime.memory.lazy_copy import lazy_clone
+from ...runtime.memory.memory_limit import limited_to, memory_limit, planned
 from ...runtime.strides import dense_strides, order_of
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
@@ -173,7 +173,7 @@ _MADE_HERE = ("empty", "empty_like", "gradient")
 """Where plain tensors come from that no user has brought: they may differ, by what memory held or in the last digits."""
 
 
-class _Move(torch.autograd.Function):
+class _MoveBetweenLayouts(torch.autograd.Function):
     @staticmethod
     def forward(x: torch.Tensor, target: Layout | None, asked: DeviceMapping | None, op: str) -> torch.Tensor:
         if target is None:
@@ -211,7 +211,7 @@ class _Move(torch.autograd.Function):
         dim = in_dims[0]
         if dim is not None and target is not None:
             target = target.with_dim(dim, _free_axes(layout_of(x), dim, target))
-        return _Move.apply(x, target, None, op), dim  # type: ignore[no-untyped-call]
+        return _MoveBetweenLayouts.apply(x, target, None, op), dim  # type: ignore[no-untyped-call]
 
 
 def _free_axes(source: Layout | None, dim: int, target: Layout) -> tuple[str, ...]:
@@ -236,8 +236,8 @@ def move(
 ) -> torch.Tensor:
     """The same value in another layout (None: as a plain tensor); the gradient moves back."""
     if is_recorded(x):
-        return _Move.apply(x, target, asked, op)  # type: ignore[no-any-return, no-untyped-call]
-    return _Move.forward(x, target, asked, op)
+        return _MoveBetweenLayouts.apply(x, target, asked, op)  # type: ignore[no-any-return, no-untyped-call]
+    return _MoveBetweenLayouts.forward(x, target, asked, op)
 
 
 def aligned(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor | None:
@@ -252,7 +252,7 @@ def aligned_meanwhile(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor
         return aligned(grad, layout)
     stays = source.mesh == layout.mesh and not memory_of(layout).pieces_are_shards
     with issuing(not stays and run.goes_on_beside(grad, source.mesh, layout.mesh)):
-        return _Move.forward(grad, layout, None, "gradient")
+        return _MoveBetweenLayouts.forward(grad, layout, None, "gradient")
 
 
 def _as_tangent(

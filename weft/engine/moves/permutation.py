@@ -38,11 +38,11 @@ def permute(x: torch.Tensor, permutation: Iterable[tuple[int, int]]) -> torch.Te
     pairs = _checked(permutation, layout.mesh.num_devices)
     _route(layout, settled(x.shape), pairs)
     if is_recorded(x):
-        return _Permute.apply(x, pairs)  # type: ignore[no-any-return, no-untyped-call]
-    return _Permute.forward(x, pairs)
+        return _PermuteShards.apply(x, pairs)  # type: ignore[no-any-return, no-untyped-call]
+    return _PermuteShards.forward(x, pairs)
 
 
-class _Permute(torch.autograd.Function):
+class _PermuteShards(torch.autograd.Function):
     @staticmethod
     def forward(x: torch.Tensor, pairs: Pairs) -> torch.Tensor:
         assert isinstance(x, ShardedTensor)

@@ -92,14 +92,11 @@ def resolved(x: ShardedTensor, op: str, keeps: frozenset[ReduceOp] = frozenset()
     return x if all(kind in keeps for _, kind in x._layout.pending) else resolve(x, op)
 
 
-def alike(
-    tensors: Sequence[torch.Tensor], op: str, keeps: frozenset[ReduceOp] = frozenset(ReduceOp)
-) -> list[ShardedTensor]:
+def alike(tensors: Sequence[torch.Tensor], op: str) -> list[ShardedTensor]:
     """Tensors on one mesh and pending alike; what is plain, or lies elsewhere, comes in whole."""
     sharded = [x for x in tensors if isinstance(x, ShardedTensor)]
     mesh = max((x._layout.mesh for x in sharded), key=lambda mesh: mesh.num_devices)
     pendings = {x._layout.pending if isinstance(x, ShardedTensor) and x._layout.mesh == mesh else () for x in tensors}
-    kept = len(pendings) == 1 and all(kind in keeps for pending in pendings for _, kind in pending)
     result = []
     for x in tensors:
         if not isinstance(x, ShardedTensor):
@@ -107,5 +104,5 @@ def alike(
         elif x._layout.mesh != mesh:
             result.append(moved(x, Layout.replicated(mesh, x.dim()), op, implicit=True))
         else:
-            result.append(x if kept else resolved(x, op))
+            result.append(x if len(pendings) == 1 else resolved(x, op))
     return result

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 import torch
 
 from ...runtime.holding import holding
-from ...runtime.lazy_copy import lazy_clone
+from ...runtime.memory.lazy_copy import lazy_clone
 from ...sharding.geometry import box, box_shape
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
@@ -43,7 +43,7 @@ def assembled(
     return cast(ShardedTensor, _Assembled.apply(layout, shape, asked, *shards))  # type: ignore[no-untyped-call]
 
 
-class _Context(Protocol):
+class _ShardsContext(Protocol):
     """What the two functions below keep for their backward passes."""
 
     layout: Layout
@@ -55,7 +55,7 @@ class _Context(Protocol):
 
 class _Shards(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: _Context, x: ShardedTensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: _ShardsContext, x: ShardedTensor) -> tuple[torch.Tensor, ...]:
         ctx.layout, ctx.shape = x._layout, tuple(x.shape)
         ctx.set_materialize_grads(False)
         shards = holding(x._layout).shards(current(x), x.shape)
@@ -63,7 +63,7 @@ class _Shards(torch.autograd.Function):
         return tuple(lazy_clone(shard) for shard in shards)
 
     @staticmethod
-    def backward(ctx: _Context, *grads: torch.Tensor | None) -> torch.Tensor:
+    def backward(ctx: _ShardsContext, *grads: torch.Tensor | None) -> torch.Tensor:
         layout = ctx.layout
         owned = holding(layout).residence.owned
         filled = [
@@ -77,14 +77,14 @@ class _Shards(torch.autograd.Function):
 class _Assembled(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: _Context, layout: Layout, shape: tuple[int, ...], asked: DeviceMapping | None, *shards: torch.Tensor
+        ctx: _ShardsContext, layout: Layout, shape: tuple[int, ...], asked: DeviceMapping | None, *shards: torch.Tensor
     ) -> torch.Tensor:
         ctx.layout = layout
         pieces = memory_of(layout).assembled(shards, layout, shape)
         return wrap(pieces, layout, shape, asked=asked, dtype=shards[0].dtype)
 
     @staticmethod
-    def backward(ctx: _Context, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: _ShardsContext, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         layout = ctx.layout
         kinds = {op for _, op in layout.pending}
         if kinds - {ReduceOp.SUM, ReduceOp.AVG}:

@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from ...runtime.memory_limit import planned
+from ...runtime.memory.memory_limit import planned
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...watch import comm_log, policy

@@ -12,7 +12,7 @@ import torch
 
 from ...rules.call import Args, BoundCall, Kwargs
 from ...rules.registry import Rule
-from ...runtime.lazy_copy import lazy_clone
+from ...runtime.memory.lazy_copy import lazy_clone
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ..form import Form

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ...rules.call import BoundCall, Known, Kwargs
-from ...runtime.memory_limit import memory_limit
+from ...runtime.memory.memory_limit import memory_limit
 from ..execute import brought, gathered
 from ..handlers import may_run_by_rule
 from ..moves.gradient_home import bring_gradient_home

@@ -8,7 +8,7 @@ from operator import is_
 import torch
 
 from ...rules.call import BoundCall, Known, Kwargs
-from ...runtime.accelerator import turns
+from ...runtime.memory.accelerator import turns
 from ..op_kind import kind_of
 from ..op_plan import OpPlan, Repeat
 from ..sharded import ShardedTensor, all_sharded, tensor_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...rules.call import BoundCall, Known, Kwargs
-from ...runtime.memory_limit import memory_limit
+from ...runtime.memory.memory_limit import memory_limit
 from ...runtime.traced import is_traced
 from ...watch.notes import is_watched
 from ..memory import memory_of

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ...rules.call import Args, BoundCall, Known, Kwargs
-from ...runtime.accelerator import Lanes, turns
 from ...runtime.holding import Pieces, holding
+from ...runtime.memory.accelerator import Lanes, turns
 from ..op_kind import expects_contiguous, kind_of
 from ..op_plan import OpPlan
 from ..sharded import as_sharded

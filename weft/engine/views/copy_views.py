@@ -8,15 +8,16 @@ copy that remembers what it shows: it is read again when the tensor was written 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import count
 
 import torch
 
+from ...during import during
 from ...runtime.holding import Pieces
-from ...runtime.lazy_copy import may_overlap
+from ...runtime.memory.lazy_copy import may_overlap
 from ...watch import comm_log, policy
 from ...watch.notes import is_watched as is_observed
 from ..form import special
@@ -141,14 +142,9 @@ def tell_writes(tensors: Iterable[ShardedTensor]) -> None:
             at = shown.base.tensor
 
 
-@contextmanager
-def told_before() -> Iterator[None]:
+def told_before() -> AbstractContextManager[None]:
     """Inside, what writing back will move has been told already: for ops that run as several."""
-    token = _is_told.set(True)
-    try:
-        yield
-    finally:
-        _is_told.reset(token)
+    return during(_is_told, True)
 
 
 def remember_alias(view: ShardedTensor, base: ShardedTensor) -> ShardedTensor:

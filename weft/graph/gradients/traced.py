@@ -58,7 +58,7 @@ class _Number:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _GradientQuestion:
     """What torch is asked about one kind of call."""
 
     op: Op
@@ -82,7 +82,7 @@ def from_torch(back: Backward, wanted: Collection[fx.Node], sizes: Mapping[str, 
     args = tuple(map(_described, call.args))
     kwargs = tuple((key, _described(argument)) for key, argument in sorted(call.kwargs.items()))
     results = tuple(_Like(kind.dtype, kind.shape) for kind in call.types)
-    question = _Question(
+    question = _GradientQuestion(
         call.op,
         args,
         kwargs,
@@ -171,7 +171,7 @@ class _Fakes:
 
 
 @cached(1024)
-def _transpose(question: _Question) -> TracedFunction | None:
+def _transpose(question: _GradientQuestion) -> TracedFunction | None:
     """From the call's values, results and the gradients of these, the gradients that are wanted.
 
     `None` where only a run can know it: torch calculates with numbers that are no sizes, such as the root of one, or does
@@ -215,7 +215,7 @@ def _writes(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
-def _keep_only_backward(traced: fx.Graph, values: int, question: _Question) -> None:
+def _keep_only_backward(traced: fx.Graph, values: int, question: _GradientQuestion) -> None:
     """Take the results as given, and leave out the gradients that nobody wants and those that are always 0."""
     arguments = traced.find_nodes(op="placeholder")[len(question.sizes) :]
     count = len(question.results)

@@ -21,7 +21,7 @@ from ...sharding.placements import ReduceOp
 from ..recording.device_ref import DeviceRef
 from ..recording.op import CHAINED, CONSTANT, PART, REBIND, Argument, Kernel, Kind, RecordedCall
 from ..recording.sizes import folded
-from ..recording.values import Value
+from ..recording.values import GraphValue
 from .fusion import fused
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class _Lowering:
         return node
 
     def _argument(self, argument: Argument) -> object:
-        if isinstance(argument, Value):
+        if isinstance(argument, GraphValue):
             return self.nodes[argument.node]
         if isinstance(argument, Dim):
             return self.size(argument)
@@ -194,7 +194,7 @@ class _Lowering:
     def view(self, kernel: Kernel, *args: Argument) -> fx.Node:
         return self._write(kernel, tuple(self._argument(a) for a in args), {}, Kind.VIEW)
 
-    def node(self, value: Value) -> fx.Node:
+    def node(self, value: GraphValue) -> fx.Node:
         return self.nodes[value.node]
 
     def moved(self, node: fx.Node, source: DeviceRef, target: DeviceRef) -> fx.Node:

@@ -15,7 +15,7 @@ from torch import fx
 from ..lowering.program import Program
 from ..recording.device_ref import DeviceRef
 from ..recording.op import CHAINED, Kind, RecordedCall
-from ..recording.values import Value
+from ..recording.values import GraphValue
 
 __all__ = ["chains", "start_movements_early"]
 
@@ -31,7 +31,7 @@ def _devices(argument: object) -> Iterator[DeviceRef]:
             yield from _devices(item)
     elif isinstance(argument, DeviceRef):
         yield argument
-    elif isinstance(argument, Value):
+    elif isinstance(argument, GraphValue):
         yield argument.type.device  # type: ignore[attr-defined]
 
 

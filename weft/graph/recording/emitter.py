@@ -9,7 +9,7 @@ from torch import fx
 from ...sharding.dims import Dim
 from .device_ref import DeviceRef
 from .op import Argument, Kernel
-from .values import Value
+from .values import GraphValue
 
 __all__ = ["Emitter"]
 
@@ -25,7 +25,7 @@ class Emitter(Protocol):
         """Write one call whose result is a look at its first argument's memory."""
         ...
 
-    def node(self, value: Value) -> fx.Node:
+    def node(self, value: GraphValue) -> fx.Node:
         """What holds a value."""
         ...
 

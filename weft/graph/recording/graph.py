@@ -28,7 +28,7 @@ from .device_ref import DeviceLike, DeviceRef
 from .distributed_value import DistributedKind, DistributedValue, piece_types, shard_types
 from .op import CONSTANT, PART, SIZE, SIZES, Argument, Op, RecordedCall
 from .types import BufferType, DTypeLike, TensorType, torch_dtype
-from .values import BufferValue, DLPackArray, HasTensorValue, TensorLike, TensorValue, Value
+from .values import BufferValue, DLPackArray, GraphValue, HasTensorValue, TensorLike, TensorValue
 
 __all__ = ["Graph", "InputType", "InputValue", "OutputValue"]
 
@@ -213,7 +213,7 @@ class Graph:
         kind = TensorType(data.dtype, data.shape, DeviceRef.CPU() if device is None else device)
         return self.record(CONSTANT, (data,), [kind])[0]
 
-    def own(self, value: Value) -> None:
+    def own(self, value: GraphValue) -> None:
         """Check that a value belongs to this graph."""
         if value.graph is not self:
             raise ValueError(
@@ -355,7 +355,7 @@ def _numbered(types: Sequence[GivenType] | GivenType) -> Iterator[tuple[str, Giv
 
 def _as_node(graph: Graph, argument: Argument) -> Argument:
     """The argument with values replaced by their fx nodes; dims, devices and arrays stay as they are."""
-    if isinstance(argument, Value):
+    if isinstance(argument, GraphValue):
         graph.own(argument)
         return argument.node
     if isinstance(argument, (tuple, list)) and not isinstance(argument, Shape):
@@ -378,5 +378,5 @@ def _array(value: object) -> torch.Tensor:
     )
 
 
-def _listed(values: Iterable[Value | DistributedValue]) -> str:
+def _listed(values: Iterable[GraphValue | DistributedValue]) -> str:
     return ", ".join(value.name for value in values)

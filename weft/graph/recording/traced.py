@@ -29,7 +29,7 @@ Names: TypeAlias = Mapping[Expression, Dim]
 _Values: TypeAlias = "dict[fx.Node, TensorValue | list[TensorValue]]"
 
 
-class _Result(NamedTuple):
+class _TracedResult(NamedTuple):
     """What an operation gives, on whichever device."""
 
     dtype: torch.dtype
@@ -79,11 +79,11 @@ class TracedFunction:
         return [None if result is None else _value(result, values) for result in output.args[0]]
 
 
-def _result(fake: torch.Tensor | int | torch.SymInt | None, names: Names) -> _Result:
+def _result(fake: torch.Tensor | int | torch.SymInt | None, names: Names) -> _TracedResult:
     if not isinstance(fake, torch.Tensor):
         # What is no tensor, or was left out, still has its place among the results.
-        return _Result(torch.uint8, Shape([0]), torch.device("cpu"))
-    return _Result(fake.dtype, Shape([_dim(size, names) for size in fake.shape]), fake.device)
+        return _TracedResult(torch.uint8, Shape([0]), torch.device("cpu"))
+    return _TracedResult(fake.dtype, Shape([_dim(size, names) for size in fake.shape]), fake.device)
 
 
 def _dim(size: int | torch.SymInt, names: Names) -> Dim:

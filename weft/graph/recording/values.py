@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = [
     "BufferValue",
     "DLPackArray",
+    "GraphValue",
     "HasBufferValue",
     "HasTensorValue",
     "Index",
     "TensorLike",
     "TensorValue",
-    "Value",
     "operation",
 ]
 
@@ -43,7 +43,7 @@ def operation(function: _F) -> _F:
     return function
 
 
-class Value:
+class GraphValue:
     """Something that a graph computes or is given; it exists when the graph runs."""
 
     __slots__ = ("graph", "node")
@@ -104,7 +104,7 @@ class DLPackArray(Protocol):
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 
-class TypedValue(Value):
+class TypedValue(GraphValue):
     """A value whose type is known: where it lies, its element type and its sizes."""
 
     __slots__ = ("type",)

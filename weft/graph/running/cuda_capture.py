@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 import torch
 
-from ...runtime.accelerator import address
 from ...runtime.accelerator_kernels import few_launches, is_watched
 from ...runtime.machine import torch_device
+from ...runtime.memory.accelerator import address
 from ..lowering.codegen import Function
 from ..lowering.program import Program
 from ..ops.indexing import NONZERO
@@ -83,7 +83,7 @@ def recorded(
 
 
 @dataclass(frozen=True, slots=True)
-class _Recording:
+class _CapturedLaunch:
     """A function as one launch, with the memory of its outputs and of those inputs that are copied to it."""
 
     launch: torch.cuda.CUDAGraph
@@ -101,11 +101,11 @@ class _Recording:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownShapes:
     """What was seen of one set of shapes: the inputs that have not moved since, their addresses, the recording."""
 
     places: dict[int, int]
-    recording: _Recording | None = None
+    recording: _CapturedLaunch | None = None
 
 
 @final
@@ -133,7 +133,7 @@ class Recorded:
         self._read = tuple(i for i in used if i not in written)
         self._required = required
         self._refused = False
-        self._known: dict[Key, _Known] = {}
+        self._known: dict[Key, _KnownShapes] = {}
         self._last: torch.cuda.Stream | None = None
         self._lock = threading.Lock()
 
@@ -181,13 +181,13 @@ class Recorded:
         while len(self._known) >= _MOST:
             torch.cuda.current_stream().synchronize()  # a recording that is dropped may still run
             self._known.pop(next(iter(self._known)))
-        self._known[key] = _Known({i: inputs[i].data_ptr() for i in self._read})
+        self._known[key] = _KnownShapes({i: inputs[i].data_ptr() for i in self._read})
         with few_launches():
             return self._function(*arguments)
 
     def _record(
         self, places: dict[int, int], inputs: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]
-    ) -> _Recording | None:
+    ) -> _CapturedLaunch | None:
         copies = {i: inputs[i].clone() for i in self._read if i not in places}
         launch = torch.cuda.CUDAGraph()
         try:
@@ -203,7 +203,7 @@ class Recorded:
                 raise RuntimeError(f"this model cannot be recorded as a CUDA graph: {error}") from error
             self._refused = True
             return None
-        return _Recording(launch, copies, outputs)
+        return _CapturedLaunch(launch, copies, outputs)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ...tensor.tensor import public
 from ..recording.distributed_value import DistributedKind, layout_of
 from ..recording.sizes import value_of
 from ..recording.types import BufferType, TensorType, torch_dtype
-from ..recording.values import DLPackArray, Value
+from ..recording.values import DLPackArray, GraphValue
 
 if TYPE_CHECKING:
     from ..recording.graph import Graph
@@ -60,7 +60,7 @@ class _Expected:
             )
         if isinstance(given, torch.Tensor):
             return given
-        if isinstance(given, Value):
+        if isinstance(given, GraphValue):
             raise TypeError(f"{self.what} is given {given!r}, a value of a graph: give it a tensor")
         if isinstance(given, SupportsFloat) and self.kind.rank == 0 and isinstance(self.kind, TensorType):
             return torch.tensor(given, dtype=self.dtype, device=self.device)

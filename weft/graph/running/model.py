@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 import torch
 
 from ...engine.sharded import wrap
-from ...runtime.lazy_copy import lazy_clone
+from ...runtime.memory.lazy_copy import lazy_clone
 from ...sharding.dims import Shape
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Model"]
 
 
-class _Form(NamedTuple):
+class _Assembly(NamedTuple):
     """How an output on a mesh is put together from its pieces."""
 
     pieces: int
@@ -40,12 +40,12 @@ class _Form(NamedTuple):
     asked: DeviceMapping | None
 
 
-def _form(value: OutputValue) -> _Form | None:
+def _form(value: OutputValue) -> _Assembly | None:
     if not isinstance(value, DistributedValue):
         return None
     sizes = value.shape.sizes if value.shape.is_static else None
     asked = value.type.mapping if isinstance(value.type, TensorLayout) else None
-    return _Form(len(value.pieces), value.layout, value.shape, sizes, asked)
+    return _Assembly(len(value.pieces), value.layout, value.shape, sizes, asked)
 
 
 @final

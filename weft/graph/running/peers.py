@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...devices import Device
-from ...runtime import accelerator
 from ...runtime.machine import torch_device
+from ...runtime.memory import accelerator
 from ..passes.scheduling import devices_of
 from ..recording.op import Kind, RecordedCall
 

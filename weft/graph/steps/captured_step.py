@@ -13,9 +13,9 @@ import torch
 from torch.optim import Optimizer
 
 from ...engine.sharded import ShardedTensor
-from ...runtime.accelerator import side_by_side
 from ...runtime.accelerator_kernels import few_launches, is_watched
-from ...runtime.lazy_copy import part
+from ...runtime.memory.accelerator import side_by_side
+from ...runtime.memory.lazy_copy import part
 from ...runtime.processes import world
 from ...watch.policy import policy_now
 from ..running import cuda_capture
@@ -26,7 +26,7 @@ from .capturable import (
     why_not_capturable,
     without_warning,
 )
-from .inputs import Batch, Held, flat, flattened, settled
+from .inputs import Batch, HeldLeaves, flat, flattened, settled
 from .recording import Recording, record
 from .state import lying, pieces_of, state_of
 
@@ -84,7 +84,7 @@ def capture_step(
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownStep:
     """What was seen of one kind of call."""
 
     runs: int = 0
@@ -123,7 +123,7 @@ class CapturedStep:
         self._asked = cuda_graph
         self._refused = "" if cuda_graph is not False else "cuda_graph=False"
         self._reason = self._refused or "it has not been called yet"
-        self._known: dict[Key, _Known] = {}
+        self._known: dict[Key, _KnownStep] = {}
         self._gpu: _Gpu | None = None
         self._lock = threading.Lock()
 
@@ -208,13 +208,13 @@ class CapturedStep:
             policy_now(),
         )
 
-    def _find(self, key: Key) -> _Known:
+    def _find(self, key: Key) -> _KnownStep:
         known = self._known.get(key)
         if known is None:
             while len(self._known) >= _MOST:
                 torch.cuda.current_stream().synchronize()  # a recording that is dropped may still run
                 self._known.pop(next(iter(self._known)))
-            known = self._known[key] = _Known()
+            known = self._known[key] = _KnownStep()
         return known
 
     def _recorded(
@@ -295,7 +295,7 @@ class _Gpu:
 def _copied(result: object) -> object:
     """Results in memory of their own."""
     leaves, tree = flattened(result)
-    return optree.tree_unflatten(tree, Held.of(leaves, tree, copied=True).leaves)
+    return optree.tree_unflatten(tree, HeldLeaves.of(leaves, tree, copied=True).leaves)
 
 
 def _loss_of(result: object) -> torch.Tensor:

@@ -13,7 +13,7 @@ from ...engine.moves.resolving import resolve
 from ...engine.sharded import ShardedTensor, tensor_of
 from .state import pieces_of
 
-__all__ = ["Batch", "Held", "flat", "flattened", "settled"]
+__all__ = ["Batch", "HeldLeaves", "flat", "flattened", "settled"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 """What is no tensor, and is recorded as it is."""
@@ -78,7 +78,7 @@ def settled(x: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLeaves:
     """Leaves whose tensors lie in memory of their own."""
 
     leaves: list[object]
@@ -87,14 +87,14 @@ class Held:
     """Those of all tensors among the leaves."""
 
     @classmethod
-    def of(cls, leaves: Sequence[object], tree: optree.PyTreeSpec, *, copied: bool) -> Held:
+    def of(cls, leaves: Sequence[object], tree: optree.PyTreeSpec, *, copied: bool) -> HeldLeaves:
         """These leaves, `copied` or as they are."""
         held = [_copy(x) if copied and isinstance(x, torch.Tensor) else x for x in leaves]
         return cls(held, tree, [piece for x in held if isinstance(x, torch.Tensor) for piece in pieces_of(x)])
 
-    def copy(self) -> Held:
+    def copy(self) -> HeldLeaves:
         """The same, in other memory."""
-        return Held.of(self.leaves, self.tree, copied=True)
+        return HeldLeaves.of(self.leaves, self.tree, copied=True)
 
     def take(self, tensors: Sequence[torch.Tensor]) -> None:
         """Writes the values of other tensors of these forms into the memory."""

@@ -16,7 +16,7 @@ from ...engine.views.copy_views import note_unseen_write
 from ...runtime.accelerator_kernels import few_launches
 from ...watch.comm_log import CommRecord, comm_log, log_again
 from ..running.cuda_capture import without_warning
-from .inputs import Batch, Held, flattened
+from .inputs import Batch, HeldLeaves, flattened
 from .state import Lying
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class Recording:
     """A step as one launch, with the memory of its batch, of its results and of the gradients it leaves."""
 
     launch: torch.cuda.CUDAGraph
-    batch: Held
-    results: Held
+    batch: HeldLeaves
+    results: HeldLeaves
     state: Lying
     parameters: list[torch.Tensor]
     gradients: list[torch.Tensor | None]
@@ -63,7 +63,7 @@ def record(
     pool: _POOL_HANDLE,
 ) -> Recording:
     """Writes a step down without running it."""
-    held = Held.of(batch.leaves, batch.tree, copied=True)
+    held = HeldLeaves.of(batch.leaves, batch.tree, copied=True)
     launch = torch.cuda.CUDAGraph()
     with (
         few_launches(),
@@ -76,7 +76,7 @@ def record(
         given = held.copy()
         leaves, tree = flattened(step(Batch(given.leaves, given.tree)))
     gradients = [parameter.grad for parameter in parameters]
-    results = Held.of(leaves, tree, copied=False)
+    results = HeldLeaves.of(leaves, tree, copied=False)
     return Recording(launch, held, results, state, parameters, gradients, tuple(log.records))
 
 

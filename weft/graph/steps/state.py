@@ -11,7 +11,7 @@ import torch
 
 from ...engine.sharded import ShardedTensor
 from ...runtime.holding import Pieces
-from ...runtime.lazy_copy import part
+from ...runtime.memory.lazy_copy import part
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -17,14 +17,14 @@ from ...caches import cached
 from ...planning.rearrangement import Part, Run
 from ...sharding.geometry import Interval, interval
 
-__all__ = ["Block", "Stretches", "blocks", "cuts", "scores", "swap_parts", "swapped"]
+__all__ = ["ScoreBlock", "Stretches", "blocks", "cuts", "scores", "swap_parts", "swapped"]
 
 Stretches = tuple[Interval, ...]
 """The positions that a device has, in the order in which it has them, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ScoreBlock:
     """Rows (queries) and columns (keys) of what a device has, and whether a causal mask cuts them along the diagonal."""
 
     rows: Interval
@@ -38,36 +38,36 @@ class Block:
         return rows * (rows + 1) // 2 if self.is_causal else rows * columns
 
 
-def scores(found: Sequence[Block]) -> int:
+def scores(found: Sequence[ScoreBlock]) -> int:
     """How many scores blocks have together."""
     return sum(block.scores for block in found)
 
 
 @cached(8192)
-def blocks(rows: Stretches, columns: Stretches, is_causal: bool) -> tuple[Block, ...]:
+def blocks(rows: Stretches, columns: Stretches, is_causal: bool) -> tuple[ScoreBlock, ...]:
     """The blocks of scores between queries and keys at these positions; with a causal mask, none that is hidden.
 
     >>> blocks(((4, 8),), ((0, 6),), True)
-    (Block(rows=(0, 4), columns=(0, 4), is_causal=False), Block(rows=(2, 4), columns=(4, 6), is_causal=False), Block(rows=(0, 2), columns=(4, 6), is_causal=True))
+    (ScoreBlock(rows=(0, 4), columns=(0, 4), is_causal=False), ScoreBlock(rows=(2, 4), columns=(4, 6), is_causal=False), ScoreBlock(rows=(0, 2), columns=(4, 6), is_causal=True))
     """
     if not _count(rows) or not _count(columns):
         return ()
     everything = (0, _count(rows)), (0, _count(columns))
     if not is_causal or rows == columns:
-        return (Block(*everything, is_causal),)
-    full: list[Block] = []
-    cut: list[Block] = []
+        return (ScoreBlock(*everything, is_causal),)
+    full: list[ScoreBlock] = []
+    cut: list[ScoreBlock] = []
     for (at_row, (first, last)), (at_column, (start, stop)) in product(_placed(rows), _placed(columns)):
         past = min(stop, first)
         if start < past:
-            full.append(Block((at_row, at_row + last - first), (at_column, at_column + past - start)))
+            full.append(ScoreBlock((at_row, at_row + last - first), (at_column, at_column + past - start)))
         low, high = max(start, first), min(stop, last)
         if low < high:
             here = at_row + low - first, at_row + high - first
             seen = at_column + low - start, at_column + high - start
-            cut.append(Block(here, seen, is_causal=True))
+            cut.append(ScoreBlock(here, seen, is_causal=True))
             if high < last:
-                full.append(Block((here[1], at_row + last - first), seen))
+                full.append(ScoreBlock((here[1], at_row + last - first), seen))
     return (*_joined(full), *cut)
 
 
@@ -84,15 +84,15 @@ def _placed(stretches: Stretches) -> list[tuple[int, Interval]]:
     return found
 
 
-def _joined(found: Sequence[Block]) -> list[Block]:
+def _joined(found: Sequence[ScoreBlock]) -> list[ScoreBlock]:
     """Blocks that lie side by side, as one."""
-    result: list[Block] = []
+    result: list[ScoreBlock] = []
     for block in found:
         last = result[-1] if result else None
         if last is not None and last.rows == block.rows and last.columns[1] == block.columns[0]:
-            result[-1] = Block(last.rows, (last.columns[0], block.columns[1]))
+            result[-1] = ScoreBlock(last.rows, (last.columns[0], block.columns[1]))
         elif last is not None and last.columns == block.columns and last.rows[1] == block.rows[0]:
-            result[-1] = Block((last.rows[0], block.rows[1]), last.columns)
+            result[-1] = ScoreBlock((last.rows[0], block.rows[1]), last.columns)
         else:
             result.append(block)
     return result

@@ -6,7 +6,7 @@ the queries of a device begin with one of its blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -118,18 +118,8 @@ def flexible_attention_backward(
         wholes = _backward(first, *own, *others, score_mod, joint, block_mask, scale, options, *captured.at(None))
         made = [from_plain(x, there) for x, there in zip(wholes[:3], layouts, strict=True)]
     else:
-        pieces: list[tuple[Any, ...]] = []
-        for holder in query_holders(lay):
-            first, *others = (None if x is None else _piece(x, holder.slot) for x in given)
-            held = [_piece(x, holder.slot) for x in keys]
-            own = [holder.taken(x) for x in held]
-            if not holder.has_queries:
-                pieces.append((first, *map(torch.zeros_like, held)))
-                continue
-            mods = _placed(score_mod, holder, 1), None if joint is None else _placed(joint, holder, 1)
-            blocks = _blocks(block_mask, holder)
-            got = _backward(first, *own, *others, *mods, blocks, scale, options, *captured.at(holder.slot))
-            pieces.append((got[0], *(holder.put_back(x, held[0].shape) for x in got[1:3])))
+        mods = score_mod, joint, block_mask
+        pieces = [_gradients_at(each, given, keys, mods, (scale, options), captured) for each in query_holders(lay)]
         shapes = lay.query_shape, lay.key_shape, lay.key_shape
         made = [
             wrap(tuple(each[k] for each in pieces), there, shape, dtype=query.dtype)
@@ -139,6 +129,30 @@ def flexible_attention_backward(
     with _unseen(query):
         of_keys = [moved(x, there, op, implicit=True) for x, there in zip(made[1:], left, strict=True)]
     return made[0], *of_keys, (None,) * len(of_scores)
+
+
+def _gradients_at(
+    holder: QueryHolder,
+    given: Sequence[ShardedTensor | None],
+    keys: Sequence[ShardedTensor],
+    mods: tuple[Mod, Mod | None, Blocks],
+    settings: tuple[float, dict[str, object]],
+    captured: _Captured,
+) -> tuple[Any, ...]:
+    """The gradients of the queries that a device has, and of all keys and values by these."""
+    first, *others = (None if x is None else _piece(x, holder.slot) for x in given)
+    held = [_piece(x, holder.slot) for x in keys]
+    if not holder.has_queries:
+        return first, *map(torch.zeros_like, held)
+    score_mod, joint, blocks = mods
+    placed = (
+        _placed(score_mod, holder, 1),
+        None if joint is None else _placed(joint, holder, 1),
+        _blocks(blocks, holder),
+    )
+    own = [holder.taken(x) for x in held]
+    got = _backward(first, *own, *others, *placed, *settings, *captured.at(holder.slot))
+    return got[0], *(holder.put_back(x, held[0].shape) for x in got[1:3])
 
 
 @contextmanager

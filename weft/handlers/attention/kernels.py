@@ -17,7 +17,7 @@ from ...rules.call import BoundCall, Op
 from ...rules.ops.attention import row_aligned
 from ...runtime.strides import dense_strides
 
-__all__ = ["BACKWARD", "FORWARD", "NEEDS_ALIGNED", "Kernel", "Rows", "rows_named"]
+__all__ = ["BACKWARD", "FORWARD", "NEEDS_ALIGNED", "Kernel", "QueryRows", "rows_named"]
 
 aten = torch.ops.aten
 
@@ -25,7 +25,7 @@ Attended = tuple[torch.Tensor, torch.Tensor]
 """A result, and one logarithm for each query."""
 
 
-class Rows(NamedTuple):
+class QueryRows(NamedTuple):
     """What gradients are computed from besides keys and values: all that there is for each query."""
 
     grad: torch.Tensor
@@ -33,13 +33,15 @@ class Rows(NamedTuple):
     out: torch.Tensor
     logarithms: torch.Tensor
 
-    def part(self, start: int, stop: int) -> Rows:
+    def part(self, start: int, stop: int) -> QueryRows:
         """That of some queries."""
-        return Rows(*(x[:, :, start:stop] for x in self))
+        return QueryRows(*(x[:, :, start:stop] for x in self))
 
 
 Forward = Callable[[BoundCall, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, bool], Attended]
-Backward = Callable[[BoundCall, Rows, torch.Tensor, torch.Tensor, torch.Tensor | None, bool], tuple[torch.Tensor, ...]]
+Backward = Callable[
+    [BoundCall, QueryRows, torch.Tensor, torch.Tensor, torch.Tensor | None, bool], tuple[torch.Tensor, ...]
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def _cpu(
 
 
 def _cpu_backward(
-    call: BoundCall, rows: Rows, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
+    call: BoundCall, rows: QueryRows, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
 ) -> tuple[torch.Tensor, ...]:
     return _run(call.replaced(**_named(rows), key=k, value=v, is_causal=causal, attn_mask=mask))
 
@@ -78,7 +80,7 @@ def _flash(
 
 
 def _flash_backward(
-    call: BoundCall, rows: Rows, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
+    call: BoundCall, rows: QueryRows, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
 ) -> tuple[torch.Tensor, ...]:
     lengths = {"max_q": rows.query.shape[2], "max_k": k.shape[2]}
     here = _without_dropout(call, rows).replaced(**_named(rows), **lengths, key=k, value=v, is_causal=causal)
@@ -95,7 +97,7 @@ def _efficient(
 
 
 def _efficient_backward(
-    call: BoundCall, rows: Rows, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
+    call: BoundCall, rows: QueryRows, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
 ) -> tuple[torch.Tensor, ...]:
     # The kernel reads its own result as it wrote it: the features of all heads of a query side by side.
     named = _named(rows) | {"out": rows.out.transpose(1, 2).contiguous().transpose(1, 2)}
@@ -131,7 +133,7 @@ def _cudnn(
 
 
 def _cudnn_backward(
-    call: BoundCall, rows: Rows, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
+    call: BoundCall, rows: QueryRows, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool
 ) -> tuple[torch.Tensor, ...]:
     # Torch keeps cuDNN's plans by the strides of queries, keys and values, and takes one for gradients and results of any strides:
     # they are given in those that follow from the queries', as the kernel's own result has them.
@@ -156,7 +158,7 @@ def _run(call: BoundCall) -> tuple[torch.Tensor, ...]:
     return made
 
 
-def _named(rows: Rows) -> dict[str, object]:
+def _named(rows: QueryRows) -> dict[str, object]:
     return {
         "grad_out": rows.grad,
         "query": rows.query,
@@ -166,11 +168,11 @@ def _named(rows: Rows) -> dict[str, object]:
 
 
 def rows_named(call: BoundCall) -> tuple[str, str, str]:
-    """The arguments of a gradient that have queries and features, in the order of `Rows`."""
+    """The arguments of a gradient that have queries and features, in the order of `QueryRows`."""
     return "grad_out_" if call.has("grad_out_") else "grad_out", "query", "out"
 
 
-def _without_dropout(call: BoundCall, rows: Rows) -> BoundCall:
+def _without_dropout(call: BoundCall, rows: QueryRows) -> BoundCall:
     """A call with states of a generator that no kernel reads where nothing is dropped, on the device of the rows."""
     states = {}
     for name in ("philox_seed", "philox_offset"):

@@ -17,7 +17,7 @@ from ...runtime.holding import holding
 from .kernels import Kernel
 from .lay import Lay
 from .merging import sum_dtype
-from .on_parts import Parts
+from .on_parts import AttentionOnParts
 from .proposing import held_sums, merged_query, seen_rows, seen_shape
 
 __all__ = ["merged", "merged_gradients", "note_merging"]
@@ -31,7 +31,7 @@ def merged(
 ) -> tuple[ShardedTensor, ShardedTensor]:
     """The result and its logarithms."""
     op, layout = str(call), merged_query(lay)
-    parts = Parts(call, kernel, lay, layout)
+    parts = AttentionOnParts(call, kernel, lay, layout)
     made = parts.each(query, *keys, mask)
     dtype = sum_dtype(query.dtype)
     own = wrap(tuple(rows.unsqueeze(0) for _, rows in made), seen_rows(lay), seen_shape(lay), dtype=dtype)
@@ -58,7 +58,7 @@ def merged_gradients(
 ) -> list[ShardedTensor]:
     """The gradients of queries, to which every device contributes, and of keys and values, which stay too."""
     layout, there, dtype = merged_query(lay), held_sums(lay), rows[1].dtype
-    of_query, pairs = Parts(call, kernel, lay, layout).each_gradient(rows, *keys, mask)
+    of_query, pairs = AttentionOnParts(call, kernel, lay, layout).each_gradient(rows, *keys, mask)
     made = [tuple(of_query), tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)]
     shapes = (layout, lay.query_shape), (there, lay.key_shape), (there, lay.key_shape)
     return [

@@ -10,8 +10,8 @@ import torch
 
 from ...rules.call import BoundCall
 from ...runtime.accelerator_kernels import merge_seen
-from .blocks import Block
-from .kernels import Kernel, Rows
+from .blocks import ScoreBlock
+from .kernels import Kernel, QueryRows
 
 __all__ = ["Gradients", "Merged", "merge_into", "sum_dtype"]
 
@@ -21,7 +21,7 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def _masked(mask: torch.Tensor | None, block: Block, columns_from: int) -> torch.Tensor | None:
+def _masked(mask: torch.Tensor | None, block: ScoreBlock, columns_from: int) -> torch.Tensor | None:
     """What a mask says of a block; its columns are counted from `columns_from`."""
     if mask is None:
         return None
@@ -55,7 +55,7 @@ class Merged:
         self._out: torch.Tensor | None = None
         self._rows: torch.Tensor | None = None
 
-    def see(self, key: torch.Tensor, value: torch.Tensor, found: Sequence[Block], columns_from: int = 0) -> None:
+    def see(self, key: torch.Tensor, value: torch.Tensor, found: Sequence[ScoreBlock], columns_from: int = 0) -> None:
         """Lets the queries see blocks of keys; for the mask, keys are counted from `columns_from`."""
         for block in found:
             (first, last), (start, stop) = block.rows, block.columns
@@ -69,7 +69,7 @@ class Merged:
                 rows = _unseen(rows, mask)
             self._merge(block, out, rows)
 
-    def _merge(self, block: Block, out: torch.Tensor, rows: torch.Tensor) -> None:
+    def _merge(self, block: ScoreBlock, out: torch.Tensor, rows: torch.Tensor) -> None:
         first, last = block.rows
         if self._out is None and last - first == self._query.shape[2]:
             self._out, self._rows = out, rows
@@ -112,12 +112,12 @@ def _unseen(rows: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 class Gradients:
     """The gradients that the queries of one device give: of themselves, and of the keys and values that they see."""
 
-    def __init__(self, call: BoundCall, kernel: Kernel, rows: Rows, mask: torch.Tensor | None) -> None:
+    def __init__(self, call: BoundCall, kernel: Kernel, rows: QueryRows, mask: torch.Tensor | None) -> None:
         self._call, self._kernel, self._rows, self._mask = call, kernel, rows, mask
         self.query = torch.zeros_like(rows.query, dtype=sum_dtype(rows.query.dtype))
 
     def see(
-        self, key: torch.Tensor, value: torch.Tensor, found: Sequence[Block], columns_from: int = 0
+        self, key: torch.Tensor, value: torch.Tensor, found: Sequence[ScoreBlock], columns_from: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradients of keys and values from blocks of scores; those of the queries are added up."""
         if not self._rows.query.numel() or not key.numel():

@@ -14,22 +14,22 @@ from ...runtime.holding import holding
 from ...sharding.geometry import Interval
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
-from .blocks import Block, Stretches, blocks
-from .kernels import Kernel, Rows
+from .blocks import ScoreBlock, Stretches, blocks
+from .kernels import Kernel, QueryRows
 from .lay import Lay
 from .merging import Gradients, Merged, sum_dtype
 from .moving import made_even, next_part
 from .proposing import key_sums
 from .query_holders import QueryHolder, query_holders
 
-__all__ = ["Parts"]
+__all__ = ["AttentionOnParts"]
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Three = tuple[ShardedTensor, ShardedTensor, ShardedTensor]
 
 
 @final
-class Parts:
+class AttentionOnParts:
     """One attention call on parts."""
 
     def __init__(self, call: BoundCall, kernel: Kernel, lay: Lay, made: Layout | None = None) -> None:
@@ -54,7 +54,7 @@ class Parts:
         """The positions of a part of the keys, and where it begins."""
         return self._lay.key_stretches[of], self._lay.key_cuts[of][0]
 
-    def _seen(self, holder: QueryHolder, columns: Stretches) -> tuple[Block, ...]:
+    def _seen(self, holder: QueryHolder, columns: Stretches) -> tuple[ScoreBlock, ...]:
         return blocks(self._lay.query_stretches[holder.part], columns, self._lay.is_causal)
 
     def gathered(
@@ -102,7 +102,7 @@ class Parts:
             pairs.append(self._pair(holder, state, key, value, self._seen_by_all(columns), columns[0]))
         return [state.query for state in states], pairs
 
-    def _seen_by_all(self, columns: Interval) -> tuple[Block, ...]:
+    def _seen_by_all(self, columns: Interval) -> tuple[ScoreBlock, ...]:
         """What all queries see of some keys."""
         return blocks(((0, self._lay.query_shape[2]),), (columns,), self._lay.is_causal)
 
@@ -169,7 +169,7 @@ class Parts:
     def _differentiated(self, rows: Sequence[ShardedTensor], mask: ShardedTensor | None) -> list[Gradients]:
         each = zip(*map(self._pieces, rows), strict=True)
         return [
-            Gradients(self._call, self._kernel, Rows(*pieces), m)
+            Gradients(self._call, self._kernel, QueryRows(*pieces), m)
             for pieces, m in zip(each, self._masks(mask), strict=True)
         ]
 
@@ -179,7 +179,7 @@ class Parts:
         state: Gradients,
         key: ShardedTensor,
         value: ShardedTensor,
-        found: Sequence[Block],
+        found: Sequence[ScoreBlock],
         start: int = 0,
     ) -> Pair:
         """What a device contributes to the gradients of the keys and values that it has."""

@@ -19,7 +19,7 @@ import torch
 
 from ...caches import cached
 from ...engine.moves.movement import layout_of
-from ...engine.strategy import Exchanged, Moved, Passed, Strategy, cheapest, decided_once, may_prefer
+from ...engine.strategy import BroughtTensor, Exchanged, PassedShards, Strategy, cheapest, decided_once, may_prefer
 from ...planning.rearrangement import Rearrangement, Side
 from ...sharding.geometry import most_elements
 from ...sharding.layout import Layout
@@ -31,8 +31,8 @@ __all__ = [
     "GATHER_KEYS",
     "RING",
     "SPLIT_HEADS",
+    "AttentionQuestion",
     "Brought",
-    "Question",
     "chosen",
     "key_sums",
     "padded",
@@ -43,7 +43,7 @@ __all__ = [
 GATHER_KEYS, SPLIT_HEADS, RING, MERGE = "gather keys", "split heads", "ring", "merge"
 may_prefer(GATHER_KEYS, SPLIT_HEADS, RING, MERGE)
 
-Move = Moved | Exchanged | Passed
+Move = BroughtTensor | Exchanged | PassedShards
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Brought:
         """What there is to know of one."""
         return Brought(layout_of(x), tuple(x.shape), x.dtype.itemsize)
 
-    def to(self, target: Layout) -> tuple[Moved, ...]:
+    def to(self, target: Layout) -> tuple[BroughtTensor, ...]:
         """What it takes to bring it."""
-        return () if self.layout is None else (Moved(self.layout, target, self.shape, self.itemsize),)
+        return () if self.layout is None else (BroughtTensor(self.layout, target, self.shape, self.itemsize),)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AttentionQuestion:
     """What the choice depends on."""
 
     lay: Lay
@@ -81,7 +81,7 @@ class Question:
 
 
 @decided_once
-def chosen(question: Question) -> str:
+def chosen(question: AttentionQuestion) -> str:
     """The way to go."""
     lay, work = question.lay, _operations(question)
     whole = sum(most_elements(lay.key, lay.key_shape) * key.itemsize for key in question.keys)
@@ -98,7 +98,7 @@ def chosen(question: Question) -> str:
     return cheapest(ways)
 
 
-def _operations(question: Question) -> float:
+def _operations(question: AttentionQuestion) -> float:
     """What a device computes when all compute the same: two products forward, five for a gradient."""
     lay = question.lay
     scores = math.prod(lay.query_shape[:3]) * lay.key_shape[2] / (2 if lay.is_causal else 1)
@@ -106,49 +106,49 @@ def _operations(question: Question) -> float:
     return 2.0 * scores * lay.query_shape[3] * (5 if question.is_gradient else 2) / split
 
 
-def _gathering(question: Question) -> Iterator[Move]:
+def _gathering(question: AttentionQuestion) -> Iterator[Move]:
     lay = question.lay
     yield from _bringing(question, lay.query, lay.key)
     yield from _swapping(question)
     if question.is_gradient:
         for key in question.keys:
             summed = summed_key(lay, key.layout)
-            yield Moved(key_sums(lay, rings=False), summed, lay.key_shape, key.itemsize)
+            yield BroughtTensor(key_sums(lay, rings=False), summed, lay.key_shape, key.itemsize)
 
 
-def _splitting_heads(question: Question, heads: Layout) -> Iterator[Move]:
+def _splitting_heads(question: AttentionQuestion, heads: Layout) -> Iterator[Move]:
     lay, given = question.lay, question.queries[0]
     there = heads.with_split(2, ())
     yield from _bringing(question, heads, there)
-    yield Moved(heads, lay.query, lay.query_shape, given.itemsize)
+    yield BroughtTensor(heads, lay.query, lay.query_shape, given.itemsize)
     if question.is_gradient:
         for key in question.keys:
-            yield Moved(there, lay.split_key, lay.key_shape, key.itemsize)
+            yield BroughtTensor(there, lay.split_key, lay.key_shape, key.itemsize)
 
 
-def _passing(question: Question) -> Iterator[Move]:
+def _passing(question: AttentionQuestion) -> Iterator[Move]:
     lay = question.lay
     shape = padded(lay)
     yield from _bringing(question, lay.query, lay.split_key)
     yield from _swapping(question)
     for key in question.keys:
-        yield Passed(lay.split_key, 2, shape, key.itemsize, lay.parts - 1)
+        yield PassedShards(lay.split_key, 2, shape, key.itemsize, lay.parts - 1)
         if question.is_gradient:
-            yield Passed(lay.split_key, 2, shape, question.sum_size, lay.parts - 1)
+            yield PassedShards(lay.split_key, 2, shape, question.sum_size, lay.parts - 1)
         if lay.is_causal:
             yield from _halves(lay.split_key, lay.key_shape, key.itemsize, lay, 2 if question.is_gradient else 1)
 
 
-def _merging(question: Question) -> Iterator[Move]:
+def _merging(question: AttentionQuestion) -> Iterator[Move]:
     lay = question.lay
     yield from _bringing(question, lay.query, lay.held_key)
     if not question.is_gradient:
         seen = seen_rows(lay)
-        yield Moved(seen, seen.with_split(0, ()), seen_shape(lay), question.sum_size)
-    yield Moved(merged_query(lay), lay.query, lay.query_shape, question.queries[0].itemsize)
+        yield BroughtTensor(seen, seen.with_split(0, ()), seen_shape(lay), question.sum_size)
+    yield BroughtTensor(merged_query(lay), lay.query, lay.query_shape, question.queries[0].itemsize)
 
 
-def _bringing(question: Question, query: Layout, key: Layout) -> Iterator[Move]:
+def _bringing(question: AttentionQuestion, query: Layout, key: Layout) -> Iterator[Move]:
     for each in question.queries:
         yield from each.to(query)
     for each in question.keys:
@@ -159,7 +159,7 @@ def _bringing(question: Question, query: Layout, key: Layout) -> Iterator[Move]:
         yield from question.mask.to(question.lay.mask(query, question.mask.shape))
 
 
-def _swapping(question: Question) -> Iterator[Move]:
+def _swapping(question: AttentionQuestion) -> Iterator[Move]:
     """What is swapped of the queries, there and back: as many tensors as there are, and one more that comes out."""
     lay = question.lay
     if lay.is_causal:

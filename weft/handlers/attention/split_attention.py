@@ -25,13 +25,13 @@ from .lay import Lay, lay_of
 from .logarithms import exact_rows, rows_as_given, states_of_nothing
 from .merging import sum_dtype
 from .moving import come_to, halves_swapped, note_ring, on_mesh
-from .on_parts import Parts
+from .on_parts import AttentionOnParts
 from .proposing import (
     MERGE,
     RING,
     SPLIT_HEADS,
+    AttentionQuestion,
     Brought,
-    Question,
     chosen,
     held_sums,
     key_sums,
@@ -97,14 +97,16 @@ def _with_aligned_mask(call: BoundCall, heads: Layout | None = None) -> BoundCal
     return call.replaced(attn_bias=wrap(pieces, there._layout, there.shape, dtype=mask.dtype))
 
 
-def _question(call: BoundCall, kernel: Kernel, lay: Lay) -> Question:
+def _question(call: BoundCall, kernel: Kernel, lay: Lay) -> AttentionQuestion:
     def brought(*names: str) -> tuple[Brought, ...]:
         return tuple(Brought.of(x) for x in map(call.optional, names) if x is not None)
 
     mask = () if kernel.mask is None else brought(kernel.mask)
     size, is_gradient = sum_dtype(call.tensor("query").dtype).itemsize, call.has("out")
     rows = [Brought.of(exact_rows(call, lay))] if is_gradient else []
-    return Question(lay, brought(*_QUERIES), brought(*_KEYS), tuple(rows), mask[0] if mask else None, is_gradient, size)
+    return AttentionQuestion(
+        lay, brought(*_QUERIES), brought(*_KEYS), tuple(rows), mask[0] if mask else None, is_gradient, size
+    )
 
 
 def _mask(call: BoundCall, kernel: Kernel, lay: Lay) -> ShardedTensor | None:
@@ -186,7 +188,7 @@ def _on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: bool) -> obje
     key, value = _brought_keys(call, lay, rings=rings)
     mask, specs = _mask(call, kernel, lay), whole_results(call)
     if memory_of(lay.query).pieces_are_shards:
-        parts = Parts(call, kernel, lay)
+        parts = AttentionOnParts(call, kernel, lay)
         out, rows = (parts.ring if rings else parts.gathered)(query, key, value, mask)
         logarithms: torch.Tensor | None = None
         others: Sequence[object] = states_of_nothing(call, kernel, specs)
@@ -209,7 +211,7 @@ def _gradients_on_parts(call: BoundCall, kernel: Kernel, lay: Lay, *, rings: boo
     key, value = _brought_keys(call, lay, rings=rings)
     mask = _mask(call, kernel, lay)
     if memory_of(lay.query).pieces_are_shards:
-        parts = Parts(call, kernel, lay)
+        parts = AttentionOnParts(call, kernel, lay)
         made = list((parts.ring_gradients if rings else parts.gathered_gradients)(rows, key, value, mask))
     else:
         if rings:

@@ -20,7 +20,7 @@ from ...sharding.geometry import Interval
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from .blocks import cuts
-from .kernels import Kernel, Rows
+from .kernels import Kernel, QueryRows
 from .lay import Lay
 
 __all__ = ["attended", "gradients", "lines"]
@@ -76,7 +76,7 @@ def gradients(
     made: list[list[Made]] = [[], [], []]
     parts = lay.query_cuts, lay.key_cuts, lay.key_cuts
     for line in lines(lay):
-        whole = Rows(*(_joined(x, line) for x in rows))
+        whole = QueryRows(*(_joined(x, line) for x in rows))
         key, value = (_joined(x, line) for x in keys)
         found = kernel.backward(call, whole, key, value, None, lay.is_causal)
         for each, gradient, bounds, order in zip(made, found, parts, strides, strict=True):

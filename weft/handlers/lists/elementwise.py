@@ -14,7 +14,7 @@ from ...engine.sharded import ShardedTensor
 from ...engine.views.copy_views import is_copy, note_unseen_write, refresh, told_before
 from ...engine.writes.overlapping import shown_memory
 from ...rules.call import BoundCall
-from ...runtime.lazy_copy import part
+from ...runtime.memory.lazy_copy import part
 from .entries import ListEntry, entry_of
 from .overloads import FOREACH, FUSED, overloads
 from .races import race

@@ -9,7 +9,7 @@ from typing import final
 import torch
 
 from ...engine.sharded import ShardedTensor
-from ...runtime.lazy_copy import is_aside, part
+from ...runtime.memory.lazy_copy import is_aside, part
 
 __all__ = ["KnownPlaces", "race"]
 

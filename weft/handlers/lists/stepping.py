@@ -18,7 +18,7 @@ from ...engine.sharded import ShardedTensor
 from ...engine.total import note_write
 from ...engine.views.copy_views import note_unseen_write
 from ...runtime.holding import holding
-from ...runtime.lazy_copy import part
+from ...runtime.memory.lazy_copy import part
 from ...runtime.spans import Spans
 from ...watch.policy import Warned
 from .repeating import count_writes, evened

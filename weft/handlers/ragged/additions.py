@@ -16,7 +16,7 @@ from ...engine.op_plan import decided
 from ...engine.ragged.rows import RaggedRows, along, evenly, held_rows, ragged, rows_of
 from ...engine.ragged.running import on_device, takes_rows
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
-from ...engine.strategy import Moved, Strategy, cheapest, decided_once
+from ...engine.strategy import BroughtTensor, Strategy, cheapest, decided_once
 from ...engine.strides.restriding import as_op_gives
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
@@ -78,7 +78,7 @@ def _is_sent(rows: Layout, target: Layout, shape: tuple[int, ...], given: tuple[
     return cheapest(
         [
             Strategy("rows sent to what they are added to", True, (sent_evenly(sent, given, itemsize),)),
-            Strategy("sum what devices have", False, (Moved(waiting, target, shape, itemsize),)),
+            Strategy("sum what devices have", False, (BroughtTensor(waiting, target, shape, itemsize),)),
         ]
     )
 

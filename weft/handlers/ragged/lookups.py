@@ -16,7 +16,7 @@ from ...engine.op_plan import decided
 from ...engine.ragged.rows import RaggedRows, along, evenly, held_rows, ragged, rows_of
 from ...engine.ragged.running import on_device, takes_rows
 from ...engine.sharded import ShardedTensor, wrap
-from ...engine.strategy import Moved
+from ...engine.strategy import BroughtTensor
 from ...engine.strides.whole_results import whole_results
 from ...rules.call import BoundCall
 from ...rules.registry import rules
@@ -90,12 +90,12 @@ def _gives(call: BoundCall, layout: Layout) -> bool:
     return decided(call).outputs == (layout,)
 
 
-def sent_evenly(layout: Layout, shape: tuple[int, ...], itemsize: int) -> Moved:
+def sent_evenly(layout: Layout, shape: tuple[int, ...], itemsize: int) -> BroughtTensor:
     """What it takes to send rows, if each device has as many for each other: as much as splitting another dim instead."""
     axes = layout.splits[0]
     beside = Layout(layout.mesh, (axes, ()))
     width = max(1, torch.Size(shape[1:]).numel())
-    return Moved(beside, Layout(layout.mesh, ((), axes)), (shape[0], width), itemsize)
+    return BroughtTensor(beside, Layout(layout.mesh, ((), axes)), (shape[0], width), itemsize)
 
 
 def are_beside(layout: Layout, indices: Sequence[torch.Tensor]) -> bool:

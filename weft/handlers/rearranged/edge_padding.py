@@ -24,7 +24,7 @@ _MOST_LAYERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _PaddedDim:
     """How one dim is padded."""
 
     size: int
@@ -56,14 +56,14 @@ class _Side:
         return [[(place, index) for index, place in layer.items()] for layer in found]
 
 
-def _sides(call: BoundCall) -> list[_Side] | None:
+def _sides(call: BoundCall) -> list[_PaddedDim] | None:
     """How each dim is padded; None for what torch refuses, or cuts."""
     shape = call.tensor("self").shape
     pairs = sides_of(call.integers("padding"), len(shape))
     if len(pairs) != len(shape):
         return None
     mirrors = call.name.startswith("reflection")
-    sides = [_Side(size, *pair, mirrors) for size, pair in zip(shape, pairs, strict=True)]
+    sides = [_PaddedDim(size, *pair, mirrors) for size, pair in zip(shape, pairs, strict=True)]
     usual = all(
         side.size > 0
         and min(side.before, side.after) >= 0
@@ -113,7 +113,7 @@ def _padded_backward(call: BoundCall) -> object:
     return back
 
 
-def _folded(grad: ShardedTensor, dim: int, side: _Side, op: str) -> ShardedTensor:
+def _folded(grad: ShardedTensor, dim: int, side: _PaddedDim, op: str) -> ShardedTensor:
     shape = resized(grad.shape, dim, side.size)
     inner = Part.along(dim, Run(side.size, source=side.before), shape)
     result = rearranged(

@@ -15,7 +15,7 @@ from ...engine.moves.rearranging import resolved
 from ...engine.moves.telling import note_steps
 from ...engine.op_plan import layouts_for
 from ...engine.sharded import ShardedTensor, sharded, wrap, wrap_whole
-from ...engine.strategy import Moved, Strategy, cheapest, decided_once, unconsidered
+from ...engine.strategy import BroughtTensor, Strategy, cheapest, decided_once, unconsidered
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...sharding.geometry import box_at
@@ -85,8 +85,8 @@ def _offers_first(
     if offered[dim] >= shape[dim]:
         return False
     target = layout.with_split(dim, ())
-    offers = tuple(Moved(layout, target, offered, size) for size in (itemsize, torch.int64.itemsize))
-    rows = Moved(layout, whole, shape, itemsize)
+    offers = tuple(BroughtTensor(layout, target, offered, size) for size in (itemsize, torch.int64.itemsize))
+    rows = BroughtTensor(layout, whole, shape, itemsize)
     return cheapest([Strategy("offer the best of each part", True, offers), Strategy("whole rows", False, (rows,))])
 
 

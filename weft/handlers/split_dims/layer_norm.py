@@ -9,7 +9,7 @@ import torch
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.sharded import ShardedTensor
-from ...engine.strategy import Moved, Strategy, cheapest
+from ...engine.strategy import BroughtTensor, Strategy, cheapest
 from ...rules.call import BoundCall
 from ...sharding.placements import ReduceOp
 from .reductions import moments, wide
@@ -34,8 +34,8 @@ def _stays_split(call: BoundCall) -> bool:
     whole = with_whole(x._layout, dims)
     waiting = whole.with_pending(dict.fromkeys(axes, ReduceOp.SUM))
     shape = tuple(1 if dim in dims else size for dim, size in enumerate(x.shape))
-    gathered = Moved(x._layout, whole, tuple(x.shape), x.dtype.itemsize)
-    statistics = Moved(waiting, whole, shape, x.dtype.itemsize, times=2)
+    gathered = BroughtTensor(x._layout, whole, tuple(x.shape), x.dtype.itemsize)
+    statistics = BroughtTensor(waiting, whole, shape, x.dtype.itemsize, times=2)
     return cheapest(
         [Strategy("gather the features", False, (gathered,)), Strategy("reduce statistics", True, (statistics,))]
     )

@@ -14,7 +14,7 @@ from ...engine.memory import held_whole
 from ...engine.moves.movement import from_plain
 from ...engine.moves.telling import note_move, note_steps
 from ...engine.sharded import ShardedTensor, as_sharded, sharded, wrap_whole
-from ...engine.strategy import Moved, Strategy, cheapest, decided_once
+from ...engine.strategy import BroughtTensor, Strategy, cheapest, decided_once
 from ...rules.bounds import Bound
 from ...rules.call import BoundCall
 from ...sharding.layout import Layout
@@ -42,8 +42,8 @@ def stays_split(x: torch.Tensor, dim: int) -> bool:
 @decided_once
 def _is_reduced(layout: Layout, shape: tuple[int, ...], itemsize: int, dim: int) -> bool:
     waiting, small = _statistic(layout, shape, dim)
-    gathered = Moved(layout, layout.with_split(dim, ()), shape, itemsize)
-    reduced = Moved(waiting, waiting.resolved, small, itemsize, times=2)
+    gathered = BroughtTensor(layout, layout.with_split(dim, ()), shape, itemsize)
+    reduced = BroughtTensor(waiting, waiting.resolved, small, itemsize, times=2)
     return cheapest([Strategy("gather the dim", False, (gathered,)), Strategy("reduce along it", True, (reduced,))])
 
 

@@ -19,7 +19,7 @@ from ...engine.moves.movement import moved
 from ...engine.moves.rearranging import resolved
 from ...engine.op_kind import for_each_result
 from ...engine.sharded import ShardedTensor, as_sharded
-from ...engine.strategy import Moved, Strategy, cheapest, decided_once
+from ...engine.strategy import BroughtTensor, Strategy, cheapest, decided_once
 from ...engine.strides.restriding import as_op_gives
 from ...rules.call import BoundCall
 from ...sharding.layout import Layout
@@ -47,7 +47,9 @@ def whole_rows(layout: Layout, shape: tuple[int, ...], itemsize: int, dims: tupl
     axes = [axis for dim in dims for axis in layout.splits[dim]]
     others = [d for d, size in enumerate(shape) if d not in dims and size > 1]
     ways = [whole, *(whole.with_split(d, (*whole.splits[d], *axes)) for d in others)]
-    return cheapest([Strategy(f"whole rows, {way}", way, (Moved(layout, way, shape, itemsize),)) for way in ways])
+    return cheapest(
+        [Strategy(f"whole rows, {way}", way, (BroughtTensor(layout, way, shape, itemsize),)) for way in ways]
+    )
 
 
 def set_aside(x: torch.Tensor, dims: Sequence[int], op: str) -> torch.Tensor:

@@ -28,7 +28,7 @@ _NAME = str(aten.as_strided.default)
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _TakenDims:
     """What is taken of each dim (start, step, count; count None: one index, and the dim goes), and how dims then stand."""
 
     parts: tuple[tuple[int, int, int | None], ...]
@@ -61,7 +61,7 @@ def _as_strided(call: BoundCall) -> object:
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
     taken = _read(tuple(x.shape), x.stride(), size, stride, offset - base)
     if taken is None:
-        wanted = _Strided(size, stride, offset)
+        wanted = _StridedSource(size, stride, offset)
         whole = _whole_of(x, wanted) if is_observed() else x
         if held_whole(whole) is None or is_copy(x):
             return _of_whole(x, wanted)
@@ -80,7 +80,7 @@ def _as_strided_copy(call: BoundCall) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class _Strided:
+class _StridedSource:
     """Where elements are taken from: the offset is that in the memory a tensor would have if it were whole."""
 
     size: Sizes
@@ -118,7 +118,7 @@ class _Strided:
         store(base, memory[_places(base).to(memory.device)].reshape(base.shape), "as_strided")
 
 
-def _whole_of(x: ShardedTensor, view: _Strided) -> ShardedTensor:
+def _whole_of(x: ShardedTensor, view: _StridedSource) -> ShardedTensor:
     """What a view is taken of: `x`, or where it reaches beyond that, the tensor that this is a view of."""
     if not x._is_view() or view.lies_in(x):
         return x
@@ -129,7 +129,7 @@ def _whole_of(x: ShardedTensor, view: _Strided) -> ShardedTensor:
     return base if base.is_conj() == x.is_conj() else as_sharded(aten._conj.default(base))
 
 
-def _of_whole(x: ShardedTensor, view: _Strided) -> ShardedTensor:
+def _of_whole(x: ShardedTensor, view: _StridedSource) -> ShardedTensor:
     """A view of elements wherever they lie; it may reach beyond `x`, into the tensor that this is a view of."""
     base = _whole_of(x, view)
     if not view.lies_in(base):
@@ -168,7 +168,7 @@ def _memory(x: ShardedTensor) -> torch.Tensor:
 
 
 @cached(4096)
-def _read(shape: Sizes, strides: Sizes, size: Sizes, stride: Sizes, offset: int) -> _Taken | None:
+def _read(shape: Sizes, strides: Sizes, size: Sizes, stride: Sizes, offset: int) -> _TakenDims | None:
     """A strided view as one of indices, or None where it is not one."""
     if offset < 0 or 0 in shape or 0 in size:
         return None
@@ -187,7 +187,7 @@ def _read(shape: Sizes, strides: Sizes, size: Sizes, stride: Sizes, offset: int)
         parts[dim] = starts[dim], step // strides[dim], count
     kept = sorted(dim_of.values())
     order = tuple(kept.index(dim) for _, dim in sorted(dim_of.items()))
-    return _Taken(tuple(parts), order, tuple(k for k, count in enumerate(size) if count == 1))
+    return _TakenDims(tuple(parts), order, tuple(k for k, count in enumerate(size) if count == 1))
 
 
 def _starts(shape: Sizes, strides: Sizes, offset: int) -> list[int] | None:

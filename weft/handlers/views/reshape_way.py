@@ -1,4 +1,4 @@
-"""`Way`: how the elements of a split tensor get to where a reshape wants them.
+"""`ReshapeWay`: how the elements of a split tensor get to where a reshape wants them.
 
 A reshape cuts its dims into runs of dims with equal products, each reshaped by itself. Where a run is split by a dim that
 is none of the result's, the result is split by the dim of the new run that moves least: (48@tp) to (3, 8@tp, 2). Seen flat,
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from ...engine.strategy import Exchanged, Moved, Strategy, cheapest
+from ...engine.strategy import BroughtTensor, Exchanged, Strategy, cheapest
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...rules.ops.views import common_cuts, reshape_groups
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 
-__all__ = ["Way", "cut_alike", "find_way", "is_free_merge", "merged_from"]
+__all__ = ["ReshapeWay", "cut_alike", "find_way", "is_free_merge", "merged_from"]
 
 Shape = tuple[int, ...]
 Axes = tuple[str, ...]
@@ -26,7 +26,7 @@ _MOST_PARTS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ReshapeWay:
     """A movement of the input, if its layout is not `before`, then an exchange of stretches."""
 
     before: Layout
@@ -35,7 +35,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class _Dim:
+class _SideDim:
     """One dim of a side of the exchange: its size, the axes that split it, in multiples of what."""
 
     size: int
@@ -49,8 +49,8 @@ class _Crossing:
 
     before: tuple[Axes, ...]
     after: tuple[Axes, ...]
-    sources: tuple[_Dim, ...]
-    targets: tuple[_Dim, ...]
+    sources: tuple[_SideDim, ...]
+    targets: tuple[_SideDim, ...]
     parts: tuple[tuple[Run, ...], ...]
 
 
@@ -107,7 +107,9 @@ def is_free_merge(mesh: DeviceMesh, part: Sequence[int], splits: Sequence[Axes])
     return not any(splits[1:]) and part[0] % count == 0
 
 
-def find_way(layout: Layout, old: Shape, new: Shape, itemsize: int, need: Layout, *, is_merge: bool) -> Way | None:
+def find_way(
+    layout: Layout, old: Shape, new: Shape, itemsize: int, need: Layout, *, is_merge: bool
+) -> ReshapeWay | None:
     """The way of a reshape, or None where bringing the tensor to the layout `need` is cheaper.
 
     `is_merge`: dims are only merged, so that elements stay where they are until something needs them exchanged.
@@ -126,10 +128,10 @@ def find_way(layout: Layout, old: Shape, new: Shape, itemsize: int, need: Layout
     plan = _plan(layout, crossings)
     if plan is None:
         return None
-    exchange = Moved(layout, before, old, itemsize), Exchanged(plan, itemsize)
-    ways: list[Strategy[Way | None]] = [
-        Strategy(f"exchange stretches, {after}", Way(before, after, plan), () if is_merge else exchange),
-        Strategy(f"bring it to {need}", None, (Moved(layout, need, old, itemsize),)),
+    exchange = BroughtTensor(layout, before, old, itemsize), Exchanged(plan, itemsize)
+    ways: list[Strategy[ReshapeWay | None]] = [
+        Strategy(f"exchange stretches, {after}", ReshapeWay(before, after, plan), () if is_merge else exchange),
+        Strategy(f"bring it to {need}", None, (BroughtTensor(layout, need, old, itemsize),)),
     ]
     return cheapest(ways)
 
@@ -156,10 +158,10 @@ def _crossing(
     axes = sum(splits, ())
     whole = math.prod(first)
     if not axes:
-        flat = (_Dim(whole),)
+        flat = (_SideDim(whole),)
         return _Crossing(splits, ((),) * len(second), flat, flat, ((Run(whole),),))
     if first == second:
-        dims = tuple(_Dim(size, names) for size, names in zip(first, splits, strict=True))
+        dims = tuple(_SideDim(size, names) for size, names in zip(first, splits, strict=True))
         return _Crossing(splits, splits, dims, dims, (tuple(map(Run, first)),))
     if whole == 1:
         return None
@@ -190,6 +192,6 @@ def _between(first: Shape, at: int, second: Shape, to: int, axes: Axes) -> _Cros
     return _Crossing(before, after, sources, targets, tuple(parts))
 
 
-def _seen(run: Shape, dim: int, axes: Axes) -> tuple[_Dim, _Dim]:
+def _seen(run: Shape, dim: int, axes: Axes) -> tuple[_SideDim, _SideDim]:
     unit = math.prod(run[dim + 1 :])
-    return _Dim(math.prod(run[:dim])), _Dim(run[dim] * unit, axes, unit)
+    return _SideDim(math.prod(run[:dim])), _SideDim(run[dim] * unit, axes, unit)

@@ -29,13 +29,13 @@ from ...runtime.machine import forget_with_residences
 from ...runtime.on_paper import aside
 from ...runtime.strides import Strides
 from ...runtime.traced import is_open, settled
-from .reshape_way import Way, cut_alike, find_way, is_free_merge, merged_from
+from .reshape_way import ReshapeWay, cut_alike, find_way, is_free_merge, merged_from
 
 __all__ = ["free_reshape"]
 
 aten = torch.ops.aten
 
-_ways = BoundedCache[object, Way | None](1 << 14, cleared_by=forget_with_residences)
+_ways = BoundedCache[object, ReshapeWay | None](1 << 14, cleared_by=forget_with_residences)
 
 
 @handler(
@@ -103,7 +103,7 @@ def free_reshape(func: Op, x: ShardedTensor, shape: Sequence[int]) -> ShardedTen
 
 
 def _folded(
-    func: Op, x: ShardedTensor, shape: tuple[int, ...], way: Way, groups: tuple[int, ...], base: ShardedTensor
+    func: Op, x: ShardedTensor, shape: tuple[int, ...], way: ReshapeWay, groups: tuple[int, ...], base: ShardedTensor
 ) -> ShardedTensor:
     """A reshape that merges dims: its elements are exchanged when something other than a product needs them."""
     # Torch refuses views that the strides do not allow.
@@ -131,7 +131,7 @@ def _full_shape(x: ShardedTensor, size: list[int]) -> tuple[int, ...]:
     return tuple(size)
 
 
-def _way_of(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
+def _way_of(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> ReshapeWay | None:
     """The exchange that a reshape takes, now or before."""
     if is_open((*x.shape, *shape)):
         return _way(func, x, shape)
@@ -142,7 +142,7 @@ def _way_of(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
     return way
 
 
-def _way(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
+def _way(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> ReshapeWay | None:
     """The exchange, or None where the rule moves nothing, or no more."""
     with unconsidered():
         need = layouts_for(BoundCall(func, (x, list(shape))))[0]
@@ -152,7 +152,7 @@ def _way(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> Way | None:
     return find_way(x._layout, settled(x.shape), settled(shape), x.dtype.itemsize, need, is_merge=is_merge)
 
 
-def _exchanged(x: ShardedTensor, shape: tuple[int, ...], way: Way) -> ShardedTensor:
+def _exchanged(x: ShardedTensor, shape: tuple[int, ...], way: ReshapeWay) -> ShardedTensor:
     there = laid(x, way.before, "reshape")
     note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
     memory = memory_of(way.after)

@@ -22,7 +22,7 @@ from ...engine.writes.writing import store
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
-from ...runtime.lazy_copy import may_overlap
+from ...runtime.memory.lazy_copy import may_overlap
 from ...runtime.strides import Strides
 from ...runtime.traced import is_traced
 from ...sharding.geometry import resized

@@ -13,8 +13,8 @@ from ...engine.memory import memory_of
 from ...engine.moves.rearranging import note_rearrangement, resolved
 from ...engine.sharded import ShardedTensor, sharded, wrap
 from ...engine.views.view_results import viewed
+from ...planning.boxes.windows import Reach, Windows, windows_of
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
-from ...planning.windows import Reach, Windows, windows_of
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...runtime.rearranging import rearrange
@@ -103,7 +103,7 @@ def _unfold_backward(call: BoundCall) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
+class _SliceSums:
     """What the sums of devices over their own slices are: the indices of each, and how they come to where these lie."""
 
     windows: Windows
@@ -113,7 +113,7 @@ class _Sums:
 
 
 @cached(1024)
-def _sums(layout: Layout, results: tuple[int, ...], sizes: tuple[int, ...], dim: int, reach: Reach) -> _Sums:
+def _sums(layout: Layout, results: tuple[int, ...], sizes: tuple[int, ...], dim: int, reach: Reach) -> _SliceSums:
     windows = windows_of(Side.of(layout, sizes), layout, {dim: reach}, results)
     reads = windows.reads[dim]
     assert reads is not None
@@ -132,4 +132,4 @@ def _sums(layout: Layout, results: tuple[int, ...], sizes: tuple[int, ...], dim:
         layers[k].append(Part.along(dim, run, sizes))
         ends[k] = stop
     target = Side.of(layout, sizes)
-    return _Sums(windows, width, tuple(Rearrangement((source,), target, tuple(parts)) for parts in layers))
+    return _SliceSums(windows, width, tuple(Rearrangement((source,), target, tuple(parts)) for parts in layers))

@@ -10,7 +10,7 @@ import torch
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
-from ...planning.windows import Reach
+from ...planning.boxes.windows import Reach
 from ...rules.call import Args, BoundCall
 from ...rules.ops.convolution import convolution, convolution_backward, convolution_backward_here, convolution_here
 from ...rules.registry import Region

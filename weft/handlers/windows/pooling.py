@@ -12,7 +12,7 @@ import torch
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.sharded import as_sharded
-from ...planning.windows import Reach
+from ...planning.boxes.windows import Reach
 from ...rules.call import BoundCall, Op
 from ...rules.ops.pooling import pooling
 from ...rules.registry import Region

@@ -20,8 +20,8 @@ from ...engine.op_plan import chosen
 from ...engine.running.on_pieces import run_everywhere
 from ...engine.running.schedule import OpSchedule, schedule_for
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
+from ...planning.boxes.windows import Reach, Windows, windows_of
 from ...planning.rearrangement import Side
-from ...planning.windows import Reach, Windows, windows_of
 from ...rules.call import BoundCall, Op
 from ...rules.factors import Factors
 from ...rules.registry import Local, Rule, rules

@@ -14,7 +14,7 @@ from torch.autograd.graph import register_multi_grad_hook
 
 from ...engine.compiling import announce
 from ...engine.sharded import ShardedTensor, as_sharded
-from ...planning.bounds import largest
+from ...planning.costs.bounds import largest
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ...tensor.tensor import Tensor
@@ -61,7 +61,7 @@ class _Call:
         self.block.siblings.behind(self.block)
 
 
-class _Context(Protocol):
+class _GatheringContext(Protocol):
     """What autograd keeps of a gathering for the way back: not the whole tensors, which keep it."""
 
     block: Block
@@ -75,7 +75,9 @@ class _Gather(torch.autograd.Function):
     """The parameters of a block, whole; their gradients, reduced and scattered."""
 
     @staticmethod
-    def forward(ctx: _Context, block: Block, unsharded: Unsharded, anchor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: _GatheringContext, block: Block, unsharded: Unsharded, anchor: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         ctx.block, ctx.unsharded = block, unsharded
         ctx.set_materialize_grads(False)
         whole = tuple(unsharded.tensors())
@@ -83,7 +85,7 @@ class _Gather(torch.autograd.Function):
         return whole
 
     @staticmethod
-    def backward(ctx: _Context, *grads: torch.Tensor | None) -> tuple[None, None, None]:
+    def backward(ctx: _GatheringContext, *grads: torch.Tensor | None) -> tuple[None, None, None]:
         ctx.block.done(ctx.unsharded)
         ctx.block.reduce({number: grad for number, grad in enumerate(grads) if grad is not None})
         return None, None, None

@@ -72,18 +72,7 @@ def fully_shard(
         raise TypeError(f"fully_shard needs a DeviceMesh, but got {mesh!r}: use weft.make_mesh({{'dp': 8}})")
     for each in (axis, *([] if replicate is None else [replicate])):
         check_axis(mesh, each, "fully_shard")
-    if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
-        raise ValueError(f"prefetch is how many blocks are gathered ahead, 0 or more, but got {prefetch!r}")
-    if isinstance(keep_bytes, bool) or not isinstance(keep_bytes, int) or keep_bytes < 0:
-        raise ValueError(f"keep_bytes is what may stay whole on a device, 0 bytes or more, but got {keep_bytes!r}")
-    if fewest_bytes and param_dtype is not None:
-        raise ValueError(
-            "fewest_bytes=True computes with parameters as they are: leave param_dtype out, or use torch.autocast"
-        )
-    if fewest_bytes and offload is not None:
-        raise ValueError(
-            "fewest_bytes=True computes with split parameters where they are, and offload= takes them away: leave one out"
-        )
+    _check_options(prefetch, keep_bytes, param_dtype, offload, fewest_bytes=fewest_bytes)
     if siblings_of(module) is not None:
         raise ValueError("this module is fully sharded already: call fully_shard once, with all patterns in blocks=")
     found = _blocks(module, (blocks,) if isinstance(blocks, str) else tuple(blocks))
@@ -101,6 +90,28 @@ def fully_shard(
     siblings.let_stay(keep_bytes if reshard_after_forward else math.inf)
     module.register_forward_hook(Dropping(siblings), always_call=True)
     return module
+
+
+def _check_options(
+    prefetch: int,
+    keep_bytes: int,
+    param_dtype: torch.dtype | None,
+    offload: Literal["cpu"] | DeviceMesh | None,
+    *,
+    fewest_bytes: bool,
+) -> None:
+    if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
+        raise ValueError(f"prefetch is how many blocks are gathered ahead, 0 or more, but got {prefetch!r}")
+    if isinstance(keep_bytes, bool) or not isinstance(keep_bytes, int) or keep_bytes < 0:
+        raise ValueError(f"keep_bytes is what may stay whole on a device, 0 bytes or more, but got {keep_bytes!r}")
+    if fewest_bytes and param_dtype is not None:
+        raise ValueError(
+            "fewest_bytes=True computes with parameters as they are: leave param_dtype out, or use torch.autocast"
+        )
+    if fewest_bytes and offload is not None:
+        raise ValueError(
+            "fewest_bytes=True computes with split parameters where they are, and offload= takes them away: leave one out"
+        )
 
 
 @contextmanager

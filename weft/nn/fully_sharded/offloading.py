@@ -11,9 +11,9 @@ from ...devices import CPU
 from ...engine.sharded import ShardedTensor, wrap
 from ...engine.value import Value
 from ...engine.views.copy_views import current
-from ...runtime import accelerator
 from ...runtime.holding import Pieces, holding, slices
 from ...runtime.machine import forget_with_residences, residence
+from ...runtime.memory import accelerator
 from ...runtime.on_paper import moving
 from ...runtime.strides import dense_strides
 from ...sharding.geometry import within

@@ -19,8 +19,8 @@ from ...engine.moves.asynchrony import issuing
 from ...engine.moves.movement import moved
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...planning import plan_layouts
-from ...planning.bounds import largest
-from ...planning.pieces import cuts
+from ...planning.boxes.pieces import cuts
+from ...planning.costs.bounds import largest
 from ...runtime.holding import holding
 from ...runtime.machine import forget_with_residences
 from ...sharding.layout import Layout
@@ -36,7 +36,7 @@ _OP = "fully_shard backward"
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Share:
+class _GradientShare:
     """Where the parts of one gradient lie in a row."""
 
     number: int
@@ -86,13 +86,13 @@ class Reducing:
         mesh = next(iter(layouts.values())).mesh
         self._axis, self._dtype, self._size = axis, dtype, mesh.axis_size(axis)
         self._pending = {each: ReduceOp.SUM for each in mesh.axis_names if each == axis or each in also}
-        self._shares: dict[int, _Share] = {}
+        self._shares: dict[int, _GradientShare] = {}
         at = 0
         for number, layout in layouts.items():
             shape = shapes[number]
             length = math.prod(largest(layout, shape))  # parts of other devices are padded
             computed = whole_along(layout, axis).with_pending(self._pending)
-            self._shares[number] = _Share(number, layout, computed, shape, layout.dim_of[axis], at, length)
+            self._shares[number] = _GradientShare(number, layout, computed, shape, layout.dim_of[axis], at, length)
             at += length
         self._length = at
         self._are_even = all(map(_is_even, self._shares.values()))
@@ -134,7 +134,7 @@ class Reducing:
         with issuing(True):
             return Scattered(self, moved(flat, self._target, _OP), {}, frozenset(grads))
 
-    def _fill_evenly(self, rows: torch.Tensor, given: Sequence[tuple[_Share, torch.Tensor]]) -> None:
+    def _fill_evenly(self, rows: torch.Tensor, given: Sequence[tuple[_GradientShare, torch.Tensor]]) -> None:
         """Writes gradients to their places, where all parts of each have as many elements: a row for each part."""
         rooms = dict(zip(self._shares, rows.split([share.length for share in self._shares.values()], 1), strict=True))
         into, parts = [], []
@@ -149,7 +149,7 @@ class Reducing:
             parts.append(part)
         torch._foreach_copy_(into, parts)
 
-    def _fill(self, row: torch.Tensor, share: _Share, piece: torch.Tensor) -> None:
+    def _fill(self, row: torch.Tensor, share: _GradientShare, piece: torch.Tensor) -> None:
         """Writes the parts of a gradient to their places in a row."""
         for part, (start, stop) in enumerate(cuts(piece.shape[share.dim], (self._size,))):
             given = piece.narrow(share.dim, start, stop - start)
@@ -184,7 +184,7 @@ class Reducing:
         return {number: grad.to(self._dtype) for number, grad in found.items()}
 
 
-def _is_even(share: _Share) -> bool:
+def _is_even(share: _GradientShare) -> bool:
     """Whether all parts of a gradient have as many elements."""
     return all(size % share.layout.split_count(dim) == 0 for dim, size in enumerate(share.shape))
 

@@ -11,7 +11,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ...caches import cached
 from ...engine.memory import memory_of
-from ...engine.moves.asynchrony import Timed
+from ...engine.moves.asynchrony import TimedPieces
 from ...engine.moves.movement import moved
 from ...engine.sharded import ShardedTensor, made, wrap
 from ...engine.value import Value
@@ -103,7 +103,7 @@ class Unsharded:
         arriving = run.begin(action, (), self._mesh)
         assert not isinstance(arriving, tuple)
         under_way.overlap()
-        self._arriving = Timed(arriving, under_way)
+        self._arriving = TimedPieces(arriving, under_way)
 
     def fill(self) -> None:
         """Makes them whole, or waits until they are."""

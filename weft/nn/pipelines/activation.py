@@ -14,7 +14,7 @@ from ...sharding.layout import Layout, Splits
 from ...sharding.mesh import DeviceMesh
 from ...tensor.tensor import Tensor, public
 
-__all__ = ["Activation", "Passed", "absent", "settled"]
+__all__ = ["Activation", "StageOutputs", "absent", "settled"]
 
 
 @final
@@ -68,7 +68,7 @@ class Activation:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Passed:
+class StageOutputs:
     """All that a stage gives: one tensor, or a tuple of several."""
 
     tensors: tuple[Activation, ...]
@@ -79,7 +79,7 @@ class Passed:
         return {"tensors": [each.to_json() for each in self.tensors], "is_tuple": self.is_tuple}
 
     @classmethod
-    def from_json(cls, words: object) -> Passed:
+    def from_json(cls, words: object) -> StageOutputs:
         """What another process wrote down."""
         found = cast("dict[str, object]", words)
         tensors = cast("list[object]", found["tensors"])

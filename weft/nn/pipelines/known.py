@@ -1,4 +1,4 @@
-"""`Known`: what stages pass on for inputs of one kind, written down by the first process that sees it, for the others."""
+"""`KnownActivations`: what stages pass on for inputs of one kind, written down by the first process that sees it, for the others."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import cast, final
 from ...runtime.processes import world
 from ...runtime.processes.agreement.notices import notice, write_notice
 from ...runtime.processes.mesh_processes import owners_of
-from .activation import Passed
+from .activation import StageOutputs
 from .stage import Stage
 
-__all__ = ["Known"]
+__all__ = ["KnownActivations"]
 
 
 @final
-class Known:
+class KnownActivations:
     """What is known of a pipeline's activations for inputs of one kind. The first microbatch of the first step tells."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._passed: dict[int, Passed] = {}
+        self._passed: dict[int, StageOutputs] = {}
         self._with_gradient: dict[int, tuple[str, ...]] = {}
 
-    def passed(self, stage: Stage) -> Passed | None:
+    def passed(self, stage: Stage) -> StageOutputs | None:
         """What a stage passes on, if that is known here."""
         return self._passed.get(stage.number)
 
-    def awaited(self, stage: Stage) -> Passed:
+    def awaited(self, stage: Stage) -> StageOutputs:
         """What a stage passes on, as a process that has seen it has written down."""
         if stage.number not in self._passed:
             words = notice(f"{self._name}/passed/{stage.number}", owners_of(stage.mesh)[0])
-            self._passed[stage.number] = Passed.from_json(words)
+            self._passed[stage.number] = StageOutputs.from_json(words)
         return self._passed[stage.number]
 
-    def learn(self, stage: Stage, passed: Passed, microbatch: int) -> None:
+    def learn(self, stage: Stage, passed: StageOutputs, microbatch: int) -> None:
         """Keeps what a stage has passed on; raises if it was something else for an earlier microbatch."""
         known = self._passed.setdefault(stage.number, passed)
         if known is passed:

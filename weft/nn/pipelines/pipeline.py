@@ -24,11 +24,11 @@ from ...tensor.movements import redistribute
 from ...tensor.tensor import Tensor, public
 from ..shard_module import shard_module
 from .activation import absent, settled
-from .known import Known
+from .known import KnownActivations
 from .microbatches import check_rows, cut, joined, parts_of
 from .once import reduced_once
 from .ownership import is_here
-from .running import BACKWARD, FORWARD, Microbatch, Run
+from .running import BACKWARD, FORWARD, Microbatch, StepRun
 from .stage import Stage
 from .tied import untie
 
@@ -118,7 +118,7 @@ class Pipeline(torch.nn.Module):
         self._parts = [Stage(number, *each) for number, each in enumerate(zip(stages, where, strict=True))]
         self._order = tuple(span.entry for span in schedule.timeline().spans)
         self._number = next(_numbers)
-        self._known: dict[tuple[object, ...], Known] = {}
+        self._known: dict[tuple[object, ...], KnownActivations] = {}
         self._is_connected = self._has_failed = False
 
     def step(
@@ -176,7 +176,7 @@ class Pipeline(torch.nn.Module):
         order: Sequence[Entry],
         loss: Callable[..., torch.Tensor] | None,
         scale: float,
-    ) -> tuple[Run, Known]:
+    ) -> tuple[StepRun, KnownActivations]:
         """One batch through the stages."""
         if self._has_failed:
             raise RuntimeError(
@@ -192,7 +192,7 @@ class Pipeline(torch.nn.Module):
             tied.bring(with_gradient=loss is not None)
         given, wanted = (_cut(each, microbatches, parts) for each in laid)
         seed = int(torch.randint(2**48, ()))
-        running = Run(self._parts, known, microbatches, seed, inputs=given, targets=wanted, loss=loss, scale=scale)
+        running = StepRun(self._parts, known, microbatches, seed, inputs=given, targets=wanted, loss=loss, scale=scale)
         try:
             running.do(order)
         except BaseException:
@@ -212,7 +212,7 @@ class Pipeline(torch.nn.Module):
             found.append(public(x.detach() if same else redistribute(x.detach(), mapping, op="pipeline")))
         return found
 
-    def _known_for(self, inputs: Sequence[Tensor], targets: Sequence[Tensor], *, training: bool) -> Known:
+    def _known_for(self, inputs: Sequence[Tensor], targets: Sequence[Tensor], *, training: bool) -> KnownActivations:
         """What is known for such inputs. The first time, processes agree that they do the same, and meet."""
         signature = (training, *((tuple(x.shape), x.dtype, x._layout) for x in (*inputs, *targets)))
         if signature not in self._known:
@@ -221,7 +221,7 @@ class Pipeline(torch.nn.Module):
                 meshes = [part.mesh for part in self._parts]
                 run.connect(pairwise(meshes), (FORWARD, BACKWARD))
                 self._is_connected = True
-            self._known[signature] = Known(f"pipeline {self._number}/{len(self._known)}")
+            self._known[signature] = KnownActivations(f"pipeline {self._number}/{len(self._known)}")
         return self._known[signature]
 
     def _agree(self, inputs: object) -> None:
@@ -237,7 +237,7 @@ class Pipeline(torch.nn.Module):
                     "and gives them batches of the same kind"
                 )
 
-    def _complete(self, known: Known) -> None:
+    def _complete(self, known: KnownActivations) -> None:
         """Gives parameters of other processes' stages the gradients that they have there."""
         for part in self._parts:
             if is_here(part.mesh):

@@ -1,4 +1,4 @@
-"""`Run`: one batch through a pipeline, in the order that the schedule says. Each process does the entries of its own places."""
+"""`StepRun`: one batch through a pipeline, in the order that the schedule says. Each process does the entries of its own places."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from ...engine.moves.passing_on import passed_on
 from ...schedules import Entry, Work
 from ...tensor.tensor import Tensor, public
-from .activation import Activation, Passed, settled
-from .known import Known
+from .activation import Activation, StageOutputs, settled
+from .known import KnownActivations
 from .ownership import is_here
-from .stage import Kept, Stage
+from .stage import KeptMicrobatch, Stage
 
-__all__ = ["BACKWARD", "FORWARD", "Run"]
+__all__ = ["BACKWARD", "FORWARD", "StepRun"]
 
 AHEAD = 3
 """For so many entries ahead, what is to come from others is waited for in the background."""
@@ -27,13 +27,13 @@ Loss = Callable[..., torch.Tensor]
 
 
 @final
-class Run:
+class StepRun:
     """What one step knows: the microbatches, what is kept of them, what is on its way."""
 
     def __init__(
         self,
         stages: Sequence[Stage],
-        known: Known,
+        known: KnownActivations,
         microbatches: int,
         seed: int,
         *,
@@ -45,7 +45,7 @@ class Run:
         self._stages, self._known, self._microbatches, self._seed = stages, known, microbatches, seed
         self._inputs, self._targets, self._loss, self._scale = inputs, targets, loss, scale
         self._here = [is_here(stage.mesh) for stage in stages]
-        self._kept: dict[tuple[int, int], Kept] = {}
+        self._kept: dict[tuple[int, int], KeptMicrobatch] = {}
         self._arriving: dict[Entry, tuple[Tensor | None, ...]] = {}
         self._sent: dict[Entry, tuple[Tensor, ...]] = {}
         self.results: dict[int, tuple[Tensor, ...]] = {}
@@ -100,7 +100,7 @@ class Run:
             self._arriving[entry] = self._passed_on(absent, passed, giver, entry)
 
     def _passed_on(
-        self, tensors: Sequence[Tensor | None], passed: Passed, giver: int, entry: Entry
+        self, tensors: Sequence[Tensor | None], passed: StageOutputs, giver: int, entry: Entry
     ) -> tuple[Tensor | None, ...]:
         """What a stage gives to the stage of an entry, on its way there; of what comes back, only gradients."""
         forward = entry.work is Work.FORWARD
@@ -116,7 +116,7 @@ class Run:
             found.append(x)
         return tuple(found)
 
-    def _hand_over(self, tensors: Sequence[Tensor | None], passed: Passed, giver: int, entry: Entry) -> None:
+    def _hand_over(self, tensors: Sequence[Tensor | None], passed: StageOutputs, giver: int, entry: Entry) -> None:
         """Gives an entry what it needs, here or elsewhere."""
         found = self._passed_on(tensors, passed, giver, entry)
         if self._here[entry.stage]:
@@ -138,9 +138,9 @@ class Run:
             if last and self._loss is not None:
                 outputs = (self._loss_of(outputs, several, entry.microbatch),)
         if torch.is_grad_enabled():
-            self._kept[entry.stage, entry.microbatch] = Kept(inputs, outputs)
+            self._kept[entry.stage, entry.microbatch] = KeptMicrobatch(inputs, outputs)
         given = tuple(public(each.detach()) for each in outputs)
-        passed = Passed(tuple(Activation.of(public(each)) for each in outputs), several)
+        passed = StageOutputs(tuple(Activation.of(public(each)) for each in outputs), several)
         self._known.learn(stage, passed, entry.microbatch)
         if last:
             self.results[entry.microbatch] = given

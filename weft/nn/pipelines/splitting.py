@@ -50,7 +50,7 @@ class SplitBackward:
         self._outputs = []
         if not on_trunk:
             return [None] * len(self._inputs)
-        hooks = [node.register_prehook(_Note(node, self._arrived)) for node in self._leaving]
+        hooks = [node.register_prehook(_NotingHook(node, self._arrived)) for node in self._leaving]
         try:
             found = torch.autograd.grad(
                 [output for output, _ in on_trunk],
@@ -95,7 +95,7 @@ class SplitBackward:
         return twice
 
 
-class _Note:
+class _NotingHook:
     """A hook that notes what arrives at a node."""
 
     def __init__(self, node: Node, arrived: dict[Node, Gradients]) -> None:

@@ -14,13 +14,13 @@ from ..fully_sharded.held import Held
 from .activation import settled
 from .splitting import SplitBackward
 
-__all__ = ["Kept", "Stage"]
+__all__ = ["KeptMicrobatch", "Stage"]
 
 Outputs = tuple[torch.Tensor, ...]
 
 
 @final
-class Kept:
+class KeptMicrobatch:
     """One microbatch in one stage: what came in, what came out, and, between its two backward passes, the rest of the graph."""
 
     def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[torch.Tensor]) -> None:
@@ -70,7 +70,9 @@ class Stage:
                 )
         return tuple(settled(each, self.mesh, "pipeline") for each in outputs), several
 
-    def backward(self, kept: Kept, gradients: Sequence[torch.Tensor | None], *, split: bool) -> list[Tensor | None]:
+    def backward(
+        self, kept: KeptMicrobatch, gradients: Sequence[torch.Tensor | None], *, split: bool
+    ) -> list[Tensor | None]:
         """The gradients of what came in, in its layout; those of weights are added to what they have, or wait if `split`."""
         given = [(y, g) for y, g in zip(kept.outputs, gradients, strict=True) if y.requires_grad and g is not None]
         wanted = [x for x in kept.inputs if x.requires_grad]
@@ -90,7 +92,7 @@ class Stage:
         kept.inputs = ()
         return laid
 
-    def weight_gradients(self, kept: Kept) -> None:
+    def weight_gradients(self, kept: KeptMicrobatch) -> None:
         """The gradients of weights that have waited."""
         if kept.rest is not None:
             kept.rest.weight_gradients()

@@ -12,9 +12,9 @@ from ...devices import Device
 from ...sharding.geometry import Box
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
-from ..census import Shape, axis_sizes, split_sizes, spread_index
-from ..crossing import same_slots
-from ..pieces import meetings
+from ..boxes.census import Shape, axis_sizes, split_sizes, spread_index
+from ..boxes.crossing import same_slots
+from ..boxes.pieces import meetings
 
 __all__ = ["Cell", "Holders", "Place", "Places", "cell_count", "cells_between"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...sharding.layout import Layout
-from ..census import Shape
+from ..boxes.census import Shape
 from ..step import live_pending
 from .cells import cell_count
 

@@ -3,7 +3,7 @@
 | before      | after                     | recipe    |                                                                      |
 |-------------|---------------------------|-----------|----------------------------------------------------------------------|
 | pending     | whole                     | `Reduced` | one collects, all that want the result get it                        |
-| pending     | pending, no replicas      | `Kept`    | contributions stay where they are wanted; the others go anywhere there |
+| pending     | pending, no replicas      | `StaysPending`    | contributions stay where they are wanted; the others go anywhere there |
 | pending     | pending, with replicas    | `Reduced` | as above, at one coordinate along the axes that begin to be pending  |
 | not pending | pending                   | `Begun`   | one coordinate gets the value, that of a holder where there is one   |
 """
@@ -20,7 +20,7 @@ from ...sharding.mesh import Slot
 from .balance import Choice
 from .cells import Cell, Place, Places
 
-__all__ = ["Begun", "Kept", "Recipe", "Reduced", "Writer"]
+__all__ = ["Begun", "Recipe", "Reduced", "StaysPending", "Writer"]
 
 
 class Writer(Protocol):
@@ -139,7 +139,7 @@ class Reduced(Recipe):
 
 @final
 @dataclass(slots=True)
-class Kept(Recipe):
+class StaysPending(Recipe):
     """Contributions stay pending: those that are held where they are wanted stay, the others go to any place there."""
 
     _missing: list[int] = field(init=False, default_factory=list)

@@ -11,7 +11,7 @@ from ..reducing import Reduces
 from ..step import Bytes, Load, Transition, live_pending
 from ..topology import Topology
 from .extent import is_wieldy
-from .work import Work, work_between
+from .work import AcrossWork, work_between
 
 __all__ = ["ReduceAcross"]
 
@@ -41,7 +41,7 @@ class ReduceAcross(Reduces):
     kind = "reduce_across"
 
     @property
-    def work(self) -> Work:
+    def work(self) -> AcrossWork:
         """Who collects which contributions, and who gets which results."""
         return work_between(self.source, self.target, self.shape, self.topology or Topology())
 

@@ -1,4 +1,4 @@
-"""`Work`: who collects which contributions and who gets which results, box by box."""
+"""`AcrossWork`: who collects which contributions and who gets which results, box by box."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ...sharding.geometry import Box, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ...sharding.placements import ReduceOp
-from ..census import Shape
+from ..boxes.census import Shape
 from ..step import Bytes, live_pending
 from ..topology import Topology
 from .balance import SETTLED, Choice, Shares, balanced
 from .cells import Holders, Place, Places, cells_between
 from .extent import FEW, is_small
-from .recipes import Begun, Kept, Recipe, Reduced
+from .recipes import Begun, Recipe, Reduced, StaysPending
 
-__all__ = ["Gift", "Sum", "Work", "least_received", "work_between"]
+__all__ = ["AcrossWork", "Gift", "Sum", "least_received", "work_between"]
 
 ASKED = 8
 """How often every holder is asked to collect a cell, at least, where not all are asked for each."""
@@ -54,7 +54,7 @@ class Gift:
 
 @final
 @dataclass(frozen=True)
-class Work:
+class AcrossWork:
     """All that happens, in three rounds: contributions to sums, sums to later sums, gifts."""
 
     places: Places
@@ -89,7 +89,7 @@ class Work:
 
 
 @cached(512)
-def work_between(source: Layout, target: Layout, shape: Shape, topology: Topology) -> Work:
+def work_between(source: Layout, target: Layout, shape: Shape, topology: Topology) -> AcrossWork:
     """What happens between two meshes.
 
     >>> from weft.sharding.mesh import make_mesh
@@ -98,7 +98,7 @@ def work_between(source: Layout, target: Layout, shape: Shape, topology: Topolog
     >>> work_between(summed, Layout(there, (("b",),)), (24,), Topology()).received
     (18, 18, 18, 18)
     """
-    return _Writing(source, target, shape, topology).work()
+    return _WorkInProgress(source, target, shape, topology).work()
 
 
 @cached(512)
@@ -132,7 +132,7 @@ def _least(demands: Mapping[Choice, float], fixed: Sequence[float], places: Coll
     return total / len(places)
 
 
-class _Sharing(NamedTuple):
+class _Receivers(NamedTuple):
     """What has to be received between two layouts, and who receives it."""
 
     places: Places
@@ -143,11 +143,11 @@ class _Sharing(NamedTuple):
 
 
 @cached(64)
-def _shared_out(source: Layout, target: Layout, shape: Shape) -> _Sharing:
+def _shared_out(source: Layout, target: Layout, shape: Shape) -> _Receivers:
     places = Places(source, target)
     recipes = tuple(_recipes(source, target, shape, places))
     demands, fixed = _needs(recipes)
-    return _Sharing(places, recipes, demands, fixed, balanced(demands, fixed))
+    return _Receivers(places, recipes, demands, fixed, balanced(demands, fixed))
 
 
 def _needs(recipes: Sequence[Recipe]) -> tuple[dict[Choice, float], list[float]]:
@@ -184,11 +184,11 @@ def _recipe(source: Layout, target: Layout) -> type[Recipe]:
     sizes = target.mesh.shape
     alone = all(sizes[axis] == 1 for axis in target.replicated_axes)
     means = any(op is ReduceOp.AVG for _, op in (*source.pending, *target.pending))
-    return Kept if live_pending(target) and alone and not means else Reduced
+    return StaysPending if live_pending(target) and alone and not means else Reduced
 
 
 @final
-class _Writing:
+class _WorkInProgress:
     """Sums and gifts, as they are taken down."""
 
     def __init__(self, source: Layout, target: Layout, shape: Shape, topology: Topology) -> None:
@@ -204,7 +204,7 @@ class _Writing:
         self._gifts: list[Gift] = []
         self._sent = [0] * source.mesh.num_devices
 
-    def work(self) -> Work:
+    def work(self) -> AcrossWork:
         """Shares out what has to be received, and takes down who does."""
         left = self._left
         for recipe in self._recipes:
@@ -216,8 +216,8 @@ class _Writing:
                     collector = recipe.collecting[index][0] if recipe.collecting else None
                     recipe.write(self, part, recipe.rows[row], collector)
             self._settle(recipe.collecting, before=False)
-        adds = bool(self._recipes) and isinstance(self._recipes[0], Kept)
-        return Work(self._places, tuple(self._sums), tuple(self._gifts), adds)
+        adds = bool(self._recipes) and isinstance(self._recipes[0], StaysPending)
+        return AcrossWork(self._places, tuple(self._sums), tuple(self._gifts), adds)
 
     def _settle(self, choice: Choice, *, before: bool) -> None:
         """Adds what is owed to places to their shares of the last cell of a choice, and takes down what they are owed after it."""

@@ -9,17 +9,17 @@ from typing import final
 from ...caches import cached
 from ...sharding.geometry import Box, has_elements
 from ...sharding.mesh import Slot
+from ..boxes.transfers import Transfer
 from ..owners import Owners
-from ..transfers import Transfer
-from .sharing import Entry, shared_out
+from .sharing import CellEntry, shared_out
 from .stages import Stages
 
-__all__ = ["Delegation", "Task", "delegation"]
+__all__ = ["CellTask", "Delegation", "delegation"]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Task:
+class CellTask:
     """A box that a slot reduces inside its cell, for an owner there or elsewhere, and whose contributions these are."""
 
     owner: Slot
@@ -41,19 +41,19 @@ class Delegation:
         self.owners = owners
         self._cells = stages.cells(owners.step.source.mesh)
         self._boxes: dict[Slot, dict[Box, tuple[Slot, ...]]] = {}
-        self._spread: dict[Slot, tuple[tuple[Slot, ...], tuple[Entry, ...], tuple[Transfer, ...]]] = {}
+        self._spread: dict[Slot, tuple[tuple[Slot, ...], tuple[CellEntry, ...], tuple[Transfer, ...]]] = {}
 
-    def tasks(self, slot: Slot) -> tuple[Task, ...]:
+    def tasks(self, slot: Slot) -> tuple[CellTask, ...]:
         """What a slot reduces inside its cell, its own boxes included."""
-        found: dict[tuple[Slot, Box], Task] = {}
+        found: dict[tuple[Slot, Box], CellTask] = {}
         for transfer in self._given(slot):
             owner, where = transfer.target_slot, transfer.box
             if self._delegate(self._cells[slot], owner, where) == slot:
-                found[owner, where] = Task(owner, where, self._inside(self._cells[slot], owner, where))
+                found[owner, where] = CellTask(owner, where, self._inside(self._cells[slot], owner, where))
         for where in self._members(slot):
             inside = self._inside(self._cells[slot], slot, where)
             if inside:
-                found[slot, where] = Task(slot, where, inside)
+                found[slot, where] = CellTask(slot, where, inside)
         return tuple(found[key] for key in sorted(found))
 
     def entrusts(self, slot: Slot) -> tuple[tuple[Slot, Transfer], ...]:
@@ -117,7 +117,7 @@ class Delegation:
         turn = beside.index(owner) if owner in beside else owner
         return inside[turn % len(inside)]
 
-    def _spreading(self, slot: Slot) -> tuple[tuple[Slot, ...], tuple[Entry, ...], tuple[Transfer, ...]]:
+    def _spreading(self, slot: Slot) -> tuple[tuple[Slot, ...], tuple[CellEntry, ...], tuple[Transfer, ...]]:
         """Those of a cell that receive the same results as a slot, what enters it for them, and what is there already."""
         known = self._spread.get(slot)
         if known is not None:

@@ -15,11 +15,11 @@ from ...sharding.geometry import box, is_stretch, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ..across.reduce_across import ReduceAcross
+from ..boxes.transfers import Transfer, receives, sends
 from ..moving import Exchange, Permute
 from ..owners import Owners, owners_of_step
 from ..reducing import AllReduce, ReduceExchange, ReduceScatter
 from ..step import Step
-from ..transfers import Transfer, receives, sends
 from .delegation import delegation
 from .multicast import multicast
 

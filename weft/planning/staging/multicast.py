@@ -11,22 +11,22 @@ from ...caches import cached
 from ...sharding.geometry import Box, box_at
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
-from ..pieces import Coords
-from ..transfers import Transfer, routes
-from .sharing import Entry, shared_out
+from ..boxes.pieces import Coords
+from ..boxes.transfers import Transfer, routes
+from .sharing import CellEntry, shared_out
 from .stages import Stages
 
 __all__ = ["Multicast", "multicast"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class _WantedInCell:
     """What replicas in one cell want: pieces that are held there, and entries for all of them."""
 
     members: tuple[Slot, ...]
     near: tuple[tuple[tuple[Slot, ...], Box], ...]
     """Pieces, each with its holders in the cell."""
-    entries: tuple[Entry, ...]
+    entries: tuple[CellEntry, ...]
 
 
 @cached(256)
@@ -58,7 +58,7 @@ class Multicast:
         self._from, self._to = stages.cells(source.mesh), stages.cells(target.mesh)
         self._free = [target.mesh.index_of[axis] for axis in target.replicated_axes]
         self._same = source.mesh == target.mesh
-        self._known: dict[Slot, _Cell] = {}
+        self._known: dict[Slot, _WantedInCell] = {}
 
     def receives(self, hop: int, slot: Slot) -> tuple[Transfer, ...]:
         """What a slot of the target's mesh receives in a hop, itself as a source included."""
@@ -99,7 +99,7 @@ class Multicast:
                 ranges[axis] = (coord,)
             yield from (mesh.slot(at) for at in product(*ranges))
 
-    def _cell(self, slot: Slot) -> _Cell:
+    def _cell(self, slot: Slot) -> _WantedInCell:
         known = self._known.get(slot)
         if known is None:
             members = self._members(slot)
@@ -116,7 +116,7 @@ class Multicast:
             ranges[axis] = range(mesh.mesh_shape[axis])
         return tuple(at for at in map(mesh.slot, product(*ranges)) if self._to[at] == self._to[slot])
 
-    def _made(self, members: tuple[Slot, ...]) -> _Cell:
+    def _made(self, members: tuple[Slot, ...]) -> _WantedInCell:
         first, found = members[0], self._routes
         cell, coords = self._to[first], self.target.mesh.coords(first)
         near: list[tuple[tuple[Slot, ...], Box]] = []
@@ -130,7 +130,7 @@ class Multicast:
                 near.append((within, part))
             else:
                 far.append((self._nearest(first, holders), part))
-        return _Cell(members, tuple(near), shared_out(far, members, turn=cell))
+        return _WantedInCell(members, tuple(near), shared_out(far, members, turn=cell))
 
     def _holders(self, coords: Coords, piece: Coords) -> list[Slot]:
         mesh = self.source.mesh

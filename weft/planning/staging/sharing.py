@@ -10,7 +10,7 @@ from typing import final
 from ...sharding.geometry import Box, volume
 from ...sharding.mesh import Slot
 
-__all__ = ["Entry", "shared_out"]
+__all__ = ["CellEntry", "shared_out"]
 
 ENOUGH = 32
 """Indices of a dim for each share, so that shares are equal to a few hundredths."""
@@ -18,7 +18,7 @@ ENOUGH = 32
 
 @final
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CellEntry:
     """A box that one slot beyond a cell gives to one slot within it, for all that want it there."""
 
     sender: Slot
@@ -28,7 +28,7 @@ class Entry:
 
 def shared_out(
     pieces: Sequence[tuple[Sequence[Slot], Box]], takers: Sequence[Slot], turn: int = 0
-) -> tuple[Entry, ...]:
+) -> tuple[CellEntry, ...]:
     """Pieces, each with its holders, in as many nearly equal shares as there are takers; a piece on a border is cut.
 
     Holders take turns, beginning with number `turn`.
@@ -39,14 +39,14 @@ def shared_out(
     [(5, 0, ((0, 3), (0, 2))), (6, 1, ((3, 5), (0, 2)))]
     """
     total = sum(volume(where) for _, where in pieces)
-    found: list[Entry] = []
+    found: list[CellEntry] = []
     at = 0
     for holders, where in pieces:
         size = volume(where)
         if not size:
             continue
         for number, part in _cut(where, size, at, total, len(takers)):
-            found.append(Entry(holders[(turn + len(found)) % len(holders)], takers[number], part))
+            found.append(CellEntry(holders[(turn + len(found)) % len(holders)], takers[number], part))
         at += size
     return tuple(found)
 

@@ -10,14 +10,14 @@ from ...caches import cached
 from ...sharding.geometry import Box, box_at, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
-from ..bounds import lower_bound
-from ..census import Shape, split_sizes
-from ..crossing import same_slots
+from ..boxes.census import Shape, split_sizes
+from ..boxes.crossing import same_slots
+from ..boxes.pieces import overlapping
+from ..boxes.transfers import Transfer, routes
+from ..costs.bounds import lower_bound
 from ..moving import Exchange
-from ..pieces import overlapping
 from ..step import Bytes
 from ..topology import Topology
-from ..transfers import Transfer, routes
 
 __all__ = ["Passage", "Position", "shifted"]
 

@@ -11,14 +11,14 @@ from typing import final
 from ...devices import Device
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
-from ..crossing import combined, volumes
+from ..boxes.crossing import combined, volumes
 from ..plans import Plan
 from ..step import Bytes
 from ..text import bytes_text, shape_text, table
 from .buckets import PartSize, buckets
 from .passage import Passage
 
-__all__ = ["Entry", "StatePlan"]
+__all__ = ["StateEntry", "StatePlan"]
 
 _Place = tuple[Device, int]
 """Where a slot stands, as meshes that share devices say it alike."""
@@ -27,13 +27,13 @@ _MOST_ROWS = 16
 
 @final
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StateEntry:
     """One tensor of the new state: its name, what it is made of, and how that gets there.
 
     >>> from weft.planning.states.passage import Position
     >>> from weft.sharding.mesh import make_mesh
     >>> split = Position(Layout(make_mesh({"tp": 2}), (("tp",),)), (4,), (0,))
-    >>> Entry("w", ("w",), (Passage(split, split, (4,), 4),), None, 4, 4).bytes_received.total
+    >>> StateEntry("w", ("w",), (Passage(split, split, (4,), 4),), None, 4, 4).bytes_received.total
     0
     """
 
@@ -88,7 +88,7 @@ class StatePlan:
     (Bytes(max=3072, total=12288), 12288, 12)
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[StateEntry, ...]
     bucket: int
     """The most bytes that go from one process to another at once, in one message or several."""
     bytes_received: Bytes = field(init=False)
@@ -103,10 +103,10 @@ class StatePlan:
 
     def __post_init__(self) -> None:
         kinds = Counter(self._kinds())
-        received, held = _Sums(), _Sums()
+        received, held = _DeviceSums(), _DeviceSums()
         least = 0
         for (passages, plan, source_itemsize, target_itemsize), count in kinds.items():
-            entry = Entry("", (), passages, plan, source_itemsize, target_itemsize)
+            entry = StateEntry("", (), passages, plan, source_itemsize, target_itemsize)
             for passage in passages:
                 received.add(passage.target.layout, passage.received_everywhere(), count)
                 least += passage.lower_bound.total * count
@@ -125,7 +125,7 @@ class StatePlan:
         object.__setattr__(self, "_hash", hash((self.entries, self.bucket)))
 
     @property
-    def passages(self) -> Iterator[tuple[Entry, Passage]]:
+    def passages(self) -> Iterator[tuple[StateEntry, Passage]]:
         """All passages, in order."""
         for entry in self.entries:
             for passage in entry.passages:
@@ -169,7 +169,7 @@ class StatePlan:
         return sum(math.prod(entry.shape) * entry.target_itemsize for entry in self.entries)
 
     def _rows(self) -> Sequence[Sequence[str]]:
-        kinds: dict[object, list[Entry]] = {}
+        kinds: dict[object, list[StateEntry]] = {}
         for entry, kind in zip(self.entries, self._kinds(), strict=True):
             kinds.setdefault(kind, []).append(entry)
         rows = [("", "such as", "shape", "from", "to", "received")]
@@ -211,7 +211,7 @@ class StatePlan:
         }
 
 
-class _Sums:
+class _DeviceSums:
     """Numbers by device, added up over meshes that may share some."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ Finder = Callable[[], Topology | None]
 
 
 @final
-class _Machine:
+class _KnownMachine:
     """What is known of the machine that this program runs on."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class _Machine:
         self.known = None
 
 
-_machine = _Machine()
+_machine = _KnownMachine()
 
 
 def current_topology() -> Topology:

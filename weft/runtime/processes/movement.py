@@ -12,7 +12,7 @@ from ...planning import Step, plan_layouts, step_between
 from ...sharding.layout import Layout
 from ..holding import Pieces, holding
 from ..machine import forget_with_residences
-from ..memory_limit import memory_limit
+from ..memory.memory_limit import memory_limit
 from . import world
 from .communicating import communicating
 from .current_call import CollectiveCall, call_between
@@ -20,7 +20,7 @@ from .group import Processes, group_of
 from .mesh_processes import is_elsewhere, owners_of, wire_device
 from .steps.move import MoveStage
 from .steps.permute import PermuteStage, Route
-from .steps.stage import Stage, stage_of
+from .steps.stage import ProcessStage, stage_of
 from .transport.async_ops import Arriving
 from .transport.exchange import backend_of, swap
 
@@ -47,7 +47,7 @@ class _Journey:
 
     call: CollectiveCall
     processes: Processes
-    stages: tuple[Stage, ...]
+    stages: tuple[ProcessStage, ...]
     is_compared: bool
     """Whether the first messages go between all processes, and tell them whether they make the same call."""
 
@@ -79,7 +79,7 @@ def _journey(
 @cached(8192, cleared_by=forget_with_residences)
 def _stages(
     source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int, limit: int | None
-) -> tuple[tuple[Step, ...], tuple[Stage, ...]]:
+) -> tuple[tuple[Step, ...], tuple[ProcessStage, ...]]:
     """The steps of a plan and what this process does in each, worked out once."""
     steps = plan_layouts(source, target, shape, itemsize, memory_limit=limit).steps
     return steps, tuple(stage_of(step, is_last=step is steps[-1]) for step in steps)

@@ -10,7 +10,7 @@ from typing import final
 import torch
 
 from ..holding import Pieces
-from ..host_pool import pooled_empty
+from ..memory.host_pool import pooled_empty
 from .parcels import Parcel
 from .transport.reading import Span
 

@@ -21,7 +21,7 @@ from ..machine import forget_with_residences, residence
 from . import world
 from .group import Processes
 from .steps.occupancy import occupancy, slots_of, stored_part
-from .transport.messages import Part
+from .transport.messages import StoredBox
 
 __all__ = ["Bucket", "KeptPart", "Parcel", "Parcels", "bucketed", "meshes_of", "parcels"]
 
@@ -32,14 +32,14 @@ class KeptPart:
     """A part of a lot that stays in this process."""
 
     lot: int
-    given: Part
-    into: Part
+    given: StoredBox
+    into: StoredBox
     nbytes: int
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Run:
+class DtypeRun:
     """Parts of a message that have one dtype: which of its bytes, which of its parts, and how many elements each has."""
 
     dtype: torch.dtype
@@ -57,7 +57,7 @@ class Parcel:
 
     places: tuple[tuple[int, int, tuple[slice, ...] | None], ...]
     """Which lot, which piece of it, and which box of that; None for all of it."""
-    runs: tuple[Run, ...]
+    runs: tuple[DtypeRun, ...]
     nbytes: int
     names: tuple[str, ...]
     """The tensors that it has parts of."""
@@ -89,7 +89,7 @@ class Parcels:
     """The bytes of the largest message."""
 
 
-_Listed = dict[int, list[tuple[int, Part]]]
+_Listed = dict[int, list[tuple[int, StoredBox]]]
 """By process: lots, and parts of them."""
 
 
@@ -130,7 +130,7 @@ def parcels(
 
     def packed(listed: _Listed) -> tuple[tuple[int, tuple[Bucket, ...]], ...]:
         found: list[tuple[int, tuple[Bucket, ...]]] = []
-        before: list[tuple[int, Part]] | None = None
+        before: list[tuple[int, StoredBox]] | None = None
         for index, process in enumerate(processes):
             if process in listed:
                 # Who gets the same as the one before, as when parts are gathered, gets the same buckets.
@@ -147,27 +147,27 @@ def parcels(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _PassageWork:
     """What this process does in a passage: parts of what it stores, and of what it will store."""
 
-    copies: tuple[tuple[Part, Part], ...]
-    leaving: tuple[tuple[int, Part], ...]
+    copies: tuple[tuple[StoredBox, StoredBox], ...]
+    leaving: tuple[tuple[int, StoredBox], ...]
     """To which process, in the order that both ends know."""
-    arriving: tuple[tuple[int, Part], ...]
+    arriving: tuple[tuple[int, StoredBox], ...]
 
 
 @cached(8192, cleared_by=forget_with_residences)
-def _work(passage: Passage) -> _Work:
+def _work(passage: Passage) -> _PassageWork:
     """Who copies, sends and receives what. What a process holds anywhere does not travel to it."""
     source, target = passage.source, passage.target
     if residence(target.layout.mesh).on_paper:
-        return _Work((), (), ())  # what has no values goes nowhere
+        return _PassageWork((), (), ())  # what has no values goes nowhere
     here = world.current().process
     givers, takers = residence(source.layout.mesh).owners, residence(target.layout.mesh).owners
     held = occupancy(source.layout, here)
-    copies: list[tuple[Part, Part]] = []
-    arriving: list[tuple[Transfer, int, Part]] = []
-    leaving: list[tuple[Transfer, int, Part]] = []
+    copies: list[tuple[StoredBox, StoredBox]] = []
+    arriving: list[tuple[Transfer, int, StoredBox]] = []
+    leaving: list[tuple[Transfer, int, StoredBox]] = []
     for slot in occupancy(target.layout, here).slots:
         for each in passage.receives(slot):
             into = _part(target, slot, each)
@@ -184,20 +184,20 @@ def _work(passage: Passage) -> _Work:
             given = _part(source, slot, each)
             if given.size and occupancy(source.layout, to).same_shard(slot) is None:
                 leaving.append((each, to, given))
-    return _Work(tuple(copies), _sorted(leaving), _sorted(arriving))
+    return _PassageWork(tuple(copies), _sorted(leaving), _sorted(arriving))
 
 
-def _part(position: Position, slot: Slot, transfer: Transfer) -> Part:
+def _part(position: Position, slot: Slot, transfer: Transfer) -> StoredBox:
     return stored_part(position.layout, position.shape, slot, shifted(transfer.box, position.start))
 
 
-def _sorted(found: list[tuple[Transfer, int, Part]]) -> tuple[tuple[int, Part], ...]:
+def _sorted(found: list[tuple[Transfer, int, StoredBox]]) -> tuple[tuple[int, StoredBox], ...]:
     found.sort(key=lambda each: (each[0].source_slot, each[0].target_slot, each[0].box))
     return tuple((process, part) for _, process, part in found)
 
 
 def _packed(
-    parts: Sequence[tuple[int, Part]], dtypes: Sequence[torch.dtype], names: Sequence[str], limit: int, alone: int
+    parts: Sequence[tuple[int, StoredBox]], dtypes: Sequence[torch.dtype], names: Sequence[str], limit: int, alone: int
 ) -> Iterable[Parcel]:
     """The messages that carry some parts."""
     for message in buckets([PartSize(part.shape, dtypes[lot].itemsize) for lot, part in parts], limit, alone):
@@ -223,7 +223,7 @@ def bucketed(messages: Sequence[Parcel], limit: int) -> tuple[Bucket, ...]:
     return tuple(map(tuple, found))
 
 
-def _box(part: Part, cut: Cut) -> tuple[slice, ...] | None:
+def _box(part: StoredBox, cut: Cut) -> tuple[slice, ...] | None:
     """The box of a stored piece that a part of a part is; None for all of it."""
     if part.is_whole and _elements(cut) == part.size:
         return None
@@ -232,12 +232,12 @@ def _box(part: Part, cut: Cut) -> tuple[slice, ...] | None:
     )
 
 
-def _runs(message: Sequence[Cut], dtypes: Sequence[torch.dtype]) -> Iterable[Run]:
+def _runs(message: Sequence[Cut], dtypes: Sequence[torch.dtype]) -> Iterable[DtypeRun]:
     start = first = 0
     for dtype, group in groupby(range(len(message)), key=lambda at: dtypes[at]):
         sizes = [_elements(message[at]) for at in group]
         stop = start + sum(sizes) * dtype.itemsize
-        yield Run(dtype, start, stop, first, first + len(sizes), sizes)
+        yield DtypeRun(dtype, start, stop, first, first + len(sizes), sizes)
         start, first = stop, first + len(sizes)
 
 

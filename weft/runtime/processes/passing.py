@@ -112,7 +112,7 @@ def _copy(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _UnderWay:
+class _PostedMessages:
     """Messages that were posted together, where they arrive, and what neighbours may read until they have said thanks."""
 
     posted: Posted
@@ -159,7 +159,7 @@ class _Passing:
             each.finish()
         self._count(self._lent_bytes)
 
-    def _lent(self) -> _UnderWay:
+    def _lent(self) -> _PostedMessages:
         """Tells neighbours where all parts lie that they can read in their place."""
         told: dict[int, tuple[torch.Tensor, tuple[Bucket, ...]]] = {}
         """By what several processes may get."""
@@ -191,7 +191,7 @@ class _Passing:
                 left.append(parcel)
         return torch.tensor(addresses), bucketed(left, self._work.limit)
 
-    def _read_in_place(self, lent: _UnderWay) -> Posted:
+    def _read_in_place(self, lent: _PostedMessages) -> Posted:
         """Reads what neighbours lend in its place, a bucket at a time, and thanks them."""
         lent.posted.finish()
         for index, (told,) in lent.incoming.items():
@@ -206,7 +206,7 @@ class _Passing:
             self._arriving[index] = bucketed(left, self._work.limit)
         return self._thank(lent.incoming)
 
-    def _posted(self, number: int) -> _UnderWay:
+    def _posted(self, number: int) -> _PostedMessages:
         """Packs the messages of a round, and begins to send and receive them; of those for neighbours, the addresses."""
         packed: dict[int, list[torch.Tensor]] = {}
         """By bucket, which several processes may get."""
@@ -230,10 +230,10 @@ class _Passing:
         outgoing: dict[int, list[torch.Tensor]],
         incoming: dict[int, list[torch.Tensor]],
         lent: list[list[torch.Tensor]],
-    ) -> _UnderWay:
+    ) -> _PostedMessages:
         posted = post(self._group, outgoing, incoming, self._wire, self._number)
         thanks = {index: [torch.empty(1, dtype=torch.uint8)] for index in outgoing if index in self._near.readers}
-        return _UnderWay(posted, incoming, lent, self._posted_thanks({}, thanks))
+        return _PostedMessages(posted, incoming, lent, self._posted_thanks({}, thanks))
 
     def _taken(self, number: int, arrived: dict[int, list[torch.Tensor]]) -> Posted:
         """Brings what has arrived in a round to its place, reads what neighbours have packed, and thanks them."""

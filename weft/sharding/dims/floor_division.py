@@ -130,20 +130,20 @@ def _by_sizes(numerator: Polynomial, divisor: Polynomial) -> Polynomial:
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
+class _CutFamily:
     """The cuts `(base + k) // n` of one base, times one cofactor."""
 
     cofactor: Monomial
     base: Polynomial
 
 
-def _families(polynomial: Polynomial) -> dict[_Family, dict[tuple[int, int], int]]:
-    families: dict[_Family, dict[tuple[int, int], int]] = {}
+def _families(polynomial: Polynomial) -> dict[_CutFamily, dict[tuple[int, int], int]]:
+    families: dict[_CutFamily, dict[tuple[int, int], int]] = {}
     for monomial, factor in polynomial.terms:
         for at, (atom, power) in enumerate(monomial):
             if isinstance(atom, Floor) and atom.divisor.value is not None:
                 left = ((atom, power - 1),) if power > 1 else ()
-                family = _Family(monomial[:at] + left + monomial[at + 1 :], atom.numerator.slope)
+                family = _CutFamily(monomial[:at] + left + monomial[at + 1 :], atom.numerator.slope)
                 families.setdefault(family, {})[atom.divisor.value, atom.numerator.offset] = factor
     return families
 
@@ -168,7 +168,7 @@ def folded(polynomial: Polynomial, modulus: int = 0) -> Polynomial:
 
 
 def _with_family_folded(
-    polynomial: Polynomial, family: _Family, cuts: Mapping[tuple[int, int], int], modulus: int
+    polynomial: Polynomial, family: _CutFamily, cuts: Mapping[tuple[int, int], int], modulus: int
 ) -> Polynomial:
     count = math.lcm(*(n for n, _ in cuts))
     if count > LARGEST_CUT or (len(cuts) == 1 and count != 2):

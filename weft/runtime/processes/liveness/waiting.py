@@ -89,7 +89,7 @@ def finish(
         raise (patience or Patience(group.processes, start)).lost(task.error) from None
 
 
-class _Task:
+class _AwaitedMessages:
     """Messages to wait for; the lock is free when they have gone and come, or will not."""
 
     __slots__ = ("done", "error", "works")
@@ -108,15 +108,15 @@ class Waiter:
     """A thread that waits for messages, because a wait of the backend cannot be interrupted, and its thread can wait."""
 
     def __init__(self) -> None:
-        self._tasks: SimpleQueue[_Task] = SimpleQueue()
+        self._tasks: SimpleQueue[_AwaitedMessages] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def wait_for(self, works: Sequence[c10d.Work]) -> _Task:
+    def wait_for(self, works: Sequence[c10d.Work]) -> _AwaitedMessages:
         """Says when all of it is done."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="weft-wire", daemon=True)
             self._thread.start()
-        task = _Task(works)
+        task = _AwaitedMessages(works)
         self._tasks.put(task)
         return task
 

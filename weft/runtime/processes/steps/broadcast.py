@@ -9,8 +9,8 @@ import torch
 
 from ....planning import Step
 from ...holding import Pieces, holding
-from ...host_pool import pooled_empty
-from ...lazy_copy import lazy_clone
+from ...memory.host_pool import pooled_empty
+from ...memory.lazy_copy import lazy_clone
 from ..group import group_of
 from ..mesh_processes import owners_of, processes_of, wire_device
 from ..transport.exchange import broadcast

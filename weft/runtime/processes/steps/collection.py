@@ -9,8 +9,8 @@ from typing import final
 
 import torch
 
+from ....planning.boxes.transfers import Transfer
 from ....planning.owners import Owners
-from ....planning.transfers import Transfer
 from ....sharding.geometry import Box, box_shape
 from ....sharding.layout import Layout
 from ....sharding.mesh import Slot
@@ -18,12 +18,12 @@ from ...holding import holding
 from ...machine import residence
 from .. import world
 from ..group import Processes
-from ..transport.messages import Messages, Pair, Part, messages_of, part, whole_part
+from ..transport.messages import Messages, Pair, StoredBox, messages_of, part, whole_part
 from .occupancy import occupancy, slots_of, stored_part
 
-__all__ = ["Arrival", "Bundle", "Collection", "Result", "collection"]
+__all__ = ["ArrivingStretch", "Bundle", "Collection", "ReducedBox", "collection"]
 
-Bundle = tuple[Part, ...]
+Bundle = tuple[StoredBox, ...]
 """Contributions of one process to one box, which it reduces before it sends them."""
 
 _Key = tuple[Slot, Box, int]
@@ -32,7 +32,7 @@ _Key = tuple[Slot, Box, int]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class ArrivingStretch:
     """A stretch of what arrives from the others."""
 
     start: int
@@ -41,13 +41,13 @@ class Arrival:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Result:
+class ReducedBox:
     """One box that this process reduces, from bundles of its own and others that arrive, in order of contribution."""
 
     shape: tuple[int, ...]
     device: torch.device
-    parts: tuple[Bundle | Arrival, ...]
-    into: Part | None
+    parts: tuple[Bundle | ArrivingStretch, ...]
+    into: StoredBox | None
     """The stretch of a new piece that the result is, where it is one."""
 
 
@@ -56,10 +56,10 @@ class Result:
 class Collection:
     """How this process brings contributions together, and passes results on."""
 
-    results: tuple[Result, ...]
+    results: tuple[ReducedBox, ...]
     sends: tuple[tuple[int, tuple[Bundle, ...]], ...]
     """To which process of the group."""
-    receives: tuple[tuple[int, Arrival], ...]
+    receives: tuple[tuple[int, ArrivingStretch], ...]
     """From which process of the group; what one sends arrives in one stretch."""
     arriving: int
     """How many elements arrive."""
@@ -73,7 +73,7 @@ class _Contribution:
 
     process: int
     key: _Key
-    parts: list[Part]
+    parts: list[StoredBox]
 
 
 def collection(owners: Owners, processes: Processes) -> Collection:
@@ -87,14 +87,14 @@ def collection(owners: Owners, processes: Processes) -> Collection:
         for each in contributions
         if each.process != here
     }
-    arrivals: dict[tuple[int, _Key], Arrival] = {}
+    arrivals: dict[tuple[int, _Key], ArrivingStretch] = {}
     at = 0
     for process, key in sorted(sizes):
-        arrivals[process, key] = Arrival(at, at + sizes[process, key])
+        arrivals[process, key] = ArrivingStretch(at, at + sizes[process, key])
         at += sizes[process, key]
     devices = residence(owners.step.target.mesh).torch_devices
     results = tuple(
-        Result(
+        ReducedBox(
             box_shape(where),
             devices[slot],
             tuple(tuple(each.parts) if each.process == here else arrivals[each.process, each.key] for each in all_),
@@ -115,20 +115,22 @@ def collection(owners: Owners, processes: Processes) -> Collection:
     )
 
 
-def _stretches(arrivals: dict[tuple[int, _Key], Arrival], processes: Processes) -> tuple[tuple[int, Arrival], ...]:
+def _stretches(
+    arrivals: dict[tuple[int, _Key], ArrivingStretch], processes: Processes
+) -> tuple[tuple[int, ArrivingStretch], ...]:
     """Where in what arrives each process's part lies."""
-    found: dict[int, Arrival] = {}
+    found: dict[int, ArrivingStretch] = {}
     for (process, _), each in arrivals.items():  # process by process, one after another
         start = found[process].start if process in found else each.start
-        found[process] = Arrival(start, each.stop)
+        found[process] = ArrivingStretch(start, each.stop)
     return tuple((processes.index(process), each) for process, each in found.items() if each.stop > each.start)
 
 
-def _leaving(owners: Owners, here: int) -> dict[int, dict[_Key, list[Part]]]:
+def _leaving(owners: Owners, here: int) -> dict[int, dict[_Key, list[StoredBox]]]:
     """The bundles that this process sends to each other one."""
     source = owners.step.source
     process_of = residence(source.mesh).owners
-    found: dict[int, dict[_Key, list[Part]]] = {}
+    found: dict[int, dict[_Key, list[StoredBox]]] = {}
     for slot in slots_of(source.mesh).get(here, ()):
         for transfer in owners.contributes(slot):
             to = process_of[transfer.target_slot]
@@ -165,7 +167,7 @@ def _spread(owners: Owners, boxes: list[tuple[Slot, Box]], processes: Processes,
     target = owners.step.target
     process_of = residence(target.mesh).owners
     number = {key: index for index, key in enumerate(boxes)}
-    copies: list[tuple[Part, Part]] = []
+    copies: list[tuple[StoredBox, StoredBox]] = []
     leaving: dict[int, list[Pair]] = {}
     arriving: dict[int, list[Pair]] = {}
     for slot in occupancy(target, here).slots:
@@ -194,7 +196,7 @@ def _works(owners: Owners, slot: Slot, process: int) -> bool:
     return owners.spreads or occupancy(owners.step.target, process).is_first(slot)
 
 
-def _part_of(owners: Owners, layout: Layout, slot: Slot, where: Box) -> Part:
+def _part_of(owners: Owners, layout: Layout, slot: Slot, where: Box) -> StoredBox:
     if not owners.flat:
         return stored_part(layout, owners.step.shape, slot, where)
     stored = holding(layout)

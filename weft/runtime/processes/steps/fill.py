@@ -9,7 +9,7 @@ import torch
 from ....planning import FillPartial
 from ...holding import Pieces, holding
 from ..group import Processes
-from ..transport.messages import Part
+from ..transport.messages import StoredBox
 from .new_pieces import NewPieces
 from .occupancy import stored_part
 
@@ -27,7 +27,7 @@ class FillStage:
         self._step = step
         self._targets = NewPieces(step.target, step.shape, step.op)
         here, there = holding(step.source), holding(step.target)
-        self._parts: list[tuple[Part, Part]] = []
+        self._parts: list[tuple[StoredBox, StoredBox]] = []
         for slot in there.slots:
             held = here.box(here.piece_of[slot], step.shape)
             where = there.box(there.piece_of[slot], step.shape)

@@ -10,12 +10,12 @@ from typing import final
 import torch
 
 from ....planning import Exchange, LocalSlice, Permute, Step
-from ....planning.transfers import Transfer, receives, sends
+from ....planning.boxes.transfers import Transfer, receives, sends
 from ....sharding.geometry import box
 from ....sharding.mesh import Slot
 from ...holding import Pieces, holding
-from ...lazy_copy import lazy_clone
 from ...machine import residence
+from ...memory.lazy_copy import lazy_clone
 from .. import world
 from ..current_call import CollectiveCall
 from ..group import Processes, group_if_shared, group_of
@@ -23,7 +23,7 @@ from ..mesh_processes import processes_of, wire_device
 from ..transport.async_ops import Arriving
 from ..transport.exchange import exchange, is_compared
 from ..transport.mailing import Mailed
-from ..transport.messages import Messages, Pair, Part, messages_of
+from ..transport.messages import Messages, Pair, StoredBox, messages_of
 from .new_pieces import NewPieces
 from .occupancy import most_slots, occupancy, slots_of, stored_part
 
@@ -80,7 +80,7 @@ class MoveStage:
         return mailed.giving(tuple(lazy_clone(pieces[origin]) for origin in self._kept))
 
 
-def _views(messages: Messages, count: int) -> list[Part] | None:
+def _views(messages: Messages, count: int) -> list[StoredBox] | None:
     """For each new piece the part of a stored one that it is, if each is one part."""
     found = {target.piece: source for source, target in messages.copies}
     return [found[piece] for piece in range(count)] if len(found) == len(messages.copies) == count else None
@@ -108,7 +108,7 @@ def _messages_of(step: Step, processes: Processes) -> Messages:
     here = world.current().process
     owners, receivers = residence(source.mesh).owners, residence(target.mesh).owners
     held = occupancy(source, here)
-    copies: list[tuple[Part, Part]] = []
+    copies: list[tuple[StoredBox, StoredBox]] = []
     leaving: dict[int, list[Pair]] = {}
     arriving: dict[int, list[Pair]] = {}
     for slot in occupancy(target, here).slots:

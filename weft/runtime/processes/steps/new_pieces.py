@@ -9,7 +9,7 @@ import torch
 from ....sharding.layout import Layout
 from ....sharding.placements import ReduceOp
 from ...holding import Pieces, holding
-from ...host_pool import pooled_empty
+from ...memory.host_pool import pooled_empty
 from ...reduction import neutral
 
 __all__ = ["NewPieces"]

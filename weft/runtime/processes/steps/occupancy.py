@@ -10,7 +10,7 @@ from ....sharding.layout import Layout
 from ....sharding.mesh import DeviceMesh, Slot
 from ...holding import holding
 from ...machine import forget_with_residences, residence
-from ..transport.messages import Part, part
+from ..transport.messages import StoredBox, part
 
 __all__ = ["Occupancy", "most_slots", "occupancy", "slots_of", "stored_part"]
 
@@ -67,7 +67,7 @@ def occupancy(layout: Layout, process: int) -> Occupancy:
     return Occupancy(layout, process)
 
 
-def stored_part(layout: Layout, shape: tuple[int, ...], slot: Slot, where: Box) -> Part:
+def stored_part(layout: Layout, shape: tuple[int, ...], slot: Slot, where: Box) -> StoredBox:
     """A box of the tensor in the memory of one of this process's slots."""
     stored = holding(layout)
     piece = stored.piece_of[slot]

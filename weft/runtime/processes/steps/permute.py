@@ -15,7 +15,7 @@ from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange, is_compared
-from ..transport.messages import Messages, Pair, Part, messages_of
+from ..transport.messages import Messages, Pair, StoredBox, messages_of
 from .new_pieces import NewPieces
 from .occupancy import most_slots, occupancy, stored_part
 
@@ -50,7 +50,7 @@ class PermuteStage:
 def _permuted(layout: Layout, shape: tuple[int, ...], route: Route, processes: Processes) -> Messages:
     here = world.current().process
     owners = residence(layout.mesh).owners
-    copies: list[tuple[Part, Part]] = []
+    copies: list[tuple[StoredBox, StoredBox]] = []
     leaving: dict[int, list[Pair]] = {}
     arriving: dict[int, list[Pair]] = {}
     for target, source in enumerate(route):

@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 
 from ....caches import cached
-from ....planning.rearrangement import Copy, Rearrangement
+from ....planning.rearrangement import Rearrangement, SlotCopy
 from ....sharding.mesh import Slot
 from ...holding import Pieces, holding
 from ...machine import forget_with_residences, residence
@@ -18,7 +18,7 @@ from ..current_call import call_between
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Messages, Pair, Part, messages_of
+from ..transport.messages import Messages, Pair, StoredBox, messages_of
 from .occupancy import occupancy
 
 __all__ = ["rearrange"]
@@ -41,7 +41,7 @@ def _messages(plan: Rearrangement, processes: Processes) -> Messages:
     here = world.current().process
     mesh = plan.target.layout.mesh
     owners = residence(mesh).owners
-    copies: list[tuple[Part, Part]] = []
+    copies: list[tuple[StoredBox, StoredBox]] = []
     leaving: dict[int, list[Pair]] = {}
     arriving: dict[int, list[Pair]] = {}
     for process in processes:
@@ -59,13 +59,13 @@ def _messages(plan: Rearrangement, processes: Processes) -> Messages:
     return messages_of(copies, leaving, arriving, processes)
 
 
-def _given(plan: Rearrangement, copy: Copy, slot: Slot) -> Part:
+def _given(plan: Rearrangement, copy: SlotCopy, slot: Slot) -> StoredBox:
     """What is read, among the pieces of all sources one after another."""
     counts = [holding(side.layout).count for side in plan.sources]
     base = [0, *accumulate(counts)][copy.source]
     piece = base + holding(plan.sources[copy.source].layout).piece_of[slot]
-    return Part(piece, copy.source_part, copy.shape, copy.elements, None)
+    return StoredBox(piece, copy.source_part, copy.shape, copy.elements, None)
 
 
-def _taken(plan: Rearrangement, copy: Copy, slot: Slot) -> Part:
-    return Part(holding(plan.target.layout).piece_of[slot], copy.target_part, copy.shape, copy.elements, None)
+def _taken(plan: Rearrangement, copy: SlotCopy, slot: Slot) -> StoredBox:
+    return StoredBox(holding(plan.target.layout).piece_of[slot], copy.target_part, copy.shape, copy.elements, None)

@@ -16,13 +16,13 @@ from ....planning import ReduceExchange
 from ....planning.owners import Reducing, owners_of_step
 from ....sharding.placements import ReduceOp
 from ...holding import Pieces
-from ...host_pool import pooled_empty
+from ...memory.host_pool import pooled_empty
 from ...reduction import reduce_into, reduced
 from ..group import group_if_shared
 from ..mesh_processes import processes_of, wire_device
 from ..transport.exchange import exchange, is_compared, swap
-from ..transport.messages import Part
-from .collection import Arrival, Bundle, Result, collection
+from ..transport.messages import StoredBox
+from .collection import ArrivingStretch, Bundle, ReducedBox, collection
 from .new_pieces import NewPieces
 from .occupancy import most_slots
 
@@ -96,7 +96,7 @@ class ReduceStage:
 
     def _reduced(
         self,
-        result: Result,
+        result: ReducedBox,
         into: torch.Tensor | None,
         sources: Sequence[torch.Tensor],
         arrived: torch.Tensor,
@@ -106,7 +106,7 @@ class ReduceStage:
         """The reduction of all contributions to a box: first those of each process, then these."""
         bundles = [
             [arrived[each.start : each.stop].view(result.shape).to(result.device)]
-            if isinstance(each, Arrival)
+            if isinstance(each, ArrivingStretch)
             else _read(sources, each, width, result.device)
             for each in result.parts
         ]
@@ -122,7 +122,7 @@ class ReduceStage:
 
 
 def _read(
-    sources: Sequence[torch.Tensor], bundle: Sequence[Part], dtype: torch.dtype, device: torch.device
+    sources: Sequence[torch.Tensor], bundle: Sequence[StoredBox], dtype: torch.dtype, device: torch.device
 ) -> list[torch.Tensor]:
     return [sources[part.piece][part.where].to(device=device, dtype=dtype) for part in bundle]
 

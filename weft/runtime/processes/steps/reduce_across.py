@@ -18,14 +18,14 @@ from ....planning.across.cells import Place
 from ....planning.across.work import Gift, Sum
 from ....sharding.geometry import Box, box_shape
 from ...holding import Pieces, holding
-from ...host_pool import pooled_empty
 from ...machine import residence
+from ...memory.host_pool import pooled_empty
 from ...reduction import Totals
 from .. import world
 from ..group import group_if_shared
 from ..mesh_processes import processes_of, wire_device
 from ..transport.exchange import exchange, is_compared
-from ..transport.messages import Messages, Pair, Part, messages_of, part, whole_part
+from ..transport.messages import Messages, Pair, StoredBox, messages_of, part, whole_part
 from .new_pieces import NewPieces
 from .occupancy import most_slots, occupancy, stored_part
 
@@ -41,7 +41,7 @@ class _Adding:
 
     shape: tuple[int, ...]
     device: torch.device
-    parts: list[Part | None]
+    parts: list[StoredBox | None]
     lower: int | None
     """The number of an earlier sum of this process that is added, or -1 for one that arrives."""
 
@@ -51,8 +51,8 @@ class _Adding:
 class _Getting:
     """A box of a new piece, and what is given: a part of a sum or of a piece, or None where it arrives."""
 
-    into: Part
-    given: Part | None
+    into: StoredBox
+    given: StoredBox | None
 
 
 @final
@@ -127,12 +127,12 @@ class _Round:
     """What leaves and arrives in a round, and what is copied."""
 
     def __init__(self) -> None:
-        self.copies: list[tuple[Part, Part]] = []
+        self.copies: list[tuple[StoredBox, StoredBox]] = []
         self.leaving: dict[int, list[Pair]] = {}
         self.arriving: dict[int, list[Pair]] = {}
         self._arrived = 0
 
-    def leave(self, to: int, key: object, given: Part) -> None:
+    def leave(self, to: int, key: object, given: StoredBox) -> None:
         self.leaving.setdefault(to, []).append((key, given))
 
     def arrive(self, by: int, key: object, box: Box) -> None:
@@ -169,7 +169,7 @@ class _Rounds:
 
     def _sum(self, number: int, each: Sum) -> None:
         by = self._process[each.place]
-        parts: list[Part | None] = []
+        parts: list[StoredBox | None] = []
         for slot in each.slots if by == self._here else [slot for slot in self._own if slot in each.slots]:
             near = occupancy(self._step.source, by).same_shard(slot)
             if by == self._here:
@@ -216,7 +216,7 @@ class _Rounds:
         else:
             self.giving.copies.append((given, into))
 
-    def _given(self, gift: Gift, slot: int) -> Part:
+    def _given(self, gift: Gift, slot: int) -> StoredBox:
         """A part of what `given` lists: the sums of this process, then what it stores."""
         if gift.sum is not None:
             return whole_part(self._number[gift.sum], gift.box)
@@ -225,7 +225,7 @@ class _Rounds:
         inner = tuple((each.start, each.stop) for each in kept.where)
         return part(len(self.sums) + kept.piece, inner, stored.piece_shape(kept.piece, self._step.shape))
 
-    def _stored(self, slot: int, box: Box) -> Part:
+    def _stored(self, slot: int, box: Box) -> StoredBox:
         return stored_part(self._step.source, self._step.shape, slot, box)
 
 

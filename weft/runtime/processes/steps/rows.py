@@ -18,7 +18,7 @@ from ..current_call import call_between
 from ..group import group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Pair, Part, messages_of
+from ..transport.messages import Pair, StoredBox, messages_of
 from .occupancy import occupancy
 
 __all__ = ["exchange_rows", "near"]
@@ -64,7 +64,7 @@ def exchange_rows(
     return arriving
 
 
-def _all_of(piece: int, shape: tuple[int, ...]) -> Part:
+def _all_of(piece: int, shape: tuple[int, ...]) -> StoredBox:
     """All of a tensor that is sent or received."""
     size = math.prod(shape)
-    return Part(piece, tuple(map(slice, shape)), shape, size, (piece, 0, size))
+    return StoredBox(piece, tuple(map(slice, shape)), shape, size, (piece, 0, size))

@@ -1,4 +1,4 @@
-"""`Stage`: what this process does in a step, and which kind of it does which kind of step."""
+"""`ProcessStage`: what this process does in a step, and which kind of it does which kind of step."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .reduce_across import AcrossStage
 from .staged_move import StagedMove
 from .staged_reduce import StagedReduce
 
-__all__ = ["Stage", "stage_of"]
+__all__ = ["ProcessStage", "stage_of"]
 
 
-class Stage(Protocol):
+class ProcessStage(Protocol):
     """What this process does in a step."""
 
     @property
@@ -41,7 +41,7 @@ class Stage(Protocol):
         """The pieces after the step."""
 
 
-def stage_of(step: Step, *, is_last: bool) -> Stage:
+def stage_of(step: Step, *, is_last: bool) -> ProcessStage:
     """What this process does in a step of a plan."""
     if is_elsewhere(step.source.mesh, step.target.mesh):
         return _NothingToDo()
@@ -54,24 +54,24 @@ def stage_of(step: Step, *, is_last: bool) -> Stage:
 
 
 @singledispatch
-def _among_processes(step: Step, is_last: bool) -> Stage:
+def _among_processes(step: Step, is_last: bool) -> ProcessStage:
     return BroadcastStage(step) if BroadcastStage.fits(step) else MoveStage(step, is_last=is_last)
 
 
 @_among_processes.register
-def _(step: FillPartial, is_last: bool) -> Stage:  # noqa: ARG001 - as every row
+def _(step: FillPartial, is_last: bool) -> ProcessStage:  # noqa: ARG001 - as every row
     return FillStage(step)
 
 
 @_among_processes.register(AllReduce)
 @_among_processes.register(ReduceScatter)
 @_among_processes.register(ReduceExchange)
-def _(step: AllReduce | ReduceScatter | ReduceExchange, is_last: bool) -> Stage:  # noqa: ARG001 - as every row
+def _(step: AllReduce | ReduceScatter | ReduceExchange, is_last: bool) -> ProcessStage:  # noqa: ARG001 - as every row
     return ReduceStage(step)
 
 
 @_among_processes.register
-def _(step: ReduceAcross, is_last: bool) -> Stage:  # noqa: ARG001 - as every row
+def _(step: ReduceAcross, is_last: bool) -> ProcessStage:  # noqa: ARG001 - as every row
     return AcrossStage(step)
 
 

@@ -8,8 +8,8 @@ from typing import final
 import torch
 
 from ....planning import Exchange, Step
+from ....planning.boxes.transfers import Transfer
 from ....planning.staging.multicast import multicast
-from ....planning.transfers import Transfer
 from ....sharding.layout import Layout
 from ....sharding.mesh import Slot
 from ...holding import Pieces
@@ -18,7 +18,7 @@ from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Messages, Pair, Part, messages_of
+from ..transport.messages import Messages, Pair, StoredBox, messages_of
 from .new_pieces import NewPieces
 from .occupancy import slots_of, stored_part
 
@@ -39,7 +39,7 @@ class StagedMove:
         self._wire = wire_device(step.source.mesh, step.target.mesh)
         begins = step if isinstance(step, Exchange) else None
         self._targets = NewPieces(step.target, step.shape, None if begins is None else begins.neutral)
-        parts = _Parts(step.shape)
+        parts = _TransferMessages(step.shape)
         self._enter = parts.messages(
             self.processes, (step.source, lambda s: routes.sends(0, s)), (step.target, lambda s: routes.receives(0, s))
         )
@@ -71,7 +71,7 @@ _Side = tuple[Layout, Callable[[Slot], tuple[Transfer, ...]]]
 
 
 @final
-class _Parts:
+class _TransferMessages:
     """Transfers between slots as messages between processes."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -82,7 +82,7 @@ class _Parts:
         here = world.current().process
         (source, sends), (target, receives) = giving, taking
         givers, takers = residence(source.mesh).owners, residence(target.mesh).owners
-        copies: list[tuple[Part, Part]] = []
+        copies: list[tuple[StoredBox, StoredBox]] = []
         leaving: dict[int, list[Pair]] = {}
         arriving: dict[int, list[Pair]] = {}
         for slot in slots_of(target.mesh).get(here, ()):

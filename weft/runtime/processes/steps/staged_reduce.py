@@ -12,21 +12,21 @@ from typing import final
 
 import torch
 
+from ....planning.boxes.transfers import Transfer
 from ....planning.owners import Reducing, owners_of_step
-from ....planning.staging.delegation import Delegation, Task, delegation
-from ....planning.transfers import Transfer
+from ....planning.staging.delegation import CellTask, Delegation, delegation
 from ....sharding.geometry import Box, box_shape, within
 from ....sharding.mesh import Slot
 from ....sharding.placements import ReduceOp
 from ...holding import Pieces, holding
-from ...host_pool import pooled_empty
 from ...machine import residence
+from ...memory.host_pool import pooled_empty
 from ...reduction import reduce_into, reduced
 from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Messages, Pair, Part, messages_of, part, whole_part
+from ..transport.messages import Messages, Pair, StoredBox, messages_of, part, whole_part
 from .new_pieces import NewPieces
 from .occupancy import slots_of
 from .staged_move import beside
@@ -121,10 +121,10 @@ class StagedReduce:
 
 
 @final
-class _Task:
+class _OwnBox:
     """A box that this process reduces: for each member the part that is its own, or None where it arrives."""
 
-    def __init__(self, task: Task, parts: Sequence[Part | None]) -> None:
+    def __init__(self, task: CellTask, parts: Sequence[StoredBox | None]) -> None:
         self.shape, self.parts = box_shape(task.box), parts
 
     @property
@@ -157,7 +157,7 @@ class _Hops:
         self._number = {(task.owner, task.box): number for number, task in enumerate(self._said)}
         self._arriving = work.arriving(slot)
         self.tasks = [
-            _Task(task, [self._part(task.box) if member == slot else None for member in task.members])
+            _OwnBox(task, [self._part(task.box) if member == slot else None for member in task.members])
             for task in self._said
         ]
         self.own = [
@@ -198,7 +198,7 @@ class _Hops:
 
     def spread(self, hop: int, processes: Processes) -> Messages:
         """Results into each cell, then among those in it."""
-        copies: list[tuple[Part, Part]] = []
+        copies: list[tuple[StoredBox, StoredBox]] = []
         arriving: dict[int, list[Pair]] = {}
         for each in self._work.takes(hop, self._slot):
             into = self._part(each.box, new=True)
@@ -213,7 +213,7 @@ class _Hops:
                 leaving.setdefault(to, []).append((each.box, self._given(each, hop)))
         return messages_of(copies, leaving, arriving, processes)
 
-    def _given(self, transfer: Transfer, hop: int) -> Part:
+    def _given(self, transfer: Transfer, hop: int) -> StoredBox:
         """A part of a result in the first hop, of the new shard in the second."""
         if hop:
             return self._part(transfer.box, new=True)
@@ -222,7 +222,7 @@ class _Hops:
                 return part(number, within(transfer.box, where), box_shape(where))
         raise AssertionError(f"slot {self._slot} gives {transfer.box}, which it does not own")
 
-    def _part(self, where: Box, *, new: bool = False) -> Part:
+    def _part(self, where: Box, *, new: bool = False) -> StoredBox:
         """A box of the old shard, or of the new one, in the memory of this process."""
         layout = self._step.target if new else self._step.source
         stored = holding(layout)

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from ...host_pool import pooled_empty
+from ...memory.host_pool import pooled_empty
 from .. import world
 from ..agreement.difference import out_of_step
 from ..current_call import fingerprint
@@ -107,9 +107,9 @@ class Posted:
     def __init__(self, group: Group, works: Sequence[c10d.Work] = ()) -> None:
         self._group, self._works = group, works
 
-    def finish(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Waits until they have gone and come, and does something in the meantime."""
-        finish(self._works, self._group, meanwhile)
+    def finish(self) -> None:
+        """Waits until they have gone and come."""
+        finish(self._works, self._group, lambda: None)
 
 
 def post(

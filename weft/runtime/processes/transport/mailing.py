@@ -9,7 +9,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from ...holding import Pieces
-from ...lazy_copy import lazy_clone
+from ...memory.lazy_copy import lazy_clone
 from .. import current_call
 from ..current_call import CollectiveCall
 from ..group import Group

@@ -15,7 +15,7 @@ from ....sharding.geometry import Box, box_shape, whole_box
 from ...holding import slices
 from .. import world
 
-__all__ = ["Join", "Message", "Messages", "Pair", "Part", "Range", "message_of", "messages_of", "part"]
+__all__ = ["Join", "Message", "Messages", "Pair", "Range", "StoredBox", "message_of", "messages_of", "part"]
 
 Range = tuple[int, int, int]
 """A stretch of one stored tensor, flat: which tensor, start and stop."""
@@ -23,7 +23,7 @@ Range = tuple[int, int, int]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoredBox:
     """A box of one stored tensor."""
 
     piece: int
@@ -41,7 +41,7 @@ class Part:
 class Message:
     """The parts that go to one process, or come from it, one after another."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[StoredBox, ...]
     size: int
     stretch: Range | None
     """The stretch of one tensor that holds all of them in order, if one does: then nothing has to be packed."""
@@ -55,7 +55,7 @@ class Join:
     piece: int
     dim: int
     shape: tuple[int, ...]
-    parts: tuple[Part | int, ...]
+    parts: tuple[StoredBox | int, ...]
     shapes: tuple[tuple[int, ...], ...]
 
 
@@ -64,7 +64,7 @@ class Join:
 class Messages:
     """One process's part of an exchange among a group."""
 
-    copies: tuple[tuple[Part, Part], ...]
+    copies: tuple[tuple[StoredBox, StoredBox], ...]
     """From a stored tensor to a new one, within this process."""
     sends: tuple[tuple[int, Message], ...]
     """To which process of the group, beginning with the right-hand neighbour: not all send to the first at once."""
@@ -78,7 +78,7 @@ class Messages:
         return frozenset(each for join in self.joins for each in join.parts if isinstance(each, int))
 
 
-def part(piece: int, inner: Box, shape: Sequence[int]) -> Part:
+def part(piece: int, inner: Box, shape: Sequence[int]) -> StoredBox:
     """A box of the stored tensor number `piece`, which has this shape.
 
     >>> part(0, ((1, 3), (0, 4)), (4, 4)).stretch, part(0, ((0, 4), (1, 3)), (4, 4)).stretch
@@ -86,10 +86,10 @@ def part(piece: int, inner: Box, shape: Sequence[int]) -> Part:
     """
     sizes = box_shape(inner)
     is_whole = sizes == tuple(shape)
-    return Part(piece, slices(inner), sizes, math.prod(sizes), _stretch(piece, inner, shape), is_whole)
+    return StoredBox(piece, slices(inner), sizes, math.prod(sizes), _stretch(piece, inner, shape), is_whole)
 
 
-def whole_part(piece: int, where: Box) -> Part:
+def whole_part(piece: int, where: Box) -> StoredBox:
     """All of the stored tensor number `piece`, which has the elements of a box."""
     shape = box_shape(where)
     return part(piece, whole_box(shape), shape)
@@ -109,12 +109,12 @@ def _stretch(piece: int, inner: Box, shape: Sequence[int]) -> Range | None:
     return piece, start, start + size
 
 
-Pair = tuple[object, Part]
+Pair = tuple[object, StoredBox]
 """A part, and what both ends sort it by."""
 
 
 def messages_of(
-    copies: Iterable[tuple[Part, Part]],
+    copies: Iterable[tuple[StoredBox, StoredBox]],
     sends: Mapping[int, Sequence[Pair]],
     receives: Mapping[int, Sequence[Pair]],
     processes: Sequence[int],
@@ -127,12 +127,12 @@ def messages_of(
     return Messages(kept, _by_process(sends, processes), arriving, joins)
 
 
-_Beside = list[tuple[Part, Part | int]]
+_Beside = list[tuple[StoredBox, StoredBox | int]]
 """What a new tensor is made of: each part of it, and where that comes from."""
 
 
 def _by_piece(
-    copies: Sequence[tuple[Part, Part]], arriving: Sequence[tuple[int, Message]]
+    copies: Sequence[tuple[StoredBox, StoredBox]], arriving: Sequence[tuple[int, Message]]
 ) -> tuple[list[int], list[_Beside]]:
     """New tensors whose parts come from several processes, one from each."""
     found: dict[int, _Beside] = {}
@@ -186,7 +186,7 @@ def message_of(pairs: Iterable[Pair]) -> Message:
     return Message(parts, sum(part.size for part in parts), _joined(parts))
 
 
-def _joined(parts: Sequence[Part]) -> Range | None:
+def _joined(parts: Sequence[StoredBox]) -> Range | None:
     """The one stretch that parts make up, if they do."""
     whole: Range | None = None
     for each in parts:

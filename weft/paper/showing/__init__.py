@@ -1,0 +1,1 @@
+"""What a user gets of a step on paper: a report, its text, a page, a trace."""

@@ -774,4 +774,12 @@ KNOWN: dict[str, Program] = {
         {"a": 2, "b": 2},
         ("v0 = fresh((1, 1), 'uint8', 303, 147)", "v1 = v0.sum()", "v2 = v0.cumsum(0)", "v3 = v0.sum(1)"),
     ),
+    "infinite integers were another error, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 0), 'int64', 5, 9)",
+            "v1 = v0.masked_fill(fresh((3, 0), 'bool', 5, 9), inf)",
+            "v2 = fresh((3, 2), 'int32', 5, 9).masked_fill(fresh((3, 2), 'bool', 5, 9), nan)",
+        ),
+    ),
 }

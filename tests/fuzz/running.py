@@ -15,12 +15,12 @@ import torch
 import weft
 from weft.watch.comm_log import CommLog
 
-from .program import Program, assigned, written
+from .program import Program, assigned
 from .words import Namespace, plain_words, spread_devices, weft_words, without_memory
 
 Movement = tuple[str, tuple[str, ...], int, int, tuple[int, ...]]
 After = Callable[[Namespace, str], None]
-"""What is done after a line, to the name that it has bound or written to."""
+"""What is done after a line, to what it has bound or written to."""
 
 
 @dataclass
@@ -57,15 +57,23 @@ def everything(space: Mapping[str, object]) -> dict[str, torch.Tensor]:
 
 
 _OF_TWO = re.compile(r"[*/] (v\d|fresh)")
+_WITH_MEAN = re.compile(r"torch\.(var|std)_mean\(")
 
 
 def is_beyond(line: str, space: Mapping[str, object]) -> bool:
-    """Whether a line has divided by zeros of another tensor, or multiplied by its infinities.
+    """Whether a line has divided by zeros of another tensor, or multiplied by its infinities; or has a mean of infinite numbers.
 
-    A pending sum is not a number then where its value is infinite: docs/layout.md says so.
+    A pending sum is not a number then where its value is infinite: docs/layout.md says so. The mean beside a variance
+    hangs on the order of the elements, in plain torch: decision 41.
     """
     name = assigned(line)
-    given = {} if name is None or not _OF_TWO.search(line) else tensors_in(name, space.get(name))
+    if name is None:
+        return False
+    if _WITH_MEAN.search(line):
+        mean = space.get(f"{name}[1]", space.get(name))
+        mean = mean[1] if isinstance(mean, tuple) else mean
+        return isinstance(mean, torch.Tensor) and not bool(mean.isfinite().all())
+    given = tensors_in(name, space.get(name)) if _OF_TWO.search(line) else {}
     return any(bool(t.isinf().any()) for t in given.values())
 
 
@@ -117,7 +125,7 @@ def run_lines(program: Program, space: Namespace, log: CommLog, after: Callable[
             continue
         outcome.done += 1
         if after is not None:
-            after(written(line) or "")
+            after(line)
     return outcome
 
 
@@ -136,10 +144,10 @@ def _run(program: Program, space: Namespace, log: CommLog, after: Callable[[str]
     return outcome
 
 
-def run_plain(program: Program, after: After | None = None) -> Outcome:
-    """What plain torch gives."""
-    space = plain_words()
-    return _run(program, space, CommLog(), (lambda name: after(space, name)) if after else None)
+def run_plain(program: Program, after: After | None = None, words: Namespace | None = None) -> Outcome:
+    """What plain torch gives; `words`: more names that the program uses."""
+    space = plain_words() | (words or {})
+    return _run(program, space, CommLog(), (lambda line: after(space, line)) if after else None)
 
 
 def run_plain_without_memory(program: Program) -> Outcome:

@@ -62,8 +62,10 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     }
     try:
         specs = _specs(BoundCall(func, call.args, kwargs).on(metas))
-    except AssertionError as error:  # torch's Python forms assert what its kernels raise
-        raise RuntimeError(str(error)) from None
+    except (AssertionError, ValueError, OverflowError) as error:
+        if type(error) is ValueError and "convert float NaN" not in str(error):
+            raise
+        raise RuntimeError(str(error)) from None  # torch's Python forms assert and convert where its kernels raise
     if on_host:
         specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
     return specs

@@ -97,6 +97,10 @@ class Filling:
         """Floats that lie in a place each: torch's median reads memory that is not there along dims that are expanded."""
         return self._pick(lambda t: t.is_floating_point() and t.dim() > 0 and 0 not in strides(t), "float64", 1)
 
+    def _some2(self) -> str:
+        """Floats, and some of them: of no rows, torch divides by zero in the gradient of `pdist`, and gives in `multi_margin_loss` whatever is in memory."""
+        return self._pick(lambda t: t.is_floating_point() and t.dim() > 1 and t.numel() > 0, "float64", 2)
+
     def _filled(self) -> str:
         """A tensor in memory that is all some tensor's: behind what they give, some kernels leave what they needed."""
 

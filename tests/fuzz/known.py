@@ -774,4 +774,36 @@ KNOWN: dict[str, Program] = {
         {"a": 2, "b": 2},
         ("v0 = fresh((1, 1), 'uint8', 303, 147)", "v1 = v0.sum()", "v2 = v0.cumsum(0)", "v3 = v0.sum(1)"),
     ),
+    "infinite integers were another error, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 0), 'int64', 5, 9)",
+            "v1 = v0.masked_fill(fresh((3, 0), 'bool', 5, 9), inf)",
+            "v2 = fresh((3, 2), 'int32', 5, 9).masked_fill(fresh((3, 2), 'bool', 5, 9), nan)",
+        ),
+    ),
+    "a flipped row forgot how it lay, after which products lie, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 1), 'float64', 825, 68)",
+            "v1 = torch.stack([v0, v0], 2).permute(0, 2, 1)",
+            "v2 = torch.einsum('...ij,...kj->...ik', v1, v1.flip((-1, -2)))",
+            "v3 = [torch.remainder(v1, 2).stride(), torch.nan_to_num(v1).stride(), v1.flip(0).stride(), v1.tril().stride()]",
+        ),
+    ),
+    "what some devices have alone did not go where there is no memory": Program(
+        {"x": 2},
+        ("v0 = fresh((4, 2, 3), 'float64', 5, 1001)", "v1 = v0[1] * 2", "v2 = str(v1.to('meta').device)"),
+    ),
+    "the gradient of a sign was added to what only some of two processes have": Program(
+        {"a": 4, "b": 2},
+        (
+            "v1 = fresh((2, 8, 2, 4), 'float64', 114, 839, grad=True)",
+            "v2 = v1.swapaxes(-4, 1)",
+            "v5 = torch.log(v2.abs() + 0.5)",
+            "v7 = v2.unbind(-4)",
+            "v10 = F.glu(v7[2], 1)",
+        ),
+        order=2,
+    ),
 }

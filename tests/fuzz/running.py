@@ -15,12 +15,12 @@ import torch
 import weft
 from weft.watch.comm_log import CommLog
 
-from .program import Program, assigned, written
+from .program import Program, assigned
 from .words import Namespace, plain_words, spread_devices, weft_words, without_memory
 
 Movement = tuple[str, tuple[str, ...], int, int, tuple[int, ...]]
 After = Callable[[Namespace, str], None]
-"""What is done after a line, to the name that it has bound or written to."""
+"""What is done after a line, to what it has bound or written to."""
 
 
 @dataclass
@@ -31,6 +31,8 @@ class Outcome:
     """Its values, and what torch says about them."""
     errors: dict[int, Exception] = field(default_factory=dict)
     """What was raised, by line; those of gradients come after all lines."""
+    wholes: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Its tensors as plain ones, of those that were looked at."""
     layouts: dict[str, str] = field(default_factory=dict)
     moved: list[Movement] = field(default_factory=list)
     done: int = 0
@@ -52,21 +54,51 @@ def tensors_in(name: str, value: object) -> dict[str, torch.Tensor]:
 
 
 def everything(space: Mapping[str, object]) -> dict[str, torch.Tensor]:
-    named = (tensors_in(name, value) for name, value in space.items() if name.startswith("v"))
+    named = (tensors_in(name, value) for name, value in space.items() if name.startswith("v") and ".grad" not in name)
     return {key: tensor for part in named for key, tensor in part.items()}
 
 
 _OF_TWO = re.compile(r"[*/] (v\d|fresh)")
+_WITH_MEAN = re.compile(r"torch\.(var|std)_mean\(")
+_ALONG_NONE = re.compile(r"torch\.std_mean\([^,]+, \(\)\)|\.var\(\(\), ")
+_STRIDED = re.compile(r"= (v\d+(?:\[\d+\])*)\.as_strided\(")
 
 
 def is_beyond(line: str, space: Mapping[str, object]) -> bool:
-    """Whether a line has divided by zeros of another tensor, or multiplied by its infinities.
+    """Whether a line has given what pages or plain torch leave open: docs/layout.md and decision 41 say why.
 
-    A pending sum is not a number then where its value is infinite: docs/layout.md says so.
+    It has divided by zeros of another tensor, or multiplied by its infinities; it has a mean of infinite numbers beside a
+    variance, or a gradient that torch divides by zero; or it shows with a gradient what its tensor does not.
     """
     name = assigned(line)
-    given = {} if name is None or not _OF_TWO.search(line) else tensors_in(name, space.get(name))
-    return any(bool(t.isinf().any()) for t in given.values())
+    if name is None:
+        return False
+    given = tensors_in(name, space.get(name)) or {
+        key: x for key, x in everything(space).items() if key.startswith(f"{name}[")
+    }
+    if not given:
+        return False
+    if _WITH_MEAN.search(line) and not bool(given[f"{name}[1]"].isfinite().all()):
+        return True
+    if _ALONG_NONE.search(line) and any(t.requires_grad for t in given.values()):
+        return True
+    if (strided := _STRIDED.search(line)) and given[name].requires_grad:
+        return not _shows_all(everything(space)[strided[1]], given[name])
+    return bool(_OF_TWO.search(line)) and any(bool(t.isinf().any()) for t in given.values())
+
+
+def _shows_all(x: torch.Tensor, view: torch.Tensor) -> bool:
+    """Whether a tensor shows all places of its memory that a view of it does."""
+    shown, seen = (_places(t) for t in (x, view))
+    return seen <= shown
+
+
+def _places(x: torch.Tensor) -> set[int]:
+    """The places of memory that a tensor shows."""
+    found = {x.storage_offset()}
+    for size, stride in zip(x.shape, x.stride(), strict=True):
+        found = {place + stride * index for place in found for index in range(size)}
+    return found
 
 
 def _weights(value: torch.Tensor) -> torch.Tensor:
@@ -117,7 +149,7 @@ def run_lines(program: Program, space: Namespace, log: CommLog, after: Callable[
             continue
         outcome.done += 1
         if after is not None:
-            after(written(line) or "")
+            after(line)
     return outcome
 
 
@@ -136,10 +168,10 @@ def _run(program: Program, space: Namespace, log: CommLog, after: Callable[[str]
     return outcome
 
 
-def run_plain(program: Program, after: After | None = None) -> Outcome:
-    """What plain torch gives."""
-    space = plain_words()
-    return _run(program, space, CommLog(), (lambda name: after(space, name)) if after else None)
+def run_plain(program: Program, after: After | None = None, words: Namespace | None = None) -> Outcome:
+    """What plain torch gives; `words`: more names that the program uses."""
+    space = plain_words() | (words or {})
+    return _run(program, space, CommLog(), (lambda line: after(space, line)) if after else None)
 
 
 def run_plain_without_memory(program: Program) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 import pytest
 import torch
@@ -10,10 +11,12 @@ import torch
 import weft
 from tests.fuzz import processes
 from tests.fuzz.checking import check, check_all
+from tests.fuzz.comparing import _name_differs
 from tests.fuzz.generator import make
 from tests.fuzz.known import KNOWN
 from tests.fuzz.other_numbers import with_other_numbers
 from tests.fuzz.program import Program
+from tests.fuzz.running import is_beyond, run_plain, run_weft
 from tests.fuzz.shrinking import shrunk
 from tests.multiprocess.launching import Processes
 from weft.runtime import machine
@@ -36,6 +39,50 @@ def test_programs_do_what_plain_torch_does() -> None:
 @pytest.mark.parametrize("what", KNOWN)
 def test_what_once_went_wrong(what: str, apart: bool) -> None:
     assert check(KNOWN[what], apart=apart) is None
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "one"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (
+            "v0 = fresh((5,), 'float64', 314, 9)",  # whose sum is 0
+            "v1 = torch.var_mean(v0, (0,), correction=0)",
+            "v2 = torch.heaviside(v1[1], put(0.5, 68).double())",
+        ),
+        (
+            "v0 = fresh((4, 6, 4), 'float64', 358, 290)",  # of which one column has the sum 0
+            "v1 = torch.var_mean(v0, 1, correction=0)",
+            "v2 = v1[1] / torch.tanh(v1[1])",
+        ),
+        ("v0 = fresh((5,), 'float64', 4, 9, grad=True)", "v1 = v0.median()", "v2 = v1 * inf"),
+        ("v0 = fresh((4, 2, 2), 'float64', 431, 9, grad=True)", "v1 = v0.cumprod(-1)", "v2 = v1 * inf"),
+    ],
+    ids=["noise", "zeros of noise", "two formulas", "two formulas of cumprod"],
+)
+def test_what_torch_leaves_open_is_not_found(lines: tuple[str, ...], apart: bool) -> None:
+    program = Program({"x": 3 if "(4, 6, 4)" in lines[0] else 2}, lines, order=2 if "cumprod" in lines[1] else 1)
+    assert check(program, apart=apart) is None
+    machine.use_separate_memory(apart)
+    found, expected = run_weft(program), run_plain(program)
+    assert any(_name_differs(name, found, expected) for name in expected.names), "nothing is left open"
+
+
+def test_means_of_infinite_numbers_beside_a_variance_are_not_made() -> None:
+    line = "v1 = torch.var_mean(v0, (0,))"
+    for numbers, beyond in (([1.0, inf], True), ([1.0, 2.0], False)):
+        given = torch.var_mean(torch.tensor(numbers), (0,))
+        assert is_beyond(line, {"v1": given}) is beyond
+        assert is_beyond(line, {"v1[0]": given[0], "v1[1]": given[1]}) is beyond
+
+
+def test_gradients_that_torch_has_in_two_ways_are_not_made() -> None:
+    x = torch.ones(2, 2, dtype=torch.float64, requires_grad=True)
+    space = {"v0": x, "v1": x[1], "v2": torch.std_mean(x, ()), "v3": x[1].as_strided((2,), (1,), 1)}
+    assert is_beyond("v2 = torch.std_mean(v0, ())", space)
+    assert not is_beyond("v2 = torch.std_mean(v0, (0,))", space)
+    assert is_beyond("v3 = v1.as_strided((2,), (1,), 1)", space)
+    assert not is_beyond("v3 = v0.as_strided((2,), (1,), 1)", space)
 
 
 @pytest.mark.multiprocess

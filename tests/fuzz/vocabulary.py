@@ -6,7 +6,7 @@ broadcasts with it, {same} one of its shape, {d} a dim, {e} another dim, {ds} so
 {sub} an index expression, {rows} looked-up rows, {w} a write-through target, {li} unique indices into dim {d}, {dup} with repetitions.
 
 Some are narrower than they could be, where torch itself gives one thing here and another there: {spread} floats none of which
-lie in one place, {filled} a tensor in memory that is all some tensor's; `max_pool1d` without indices, whose strides are others
+lie in one place, {some2} floats that there are, {filled} a tensor in memory that is all some tensor's; `max_pool1d` without indices, whose strides are others
 when no gradient is recorded, only of tensors that lie row by row in dims of size 1 too; `kron` of copies, since it keeps views of
 what it is given for its gradient, of which torch does not see that they are written to.
 """
@@ -131,7 +131,7 @@ F.l1_loss({f}, {same}, reduction='sum') | F.smooth_l1_loss({f}, {same}) | F.hube
 F.kl_div({f1}, {same}, reduction='batchmean') | F.glu({f1}, {d}) | F.avg_pool1d({f3}, 2, 1) | F.max_pool1d({f3}.clone(memory_format=torch.contiguous_format), 2, 1, 1) | F.max_pool1d({f3}, 2, 1, 1, return_indices=True) | F.max_pool2d({f4}, 2, 1) | F.avg_pool2d({f4}, 2, 1, 1) | F.adaptive_avg_pool2d({f4}, (2, 1)) | F.adaptive_max_pool1d({f3}, 2)
 F.instance_norm({f3}) | F.interpolate({f3}, scale_factor=2) | F.interpolate({f4}, size=(3, 2), mode='bilinear') | F.pixel_shuffle({f4}, 1) | F.unfold({f4}, 2) | F.local_response_norm({f3}, 2) | F.lp_pool1d({f3}, 2, 2)
 F.cross_entropy({f2}.flatten(1), {lab}) | F.nll_loss({f2}.flatten(1), {lab}, reduction='none') | F.cross_entropy({f2}.flatten(1), {lab}, label_smoothing=0.1) | F.cross_entropy({f2}.flatten(1), {lab}, ignore_index=0, reduction='sum') | F.prelu({f2}, {pre})
-F.channel_shuffle({f4}, 1) | F.multi_margin_loss({f2}.flatten(1), {lab}) | F.gaussian_nll_loss({f}, {same}, {same}.abs() + 1) | F.poisson_nll_loss({f}, {same}.abs()) | F.pdist({f2}.flatten(1)) | F.fold(F.unfold({f4}, 2), {first}.shape[2:], 2)
+F.channel_shuffle({f4}, 1) | F.multi_margin_loss({some2}.flatten(1), {lab}) | F.gaussian_nll_loss({f}, {same}, {same}.abs() + 1) | F.poisson_nll_loss({f}, {same}.abs()) | F.pdist({some2}.flatten(1)) | F.fold(F.unfold({f4}, 2), {first}.shape[2:], 2)
 F.grid_sample({f4}, fresh((1, 2, 2, 2), 'float64', {sd}, {code}).expand({first}.shape[0], 2, 2, 2), align_corners=False) | F.pixel_unshuffle({f4}, 2) | F.adaptive_max_pool2d({f4}, 2) | F.multilabel_soft_margin_loss({f2}, {same}.sigmoid().detach())
 | F.hinge_embedding_loss({f}, {same}.sign()) | F.soft_margin_loss({f}, {same}.sign()) | F.cosine_embedding_loss({f2}.flatten(1), {same}.flatten(1), put(1, 5)) | F.triplet_margin_loss({f2}, {same}, {same})
 """

@@ -128,3 +128,14 @@ def test_the_sum_of_nothing_stays_split(separate: bool) -> None:
         x = laid(torch.zeros(0, 6), layouts(LINE, 2)[2])
         assert x._layout.splits == ((), ("x",))
         assert x.sum(0)._layout.splits == (("x",),)
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_distances_of_no_rows_have_an_empty_gradient(separate: bool) -> None:
+    """Of plain tensors, torch's kernel divides by zero, and the interpreter ends."""
+    with memory(separate):
+        for layout in layouts(LINE, 2, pending=False):
+            x = laid(torch.zeros(0, 3), layout).requires_grad_()
+            for _ in range(3):  # the second call repeats the first
+                (gradient,) = torch.autograd.grad(functional.pdist(x).sum(), x)
+                assert gradient.shape == (0, 3)

@@ -127,6 +127,30 @@ def test_gradients_that_would_be_of_other_elements_are_refused(steps: Steps) -> 
         _gradient(steps, sharded=True)
 
 
+Differentiate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+
+
+@pytest.mark.parametrize(
+    "differentiate",
+    [
+        lambda view, leaf, g: view.backward(g),
+        torch.autograd.grad,
+        lambda view, leaf, g: torch.autograd.backward([leaf.sum(), view], [None, g]),
+    ],
+)
+def test_a_stale_view_is_not_differentiated_itself(differentiate: Differentiate) -> None:
+    mesh = weft.make_mesh({"a": 2})
+    leaf = weft.shard(torch.arange(16.0).reshape(4, 4), mesh, P("a")).requires_grad_()
+    view, beside, g = (y := leaf * 2)[:2, :2], y[2:], weft.shard(torch.arange(4.0).reshape(2, 2), mesh, P())
+    view.t_()
+    view.detach().add_(1)
+    with pytest.raises(RuntimeError, match=r"backward uses a view .* would be lost"):
+        differentiate(view, leaf, g)
+    beside.backward(torch.ones_like(beside))
+    assert leaf.grad is not None
+    assert leaf.grad.full_tensor().tolist() == [[0.0] * 4] * 2 + [[2.0] * 4] * 2
+
+
 def test_what_was_turned_and_written_can_be_read() -> None:
     y = weft.shard(torch.arange(4.0).reshape(2, 2), weft.make_mesh({"a": 2}), P("a")).requires_grad_() * 1
     view = y[:]

@@ -4,6 +4,7 @@ from ..rules import table  # noqa: F401 - the rules that handlers go on from
 from . import (  # noqa: F401
     creation_like,
     determinants,
+    distances,
     embedding,
     folded_products,
     indexing,

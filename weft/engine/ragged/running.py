@@ -32,7 +32,7 @@ from .alone import Alone, Values, alone, holders
 from .families import add_view, may_write_there, settle
 from .rows import RaggedRows, along, held_rows, ragged, rows_of
 
-__all__ = ["MARKS", "brought_to", "factor_places", "of_rows", "on_device", "picked", "takes_rows"]
+__all__ = ["MARKS", "brought_to", "factor_places", "goes_elsewhere", "of_rows", "on_device", "picked", "takes_rows"]
 
 takes_rows: set[Op] = set()
 """The ops whose handlers see to rows themselves. Bound: the ops there are. Cleared: never."""
@@ -55,7 +55,7 @@ def of_rows(call: BoundCall) -> object:
         for x in written:
             settle(x)
         return NotImplemented
-    can_be = not (is_traced() or kind.outs or is_random(call.func) or call.func in MARKS)
+    can_be = not (is_traced() or kind.outs or is_random(call.func) or call.func in MARKS or goes_elsewhere(call))
     there = all(x._value.rows is not None and may_write_there(x._value.rows) for x in written)
     split = _split(call, held, kind) if can_be and there else None
     if split is None:
@@ -69,6 +69,12 @@ def of_rows(call: BoundCall) -> object:
     if kind.written:
         note_write()
     return _run(call, split, held, kind)
+
+
+def goes_elsewhere(call: BoundCall) -> bool:
+    """Whether an op gives a tensor on another device than it was given, as one without memory."""
+    device = call.kwargs.get("device")
+    return device is not None and torch.device(cast("torch.device", device)).type != call.tensors[0].device.type
 
 
 def _written(call: BoundCall, kind: OpKind) -> list[ShardedTensor]:

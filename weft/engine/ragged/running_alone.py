@@ -32,7 +32,7 @@ from ..views.view import View
 from ..views.view_results import ViewOp, tell_whole
 from .alone import Alone, Home, Values, alone, alone_of, holders
 from .rows import Groups, RaggedRows, along, evenly, held_rows, ragged, rows_of
-from .running import MARKS, factor_places
+from .running import MARKS, factor_places, goes_elsewhere
 
 __all__ = ["of_alone"]
 
@@ -68,7 +68,7 @@ def _may_run(call: BoundCall, home: Home, held: Sequence[Alone | None]) -> bool:
     kind, rule = kind_of(call.func), rule_for(call.func)
     if is_traced() or kind.written or kind.outs or is_random(call.func) or not is_foreseen(call.func):
         return False
-    if call.func in MARKS:
+    if call.func in MARKS or goes_elsewhere(call):
         return False
     if rule is None or rule.local is not None or rule.local_args is not None or rule.local_op is not None:
         return False

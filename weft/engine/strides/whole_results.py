@@ -15,7 +15,7 @@ from ...runtime.on_paper import aside
 from ...runtime.strides import elementwise_strides, row_major
 from .kernel_strides import as_laid_by_kernel, is_elementwise
 
-__all__ = ["whole_results"]
+__all__ = ["FEW", "whole_results"]
 
 aten = torch.ops.aten
 
@@ -41,8 +41,33 @@ def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
             return _found(call, on_host)
     if specs is None:
         with aside():
-            specs = _results[key] = _found(call, on_host)
+            specs = _found(call, on_host)
+            specs = _results[key] = _laid(call, specs) if on_host and _leaves_open(call) else specs
     return specs
+
+
+def _leaves_open(call: BoundCall) -> bool:
+    """Whether dims of size 1 lie in a way of their own in what a call is given, and it is asked of few elements.
+
+    Kernels keep them so, or do not; torch's accounts do not say which, and after these strides later results may lie.
+    """
+    tensors = call.tensors
+    if torch.Tag.nondeterministic_seeded in call.func.tags or call.func.namespace != "aten":
+        return False
+    if not any(1 in x.shape and x.numel() > 1 and x.stride() != row_major(x.shape) for x in tensors):
+        return False
+    return min(x.numel() for x in tensors) > 0 and sum(x.numel() for x in tensors) <= FEW
+
+
+def _laid(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None, ...]:
+    """The results as kernels lay them, where they take zeros."""
+    zeros = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).zero_() for x in call.tensors]
+    try:
+        found = _specs(call.on(zeros))
+    except (RuntimeError, IndexError, NotImplementedError):
+        return specs
+    known = [None if spec is None else (spec.shape, spec.dtype) for spec in specs]
+    return found if [None if spec is None else (spec.shape, spec.dtype) for spec in found] == known else specs
 
 
 def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
@@ -62,8 +87,10 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     }
     try:
         specs = _specs(BoundCall(func, call.args, kwargs).on(metas))
-    except AssertionError as error:  # torch's Python forms assert what its kernels raise
-        raise RuntimeError(str(error)) from None
+    except (AssertionError, ValueError, OverflowError) as error:
+        if type(error) is ValueError and "convert float NaN" not in str(error):
+            raise
+        raise RuntimeError(str(error)) from None  # torch's Python forms assert and convert where its kernels raise
     if on_host:
         specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
     return specs
@@ -71,7 +98,7 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
 
 def _is_of_nothing(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a call has tensors without elements, and beside these at most numbers, whatever they are."""
-    if all(x.numel() for x in tensors):
+    if all(x.numel() for x in tensors) or func is aten._pdist_backward.default:  # whose kernel divides by zero then
         return False
     if func is aten.convolution.default and not tensors[0].numel():
         return True  # no weight is read then
@@ -82,11 +109,11 @@ def _is_open(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bo
     """Whether dims of size 1 leave the strides of a lookup open, which torch's account says otherwise; of few it is made."""
     if func is not aten.index.Tensor or not any(x.dim() > 1 and 1 in x.shape for x in tensors):
         return False
-    return sum(x.numel() for x in tensors) <= _FEW
+    return sum(x.numel() for x in tensors) <= FEW
 
 
-_FEW = 1 << 12
-"""Elements."""
+FEW = 1 << 12
+"""Elements of tensors of which kernels are asked, rather than torch's accounts of them, how they lie."""
 
 
 def _results_of_one_element(call: BoundCall) -> tuple[Spec | None, ...] | None:

@@ -9,10 +9,12 @@ and where something that torch does not follow has written and the view is used 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterable, Sequence
 from weakref import WeakValueDictionary
 
 import torch
+from torch.autograd.graph import _engine_run_backward
 
 from ...rules.call import each_of
 from ..form import special
@@ -60,6 +62,7 @@ def note_views_of_turned(base: torch.Tensor, views: object) -> None:
     is_turned = id(base) in _turned
     if not is_turned and not any(view._base is base or view._base is base._base for view in _turned.values()):
         return
+    refuse_stale(_differentiated(), "backward")
     for each in each_of(views):
         if isinstance(each, ShardedTensor) and each is not base:
             if is_turned:
@@ -93,6 +96,19 @@ def refuse_stale(used: Sequence[torch.Tensor], op: str) -> None:
                 "unsqueeze_), and then written to without gradients, so that its gradient would be lost: turn it with "
                 "view = view.t() and the like, or write to a copy, x.clone()"
             )
+
+
+def _differentiated() -> Sequence[torch.Tensor]:
+    """What a call differentiates that torch is about to begin: it views the base of a stale view again to do so."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
+        frame = frame.f_back
+    if frame.f_code is not _engine_run_backward.__code__:
+        return ()
+    return [x for x in frame.f_locals["t_outputs"] if isinstance(x, torch.Tensor)]
+
+
+_OWN = __name__.partition(".")[0] + "."
 
 
 def _note(x: ShardedTensor, version: int) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import final
 
 import torch
@@ -23,6 +21,7 @@ from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from ..runtime.processes.transport.async_ops import settle
 from ..runtime.spans import COMMUNICATION, OP, WAITING, span, watching
+from ..watch.trace_events import Event, checked_file, naming_event, trace_text
 from .profile_rows import ProfileEvent, ProfileRow, rows_of
 
 __all__ = ["Profile", "profile"]
@@ -115,22 +114,15 @@ class Profile:
 
         Under a launcher, every process has to call it.
         """
-        file = Path(path)
-        if not file.parent.is_dir():
-            raise FileNotFoundError(
-                f"cannot write a trace to {str(path)!r}: there is no folder {str(file.parent)!r}, make it first"
-            )
+        file = checked_file(path)
         process = world.current().process
         parts = gathered(self._traced(process), "profile")
         if process == 0:
-            merged = [event for events in parts for event in events]
-            file.write_text(json.dumps({"traceEvents": merged, "displayTimeUnit": "ms"}))
+            file.write_text(trace_text(parts))
 
-    def _traced(self, process: int) -> list[dict[str, object]]:
+    def _traced(self, process: int) -> list[Event]:
         """The events of this process, in the form that both viewers read."""
-        made: list[dict[str, object]] = [
-            {"ph": "M", "name": "process_name", "pid": process, "args": {"name": f"process {process}"}}
-        ]
+        made = [naming_event(process, f"process {process}")]
         for event in self._events:
             kind, name, where = _described(event)
             made.append(

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from itertools import chain
 
 from ..drawing.page import LineSpan, MovementRow, Page, Row
 from ..planning.text import bytes_text
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from ..runtime.processes.transport.async_ops import settle
-from ..sharding.layout import Layout
 from ..watch.comm_log import CommLog, CommRecord, Overlap, comm_log
+from ..watch.trace_events import Event, checked_file, movement_event, naming_event, trace_text
 
 __all__ = ["trace"]
-
-Event = dict[str, object]
 
 
 @contextmanager
@@ -37,19 +34,14 @@ def trace(path: str | os.PathLike[str]) -> Iterator[CommLog]:
     >>> [event["name"] for event in events if event["ph"] == "X"]
     ['all_gather']
     """
-    file = Path(path)
-    if not file.parent.is_dir():
-        raise FileNotFoundError(
-            f"cannot write a trace to {str(path)!r}: there is no folder {str(file.parent)!r}, make it first"
-        )
+    file = checked_file(path)
     with comm_log() as log:
         yield log
     settle()  # what is still on its way belongs to the trace, too
     # Not in a `finally`: after an error the other processes may no longer come, and nobody waits for them.
-    merged = [event for events in gathered(_events(log, world.current().process), "trace") for event in events]
+    parts = gathered(_events(log, world.current().process), "trace")
     if world.current().process == 0:
-        is_page = file.suffix == ".html"
-        text = _page(merged, log).html() if is_page else json.dumps({"traceEvents": merged, "displayTimeUnit": "ms"})
+        text = _page(list(chain(*parts)), log).html() if file.suffix == ".html" else trace_text(parts)
         file.write_text(text, encoding="utf-8")
 
 
@@ -116,12 +108,9 @@ def _events(log: CommLog, process: int) -> list[Event]:
 
     What ran while the program went on has a line of its own, and says how much of its time was hidden.
     """
-    result: list[Event] = [{"ph": "M", "name": "process_name", "pid": process, "args": {"name": f"process {process}"}}]
+    result = [naming_event(process, f"process {process}")]
     if log.overlaps:
-        result += [
-            {"ph": "M", "name": "thread_name", "pid": process, "tid": line, "args": {"name": name}}
-            for line, name in enumerate(("waited for", "on its way"))
-        ]
+        result += [naming_event(process, name, line) for line, name in enumerate(("waited for", "on its way"))]
     ends = dict(log.ends)
     overlaps = {overlap.count: overlap for overlap in log.overlaps if overlap.ended}
     group: list[CommRecord] = []
@@ -140,28 +129,5 @@ def _timed(group: Sequence[CommRecord], end: float, process: int, overlap: Overl
     total = sum(record.total_bytes for record in group) or 1
     for record in group:
         share = seconds * record.total_bytes / total
-        yield {
-            "ph": "X",
-            "name": record.kind,
-            "cat": "implicit" if record.implicit else "explicit",
-            "pid": process,
-            "tid": 0 if overlap is None else 1,
-            "ts": at * 1e6,
-            "dur": share * 1e6,
-            "args": {
-                "op": record.op,
-                "from": _said(record.source),
-                "to": _said(record.target),
-                "shape": list(record.shape),
-                "axes": list(record.axes),
-                "bytes received per device": record.bytes_received,
-                "bytes received by all": record.total_bytes,
-                "called at": str(record.call_site),
-                **told,
-            },
-        }
+        yield movement_event(record, process, 0 if overlap is None else 1, at, share, record.call_site, **told)
         at += share
-
-
-def _said(layout: Layout) -> str:
-    return f"{layout} on {layout.mesh}"

@@ -8,10 +8,10 @@ from typing import final
 import torch
 
 from ..context import DeviceContext
-from ..work import KernelWork, balanced
+from ..work import KernelWork
 from .known import known_call
 from .open_collective import OpenCollective, opened
-from .operands import check_dim, check_operands, check_shape
+from .operands import check_parts
 
 __all__ = ["DistributedAllToAll"]
 
@@ -51,16 +51,7 @@ class DistributedAllToAll:
         if known is not None and target is None and trace_name is None and known.repeat():
             return
         with opened(_NAME, dev_ctxs_input, signal_buffers, target, trace_name, known) as call:
-            check_operands(_NAME, "inputs", inputs, dev_ctxs_input)
-            check_operands(_NAME, "outputs", outputs, dev_ctxs_input)
-            dim = check_dim(_NAME, inputs[0], axis)
-            for i, given in enumerate(inputs):
-                check_shape(_NAME, f"inputs[{i}]", given, inputs[0].shape, inputs[0].dtype)
-            bounds = balanced(inputs[0].shape[dim], len(inputs))
-            for j, output in enumerate(outputs):
-                parts = [*inputs[0].shape]
-                parts[dim] = (bounds[j + 1] - bounds[j]) * len(inputs)
-                check_shape(_NAME, f"outputs[{j}]", output, parts, inputs[0].dtype)
+            dim, bounds = check_parts(_NAME, outputs, inputs, dev_ctxs_input, axis, times=len(inputs))
             _run(call, [o.movedim(dim, 0) for o in outputs], [given.movedim(dim, 0) for given in inputs], bounds)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from ..context import DeviceContext
+from ..work import balanced
 
-__all__ = ["check_dim", "check_operands", "check_shape"]
+__all__ = ["check_dim", "check_operands", "check_parts", "check_shape"]
 
 
 def check_operands(name: str, word: str, tensors: Sequence[torch.Tensor], contexts: Sequence[DeviceContext]) -> None:
@@ -58,3 +59,33 @@ def check_dim(name: str, tensor: torch.Tensor, axis: int) -> int:
     if not -tensor.dim() <= axis < tensor.dim():
         raise ValueError(f"{name}: axis {axis} is not a dim of a tensor with shape {tuple(tensor.shape)}.")
     return axis % tensor.dim()
+
+
+def check_parts(
+    name: str,
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    contexts: Sequence[DeviceContext],
+    axis: int,
+    *,
+    times: int = 1,
+) -> tuple[int, tuple[int, ...]]:
+    """The tensor dim that `axis` means, and where balanced parts along it begin and end, one for each device.
+
+    Raises unless inputs have one shape, and outputs that of so many of a device's part.
+
+    >>> cpu = DeviceContext("cpu")
+    >>> check_parts("scatter", [torch.zeros(2), torch.zeros(1)], [torch.zeros(3)] * 2, [cpu, cpu], 0)
+    (0, (0, 2, 3))
+    """
+    check_operands(name, "inputs", inputs, contexts)
+    check_operands(name, "outputs", outputs, contexts)
+    shape, dtype = inputs[0].shape, inputs[0].dtype
+    dim = check_dim(name, inputs[0], axis)
+    for i, given in enumerate(inputs):
+        check_shape(name, f"inputs[{i}]", given, shape, dtype)
+    bounds = balanced(shape[dim], len(inputs))
+    for i, output in enumerate(outputs):
+        part = [*shape[:dim], (bounds[i + 1] - bounds[i]) * times, *shape[dim + 1 :]]
+        check_shape(name, f"outputs[{i}]", output, part, dtype)
+    return dim, bounds

@@ -9,10 +9,10 @@ import torch
 
 from ..context import DeviceContext
 from ..element import Element, element
-from ..work import KernelWork, balanced
+from ..work import KernelWork
 from .known import known_call
 from .open_collective import OpenCollective, opened
-from .operands import check_dim, check_operands, check_shape
+from .operands import check_parts
 
 __all__ = ["DistributedReduceScatter"]
 
@@ -49,16 +49,7 @@ class DistributedReduceScatter:
         if known is not None and target is None and trace_name is None and known.repeat():
             return
         with opened(_NAME, dev_ctxs_input, signal_buffers, target, trace_name, known) as call:
-            check_operands(_NAME, "inputs", inputs, dev_ctxs_input)
-            check_operands(_NAME, "outputs", outputs, dev_ctxs_input)
-            dim = check_dim(_NAME, inputs[0], axis)
-            for i, given in enumerate(inputs):
-                check_shape(_NAME, f"inputs[{i}]", given, inputs[0].shape, inputs[0].dtype)
-            bounds = balanced(inputs[0].shape[dim], len(inputs))
-            for i, output in enumerate(outputs):
-                part = [*inputs[0].shape]
-                part[dim] = bounds[i + 1] - bounds[i]
-                check_shape(_NAME, f"outputs[{i}]", output, part, inputs[0].dtype)
+            dim, bounds = check_parts(_NAME, outputs, inputs, dev_ctxs_input, axis)
             kind = element(_NAME, inputs[0].dtype, reduce_op)
             _run(
                 call,

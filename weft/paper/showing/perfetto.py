@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...devices import Device
+from ...watch.trace_events import Event, movement_event, naming_event
 from ..ledger import KINDS
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["trace_events"]
 
-Event = dict[str, object]
 Numbers = dict[Device | None, int]
 """Devices as the trace numbers them."""
 
@@ -28,11 +28,10 @@ def trace_events(report: StepReport) -> list[Event]:
 def _named(report: StepReport, pids: Numbers) -> Iterator[Event]:
     """What devices and their rows are called."""
     for device, pid in pids.items():
-        yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"{device} and those like it"}}
-        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": 0, "args": {"name": "computing"}}
+        yield naming_event(pid, f"{device} and those like it")
+        yield naming_event(pid, "computing", 0)
     for device, tier in dict.fromkeys((move.device, move.tier) for move in report.movements):
-        name = f"links: {tier.name.lower()}"
-        yield {"ph": "M", "name": "thread_name", "pid": pids[device], "tid": 1 + int(tier), "args": {"name": name}}
+        yield naming_event(pids[device], f"links: {tier.name.lower()}", 1 + int(tier))
 
 
 def _computed(report: StepReport, pids: Numbers) -> Iterator[Event]:
@@ -51,26 +50,8 @@ def _computed(report: StepReport, pids: Numbers) -> Iterator[Event]:
 
 def _carried(report: StepReport, pids: Numbers) -> Iterator[Event]:
     for move in report.movements:
-        record = move.record
-        yield {
-            "ph": "X",
-            "name": record.kind,
-            "cat": "implicit" if record.implicit else "explicit",
-            "pid": pids[move.device],
-            "tid": 1 + int(move.tier),
-            "ts": move.start * 1e6,
-            "dur": move.seconds * 1e6,
-            "args": {
-                "op": record.op,
-                "from": f"{record.source} on {record.source.mesh}",
-                "to": f"{record.target} on {record.target.mesh}",
-                "shape": list(record.shape),
-                "axes": list(record.axes),
-                "bytes received per device": record.bytes_received,
-                "bytes received by all": record.total_bytes,
-                "called at": str(move.line),
-            },
-        }
+        line = 1 + int(move.tier)
+        yield movement_event(move.record, pids[move.device], line, move.start, move.seconds, move.line)
 
 
 def _held(report: StepReport, pids: Numbers) -> Iterator[Event]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import final
 
 from ...sharding.mesh import DeviceMesh
+from ...watch.trace_events import checked_file, trace_text
 from ..findings import Finding
 from ..machine import Machine
 from ..memory import MemoryUse
@@ -147,7 +146,7 @@ class StepReport:
         ...     "A step on 1 h100" in pathlib.Path(folder, "step.html").read_text()
         True
         """
-        _checked(path, "a page").write_text(report_page(self).html(), encoding="utf-8")
+        checked_file(path, "a page").write_text(report_page(self).html(), encoding="utf-8")
 
     def perfetto(self, path: str | os.PathLike[str]) -> None:
         """Writes the step in time as a trace that Perfetto and chrome://tracing show.
@@ -160,8 +159,8 @@ class StepReport:
         >>> [event["name"] for event in events if event["ph"] == "X"]
         ['mm']
         """
-        file = _checked(path, "a trace")
-        file.write_text(json.dumps({"traceEvents": trace_events(self), "displayTimeUnit": "ms"}))
+        file = checked_file(path)
+        file.write_text(trace_text([trace_events(self)]))
 
     def __str__(self) -> str:
         return report_text(self)
@@ -177,12 +176,3 @@ _KEYS: Mapping[str, Callable[[Movement], str]] = {
     "op": lambda each: each.record.op,
     "line": lambda each: str(each.line),
 }
-
-
-def _checked(path: str | os.PathLike[str], what: str) -> Path:
-    file = Path(path)
-    if not file.parent.is_dir():
-        raise FileNotFoundError(
-            f"cannot write {what} to {str(path)!r}: there is no folder {str(file.parent)!r}, make it first"
-        )
-    return file

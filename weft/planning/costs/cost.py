@@ -26,7 +26,7 @@ from ..step import Begins, Bytes, Step
 from ..topology import Tier, Topology, axis_tier, current_topology
 from ..topology.topology import cells, is_flat
 
-__all__ = ["DEFAULT", "passing_time", "staged", "step_time", "steps_time", "tier_between"]
+__all__ = ["DEFAULT", "mesh_tier", "passing_time", "staged", "step_time", "steps_time", "tier_between"]
 
 DEFAULT = Topology()
 """Where no topology is given: all devices in one host."""
@@ -114,12 +114,12 @@ def _may_be_staged(step: Step) -> bool:
 def tier_between(source: Layout, target: Layout, axes: Sequence[str], topology: Topology) -> Tier:
     """The farthest that devices are apart which move something between two layouts, in groups along axes."""
     if source.mesh != target.mesh:
-        return _mesh_tier(source.mesh, target.mesh, topology)
+        return mesh_tier(source.mesh, target.mesh, topology)
     return max((axis_tier(target.mesh, axis, topology) for axis in axes), default=Tier.DEVICE)
 
 
 @cached(1024)
-def _mesh_tier(source: DeviceMesh, target: DeviceMesh, topology: Topology) -> Tier:
+def mesh_tier(source: DeviceMesh, target: DeviceMesh, topology: Topology) -> Tier:
     """The farthest that a device of one mesh is from the nearest of another."""
     for tier in (Tier.HOST, Tier.RACK):
         if set(cells(target, topology, tier)) <= set(cells(source, topology, tier)):

@@ -23,7 +23,7 @@ from ..engine.views.view import at
 from ..rules.call import Args, BoundCall, Kwargs
 from ..runtime.holding import holding
 from ..runtime.machine import device_of, residence, torch_device
-from ..runtime.strides import dense_strides, row_major
+from ..runtime.strides import dense_strides, is_dense, row_major
 from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
@@ -156,25 +156,12 @@ def _strides(call: BoundCall, x: ShardedTensor) -> tuple[int, ...] | None:
     if call.arg("memory_format") in (None, torch.preserve_format):
         if x.stride() == row_major(x.shape):
             return None
-        if _is_dense(x):
+        if not x.numel() or is_dense(tuple(x.shape), x.stride()):
             return x.stride()
     with _disable_current_modes():  # whoever looks on is to see what the devices do
         like = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=_META)
         made: torch.Tensor = call.func(like, *call.args[1:], **_kept(call.kwargs))
     return made.stride()
-
-
-def _is_dense(x: torch.Tensor) -> bool:
-    """Whether the elements fill a piece of memory, in whatever order of dims."""
-    if not x.numel():
-        return True
-    step = 1
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size > 1:
-            if stride != step:
-                return False
-            step *= size
-    return True
 
 
 def _shaped(

@@ -10,8 +10,8 @@ from ..caches import cached
 from ..devices import Device
 from ..errors import PlanError
 from ..planning import Step, step_between
-from ..planning.costs.cost import mesh_tier, staged, step_time
-from ..planning.topology import Tier, Topology, axis_tier
+from ..planning.costs.cost import staged, step_time, tier_between
+from ..planning.topology import Tier, Topology
 from ..sharding.layout import Layout
 from ..watch.comm_log import CommRecord
 from .lines import Line
@@ -100,7 +100,7 @@ class _Times:
     def move(self, event: MovedBytes) -> None:
         """A movement begins when its source has come to it and its link is free; devices wait for it, or later."""
         record, topology = event.record, self._machine.topology
-        tier = record_tier(record, topology)
+        tier = tier_between(record.source, record.target, record.axes, topology)
         seconds = movement_seconds(record, topology)
         source, target = record.source.mesh.devices[0], record.target.mesh.devices[0]
         asked = self.clocks.get(source, 0.0)
@@ -137,20 +137,14 @@ class _Times:
         self.clocks[movement.device] = max(now, movement.end)
 
 
-def record_tier(record: CommRecord, topology: Topology) -> Tier:
-    """The farthest that devices of a movement's groups are apart."""
-    if record.source.mesh != record.target.mesh:
-        return mesh_tier(record.source.mesh, record.target.mesh, topology)
-    return max((axis_tier(record.target.mesh, axis, topology) for axis in record.axes), default=Tier.DEVICE)
-
-
 def movement_seconds(record: CommRecord, topology: Topology) -> float:
     """What a movement takes by the prices that plans are made by, through hosts or racks where that is faster."""
     if not record.total_bytes:
         return 0.0
     step = _step(record.kind, record.source, record.target, record.shape, 1)
     if step is None or record.total_bytes % step.bytes_received.total:
-        return topology.time(record_tier(record, topology), record.bytes_received)
+        tier = tier_between(record.source, record.target, record.axes, topology)
+        return topology.time(tier, record.bytes_received)
     itemsize = record.total_bytes // step.bytes_received.total
     return _step_seconds(record.kind, record.source, record.target, record.shape, itemsize, topology)
 

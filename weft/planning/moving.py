@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from ..caches import cached
+from ..sharding.geometry import box
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .boxes.census import HeldOverlap, Volume, axis_sizes, spread_index
@@ -28,12 +29,28 @@ from .step import (
 )
 from .topology import Topology
 
-__all__ = ["AllGather", "AllToAll", "Exchange", "LocalSlice", "Permute"]
+__all__ = ["AllGather", "AllToAll", "Exchange", "LocalSlice", "Moves", "Permute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moves(Step):
+    """A step that moves boxes, and neither resolves nor begins a reduction."""
+
+    def receives(self, slot: Slot) -> tuple[Transfer, ...]:
+        """The boxes that make up what a slot of the target's mesh holds afterwards, those that it keeps among them."""
+        return routes(self.source, self.target, self.shape).receives(slot)
+
+    def sends(self, slot: Slot) -> tuple[Transfer, ...]:
+        """The boxes that a slot of the source's mesh gives, to itself too."""
+        return routes(self.source, self.target, self.shape).sends(slot)
+
+    def load(self) -> Load:
+        return (1, Volume(self.target)), (-1, HeldOverlap(self.source, self.target))
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class LocalSlice(Step):
+class LocalSlice(Moves):
     """Every device keeps a part of what it holds; nothing is received.
 
     >>> from weft.planning import step_between
@@ -58,15 +75,9 @@ class LocalSlice(Step):
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class _BoxStep(Step):
-    def load(self) -> Load:
-        return (1, Volume(self.target)), (-1, HeldOverlap(self.source, self.target))
-
-
 @final
 @dataclass(frozen=True, slots=True)
-class AllGather(_BoxStep):
+class AllGather(Moves):
     """Every device of a group receives what the others hold, of one dim or of several at once.
 
     >>> from weft.planning import step_between
@@ -92,7 +103,7 @@ class AllGather(_BoxStep):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Permute(_BoxStep):
+class Permute(Moves):
     """Every device receives the whole shard of one other device, and gives its own to one.
 
     >>> from weft.planning import step_between
@@ -126,10 +137,17 @@ class Permute(_BoxStep):
         """The slot that receives this slot's shard."""
         return _origin(self.target, self.source, slot)
 
+    def receives(self, slot: Slot) -> tuple[Transfer, ...]:
+        return (Transfer(self.source_of(slot), slot, box(self.target, self.shape, slot)),)
+
+    def sends(self, slot: Slot) -> tuple[Transfer, ...]:
+        to = self.target_of(slot)
+        return (Transfer(slot, to, box(self.target, self.shape, to)),)
+
 
 @final
 @dataclass(frozen=True, slots=True)
-class AllToAll(_BoxStep):
+class AllToAll(Moves):
     """Every device of a group gives each other one an equal part of what it holds, so that other dims are split.
 
     >>> from weft.planning import step_between

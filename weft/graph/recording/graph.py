@@ -33,9 +33,10 @@ from .values import BufferValue, DLPackArray, GraphValue, HasTensorValue, Tensor
 __all__ = ["Graph", "InputType", "InputValue", "OutputValue"]
 
 InputType: TypeAlias = TensorType | BufferType | DistributedKind
+"""What a graph can be given: tensors and buffers on one device, or on a mesh."""
+
 GivenType: TypeAlias = InputType | LocalTensorType | LocalBufferType
 """What may stand for an input: also what one device holds of a tensor on a mesh."""
-"""What a graph can be given: tensors and buffers on one device, or on a mesh."""
 
 InputValue: TypeAlias = TensorValue | BufferValue | DistributedValue
 """What stands for an input inside the graph."""

@@ -9,19 +9,11 @@ from typing import TypeVar
 
 from ...caches import cached
 from ...sharding.dims import Dim
+from ...sharding.dims.expression import SIGNS
 
 __all__ = ["folded", "value_of"]
 
 T = TypeVar("T")
-
-ARITHMETIC: Mapping[type[ast.operator], Callable[..., object]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-"""The operations that a dim is written in."""
 
 
 def value_of(dim: Dim, sizes: Mapping[str, int]) -> int:
@@ -55,7 +47,7 @@ def folded(dim: Dim, name: Callable[[str], T], apply: Callable[..., T]) -> T:
             case ast.UnaryOp(ast.USub(), operand):
                 return apply(operator.neg, visited(operand))
             case ast.BinOp(left, sign, right):
-                return apply(ARITHMETIC[type(sign)], visited(left), visited(right))
+                return apply(SIGNS[type(sign)], visited(left), visited(right))
         raise AssertionError(f"a dim is written as arithmetic on names, but {dim} is not")
 
     return visited(_parsed(str(dim)))

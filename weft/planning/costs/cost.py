@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...caches import cached
+from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ..across.reduce_across import ReduceAcross
 from ..owners import Reducing
@@ -25,7 +26,7 @@ from ..step import Begins, Bytes, Step
 from ..topology import Tier, Topology, axis_tier, current_topology
 from ..topology.topology import cells, is_flat
 
-__all__ = ["DEFAULT", "mesh_tier", "passing_time", "staged", "step_tier", "step_time", "steps_time"]
+__all__ = ["DEFAULT", "mesh_tier", "passing_time", "staged", "step_time", "steps_time", "tier_between"]
 
 DEFAULT = Topology()
 """Where no topology is given: all devices in one host."""
@@ -52,7 +53,8 @@ def _is_flat(step: Step, topology: Topology) -> bool:
 
 def _flat_time(step: Step, received: float, topology: Topology) -> float:
     """The seconds of a step between devices that are equally far apart."""
-    return topology.time(step_tier(step, topology), received, step.phases, added=received * _added_share(step))
+    tier = tier_between(step.source, step.target, step.axes, topology)
+    return topology.time(tier, received, step.phases, added=received * _added_share(step))
 
 
 def _added_share(step: Step) -> float:
@@ -109,11 +111,11 @@ def _may_be_staged(step: Step) -> bool:
     return isinstance(step, Reducing) or bool(step.target.replicated_axes)
 
 
-def step_tier(step: Step, topology: Topology) -> Tier:
-    """The farthest that devices of a step's groups are apart."""
-    if step.source.mesh != step.target.mesh:
-        return mesh_tier(step.source.mesh, step.target.mesh, topology)
-    return max((axis_tier(step.target.mesh, axis, topology) for axis in step.axes), default=Tier.DEVICE)
+def tier_between(source: Layout, target: Layout, axes: Sequence[str], topology: Topology) -> Tier:
+    """The farthest that devices are apart which move something between two layouts, in groups along axes."""
+    if source.mesh != target.mesh:
+        return mesh_tier(source.mesh, target.mesh, topology)
+    return max((axis_tier(target.mesh, axis, topology) for axis in axes), default=Tier.DEVICE)
 
 
 @cached(1024)

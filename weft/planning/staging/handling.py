@@ -14,9 +14,8 @@ from ...caches import cached
 from ...sharding.geometry import box, is_stretch, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
-from ..across.reduce_across import ReduceAcross
-from ..boxes.transfers import Transfer, receives, sends
-from ..moving import Exchange, Permute
+from ..boxes.transfers import Transfer
+from ..moving import Exchange, Moves, Permute
 from ..owners import Owners, owners_of_step
 from ..reducing import AllReduce, ReduceExchange, ReduceScatter
 from ..step import Step
@@ -59,21 +58,23 @@ def handling(step: Step) -> tuple[Handling, ...]:
 
 
 @singledispatch
-def _hops(step: Step) -> Sequence[Handling]:
-    """A step that moves boxes."""
+def _hops(step: Step) -> Sequence[Handling]:  # noqa: ARG001 - as every row
+    return ()
+
+
+@_hops.register(Moves)
+@_hops.register(Exchange)
+def _(step: Moves | Exchange) -> Sequence[Handling]:
     count = _Counting(step)
     if step.stages is None:
-        return [count.moved(lambda s: _takes(step, s), lambda s: _gives(step, s), step.source)]
+        # Whole shards that are permuted leave from their place.
+        gives = (lambda _: ()) if isinstance(step, Permute) else step.sends
+        return [count.moved(step.receives, gives, step.source)]
     routes = multicast(step.source, step.target, step.shape, step.stages)
     return [
         count.moved(lambda s: routes.receives(0, s), lambda s: routes.sends(0, s), step.source),
         count.moved(lambda s: routes.receives(1, s), lambda s: routes.sends(1, s), step.target),
     ]
-
-
-@_hops.register
-def _(step: ReduceAcross) -> Sequence[Handling]:  # noqa: ARG001 - as every row
-    return ()
 
 
 @_hops.register(AllReduce)
@@ -179,35 +180,3 @@ def _senders(listed: Iterable[Transfer], slot: Slot) -> set[Slot]:
 def _sample(layout: Layout) -> list[Slot]:
     count = layout.mesh.num_devices
     return sorted({number * count // SAMPLES for number in range(SAMPLES)} | {count - 1})
-
-
-@singledispatch
-def _takes(step: Step, slot: Slot) -> Sequence[Transfer]:
-    """What a slot receives in a step, what it keeps included."""
-    return receives(step.source, step.target, step.shape, slot)
-
-
-@_takes.register
-def _(step: Permute, slot: Slot) -> Sequence[Transfer]:
-    return [Transfer(step.source_of(slot), slot, box(step.target, step.shape, slot))]
-
-
-@_takes.register
-def _(step: Exchange, slot: Slot) -> Sequence[Transfer]:
-    return step.receives(slot)
-
-
-@singledispatch
-def _gives(step: Step, slot: Slot) -> Sequence[Transfer]:
-    """What a slot sends in a step, what it keeps included."""
-    return sends(step.source, step.target, step.shape, slot)
-
-
-@_gives.register
-def _(step: Permute, slot: Slot) -> Sequence[Transfer]:  # noqa: ARG001 - whole shards leave from their place
-    return ()
-
-
-@_gives.register
-def _(step: Exchange, slot: Slot) -> Sequence[Transfer]:
-    return step.sends(slot)

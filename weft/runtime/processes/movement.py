@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...caches import cached
-from ...planning import Step, plan_layouts, step_between
+from ...planning import Exchange, Step, plan_layouts, step_between
+from ...planning.moving import Moves
 from ...sharding.layout import Layout
 from ..holding import Pieces, holding
 from ..machine import forget_with_residences
@@ -108,7 +109,9 @@ def mail(
 
 @cached(8192, cleared_by=forget_with_residences)
 def _passage(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> MoveStage:
-    return MoveStage(step_between(source, target, shape, itemsize), is_last=True)
+    step = step_between(source, target, shape, itemsize)
+    assert isinstance(step, Moves | Exchange)  # nothing is pending
+    return MoveStage(step, is_last=True)
 
 
 def permute(pieces: Pieces, layout: Layout, shape: tuple[int, ...], route: Route, dtype: torch.dtype) -> Pieces:

@@ -10,7 +10,7 @@ from keyword import iskeyword
 from .floor_division import divided, folded
 from .polynomial import Polynomial
 
-__all__ = ["ARITHMETIC", "is_name", "parsed"]
+__all__ = ["ARITHMETIC", "SIGNS", "is_name", "parsed"]
 
 
 def _remainder(a: Polynomial, b: Polynomial) -> Polynomial:
@@ -26,13 +26,14 @@ ARITHMETIC: Mapping[Callable[[int, int], int], Callable[[Polynomial, Polynomial]
 }
 """What each operation on numbers is on polynomials."""
 
-_SIGNS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+SIGNS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+"""The operations that a size is written in."""
 
 
 def is_name(text: str) -> bool:
@@ -73,6 +74,6 @@ def _evaluated(node: ast.expr) -> Polynomial:
             return Polynomial.constant(value)
         case ast.UnaryOp(ast.USub(), operand):
             return folded(_evaluated(operand).scaled(-1))
-        case ast.BinOp(left, sign, right) if type(sign) in _SIGNS:
-            return ARITHMETIC[_SIGNS[type(sign)]](_evaluated(left), _evaluated(right))
+        case ast.BinOp(left, sign, right) if type(sign) in SIGNS:
+            return ARITHMETIC[SIGNS[type(sign)]](_evaluated(left), _evaluated(right))
     raise _NotArithmeticError

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import singledispatch
 from typing import final
 
 import torch
 
-from ....planning import Exchange, LocalSlice, Permute, Step
-from ....planning.boxes.transfers import Transfer, receives, sends
-from ....sharding.geometry import box
-from ....sharding.mesh import Slot
+from ....planning import Exchange, LocalSlice, Step
+from ....planning.boxes.transfers import Transfer
+from ....planning.moving import Moves
 from ...holding import Pieces, holding
 from ...machine import residence
 from ...memory.lazy_copy import lazy_clone
@@ -34,7 +32,7 @@ __all__ = ["MoveStage"]
 class MoveStage:
     """What this process does in a step that moves boxes."""
 
-    def __init__(self, step: Step, *, is_last: bool) -> None:
+    def __init__(self, step: Moves | Exchange, *, is_last: bool) -> None:
         begins = step if isinstance(step, Exchange) else None
         self.processes = processes_of(step)
         self._wire = wire_device(step.source.mesh, step.target.mesh)
@@ -102,7 +100,7 @@ def _kept(step: Step, messages: Messages) -> list[int] | None:
     return [found[piece] for piece in range(there.count)] if same else None
 
 
-def _messages_of(step: Step, processes: Processes) -> Messages:
+def _messages_of(step: Moves | Exchange, processes: Processes) -> Messages:
     """Who copies, sends and receives what. A box that a process holds anywhere does not travel to it."""
     source, target, shape = step.source, step.target, step.shape
     here = world.current().process
@@ -112,7 +110,7 @@ def _messages_of(step: Step, processes: Processes) -> Messages:
     leaving: dict[int, list[Pair]] = {}
     arriving: dict[int, list[Pair]] = {}
     for slot in occupancy(target, here).slots:
-        for transfer in _receives(step, slot):
+        for transfer in step.receives(slot):
             near = held.same_shard(transfer.source_slot)
             into = stored_part(target, shape, slot, transfer.box)
             if not into.size:
@@ -122,7 +120,7 @@ def _messages_of(step: Step, processes: Processes) -> Messages:
             else:
                 arriving.setdefault(owners[transfer.source_slot], []).append((_order(transfer), into))
     for slot in slots_of(source.mesh).get(here, ()):
-        for transfer in _sends(step, slot):
+        for transfer in step.sends(slot):
             to = receivers[transfer.target_slot]
             if to == here or not occupancy(target, to).is_first(transfer.target_slot):
                 continue
@@ -134,36 +132,3 @@ def _messages_of(step: Step, processes: Processes) -> Messages:
 
 def _order(transfer: Transfer) -> tuple[object, ...]:
     return transfer.source_slot, transfer.target_slot, transfer.box
-
-
-@singledispatch
-def _receives(step: Step, slot: Slot) -> tuple[Transfer, ...]:
-    """What a slot receives in a step."""
-    return receives(step.source, step.target, step.shape, slot)
-
-
-@_receives.register
-def _(step: Permute, slot: Slot) -> tuple[Transfer, ...]:
-    return (Transfer(step.source_of(slot), slot, box(step.target, step.shape, slot)),)
-
-
-@_receives.register
-def _(step: Exchange, slot: Slot) -> tuple[Transfer, ...]:
-    return step.receives(slot)
-
-
-@singledispatch
-def _sends(step: Step, slot: Slot) -> tuple[Transfer, ...]:
-    """What a slot sends in a step."""
-    return sends(step.source, step.target, step.shape, slot)
-
-
-@_sends.register
-def _(step: Permute, slot: Slot) -> tuple[Transfer, ...]:
-    to = step.target_of(slot)
-    return (Transfer(slot, to, box(step.target, step.shape, to)),)
-
-
-@_sends.register
-def _(step: Exchange, slot: Slot) -> tuple[Transfer, ...]:
-    return step.sends(slot)

@@ -8,7 +8,8 @@ from typing import ClassVar, Protocol, final
 
 import torch
 
-from ....planning import AllReduce, FillPartial, ReduceAcross, ReduceExchange, ReduceScatter, Step
+from ....planning import AllReduce, Exchange, FillPartial, ReduceAcross, ReduceExchange, ReduceScatter, Step
+from ....planning.moving import Moves
 from ....planning.owners import Reducing
 from ... import in_process
 from ...holding import Pieces
@@ -55,6 +56,12 @@ def stage_of(step: Step, *, is_last: bool) -> ProcessStage:
 
 @singledispatch
 def _among_processes(step: Step, is_last: bool) -> ProcessStage:
+    raise NotImplementedError(f"what a process does in {step.kind}")
+
+
+@_among_processes.register(Moves)
+@_among_processes.register(Exchange)
+def _(step: Moves | Exchange, is_last: bool) -> ProcessStage:
     return BroadcastStage(step) if BroadcastStage.fits(step) else MoveStage(step, is_last=is_last)
 
 

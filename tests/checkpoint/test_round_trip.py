@@ -170,7 +170,7 @@ def test_threads_share_a_large_tensor(tmp_path: Path, spec: P, verify: bool, mon
     filled, fill = [], reading.fill
     monkeypatch.setattr(reading, "fill", lambda part, source: (filled.append(part.rows), fill(part, source)))
     assert same(weft.checkpoint.load(tmp_path, {"x": NamedMapping(MESH, spec)}, verify=verify)["x"], x)
-    assert len(filled) >= 3
+    assert len(filled) >= (2 if spec[1:] else 3)  # fewer threads hand out parts of rows
     assert sorted(filled)[0][0] == 0
     assert all(a[1] == b[0] for a, b in pairwise(sorted(filled)))
 
@@ -182,6 +182,7 @@ def test_rows_longer_than_a_bucket(tmp_path: Path, spec: P, bucket: int, monkeyp
     weft.checkpoint.save({"x": x}, tmp_path)
     monkeypatch.setattr(filling, "BUCKET", bucket)
     monkeypatch.setattr(filling, "NEAR", bucket)
+    monkeypatch.setattr(filling, "CUT", bucket)
     assert same(weft.checkpoint.load(tmp_path, {"x": NamedMapping(MESH, spec)})["x"], x)
 
 
@@ -191,6 +192,7 @@ def test_rows_that_nobody_wants_between_others(tmp_path: Path, bucket: int, monk
     weft.checkpoint.save({"x": x}, tmp_path)
     monkeypatch.setattr(filling, "BUCKET", bucket)
     monkeypatch.setattr(filling, "NEAR", bucket)
+    monkeypatch.setattr(filling, "CUT", bucket)
     reader = reading.Reader(tmp_path, index_at(tmp_path))
     boxes = [((0, 5), (0, 2), (1, 12)), ((0, 5), (5, 7), (0, 11)), ((1, 2), (6, 7), (0, 12)), ((4, 5), (0, 7), (0, 12))]
     found = [reader.box("x", box) for box in boxes]
@@ -212,7 +214,8 @@ def test_rows_that_end_in_a_block_do_not_make_it_read_twice(tmp_path: Path, veri
     monkeypatch.setattr(
         blocks, "read_into", lambda file, at, room: (read.append((at, len(room))), found(file, at, room))
     )
-    monkeypatch.setattr(filling, "NEAR", 1 << 19)  # rows are copied half a MiB at a time
+    monkeypatch.setattr(filling, "NEAR", 1 << 19)
+    monkeypatch.setattr(filling, "CUT", 1 << 19)  # rows are copied half a MiB at a time
     reader = reading.Reader(tmp_path, index_at(tmp_path), verify)
     (rows, columns), part = box, torch.empty([stop - start for start, stop in box])
     reader.want("x", part, box)

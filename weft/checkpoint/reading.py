@@ -220,6 +220,14 @@ class Reader:
 
     @property
     def _workers(self) -> int:
+        """How many threads read. Handing out parts of rows is the interpreter's work, which more threads only take turns at."""
+        cut = {
+            want.place.target.device.type
+            for want in self._wanted
+            if not want.place.has_whole_rows(box_shape(want.shard.box))
+        }
+        if cut:
+            return min(2, _WORKERS) if "cpu" in cut else _WORKERS
         return _WORKERS + (_CHECKERS if self.verify else 0)
 
     def _fill(self, part: ShardRows, file: int, bucket: Bucket) -> None:
@@ -231,9 +239,8 @@ class Reader:
     def _runs(self) -> Iterator[list[ShardRows]]:
         """All that is wanted, in parts that lie together: a disk reads ahead, which it cannot where threads take turns."""
         rest = list(reversed(list(self._parts())))
-        total = sum(part.nbytes for part in rest)
-        turns = max(1, math.ceil(total / self._workers / _RUN))
-        count = self._workers * turns  # so that all threads read as much
+        total, workers = sum(part.nbytes for part in rest), self._workers
+        count = workers * max(1, math.ceil(total / workers / _RUN))  # so that all threads read as much
         ends = (total * i // count for i in range(1, count + 1))
         slack = min(_LEAST, total // count) // 2
         run, done, end = list[ShardRows](), 0, next(ends)

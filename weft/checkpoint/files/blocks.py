@@ -12,10 +12,12 @@ from .access import read_into
 from .checksums import BLOCK, DIGITS, checksum
 from .index import SavedShard
 
-__all__ = ["NEAR", "SENT", "Bucket", "ShardBytes"]
+__all__ = ["CUT", "NEAR", "SENT", "Bucket", "ShardBytes"]
 
 NEAR = BLOCK
 """Bytes of rows that are read before the host copies what is wanted of them: they are in the processor's cache then."""
+CUT = 2 * BLOCK
+"""Bytes of rows that are read before the host copies parts of them to several places: each copy is a call."""
 SENT = BUCKET // 4
 """Bytes of rows that are read before they are sent to an accelerator."""
 
@@ -57,7 +59,7 @@ class _GrowingMemory:
     def cleared(self, size: int, kept: memoryview) -> tuple[torch.Tensor, memoryview]:
         self.settle()
         if self._memory.numel() < size:
-            room = max(size, (SENT if self._pinned else NEAR) + BLOCK)
+            room = max(size, (SENT if self._pinned else CUT) + BLOCK)
             self._memory = torch.empty(room, dtype=torch.uint8, device="cpu", pin_memory=self._pinned)
             self.bytes = writable_bytes(self._memory)
         self.bytes[: len(kept)] = kept
@@ -118,8 +120,11 @@ class ShardBytes:
             low, high = blocks[0][0], blocks[-1][1]
             memory, room = self.bucket.room(high - low)
         self._held = 0, 0
-        for a, z in blocks:
-            self._read(a, room[a - low : z - low])
+        if blocks:
+            first = blocks[0][0]
+            read_into(self.file, self.shard.start + first, room[first - low :])
+            for a, z in blocks:
+                self._check(a, room[a - low : z - low])
         self._held = low, high
         return memory[start - low : stop - low]
 
@@ -134,6 +139,10 @@ class ShardBytes:
 
     def _read(self, low: int, part: memoryview) -> None:
         read_into(self.file, self.shard.start + low, part)
+        self._check(low, part)
+
+    def _check(self, low: int, part: memoryview) -> None:
+        """Compares a block with its checksum, where this process is to."""
         if self.sums is None or (self._checked is not None and not self._checked(low // BLOCK)):
             return
         at = low // BLOCK * DIGITS

@@ -11,7 +11,7 @@ import torch
 from ...runtime.holding import slices
 from ...sharding.geometry import Box, Interval, box_shape
 from ..memory import BUCKET, lies_plain, writable_bytes
-from .blocks import NEAR, SENT, ShardBytes
+from .blocks import CUT, NEAR, SENT, ShardBytes
 from .checksums import BLOCK
 from .index import SavedShard, SavedTensor
 
@@ -24,6 +24,10 @@ class ReadPlace:
 
     inner: Box
     target: torch.Tensor
+
+    def has_whole_rows(self, shape: Sequence[int]) -> bool:
+        """Whether it has all of its rows, of a shard of this shape."""
+        return self.inner[1:] == tuple((0, size) for size in shape[1:])
 
     @property
     def rows(self) -> Interval:
@@ -131,7 +135,7 @@ def _pour(
             inside = [ReadPlace(place.inner[1:], place.target[i - place.rows[0]]) for place in _within(rest, i, i + 1)]
             _pour(source, dtype, shape[1:], inside, start + i * row)
         return
-    step = max(1, (NEAR if all(place.target.device.type == "cpu" for place in rest) else SENT) // row)
+    step = max(1, (CUT if all(place.target.device.type == "cpu" for place in rest) else SENT) // row)
     for i in range(first, last, step):
         until = min(last, i + step)
         inside = [place.cut(i, until) for place in _within(rest, i, until)]
@@ -145,7 +149,7 @@ def _read_straight(
 ) -> bool:
     """Fills a place without a detour, if it has whole rows and lies in host memory as they do."""
     target = place.target
-    if not _has_whole_rows(place, shape) or not lies_plain(target) or target.dtype != dtype:
+    if not place.has_whole_rows(shape) or not lies_plain(target) or target.dtype != dtype:
         return False
     row = math.prod(shape[1:]) * dtype.itemsize
     source.straight(start + place.rows[0] * row, writable_bytes(target))
@@ -160,7 +164,7 @@ def _hand_out(source: ShardBytes, rows: torch.Tensor, first: int, places: Iterab
         target, device = place.target, place.target.device
         begin, end = place.rows
         part = rows
-        if device.type == "cuda" and not (_has_whole_rows(place, rows.shape) and target.dtype == rows.dtype):
+        if device.type == "cuda" and not (place.has_whole_rows(rows.shape) and target.dtype == rows.dtype):
             if device not in arrived:
                 arrived[device] = rows.to(device, non_blocking=True)
             part = arrived[device]  # accelerators cut and convert faster than the host
@@ -170,10 +174,6 @@ def _hand_out(source: ShardBytes, rows: torch.Tensor, first: int, places: Iterab
 
 def _note_sent(source: ShardBytes, devices: Iterable[torch.device]) -> None:
     source.bucket.sent(device for device in devices if device.type == "cuda")
-
-
-def _has_whole_rows(place: ReadPlace, shape: Sequence[int]) -> bool:
-    return place.inner[1:] == tuple((0, size) for size in shape[1:])
 
 
 def _within(places: Iterable[ReadPlace], first: int, last: int) -> list[ReadPlace]:

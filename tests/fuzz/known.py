@@ -806,4 +806,14 @@ KNOWN: dict[str, Program] = {
         ),
         order=2,
     ),
+    "a list of tensors counted its writes before what they show was written, and read that again, memories apart": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((14,), 'int64', 475, 777)",
+            "v1 = v0.as_strided((4, 3), (3, 1))",
+            "v2 = v1.as_strided((6,), (2,))",
+            "torch._foreach_mul_([v2], [2])",
+            "v4 = v1 + 1",
+        ),
+    ),
 }

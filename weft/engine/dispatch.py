@@ -126,6 +126,8 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
             plans.keep(call.func)
             assert call.key is not None
             _repeats[call.key] = repeat
+    if call.afterwards is not None:
+        call.afterwards()
     return result
 
 

@@ -74,7 +74,7 @@ def of_rows(call: BoundCall) -> object:
 def goes_elsewhere(call: BoundCall) -> bool:
     """Whether an op gives a tensor on another device than it was given, as one without memory."""
     device = call.kwargs.get("device")
-    return device is not None and torch.device(cast("torch.device", device)).type != call.tensors[0].device.type
+    return isinstance(device, torch.device) and device.type != call.tensors[0].device.type
 
 
 def _written(call: BoundCall, kind: OpKind) -> list[ShardedTensor]:

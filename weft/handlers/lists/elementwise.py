@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -47,10 +48,11 @@ def _elementwise(call: BoundCall) -> object:
             if i in written:
                 entry.store(j, str(func))
     # Autograd does not count writes of ops that we run: it leaves that to kernels, and torch's fused steps do not count theirs.
+    # Others count when they are done, after views that are copies were written back.
     if call.name.startswith("_fused"):
         note_unseen_write()
     else:
-        count_writes([x for x in changing if type(x) is ShardedTensor.final])
+        call.afterwards = partial(count_writes, [x for x in changing if type(x) is ShardedTensor.final])
     call.repeat = repeat_of(call, lists, entries, None)
     return args[0] if func._schema.returns else None
 

@@ -816,4 +816,25 @@ KNOWN: dict[str, Program] = {
             "v4 = v1 + 1",
         ),
     ),
+    "a list with views of split dims was told otherwise after it was written to, in one memory": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((1, 1), 'bfloat16', 479, 61)",
+            "v1 = v0.squeeze(0)",
+            "torch._foreach_add_([v1, v1.clone()], 1.5)",
+            "v3 = v1[-1]",
+        ),
+    ),
+    "a list of views of one tensor was told what it read between its writes, memories apart": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((4, 2), 'float64', 479, 1001)",
+            "v1 = v0[:, 0]",
+            "v2 = v0.flatten()",
+            "torch._foreach_mul_([v1, v2], [2, 3])",
+            "v4 = v1 + 1",
+            "torch._foreach_add_([v1, v1], 1.5)",
+            "v6 = v2 + 1",
+        ),
+    ),
 }

@@ -118,7 +118,7 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
             note_views_of_turned(base, result)
     if shows:
         keep_marks(call, result)
-        for x in written_tensors(call):
+        for x in () if call.is_written_back else written_tensors(call):
             write_through(x)
     elif is_kept and not any(form.is_open for form in forms):
         repeat = call.repeat or repeat_of(call, result)

@@ -806,4 +806,35 @@ KNOWN: dict[str, Program] = {
         ),
         order=2,
     ),
+    "a list of tensors counted its writes before what they show was written, and read that again, memories apart": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((14,), 'int64', 475, 777)",
+            "v1 = v0.as_strided((4, 3), (3, 1))",
+            "v2 = v1.as_strided((6,), (2,))",
+            "torch._foreach_mul_([v2], [2])",
+            "v4 = v1 + 1",
+        ),
+    ),
+    "a list with views of split dims was told otherwise after it was written to, in one memory": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((1, 1), 'bfloat16', 479, 61)",
+            "v1 = v0.squeeze(0)",
+            "torch._foreach_add_([v1, v1.clone()], 1.5)",
+            "v3 = v1[-1]",
+        ),
+    ),
+    "a list of views of one tensor was told what it read between its writes, memories apart": Program(
+        {"b": 2},
+        (
+            "v0 = fresh((4, 2), 'float64', 479, 1001)",
+            "v1 = v0[:, 0]",
+            "v2 = v0.flatten()",
+            "torch._foreach_mul_([v1, v2], [2, 3])",
+            "v4 = v1 + 1",
+            "torch._foreach_add_([v1, v1], 1.5)",
+            "v6 = v2 + 1",
+        ),
+    ),
 }

@@ -122,7 +122,7 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
             note_views_of_turned(base, result)
     if shows:
         keep_marks(call, result)
-        for x in written_tensors(call):
+        for x in () if call.is_written_back else written_tensors(call):
             write_through(x)
     elif is_kept and not any(form.is_open for form in forms):
         repeat = call.repeat or repeat_of(call, result)
@@ -130,6 +130,8 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
             plans.keep(call.func)
             assert call.key is not None
             _repeats[call.key] = repeat
+    if call.afterwards is not None:
+        call.afterwards()
     return result
 
 

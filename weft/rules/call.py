@@ -27,7 +27,7 @@ class BoundCall:
     (torch.Size([4, 3]), 1, 1, None)
     """
 
-    __slots__ = ("_tensors", "args", "func", "key", "kwargs", "plan", "repeat")
+    __slots__ = ("_tensors", "afterwards", "args", "func", "is_written_back", "key", "kwargs", "plan", "repeat")
 
     func: Op
     args: Args
@@ -38,12 +38,18 @@ class BoundCall:
     """How the call runs, once that is known."""
     repeat: Callable[[Known, Kwargs], object] | None
     """What gives the results of calls like this one, where whoever ran it knows."""
+    afterwards: Callable[[], None] | None
+    """What is left to do once what the call has written is where it belongs."""
+    is_written_back: bool
+    """Whether it is there already."""
 
     def __init__(self, func: Op, args: Args, kwargs: Kwargs | None = None) -> None:
         self.func, self.args, self.kwargs = func, args, {} if kwargs is None else kwargs
         self.key = None
         self.plan = None
         self.repeat = None
+        self.afterwards = None
+        self.is_written_back = False
         self._tensors: list[torch.Tensor] | None = None
 
     def __str__(self) -> str:

@@ -143,7 +143,7 @@ def tell_writes(tensors: Iterable[ShardedTensor]) -> None:
 
 
 def told_before() -> AbstractContextManager[None]:
-    """Inside, what writing back will move has been told already: for ops that run as several."""
+    """Inside, what writing back will move has been told already, and what is read between is not: for ops that run as several."""
     return during(_is_told, True)
 
 
@@ -210,9 +210,11 @@ def _refresh(x: ShardedTensor, shown: Shown) -> None:
             pass  # its elements are read of the base when something needs them
         elif shown.read is not None:
             own_pieces(x)
-            for piece, now in zip(x._value.pieces, shown.read(base)._value.pieces, strict=True):
+            with _untold() if _is_told.get() else nullcontext():
+                read = shown.read(base)
+            for piece, now in zip(x._value.pieces, read._value.pieces, strict=True):
                 copy_once(piece, now)
-        elif shown.told is not None:
+        elif shown.told is not None and not _is_told.get():
             shown.told.read(base)
         shown.stamp = stamp
         shown.reads += 1

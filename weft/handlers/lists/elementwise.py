@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -11,8 +12,7 @@ from ...engine.handlers import handler
 from ...engine.moves.movement import to_plain
 from ...engine.op_kind import kind_of
 from ...engine.sharded import ShardedTensor
-from ...engine.views.copy_views import is_copy, note_unseen_write, refresh, told_before
-from ...engine.writes.overlapping import shown_memory
+from ...engine.views.copy_views import is_copy, note_unseen_write, told_before
 from ...rules.call import BoundCall
 from ...runtime.memory.lazy_copy import part
 from .entries import ListEntry, entry_of
@@ -30,7 +30,7 @@ def _elementwise(call: BoundCall) -> object:
     changing = [x for i in lists if i in written for x in columns[i]]
     places = max(map(len, columns.values()), default=0)
     if places > 1 and (any(map(_is_written_elsewhere, changing)) or race(changing)):
-        _one_by_one(call, places, changing)
+        _one_by_one(call, places)
         return args[0] if func._schema.returns else None
     entries = [
         entry_of([column[k] if column else None for column in columns.values()], bool(written), str(func))
@@ -47,10 +47,11 @@ def _elementwise(call: BoundCall) -> object:
             if i in written:
                 entry.store(j, str(func))
     # Autograd does not count writes of ops that we run: it leaves that to kernels, and torch's fused steps do not count theirs.
+    # Others count when they are done, after views that are copies were written back.
     if call.name.startswith("_fused"):
         note_unseen_write()
     else:
-        count_writes([x for x in changing if type(x) is ShardedTensor.final])
+        call.afterwards = partial(count_writes, [x for x in changing if type(x) is ShardedTensor.final])
     call.repeat = repeat_of(call, lists, entries, None)
     return args[0] if func._schema.returns else None
 
@@ -87,14 +88,12 @@ def _is_written_elsewhere(x: torch.Tensor) -> bool:
     return isinstance(x, ShardedTensor) and (bool(x._layout.pending) or is_copy(x))
 
 
-def _one_by_one(call: BoundCall, places: int, changing: Sequence[torch.Tensor]) -> None:
+def _one_by_one(call: BoundCall, places: int) -> None:
     """The op on each place of the lists alone: what is written at one is read at the next, as torch does."""
     with told_before():
         for k in range(places):
             call.func(*[_at(value, k) for value in call.args], **call.kwargs)
-    own = [x for x in changing if isinstance(x, ShardedTensor)]
-    if len(set(map(shown_memory, own))) < len(own):
-        refresh(changing)
+    call.is_written_back = True
 
 
 def _at(value: object, k: int) -> object:

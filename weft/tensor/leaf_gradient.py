@@ -75,7 +75,7 @@ class _Aligned:
 
     def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
         state = self._state
-        if type(grad) is torch.Tensor and _Pass.known == (_current_pass(), True) and HEARD not in state:
+        if type(grad) is torch.Tensor and _Pass.keeping == _current_pass() and HEARD not in state:
             state[KEPT_PLAIN] = True
             return None
         target = _target(state)
@@ -104,17 +104,21 @@ def _target(state: State) -> Layout:
 
 @final
 class _Pass:
-    """What is known of a backward pass."""
+    """What is known of backward passes, which torch numbers."""
 
-    known: ClassVar[tuple[int, bool]] = (-1, False)
-    """The last one that was looked at, and whether it adds gradients to those of leaves and records nothing."""
+    last: ClassVar[int] = -1
+    """The one that was looked at last; -1 is none."""
+    keeping: ClassVar[int] = -2
+    """The last one of which it is known that leaves keep their gradients, and nothing is recorded of them."""
 
 
 def note_pass() -> None:
     """In a compiled program's way back: notes whether gradients of leaves are kept there, or given to who asked for them."""
     this = _current_pass()
-    if this not in (-1, _Pass.known[0]):
-        _Pass.known = (this, not torch.is_grad_enabled() and _keeps_gradients())
+    if this not in (-1, _Pass.last):
+        if not torch.is_grad_enabled() and _keeps_gradients():
+            _Pass.keeping = this
+        _Pass.last = this
 
 
 def _keeps_gradients() -> bool:

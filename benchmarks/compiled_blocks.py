@@ -4,7 +4,8 @@
 
 Blocks so small that the host is all there is, each compiled by itself, as the blocks of `benchmarks/gpu/steps.py`: 17 tensors in, 17
 gradients out. The least class holds one plain tensor and knows nothing of it: what any class of tensors costs in compiled code. Weft
-is on 8 devices of one process. The ways take turns, and the least processor time of 150 rounds counts.
+is on 8 devices of one process. The ways take turns, and the least processor time of 150 rounds counts. `zero_grad` is what comes after
+a step in any case: the first to look at gradients, which Weft then says the layouts of.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from weft.runtime import machine
 SIZE = Size(4, 16, 4, 2, 4)
 ROUNDS = 150
 WAYS = ("plain torch", "least class", "Weft")
+PHASES = ("forward", "backward", "zero_grad")
 Phases = dict[str, Callable[[], None]]
 
 _make: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
@@ -60,9 +62,12 @@ class Least(torch.Tensor):
         given = func(*[x.held if type(x) is Least else x for x in args], **(kwargs or {}))
         return pytree.tree_map_only(torch.Tensor, least, given)
 
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+        return f"Least({tuple(self.shape)})"  # torch 2.11 prints inputs of compiled code, which must not run ops
+
     def _stable_hash_for_caching(self) -> str:
         """For torch.compile: what code that is kept from one run to the next depends on."""
-        return f"{self.shape} {self.stride()} {self.dtype}"
+        return f"{self.shape} {self.stride()} {self.dtype} {self.requires_grad}"
 
 
 def least(x: torch.Tensor) -> Least:
@@ -104,7 +109,7 @@ def phases(way: str) -> Phases:
     def end() -> None:
         model.zero_grad(set_to_none=True)
 
-    made = {"forward": forward, "loss": between, "backward": backward, "end": end}
+    made = {"forward": forward, "loss": between, "backward": backward, "zero_grad": end}
     for _ in range(4):
         for run in made.values():
             run()
@@ -132,7 +137,9 @@ def main() -> None:
     for memory in ("one", "apart"):
         machine.use_separate_memory(memory == "apart")
         found = taken()
-        for phase in ("forward", "backward"):
+        for way in WAYS:
+            found[way, "all"] = sum(found[way, phase] for phase in PHASES)
+        for phase in (*PHASES, "all"):
             plain = found["plain torch", phase]
             rest = " | ".join(f"{found[way, phase]:.0f} µs, {found[way, phase] / plain:.2f} ×" for way in WAYS[1:])
             sys.stdout.write(f"| {memory} | {phase} | {plain:.0f} µs | {rest} |\n")

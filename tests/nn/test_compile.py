@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import shutil
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._functorch.aot_autograd import make_boxed_func
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import weft
 from examples.models import gpt2, llama
@@ -375,6 +377,61 @@ def test_a_plain_gradient_of_a_compiled_output() -> None:
     w = weft.shard(torch.randn(6, 4), MESH, P("tp")).requires_grad_()
     torch.compile(lambda w: w * 3, backend="aot_eager", fullgraph=True)(w).backward(torch.ones(6, 4))
     assert torch.equal(w.grad.full_tensor(), torch.full((6, 4), 3.0))
+
+
+WRITES = {
+    "by itself": lambda x: x.mul_(2) * 1,
+    "of others": lambda x: x.add_(x * 2) * 3,
+    "of numbers": lambda x: x.add_(1) * 2,
+    "to a part": lambda x: (x[1:3].mul_(3), x * 1)[1],
+    "of all": lambda x: x.copy_(x * 2) * 1,
+}
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_pending_tensors_that_programs_write_to(separate: bool) -> None:
+    use_separate_memory(separate)
+    try:
+        x, w = weft.shard(torch.randn(4, 6), MESH, P(None, "tp")), weft.shard(torch.randn(6, 3), MESH, P("tp"))
+        for write, function in WRITES.items():
+            torch._dynamo.reset()
+            results = []
+            for run in (function, torch.compile(function, backend="aot_eager", fullgraph=True)):
+                for looks in (False, True):
+                    y = x @ w
+                    assert y._layout.pending
+                    assert not looks or y.local_shards
+                    given = run(y)
+                    assert y._layout.pending
+                    total = sum(shard for shard in y.local_shards[:2])  # of the devices that differ along tp
+                    results.append((given.full_tensor(), y.full_tensor(), total))
+            for other in results[1:]:
+                for one, same in zip(results[0], other, strict=True):
+                    torch.testing.assert_close(one, same, msg=lambda text, write=write: f"{write}: {text}")
+    finally:
+        use_separate_memory(False)
+
+
+def test_in_one_memory_a_pending_tensor_is_handed_on_whole() -> None:
+    torch._dynamo.reset()
+    x, w = weft.shard(torch.randn(4, 6), MESH, P(None, "tp")), weft.shard(torch.randn(6, 3), MESH, P("tp"))
+    y = torch.compile(torch.matmul, backend="aot_eager", fullgraph=True)(x, w)
+    assert y._layout is (x @ w)._layout
+    assert y.__tensor_flatten__()[0] == ["_total"]
+    torch.testing.assert_close(sum(y.local_shards[:2]), y.full_tensor())
+
+
+def test_what_torch_pickles_of_a_traced_input_tells_who_watches() -> None:
+    """Torch before 2.13 looks for compiled code of an earlier run by that, and finds it with inductor."""
+    x = weft.shard(torch.randn(4, 6), MESH, P("dp"))
+    kept = pickle.dumps(x)
+    with FakeTensorMode() as mode:
+        faked = mode.from_tensor(x)
+        alone = pickle.dumps(faked)
+        with weft.comm_log():
+            assert pickle.dumps(faked) != alone
+        assert pickle.dumps(faked) == alone
+    assert torch.equal(pickle.loads(kept).full_tensor(), x.full_tensor())
 
 
 def test_a_tensor_of_too_many_pieces_is_refused() -> None:

@@ -11,6 +11,7 @@ from ..errors import WeftError
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.registry import rule_for
 from ..runtime.spans import OP, Spans, span
+from ..runtime.traced import is_traced
 from ..watch.call_site import call_site
 from ..watch.policy import Warned
 from .drift import may_drift, watched
@@ -32,6 +33,7 @@ from .total import note_write
 from .views.conjugation import keep_marks
 from .views.copy_views import refresh, shows_another, tell_writes, write_through
 from .views.folded import folded_ops
+from .writes.settling import settle_totals
 from .writes.turned import note_views_of_turned, refuse_stale, refuse_turned
 from .writes.writing import store, write_out, written_tensors
 from .wrong_calls import STUMBLES, let_torch_say
@@ -113,6 +115,8 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
         result = made(forms[0], known._value, int(known.storage_offset()), known.__dict__.get("_asked"))
     if not kind_of(call.func).is_pure:
         forget_written(written_tensors(call))  # an op may have brought for itself what it then wrote to
+        if is_traced():
+            settle_totals(written_tensors(call))
     if any(form.layout.pending for form in forms):
         note_computed(call, result)
     base = _shown_by(call)

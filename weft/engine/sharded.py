@@ -15,12 +15,11 @@ from ..rules.call import BoundCall
 from ..runtime.holding import Pieces, holding
 from ..runtime.machine import residence
 from ..runtime.strides import row_major
-from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
 from .form import Form, form_of
-from .total import Contributions, Total
+from .total import Contributions, Origin, Total
 from .value import Source, Value
 
 __all__ = [
@@ -34,6 +33,7 @@ __all__ = [
     "sharded",
     "stand_of",
     "tensor_of",
+    "total_of",
     "wrap",
     "wrap_total",
     "wrap_whole",
@@ -73,7 +73,13 @@ class ShardedTensor(torch.Tensor):
         return self._form.layout.mesh
 
 
-OWN_STATE = ("_form", "_value", "_asked")
+HEARD = "_heard"
+"""Where a tensor keeps that somebody else hears of its gradient when that arrives."""
+
+KEPT_PLAIN = "_kept_plain"
+"""Where a leaf keeps that its gradient is held plain, and is to lie as it does: see `weft.tensor.leaf_gradient`."""
+
+OWN_STATE = ("_form", "_value", "_asked", HEARD, KEPT_PLAIN)
 """The attributes that are Weft's, not a user's or torch's."""
 
 
@@ -174,9 +180,14 @@ def wrap_total(
     form = form_of(layout, whole.shape, whole.stride(), whole.dtype, whole.device)
     value = Value(source=contributions)  # the whole is no contribution
     value.total = Total(whole, written)
-    if is_traced():
-        _ = value.pieces  # a compiler asks for them when it no longer looks on
     return made(form, value, int(whole.storage_offset()), asked)
+
+
+def total_of(form: Form, whole: torch.Tensor, offset: int = 0) -> ShardedTensor:
+    """The pending tensor of a form in one memory of which nothing but the whole value is known."""
+    value = Value(source=Contributions(Origin(None), 0, whole, form.layout))
+    value.total = Total(whole, [False])
+    return made(form, value, offset)
 
 
 @final

@@ -9,6 +9,8 @@ import torch
 
 from ..rules.call import each_of
 from ..runtime.holding import Pieces
+from ..sharding.layout import Layout
+from ..sharding.mapping import DeviceMapping
 
 if TYPE_CHECKING:
     from .moves.resolving import Turned
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
     from .views.copy_views import Shown
     from .views.folded import Fold
 
-__all__ = ["UNMADE", "Lender", "Source", "Unmade", "Value"]
+__all__ = ["UNMADE", "Flat", "Lender", "Source", "Unmade", "Value"]
+
+Flat = tuple[Layout, DeviceMapping | None, bool, Layout | None, bool]
+"""What torch.compile knows of a tensor beside its pieces: how it lies, as what it was asked for, whether somebody watches, the
+layout of its gradient where that is another, and whether it is a leaf, whose gradient is brought to that layout."""
 
 
 class Source(Protocol):
@@ -97,6 +103,8 @@ class Value:
     """Whether views of the tensor have been made; they may be gone."""
     lent_by: Lender | None = None
     """Whose memory this is, where it comes and goes; views have it from what they show."""
+    flat: tuple[list[str], Flat] | None = None
+    """What a compiler was told of the tensor, and by which names it has the pieces: see `weft.tensor.flattening`."""
     readable: object = None
     """The whole, for who has asked for an address to read it at; kept as long as the tensor."""
 

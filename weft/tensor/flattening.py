@@ -13,41 +13,83 @@ import torch
 from ..caches import BoundedCache
 from ..engine.compiling import announce, check_compilable
 from ..engine.form import Form, form_of
-from ..engine.sharded import ShardedTensor, is_leaf, requires_grad, tensor_of
+from ..engine.sharded import ShardedTensor, is_leaf, requires_grad, tensor_of, total_of
+from ..engine.total import Contributions, Origin, known_total, own_pieces
+from ..engine.value import Flat
 from ..engine.views.copy_views import current
-from ..runtime.holding import Holding, holding
+from ..runtime.holding import Holding, Pieces, holding
 from ..runtime.machine import forget_with_residences
 from ..runtime.processes import world
 from ..runtime.processes.mesh_processes import spans
 from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
-from ..sharding.mapping import DeviceMapping
 from ..watch.notes import is_watched
 from ..watch.setting import Setting
-from .leaf_gradient import GRADIENT_LAYOUT, gradient_in
-from .named_pieces import piece_names
+from .leaf_gradient import GRADIENT_LAYOUT, gradient_in, note_pass
+from .named_pieces import TOTAL, piece_names
 
-__all__ = ["Flat", "flattened", "unflattened"]
-
-Flat = tuple[Layout, DeviceMapping | None, bool, Layout | None, bool]
-"""What torch.compile knows of a tensor beside its pieces: how it lies, as what it was asked for, whether somebody watches, the
-layout of its gradient where that is another, and whether it is a leaf, whose gradient is brought to that layout."""
+__all__ = ["flattened", "unflattened"]
 
 _compilable = BoundedCache[Layout, bool](4096, cleared_by=world.forget_on_change)
+_flats = BoundedCache[Flat, Flat](4096)
+"""Each once, so that comparing two of them is to see that they have the same parts."""
+_TOTAL_ALONE = [TOTAL]
 
 
 def flattened(x: ShardedTensor) -> tuple[list[str], Flat]:
     """The names of the pieces of a tensor, and what else torch.compile is to know of it."""
+    value = x._value
+    known = value.flat
+    if known is not None:
+        names, flat = known
+        if flat[0] in _compilable and flat[2] is (Setting.is_used and is_watched()):
+            total = value.total
+            if names is not _TOTAL_ALONE or (total is not None and not total.written[0] and value.source is not None):
+                return known
+    return _flattened_anew(x)
+
+
+def _flattened_anew(x: ShardedTensor) -> tuple[list[str], Flat]:
+    """The same, looked at."""
     own = x.__dict__
-    value, layout = own["_value"], own["_form"].layout
+    value, layout = x._value, x._form.layout
     announce()
     if layout not in _compilable:
         check_compilable(layout.mesh)
         _compilable[layout] = True
-    pieces = value.pieces if value.shown is None else current(x)
     stays = (requires_grad(x) and is_leaf(x)) or value.is_traced_leaf
+    if not stays:
+        note_pass()
     flat = (layout, own.get("_asked"), Setting.is_used and is_watched(), own.get(GRADIENT_LAYOUT), stays)
-    return piece_names(len(pieces)), flat
+    if value.shown is not None:
+        return piece_names(len(current(x))), flat
+    is_whole = bool(layout.pending) and _is_given_whole(x)
+    found = _TOTAL_ALONE if is_whole else piece_names(len(value.pieces)), _flats.get(flat) or _interned(flat)
+    if (is_whole or not layout.pending) and not is_traced():
+        value.flat = found
+    return found
+
+
+def _interned(flat: Flat) -> Flat:
+    _flats[flat] = flat
+    return flat
+
+
+def _is_given_whole(x: ShardedTensor) -> bool:
+    """Whether a compiler is given the whole value of a pending tensor, not what devices contribute to it.
+
+    It may write to what it is given: that is what counts from now on.
+    """
+    value, total = x._value, known_total(x)
+    if total is None:
+        return False
+    if type(total) is not torch.Tensor:
+        return True  # in a program that is traced both are written to
+    if value.is_made:
+        own_pieces(x)
+        return False
+    value.source = Contributions(Origin(None), 0, total, x._form.layout)
+    return True
 
 
 def unflattened(
@@ -55,7 +97,13 @@ def unflattened(
 ) -> ShardedTensor:
     """The tensor that such pieces make up."""
     layout, asked, _, gradient, stays = flat
-    pieces = tuple(inner.values()) if len(inner) == 1 else tuple([inner[name] for name in piece_names(len(inner))])
+    total = inner.get(TOTAL)
+    if total is not None:
+        pieces: Pieces = (total,)
+    elif len(inner) == 1:
+        pieces = tuple(inner.values())
+    else:
+        pieces = tuple([inner[name] for name in piece_names(len(inner))])
     first = pieces[0]
     key = (layout, outer_size, outer_stride, first.dtype, first.device)
     try:
@@ -67,7 +115,8 @@ def unflattened(
             known = _made_of[key] = _form_of(*key)
     form, there = known
     shaped = there.shaped_whole(pieces)
-    whole = tensor_of(form, pieces, 0 if shaped is None else int(shaped.storage_offset()))
+    offset = 0 if shaped is None else int(shaped.storage_offset())
+    whole = tensor_of(form, pieces, offset) if total is None else total_of(form, total, offset)
     if asked is not None:
         whole._asked = asked
     if gradient is not None:

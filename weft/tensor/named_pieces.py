@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..caches import cached
 from ..engine.value import Value
 
-__all__ = ["NamedPieces", "piece_names"]
+__all__ = ["TOTAL", "NamedPieces", "piece_names"]
+
+TOTAL = "_total"
+"""The name of the whole value of a pending tensor, where that is known: it stands for all pieces then."""
 
 _MOST = 512
 
 
 def _piece(at: int) -> property:
     return property(lambda x: x._value.pieces[at])
+
+
+def _total(x: NamedPieces) -> torch.Tensor:
+    total = x._value.total
+    assert total is not None
+    return total.value
 
 
 class NamedPieces:
@@ -23,7 +34,7 @@ class NamedPieces:
 
     _value: Value
 
-    vars().update({f"_piece{i}": _piece(i) for i in range(_MOST)})
+    vars().update({f"_piece{i}": _piece(i) for i in range(_MOST)}, **{TOTAL: property(_total)})
 
 
 @cached(_MOST)

@@ -19,7 +19,14 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from .text import text
 
-__all__ = ["rebuilt", "reduced", "sent"]
+__all__ = ["is_faked", "rebuilt", "reduced", "sent"]
+
+
+def is_faked(x: ShardedTensor) -> bool:
+    """Whether a tensor stands for one in a program that is traced, and has no elements."""
+    total = x._value.total
+    held = x._value.pieces[:1] if total is None else (total.value,)
+    return any(isinstance(piece, torch._subclasses.FakeTensor) for piece in held)
 
 
 def reduced(x: ShardedTensor) -> tuple[Any, tuple[object, ...]]:

@@ -20,6 +20,7 @@ from ..engine.moves.entering import entering
 from ..engine.moves.movement import move
 from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
 from ..engine.sharded import requires_grad as requires_grad_of
+from ..engine.value import Flat
 from ..engine.views.copy_views import current, remember_apart
 from ..engine.writes.becoming import become
 from ..runtime.holding import holding
@@ -35,11 +36,11 @@ from ..sharding.placements import Placement
 from . import raw_memory
 from .addresses import address, storage
 from .destination import destination
-from .flattening import Flat, flattened, unflattened
-from .leaf_gradient import bring_to_leaf
+from .flattening import flattened, unflattened
+from .leaf_gradient import bring_to_leaf, bring_traced, drop_gradient, gradient_of, keep_gradient, register_hook
 from .named_pieces import NamedPieces
 from .number import as_number
-from .pickling import reduced
+from .pickling import is_faked, reduced
 from .text import text
 
 __all__ = ["Tensor", "public"]
@@ -137,7 +138,7 @@ class Tensor(NamedPieces, ShardedTensor):
         if required and self._value.is_traced_input:
             # A compiler asks its inputs before it traces the way back: bringing their gradients home is part of that.
             self._value.is_traced_input = False
-            bring_to_leaf(self)
+            bring_traced(self)
         return required
 
     requires_grad = property(_get_requires_grad, _set_requires_grad)
@@ -154,11 +155,14 @@ class Tensor(NamedPieces, ShardedTensor):
         return remember_apart(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
 
     data = property(_get_data, _set_data)
+    grad = property(gradient_of, keep_gradient, drop_gradient)
+    register_hook = register_hook
 
     def _watch(self) -> None:
         """Brings the gradient of a leaf to the leaf's layout when it arrives."""
+        self._value.flat = None
         if self.requires_grad and self.is_leaf:
-            bring_to_leaf(self, once=True)
+            bring_to_leaf(self)
 
     def full_tensor(self) -> torch.Tensor:
         """The whole value as a plain torch tensor, in every process; differentiable.
@@ -328,6 +332,8 @@ class Tensor(NamedPieces, ShardedTensor):
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if is_faked(self):  # torch before 2.13 looks for compiled code by what it pickles of inputs
+            return str, (self._stable_hash_for_caching(),)
         return reduced(self)
 
     __tensor_flatten__ = flattened
@@ -335,9 +341,10 @@ class Tensor(NamedPieces, ShardedTensor):
 
     def _stable_hash_for_caching(self) -> str:
         """For torch.compile: what code that is kept from one run to the next depends on."""
-        pieces = [(tuple(p.shape), p.stride(), p.dtype, p.device) for p in self._value.pieces]
+        names, flat = self.__tensor_flatten__()
+        inner = {name: getattr(self, name) for name in names}
+        pieces = [(name, tuple(p.shape), p.stride(), p.dtype, p.device) for name, p in inner.items()]
         here = world.current()  # what is compiled in one process has the places of that process's shards in it
-        flat = self.__tensor_flatten__()[1]
         form = (flat, tuple(self.shape), self.stride(), self.dtype, self.requires_grad)
         facts = (state_of_code(), here.process, here.count, form, pieces)
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()

@@ -76,7 +76,14 @@ def to_plain(
 
 def to_write_plain(x: ShardedTensor, op: str) -> torch.Tensor:
     """The whole value for an op that writes to a plain tensor: it is gathered, and nobody has asked for that."""
-    return to_plain(x, op, implicit=True, fix=_PLAIN_IS_WRITTEN)
+    whole = memory_of(x._layout).held_whole(x) if _is_added_to_gradient() else None
+    return to_plain(x, op, implicit=True, fix=_PLAIN_IS_WRITTEN) if whole is None else whole
+
+
+def _is_added_to_gradient() -> bool:
+    """Whether torch adds a gradient to the one that a leaf has, which lies as the leaf does, if it is held plain."""
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name() == "torch::autograd::AccumulateGrad"
 
 
 _PLAIN_IS_WRITTEN = (

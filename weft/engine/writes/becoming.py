@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..sharded import ShardedTensor, as_it_is
+from ..sharded import KEPT_PLAIN, ShardedTensor, as_it_is
 from ..total import note_write
 from ..views.copy_views import note_unseen_write
 
@@ -14,6 +14,8 @@ __all__ = ["become"]
 def become(x: ShardedTensor, other: ShardedTensor) -> None:
     """Makes a tensor what another one is: the same object, with the other's shape and memory."""
     note_write()
+    if KEPT_PLAIN in x.__dict__:
+        _ = x.grad  # which lies as the tensor did until now
     stand = None if x._value.stand is None else x._value.stand()
     if stand is not None:
         stand.tensor, stand.has_become = as_it_is(x), True

@@ -10,6 +10,7 @@ import torch
 
 from ...caches import cached
 from ...rules.call import BoundCall, each_of
+from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ..memory import held_whole
 from ..moves.movement import from_plain, moved, to_plain, to_write_plain
@@ -21,6 +22,7 @@ from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
 from .overlapping import refuse_overlaps
+from .settling import write_total
 
 __all__ = ["store", "write_out", "written_tensors"]
 
@@ -47,6 +49,8 @@ def written_tensors(call: BoundCall) -> Iterator[ShardedTensor]:
 
 def store(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: bool = False) -> None:
     """Writes a value of the same shape into the memory of `x`, whose layout stays."""
+    if is_traced() and write_total(x, value):
+        return
     if isinstance(value, ShardedTensor) and value._layout.pending and value._layout is not x._layout:
         value = moved(value, value._layout.resolved, op, implicit=True)
     if value.dtype != x.dtype and (x._layout.pending or (isinstance(value, ShardedTensor) and value._layout.pending)):

@@ -15,7 +15,7 @@ import torch
 import weft
 from weft.watch.comm_log import CommLog
 
-from .program import Program, assigned
+from .program import Program, assigned, mentioned
 from .words import Namespace, plain_words, spread_devices, weft_words, without_memory
 
 Movement = tuple[str, tuple[str, ...], int, int, tuple[int, ...]]
@@ -61,6 +61,7 @@ def everything(space: Mapping[str, object]) -> dict[str, torch.Tensor]:
 _OF_TWO = re.compile(r"[*/] (v\d|fresh)")
 _WITH_MEAN = re.compile(r"torch\.(var|std)_mean\(")
 _ALONG_NONE = re.compile(r"torch\.std_mean\([^,]+, \(\)\)|\.var\(\(\), ")
+_SINGULAR = re.compile(r"linalg\.(svdvals|cond|matrix_rank)\(|'nuc'")
 _STRIDED = re.compile(r"= (v\d+(?:\[\d+\])*)\.as_strided\(")
 
 
@@ -68,7 +69,8 @@ def is_beyond(line: str, space: Mapping[str, object]) -> bool:
     """Whether a line has given what pages or plain torch leave open: docs/layout.md and decision 41 say why.
 
     It has divided by zeros of another tensor, or multiplied by its infinities; it has a mean of infinite numbers beside a
-    variance, or a gradient that torch divides by zero; or it shows with a gradient what its tensor does not.
+    variance, singular values of such, or a gradient that torch divides by zero; or it shows with a gradient what its tensor
+    does not.
     """
     name = assigned(line)
     if name is None:
@@ -82,6 +84,10 @@ def is_beyond(line: str, space: Mapping[str, object]) -> bool:
         return True
     if _ALONG_NONE.search(line) and any(t.requires_grad for t in given.values()):
         return True
+    if _SINGULAR.search(line):
+        read = set(mentioned(line)) - {name}
+        used = [t for key, t in everything(space).items() if key.partition("[")[0] in read]
+        return not all(bool(t.isfinite().all()) for t in used)
     if (strided := _STRIDED.search(line)) and given[name].requires_grad:
         return not _shows_all(everything(space)[strided[1]], given[name])
     return bool(_OF_TWO.search(line)) and any(bool(t.isinf().any()) for t in given.values())

@@ -76,6 +76,13 @@ def test_means_of_infinite_numbers_beside_a_variance_are_not_made() -> None:
         assert is_beyond(line, {"v1[0]": given[0], "v1[1]": given[1]}) is beyond
 
 
+def test_singular_values_of_infinite_matrices_are_not_made() -> None:
+    for number in (inf, 1.0):
+        matrix = torch.eye(2) * number
+        space = {"v0": matrix, "v1": torch.linalg.svdvals(torch.eye(2))}
+        assert is_beyond("v1 = torch.linalg.svdvals(v0)", space) is not bool(matrix.isfinite().all())
+
+
 def test_gradients_that_torch_has_in_two_ways_are_not_made() -> None:
     x = torch.ones(2, 2, dtype=torch.float64, requires_grad=True)
     space = {"v0": x, "v1": x[1], "v2": torch.std_mean(x, ()), "v3": x[1].as_strided((2,), (1,), 1)}

@@ -69,11 +69,18 @@ def _contributions(value: torch.Tensor, kind: str, count: int, rng: random.Rando
         held = [torch.full_like(value, others) for _ in range(count)]
     held[lucky] = value * count if kind == "mean" else value.clone()
     if kind == "sum" and count > 1:
-        held[lucky] = held[lucky] - 2
-        held[(lucky + 1) % count] = held[(lucky + 1) % count] + 2
+        more = _short_shares(value.shape) if value.dtype is torch.bfloat16 else 2
+        held[lucky] = held[lucky] - more
+        held[(lucky + 1) % count] = held[(lucky + 1) % count] + more
     if kind == "prod" and count > 1 and value.dtype.is_floating_point:
         held[lucky], held[lucky - 1] = held[lucky] * 4, held[lucky - 1] / 4
     return held
+
+
+def _short_shares(shape: Sequence[int]) -> torch.Tensor:
+    """What devices have more and less of numbers with eight digits: so little that they lose none where many are added up."""
+    signs = torch.randint(2, tuple(shape), generator=torch.Generator().manual_seed(0))
+    return (signs - 0.5).to(torch.bfloat16)
 
 
 def _box(value: torch.Tensor, layout: Layout, place: Mapping[str, int]) -> torch.Tensor:

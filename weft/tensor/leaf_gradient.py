@@ -75,7 +75,7 @@ class _Aligned:
 
     def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
         state = self._state
-        if type(grad) is torch.Tensor and _Pass.keeping == _current_pass() and HEARD not in state:
+        if type(grad) is torch.Tensor and _WayBack.keeping == _current_pass() and HEARD not in state:
             state[KEPT_PLAIN] = True
             return None
         target = _target(state)
@@ -103,7 +103,7 @@ def _target(state: State) -> Layout:
 
 
 @final
-class _Pass:
+class _WayBack:
     """What is known of backward passes, which torch numbers."""
 
     last: ClassVar[int] = -1
@@ -115,10 +115,10 @@ class _Pass:
 def note_pass() -> None:
     """In a compiled program's way back: notes whether gradients of leaves are kept there, or given to who asked for them."""
     this = _current_pass()
-    if this not in (-1, _Pass.last):
+    if this not in (-1, _WayBack.last):
         if not torch.is_grad_enabled() and _keeps_gradients():
-            _Pass.keeping = this
-        _Pass.last = this
+            _WayBack.keeping = this
+        _WayBack.last = this
 
 
 def _keeps_gradients() -> bool:

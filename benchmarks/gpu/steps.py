@@ -338,15 +338,15 @@ def main() -> int:
     sizes = TINY if "--tiny" in sys.argv else SIZES
     head = ("model", "memory", "phase", "way", "ms", "spread", "host ms", "device ms", "against")
     rows: list[tuple[str, ...]] = [head]
+    about = {"gpu": torch.cuda.get_device_name(0) if ON_GPU else "none", "torch": torch.__version__}
     for size in sizes:
         for memory in ("one", "apart"):
             rows += rows_of(size, memory, measured(size, memory, compiles))
             print(f"{size}, {memory}: done after {time.perf_counter() - BEGUN:.0f} s", flush=True)
             if ON_GPU:
                 torch.cuda.empty_cache()
-    about = {"gpu": torch.cuda.get_device_name(0) if ON_GPU else "none", "torch": torch.__version__}
-    if "OUT" in os.environ:
-        Path(os.environ["OUT"], "steps.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
+            if "OUT" in os.environ:  # what is known is not lost if time runs out
+                Path(os.environ["OUT"], "steps.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
     print(json.dumps(about))
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     for row in rows:

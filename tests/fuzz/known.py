@@ -837,4 +837,8 @@ KNOWN: dict[str, Program] = {
             "v6 = v2 + 1",
         ),
     ),
+    "a transform of windows that overlap had other strides, memories apart": Program(
+        {"c": 2},
+        ("v1 = fresh((2, 3), 'float64', 659, 68)", "v5 = v1.unfold(-1, 2, 1)", "v9 = torch.fft.rfft(v5, dim=0)"),
+    ),
 }

@@ -47,16 +47,27 @@ def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
 
 
 def _leaves_open(call: BoundCall) -> bool:
-    """Whether dims of size 1 lie in a way of their own in what a call is given, and it is asked of few elements.
+    """Whether strides leave the order of dims open in what a call is given, and it is asked of few elements.
 
-    Kernels keep them so, or do not; torch's accounts do not say which, and after these strides later results may lie.
+    So do dims of size 1 that lie in a way of their own, and windows that overlap. Kernels keep their order, or do not; torch's
+    accounts do not say which, and after these strides later results may lie.
     """
     tensors = call.tensors
     if torch.Tag.nondeterministic_seeded in call.func.tags or call.func.namespace != "aten":
         return False
-    if not any(1 in x.shape and x.numel() > 1 and x.stride() != row_major(x.shape) for x in tensors):
+    if not any(_has_single_dims(x) or _has_windows(x) for x in tensors):
         return False
     return min(x.numel() for x in tensors) > 0 and sum(x.numel() for x in tensors) <= FEW
+
+
+def _has_single_dims(x: torch.Tensor) -> bool:
+    return 1 in x.shape and x.numel() > 1 and x.stride() != row_major(x.shape)
+
+
+def _has_windows(x: torch.Tensor) -> bool:
+    """Whether two dims have one stride."""
+    strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1 and stride]
+    return len(set(strides)) < len(strides)
 
 
 def _laid(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None, ...]:

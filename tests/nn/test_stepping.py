@@ -159,10 +159,18 @@ def test_memory_that_is_shared_until_it_is_written_to() -> None:
         assert torch.equal(y.full_tensor(), x)
 
 
-def test_compiled_steps() -> None:
+@pytest.mark.parametrize("way", [optim.SGD, optim.Adam])
+def test_compiled_steps(way: type[optim.Optimizer]) -> None:
+    """Each reads the gradients of its own backward pass."""
+    torch._dynamo.reset()
     plain, own = parameters()
     for each in (plain, own):
-        optimizer = optim.Adam(each[:2], lr=0.5)
-        torch.compile(optimizer.step, backend="eager")()
+        optimizer = way(each[:2], lr=0.5)
+        step = torch.compile(optimizer.step, backend="eager")
+        double = torch.compile(lambda x, y: x.square().sum() + y.sin().sum(), backend="aot_eager")
+        for _ in range(3):
+            optimizer.zero_grad()
+            double(*each[:2]).backward()
+            step()
     for x, y in zip(plain, own, strict=True):
         torch.testing.assert_close(y.full_tensor(), x, rtol=1e-12, atol=1e-12)

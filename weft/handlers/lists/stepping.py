@@ -12,6 +12,7 @@ from itertools import chain
 
 import torch
 from torch import optim
+from torch._guards import TracingContext
 
 from ...engine.form import Form
 from ...engine.sharded import ShardedTensor
@@ -77,9 +78,10 @@ def _collected(optimizer: optim.Optimizer, group: dict[str, object], *lists: lis
 
 
 def _is_seen() -> bool:
-    """Whether somebody looks on who would miss the ops: modes, profiles, policies."""
+    """Whether somebody looks on who would miss the ops: a compiler, modes, profiles, policies."""
     modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-    return bool(modes or Spans.watched or Warned.count)
+    # A compiler asks optimizers for their lists as it traces them, and takes what it does not know for a constant.
+    return bool(modes or Spans.watched or Warned.count or TracingContext.try_get() is not None)
 
 
 def _is_by_element(optimizer: optim.Optimizer, group: dict[str, object]) -> bool:

@@ -841,4 +841,8 @@ KNOWN: dict[str, Program] = {
         {"c": 2},
         ("v1 = fresh((2, 3), 'float64', 659, 68)", "v5 = v1.unfold(-1, 2, 1)", "v9 = torch.fft.rfft(v5, dim=0)"),
     ),
+    "a conjugate of a pending view had no gaps, in one memory": Program(
+        {"x": 2},
+        ("v2 = fresh((2, 3), 'complex128', 879, 705)", "v5 = v2.narrow(1, 2, 1)", "v18 = v5.mH", "v19 = v18 * 2"),
+    ),
 }

@@ -151,12 +151,13 @@ class OneMemory(Memory):
 
     def laid_like(self, y: ShardedTensor, x: ShardedTensor) -> ShardedTensor:
         """A view of memory with gaps, or with elements in one place, has its strides; what was computed of it gets them."""
-        whole = None if y.stride() == x.stride() else self.held_whole(y)
-        if whole is None:
+        if y.stride() == x.stride():
             return y
-        laid = torch.empty_strided(x.shape, x.stride(), dtype=y.dtype, device=whole.device)
-        copy_once(laid, whole)
-        return wrap((laid,), y._layout, y.shape, strides=x.stride())
+        pieces = y._value.pieces
+        laid = tuple(torch.empty_strided(x.shape, x.stride(), dtype=y.dtype, device=piece.device) for piece in pieces)
+        for one, piece in zip(laid, pieces, strict=True):
+            copy_once(one, piece)
+        return wrap(laid, y._layout, y.shape, strides=x.stride())
 
     def assembled(self, shards: Sequence[torch.Tensor], layout: Layout, shape: tuple[int, ...]) -> Pieces:
         """Each shard is written to its box, replicas once."""

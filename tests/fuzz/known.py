@@ -845,4 +845,17 @@ KNOWN: dict[str, Program] = {
         {"x": 2},
         ("v2 = fresh((2, 3), 'complex128', 879, 705)", "v5 = v2.narrow(1, 2, 1)", "v18 = v5.mH", "v19 = v18 * 2"),
     ),
+    "a view of what was computed of a selected part did not show that it was written to, memories apart": Program(
+        {"a": 4, "b": 2},
+        (
+            "v1 = fresh((5, 2, 3), 'float32', 624, 403)",
+            "v7 = v1.split(1, 2)",
+            "v9 = v7[1][3]",
+            "v11 = v9.abs()",
+            "v13 = v11.transpose(0, 1)",
+            "v11.zero_()",
+            "v17 = v13 + 1",
+            "v18 = v13.nansum(1)",
+        ),
+    ),
 }

@@ -98,7 +98,7 @@ def _run_there(
     op, layouts = str(call), cast("tuple[Layout, ...]", plan.outputs)
     if any(set(layout.split_axes) & set(home.axes) for layout in layouts):
         return NotImplemented
-    given = [
+    given: list[Given] = [
         as_sharded(brought(x, need, op, False)) if each is None else each
         for x, need, each in zip(call.tensors, plan.inputs, held, strict=True)
     ]
@@ -106,8 +106,9 @@ def _run_there(
     made = {} if is_view else _computed(call, given, home, layouts[0])
 
     def values(position: int) -> Values:
-        # What a view shows may be written to until somebody reads it.
-        found = _computed(call, given, home, layouts[0]) if is_view else made
+        # What a view shows may be written to until somebody reads it, and be with all devices then.
+        now = [_as_it_is(x, each) for x, each in zip(call.tensors, given, strict=True)] if is_view else given
+        found = _computed(call, now, home, layouts[0]) if is_view else made
         return {slot: results[position] for slot, results in found.items()}
 
     results: list[torch.Tensor] = []
@@ -124,6 +125,11 @@ def _run_there(
         if len(results) == 1
         else tuple(results)
     )
+
+
+def _as_it_is(x: torch.Tensor, given: Given) -> Given:
+    """What a call was given, or the tensor itself where that has pieces by now."""
+    return as_sharded(x) if isinstance(given, Alone) and alone_of(x) is None else given
 
 
 def _shown(call: BoundCall, value: Alone, position: int, device: torch.device) -> ShardedTensor:

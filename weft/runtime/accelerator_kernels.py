@@ -81,7 +81,7 @@ def wants_few_launches() -> bool:
     >>> wants_few_launches()
     False
     """
-    return _preference.few_launches or (torch.version.cuda is not None and torch.cuda.is_current_stream_capturing())
+    return _preference.few_launches or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def combine(out: torch.Tensor, op: ReduceOp, parts: Sequence[torch.Tensor]) -> bool:

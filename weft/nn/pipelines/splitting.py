@@ -72,9 +72,9 @@ class SplitBackward:
             found = (_by_node if shared.isdisjoint(edge.node for edge in edges) else _by_hand)(node, arrived, edges)
             self._seeds += [(edge, each) for edge, each in zip(edges, found, strict=True) if each is not None]
         seeds, self._seeds = self._seeds, []
-        self._arrived, self._leaving, self._trunk, self._ends, self._inputs = {}, {}, set(), set(), []
-        if seeds:
+        if seeds:  # While the trunk is there: in torch 2.11, an edge to a function of Python's does not keep it.
             torch.autograd.backward([edge for edge, _ in seeds], [gradient for _, gradient in seeds])
+        self._arrived, self._leaving, self._trunk, self._ends, self._inputs = {}, {}, set(), set(), []
 
     def _edges_out(self, node: Node) -> list[GradientEdge]:
         """The edges of a trunk's node that leave it."""

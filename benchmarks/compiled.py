@@ -199,13 +199,14 @@ def main() -> None:
     if "RANK" in os.environ:
         work(given.case, given.rounds)
         return
-    found = {case: launched(case, given.rounds) for case in ([given.case] if given.case else CASES)}
-    sys.stdout.write("| case | way | a step | spread | to Weft compiled |\n|---|---|---|---|---|\n")
-    for case, ways in found.items():
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    print("| case | way | a step | spread | to Weft compiled |\n|---|---|---|---|---|", flush=True)
+    for case in [given.case] if given.case else CASES:
+        ways = found[case] = launched(case, given.rounds)
         base = ways["Weft compiled"]["median"]
         for way, each in ways.items():
             spread = f"{each['least']:.1f} to {each['most']:.1f}"
-            sys.stdout.write(f"| {case} | {way} | {each['median']:.1f} ms | {spread} | {each['median'] / base:.2f} |\n")
+            print(f"| {case} | {way} | {each['median']:.1f} ms | {spread} | {each['median'] / base:.2f} |", flush=True)
     if given.json:
         given.json.write_text(json.dumps({"torch": str(torch.__version__), "cases": found}, indent=1) + "\n")
 

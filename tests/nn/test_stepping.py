@@ -11,24 +11,11 @@ from torch import optim
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import weft
+from tests.nn.optimizers import OPTIMIZERS
 from weft import P
 from weft.runtime.machine import use_separate_memory
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
-OPTIMIZERS: dict[str, tuple[type[optim.Optimizer], dict[str, object]]] = {
-    "ASGD": (optim.ASGD, {}),
-    "Adadelta": (optim.Adadelta, {"weight_decay": 0.1}),
-    "Adagrad": (optim.Adagrad, {"lr_decay": 0.1}),
-    "Adam": (optim.Adam, {"amsgrad": True, "weight_decay": 0.1}),
-    "AdamW": (optim.AdamW, {"maximize": True}),
-    "Adamax": (optim.Adamax, {}),
-    "NAdam": (optim.NAdam, {}),
-    "RAdam": (optim.RAdam, {}),
-    "RMSprop": (optim.RMSprop, {"momentum": 0.9, "centered": True}),
-    "Rprop": (optim.Rprop, {}),
-    "SGD": (optim.SGD, {"lr": 0.1, "weight_decay": 0.1}),
-    "SGD, momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
-}
 
 
 @pytest.fixture(params=["separate", "unified"], autouse=True)

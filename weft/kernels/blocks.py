@@ -25,7 +25,7 @@ def pick(values, index, COUNT: tl.constexpr):
 
 @program()
 def _lanes(address, offset, TYPE: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr):
-    begin = tl.multiple_of((address + offset).to(tl.pointer_type(TYPE)), UNIT)
+    begin = tl.multiple_of(tl.cast(address + offset, tl.int64).to(tl.pointer_type(TYPE)), UNIT)
     return begin + tl.arange(0, BLOCK)
 
 

@@ -287,23 +287,27 @@ def test_training_goes_on_from_a_checkpoint_in_another_layout(tmp_path: Path, op
     assert [m.mapping.spec for m in moments] == [P(None, "tp")] * len(moments) != []
 
 
-@pytest.mark.parametrize(("workers", "checkers", "rows"), [(4, 2, 6), (2, 0, 25), (4, 1, 1), (3, 2, 15)])
+@pytest.mark.parametrize(
+    ("cores", "together", "checkers", "rows"),
+    [(6, 1, 2, 6), (4, 1, 0, 25), (5, 1, 1, 1), (16, 4, 0, 15), (24, 4, 2, 15)],
+)
 @pytest.mark.parametrize("verify", [True, False])
 def test_all_threads_read_as_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, checkers: int, rows: int, verify: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, together: int, checkers: int, rows: int, verify: bool
 ) -> None:
-    """Where cores are left, some more of them read if checksums are taken."""
+    """Where processes that read at once leave cores, some more threads read if checksums are taken."""
     monkeypatch.setattr(reading, "_RUN", 16 << 20)
     monkeypatch.setattr(reading, "_LEAST", 1 << 20)
     state = {str(i): torch.empty(rows, 1 << 16) for i in range(8)}
     weft.checkpoint.save(state, tmp_path)
-    monkeypatch.setattr(reading, "_WORKERS", workers)
-    monkeypatch.setattr(reading, "_CHECKERS", checkers)
+    monkeypatch.setattr(reading, "_CORES", cores)
+    monkeypatch.setattr(reading, "_WORKERS", 4)
     reader = reading.Reader(tmp_path, index_at(tmp_path), verify)
+    reader.share_checks(range(together))
     for name, x in state.items():
         reader.want(name, x)
     sizes = [sum(part.nbytes for part in run) for run in reader._runs()]
-    threads = workers + (checkers if verify else 0)
+    threads = 4 + (checkers if verify else 0)
     assert sum(sizes) == 8 * rows << 18
     busy = [0] * threads
     for size in sizes:

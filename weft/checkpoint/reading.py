@@ -36,7 +36,7 @@ __all__ = ["Reader"]
 _CORES = os.cpu_count() or 1
 _WORKERS = min(4, _CORES)
 """Threads that read."""
-_CHECKERS = min(2, _CORES - _WORKERS)
+_CHECKERS = 2
 """Threads that read besides, where checksums are taken, which are a fifth of the work and more, and cores are left."""
 _OPEN = 128
 """Files that are held open at once, for all threads together."""
@@ -57,6 +57,8 @@ class Reader:
         self._wanted: list[_Want] = []
         self._laid: list[Laid] = []
         self._checkers: Checkers | None = None
+        self._together = 1
+        """Processes of this host that read this at once."""
         self._then: list[Callable[[], object]] = []
         self._heads: dict[str, Mapping[str, StoredTensor]] = {}
         self._whole: dict[SavedTensor, torch.Tensor] = {}
@@ -129,6 +131,7 @@ class Reader:
 
     def share_checks(self, processes: Sequence[int]) -> None:
         """These processes, this one among them, stand on one ground: each block is checked by one of those that read it."""
+        self._together = len(processes)
         if len(processes) > 1:
             self._checkers = Checkers(processes, [(self.index.tensors[name], layout) for name, layout in self._laid])
 
@@ -228,7 +231,8 @@ class Reader:
         }
         if cut:
             return min(2, _WORKERS) if "cpu" in cut else _WORKERS
-        return _WORKERS + (_CHECKERS if self.verify else 0)
+        left = _CORES // self._together - _WORKERS
+        return _WORKERS + (min(_CHECKERS, left) if self.verify and left > 0 else 0)
 
     def _fill(self, part: ShardRows, file: int, bucket: Bucket) -> None:
         checked = None if self._checkers is None else self._checkers.checked(part.shard)

@@ -384,6 +384,27 @@ def creation(devices: Sequence[Device]) -> Iterator[Yielded]:
 
 
 @rounded
+def parts_of_a_model_on_some_devices(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """Lists of one tensor that lies elsewhere are lists: norms of gradients, to clip them, are such."""
+    first, last = line_of(devices[:1]), line_of(devices[-1:])
+    x = weft.shard(numbers(1, 4), last, P("a"))
+    yield "lists of one", [len(x.unbind(0)), len(x.split(1)), len(x.chunk(1)), len(torch.where(x[0] > 0))]
+    parts = [torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)]
+    for part, mesh in zip(parts, (first, last), strict=True):
+        for p in part.parameters():
+            torch.nn.init.constant_(p, 0.5)
+        weft.nn.shard_module(part, mesh, {"weight": P("a")})
+    hidden = parts[0](weft.shard(numbers(2, 4), first, P("a")))
+    parts[1](weft.shard(hidden, last, P("a"))).square().sum().backward()
+    parameters = [p for part in parts for p in part.parameters()]
+    yield "norm", torch.nn.utils.clip_grad_norm_(parameters, 0.1).full_tensor()
+    torch.optim.AdamW(parameters, lr=0.1).step()
+    for number, p in enumerate(parameters):
+        yield f"gradient {number}", p.grad
+        yield f"parameter {number}", p
+
+
+@rounded
 def compute(devices: Sequence[Device]) -> Iterator[Yielded]:
     mesh = mesh_of(devices)
     last = mesh.axis_names[-1]

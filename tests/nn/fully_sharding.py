@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 import torch
+from torch.func import functional_call
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -194,6 +195,29 @@ def check_from_inside(models: list[torch.nn.Module], mesh: weft.DeviceMesh) -> C
     return logs[-1]
 
 
+def check_replaced(mesh: weft.DeviceMesh) -> None:
+    """Blocks compute with what stands in their places: what was loaded or assigned there, or given for one call."""
+    results = []
+    for model in twins(perceptron, mesh, None):
+        is_plain = not isinstance(model.head.weight, weft.Tensor)
+        x = batch(model, 0) if is_plain else laid(batch(model, 0), mesh)
+        given = {name: (3 * p.detach()).requires_grad_() for name, p in model.named_parameters()}
+        found = [functional_call(model, given, (x,))]
+        found[0].square().sum().backward()
+        with torch.no_grad():
+            found += [functional_call(model, {name: 2 * p for name, p in given.items()}, (x,)), model(x)]
+        model.load_state_dict({name: p / 2 for name, p in model.state_dict().items()}, assign=True)
+        model.head.weight = torch.nn.Parameter(4 * model.head.weight.detach())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss(model, x).backward()
+            optimizer.step()
+        found += [p.grad for p in (*given.values(), *model.parameters())] + list(model.parameters())
+        results.append([y if is_plain else y.full_tensor() for y in found])
+    torch.testing.assert_close(results[1], results[0])
+
+
 def check_compiled(mesh: weft.DeviceMesh) -> None:
     """Compiled as a whole, with breaks between blocks, and block by block, it trains as the plain one does."""
     torch._dynamo.reset()
@@ -244,6 +268,7 @@ def main(folder: str) -> None:
     check_split_optimizer(flat)
     check_half_precision(flat)
     check_from_inside(twins(Deep, flat, None), flat)
+    check_replaced(flat)
     if each == 4:
         check_compiled(flat)
     away = trained(twins(transformer, flat, None, offload=rest), flat, 2)

@@ -259,6 +259,31 @@ def test_sizes_that_split_unevenly_are_right_too(dynamic: bool | None, separate:
         use_separate_memory(False)
 
 
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_numbers_that_a_compiler_leaves_open(separate: bool) -> None:
+    """They belong to one program, and say nothing about the next: an argument, and what a batch norm scales a variance by."""
+    use_separate_memory(separate)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    counter = CompileCounterWithBackend("aot_eager")
+    scaled = torch.compile(lambda x, y, k: (x * k, (x.t() @ y) * k), backend=counter)
+    for k in (1.0, 2.0, 2.5, 3.5, 0.0, float("inf")):
+        x, y = torch.randn(4, 6), torch.randn(4, 2)
+        for found, expected in zip(
+            scaled(weft.shard(x, MESH, P("dp")), weft.shard(y, MESH, P("dp")), k), (x * k, (x.t() @ y) * k), strict=True
+        ):
+            torch.testing.assert_close(found.full_tensor(), expected, equal_nan=True)
+    assert counter.frame_count <= 4, "compiled anew for every number"
+    plain = nn.BatchNorm1d(6)
+    norm = weft.nn.shard_module(copy.deepcopy(plain), MESH, {})
+    compiled = torch.compile(norm, backend="aot_eager")
+    for size in (4, 6, 8):
+        x = torch.randn(size, 6)
+        torch.testing.assert_close(compiled(weft.shard(x, MESH, P("dp"))).full_tensor(), plain(x))
+    torch.testing.assert_close(norm.running_var.full_tensor(), plain.running_var)
+    use_separate_memory(False)
+
+
 def test_devices_with_memories_of_their_own_compile_too() -> None:
     torch._dynamo.reset()
     use_separate_memory(True)

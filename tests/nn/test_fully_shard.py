@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.func import functional_call, jacrev, vmap
+from torch.nn.utils.parametrizations import weight_norm
 
 import weft
 from examples.models import mlp
@@ -23,6 +25,7 @@ from tests.nn.fully_sharding import (
     check_compiled,
     check_from_inside,
     check_half_precision,
+    check_replaced,
     check_same,
     gathered_bytes,
     laid,
@@ -407,6 +410,64 @@ def test_hooks_of_parameters_are_called() -> None:
     assert sorted(seen) == sorted(tuple(p.shape) for p in models[1].parameters() for _ in range(2))
     for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(q.grad.full_tensor(), p.grad)
+
+
+def test_blocks_compute_with_parameters_that_replaced_theirs() -> None:
+    check_replaced(weft.make_mesh({"dp": 4}))
+
+
+def others(model: torch.nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: change(x.detach()) for name, x in model.named_parameters()}
+
+
+def called_with(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.nn.Module, torch.Tensor], object]:
+    return lambda model, x: functional_call(model, others(model, change), (x,))
+
+
+def untied(model: torch.nn.Module, x: torch.Tensor) -> object:
+    model.layers[0].up.weight = torch.nn.Parameter(model.layers[0].up.weight.detach() * 2)
+    return model(x)
+
+
+def parametrized(model: torch.nn.Module, x: torch.Tensor) -> object:
+    weight_norm(model.layers[2].up)
+    return model(x)
+
+
+def loaded(model: torch.nn.Module, x: torch.Tensor) -> object:
+    model.load_state_dict(weft.checkpoint.full_state_dict(model), assign=True)
+    model.layers[1].up.weight = model.layers[0].up.weight
+    return model(x)
+
+
+def interleaved(model: torch.nn.Module, x: torch.Tensor) -> object:
+    first = functional_call(model, others(model, lambda p: (2 * p).requires_grad_()), (x,))
+    return (first + model(x)).sum().backward()
+
+
+STRANGERS = [
+    (untied, ValueError, "was tied and is not any more"),
+    (parametrized, ValueError, "is gone: change modules first"),
+    (loaded, ValueError, "a plain tensor, but has to have shape"),
+    (interleaved, RuntimeError, "call backward() before it runs with others"),
+    (called_with(lambda p: p * torch.ones((), requires_grad=True)), NotImplementedError, "give a leaf"),
+    (lambda model, x: vmap(model)(x), NotImplementedError, "does not run inside of torch.func transforms"),
+    (lambda model, x: jacrev(model)(x), NotImplementedError, "does not run inside of torch.func transforms"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), STRANGERS, ids=[text[:30] for *_, text in STRANGERS])
+def test_parameters_that_blocks_cannot_compute_with_are_refused(
+    call: Callable[[torch.nn.Module, torch.Tensor], object], kind: type[Exception], text: str
+) -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    torch.manual_seed(0)
+    model = perceptron().double()
+    model.layers[1].up.weight = model.layers[0].up.weight
+    weft.nn.fully_shard(model, mesh, "dp", keep_bytes=0)
+    with pytest.raises(kind) as raised:
+        call(model, laid(batch(model, 0), mesh))
+    assert text in str(raised.value)
 
 
 def scaled() -> torch.nn.Module:

@@ -60,16 +60,16 @@ def torch_dispatch(
         call = BoundCall(func, args, kwargs)
         return watched(call, lambda: torch_dispatch(cls, func, _SHOWN, args, kwargs))
     key: tuple[object, ...] | None
-    if len(args) == 2 and not kwargs and type(args[0]) is cls:
-        x, y = args
-        key = (id(func), x._form, y._form if type(y) is cls else token(y))  # type: ignore[attr-defined]
-    elif len(args) == 1 and not kwargs and type(args[0]) is cls:
-        key = (id(func), args[0]._form)
-    else:
-        key = key_of(func, args, kwargs)
     try:
+        if len(args) == 2 and not kwargs and type(args[0]) is cls:
+            x, y = args
+            key = (id(func), x._form, y._form if type(y) is cls else token(y))  # type: ignore[attr-defined]
+        elif len(args) == 1 and not kwargs and type(args[0]) is cls:
+            key = (id(func), args[0]._form)
+        else:
+            key = key_of(func, args, kwargs)
         repeat = _repeats.get(key)
-    except TypeError:  # sizes that a compiler has not settled have no hash
+    except TypeError:  # sizes and numbers that a compiler has not settled have no hash
         key = repeat = None
     if repeat is not None:
         try:

@@ -124,6 +124,8 @@ def _token_beside_list(x: object) -> object:
     if type(x) is not list or not x or isinstance(x[0], torch.Tensor):
         return token(x)
     kinds = tuple(map(type, x))  # 2 is equal to 2.0, but what is multiplied by it is of another type
+    if torch.SymFloat in kinds:
+        raise _open_number()
     return float if kinds.count(float) == len(kinds) else (kinds, *x)
 
 
@@ -139,6 +141,8 @@ def token(x: object) -> object:
         return float if x and x - x == 0 else str(x)  # type: ignore[operator]
     if kind is list or kind is tuple:
         return _list_token(x)  # type: ignore[arg-type]
+    if kind is torch.SymFloat:
+        raise _open_number()
     if isinstance(x, torch.Tensor):
         strides = x.stride() if x.layout is torch.strided else x.layout
         return (x.shape, strides, x.dtype, x.device)
@@ -157,14 +161,25 @@ def _list_token(values: list[object] | tuple[object, ...]) -> object:
     return tuple([token(x) for x in values])
 
 
+def _open_number() -> TypeError:
+    """As for sizes that a compiler leaves open: to hash such a number settles it, and it belongs to one program only."""
+    return TypeError("unhashable type: a number that a compiler leaves open")
+
+
 def has_open_sizes(call: BoundCall) -> bool:
     """Whether a call has a tensor whose sizes a compiler leaves open."""
     return any(isinstance(x, ShardedTensor) and x._form.is_open for x in call.tensors)
 
 
+def _has_open_numbers(call: BoundCall) -> bool:
+    """Whether a call has a number that a compiler leaves open."""
+    given = (*call.args, *call.kwargs.values())
+    return any(type(x) is torch.SymFloat or (type(x) is list and torch.SymFloat in map(type, x)) for x in given)
+
+
 def decided(call: BoundCall) -> OpPlan:
     """The plan of a call."""
-    if is_considered() or has_open_sizes(call):
+    if is_considered() or has_open_sizes(call) or _has_open_numbers(call):
         return _decide(call)
     plans.keep(call.func)
     return plans.plan(_key(call), lambda: _decide(call))
@@ -184,7 +199,7 @@ def plan_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, 
         whole = memory_of(outputs[0]).runs_whole((*inputs, *outputs))
         return OpPlan(call.func, inputs, outputs, outputs[0].mesh, whole, rule, None)
 
-    if has_open_sizes(call):
+    if has_open_sizes(call) or _has_open_numbers(call):
         return make()
     plans.keep(call.func)
     return plans.plan((*_key(call), inputs, outputs), make)

@@ -41,6 +41,8 @@ def scales_beyond(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs:
 def _is_beyond(value: object, divides: bool) -> bool:
     if type(value) is torch.Tensor and not value.dim() and value.device.type == "cpu":
         value = value.item()
+    if isinstance(value, torch.SymFloat):
+        return True  # a compiled program may be given any number
     if not isinstance(value, (int, float, complex)):
         return False
     finite = math.isfinite(value.real) and math.isfinite(value.imag)

@@ -150,6 +150,12 @@ def _gathered(call: BoundCall, schedule: OpSchedule, made: list[dict[int, torch.
         if kind.viewed is None:
             pieces = strides.ordered(pieces)
         wrapped.append(wrap(pieces, layout, spec.shape, dtype=spec.dtype, strides=strides.whole))
-    if isinstance(result, (tuple, list)) or (not schedule.places and len(wrapped) > 1):
-        return type(result)(wrapped) if isinstance(result, (tuple, list)) else tuple(wrapped)
-    return wrapped[0]
+    if isinstance(result, (tuple, list)):
+        return type(result)(wrapped)
+    return tuple(wrapped) if not schedule.places and _gives_several(call.func) else wrapped[0]
+
+
+def _gives_several(func: torch._ops.OpOverload) -> bool:
+    """Whether an op gives several results, or a list of them, which may be of one."""
+    returns = func._schema.returns
+    return len(returns) > 1 or isinstance(returns[0].type, torch.ListType)

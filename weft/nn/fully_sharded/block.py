@@ -22,13 +22,11 @@ from ..gathering import Gathering
 from .offloading import laid_on, returned
 from .reducing import Reducing, Scattered
 from .siblings import Siblings
+from .standing import Place, Standing, refuse_transforms
 from .trial import bytes_when_split, form_of_arguments
 from .unsharded import Unsharded
 
-__all__ = ["Block", "Place", "Settings"]
-
-Place = tuple[torch.nn.Module, str]
-"""Where a parameter stands: the module that holds it, and its name there."""
+__all__ = ["Block", "Settings"]
 
 
 @final
@@ -66,6 +64,7 @@ class _GatheringContext(Protocol):
 
     block: Block
     unsharded: Unsharded
+    parameters: Sequence[Tensor]
 
     def set_materialize_grads(self, value: bool) -> None: ...
     def mark_non_differentiable(self, *tensors: torch.Tensor) -> None: ...
@@ -78,7 +77,7 @@ class _Gather(torch.autograd.Function):
     def forward(
         ctx: _GatheringContext, block: Block, unsharded: Unsharded, anchor: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        ctx.block, ctx.unsharded = block, unsharded
+        ctx.block, ctx.unsharded, ctx.parameters = block, unsharded, block.parameters
         ctx.set_materialize_grads(False)
         whole = tuple(unsharded.tensors())
         ctx.mark_non_differentiable(*block.frozen(whole))
@@ -87,6 +86,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _GatheringContext, *grads: torch.Tensor | None) -> tuple[None, None, None]:
         ctx.block.done(ctx.unsharded)
+        ctx.block.check_same(ctx.parameters)
         ctx.block.reduce({number: grad for number, grad in enumerate(grads) if grad is not None})
         return None, None, None
 
@@ -104,7 +104,7 @@ class Block:
         siblings: Siblings,
     ) -> None:
         self.siblings = siblings
-        self._parameters, self._places, self._settings = list(parameters), places, settings
+        self.parameters, self._places, self._settings = list(parameters), Standing(places), settings
         self._plans: dict[tuple[tuple[torch.dtype, bool], ...], tuple[Gathering, Reducing | None]] = {}
         """By the dtype of each parameter, and by whether it is trained."""
         self._ahead: Unsharded | None = None
@@ -125,11 +125,11 @@ class Block:
     def _dtypes(self) -> tuple[torch.dtype, ...]:
         """The dtype that each parameter has while it is whole."""
         wanted = self._settings.param_dtype
-        return tuple(wanted if wanted is not None and x.dtype.is_floating_point else x.dtype for x in self._parameters)
+        return tuple(wanted if wanted is not None and x.dtype.is_floating_point else x.dtype for x in self.parameters)
 
     def _plan(self, also: Collection[int] = ()) -> tuple[Gathering, Reducing | None]:
         """How parameters are gathered and gradients reduced: of those that are trained now, and of some more."""
-        facts = tuple([(x.dtype, x.requires_grad or number in also) for number, x in enumerate(self._parameters)])
+        facts = tuple([(x.dtype, x.requires_grad or number in also) for number, x in enumerate(self.parameters)])
         plan = self._plans.get(facts)
         if plan is None:
             plan = self._plans[facts] = self._planned(facts)
@@ -137,8 +137,8 @@ class Block:
 
     def _planned(self, facts: Sequence[tuple[torch.dtype, bool]]) -> tuple[Gathering, Reducing | None]:
         settings = self._settings
-        layouts = [laid_on(x._layout, settings.mesh) for x in self._parameters]
-        shapes = [tuple(x.shape) for x in self._parameters]
+        layouts = [laid_on(x._layout, settings.mesh) for x in self.parameters]
+        shapes = [tuple(x.shape) for x in self.parameters]
         pairs = [(dtype, new) for (dtype, _), new in zip(facts, self._dtypes(), strict=True)]
         gathering = Gathering(layouts, shapes, pairs, settings.axis, "fully_shard")
         trained = [number for number, (_, is_trained) in enumerate(facts) if is_trained]
@@ -152,25 +152,26 @@ class Block:
     @property
     def whole_bytes(self) -> int:
         """What the parameters take on a device while they are whole."""
-        targets, shapes = self._plan()[0].targets, [tuple(x.shape) for x in self._parameters]
+        targets, shapes = self._plan()[0].targets, [tuple(x.shape) for x in self.parameters]
         sizes = [math.prod(largest(target, shape)) for target, shape in zip(targets, shapes, strict=True)]
         return sum(size * dtype.itemsize for size, dtype in zip(sizes, self._dtypes(), strict=True))
 
     def _unsharded(self) -> Unsharded:
-        return Unsharded(self._plan()[0], self._parameters, self._dtypes())
+        return Unsharded(self._plan()[0], self.parameters, self._dtypes())
 
     def frozen(self, whole: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         """Which of the whole parameters have no gradients."""
-        return (x for x, own in zip(whole, self._parameters, strict=True) if not own.requires_grad)
+        return (x for x, own in zip(whole, self.parameters, strict=True) if not own.requires_grad)
 
     def fetches_to(self) -> Iterator[DeviceMesh]:
         """The mesh to which parameters come that rest on another."""
-        if self._parameters[0].mesh != self._settings.mesh:
+        if self.parameters[0].mesh != self._settings.mesh:
             yield self._settings.mesh
 
     def prefetch(self) -> None:
         """Begins to gather, for a run that comes next."""
         if self._ahead is None and self._held is None and not self._was_split:
+            self._adopt()
             self._ahead = self._unsharded()
             self._ahead.begin()
 
@@ -221,14 +222,17 @@ class Block:
     ) -> tuple[tuple[object, ...], dict[str, object]]:
         """Before a run: the whole parameters stand in the places of the split ones."""
         self._settle()
+        refuse_transforms()
         again = self._run_again()
+        if not _is_backward():
+            self._adopt()
         if again is None and self._stays_split(args, kwargs):
             self._calls.append(None)
             return args, kwargs
         call = again or self._run(args, kwargs)
         call.unsharded.fill()
         self._calls.append(call)
-        self._put(call.tensors)  # while the block runs
+        self._places.put(call.tensors)  # while the block runs
         if not _is_backward():
             self.siblings.ahead(self)
         dtype = self._settings.param_dtype
@@ -259,7 +263,7 @@ class Block:
 
     def _run(self, args: Sequence[object], kwargs: Mapping[str, object]) -> _Call:
         unsharded = self._whole()
-        if torch.is_grad_enabled() and any(x.requires_grad for x in self._parameters):
+        if torch.is_grad_enabled() and any(x.requires_grad for x in self.parameters):
             whole = _Gather.apply(self, unsharded, self._anchor)  # type: ignore[no-untyped-call]
             self._last = _Call(self, unsharded, whole)
             return self._last
@@ -270,20 +274,35 @@ class Block:
             self._last = call
         return call
 
-    def _put(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Lets tensors stand in the places of the parameters."""
-        for x, places in zip(tensors, self._places, strict=True):
-            for owner, name in places:
-                owner._parameters[name] = x  # type: ignore[assignment]
+    def _adopt(self) -> None:
+        """Computes from now on with what stands in the places of its parameters, where that was replaced."""
+        found = self._places.changed(self.parameters)
+        if found is None:
+            return
+        if self._kept:
+            raise RuntimeError(
+                "parameters were replaced while gradients of the old ones are kept: end with a backward pass outside of no_sync"
+            )
+        self.drop()
+        self.let_go()
+        self.parameters = found
+
+    def check_same(self, parameters: Sequence[Tensor]) -> None:
+        """On the way back: the parameters are those that the block ran with, so that gradients go to these."""
+        if parameters is not self.parameters:
+            raise RuntimeError(
+                "the parameters of a fully sharded block were replaced, and it ran with others, before its gradients had gone back: "
+                "call backward() before it runs with others"
+            )
 
     def stand_in(self, call: _Call) -> None:
         """On the way back, what is computed anew inside of the block finds its whole parameters."""
-        self._put(call.tensors)
+        self._places.put(call.tensors)
         self.siblings.current_pass().standing.add(self)
 
     def restore(self) -> None:
         """The split parameters stand in their places again."""
-        self._put(self._parameters)
+        self._places.restore()
 
     def _after(self, *given: object) -> None:
         announce()
@@ -320,7 +339,7 @@ class Block:
         reducing = self._plan(self._kept)[1]
         if reducing is None:
             return  # all were frozen since the block ran, which torch goes by, too
-        trained = {number: grad for number, grad in grads.items() if self._parameters[number].requires_grad}
+        trained = {number: grad for number, grad in grads.items() if self.parameters[number].requires_grad}
         found = {number: reducing.pending(number, grad) for number, grad in trained.items()}
         for number, kept in self._kept.items():
             found[number] = found[number] + kept if number in found else kept  # type: ignore[assignment]
@@ -343,8 +362,8 @@ class Block:
     def take(self, grads: Mapping[int, torch.Tensor]) -> None:
         """Adds gradients to those of the parameters, whose hooks see them as autograd would show them."""
         listed = [self._in_dtype(number, grad) for number, grad in grads.items()]
-        for number, grad in zip(grads, returned(listed, self._parameters[0].mesh), strict=True):
-            x = self._parameters[number]
+        for number, grad in zip(grads, returned(listed, self.parameters[0].mesh), strict=True):
+            x = self.parameters[number]
             before: Mapping[int, Callable[[torch.Tensor], torch.Tensor | None]] = x._backward_hooks or {}
             for change in before.values():
                 changed = change(grad)
@@ -355,7 +374,7 @@ class Block:
                 hook(x)
 
     def _in_dtype(self, number: int, grad: torch.Tensor) -> ShardedTensor:
-        dtype = self._parameters[number].dtype
+        dtype = self.parameters[number].dtype
         return as_sharded(grad if grad.dtype is dtype else grad.to(dtype))
 
 

@@ -16,10 +16,11 @@ from ...sharding.mesh import DeviceMesh
 from ...tensor.tensor import Tensor, public
 from ..shard_module import lay_out
 from ..splitting import check_axis, split_further, whole_along
-from .block import Block, Place, Settings
+from .block import Block, Settings
 from .held import Dropping, siblings_of
 from .offloading import laid_on, pin, rest_of
 from .siblings import Siblings
+from .standing import Place
 
 __all__ = ["fully_shard", "no_sync"]
 

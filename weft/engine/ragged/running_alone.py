@@ -28,7 +28,7 @@ from ..running.once import is_foreseen, is_random
 from ..sharded import ShardedTensor, as_sharded, wrap
 from ..strides.whole_results import whole_results
 from ..views.copy_views import Told, refresh
-from ..views.view import View
+from ..views.view import View, beginning
 from ..views.view_results import ViewOp, tell_whole
 from .alone import Alone, Home, Values, alone, alone_of, holders
 from .rows import Groups, RaggedRows, along, evenly, held_rows, ragged, rows_of
@@ -137,7 +137,7 @@ def _shown(call: BoundCall, value: Alone, position: int, device: torch.device) -
     x, op = as_sharded(call.args[0]), ViewOp.of(call, position)
     strides, offset = op.geometry(x)
     view = View(op.read, op.write_whole, lambda: Told(op.tell_read, partial(tell_whole, call.func)))
-    return memory_of(value.layout).show(alone(value, strides, device, int(x.storage_offset()) + offset), x, view)
+    return memory_of(value.layout).show(alone(value, strides, device, beginning(x, value.dtype) + offset), x, view)
 
 
 def _pieces_of_view(call: BoundCall, position: int, layout: Layout, strides: Strides) -> Pieces:

@@ -900,4 +900,13 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a device that has nothing of a selected part could not transform it, memories apart": Program(
+        {"b": 2, "c": 2},
+        (
+            "v0 = fresh((1, 1, 2, 3), 'complex128', 374, 398)",
+            "v1 = v0.unbind(3)",
+            "v2 = torch.fft.irfft(v1[2])",
+            "v3 = v1[2].real.amax(1)",
+        ),
+    ),
 }

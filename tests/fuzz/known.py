@@ -858,4 +858,55 @@ KNOWN: dict[str, Program] = {
             "v18 = v13.nansum(1)",
         ),
     ),
+    "a view in another dtype had the strides of one of a tensor in another dtype before, memories apart": Program(
+        {"c": 2},
+        (
+            "v0 = fresh((3, 2), 'float64', 261, 68)",
+            "v1 = v0.view(torch.int64)",
+            "v2 = fresh((3, 2), 'float32', 261, 68)",
+            "v3 = v2.view(torch.int64)",
+            "v4 = v2[1:].view(torch.int64).storage_offset()",
+            "v5 = torch.view_as_real(fresh((3, 2), 'complex128', 7, 68)[1:]).storage_offset()",
+        ),
+    ),
+    "the tangent of a view with gaps had none, so that torch refused a view of it, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 4), 'float64', 92, 771)",
+            "v1 = v0.narrow(1, 1, 2)",
+            "v2 = fresh((4, 2), 'float64', 658, 458)",
+            "v3 = torch.func.jvp(lambda t: t @ t.mT, (v1,), (v2,))",
+            "v4 = torch.func.jvp(lambda t: t, (v1,), (v2,))",
+            "v5 = torch.func.jvp(lambda t: t.mT, (v0[:, ::2],), (v2,))",
+        ),
+        order=0,
+    ),
+    "the tangent of an expanded tensor was taken for one row of it, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 4), 'float64', 9, 8)",
+            "v1 = v0.expand(2, 4)",
+            "v2 = torch.func.jvp(torch.sin, (v1,), (fresh((2, 4), 'float64', 5, 9),))",
+        ),
+        order=0,
+    ),
+    "tensors were brought to be asked for their shape, and not twice in one memory": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((4, 4), 'float64', 345, 30)",
+            "v1 = v0.unsqueeze(0)",
+            "v2 = fresh((1, 4, 4), 'float64', 353, 834)",
+            "v3 = torch.func.jvp(lambda t: t @ t.mT, (v1,), (v2,))",
+        ),
+        order=0,
+    ),
+    "a device that has nothing of a selected part could not transform it, memories apart": Program(
+        {"b": 2, "c": 2},
+        (
+            "v0 = fresh((1, 1, 2, 3), 'complex128', 374, 398)",
+            "v1 = v0.unbind(3)",
+            "v2 = torch.fft.irfft(v1[2])",
+            "v3 = v1[2].real.amax(1)",
+        ),
+    ),
 }

@@ -62,6 +62,7 @@ _OF_TWO = re.compile(r"[*/] (v\d|fresh)")
 _WITH_MEAN = re.compile(r"torch\.(var|std)_mean\(")
 _ALONG_NONE = re.compile(r"torch\.std_mean\([^,]+, \(\)\)|\.var\(\(\), ")
 _SINGULAR = re.compile(r"linalg\.(svdvals|cond|matrix_rank)\(|'nuc'")
+_DECOMPOSED = re.compile(r"linalg\.qr\((v\d+(?:\[\d+\])*)\)")
 _STRIDED = re.compile(r"= (v\d+(?:\[\d+\])*)\.as_strided\(")
 
 
@@ -69,8 +70,8 @@ def is_beyond(line: str, space: Mapping[str, object]) -> bool:
     """Whether a line has given what pages or plain torch leave open: docs/layout.md and decision 41 say why.
 
     It has divided by zeros of another tensor, or multiplied by its infinities; it has a mean of infinite numbers beside a
-    variance, singular values of such, or a gradient that torch divides by zero; or it shows with a gradient what its tensor
-    does not.
+    variance, singular values of such, a gradient that torch divides by zero, or that of the factors of a singular matrix; or
+    it shows with a gradient what its tensor does not.
     """
     name = assigned(line)
     if name is None:
@@ -88,9 +89,20 @@ def is_beyond(line: str, space: Mapping[str, object]) -> bool:
         read = set(mentioned(line)) - {name}
         used = [t for key, t in everything(space).items() if key.partition("[")[0] in read]
         return not all(bool(t.isfinite().all()) for t in used)
+    if (decomposed := _DECOMPOSED.search(line)) and any(t.requires_grad for t in given.values()):
+        return _is_singular(everything(space)[decomposed[1]])
     if (strided := _STRIDED.search(line)) and given[name].requires_grad:
         return not _shows_all(everything(space)[strided[1]], given[name])
     return bool(_OF_TWO.search(line)) and any(bool(t.isinf().any()) for t in given.values())
+
+
+def _is_singular(x: torch.Tensor) -> bool:
+    """Whether the columns that an orthogonal factor is made of depend on each other: its gradient is divided by zero, or by noise."""
+    columns = x.detach()[..., : min(x.shape[-2:])]
+    if not columns.numel() or not bool(columns.isfinite().all()):
+        return False
+    values = torch.linalg.svdvals(columns)
+    return bool((values[..., -1] <= 1e-8 * values[..., 0]).any())
 
 
 def _shows_all(x: torch.Tensor, view: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ import torch
 import weft
 from tests.fuzz import processes
 from tests.fuzz.checking import check, check_all
-from tests.fuzz.comparing import _name_differs
+from tests.fuzz.comparing import _name_differs, shaken
 from tests.fuzz.generator import make
 from tests.fuzz.known import KNOWN
 from tests.fuzz.other_numbers import with_other_numbers
@@ -68,6 +68,18 @@ def test_what_torch_leaves_open_is_not_found(lines: tuple[str, ...], apart: bool
     assert any(_name_differs(name, found, expected) for name in expected.names), "nothing is left open"
 
 
+def test_last_digits_of_correlations_explain_what_they_are_compared_with() -> None:
+    lines = (
+        "v0 = fresh((2, 4), 'float64', 5, 68)",
+        "v1 = torch.corrcoef(torch.stack([v0[0], -v0[0]]))",
+        "v2 = v1 != -1",
+    )
+    program = Program({"x": 2}, lines, order=0)
+    plain = run_plain(program).names["v2"]
+    assert isinstance(plain, torch.Tensor)
+    assert any(not torch.equal(plain, shaken(program, seed).names["v2"]) for seed in range(4))  # type: ignore[arg-type]
+
+
 def test_means_of_infinite_numbers_beside_a_variance_are_not_made() -> None:
     line = "v1 = torch.var_mean(v0, (0,))"
     for numbers, beyond in (([1.0, inf], True), ([1.0, 2.0], False)):
@@ -90,6 +102,14 @@ def test_gradients_that_torch_has_in_two_ways_are_not_made() -> None:
     assert not is_beyond("v2 = torch.std_mean(v0, (0,))", space)
     assert is_beyond("v3 = v1.as_strided((2,), (1,), 1)", space)
     assert not is_beyond("v3 = v0.as_strided((2,), (1,), 1)", space)
+
+
+def test_gradients_of_factors_of_singular_matrices_are_not_made() -> None:
+    for numbers, beyond in (([[1.0, 1.0], [2.0, 2.0]], True), ([[1.0, 1.0], [2.0, 3.0]], False)):
+        x = torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
+        line = "v1 = (lambda q, r: q @ r)(*torch.linalg.qr(v0))"
+        assert is_beyond(line, {"v0": x, "v1": x * 1}) is beyond
+        assert not is_beyond(line, {"v0": x.detach(), "v1": x.detach() * 1})
 
 
 @pytest.mark.multiprocess

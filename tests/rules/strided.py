@@ -51,6 +51,9 @@ EXCEPTIONS = {
     "unbind": "expanded and pending, in one memory: contributions that may be written to are not one element",
 }
 
+SINGULAR = {"qr", "linalg.qr"}
+"""Ops whose gradients are divided by what is zero, or noise, where rows of a matrix are one: of expanded ones they are not compared."""
+
 
 def concerns(sample: object, variant: Variant) -> bool:
     """Whether a variant makes a difference to a sample."""
@@ -73,7 +76,8 @@ def fault(op: Callable[..., object], sample: object, variant: Variant, layout: C
         for a, b in zip(ours, plain, strict=True)
         if isinstance(b, torch.Tensor) and compared
     ]
-    found.append(_gradient_fault(ours, plain, leaves, plain_leaves, layout))
+    if variant is not VARIANTS["expanded"] or name_of(op) not in SINGULAR:
+        found.append(_gradient_fault(ours, plain, leaves, plain_leaves, layout))
     return "; ".join(filter(None, found))
 
 

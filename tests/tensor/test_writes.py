@@ -60,6 +60,30 @@ def test_what_torch_lets_through_is_let_through(name: str) -> None:
     assert torch.equal(x.full_tensor(), torch.ones(4, 4))
 
 
+SHARED = tuple(
+    f"{view}\n{write}"
+    for view in ("v = x[:1].expand(4, 4)", "v = x.as_strided((4, 3), (1, 1))", "v = x.unfold(1, 3, 1)")
+    for write in (
+        "v.add_(2)", "v.copy_(v + 1)", "v.addcmul_(v + 1, v + 2)", "v.masked_fill_(v > 6, 0)", "v.fill_(3)", "torch.mul(v, 2, out=v)", "v[0].mul_(3)",
+        "v.index_add_(0, torch.tensor([0, 2]), v[:2] + 1)", "torch._foreach_copy_([v], [v + 1])", "torch._foreach_mul_([v, v], 2.0)",
+        "torch._foreach_addcmul_([v], [v + 1], [v + 2], 2.0)", "torch._foreach_zero_([v])", "torch.cat([v[:2] + 1, v[2:] + 1], out=v)",
+    )
+)  # fmt: skip
+"""Writes to views of which several elements are one: torch refuses most where they are expanded, and else the last counts."""
+
+
+@pytest.mark.filterwarnings("ignore:Use of masked_fill_ on expanded tensors is deprecated")
+@pytest.mark.parametrize("line", SHARED)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_writes_to_elements_that_are_one_do_what_torch_does(name: str, line: str) -> None:
+    plain = torch.arange(16.0, dtype=torch.float64).reshape(4, 4) + 1
+    expected = outcome(line, plain.clone())
+    for _ in range(2):
+        found = outcome(line, weft.shard(plain, MESH, named_mapping(LAYOUTS[name])).clone())
+        assert type(found) is type(expected), (found, expected)
+        assert found == expected if isinstance(expected, str) else torch.equal(found, expected)
+
+
 RESOLVED = (
     "x.conj().resolve_conj()", "torch.resolve_conj(x.conj())", "x.conj()[0].resolve_conj()", "x.conj().t().resolve_conj()", "x.conj().conj().resolve_conj()",
     "x.resolve_conj()", "x.conj().imag.resolve_neg()", "torch.resolve_neg(x.conj().imag)", "x.imag.resolve_neg()", "x.conj().detach().resolve_conj()", "x.mH.resolve_conj()",

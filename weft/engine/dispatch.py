@@ -35,7 +35,7 @@ from .views.copy_views import refresh, shows_another, tell_writes, write_through
 from .views.folded import folded_ops
 from .writes.settling import settle_totals
 from .writes.turned import note_views_of_turned, refuse_stale, refuse_turned
-from .writes.writing import store, write_out, written_tensors
+from .writes.writing import shares_places, store, write_out, write_whole, written_tensors
 from .wrong_calls import STUMBLES, let_torch_say
 
 __all__ = ["planned", "torch_dispatch"]
@@ -101,14 +101,15 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     is_special = any(form.is_special for form in forms)
     if is_special and call.func is not _DETACH:
         refuse_stale(call.tensors, str(call.func))
-    result = _of_special(call) if is_special else NotImplemented
+    is_shared = not kind_of(call.func).is_pure and shares_places(call)
+    result = _of_special(call) if is_special and not is_shared else NotImplemented
     if result is not NotImplemented:
         return result
     shows = is_special and any(map(shows_another, call.tensors))
     if shows:
         refresh(call.tensors)
         tell_writes(written_tensors(call))
-    result = _run(call)
+    result = _run(call, is_shared=is_shared)
     if call.func is _DETACH and forms[0].is_open:
         # A compiler has names of its own for the sizes of the pieces, and takes what is detached for another tensor by them.
         known = as_sharded(result)
@@ -128,7 +129,7 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
         keep_marks(call, result)
         for x in () if call.is_written_back else written_tensors(call):
             write_through(x)
-    elif is_kept and not any(form.is_open for form in forms):
+    elif is_kept and not is_shared and not any(form.is_open for form in forms):
         repeat = call.repeat or repeat_of(call, result)
         if repeat is not None:
             plans.keep(call.func)
@@ -174,12 +175,14 @@ def _shown_by(call: BoundCall) -> ShardedTensor | None:
     return base if isinstance(base, ShardedTensor) else None
 
 
-def _run(call: BoundCall) -> object:
+def _run(call: BoundCall, *, is_shared: bool) -> object:
     func, args = call.func, call.args
     kind = kind_of(func)
     if kind.written or kind.outs:
         refuse_turned(written_tensors(call), str(func))
         note_write(written_tensors(call))
+    if is_shared and not _is_of_many(call):
+        return write_whole(call)
     if kind.is_pure and any(isinstance(x, ShardedTensor) and x._layout.pending for x in args):
         positions = _resolved_first(call)
         if positions:
@@ -207,6 +210,12 @@ def _run(call: BoundCall) -> object:
     if call.repeat is not None and not _is_same(given, result):
         call.repeat = None  # what repeats it gives it otherwise
     return given
+
+
+def _is_of_many(call: BoundCall) -> bool:
+    """Whether a call writes to lists of several tensors, which it is to do one after the other."""
+    written = [call.args[at] for at in kind_of(call.func).written if at < len(call.args)]
+    return any(isinstance(value, list) and len(value) > 1 for value in written)
 
 
 def _is_same(one: object, other: object) -> bool:

@@ -17,6 +17,7 @@ from . import (  # noqa: F401
     random_numbers,
     refusals,
     shared_memory,
+    tangents,
 )
 from .attention import kernel_choice, split_attention  # noqa: F401
 from .lists import elementwise, tensor_by_tensor  # noqa: F401 - tensor by tensor what is not by element

@@ -12,14 +12,12 @@ from collections.abc import Sequence
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
 from ..engine.memory import held_whole
 from ..engine.moves.movement import from_plain
 from ..engine.op_plan import NOT_REPEATED, Repeat
 from ..engine.sharded import ShardedTensor, sharded, tensor_of, wrap
 from ..engine.views.folded import is_unmade
-from ..engine.views.view import at
 from ..rules.call import Args, BoundCall, Kwargs
 from ..runtime.holding import holding
 from ..runtime.machine import device_of, residence, torch_device
@@ -187,12 +185,3 @@ def _random_like(call: BoundCall) -> object:
         return _filled(call, x, layout)
     base = _shaped(x.shape, _strides(call, x), x.dtype, residence(layout.mesh).device)
     return from_plain(call.func(base, *call.args[1:], **_kept(call.kwargs)), layout)
-
-
-@handler(aten._new_zeros_with_same_feature_meta.default)
-def _zeros_beside(call: BoundCall) -> object:
-    """Zeros for a tangent, which is to lie as its primal does: a view of both has one offset."""
-    primal, zeros = call.tensor("other"), run_by_rule(call)
-    if not isinstance(primal, ShardedTensor) or not isinstance(zeros, ShardedTensor):
-        return zeros
-    return at(primal, zeros, zeros._value.pieces, (zeros.stride(), 0))

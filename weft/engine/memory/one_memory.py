@@ -17,7 +17,7 @@ from ...runtime.holding import Pieces, holding, slices
 from ...runtime.in_process import placed
 from ...runtime.machine import residence
 from ...runtime.memory.lazy_copy import lazy_clone
-from ...runtime.strides import dense_strides
+from ...runtime.strides import Strides, dense_strides
 from ...runtime.traced import is_traced
 from ...sharding.geometry import box, box_at
 from ...sharding.layout import Layout
@@ -26,7 +26,7 @@ from ...sharding.mesh import DeviceMesh
 from ..sharded import ShardedTensor, wrap, wrap_total
 from ..total import Contributions, Origin, known_total, part_pieces
 from ..views.copy_views import current, is_observed, remember, remember_alias, remember_told, repeats
-from ..views.view import Geometry, View
+from ..views.view import Geometry, View, beginning
 from ..writes.copying import copy_once
 from .carrying import carried
 from .memory import Memory, Part, Spots
@@ -151,13 +151,11 @@ class OneMemory(Memory):
 
     def laid_like(self, y: ShardedTensor, x: ShardedTensor) -> ShardedTensor:
         """A view of memory with gaps, or with elements in one place, has its strides; what was computed of it gets them."""
-        if y.stride() == x.stride():
+        strides, offset = x.stride(), int(x.storage_offset())
+        if (y.stride(), int(y.storage_offset())) == (strides, offset):
             return y
-        pieces = y._value.pieces
-        laid = tuple(torch.empty_strided(x.shape, x.stride(), dtype=y.dtype, device=piece.device) for piece in pieces)
-        for one, piece in zip(laid, pieces, strict=True):
-            copy_once(one, piece)
-        return wrap(laid, y._layout, y.shape, strides=x.stride())
+        laid = tuple(_placed(piece, strides, offset) for piece in y._value.pieces)
+        return wrap(laid, y._layout, y.shape, strides=strides, offset=offset)
 
     def assembled(self, shards: Sequence[torch.Tensor], layout: Layout, shape: tuple[int, ...]) -> Pieces:
         """Each shard is written to its box, replicas once."""
@@ -182,14 +180,22 @@ class OneMemory(Memory):
         return tuple(placed(whole, device) for whole in wholes)
 
 
+def _placed(value: torch.Tensor, strides: Strides, offset: int) -> torch.Tensor:
+    """A value in memory of its own, with gaps, and gaps before it, as strides and an offset say."""
+    reach = sum((size - 1) * stride for size, stride in zip(value.shape, strides, strict=True)) if value.numel() else -1
+    memory = torch.empty(offset + reach + 1, dtype=value.dtype, device=value.device)
+    laid = memory.as_strided(value.shape, strides, offset)
+    copy_once(laid, value)
+    return laid
+
+
 def _at(x: ShardedTensor, y: ShardedTensor, geometry: Geometry) -> ShardedTensor:
     """A copy of what a view shows of another tensor, as that view: with the strides and the offset that it has there."""
-    strides, offset = geometry
+    strides, offset = geometry[0], geometry[1] + beginning(x, y.dtype)
     whole = y._value.pieces[0]
-    if whole.stride() != strides:
-        whole = torch.empty_strided(y.shape, strides, dtype=y.dtype, device=whole.device)
-        copy_once(whole, y._value.pieces[0])
-    return wrap((whole,), y._layout, y.shape, offset=int(x.storage_offset()) + offset)
+    if (whole.stride(), int(whole.storage_offset())) != (strides, offset):
+        whole = _placed(whole, strides, offset)
+    return wrap((whole,), y._layout, y.shape)
 
 
 def spread(total: torch.Tensor, target: Layout, asked: DeviceMapping | None = None) -> ShardedTensor:

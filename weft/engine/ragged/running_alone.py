@@ -5,7 +5,8 @@ rows (s/ep, k), matrix (k, n) at one of ep -> (s/ep, n), all rows there      a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -14,6 +15,7 @@ import torch
 from ...rules.call import BoundCall, each_of
 from ...rules.registry import Spec, rule_for
 from ...runtime.holding import Pieces, holding
+from ...runtime.reduction import neutral
 from ...runtime.strides import Strides, in_order, row_major
 from ...runtime.traced import is_traced
 from ...sharding.geometry import resized
@@ -28,7 +30,7 @@ from ..running.once import is_foreseen, is_random
 from ..sharded import ShardedTensor, as_sharded, wrap
 from ..strides.whole_results import whole_results
 from ..views.copy_views import Told, refresh
-from ..views.view import View
+from ..views.view import View, beginning
 from ..views.view_results import ViewOp, tell_whole
 from .alone import Alone, Home, Values, alone, alone_of, holders
 from .rows import Groups, RaggedRows, along, evenly, held_rows, ragged, rows_of
@@ -37,6 +39,8 @@ from .running import MARKS, factor_places, goes_elsewhere
 __all__ = ["of_alone"]
 
 Given = Alone | RaggedRows | ShardedTensor
+OfNothing = Callable[[Slot, Sequence[torch.Tensor]], list[torch.Tensor] | None]
+"""(device, what it has of each input) -> its results, where it has nothing of one and need not compute."""
 
 
 def of_alone(call: BoundCall) -> object:
@@ -103,12 +107,13 @@ def _run_there(
         for x, need, each in zip(call.tensors, plan.inputs, held, strict=True)
     ]
     is_view = kind_of(call.func).viewed is not None
-    made = {} if is_view else _computed(call, given, home, layouts[0])
+    of_nothing = partial(_of_nothing, call, layouts, specs)
+    made = {} if is_view else _computed(call, given, home, layouts[0], of_nothing)
 
     def values(position: int) -> Values:
         # What a view shows may be written to until somebody reads it, and be with all devices then.
         now = [_as_it_is(x, each) for x, each in zip(call.tensors, given, strict=True)] if is_view else given
-        found = _computed(call, now, home, layouts[0]) if is_view else made
+        found = _computed(call, now, home, layouts[0], of_nothing) if is_view else made
         return {slot: results[position] for slot, results in found.items()}
 
     results: list[torch.Tensor] = []
@@ -137,7 +142,7 @@ def _shown(call: BoundCall, value: Alone, position: int, device: torch.device) -
     x, op = as_sharded(call.args[0]), ViewOp.of(call, position)
     strides, offset = op.geometry(x)
     view = View(op.read, op.write_whole, lambda: Told(op.tell_read, partial(tell_whole, call.func)))
-    return memory_of(value.layout).show(alone(value, strides, device, int(x.storage_offset()) + offset), x, view)
+    return memory_of(value.layout).show(alone(value, strides, device, beginning(x, value.dtype) + offset), x, view)
 
 
 def _pieces_of_view(call: BoundCall, position: int, layout: Layout, strides: Strides) -> Pieces:
@@ -155,14 +160,33 @@ def _listed(result: object) -> Sequence[torch.Tensor]:
 
 
 def _computed(
-    call: BoundCall, given: Sequence[Given], home: Home, layout: Layout
+    call: BoundCall, given: Sequence[Given], home: Home, layout: Layout, of_nothing: OfNothing
 ) -> dict[Slot | None, Sequence[torch.Tensor]]:
     """What the op gives on each device of this process that has the value."""
     found: dict[Slot | None, Sequence[torch.Tensor]] = {}
     values = [x.values() if isinstance(x, Alone) else x for x in given]
     for slot in holders(layout, home):
-        found[slot] = _listed(call.on([x[slot] if isinstance(x, dict) else _held(x, slot) for x in values]))
+        local = [x[slot] if isinstance(x, dict) else _held(x, slot) for x in values]
+        known = None if slot is None or all(t.numel() for t in local) else of_nothing(slot, local)
+        found[slot] = _listed(call.on(local)) if known is None else known
     return found
+
+
+def _of_nothing(
+    call: BoundCall, layouts: Sequence[Layout], specs: Sequence[Spec], slot: Slot, local: Sequence[torch.Tensor]
+) -> list[torch.Tensor] | None:
+    """The results of a device that has nothing of an input, where torch refuses to compute of nothing; else None."""
+    rule = rule_for(call.func)
+    if rule is None or rule.of_nothing is None:
+        return None
+    shapes = [
+        holding(layout).piece_shape(holding(layout).piece_of[slot], spec.shape)
+        for layout, spec in zip(layouts, specs, strict=True)
+    ]
+    return [
+        torch.full(shape, neutral(rule.of_nothing, spec.dtype), dtype=spec.dtype, device=local[0].device)
+        for shape, spec in zip(shapes, specs, strict=True)
+    ]
 
 
 def _held(x: RaggedRows | ShardedTensor, slot: Slot | None) -> torch.Tensor:
@@ -203,7 +227,14 @@ def _run_on_rows(
     leader = next(x for x in given if isinstance(x, RaggedRows))
     if any(isinstance(x, RaggedRows) and x.axes != leader.axes for x in given):
         return NotImplemented
-    found = _computed(call, given, home, layouts[0])
+
+    def of_nothing(slot: Slot, local: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        count = next(t.shape[x.dim] for x, t in zip(given, local, strict=True) if isinstance(x, RaggedRows))
+        rows = [resized(spec.shape, cast(int, dim), count) for spec, dim in zip(specs, places[1], strict=True)]
+        kept = [layout.with_split(cast(int, dim), ()) for layout, dim in zip(layouts, places[1], strict=True)]
+        return _of_nothing(call, kept, [replace(s, shape=r) for s, r in zip(specs, rows, strict=True)], slot, local)
+
+    found = _computed(call, given, home, layouts[0], of_nothing)
     results = []
     for position, (layout, spec) in enumerate(zip(layouts, specs, strict=True)):
         dim, strides = cast(int, places[1][position]), row_major(spec.shape) if spec.strides is None else spec.strides

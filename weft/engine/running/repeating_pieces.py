@@ -13,6 +13,7 @@ from ..op_plan import NOT_REPEATED, OpPlan, Repeat
 from ..sharded import ShardedTensor, all_sharded, tensor_of
 from ..strides.result_strides import Strided
 from ..total import note_write
+from ..views.view import beginning
 from ..writes.overlapping import refuse_overlaps
 from .on_pieces import run_everywhere
 from .once import is_foreseen
@@ -87,8 +88,8 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
     if runs is None or not schedule.places:
         return None
     made = [made_by(k, schedule) for k in range(len(schedule.outputs))]
-    start = int(x.storage_offset())
-    forms = [(y._form, int(y.storage_offset()) - start) for y in values]
+    forms = [(y._form, int(y.storage_offset()) - beginning(x, y.dtype)) for y in values]
+    size, given = forms[0][0].dtype.itemsize, x.dtype.itemsize  # of a view that has other elements than what it shows
     gather = type(result)
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
@@ -100,6 +101,8 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
         except RuntimeError:  # pieces that lie otherwise, of which there is no such view
             return NOT_REPEATED
         offset = base.storage_offset()
+        if size != given:
+            offset = offset * given // size
         if not several:
             form, ahead = forms[0]
             shown: Any = tensor_of(form, tuple([results[run] for run in made[0]]), offset + ahead)

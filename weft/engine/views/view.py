@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from ...runtime.holding import Pieces
 from ...runtime.strides import in_order
 from ..sharded import ShardedTensor, wrap
 from .copy_views import Told
 
-__all__ = ["Geometry", "View", "at", "shown"]
+__all__ = ["Geometry", "View", "at", "beginning", "shown"]
 
 Geometry = tuple[tuple[int, ...], int]
 """Strides, and the offset from where the other tensor begins."""
@@ -37,4 +39,9 @@ def shown(x: ShardedTensor, y: ShardedTensor, geometry: Geometry) -> ShardedTens
 def at(x: ShardedTensor, y: ShardedTensor, pieces: Pieces, geometry: Geometry) -> ShardedTensor:
     """The tensor of these pieces, with the strides and the offset that a view has in another."""
     strides, offset = geometry
-    return wrap(pieces, y._layout, y.shape, dtype=y.dtype, strides=strides, offset=int(x.storage_offset()) + offset)
+    return wrap(pieces, y._layout, y.shape, dtype=y.dtype, strides=strides, offset=beginning(x, y.dtype) + offset)
+
+
+def beginning(x: ShardedTensor, dtype: torch.dtype) -> int:
+    """Where a tensor begins in its memory, in elements of a dtype: a view may have larger ones, or smaller."""
+    return int(x.storage_offset()) * x.dtype.itemsize // dtype.itemsize

@@ -45,7 +45,7 @@ class ViewOp:
 
     def geometry(self, x: ShardedTensor) -> Geometry:
         """The strides of the view, and its offset from where `x` begins."""
-        key = (self.func, repr(self.rest), repr(self.kwargs), x.shape, x.stride())
+        key = (self.func, repr(self.rest), repr(self.kwargs), x.shape, x.stride(), x.dtype)
         try:
             known = _geometries.get(key)
         except TypeError:  # sizes that a compiler has not settled have no hash

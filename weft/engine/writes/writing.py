@@ -10,6 +10,7 @@ import torch
 
 from ...caches import cached
 from ...rules.call import BoundCall, each_of
+from ...runtime.memory.lazy_copy import may_overlap
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ..memory import held_whole
@@ -24,7 +25,7 @@ from .copying import copy_once
 from .overlapping import refuse_overlaps
 from .settling import write_total
 
-__all__ = ["store", "write_out", "written_tensors"]
+__all__ = ["shares_places", "store", "write_out", "write_whole", "written_tensors"]
 
 aten = torch.ops.aten
 _AS_OUT = {
@@ -81,7 +82,7 @@ def write_out(call: BoundCall) -> object:
         for x in written_tensors(BoundCall(func, (), kwargs)):
             refuse_overlaps(x, [value for value in args if isinstance(value, torch.Tensor)])
     if functional is None:
-        return _write_plain(call)
+        return write_whole(call)
     given = {name: value for name, value in kwargs.items() if name not in outs}
     if functional in _AS_OUT and given.get("dtype") is None:
         given["dtype"] = call.tensor(outs[0]).dtype
@@ -103,27 +104,51 @@ def write_out(call: BoundCall) -> object:
     return kwargs[outs[0]] if len(outs) == 1 else tuple(kwargs[name] for name in outs)
 
 
-def _write_plain(call: BoundCall) -> object:
-    """An op that only exists with `out=`, and may write to other arguments too: it runs on whole values."""
+def write_whole(call: BoundCall) -> object:
+    """Runs a call that writes on whole values: an op that only exists with `out=`, or one to which the order of places matters."""
     func, args, kwargs = call.func, call.args, call.kwargs
-    changed: list[tuple[ShardedTensor, torch.Tensor]] = []
+    written = {id(x) for x in written_tensors(call)}
+    wholes: dict[int, tuple[ShardedTensor, torch.Tensor]] = {}
 
     def plain(value: object) -> object:
         if isinstance(value, (list, tuple)):
             return type(value)([plain(item) for item in value])
         if not isinstance(value, ShardedTensor):
             return value
-        whole = to_plain(value, str(func), implicit=True).clone()
-        changed.append((value, whole))
-        return whole
+        if id(value) not in wholes:
+            wholes[id(value)] = value, _whole_copy(value, str(func), is_written=id(value) in written)
+        return wholes[id(value)][1]
 
     func(*[plain(value) for value in args], **{name: plain(value) for name, value in kwargs.items()})
-    written = {id(x) for x in written_tensors(call)}
-    for x, whole in changed:
+    for x, whole in wholes.values():
         if id(x) in written:
             _assign(x, whole)
-    given = [kwargs[name] for name in kind_of(func).outs]
+    kind = kind_of(func)
+    given = [kwargs[name] for name in kind.outs] or [args[at] for at in kind.written]
+    if not func._schema.returns:
+        return None
     return given[0] if len(given) == 1 else tuple(given)
+
+
+def _whole_copy(x: ShardedTensor, op: str, *, is_written: bool) -> torch.Tensor:
+    """The value of a tensor; of one that is written to, indices that name one element do so in the copy."""
+    whole = to_plain(x, op, implicit=True)
+    if not is_written or not may_overlap(x):
+        return whole.clone()
+    places = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=whole.device)
+    copy_once(places, whole)
+    return places
+
+
+def shares_places(call: BoundCall) -> bool:
+    """Whether a call writes to indices that name one element: which of them counts, the order on one device says.
+
+    Torch refuses most of these calls, and takes some. What is the same wherever it is written is left to all devices.
+    """
+    return call.func not in _SAME_EVERYWHERE and any(x.numel() and may_overlap(x) for x in written_tensors(call))
+
+
+_SAME_EVERYWHERE = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten._foreach_zero_.default}
 
 
 def _listed(value: object) -> list[torch.Tensor]:

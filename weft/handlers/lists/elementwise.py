@@ -14,7 +14,7 @@ from ...engine.op_kind import kind_of
 from ...engine.sharded import ShardedTensor
 from ...engine.views.copy_views import is_copy, note_unseen_write, told_before
 from ...rules.call import BoundCall
-from ...runtime.memory.lazy_copy import part
+from ...runtime.memory.lazy_copy import may_overlap, part
 from .entries import ListEntry, entry_of
 from .overloads import FOREACH, FUSED, overloads
 from .races import race
@@ -85,7 +85,7 @@ def _beside(value: object, counts: Sequence[int]) -> object:
 
 def _is_written_elsewhere(x: torch.Tensor) -> bool:
     """Whether a tensor is computed on in other memory than its own, so that others of its list do not see it at once."""
-    return isinstance(x, ShardedTensor) and (bool(x._layout.pending) or is_copy(x))
+    return isinstance(x, ShardedTensor) and (bool(x._layout.pending) or is_copy(x) or may_overlap(x))
 
 
 def _one_by_one(call: BoundCall, places: int) -> None:

@@ -1,0 +1,48 @@
+"""Tangents: what differentiation in forward mode asks of a tensor and of the one beside it, which is to lie alike."""
+
+from __future__ import annotations
+
+import torch
+
+from ..engine.execute import run_by_rule
+from ..engine.handlers import handler
+from ..engine.memory import memory_of
+from ..engine.sharded import ShardedTensor, wrap
+from ..engine.views.view import at
+from ..rules.call import BoundCall
+from ..runtime.holding import holding
+
+aten = torch.ops.aten
+
+
+@handler(aten._new_zeros_with_same_feature_meta.default)
+def _zeros_beside(call: BoundCall) -> object:
+    """Zeros for a tangent, which is to lie as its primal does, gaps and all: a view of one is a view of the other."""
+    primal, tangent = call.tensor("other"), call.tensor("self")
+    if not isinstance(primal, ShardedTensor):
+        return run_by_rule(call)
+    if call.arg("self_num_batch_dims"):
+        zeros = run_by_rule(call)
+        return (
+            at(primal, zeros, zeros._value.pieces, (zeros.stride(), 0)) if isinstance(zeros, ShardedTensor) else zeros
+        )
+    layout, dtype = primal._layout.resolved, tangent.dtype
+    here = holding(layout)
+    pieces = tuple(
+        torch.zeros(here.piece_shape(i, primal.shape), dtype=dtype, device="meta" if primal.is_meta else device)
+        for i, device in enumerate(here.devices)
+    )
+    zeros = wrap(pieces, layout, primal.shape, dtype=dtype, device=primal.device)
+    return memory_of(layout).laid_like(zeros, primal)
+
+
+@handler(aten._has_same_storage_numel.default)
+def _is_as_large(call: BoundCall) -> bool:
+    """Whether a primal and its tangent have as much memory: of tensors that lie apart their strides and offsets tell."""
+    return True
+
+
+@handler(aten.is_same_size.default)
+def _is_same_size(call: BoundCall) -> bool:
+    """Whether two tensors have one shape, for which nothing moves."""
+    return call.tensor("self").shape == call.tensor("other").shape

@@ -19,10 +19,12 @@ from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import move
 from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
+from ..engine.sharded import is_leaf as is_leaf_of
 from ..engine.sharded import requires_grad as requires_grad_of
 from ..engine.value import Flat
 from ..engine.views.copy_views import current, remember_apart
 from ..engine.writes.becoming import become
+from ..engine.writes.turned import is_stale, refuse_stale_graph
 from ..runtime.holding import holding
 from ..runtime.machine import device_of, torch_device
 from ..runtime.memory.lazy_copy import lazy_clone
@@ -157,6 +159,22 @@ class Tensor(NamedPieces, ShardedTensor):
     data = property(_get_data, _set_data)
     grad = property(gradient_of, keep_gradient, drop_gradient)
     register_hook = register_hook
+
+    @property
+    def grad_fn(self) -> Any:  # type: ignore[override]
+        """As in torch, which views the base of a view again to say it: of one that was turned, that is refused."""
+        refuse_stale_graph(self, "grad_fn")
+        return torch.Tensor.grad_fn.__get__(self)  # type: ignore[union-attr]
+
+    @property
+    def is_leaf(self) -> bool:  # type: ignore[override]
+        """As in torch, which asks for `grad_fn` to say it."""
+        return not is_stale(self) and is_leaf_of(self)
+
+    def retain_grad(self) -> None:
+        """As in torch, which asks for `grad_fn` to do so."""
+        refuse_stale_graph(self, "retain_grad")
+        super().retain_grad()
 
     def _watch(self) -> None:
         """Brings the gradient of a leaf to the leaf's layout when it arrives."""

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self
 
 import torch
 from torch._C import _disabled_torch_function_impl
+from torch.autograd.graph import Node
 
 from ..devices import Device
 from ..drawing.html import layout_html
@@ -19,6 +20,7 @@ from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import move
 from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
+from ..engine.sharded import grad_fn as grad_fn_of
 from ..engine.sharded import is_leaf as is_leaf_of
 from ..engine.sharded import requires_grad as requires_grad_of
 from ..engine.value import Flat
@@ -160,16 +162,15 @@ class Tensor(NamedPieces, ShardedTensor):
     grad = property(gradient_of, keep_gradient, drop_gradient)
     register_hook = register_hook
 
-    @property
-    def grad_fn(self) -> Any:  # type: ignore[override]
-        """As in torch, which views the base of a view again to say it: of one that was turned, that is refused."""
-        refuse_stale_graph(self, "grad_fn")
-        return torch.Tensor.grad_fn.__get__(self)  # type: ignore[union-attr]
+    def _get_grad_fn(self) -> Node | None:
+        refuse_stale_graph(self, "grad_fn")  # torch views the base of a view again to say it
+        return grad_fn_of(self)
 
-    @property
-    def is_leaf(self) -> bool:  # type: ignore[override]
-        """As in torch, which asks for `grad_fn` to say it."""
-        return not is_stale(self) and is_leaf_of(self)
+    def _get_is_leaf(self) -> bool:
+        return not is_stale(self) and is_leaf_of(self)  # for which torch asks for `grad_fn`
+
+    grad_fn = property(_get_grad_fn)
+    is_leaf = property(_get_is_leaf)
 
     def retain_grad(self) -> None:
         """As in torch, which asks for `grad_fn` to do so."""

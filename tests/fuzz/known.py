@@ -909,4 +909,27 @@ KNOWN: dict[str, Program] = {
             "v3 = v1[2].real.amax(1)",
         ),
     ),
+    "complex numbers to fill others with were refused where torch takes them, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3,), 'bool', 5, 9)",
+            "v1 = v0.masked_fill(fresh((3,), 'bool', 6, 9), 1j)",
+            "v2 = fresh((3,), 'int64', 5, 9).masked_fill(v0, 2 + 0j)",
+            "v3 = fresh((3,), 'float64', 5, 9).masked_fill(v0, torch.tensor(2 + 0j))",
+            "v4 = fresh((3,), 'int64', 5, 9).masked_fill(v0, 1j)",
+        ),
+        order=0,
+    ),
+    "dims of size 1 had other strides than those that were asked for, or copied": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 5, 9)",
+            "v1 = (v0.as_strided((1, 3), (5, 4)).stride(), v0.as_strided((3, 1), (4, 7)).stride(), v0.as_strided((1,), (9,), 2).stride())",
+            "v2 = v0[:, :1].diagonal_scatter(fresh((1,), 'float64', 6, 9)).stride()",
+            "v3 = v0[::2].diagonal_scatter(fresh((2,), 'float64', 6, 9))",
+            "v4 = v0[1:].diagonal_scatter(fresh((2,), 'float64', 6, 9)).storage_offset()",
+            "v5 = v0.view(1, 3, 4).permute(2, 0, 1)[:1].index_copy(0, put([0], 68)[:0], fresh((0, 1, 3), 'float64', 6, 9)).stride()",
+        ),
+        order=0,
+    ),
 }

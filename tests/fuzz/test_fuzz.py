@@ -57,8 +57,15 @@ def test_what_once_went_wrong(what: str, apart: bool) -> None:
         ),
         ("v0 = fresh((5,), 'float64', 4, 9, grad=True)", "v1 = v0.median()", "v2 = v1 * inf"),
         ("v0 = fresh((4, 2, 2), 'float64', 431, 9, grad=True)", "v1 = v0.cumprod(-1)", "v2 = v1 * inf"),
+        ("v0 = fresh((2, 2), 'float64', 431, 9, grad=True)", "v1 = v0 * 0", "v2 = v1.prod()", "v3 = v2.var()"),
     ],
-    ids=["noise", "zeros of noise", "two formulas", "two formulas of cumprod"],
+    ids=[
+        "noise",
+        "zeros of noise",
+        "two formulas",
+        "two formulas of cumprod",
+        "two formulas of prod",
+    ],
 )
 def test_what_torch_leaves_open_is_not_found(lines: tuple[str, ...], apart: bool) -> None:
     program = Program({"x": 3 if "(4, 6, 4)" in lines[0] else 2}, lines, order=2 if "cumprod" in lines[1] else 1)

@@ -41,7 +41,6 @@ VARIANTS = {
 }
 
 EXCEPTIONS = {
-    "diagonal_scatter": "with gaps: plain torch keeps them in the result",
     "unsafe_chunk": "with gaps and pending: what is resolved has none",
     "unsafe_split": "with gaps and pending: what is resolved has none",
     "native_batch_norm": "expanded: plain torch writes to running statistics that are one element",

@@ -151,6 +151,29 @@ def test_a_stale_view_is_not_differentiated_itself(differentiate: Differentiate)
     assert leaf.grad.full_tensor().tolist() == [[0.0] * 4] * 2 + [[2.0] * 4] * 2
 
 
+def _without_gradients(view: torch.Tensor) -> None:
+    with torch.no_grad():
+        _ = view.grad_fn
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda view: view.grad_fn, _without_gradients, torch.Tensor.retain_grad, lambda view: view.register_hook(print)],
+)
+def test_what_a_stale_view_was_computed_by_is_not_made_anew(ask: Callable[[torch.Tensor], object]) -> None:
+    mesh = weft.make_mesh({"a": 2})
+    leaf = weft.shard(torch.arange(16.0).reshape(4, 4), mesh, P("a")).requires_grad_()
+    view, g = (leaf * 2)[:2, :2], weft.shard(torch.arange(4.0).reshape(2, 2), mesh, P())
+    view.t_()
+    ask(view)
+    view.detach().add_(1)
+    with pytest.raises(RuntimeError, match="would be lost"):
+        (ask if ask is not torch.Tensor.retain_grad else weft.Tensor.retain_grad)(view)
+    assert "requires_grad=True" in repr(view)
+    with pytest.raises(RuntimeError, match="would be lost"):
+        view.backward(g)
+
+
 def test_what_was_turned_and_written_can_be_read() -> None:
     y = weft.shard(torch.arange(4.0).reshape(2, 2), weft.make_mesh({"a": 2}), P("a")).requires_grad_() * 1
     view = y[:]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, final
 
 import torch
+from torch.autograd.graph import Node
 
 from ..rules.call import BoundCall
 from ..runtime.holding import Pieces, holding
@@ -28,6 +29,7 @@ __all__ = [
     "all_sharded",
     "as_it_is",
     "as_sharded",
+    "grad_fn",
     "is_leaf",
     "requires_grad",
     "sharded",
@@ -41,6 +43,7 @@ __all__ = [
 
 requires_grad: Callable[[torch.Tensor], bool] = vars(torch._C.TensorBase)["requires_grad"].__get__
 is_leaf: Callable[[torch.Tensor], bool] = vars(torch._C.TensorBase)["is_leaf"].__get__
+grad_fn: Callable[[torch.Tensor], Node | None] = vars(torch._C.TensorBase)["grad_fn"].__get__
 """What torch knows of a tensor, asked in the least time, and of torch alone."""
 
 _make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass

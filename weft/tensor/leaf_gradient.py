@@ -17,6 +17,7 @@ from ..engine.memory import held_whole
 from ..engine.moves.adding_up import left_pending
 from ..engine.moves.movement import aligned_meanwhile
 from ..engine.sharded import HEARD, KEPT_PLAIN, ShardedTensor, is_leaf, requires_grad, tensor_of, wrap_whole
+from ..engine.writes.turned import refuse_stale_graph
 from ..sharding.layout import Layout
 
 __all__ = [
@@ -158,6 +159,7 @@ def drop_gradient(x: ShardedTensor) -> None:
 
 def register_hook(x: ShardedTensor, hook: Callable[..., object]) -> RemovableHandle:
     """As in torch."""
+    refuse_stale_graph(x, "register_hook")
     x.__dict__[HEARD] = True
     if is_leaf(x) and requires_grad(x):
         bring_to_leaf(x)  # of which torch knows nothing any more where it has swapped tensors

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self
 
 import torch
 from torch._C import _disabled_torch_function_impl
+from torch.autograd.graph import Node
 
 from ..devices import Device
 from ..drawing.html import layout_html
@@ -19,10 +20,13 @@ from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import move
 from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
+from ..engine.sharded import grad_fn as grad_fn_of
+from ..engine.sharded import is_leaf as is_leaf_of
 from ..engine.sharded import requires_grad as requires_grad_of
 from ..engine.value import Flat
 from ..engine.views.copy_views import current, remember_apart
 from ..engine.writes.becoming import become
+from ..engine.writes.turned import is_stale, refuse_stale_graph
 from ..runtime.holding import holding
 from ..runtime.machine import device_of, torch_device
 from ..runtime.memory.lazy_copy import lazy_clone
@@ -157,6 +161,21 @@ class Tensor(NamedPieces, ShardedTensor):
     data = property(_get_data, _set_data)
     grad = property(gradient_of, keep_gradient, drop_gradient)
     register_hook = register_hook
+
+    def _get_grad_fn(self) -> Node | None:
+        refuse_stale_graph(self, "grad_fn")  # torch views the base of a view again to say it
+        return grad_fn_of(self)
+
+    def _get_is_leaf(self) -> bool:
+        return not is_stale(self) and is_leaf_of(self)  # for which torch asks for `grad_fn`
+
+    grad_fn = property(_get_grad_fn)
+    is_leaf = property(_get_is_leaf)
+
+    def retain_grad(self) -> None:
+        """As in torch, which asks for `grad_fn` to do so."""
+        refuse_stale_graph(self, "retain_grad")
+        super().retain_grad()
 
     def _watch(self) -> None:
         """Brings the gradient of a leaf to the leaf's layout when it arrives."""

@@ -8,6 +8,7 @@ import torch
 
 from ..engine.moves.movement import to_plain
 from ..engine.sharded import ShardedTensor
+from ..engine.writes.turned import is_stale
 from ..runtime.holding import holding
 from ..runtime.processes import world
 from ..runtime.processes.mesh_processes import leaves_out
@@ -56,7 +57,7 @@ def text(x: ShardedTensor) -> str:
     layout = x._layout
     grad = (
         ", requires_grad=True"
-        if x.requires_grad and x.is_leaf
+        if x.requires_grad and (x.is_leaf or is_stale(x))
         else f", grad_fn={x.grad_fn.name()}"
         if x.grad_fn is not None
         else ""

@@ -227,17 +227,18 @@ def _run_on_rows(
     leader = next(x for x in given if isinstance(x, RaggedRows))
     if any(isinstance(x, RaggedRows) and x.axes != leader.axes for x in given):
         return NotImplemented
+    made_along = [dim for dim in places[1] if dim is not None]
 
     def of_nothing(slot: Slot, local: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         count = next(t.shape[x.dim] for x, t in zip(given, local, strict=True) if isinstance(x, RaggedRows))
-        rows = [resized(spec.shape, cast(int, dim), count) for spec, dim in zip(specs, places[1], strict=True)]
-        kept = [layout.with_split(cast(int, dim), ()) for layout, dim in zip(layouts, places[1], strict=True)]
+        rows = [resized(spec.shape, dim, count) for spec, dim in zip(specs, made_along, strict=True)]
+        kept = [layout.with_split(dim, ()) for layout, dim in zip(layouts, made_along, strict=True)]
         return _of_nothing(call, kept, [replace(s, shape=r) for s, r in zip(specs, rows, strict=True)], slot, local)
 
     found = _computed(call, given, home, layouts[0], of_nothing)
     results = []
     for position, (layout, spec) in enumerate(zip(layouts, specs, strict=True)):
-        dim, strides = cast(int, places[1][position]), row_major(spec.shape) if spec.strides is None else spec.strides
+        dim, strides = made_along[position], row_major(spec.shape) if spec.strides is None else spec.strides
         own = {slot: each[position] for slot, each in found.items()}
         pieces = _with_none_elsewhere(own, layout, spec, dim, strides)
         rows = RaggedRows(pieces, layout, spec.shape, dim, leader.at, spec.dtype, leader.groups)

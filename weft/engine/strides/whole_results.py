@@ -57,7 +57,8 @@ def _leaves_open(call: BoundCall) -> bool:
         return False
     if not any(_has_single_dims(x) or _has_windows(x) for x in tensors):
         return False
-    return min(x.numel() for x in tensors) > 0 and sum(x.numel() for x in tensors) <= FEW
+    some = tensors[:1] if call.func is aten.index_copy.default else tensors  # to which nothing may be copied
+    return min(x.numel() for x in some) > 0 and sum(x.numel() for x in tensors) <= FEW
 
 
 def _has_single_dims(x: torch.Tensor) -> bool:
@@ -84,6 +85,8 @@ def _laid(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None,
 def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     if call.func is aten.linalg_vector_norm.default and call.arg("dim") is not None:
         call = call.replaced(dim=call.dims("dim"))  # torch 2.11 takes dims counted from the end for others
+    if call.func in _FILLED:
+        call = call.replaced(value=_as_kernels_take(call.arg("value"), call.tensors[0].dtype))
     func, kwargs, tensors = call.func, call.kwargs, call.tensors
     specs = _results_of_one_element(call) or _product(call)
     if specs is not None:
@@ -105,6 +108,20 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     if on_host:
         specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
     return specs
+
+
+_FILLED = frozenset(
+    {aten.masked_fill.Scalar, aten.masked_fill_.Scalar, aten.masked_fill.Tensor, aten.masked_fill_.Tensor}
+)
+
+
+def _as_kernels_take(value: object, dtype: torch.dtype) -> object:
+    """What a tensor is filled with: torch's account refuses complex numbers for others, of which kernels take some."""
+    if isinstance(value, torch.Tensor):
+        return torch.empty(value.shape, dtype=dtype) if value.is_complex() and not dtype.is_complex else value
+    if not isinstance(value, complex) or dtype.is_complex:
+        return value
+    return bool(value) if dtype is torch.bool else value if value.imag else value.real
 
 
 def _is_of_nothing(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bool:

@@ -20,7 +20,15 @@ from ...rules.call import each_of
 from ..form import special
 from ..sharded import ShardedTensor
 
-__all__ = ["may_be_turned", "note_turned", "note_views_of_turned", "refuse_stale", "refuse_turned"]
+__all__ = [
+    "is_stale",
+    "may_be_turned",
+    "note_turned",
+    "note_views_of_turned",
+    "refuse_stale",
+    "refuse_stale_graph",
+    "refuse_turned",
+]
 
 _turned: WeakValueDictionary[int, ShardedTensor] = WeakValueDictionary()
 """Views that were turned, and views made of such. Bound: those that live. Cleared: as they go."""
@@ -87,15 +95,23 @@ def refuse_turned(written: Iterable[torch.Tensor], op: str) -> None:
 
 def refuse_stale(used: Sequence[torch.Tensor], op: str) -> None:
     """Raises where a view that was turned is used after a write to its memory that torch did not follow."""
-    if not _turned or not torch.is_grad_enabled():
-        return
-    for x in used:
-        if _turned.get(id(x)) is x and x.requires_grad and x._version != _written[id(x)]:
-            raise RuntimeError(
-                f"{op} uses a view of shape {list(x.shape)} that was changed in place before (t_, transpose_, squeeze_, "
-                "unsqueeze_), and then written to without gradients, so that its gradient would be lost: turn it with "
-                "view = view.t() and the like, or write to a copy, x.clone()"
-            )
+    for x in used if _turned and torch.is_grad_enabled() else ():
+        refuse_stale_graph(x, op)
+
+
+def refuse_stale_graph(x: torch.Tensor, op: str) -> None:
+    """Raises where what a tensor was computed by is asked of such a view, with gradients or without: torch would make it anew."""
+    if is_stale(x):
+        raise RuntimeError(
+            f"{op} uses a view of shape {list(x.shape)} that was changed in place before (t_, transpose_, squeeze_, "
+            "unsqueeze_), and then written to without gradients, so that its gradient would be lost: turn it with "
+            "view = view.t() and the like, or write to a copy, x.clone()"
+        )
+
+
+def is_stale(x: torch.Tensor) -> bool:
+    """Whether a tensor is such a view."""
+    return bool(_turned) and _turned.get(id(x)) is x and x.requires_grad and x._version != _written[id(x)]
 
 
 def _differentiated() -> Sequence[torch.Tensor]:

@@ -10,11 +10,12 @@ import torch
 
 from ...caches import cached
 from ...engine.execute import run_by_rule
+from ...engine.form import form_of
 from ...engine.handlers import handler
 from ...engine.memory import held_whole, memory_of
 from ...engine.moves.movement import from_plain, to_plain
 from ...engine.moves.telling import note_move
-from ...engine.sharded import ShardedTensor, as_sharded, sharded, wrap
+from ...engine.sharded import ShardedTensor, as_sharded, made, sharded, wrap
 from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart
 from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
@@ -71,7 +72,19 @@ def _as_strided(call: BoundCall) -> object:
         z = as_sharded(view(y, *rest))
         # Torch will know the last one as a view of `x`, but not those on the way.
         y = remember_apart(z, y) if may_be_copy else z
-    return y if y is not x else aten.alias.default(x)
+    return _restrided(as_sharded(aten.alias.default(x)) if y is x else y, stride)
+
+
+def _restrided(y: ShardedTensor, stride: Sizes) -> ShardedTensor:
+    """A view that nobody else has, with the strides that were asked for: those of dims of size 1 may be any."""
+    if y.stride() == stride:
+        return y
+    value = y._value
+    whole = None if value.is_put_off else held_whole(y)
+    if whole is not None:
+        value.pieces = (whole.as_strided(whole.shape, stride, whole.storage_offset()),)
+    form = form_of(y._layout, y.shape, stride, y.dtype, y.device, y._form.is_special)
+    return made(form, value, int(y.storage_offset()), y._asked)
 
 
 @handler(aten.as_strided_copy.default)

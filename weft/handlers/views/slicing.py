@@ -306,3 +306,12 @@ def _select_scatter(call: BoundCall) -> object:
         return run_by_rule(call)  # torch refuses it
     x, given = alike([x, aten.unsqueeze.default(source, dim)], str(call))
     return _scattered(x, given, dim, index % size, 1)
+
+
+@handler(aten.diagonal_scatter.default)
+def _diagonal_scatter(call: BoundCall) -> object:
+    """On whole values; torch keeps the gaps of what it copies, and where it begins, which what was brought for it has not."""
+    x, y = call.tensor("self"), run_by_rule(call)
+    if not isinstance(x, ShardedTensor) or not isinstance(y, ShardedTensor) or may_overlap(x):
+        return y
+    return memory_of(y._layout).laid_like(y, x)

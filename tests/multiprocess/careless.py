@@ -39,6 +39,7 @@ def different(mesh: weft.DeviceMesh) -> None:
     """Each way of bringing a plain tensor; the error names the processes, the line, and what to do."""
     mine = torch.full((4, 2), float(HERE))
     x = weft.zeros(4, 2, mapping=weft.NamedMapping(mesh, P("a")))
+    whole = weft.ones(64, 8, mapping=weft.NamedMapping(mesh, P()))
     ways: dict[str, Callable[[], object]] = {
         "shard": lambda: weft.shard(mine, mesh, P("a")),
         "tensor": lambda: weft.tensor(mine.tolist(), mapping=x.mapping),
@@ -47,11 +48,15 @@ def different(mesh: weft.DeviceMesh) -> None:
         "copy_": lambda: x.copy_(mine),
         "data": lambda: setattr(x, "data", mine),
         "shard_module": lambda: weft.nn.shard_module(torch.nn.Linear(2, 2), mesh, {"weight": P("a")}),
+        "aten.rand_like.default": lambda: torch.rand_like(x),
+        "aten.multinomial.default": lambda: torch.multinomial(whole, 2),
+        "aten.bernoulli.default": lambda: torch.bernoulli(whole / 2),
+        "aten.normal_.default": lambda: whole.clone().normal_(),
     }
     if EVERY:  # else one process would communicate already
         ways["aten.cat.default"] = lambda: torch.cat([x, mine])
-    torch.manual_seed(HERE)
     for op, way in ways.items():
+        torch.manual_seed(HERE)  # also after what only one of them has drawn
         said = one_is_told(way)
         assert said.startswith("MismatchError: processes bring different tensors to "), (op, said)
         assert op in said, (op, said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -47,6 +48,33 @@ def check_local_map() -> None:
     (gradient,) = torch.autograd.grad((found * weights).sum(), x)
     (expected,) = torch.autograd.grad((x.softmax(-1) * weights).sum(), x)
     torch.testing.assert_close(gradient, expected)
+    check_replicas()
+
+
+def check_replicas() -> None:
+    """What processes return as replicas is compared, and all of them raise the same; rounding is no difference."""
+    mesh = weft.make_mesh({"a": 2, "b": 2})
+    x = torch.arange(130.0).reshape(2, 65)
+    changes: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+        "values": lambda x, at: x + at,
+        "the order of rows": lambda x, at: x.flip(0) if at else x,
+        "an odd number": lambda x, at: torch.where((x == 3) & (at == 1), torch.nan, x),
+        "whole numbers": lambda x, at: x.long() + at,
+    }
+    for name, change in changes.items():
+        for axis in mesh.axis_names:
+            expected = "device 0 (a=0, b=0) and device " + ("2 (a=1, b=0)" if axis == "a" else "1 (a=0, b=1)")
+            differing = weft.local_map(lambda x, c=change, a=axis: c(x, weft.axis_index(a)), P(), P(), mesh=mesh)
+            try:
+                differing(x)
+            except ValueError as error:
+                assert f"{expected} returned different values" in str(error), (name, str(error))
+            else:
+                raise AssertionError(f"{name}, over {axis}: taken")
+    rounded = weft.local_map(lambda x: x * (1 + 1e-7 * weft.axis_index("a")), P(), P(), mesh=mesh)(x)
+    torch.testing.assert_close(rounded.local_shards[0].cpu(), x)
+    parts = weft.local_map(lambda x: x + weft.axis_index("b"), P(None, "b"), P(None, "b"), mesh=mesh)(x)
+    assert parts.sum().item() == x.sum().item() + 64
 
 
 def check_meta() -> None:

@@ -104,6 +104,15 @@ def test_sharded_modules_can_be_copied(copied) -> None:
     assert m[0].weight.abs().sum() > 0
 
 
+def test_copies_of_parameters_have_no_gradients() -> None:
+    """As in torch, where only copies of other tensors do."""
+    m = weft.nn.shard_module(nn.Linear(6, 9), MESH, {"weight": P("tp")})
+    x = weft.shard(torch.ones(2, 6), MESH, P("dp")).requires_grad_()
+    m(x).sum().backward()
+    assert copy.deepcopy(m).weight.grad is None
+    assert torch.equal(copy.deepcopy(x).grad.full_tensor(), x.grad.full_tensor())
+
+
 @pytest.mark.parametrize("convert", [nn.Module.double, nn.Module.bfloat16, lambda m: m.to(torch.float16)])
 def test_conversion_keeps_layouts(convert) -> None:
     m = convert(weft.nn.shard_module(nn.Linear(6, 9), MESH, {"weight": P("tp")}))
@@ -226,6 +235,8 @@ def test_wrong_kinds_are_refused() -> None:
         weft.nn.shard_module(model(), MESH, [("*", P())])
     with pytest.raises(TypeError, match="a name pattern is a string"):
         weft.nn.shard_module(model(), MESH, {0: P()})
+    with pytest.raises(TypeError, match=r"'\*' is given 3: give a spec such as P\('tp', None\)"):
+        weft.nn.shard_module(model(), MESH, {"*": 3})
 
 
 OPTIMIZERS = {

@@ -55,6 +55,16 @@ CASES = {
         ValueError,
         "destination 1 stands twice",
     ),
+    "no pairs": (
+        lambda: weft.ppermute(x(spec=P(("a", "b"))), [0, 1]),
+        TypeError,
+        "ppermute takes pairs (source, destination) of device indices, but got 0",
+    ),
+    "a rule with too few terms": (
+        lambda: weft.register_rule(torch.ops.aten.mm, "m k -> m"),
+        ValueError,
+        "the rule 'm k -> m' does not fit aten.mm: it needs one term for each tensor",
+    ),
     "repeated source": (
         lambda: weft.ppermute(x(spec=P(("a", "b"))), [(0, 1), (0, 2)]),
         ValueError,

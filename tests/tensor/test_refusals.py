@@ -11,7 +11,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import weft
 from weft import P
-from weft.runtime.machine import residence
+from weft.runtime.machine import residence, use_separate_memory
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
 HOME = residence(MESH).device
@@ -54,10 +54,29 @@ def test_sparse_tensors(call: Callable[[torch.Tensor], object]) -> None:
         call(weft.shard(torch.eye(4, device=HOME), MESH, P("dp")))
 
 
-def test_nested_tensors() -> None:
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+@pytest.mark.parametrize("form", [torch.Tensor.to_sparse_coo, torch.Tensor.to_sparse_csr], ids=["coo", "csr"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_plain_sparse_tensors_beside_sharded_ones(form: Callable[[torch.Tensor], torch.Tensor], separate: bool) -> None:
+    use_separate_memory(separate)
+    sparse, x = form(2 * torch.eye(4, device=HOME)), weft.shard(torch.ones(4, 3, device=HOME), MESH, P("dp"))
+    for call in (lambda: sparse @ x, lambda: weft.shard(sparse, MESH, P("dp"))):
+        with pytest.raises(
+            NotImplementedError, match=r"of layout torch.sparse_.* cannot lie on a mesh.*x\.to_dense\(\)"
+        ):
+            call()
+    assert torch.equal((sparse.to_dense() @ x).full_tensor(), torch.full((4, 3), 2.0, device=HOME))
+    use_separate_memory(False)
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_nested_tensors(layout: torch.layout, separate: bool) -> None:
+    use_separate_memory(separate)
     x = weft.shard(torch.eye(4, device=HOME), MESH, P("dp"))
     with pytest.raises(NotImplementedError, match="sharded tensors have no nested form: pad the sequences"):
-        torch.nested.as_nested_tensor([x, x[:2]])
+        torch.nested.as_nested_tensor([x, x[:2]], layout=layout)
+    use_separate_memory(False)
 
 
 MADE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

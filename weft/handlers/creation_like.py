@@ -184,4 +184,5 @@ def _random_like(call: BoundCall) -> object:
     if _is_meta(call, x) or _whole(x, layout) is not None:
         return _filled(call, x, layout)
     base = _shaped(x.shape, _strides(call, x), x.dtype, residence(layout.mesh).device)
-    return from_plain(call.func(base, *call.args[1:], **_kept(call.kwargs)), layout)
+    drawn = call.func(base, *call.args[1:], **_kept(call.kwargs))
+    return from_plain(drawn, layout, brought_to=str(call))

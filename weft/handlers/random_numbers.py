@@ -50,7 +50,7 @@ def _dropout(call: BoundCall) -> object:
         return x.clone(), aten.ones_like(x, dtype=torch.bool)
     # Which numbers a GPU's kernel draws depends on the shape and the dtype: the same kernel draws the same mask.
     ones = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).fill_(1)
-    mask = from_plain(call.func(ones, probability, True)[1], x._layout.resolved)
+    mask = from_plain(call.func(ones, probability, True)[1], x._layout.resolved, brought_to=str(call))
     scale = 0.0 if probability == 1 else 1 / (1 - probability)
     return x * mask * scale, mask
 

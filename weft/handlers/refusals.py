@@ -30,7 +30,7 @@ def _sparse(call: BoundCall) -> NoReturn:
     )
 
 
-@handler(aten._nested_tensor_from_tensor_list.default)
+@handler(aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default)
 def _nested(call: BoundCall) -> NoReturn:
     raise NotImplementedError(
         "sharded tensors have no nested form: pad the sequences (torch.nn.utils.rnn.pad_sequence) and give a mask"

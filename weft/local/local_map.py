@@ -9,7 +9,6 @@ together are each other's transpose, so the gradient is that of what was compute
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
@@ -21,7 +20,6 @@ from ..engine.moves.movement import is_transformed
 from ..engine.moves.shards import shards_of
 from ..errors import MismatchError
 from ..runtime.machine import residence
-from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
 from ..sharding.spec import Spec, entries_of
@@ -29,6 +27,7 @@ from ..tensor.lane import Lane, current_lane, ended_on_error
 from ..tensor.movements import redistribute
 from ..tensor.tensor import Tensor
 from .lane_communication import answered, together
+from .replicas import check_replicas
 from .untraced import untraced
 
 __all__ = ["axis_index", "local_map"]
@@ -195,35 +194,8 @@ def _flat(tree: object) -> tuple[list[object], optree.PyTreeSpec]:
 def _checked(shards: Sequence[torch.Tensor], mapping: DeviceMapping, lanes: Sequence[Lane], check: bool) -> Tensor:
     layout = mapping.layout(shards[0].dim())
     if check:
-        _check_replicas(shards, layout, lanes)
+        check_replicas(shards, layout, [lane.slot for lane in lanes])
     return together(shards, mapping)
-
-
-def _check_replicas(shards: Sequence[torch.Tensor], layout: Layout, lanes: Sequence[Lane]) -> None:
-    """Raises when devices that should hold replicas returned different values, beyond rounding."""
-    if not layout.replicated_axes:
-        return
-    kept = [i for i, axis in enumerate(layout.mesh.axis_names) if axis not in layout.replicated_axes]
-    first: dict[tuple[int, ...], int] = {}
-    for i, lane in enumerate(lanes):
-        coords = layout.mesh.coords(lane.slot)
-        j = first.setdefault(tuple(coords[k] for k in kept), i)
-        if j != i and not _close(shards[i].detach(), shards[j].detach()):
-            raise ValueError(
-                f"local_map: {lanes[j]} and {lane} returned different values, but out_mappings says that they hold replicas over "
-                f"{', '.join(map(repr, layout.replicated_axes))}: all_reduce the result, name a pending reduction (unreduced=), or split a dim"
-            )
-
-
-def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a is b:
-        return True
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if not (a.dtype.is_floating_point or a.dtype.is_complex):
-        return torch.equal(a, b.to(a.device))
-    tolerance = math.sqrt(torch.finfo(a.dtype).eps)
-    return torch.allclose(a, b.to(a.device), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def _mesh_of(*groups: Spec | tuple[Spec, ...]) -> DeviceMesh:

@@ -65,8 +65,10 @@ def _mapping(pattern: str, spec: Spec, mesh: DeviceMesh) -> DeviceMapping:
                 f"the mapping of {pattern!r} is for the mesh {spec.mesh}, but the module goes to {mesh}: use mapping.to_mesh(mesh)"
             )
         mapping = spec
-    else:
+    elif spec is None or isinstance(spec, Iterable):
         mapping = NamedMapping(mesh, entries_of(spec))
+    else:
+        raise TypeError(f"{pattern!r} is given {spec!r}: give a spec such as P('tp', None), an axis name or a mapping")
     if not mapping.is_settled:
         raise ValueError(
             f"{pattern!r} is given {mapping!r}, which leaves something pending or open: parameters need a settled layout"

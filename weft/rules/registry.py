@@ -129,4 +129,20 @@ def register_rule(op: Op | torch._ops.OpOverloadPacket, notation: str, **options
     for overload in overloads:
         if not isinstance(overload, Op):
             raise TypeError(f"register_rule takes a torch op such as torch.ops.aten.mm, but got {op!r}")
-        rules[overload] = rule
+    fitting = [overload for overload in overloads if _fits(notation, overload)]
+    if not fitting:
+        forms = "; ".join(str(overload._schema) for overload in overloads)
+        raise ValueError(
+            f"the rule {notation!r} does not fit {op}: it needs one term for each tensor that goes in, and for each that comes out, of {forms}"
+        )
+    rules.update(dict.fromkeys(fitting, rule))
+
+
+def _fits(notation: str, op: Op) -> bool:
+    """Whether a rule has as many terms as an op has tensors, to the left and to the right of its arrow."""
+    given, _, made = notation.partition("->")
+    kinds = [str(argument.type) for argument in op._schema.arguments if not argument.is_out]
+    least, most = kinds.count("Tensor"), sum("Tensor" in kind for kind in kinds)
+    outputs = [str(output.type) for output in op._schema.returns]
+    is_listed = any("List[" in kind and "Tensor" in kind for kind in (*kinds, *outputs))
+    return is_listed or (least <= given.count(",") + 1 <= most and made.count(",") + 1 == len(outputs))

@@ -341,7 +341,7 @@ class Tensor(NamedPieces, ShardedTensor):
         copied = public(wrap(pieces, self._layout, self.shape, asked=self._asked, dtype=self.dtype, strides=strides))
         memo[id(self)] = copied
         _carry_state(self, copied)
-        if self.grad is not None:
+        if self.grad is not None and not isinstance(self, torch.nn.Parameter):  # of a parameter, torch copies none
             copied.grad = copy.deepcopy(self.grad, memo)
         return copied
 

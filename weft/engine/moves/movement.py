@@ -63,6 +63,11 @@ def from_plain(
 
     `brought_to` is the call that a user gives it to: all processes have to give the same one.
     """
+    if x.layout is not torch.strided:
+        raise NotImplementedError(
+            f"a tensor of layout {x.layout} cannot lie on a mesh{'' if brought_to is None else f', as {brought_to} needs it to'}: "
+            "give x.to_dense() (of nested tensors, x.to_padded_tensor(0.0) and a mask), or compute with y.full_tensor()"
+        )
     return memory_of(layout).put(x, layout, asked, brought_to)
 
 

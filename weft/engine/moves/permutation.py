@@ -106,7 +106,11 @@ def _to_the_next(mesh: DeviceMesh, axes: tuple[str, ...]) -> Pairs:
 
 
 def _checked(permutation: Iterable[tuple[int, int]], count: int) -> Pairs:
-    pairs = tuple((src, dst) for src, dst in permutation)
+    listed = list(permutation)
+    for pair in listed:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"ppermute takes pairs (source, destination) of device indices, but got {pair!r}")
+    pairs = tuple((src, dst) for src, dst in listed)
     for name, indices in (("source", [src for src, _ in pairs]), ("destination", [dst for _, dst in pairs])):
         for index in indices:
             if isinstance(index, bool) or not isinstance(index, int):

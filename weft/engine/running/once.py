@@ -97,6 +97,7 @@ def run_once(call: BoundCall, values: Sequence[torch.Tensor], mesh: DeviceMesh) 
         if isinstance(same, ShardedTensor):
             store(same, value, str(call))
             return same
-        return from_plain(value, Layout.replicated(mesh, value.dim()))
+        drawn = str(call) if is_random(call.func) else None  # processes that are seeded differently are told
+        return from_plain(value, Layout.replicated(mesh, value.dim()), brought_to=drawn)
 
     return for_each_result(result, given)

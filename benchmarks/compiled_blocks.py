@@ -5,7 +5,7 @@
 Blocks so small that the host is all there is, each compiled by itself, as the blocks of `benchmarks/gpu/steps.py`: 17 tensors in, 17
 gradients out. The least class holds one plain tensor and knows nothing of it: what any class of tensors costs in compiled code. Weft
 is on 8 devices of one process. The ways take turns, and the least processor time of 150 rounds counts. `zero_grad` is what comes after
-a step in any case: the first to look at gradients, which Weft then says the layouts of.
+a step in any case: it drops gradients that nobody has looked at.
 """
 
 from __future__ import annotations

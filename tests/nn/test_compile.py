@@ -19,6 +19,7 @@ import weft
 from examples.models import gpt2, llama
 from weft import P
 from weft.engine.moves.movement import aligned_meanwhile
+from weft.engine.moves.own_whole import own_whole
 from weft.runtime.machine import use_separate_memory
 from weft.runtime.traced import is_traced
 from weft.sharding.layout import Layout
@@ -330,7 +331,14 @@ def test_gradients_come_home_in_the_compiled_program(separate: bool, monkeypatch
             brought.append(target)
         return aligned_meanwhile(grad, target)
 
+    def noted_plain(grad: weft.Tensor, target: Layout) -> torch.Tensor | None:
+        whole = own_whole(grad, target)
+        if whole is not None and grad._layout is not target:
+            brought.append(target)
+        return whole
+
     monkeypatch.setattr("weft.tensor.leaf_gradient.aligned_meanwhile", noted)
+    monkeypatch.setattr("weft.tensor.leaf_gradient.own_whole", noted_plain)
     torch._dynamo.reset()
     use_separate_memory(separate)
     try:

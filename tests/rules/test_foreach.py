@@ -9,6 +9,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 import weft
+from weft.handlers.split_dims.reductions import norm_terms
 from weft.planning import plan_layouts
 from weft.sharding.layout import Layout
 
@@ -226,6 +227,45 @@ def test_norms_keep_their_dtype_and_mesh() -> None:
             right = torch.linalg.vector_norm(whole, 2, dtype=dtype)
             assert isinstance(norm, weft.Tensor) == isinstance(x, weft.Tensor)
             torch.testing.assert_close(norm.full_tensor() if isinstance(norm, weft.Tensor) else norm, right)
+
+
+def test_norms_of_known_lists(separate: bool) -> None:
+    """Again and again, looked at or not, of this order or another: the same bits in the same layouts; in one memory, plain torch's."""
+    for dtype in (torch.float64, torch.bfloat16, torch.complex64):
+        plain = [torch.randn(5, 4, generator=G).to(dtype), torch.randn(3, generator=G).to(dtype)]
+        ours = [laid(x, Layout(GRID, [("a",), *[()] * (x.dim() - 1)])) for x in plain]
+        for order in (2.0, 1.0, 2.0, 2):
+            with weft.comm_log() as log:
+                logged = torch._foreach_norm(ours, order)
+            with weft.comm_log() as again:
+                seen = [logged, torch._foreach_norm(ours, order)]
+            assert log.total_bytes == again.total_bytes
+            assert log.total_bytes or order == 1.0
+            seen += [torch._foreach_norm(ours, order), torch._foreach_norm(ours, order)]
+            values = [x.full_tensor() for x in logged]
+            for norms in seen:
+                assert [x._layout for x in norms] == [x._layout for x in logged]
+                assert all(torch.equal(x.full_tensor(), value) for x, value in zip(norms, values, strict=True))
+            for value, right in zip(values, torch._foreach_norm(plain, order), strict=True):
+                assert value.dtype == right.dtype
+                if separate or order == 1.0:
+                    torch.testing.assert_close(value, right)
+                else:
+                    assert torch.equal(value, right)
+
+
+def test_norms_of_known_lists_in_one_memory_are_one_call(separate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = [laid(x, Layout(LINE, [("x",), *[()] * (x.dim() - 1)])) for x in VALUES if x.dim()]
+    torch._foreach_norm(ours, 2.0)
+    asked: list[object] = []
+
+    def looked_at(*args: object) -> torch.Tensor:
+        asked.append(args)
+        return norm_terms(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("weft.handlers.split_dims.foreach_norm.norm_terms", looked_at)
+    torch._foreach_norm(ours, 2.0)
+    assert bool(asked) is separate
 
 
 @pytest.mark.usefixtures("separate")

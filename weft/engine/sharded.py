@@ -80,7 +80,7 @@ HEARD = "_heard"
 """Where a tensor keeps that somebody else hears of its gradient when that arrives."""
 
 KEPT_PLAIN = "_kept_plain"
-"""Where a leaf keeps that its gradient is held plain, and is to lie as it does: see `weft.tensor.leaf_gradient`."""
+"""Where a leaf keeps the layout of a gradient that is held plain: see `weft.engine.held_gradient`."""
 
 OWN_STATE = ("_form", "_value", "_asked", HEARD, KEPT_PLAIN)
 """The attributes that are Weft's, not a user's or torch's."""

@@ -1,8 +1,8 @@
 """Where the gradient of a leaf arrives: in the layout of the leaf, or in one that was asked for.
 
-Compiled programs in one memory hand gradients of leaves out plain, each the whole value, and torch keeps them as they are: what
-it would do for each of them as a sharded tensor takes longer than the rest of the way back. They become sharded tensors when
-somebody looks: `x.grad` says so, and so do hooks and `torch.autograd.grad`. Decision 47 says more.
+In one memory leaves are given plain gradients, each the whole value, and torch keeps them as they are: what it would do for each of
+them as a sharded tensor takes as long as an op. They become sharded tensors when somebody looks: `x.grad` says so
+(`weft.engine.held_gradient`), and so do hooks and `torch.autograd.grad`. Decision 47 says more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch.utils.hooks import RemovableHandle
 from ..engine.memory import held_whole
 from ..engine.moves.adding_up import left_pending
 from ..engine.moves.movement import aligned_meanwhile
-from ..engine.sharded import HEARD, KEPT_PLAIN, ShardedTensor, is_leaf, requires_grad, tensor_of, wrap_whole
+from ..engine.moves.own_whole import own_whole
+from ..engine.sharded import HEARD, KEPT_PLAIN, ShardedTensor, is_leaf, requires_grad
 from ..engine.writes.turned import refuse_stale_graph
 from ..sharding.layout import Layout
 
@@ -24,10 +25,7 @@ __all__ = [
     "GRADIENT_LAYOUT",
     "bring_to_leaf",
     "bring_traced",
-    "drop_gradient",
     "gradient_in",
-    "gradient_of",
-    "keep_gradient",
     "note_pass",
     "register_hook",
 ]
@@ -35,7 +33,6 @@ __all__ = [
 GRADIENT_LAYOUT = "_gradient_layout"
 """Where a tensor keeps the layout that its gradient is to have, where that is not its own."""
 
-_GRAD = vars(torch._C.TensorBase)["grad"]
 _register: Callable[[torch.Tensor, Callable[..., object]], RemovableHandle] = torch.Tensor.register_hook
 State = dict[str, Any]
 _current_pass = torch._C._current_graph_task_id
@@ -76,10 +73,13 @@ class _Aligned:
 
     def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
         state = self._state
-        if type(grad) is torch.Tensor and _WayBack.keeping == _current_pass() and HEARD not in state:
-            state[KEPT_PLAIN] = True
-            return None
         target = _target(state)
+        is_plain = type(grad) is torch.Tensor
+        if HEARD not in state and (_is_handed_out() if is_plain else _is_kept()):
+            whole = own_whole(grad, target) if isinstance(grad, ShardedTensor) else grad
+            if whole is not None:
+                state[KEPT_PLAIN] = target
+                return None if is_plain else whole
         if isinstance(grad, ShardedTensor) and grad._form.layout is target:
             return None
         waiting = left_pending(grad, target)
@@ -107,54 +107,50 @@ def _target(state: State) -> Layout:
 class _WayBack:
     """What is known of backward passes, which torch numbers."""
 
-    last: ClassVar[int] = -1
+    asked: ClassVar[int] = -1
     """The one that was looked at last; -1 is none."""
     keeping: ClassVar[int] = -2
-    """The last one of which it is known that leaves keep their gradients, and nothing is recorded of them."""
+    """The last one of which it is known that leaves keep their gradients, nothing is recorded of them, and no mode looks on."""
+    compiled: ClassVar[int] = -2
+    """The last one of these that goes through a compiled program, which hands gradients out plain."""
 
 
 def note_pass() -> None:
     """In a compiled program's way back: notes whether gradients of leaves are kept there, or given to who asked for them."""
     this = _current_pass()
-    if this not in (-1, _WayBack.last):
-        if not torch.is_grad_enabled() and _keeps_gradients():
-            _WayBack.keeping = this
-        _WayBack.last = this
+    if this != -1 and this != _WayBack.compiled:
+        node = torch._C._current_autograd_node()
+        following = () if node is None else node.next_functions
+        leaf = next((each for each, _ in following if each is not None and hasattr(each, "variable")), None)
+        if leaf is not None and _ask(this, leaf):
+            _WayBack.compiled = this
 
 
-def _keeps_gradients() -> bool:
-    """Whether what follows on the way back are leaves whose gradients are kept; False where that is not known."""
-    node = torch._C._current_autograd_node()
-    for following, _ in () if node is None else node.next_functions:
-        if following is not None and hasattr(following, "variable"):
-            try:
-                return torch._C._will_engine_execute_node(following)
-            except RuntimeError:  # as torch says that they are given to `torch.autograd.grad`
-                return False
-    return False
+def _is_handed_out() -> bool:
+    """In the hook of a leaf: whether a compiled program may have handed out its gradient, to be kept."""
+    return _WayBack.compiled == _current_pass()
 
 
-def gradient_of(x: ShardedTensor) -> torch.Tensor | None:
-    """The gradient that a tensor keeps, in the layout that it is to have."""
-    grad: torch.Tensor | None = _GRAD.__get__(x)
-    if KEPT_PLAIN in x.__dict__:
-        del x.__dict__[KEPT_PLAIN]
-        if type(grad) is torch.Tensor:
-            grad = _labeled(grad, x)
-            _GRAD.__set__(x, grad)
-    return grad
+def _is_kept() -> bool:
+    """In the hook of a leaf: whether its gradient will be kept, and not given to who asked for it."""
+    this = _current_pass()
+    if this != _WayBack.asked:
+        node = torch._C._current_autograd_node()
+        return node is not None and _ask(this, node)
+    return _WayBack.keeping == this
 
 
-def keep_gradient(x: ShardedTensor, grad: torch.Tensor | None) -> None:
-    """Lets a tensor keep a gradient as it is."""
-    x.__dict__.pop(KEPT_PLAIN, None)
-    _GRAD.__set__(x, grad)
-
-
-def drop_gradient(x: ShardedTensor) -> None:
-    """Lets a tensor have no gradient."""
-    x.__dict__.pop(KEPT_PLAIN, None)
-    _GRAD.__delete__(x)
+def _ask(this: int, leaf: torch.autograd.graph.Node) -> bool:
+    """Notes whether leaves keep their gradients in the pass that goes on; `leaf` is where one is kept."""
+    try:
+        executed = torch._C._will_engine_execute_node(leaf)
+    except RuntimeError:  # as torch says that they are given to `torch.autograd.grad`
+        executed = False
+    keeps = executed and not torch.is_grad_enabled() and not torch._C._len_torch_dispatch_stack()
+    if keeps:
+        _WayBack.keeping = this
+    _WayBack.asked = this
+    return keeps
 
 
 def register_hook(x: ShardedTensor, hook: Callable[..., object]) -> RemovableHandle:
@@ -164,11 +160,3 @@ def register_hook(x: ShardedTensor, hook: Callable[..., object]) -> RemovableHan
     if is_leaf(x) and requires_grad(x):
         bring_to_leaf(x)  # of which torch knows nothing any more where it has swapped tensors
     return _register(x, hook)
-
-
-def _labeled(grad: torch.Tensor, x: ShardedTensor) -> torch.Tensor:
-    """A gradient that was handed out plain, in the layout that it is to have."""
-    form, layout = x._form, _target(x.__dict__)
-    if layout is form.layout and grad.stride() == form.strides and not grad.storage_offset():
-        return tensor_of(form, (grad,))
-    return wrap_whole(grad, layout)

@@ -16,6 +16,7 @@ from ..devices import Device
 from ..drawing.html import layout_html
 from ..engine.compiling import state_of_code
 from ..engine.dispatch import torch_dispatch
+from ..engine.held_gradient import drop_gradient, gradient_of, keep_gradient
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import move
@@ -41,7 +42,7 @@ from . import raw_memory
 from .addresses import address, storage
 from .destination import destination
 from .flattening import flattened, unflattened
-from .leaf_gradient import bring_to_leaf, bring_traced, drop_gradient, gradient_of, keep_gradient, register_hook
+from .leaf_gradient import bring_to_leaf, bring_traced, register_hook
 from .named_pieces import NamedPieces
 from .number import as_number
 from .pickling import is_faked, reduced

@@ -13,7 +13,7 @@ from ...sharding.placements import ReduceOp
 from ..sharded import ShardedTensor, wrap_total
 from ..total import Contributions, Origin, known_total
 
-__all__ = ["adding_up", "left_pending"]
+__all__ = ["adding_up", "is_adding_up", "left_pending"]
 
 
 @final
@@ -34,6 +34,11 @@ def adding_up() -> Iterator[None]:
         yield
     finally:
         _Blocks.count -= 1
+
+
+def is_adding_up() -> bool:
+    """Whether such a block is open."""
+    return bool(_Blocks.count)
 
 
 def left_pending(grad: torch.Tensor | None, target: Layout) -> torch.Tensor | None:

@@ -15,7 +15,8 @@ from torch import optim
 from torch._guards import TracingContext
 
 from ...engine.form import Form
-from ...engine.sharded import ShardedTensor
+from ...engine.held_gradient import taken_as_held
+from ...engine.sharded import KEPT_PLAIN, ShardedTensor
 from ...engine.total import note_write
 from ...engine.views.copy_views import note_unseen_write
 from ...runtime.holding import holding
@@ -67,14 +68,40 @@ def take_back(optimizer: optim.Optimizer, *_: object) -> None:
 
 def _collected(optimizer: optim.Optimizer, group: dict[str, object], *lists: list[torch.Tensor]) -> object:
     """What the optimizer's class collects and says of it, with pieces in the lists where these are all the optimizer needs."""
-    said = getattr(type(optimizer), _COLLECT)(optimizer, group, *lists)
+    collect = partial(getattr(type(optimizer), _COLLECT), optimizer, group, *lists)
     if _is_seen() or not _is_by_element(optimizer, group):
-        return said
+        return collect()
     is_fused = bool(group.get("fused"))
-    columns = _sharded_columns(lists)
+    with taken_as_held():
+        said = collect()
+    are_plain = _are_held_plain(lists, is_fused=is_fused)
+    if not are_plain:
+        _label(lists)
+    columns = _sharded_columns(lists, are_plain=are_plain)
     if columns and _lie_alike(list(columns.values()), is_fused=is_fused):
         _replace(columns, lists, is_fused=is_fused)
+    else:
+        _label(lists)
     return said
+
+
+def _are_held_plain(lists: Lists, *, is_fused: bool) -> bool:
+    """Whether all gradients are held plain, and lie as their parameters do."""
+    parameters, gradients = lists[0], lists[_GRADIENTS]
+    if set(map(type, gradients)) != {torch.Tensor} or set(map(type, parameters)) != {ShardedTensor.final}:
+        return False
+    forms = [x._form for x in parameters if isinstance(x, ShardedTensor)]
+    if any(x.__dict__.get(KEPT_PLAIN) is not form.layout for x, form in zip(parameters, forms, strict=True)):
+        return False
+    if not is_fused:
+        return True
+    return all((g.stride(), g.dtype) == (form.strides, form.dtype) for g, form in zip(gradients, forms, strict=True))
+
+
+def _label(lists: Lists) -> None:
+    """Puts gradients into the list as everybody sees them, in the place of those that are held plain."""
+    if torch.Tensor in set(map(type, lists[_GRADIENTS])):
+        lists[_GRADIENTS][:] = [x.grad for x in lists[0] if x.grad is not None]
 
 
 def _is_seen() -> bool:
@@ -94,10 +121,15 @@ def _is_by_element(optimizer: optim.Optimizer, group: dict[str, object]) -> bool
     return not (isinstance(optimizer, optim.SGD) and group["momentum"])
 
 
-def _sharded_columns(lists: Lists) -> Columns | None:
-    """The lists of sharded tensors, by their places; None where some are mixed. The others are of numbers, such as counts of steps."""
+def _sharded_columns(lists: Lists, *, are_plain: bool) -> Columns | None:
+    """The lists of sharded tensors, by their places; None where some are mixed. The others are of numbers, such as counts of steps.
+
+    `are_plain`: that of the gradients is none of them.
+    """
     columns: Columns = {}
     for i, column in enumerate(lists):
+        if i == _GRADIENTS and are_plain:
+            continue
         kinds = set(map(type, column))
         if kinds == {ShardedTensor.final}:
             columns[i] = [x for x in column if isinstance(x, ShardedTensor)]
@@ -127,6 +159,7 @@ def _replace(columns: Columns, lists: Lists, *, is_fused: bool) -> None:
     pieces = {i: [x._value.pieces[0] for x in column] for i, column in columns.items()}
     if any(set(map(type, each)) != {torch.Tensor} for each in pieces.values()):
         return  # on paper
+    pieces.setdefault(_GRADIENTS, list(lists[_GRADIENTS]))
     written = [x for i, column in columns.items() if i != _GRADIENTS for x in column]
     note_write(written)
     if is_fused:

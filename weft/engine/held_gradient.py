@@ -1,0 +1,71 @@
+"""The gradient that a leaf holds, which may be plain until somebody looks at it.
+
+In one memory a gradient is one plain tensor and a label. Torch keeps plain tensors, adds them up and drops them without Python, so
+leaves are given them where nobody else has their memory (`weft.tensor.leaf_gradient`), and the label is put on by `x.grad`. Decision 47
+says more.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from types import FrameType
+
+import torch
+
+from ..during import during
+from ..sharding.layout import Layout
+from .sharded import KEPT_PLAIN, ShardedTensor, tensor_of, wrap_whole
+
+__all__ = ["drop_gradient", "gradient_of", "keep_gradient", "taken_as_held"]
+
+_GRAD = vars(torch._C.TensorBase)["grad"]
+_held: Callable[[torch.Tensor], torch.Tensor | None] = _GRAD.__get__
+_hold: Callable[[torch.Tensor, torch.Tensor | None], None] = _GRAD.__set__
+_DROPPING = frozenset({inspect.unwrap(each.zero_grad).__code__ for each in (torch.nn.Module, torch.optim.Optimizer)})
+"""Functions that ask whether there is a gradient, to drop it."""
+_as_held: ContextVar[bool] = ContextVar("_as_held", default=False)
+
+
+def taken_as_held() -> AbstractContextManager[None]:
+    """Inside, `x.grad` is the gradient as it is held: for who takes plain ones as well."""
+    return during(_as_held, True)
+
+
+def gradient_of(x: ShardedTensor) -> torch.Tensor | None:
+    """The gradient that a tensor keeps, in the layout that it is to have."""
+    grad = _held(x)
+    if KEPT_PLAIN in x.__dict__ and type(grad) is torch.Tensor:
+        if _as_held.get() or _is_dropped_by(sys._getframe(1)):
+            return grad
+        grad = _labeled(grad, x, x.__dict__[KEPT_PLAIN])
+        keep_gradient(x, grad)
+    return grad
+
+
+def _is_dropped_by(caller: FrameType) -> bool:
+    """Whether who asks for a gradient is about to drop it: the label would cost more than all of that."""
+    return caller.f_code in _DROPPING and bool(caller.f_locals["set_to_none"])
+
+
+def keep_gradient(x: ShardedTensor, grad: torch.Tensor | None) -> None:
+    """Lets a tensor keep a gradient as it is."""
+    x.__dict__.pop(KEPT_PLAIN, None)
+    _hold(x, grad)
+
+
+def drop_gradient(x: ShardedTensor) -> None:
+    """Lets a tensor have no gradient."""
+    x.__dict__.pop(KEPT_PLAIN, None)
+    _GRAD.__delete__(x)
+
+
+def _labeled(grad: torch.Tensor, x: ShardedTensor, layout: Layout) -> torch.Tensor:
+    """A gradient that is held plain, in the layout that it has."""
+    form = x._form
+    if layout is form.layout and grad.stride() == form.strides and not grad.storage_offset():
+        return tensor_of(form, (grad,))
+    return wrap_whole(grad, layout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ...runtime.memory.lazy_copy import is_shared_until_written
 from ...runtime.memory.memory_limit import memory_limit
 from ...sharding.layout import Layout
 from ...watch.notes import is_watched
@@ -15,7 +16,7 @@ __all__ = ["own_whole"]
 
 _ALONE = 2
 """How often torch counts the memory of a tensor that nobody else has: there is also what asks."""
-_uses, _is_shared_until_written = torch._C._storage_Use_Count, torch._C._is_cow_tensor  # type: ignore[attr-defined]
+_uses = torch._C._storage_Use_Count
 
 
 def own_whole(grad: ShardedTensor, target: Layout) -> torch.Tensor | None:
@@ -33,7 +34,7 @@ def own_whole(grad: ShardedTensor, target: Layout) -> torch.Tensor | None:
     elif layout.pending and layout.resolved is target and _is_unseen():
         known = value.total
         whole = None if known is None or known.written[0] else known.value
-    if type(whole) is not torch.Tensor or _is_shared_until_written(whole):
+    if type(whole) is not torch.Tensor or is_shared_until_written(whole):
         return None
     return whole if _uses(whole.untyped_storage()._cdata) == _ALONE else None
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from ..strides import is_dense
 from ..traced import is_traced
 
-__all__ = ["is_aside", "lazy_clone", "may_overlap", "part"]
+__all__ = ["is_aside", "is_shared_until_written", "lazy_clone", "may_overlap", "part"]
+
+is_shared_until_written: Callable[[torch.Tensor], bool] = torch._C._is_cow_tensor  # type: ignore[attr-defined]
+"""Whether a tensor has its memory together with others until one of them is written to."""
 
 
 def lazy_clone(x: torch.Tensor) -> torch.Tensor:
@@ -55,10 +58,10 @@ def part(tensors: Iterable[torch.Tensor]) -> None:
     >>> a = torch.zeros(3)
     >>> b = lazy_clone(a)
     >>> part([b])
-    >>> torch._C._is_cow_tensor(b)
+    >>> is_shared_until_written(b)
     False
     """
-    shared = [x for x in tensors if torch._C._is_cow_tensor(x)]  # type: ignore[attr-defined]
+    shared = [x for x in tensors if is_shared_until_written(x)]
     aside = {x.get_device() for x in shared if x.is_cuda and is_aside(x.get_device())}
     for device in aside:  # what is copied must be there, and the copy before it is used
         torch.cuda.synchronize(device)

@@ -932,4 +932,14 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a view that was squeezed in place did not show what was written to what it is a view of, memories apart": Program(
+        {"x": 3},
+        (
+            "v1 = fresh((1, 5, 1), 'float64', 841, 293)",
+            "v4 = torch.select(v1, -1, -1)",
+            "v4.squeeze_()",
+            "torch._foreach_copy_([v1], [fresh((1, 5, 1), 'float64', 624, 68)])",
+        ),
+        order=0,
+    ),
 }

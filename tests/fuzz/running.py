@@ -63,6 +63,7 @@ _WITH_MEAN = re.compile(r"torch\.(var|std)_mean\(")
 _ALONG_NONE = re.compile(r"torch\.std_mean\([^,]+, \(\)\)|\.var\(\(\), ")
 _SINGULAR = re.compile(r"linalg\.(svdvals|cond|matrix_rank)\(|'nuc'")
 _DECOMPOSED = re.compile(r"linalg\.qr\((v\d+(?:\[\d+\])*)\)")
+_LOG_OF_DETERMINANT = re.compile(r"logdet\((v\d+(?:\[\d+\])*) @ ")
 _STRIDED = re.compile(r"= (v\d+(?:\[\d+\])*)\.as_strided\(")
 
 
@@ -70,8 +71,8 @@ def is_beyond(line: str, space: Mapping[str, object]) -> bool:
     """Whether a line has given what pages or plain torch leave open: docs/layout.md and decision 41 say why.
 
     It has divided by zeros of another tensor, or multiplied by its infinities; it has a mean of infinite numbers beside a
-    variance, singular values of such, a gradient that torch divides by zero, or that of the factors of a singular matrix; or
-    it shows with a gradient what its tensor does not.
+    variance, singular values of such, a gradient that torch divides by zero, or that of the factors of a singular matrix, or the
+    logarithm of its determinant; or it shows with a gradient what its tensor does not.
     """
     name = assigned(line)
     if name is None:
@@ -91,6 +92,9 @@ def is_beyond(line: str, space: Mapping[str, object]) -> bool:
         return not all(bool(t.isfinite().all()) for t in used)
     if (decomposed := _DECOMPOSED.search(line)) and any(t.requires_grad for t in given.values()):
         return _is_singular(everything(space)[decomposed[1]])
+    if squared := _LOG_OF_DETERMINANT.search(line):
+        x = everything(space)[squared[1]].detach()
+        return _is_singular(x @ x.mT + 1)
     if (strided := _STRIDED.search(line)) and given[name].requires_grad:
         return not _shows_all(everything(space)[strided[1]], given[name])
     return bool(_OF_TWO.search(line)) and any(bool(t.isinf().any()) for t in given.values())

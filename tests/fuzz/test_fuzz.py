@@ -119,6 +119,13 @@ def test_gradients_of_factors_of_singular_matrices_are_not_made() -> None:
         assert not is_beyond(line, {"v0": x.detach(), "v1": x.detach() * 1})
 
 
+def test_logarithms_of_determinants_of_singular_matrices_are_not_made() -> None:
+    for numbers, beyond in (([[1.0, 1.0], [1.0, 1.0]], True), ([[1.0, 1.0], [2.0, 3.0]], False)):
+        x = torch.tensor(numbers, dtype=torch.float64)
+        line = "v1 = torch.logdet(v0 @ v0.mT + 1)"
+        assert is_beyond(line, {"v0": x, "v1": torch.logdet(x @ x.mT + 1)}) is beyond
+
+
 @pytest.mark.multiprocess
 def test_processes_do_what_plain_torch_does() -> None:
     text, findings = processes.hunt(2, 0, 1)

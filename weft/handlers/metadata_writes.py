@@ -11,7 +11,7 @@ from ..engine.memory import memory_of
 from ..engine.moves.movement import from_plain, moved
 from ..engine.sharded import ShardedTensor, as_it_is, sharded
 from ..engine.views.conjugation import mark
-from ..engine.views.copy_views import remember_apart
+from ..engine.views.copy_views import remember_apart, remember_base
 from ..engine.writes.becoming import become
 from ..engine.writes.turned import may_be_turned, note_turned
 from ..engine.writes.writing import store
@@ -46,6 +46,9 @@ def _view_in_place(call: BoundCall) -> object:
         remember_apart(x, before)
         if x._value.shown is not None:
             x._value.shown.is_apart = True
+        base = x._base if x._is_view() else None
+        if isinstance(base, ShardedTensor):
+            remember_base(x, before, base)
     mark(x, conjugate=conjugate, negative=negative)
     if is_noted:
         note_turned(x)

@@ -39,6 +39,7 @@ __all__ = [
     "remember",
     "remember_alias",
     "remember_apart",
+    "remember_base",
     "remember_told",
     "repeats",
     "shows_another",
@@ -160,6 +161,14 @@ def remember_apart(alias: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
     if alias is not base and (shown is None or (shown.read is None and shown.told is None)):
         _show(alias, Shown(stand_of(base), None, None, 0, is_apart=True))
     return alias
+
+
+def remember_base(view: ShardedTensor, before: ShardedTensor, base: ShardedTensor) -> None:
+    """Notes of a view of `base` that was made a view of what it was, `before`: writes to `base` are writes to that."""
+    shown = view._value.shown
+    if before._value.shown is None and shown is not None:
+        _show(before, Shown(stand_of(base), None, None, 0, is_apart=True))
+        shown.stamp = _stamp(before)
 
 
 def note_unseen_write() -> None:

@@ -124,6 +124,16 @@ def test_checking_every_call_finds_a_difference_at_once(outcomes: Outcomes) -> N
         assert "processes make different calls:\n  process " in said(each)
 
 
+def test_who_waits_where_processes_meet_for_the_first_time_hears_that_one_has_failed() -> None:
+    with Processes([str(Path(__file__).with_name("parting.py"))], 2) as started:
+        ended = started.wait(60)
+    assert [each.status for each in ended] == [1, 1], ended
+    left, alone = sorted(ended, key=lambda each: "MismatchError" not in each.err)
+    assert "processes bring different tensors to shard" in left.err
+    assert "TimeoutError" in alone.err
+    assert "has failed: it brought another tensor than process" in alone.err
+
+
 def test_control_c_ends_a_process_that_waits(outcomes: Outcomes) -> None:
     with Processes([PROGRAM, "interrupt", "all_gather", str(LARGE)], 2, {"FAULTY_TIMEOUT": "600"}) as started:
         waiting, other = started.running

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import TypeVar, final
@@ -23,7 +24,7 @@ from ..group import Group, Processes
 from . import heartbeat
 from .signs import Observer, Sign
 
-__all__ = ["TURN", "Patience", "Waiter", "finish", "finish_turns", "in_time", "stream"]
+__all__ = ["TURN", "Patience", "Waiter", "finish", "finish_turns", "in_time", "met", "stream"]
 
 TURN = timedelta(seconds=0.5)
 NO_LIMIT = timedelta(0)
@@ -136,15 +137,34 @@ _waiter = Waiter()
 
 
 @spanned(WAITING, "for others")
-def in_time(action: Callable[[], T], processes: Processes) -> T:
+def in_time(action: Callable[[], T], processes: Processes, patience: Patience | None = None) -> T:
     """Does something that waits for other processes, and says who did not come."""
-    patience = Patience(processes)
+    patience = patience or Patience(processes)
     try:
         return action()
     except WeftError:
         raise
     except RuntimeError as error:
         raise patience.lost(error) from None
+
+
+def met(action: Callable[[], T], processes: Processes) -> T:
+    """Does something for which processes meet, and which cannot be interrupted: a thread does it, and this one looks after the others."""
+    meeting: Future[T] = Future()
+
+    def meet() -> None:
+        try:
+            meeting.set_result(action())
+        except BaseException as error:  # noqa: BLE001 - it is raised by who waits
+            meeting.set_exception(error)
+
+    threading.Thread(target=meet, name="weft-meet", daemon=True).start()
+    patience = Patience(processes)
+    while not wait([meeting], TURN.total_seconds()).done:
+        if patience.is_in_vain:
+            raise patience.lost()
+        patience.take_turn()
+    return in_time(meeting.result, processes, patience)
 
 
 @final

@@ -18,7 +18,7 @@ from .. import world
 from ..agreement.difference import out_of_step
 from ..current_call import fingerprint
 from ..group import Group, Processes
-from ..liveness.waiting import finish, finish_turns, in_time, stream
+from ..liveness.waiting import finish, finish_turns, in_time, met, stream
 from .messages import Message, Messages
 from .small_messages import HEAD, SmallMessages, bytes_of, small_message_size
 
@@ -152,7 +152,11 @@ def _is_small(limit: int | None, processes: int) -> bool:
 def backend_of(group: Group, kind: str) -> c10d.ProcessGroup:
     """What carries tensors on this kind of torch device between processes of a group, which meet to make it."""
     known = group.known_backend(kind)
-    return in_time(lambda: group.backend(kind), group.processes) if known is None else known
+    if known is not None:
+        return known
+    # What carries tensors of accelerators is made without the others, who come when it is first used.
+    make = met if kind == "cpu" else in_time
+    return make(lambda: group.backend(kind), group.processes)
 
 
 def broadcast(group: Group, flat: torch.Tensor, root: int) -> None:

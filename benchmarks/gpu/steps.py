@@ -1,9 +1,10 @@
 """Times training steps on one GPU: plain torch and Weft on 8 logical devices, eager, compiled and captured.
 
-    python benchmarks/gpu/steps.py [--tiny] [--no-compile]
+    python benchmarks/gpu/steps.py [--tiny] [--no-compile | --whole]
 
 Two models of transformer blocks, bf16 autocast, AdamW; dp=2 × tp=4; in one memory and with memories apart. All ways take
-turns, medians. Beside the whole step, forward and backward and the optimizer are timed alone. `local x 8` is what memories
+turns, medians. Compiled models are compiled block by block, once for all blocks; with `--whole` as one program, which is all that is
+timed then. Beside the whole step, forward and backward and the optimizer are timed alone. `local x 8` is what memories
 apart cannot beat: eight plain models of the size that each device holds, one after the other. `device ms` is what the kernels
 and copies of one call take on the GPU, as torch's profiler counts them; where devices compute at once, as in captured steps with
 memories apart, each takes longer than alone.
@@ -42,7 +43,8 @@ from weft.runtime import machine
 
 ON_GPU = torch.cuda.is_available()
 WHERE = "cuda" if ON_GPU else "cpu"
-COMPILES_UNTIL = 150
+WHOLE = "--whole" in sys.argv
+COMPILES_UNTIL = 400 if WHOLE else 150
 """Seconds after which nothing more is compiled."""
 ROUNDS = 7
 BEGUN = time.perf_counter()
@@ -188,11 +190,11 @@ def phases(model: nn.Module, x: torch.Tensor) -> dict[str, Way]:
 
 
 def compiled(model: nn.Module) -> nn.Module:
-    """The model with each block compiled: once for all of them, as they are alike."""
+    """The model with each block compiled, once for all of them, as they are alike; or compiled as a whole."""
     if time.perf_counter() - BEGUN > COMPILES_UNTIL:
         raise TimeoutError(f"not compiled: {COMPILES_UNTIL} s have passed")
-    for block in model:
-        block.compile()
+    for part in (model,) if WHOLE else model:
+        part.compile()
     return model
 
 
@@ -281,9 +283,12 @@ def measured(size: Size, memory: str, compiles: bool) -> dict[str, Contest]:
     }
     if memory == "apart":
         makers["local x 8"] = lambda: local_ways(size)
-    if ON_GPU:
+    if WHOLE:
+        makers.clear()
+    elif ON_GPU:
         makers["plain captured"] = lambda: {"step": captured_plain(copy.deepcopy(plain), x)}
-    makers["weft captured"] = lambda: {"step": captured_weft(*sharded(plain, x, size))}
+    if not WHOLE:
+        makers["weft captured"] = lambda: {"step": captured_weft(*sharded(plain, x, size))}
     if compiles and memory == "one":
         makers["plain compiled"] = lambda: phases(compiled(copy.deepcopy(plain)), x)
 
@@ -340,7 +345,7 @@ def main() -> int:
     rows: list[tuple[str, ...]] = [head]
     about = {"gpu": torch.cuda.get_device_name(0) if ON_GPU else "none", "torch": torch.__version__}
     for size in sizes:
-        for memory in ("one", "apart"):
+        for memory in ("one",) if WHOLE else ("one", "apart"):
             rows += rows_of(size, memory, measured(size, memory, compiles))
             print(f"{size}, {memory}: done after {time.perf_counter() - BEGUN:.0f} s", flush=True)
             if ON_GPU:

@@ -2,6 +2,8 @@
 
 An overload called from Python is boxed by its schema; a function of torch has a parser of its own. Modes that watch torch's
 functions do not see these calls: torch sets them aside while it runs an op of a subclass.
+
+Of a number beside a tensor torch makes a tensor in every call, which takes longer than a small op. Here it is made once.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ from typing import Any
 
 import torch
 
+from ...caches import cached
+from ...rules.call import Args, Op
 from ...rules.ops.matmul import linear_backward
+from ..sharded import ShardedTensor
 
-__all__ = ["Call", "quick"]
+__all__ = ["Call", "as_taken", "quick", "takes_number"]
 
 aten = torch.ops.aten
 Call = Callable[..., Any]
@@ -87,6 +92,13 @@ _QUICK: dict[torch._ops.OpOverload, Call] = {
 }
 """Only where the function takes the arguments of the overload as they stand, and finds that overload by them."""
 
+_NUMBERED = frozenset(getattr(aten, name).Tensor for op in ("add", "div", "mul", "sub") for name in (op, f"{op}_"))
+_COMPUTED_IN = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})
+"""Dtypes in which ops compute: of others they take the number as it stands."""
+_EXACT = 1 << 53
+"""Whole numbers below are floats, too."""
+_modes = torch._C._len_torch_dispatch_stack
+
 
 def quick(op: torch._ops.OpOverload, kwargs: Mapping[str, object] = _NO_KWARGS) -> Call:
     """The quickest way to call an op on plain tensors, with keywords of these names.
@@ -103,3 +115,36 @@ def _converted(
     x: torch.Tensor, *, dtype: torch.dtype, device: torch.device | None = None, layout: torch.layout | None = None
 ) -> torch.Tensor:
     return x.to(device, dtype, copy=True)
+
+
+def takes_number(op: Op, args: Args) -> bool:
+    """Whether a call without keywords has a usual number in the place of a tensor, which may be one without dims as well.
+
+    That has no say in the dtype of the result beside a tensor that has dims and is not of whole numbers.
+    """
+    if op not in _NUMBERED or len(args) != 2:
+        return False
+    x, number = args
+    if not isinstance(x, ShardedTensor) or not x.dim() or not (x.dtype.is_floating_point or x.dtype.is_complex):
+        return False
+    if type(number) is int:
+        return 0 < abs(number) < _EXACT
+    return type(number) is float and 0 < abs(number) < torch.inf
+
+
+def as_taken(number: float, beside: torch.Tensor) -> float | torch.Tensor:
+    """A number as an op takes it soonest; as it stands where somebody looks on, or records.
+
+    >>> as_taken(2.0, torch.ones(3))
+    tensor(2.)
+    """
+    if type(beside) is not torch.Tensor or _modes():
+        return number
+    return _held(number, beside.dtype)
+
+
+@cached(1024)
+def _held(number: float, dtype: torch.dtype) -> torch.Tensor:
+    with torch.inference_mode(False):
+        exact = torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
+        return exact.to(dtype) if dtype in _COMPUTED_IN else exact

@@ -56,6 +56,8 @@ def _gathering(k: int, result: object, strided: Strided | None, schedule: OpSche
     if not isinstance(result, ShardedTensor) or strided is None:
         return lambda _: result
     form, by, ordered = result._form, made_by(k, schedule), strided.ordered
+    if by == list(range(len(schedule.places))):
+        return lambda of: tensor_of(form, ordered(tuple(of)))
     return lambda of: tensor_of(form, ordered(tuple([of[run] for run in by])))
 
 

@@ -14,7 +14,7 @@ from ..sharded import ShardedTensor, all_sharded, tensor_of
 from ..total import note_write
 from ..value import Value
 from .once import is_foreseen
-from .quick import Call, quick
+from .quick import Call, as_taken, quick, takes_number
 
 __all__ = ["repeat_on_whole"]
 
@@ -71,6 +71,8 @@ def _applied(call: BoundCall) -> Call:
         return lambda args, _: op(args[0]._value.pieces[0])
     if is_tensor == [True, True]:
         return lambda args, _: op(args[0]._value.pieces[0], args[1]._value.pieces[0])
+    if takes_number(call.func, call.args):
+        return lambda args, _: op(whole := args[0]._value.pieces[0], as_taken(args[1], whole))
     if not any(is_tensor[1:]):
         return lambda args, _: op(args[0]._value.pieces[0], *args[1:])
     return lambda args, _: op(*[x._value.pieces[0] if type(x) is final else x for x in args])

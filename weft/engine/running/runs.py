@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ...runtime.memory.accelerator import Lanes, turns
 from ..op_kind import expects_contiguous, kind_of
 from ..op_plan import OpPlan
 from ..sharded import as_sharded
-from .quick import Call, quick
+from .quick import Call, as_taken, quick, takes_number
 from .schedule import OpSchedule, Place, Read
 
 __all__ = ["made_by", "reader_of", "runs_of"]
@@ -41,7 +41,12 @@ def runs_of(call: BoundCall, plan: OpPlan, schedule: OpSchedule) -> Runs | None:
     if kind_of(call.func).viewed is not None:
         op = quick(call.func)  # a copy is no view
     if rule.local_args is None:
-        return _alike(op, reading, len(places))
+        if call.kwargs:
+            return _alike(op, reading, len(places))
+        by_position = dict(reading)
+        return _mapped(
+            op, [by_position.get(at) for at in range(len(call.args))], len(places), takes_number(call.func, call.args)
+        )
     if any(isinstance(x, float) for x in (*call.args, *call.kwargs.values())):
         return None  # what a place is called with is worked out once, so it must not be of numbers that may differ
     return _told_apart(
@@ -59,6 +64,23 @@ def _alike(op: Call, reading: Sequence[tuple[int, Reader]], count: int) -> Runs:
                 here[at] = column[k]
             results.append(op(*here, **kwargs))
         return results
+
+    return run
+
+
+def _mapped(op: Call, readers: Sequence[Reader | None], count: int, has_number: bool) -> Runs:
+    """The same where nothing has a name; what has no reader is given to all places as it is."""
+
+    def run(args: Known, _: Kwargs) -> Results:
+        columns: list[Any] = [
+            repeat(x) if read is None else read(x._value.pieces) for read, x in zip(readers, args, strict=True)
+        ]
+        if has_number:
+            columns[1] = repeat(as_taken(args[1], columns[0][0]))
+        if not Lanes.now:
+            return list(map(op, *columns))
+        rows = list(zip(*columns, strict=False))
+        return [op(*rows[k]) for k in turns(count)]
 
     return run
 

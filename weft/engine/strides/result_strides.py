@@ -5,11 +5,15 @@ from __future__ import annotations
 from functools import cached_property
 from typing import final
 
+import torch
+
 from ...runtime.holding import Pieces, holding
 from ...runtime.strides import Strides, dense_strides, in_order
 from ...sharding.layout import Layout
 
 __all__ = ["Strided"]
+
+_stride = torch.Tensor.stride
 
 
 @final
@@ -27,7 +31,6 @@ class Strided:
 
     def ordered(self, pieces: Pieces) -> Pieces:
         """Pieces with their dims in the order that the whole has; copies where a kernel laid them out otherwise."""
-        for piece, wanted in zip(pieces, self.pieces, strict=True):
-            if piece.stride() != wanted:
-                return tuple([in_order(piece, self.whole) for piece in pieces])
-        return pieces
+        if tuple(map(_stride, pieces)) == self.pieces:
+            return pieces
+        return tuple([in_order(piece, self.whole) for piece in pieces])

@@ -16,7 +16,7 @@ from ..sharding.mesh import Slot
 from .holding import Holding, holding, slices
 from .machine import forget_with_residences
 
-__all__ = ["Copy", "Writing", "contributions", "exchanges", "permutations", "writings"]
+__all__ = ["Copy", "Slices", "Writing", "contributions", "exchanges", "permutations", "writings"]
 
 Slices = tuple[slice, ...]
 

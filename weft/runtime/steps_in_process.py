@@ -11,6 +11,7 @@ from ..sharding.geometry import Box, box_shape, within
 from .all_reducing import all_reduced
 from .copies import Writing, contributions, exchanges, writings
 from .holding import Pieces, holding, slices
+from .joining import joined, reduced_and_cut
 from .memory.accelerator import brought, copy
 from .memory.host_pool import pooled_empty
 from .memory.lazy_copy import lazy_clone
@@ -32,11 +33,17 @@ def _by_boxes(step: Step, pieces: Pieces) -> Pieces:
     dtype = pieces[0].dtype
     dropped = tuple(axis for axis in source.pending_axes if axis not in target.pending_axes)
     if not dropped:
+        together = joined(pieces, source, target, shape)
+        if together is not None:
+            return together
         return tuple(
             _written(pooled_empty(writing.shape, dtype, device), writing, pieces)
             for writing, device in zip(writings(source, target, shape), there.devices, strict=True)
         )
     op, divisor = combination(source, dropped)
+    together = reduced_and_cut(pieces, source, target, shape, dropped, (op, divisor))
+    if together is not None:
+        return together
     result: list[torch.Tensor] = []
     for each, device in zip(contributions(source, target, shape, dropped), there.devices, strict=True):
         if isinstance(each, int):  # a replica of what has just been reduced

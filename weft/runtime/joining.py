@@ -39,7 +39,7 @@ _Cut = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 
 def joined(pieces: Pieces, source: Layout, target: Layout, shape: tuple[int, ...]) -> Pieces | None:
     """The pieces after a movement that reduces nothing; None where it is not of this kind."""
-    work = _joining(source, target, shape) if _is_served(pieces) else None
+    work = _joined_parts(source, target, shape) if _is_served(pieces) else None
     if work is None or not work.cuts.are_small(pieces[0].itemsize):
         return None
     parts, first, results = work.cuts.of(pieces), pieces[0], list[torch.Tensor]()
@@ -67,7 +67,7 @@ def reduced_and_cut(
 
     Whole pieces are reduced, not their parts: element by element that is the same, in fewer calls.
     """
-    work = _reducing(source, target, shape, dropped) if _is_served(pieces) else None
+    work = _reduced_parts(source, target, shape, dropped) if _is_served(pieces) else None
     if work is None or not work.cuts.are_small(pieces[0].itemsize):
         return None
     op, divisor = how
@@ -142,7 +142,7 @@ def _cut(boxes: Sequence[Slices], shape: tuple[int, ...]) -> _Cut:
 
 
 @final
-class _Joining:
+class _JoinedParts:
     """What is cut, and of each result its shape, an earlier one that is the same, and the parts that it has along a dim."""
 
     def __init__(self, cuts: _Cuts, results: Sequence[tuple[tuple[int, ...], int | None, int, list[int]]]) -> None:
@@ -150,7 +150,7 @@ class _Joining:
 
 
 @cached(4096, cleared_by=forget_with_residences)
-def _joining(source: Layout, target: Layout, shape: tuple[int, ...]) -> _Joining | None:
+def _joined_parts(source: Layout, target: Layout, shape: tuple[int, ...]) -> _JoinedParts | None:
     written = writings(source, target, shape)
     cuts = _Cuts(source, target, shape, [copy for each in written for copy in each.copies])
     known: dict[object, int] = {}
@@ -163,11 +163,11 @@ def _joining(source: Layout, target: Layout, shape: tuple[int, ...]) -> _Joining
         numbers = [cuts.number(copy) for copy in _along(each, dim)]
         same = known.setdefault((each.shape, *numbers), piece)
         results.append((each.shape, None if same == piece else same, dim, numbers))
-    return _Joining(cuts, results)
+    return _JoinedParts(cuts, results)
 
 
 @final
-class _Reducing:
+class _ReducedParts:
     """Which pieces are reduced to one, what is cut of the results, and of each piece of the target its shape and its part."""
 
     def __init__(
@@ -177,7 +177,9 @@ class _Reducing:
 
 
 @cached(4096, cleared_by=forget_with_residences)
-def _reducing(source: Layout, target: Layout, shape: tuple[int, ...], dropped: tuple[str, ...]) -> _Reducing | None:
+def _reduced_parts(
+    source: Layout, target: Layout, shape: tuple[int, ...], dropped: tuple[str, ...]
+) -> _ReducedParts | None:
     found = contributions(source, target, shape, dropped)
     firsts = [found[same] if isinstance(same, int) else same for same in found]
     groups: dict[tuple[int, ...], int] = {}
@@ -194,7 +196,7 @@ def _reducing(source: Layout, target: Layout, shape: tuple[int, ...], dropped: t
     here = holding(source)
     cuts = _Cuts(source, target, shape, copies, [here.piece_shape(of[0], shape) for of in groups])
     results = [(box_shape(holding(target).box(k, shape)), cuts.number(copy)) for k, copy in enumerate(copies)]
-    return _Reducing(list(groups), cuts, results)
+    return _ReducedParts(list(groups), cuts, results)
 
 
 def _along(writing: Writing, dim: int) -> list[Copy]:

@@ -942,4 +942,14 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "windows of a pending tensor lay as a copy of them, and were told otherwise, in one memory": Program(
+        {"a": 2, "b": 2, "c": 2},
+        (
+            "v1 = fresh((5, 2), 'float64', 616, 107)",
+            "v5 = v1.unfold(0, 3, 1)",
+            "v8 = F.adaptive_max_pool1d(v5, 2)",
+            "v9 = F.max_pool2d(v5.unsqueeze(2), 1)",
+        ),
+        order=0,
+    ),
 }

@@ -952,4 +952,14 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what was brought for one product was brought again for another where some devices have none of it, memories apart": Program(
+        {"a": 2, "b": 2, "c": 2},
+        (
+            "v2 = fresh((4, 2, 2), 'complex128', 811, 671, grad=True)",
+            "v6 = torch.view_as_real(v2)",
+            "v13 = torch.einsum('...ij,...kj->...ik', v6, v6)",
+            "v14 = v13.var()",
+        ),
+        order=2,
+    ),
 }

@@ -76,9 +76,11 @@ def _order(x: ShardedTensor) -> tuple[int, ...]:
 
 def _key(x: ShardedTensor, need: Layout, order: tuple[int, ...], held: Pieces) -> object:
     """All that what is brought depends on beside the memory, with the dims in the order of memory."""
-    # Dims of size 1 have any stride, and more of them where a tensor lies in pieces.
+    # Dims of size 1 have any stride, and all of no elements; there are more of both where a tensor lies in pieces.
     places = [
         (piece.storage_offset(), tuple([(piece.shape[d], piece.shape[d] > 1 and piece.stride(d)) for d in order]))
+        if piece.numel()
+        else None
         for piece in held
     ]
     stream = torch.cuda.current_stream(x.device) if x.is_cuda else None

@@ -962,4 +962,25 @@ KNOWN: dict[str, Program] = {
         ),
         order=2,
     ),
+    "an `out` that had another shape lay row by row where it lies as the result does": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((4, 3), 'float64', 5, 9)",
+            "v1 = torch.add(v0.t(), 1, out=fresh((0,), 'float64', 6, 68))",
+            "v2 = torch.exp(v0.t(), out=torch.empty(0, dtype=torch.float64))",
+            "v3 = torch.linalg.qr(v0, out=(fresh((0,), 'float64', 6, 68), fresh((2, 2), 'float64', 6, 5)))",
+            "v4 = torch.fft.fft(v0.t(), out=fresh((0,), 'complex128', 6, 68))",
+            "v5 = torch.slice_scatter(v0.t(), v0.t()[:1], 0, 0, 1, out=fresh((0,), 'float64', 6, 68))",
+        ),
+        order=0,
+    ),
+    "values that a mask says were refused without memory, which torch takes": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 3), 'float64', 5, 9)",
+            "v1 = v0.index_put((fresh((4, 3), 'bool', 3, 6),), fresh((), 'float64', 9, 8), accumulate=True)",
+            "v0[fresh((4,), 'bool', 3, 9)] = fresh((3,), 'float64', 8, 5)",
+        ),
+        order=0,
+    ),
 }

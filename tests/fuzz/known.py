@@ -983,4 +983,12 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "imaginary parts were taken for the real ones that were brought before, where a process has no elements": Program(
+        {"a": 4, "b": 2},
+        (
+            "v0 = fresh((8, 2, 8), 'complex128', 480, 68)",
+            "v1 = F.conv1d(v0, fresh((2, 2, 2), 'complex128', 497, 454), stride=2, padding=1)",
+        ),
+        order=0,
+    ),
 }

@@ -11,8 +11,7 @@ import torch
 
 import weft
 
-from . import one_of_many
-from .one_of_many import as_in_classes
+from .class_formulas import run_plain_as_classes
 from .program import Program, assigned, written
 from .running import After, Outcome, run_plain, tensors_in
 from .words import Namespace, strides
@@ -50,8 +49,11 @@ def _facts(value: torch.Tensor) -> dict[str, object]:
     }
 
 
-def _distance(found: torch.Tensor, expected: torch.Tensor, *, alike: bool = False) -> float:
-    """The largest difference, relative to the largest number; infinite where nan and inf stand elsewhere, unless they are alike."""
+def _distance(found: torch.Tensor, expected: torch.Tensor, *, gradient: bool = False) -> float:
+    """The largest difference, relative to the largest number; infinite where nan and inf stand elsewhere.
+
+    An infinite element of a gradient may have become nan: where it was multiplied by contributions of either sign.
+    """
     if found.shape != expected.shape:
         return math.inf
     if not found.numel():
@@ -59,7 +61,9 @@ def _distance(found: torch.Tensor, expected: torch.Tensor, *, alike: bool = Fals
     wide = torch.complex128 if found.is_complex() else torch.float64
     a, b = found.resolve_conj().to(wide), expected.resolve_conj().to(wide)
     same = (a == b) | (a.isnan() & b.isnan())
-    if alike or found.is_complex():
+    if gradient:
+        same |= a.isnan() & b.isinf()
+    if found.is_complex():
         # Half of an infinite complex number is not a number, nor is once of it: torch's own arithmetic.
         same |= (a.isnan() | a.isinf()) & (b.isnan() | b.isinf())
     if bool(same.all()):
@@ -177,8 +181,8 @@ def _with_other_zeros(program: Program) -> Iterator[Outcome]:
         yield run_plain(program, _changing(lambda line, _: negative if "softshrink" in line else keep, lambda _: keep))
 
 
-def _value_differs(name: str, outcome: Outcome, other: Outcome, *, alike: bool) -> str | None:
-    """How a value differs from that of another outcome; `alike`: infinities and what is not a number are one."""
+def _value_differs(name: str, outcome: Outcome, other: Outcome) -> str | None:
+    """How a value differs from that of another outcome."""
     found, expected, gradient = outcome.names[name], other.names[name], ".grad" in name
     if isinstance(expected, list) and isinstance(found, list):
         found, expected = (torch.tensor(numbers, dtype=torch.complex128) for numbers in (found, expected))
@@ -189,7 +193,7 @@ def _value_differs(name: str, outcome: Outcome, other: Outcome, *, alike: bool) 
         if wrong:
             return "; ".join(wrong)
         plain = whole(outcome, name) if isinstance(outcome.names[name], torch.Tensor) else found
-        distance = _distance(plain, expected.detach(), alike=alike)
+        distance = _distance(plain, expected.detach(), gradient=gradient)
         return (
             f"off by {distance:.2g}: {plain.tolist()} for {expected.tolist()}"
             if not distance <= _tolerance(expected.dtype)
@@ -203,9 +207,9 @@ def _value_differs(name: str, outcome: Outcome, other: Outcome, *, alike: bool) 
     return None if repr(found) == repr(expected) else f"{found!r} for {expected!r}"
 
 
-def _name_differs(name: str, found: Outcome, expected: Outcome, *, alike: bool = False) -> str | None:
+def _name_differs(name: str, found: Outcome, expected: Outcome) -> str | None:
     try:
-        return _value_differs(name, found, expected, alike=alike)
+        return _value_differs(name, found, expected)
     except RuntimeError as error:
         return f"unreadable: {error}"
 
@@ -298,15 +302,12 @@ def difference(found: Outcome, expected: Outcome, program: Program) -> tuple[str
     _add_zeros(expected, found)
     if found.names.keys() != expected.names.keys():
         return "names", f"{sorted(found.names)} for {sorted(expected.names)}"
-    products = any("cumprod" in line for line in program.lines)
-    bad = {
-        name: text
-        for name in expected.names
-        if (text := _name_differs(name, found, expected, alike=products and ".grad" in name))
-    }
+    bad = {name: text for name in expected.names if (text := _name_differs(name, found, expected))}
     if not bad:
         return None
-    bad = {name: text for name, text in bad.items() if not _is_of_other_formula(name, found, program)}
+    if any(".grad" in name for name in bad):
+        other = run_plain_as_classes(program)
+        bad = {name: text for name, text in bad.items() if not _is_of_other_formula(name, found, other)}
     others = [*_with_other_zeros(program), *(shaken(program, seed) for seed in range(12))] if bad else []
     for name, text in bad.items():
         if text.startswith("unreadable") or not _explained(name, found, expected, others):
@@ -315,13 +316,9 @@ def difference(found: Outcome, expected: Outcome, program: Program) -> tuple[str
     return None
 
 
-def _is_of_other_formula(name: str, found: Outcome, program: Program) -> bool:
-    """Whether a gradient is that of the other formula which torch has for results that are one element of many."""
-    other = as_in_classes(program) if ".grad" in name else None
-    if other is None:
-        return False
-    expected = run_plain(other, words=one_of_many.words())
-    return name in expected.names and _name_differs(name, found, expected) is None
+def _is_of_other_formula(name: str, found: Outcome, other: Outcome) -> bool:
+    """Whether a gradient is what torch has for classes of tensors."""
+    return ".grad" in name and name in other.names and _name_differs(name, found, other) is None
 
 
 def _explained(name: str, found: Outcome, expected: Outcome, others: list[Outcome]) -> bool:

@@ -942,4 +942,53 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "windows of a pending tensor lay as a copy of them, and were told otherwise, in one memory": Program(
+        {"a": 2, "b": 2, "c": 2},
+        (
+            "v1 = fresh((5, 2), 'float64', 616, 107)",
+            "v5 = v1.unfold(0, 3, 1)",
+            "v8 = F.adaptive_max_pool1d(v5, 2)",
+            "v9 = F.max_pool2d(v5.unsqueeze(2), 1)",
+        ),
+        order=0,
+    ),
+    "what was brought for one product was brought again for another where some devices have none of it, memories apart": Program(
+        {"a": 2, "b": 2, "c": 2},
+        (
+            "v2 = fresh((4, 2, 2), 'complex128', 811, 671, grad=True)",
+            "v6 = torch.view_as_real(v2)",
+            "v13 = torch.einsum('...ij,...kj->...ik', v6, v6)",
+            "v14 = v13.var()",
+        ),
+        order=2,
+    ),
+    "an `out` that had another shape lay row by row where it lies as the result does": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((4, 3), 'float64', 5, 9)",
+            "v1 = torch.add(v0.t(), 1, out=fresh((0,), 'float64', 6, 68))",
+            "v2 = torch.exp(v0.t(), out=torch.empty(0, dtype=torch.float64))",
+            "v3 = torch.linalg.qr(v0, out=(fresh((0,), 'float64', 6, 68), fresh((2, 2), 'float64', 6, 5)))",
+            "v4 = torch.fft.fft(v0.t(), out=fresh((0,), 'complex128', 6, 68))",
+            "v5 = torch.slice_scatter(v0.t(), v0.t()[:1], 0, 0, 1, out=fresh((0,), 'float64', 6, 68))",
+        ),
+        order=0,
+    ),
+    "values that a mask says were refused without memory, which torch takes": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 3), 'float64', 5, 9)",
+            "v1 = v0.index_put((fresh((4, 3), 'bool', 3, 6),), fresh((), 'float64', 9, 8), accumulate=True)",
+            "v0[fresh((4,), 'bool', 3, 9)] = fresh((3,), 'float64', 8, 5)",
+        ),
+        order=0,
+    ),
+    "imaginary parts were taken for the real ones that were brought before, where a process has no elements": Program(
+        {"a": 4, "b": 2},
+        (
+            "v0 = fresh((8, 2, 8), 'complex128', 480, 68)",
+            "v1 = F.conv1d(v0, fresh((2, 2, 2), 'complex128', 497, 454), stride=2, padding=1)",
+        ),
+        order=0,
+    ),
 }

@@ -190,9 +190,9 @@ def _run(program: Program, space: Namespace, log: CommLog, after: Callable[[str]
     return outcome
 
 
-def run_plain(program: Program, after: After | None = None, words: Namespace | None = None) -> Outcome:
-    """What plain torch gives; `words`: more names that the program uses."""
-    space = plain_words() | (words or {})
+def run_plain(program: Program, after: After | None = None) -> Outcome:
+    """What plain torch gives."""
+    space = plain_words()
     return _run(program, space, CommLog(), (lambda line: after(space, line)) if after else None)
 
 

@@ -11,7 +11,7 @@ import torch
 import weft
 from tests.fuzz import processes
 from tests.fuzz.checking import check, check_all
-from tests.fuzz.comparing import _name_differs, shaken
+from tests.fuzz.comparing import _distance, _name_differs, shaken
 from tests.fuzz.generator import make
 from tests.fuzz.known import KNOWN
 from tests.fuzz.other_numbers import with_other_numbers
@@ -58,6 +58,10 @@ def test_what_once_went_wrong(what: str, apart: bool) -> None:
         ("v0 = fresh((5,), 'float64', 4, 9, grad=True)", "v1 = v0.median()", "v2 = v1 * inf"),
         ("v0 = fresh((4, 2, 2), 'float64', 431, 9, grad=True)", "v1 = v0.cumprod(-1)", "v2 = v1 * inf"),
         ("v0 = fresh((2, 2), 'float64', 431, 9, grad=True)", "v1 = v0 * 0", "v2 = v1.prod()", "v3 = v2.var()"),
+        (
+            "v0 = fresh((4,), 'float64', 4, 9, grad=True)",
+            "v1 = (v0 + put([0.0, 0.0, 0.0, inf], 0)).cumprod(0)",
+        ),
     ],
     ids=[
         "noise",
@@ -65,6 +69,7 @@ def test_what_once_went_wrong(what: str, apart: bool) -> None:
         "two formulas",
         "two formulas of cumprod",
         "two formulas of prod",
+        "two formulas of cumprod, finite in one",
     ],
 )
 def test_what_torch_leaves_open_is_not_found(lines: tuple[str, ...], apart: bool) -> None:
@@ -73,6 +78,24 @@ def test_what_torch_leaves_open_is_not_found(lines: tuple[str, ...], apart: bool
     machine.use_separate_memory(apart)
     found, expected = run_weft(program), run_plain(program)
     assert any(_name_differs(name, found, expected) for name in expected.names), "nothing is left open"
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "one"])
+def test_infinite_gradients_times_contributions_of_either_sign_are_not_found(apart: bool) -> None:
+    lines = (
+        "v0 = fresh((6,), 'float64', 835, 371, grad=True)",
+        "v4 = torch.addcmul(v0, v0, fresh((6,), 'float64', 241, 259), value=2)",
+        "v7 = v4 * inf",
+    )
+    assert check(Program({"a": 4, "b": 2}, lines), apart=apart) is None
+    finite, infinite, nan = (torch.tensor([number]) for number in (1.0, inf, torch.nan))
+    assert _distance(nan, infinite, gradient=True) == 0
+    assert (
+        inf
+        == _distance(nan, infinite)
+        == _distance(infinite, nan, gradient=True)
+        == _distance(nan, finite, gradient=True)
+    )
 
 
 def test_last_digits_of_correlations_explain_what_they_are_compared_with() -> None:

@@ -116,6 +116,8 @@ def _index_put(call: BoundCall) -> object:
         filled = aten.masked_fill_.Tensor if call.func is aten.index_put_.default else aten.masked_fill.Tensor
         value = aten.reshape.default(aten._to_copy.default(values, dtype=x.dtype), [])
         return filled(x, parted(x, beside), value)
+    if x.is_meta:  # how many are true is not known, and not needed
+        return x if call.func is aten.index_put_.default else aten.empty_like.default(x)
     return call.replaced(indices=_counted(x, indices))()
 
 

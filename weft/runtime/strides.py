@@ -13,7 +13,16 @@ import torch
 from ..caches import cached
 from .on_paper import aside
 
-__all__ = ["dense_strides", "elementwise_strides", "in_order", "is_dense", "is_in_order", "order_of", "row_major"]
+__all__ = [
+    "dense_strides",
+    "elementwise_strides",
+    "has_windows",
+    "in_order",
+    "is_dense",
+    "is_in_order",
+    "order_of",
+    "row_major",
+]
 
 Strides = tuple[int, ...]
 
@@ -142,6 +151,16 @@ def is_dense(shape: tuple[int, ...], strides: Strides) -> bool:
                 return False
             step *= size
     return True
+
+
+def has_windows(shape: tuple[int, ...], strides: Strides) -> bool:
+    """Whether two dims have one stride, as those of windows that overlap: it leaves their order open.
+
+    >>> has_windows((3, 2), (1, 1)), has_windows((3, 1), (1, 1))
+    (True, False)
+    """
+    known = [stride for size, stride in zip(shape, strides, strict=True) if size > 1 and stride]
+    return len(set(known)) < len(known)
 
 
 def is_in_order(piece: torch.Tensor, strides: Strides) -> bool:

@@ -76,13 +76,15 @@ def _order(x: ShardedTensor) -> tuple[int, ...]:
 
 def _key(x: ShardedTensor, need: Layout, order: tuple[int, ...], held: Pieces) -> object:
     """All that what is brought depends on beside the memory, with the dims in the order of memory."""
-    # Dims of size 1 have any stride, and more of them where a tensor lies in pieces.
-    places = [
-        (piece.storage_offset(), tuple([(piece.shape[d], piece.shape[d] > 1 and piece.stride(d)) for d in order]))
-        for piece in held
-    ]
+    # Of pieces without elements nothing can be read, and a process may have no others: the whole says it for them.
+    places = [_place(each, order) for each in (x, *(piece for piece in held if piece.numel()))]
     stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
     return x.dtype, x._layout.permuted(order), need.permuted(order), places, torch.is_inference_mode_enabled(), stream
+
+
+def _place(x: torch.Tensor, order: tuple[int, ...]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Where a tensor lies in its memory; dims of size 1 have any stride, and there are more of them in pieces."""
+    return int(x.storage_offset()), tuple([(x.shape[d], x.stride(d) if x.shape[d] > 1 else 0) for d in order])
 
 
 def _again(kept: Kept, x: ShardedTensor, need: Layout, order: tuple[int, ...]) -> ShardedTensor | None:

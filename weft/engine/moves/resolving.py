@@ -8,6 +8,7 @@ from typing import final
 import torch
 
 from ...rules.call import BoundCall, Kwargs, Op
+from ...runtime.strides import has_windows
 from ...watch import comm_log
 from ..memory import memory_of
 from ..op_kind import is_elementwise, kind_of
@@ -237,6 +238,8 @@ def note_resolved(x: ShardedTensor) -> None:
 
 
 def resolved_for(func: Op, x: ShardedTensor) -> ShardedTensor:
-    """A pending tensor with nothing pending, as an op reads it: with the gaps of a view where these show in what it gives."""
+    """A pending tensor with nothing pending, as an op reads it: lying as a view does where that shows in what it gives."""
     result = resolve(x, str(func))
-    return memory_of(x._layout).laid_like(result, x) if func in _PARTS and result.stride() != x.stride() else result
+    if result.stride() == x.stride() or not (func in _PARTS or has_windows(tuple(x.shape), x.stride())):
+        return result
+    return memory_of(x._layout).laid_like(result, x)

@@ -12,7 +12,7 @@ from ...rules.call import BoundCall, each_of
 from ...rules.ops.pointwise import broadcast_dims
 from ...rules.registry import Spec, rule_for
 from ...runtime.on_paper import aside
-from ...runtime.strides import elementwise_strides, row_major
+from ...runtime.strides import elementwise_strides, has_windows, row_major
 from .kernel_strides import as_laid_by_kernel, is_elementwise
 
 __all__ = ["FEW", "whole_results"]
@@ -55,7 +55,7 @@ def _leaves_open(call: BoundCall) -> bool:
     tensors = call.tensors
     if torch.Tag.nondeterministic_seeded in call.func.tags or call.func.namespace != "aten":
         return False
-    if not any(_has_single_dims(x) or _has_windows(x) for x in tensors):
+    if not any(_has_single_dims(x) or has_windows(tuple(x.shape), x.stride()) for x in tensors):
         return False
     some = tensors[:1] if call.func is aten.index_copy.default else tensors  # to which nothing may be copied
     return min(x.numel() for x in some) > 0 and sum(x.numel() for x in tensors) <= FEW
@@ -63,12 +63,6 @@ def _leaves_open(call: BoundCall) -> bool:
 
 def _has_single_dims(x: torch.Tensor) -> bool:
     return 1 in x.shape and x.numel() > 1 and x.stride() != row_major(x.shape)
-
-
-def _has_windows(x: torch.Tensor) -> bool:
-    """Whether two dims have one stride."""
-    strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1 and stride]
-    return len(set(strides)) < len(strides)
 
 
 def _laid(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None, ...]:

@@ -33,6 +33,7 @@ __all__ = [
     "current",
     "is_alias",
     "is_copy",
+    "is_copy_apart",
     "is_observed",
     "note_unseen_write",
     "refresh",
@@ -90,6 +91,12 @@ def shows_another(x: torch.Tensor) -> bool:
 def is_alias(x: ShardedTensor) -> bool:
     """Whether a tensor has the memory of what it shows, if it shows another."""
     return x._value.shown is None or x._value.shown.read is None
+
+
+def is_copy_apart(x: ShardedTensor) -> bool:
+    """Whether a view is a copy with memories apart; known in one memory too, where somebody looks on."""
+    shown = x._value.shown
+    return shown is not None and (shown.read is not None or shown.told is not None)
 
 
 def repeats(x: ShardedTensor) -> bool:

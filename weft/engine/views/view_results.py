@@ -21,7 +21,7 @@ from ..op_plan import layouts_for
 from ..sharded import ShardedTensor, as_sharded
 from ..writes.copying import copy_once
 from ..writes.writing import store
-from .copy_views import Told, is_alias
+from .copy_views import Told, is_copy_apart
 from .view import Geometry, View
 
 __all__ = ["ViewOp", "noted", "tell_whole", "view_again", "viewed"]
@@ -138,7 +138,7 @@ def noted(call: BoundCall, result: object) -> object:
 
 
 def _note_turned(call: BoundCall, x: ShardedTensor, outs: Sequence[ShardedTensor]) -> None:
-    if x._layout.pending and all(map(is_alias, outs)):
+    if x._layout.pending and not any(map(is_copy_apart, outs)):
         for i, y in enumerate(outs):
             note_turned(call.func, y, x, ViewOp.of(call, i).read)
         ViewOp.of(call).share_resolved(x, outs)

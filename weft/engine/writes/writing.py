@@ -11,6 +11,7 @@ import torch
 from ...caches import cached
 from ...rules.call import BoundCall, each_of
 from ...runtime.memory.lazy_copy import may_overlap
+from ...runtime.strides import Strides, dense_strides, row_major
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ..memory import held_whole
@@ -32,6 +33,8 @@ _AS_OUT = {
     aten.sum.dim_IntList, aten.nansum.default, aten.prod.default, aten.prod.dim_int, aten.cumsum.default, aten.cumprod.default,
 }  # fmt: skip
 """Ops that compute in the dtype of `out`, where none is given."""
+_BY_ROWS = {aten._fft_c2c.out, aten._fft_r2c.out, aten._fft_c2r.out, aten.cholesky.out}
+"""Ops whose `out` lies row by row where it had another shape; for others it lies as the result. Torch's generated ones copy to rows."""
 
 
 def written_tensors(call: BoundCall) -> Iterator[ShardedTensor]:
@@ -98,7 +101,7 @@ def write_out(call: BoundCall) -> object:
         check_cast(call, functional)
     pairs = [(out, _brought(out, new)) for out, new in pairs]  # all of them, before anything is written
     for out, new in pairs:
-        _assign(out, new)
+        _assign(out, new, is_by_rows=func in _BY_ROWS or torch.Tag.generated in func.tags)
     if not func._schema.returns:
         return None
     return kwargs[outs[0]] if len(outs) == 1 else tuple(kwargs[name] for name in outs)
@@ -180,19 +183,19 @@ def _brought(out: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return moved(value, out._layout, "out=", implicit=True)
 
 
-def _assign(out: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes a result to an `out=` tensor, which keeps its layout and dtype."""
+def _assign(out: torch.Tensor, value: torch.Tensor, *, is_by_rows: bool = False) -> None:
+    """Writes a result to an `out=` tensor, which keeps its layout and dtype; `is_by_rows`: it lies row by row if it had another shape."""
     if not torch.can_cast(value.dtype, out.dtype):
         raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {out.dtype}")
     if out.shape != value.shape:
-        _resize(out, value)
+        _resize(out, value, row_major(value.shape) if is_by_rows else dense_strides(tuple(value.shape), value.stride()))
     if isinstance(out, ShardedTensor):
         store(out, value, "out=")
     else:
         out.copy_(to_write_plain(value, "out=") if isinstance(value, ShardedTensor) else value)
 
 
-def _resize(out: torch.Tensor, value: torch.Tensor) -> None:
+def _resize(out: torch.Tensor, value: torch.Tensor, strides: Strides) -> None:
     """As torch does: an empty out takes the result's shape, another one too, with a warning."""
     if out.numel():
         warnings.warn(
@@ -204,6 +207,7 @@ def _resize(out: torch.Tensor, value: torch.Tensor) -> None:
     if isinstance(out, ShardedTensor):
         mesh, same = out._layout.mesh, out.dim() == value.dim()
         layout = out._layout.resolved if same else Layout.replicated(mesh, value.dim())
-        become(out, from_plain(torch.zeros(value.shape, dtype=out.dtype, device=out.device), layout))
+        zeros = torch.empty_strided(value.shape, strides, dtype=out.dtype, device=out.device).zero_()
+        become(out, from_plain(zeros, layout))
     else:
-        out.resize_(value.shape)
+        out.resize_(value.shape).as_strided_(value.shape, strides)

@@ -19,6 +19,7 @@ from ..planning import move_cost, plan_layouts
 from ..planning.costs.cost import passing_time
 from ..planning.rearrangement import Rearrangement, rearranged_bytes, rearranged_cost
 from ..runtime.machine import forget_with_residences
+from ..runtime.traced import hinted
 from ..sharding.layout import Layout
 from ..watch.setting import Setting
 
@@ -48,7 +49,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class BroughtTensor:
-    """A tensor that is brought from one layout to another, as often as is said."""
+    """A tensor that is brought from one layout to another, as often as is said; sizes that are open cost what they are now."""
 
     source: Layout
     target: Layout
@@ -59,12 +60,12 @@ class BroughtTensor:
     @property
     def seconds(self) -> float:
         """What it takes by the cost model."""
-        return self.times * move_cost(self.source, self.target, self.shape, self.itemsize)
+        return self.times * move_cost(self.source, self.target, hinted(self.shape), self.itemsize)
 
     @property
     def bytes(self) -> int:
         """What the busiest device receives."""
-        received = plan_layouts(self.source, self.target, self.shape, self.itemsize).bytes_received
+        received = plan_layouts(self.source, self.target, hinted(self.shape), self.itemsize).bytes_received
         return self.times * received.max
 
 
@@ -105,7 +106,7 @@ class PassedShards:
     @property
     def bytes(self) -> int:
         """What the busiest device receives."""
-        largest = math.prod(-(-size // self.layout.split_count(dim)) for dim, size in enumerate(self.shape))
+        largest = math.prod(-(-size // self.layout.split_count(dim)) for dim, size in enumerate(hinted(self.shape)))
         return self.times * largest * self.itemsize
 
 
@@ -175,7 +176,7 @@ def decided_once(decide: Callable[P, R]) -> Callable[P, R]:
     """A function that decides between strategies: each question is asked once, and anew where somebody looks on."""
 
     # What is preferred is read by `cheapest`.
-    @cached(1 << 14, cleared_by=forget_with_residences)
+    @cached(1 << 14, cleared_by=forget_with_residences, of_sizes=True)
     def remembering(preferred: tuple[str, ...], *args: P.args, **kwargs: P.kwargs) -> R:
         return decide(*args, **kwargs)
 

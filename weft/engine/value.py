@@ -9,6 +9,7 @@ import torch
 
 from ..rules.call import each_of
 from ..runtime.holding import Pieces
+from ..runtime.traced import Tracer, seen_by, tracers
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 
@@ -62,9 +63,16 @@ class _Made:
             there: Pieces = value.__dict__["pieces"]  # another thread was quicker
             return there
         # Where several threads wait for them, all get those of the first.
-        pieces: Pieces = value.__dict__.setdefault("pieces", source.wait())
+        made = source.wait() if not value.tracers else _traced(value, source)
+        pieces: Pieces = value.__dict__.setdefault("pieces", made)
         value.source = None
         return pieces
+
+
+def _traced(value: Value, source: Source) -> Pieces:
+    """The pieces of a tensor in a traced program, made while those look on who did when it was."""
+    with seen_by(value.tracers):
+        return source.wait()
 
 
 @final
@@ -105,6 +113,9 @@ class Value:
     """Whose memory this is, where it comes and goes; views have it from what they show."""
     flat: tuple[list[str], Flat] | None = None
     """What a compiler was told of the tensor, and by which names it has the pieces: see `weft.tensor.flattening`."""
+    tracers: tuple[Tracer, ...] = ()
+    """Which modes of a compiler looked on, where the pieces are not there yet, or may be read again: it may ask for them when
+    it has left these."""
     readable: object = None
     """The whole, for who has asked for an address to read it at; kept as long as the tensor."""
 
@@ -113,6 +124,9 @@ class Value:
             self.pieces = pieces or ()
         else:
             self.source = source
+            looking = tracers()
+            if looking:
+                self.tracers = looking
 
     @property
     def is_made(self) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from ..caches import cached
 
-__all__ = ["Args", "BoundCall", "Known", "Kwargs", "Op", "as_dim", "each_of", "swapped"]
+__all__ = ["Args", "BoundCall", "Known", "Kwargs", "Op", "as_dim", "each_of", "swapped", "text_of"]
 
 Op = torch._ops.OpOverload
 Args = tuple[object, ...]
@@ -244,6 +244,27 @@ def as_dim(dim: int, rank: int) -> int:
     if not -rank <= dim < rank:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")
     return dim % rank
+
+
+def text_of(value: object) -> str:
+    """What arguments say, without tensors: to know a call by, in place of values that have no hash.
+
+    A number that a compiler leaves open has a name, which means another number in another program: `TypeError`, as of a hash.
+
+    >>> text_of(([2, 3], {"dtype": torch.int64}))
+    "([2, 3], {'dtype': torch.int64})"
+    """
+    if _is_open(value):
+        raise TypeError("unhashable type: a number that a compiler leaves open")
+    return repr(value)
+
+
+def _is_open(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_open, value))
+    if isinstance(value, dict):
+        return any(map(_is_open, value.values()))
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def swapped(value: object, replacements: Iterator[object]) -> object:

@@ -8,7 +8,8 @@ those of the tensors that the pieces make up, and communicate through nodes like
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import cast
 
 import torch
@@ -22,6 +23,7 @@ from .processes import current_call
 __all__ = [
     "Communication",
     "Size",
+    "Tracer",
     "communicated",
     "hinted",
     "in_order_of_trace",
@@ -29,7 +31,9 @@ __all__ = [
     "is_traced",
     "library",
     "read",
+    "seen_by",
     "settled",
+    "tracers",
 ]
 
 _TRACERS = (
@@ -37,6 +41,27 @@ _TRACERS = (
     torch._C._TorchDispatchModeKey.PROXY,
     torch._C._TorchDispatchModeKey.FUNCTIONAL,
 )
+
+
+Tracer = AbstractContextManager[object]
+
+
+def tracers() -> tuple[Tracer, ...]:
+    """The compiler's modes that look on, each of which sees ops while it is entered."""
+    if not torch._C._len_torch_dispatch_stack():
+        return ()
+    return tuple(mode for key in _TRACERS if (mode := torch._C._get_dispatch_mode(key)) is not None)
+
+
+@contextmanager
+def seen_by(modes: tuple[Tracer, ...]) -> Iterator[None]:
+    """Inside, these look on, whether or not the compiler has left them."""
+    here = tracers()
+    with ExitStack() as entered:
+        for mode in reversed(modes):
+            if mode not in here:
+                entered.enter_context(mode)
+        yield
 
 
 def is_traced() -> bool:

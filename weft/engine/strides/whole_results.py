@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from ...caches import BoundedCache
-from ...rules.call import BoundCall, each_of
+from ...rules.call import BoundCall, each_of, text_of
 from ...rules.ops.pointwise import broadcast_dims
 from ...rules.registry import Spec, rule_for
 from ...runtime.on_paper import aside
@@ -33,8 +33,8 @@ def whole_results(call: BoundCall) -> tuple[Spec | None, ...]:
     on_host = all(x.device.type == "cpu" for x in tensors)
     seen = tuple((x.shape, x.stride(), x.dtype) for x in tensors)
     said = call.with_tensors(["tensor"] * len(tensors))
-    key = (func, on_host, seen, repr(said.args), repr(said.kwargs))
     try:
+        key = (func, on_host, seen, text_of((said.args, said.kwargs)))
         specs = _results.get(key)
     except TypeError:  # sizes that a compiler has not settled have no hash
         with aside():

@@ -18,6 +18,7 @@ import torch
 from ...during import during
 from ...runtime.holding import Pieces
 from ...runtime.memory.lazy_copy import may_overlap
+from ...runtime.traced import seen_by, tracers
 from ...watch import comm_log, policy
 from ...watch.notes import is_watched as is_observed
 from ..form import special
@@ -116,6 +117,9 @@ def is_copy(x: ShardedTensor) -> bool:
 def _show(view: ShardedTensor, shown: Shown) -> None:
     view._value.shown = shown
     view._form = special(view._form)
+    looking = tracers()
+    if looking:
+        view._value.tracers = looking
 
 
 def remember(
@@ -209,7 +213,8 @@ def current(x: ShardedTensor) -> Pieces:
     """The pieces of a tensor, read again where it is a view whose base was written to; for who looks at them outside of ops."""
     if x._value.shown is not None:
         # As inside an op: torch records neither gradients nor views there.
-        with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+        inside = torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_VIEWS)
+        with inside[0], inside[1], seen_by(x._value.tracers):
             refresh((x,))
     return x._value.pieces
 

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 
 from ...caches import BoundedCache
-from ...rules.call import Args, BoundCall, Kwargs, Op
+from ...rules.call import Args, BoundCall, Kwargs, Op, text_of
 from ...runtime.on_paper import aside
 from ...sharding.layout import Layout
 from ..memory import memory_of
@@ -45,8 +45,8 @@ class ViewOp:
 
     def geometry(self, x: ShardedTensor) -> Geometry:
         """The strides of the view, and its offset from where `x` begins."""
-        key = (self.func, repr(self.rest), repr(self.kwargs), x.shape, x.stride(), x.dtype)
         try:
+            key = (self.func, text_of((self.rest, self.kwargs)), x.shape, x.stride(), x.dtype)
             known = _geometries.get(key)
         except TypeError:  # sizes that a compiler has not settled have no hash
             return self._found(x)[self.i]

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ...caches import BoundedCache
-from ...rules.call import BoundCall, Op
+from ...rules.call import BoundCall, Op, text_of
 from ..op_kind import kind_of
 
 __all__ = ["check_cast"]
@@ -24,10 +24,13 @@ def check_cast(call: BoundCall, functional: Op) -> None:
     if sum(x.numel() for x in tensors) > _MOST_TRIED:
         return
     rest = call.with_tensors([None] * len(tensors))
-    key = (call.func, tuple((tuple(x.shape), x.dtype) for x in tensors), repr((rest.args, rest.kwargs)))
-    if key not in _refusals:
-        _refusals[key] = _refusal(call, functional)
-    refusal = _refusals[key]
+    try:
+        key = (call.func, tuple((tuple(x.shape), x.dtype) for x in tensors), text_of((rest.args, rest.kwargs)))
+        if key not in _refusals:
+            _refusals[key] = _refusal(call, functional)
+        refusal = _refusals[key]
+    except TypeError:  # sizes that a compiler has not settled have no hash
+        refusal = _refusal(call, functional)
     if refusal is not None:
         raise RuntimeError(refusal)
 

@@ -44,7 +44,7 @@ def indices_of_rows(call: BoundCall) -> list[torch.Tensor]:
     else:
         indices = [call.tensor("index")] if call.dim("dim") == 0 else []
     are_counted = all(index.dim() == 1 and index.dtype in (torch.int64, torch.int32) for index in indices)
-    return indices if are_counted and len({index.shape for index in indices}) == 1 else []
+    return indices if are_counted and all(index.shape == indices[0].shape for index in indices) else []
 
 
 def looked_up(call: BoundCall) -> object:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ...caches import cached
 from ...engine.execute import run_by_rule
@@ -21,6 +22,7 @@ from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
 from ...engine.writes.writing import store
 from ...rules.call import Args, BoundCall, Op
+from ...runtime.traced import settled
 from ...sharding.layout import Layout
 
 aten = torch.ops.aten
@@ -112,9 +114,10 @@ class _StridedSource:
             return True
         if start < 0 or start + _reach(self.size, self.stride) >= 1 + _reach(tuple(base.shape), base.stride()):
             return False
-        held = torch.zeros(1 + _reach(tuple(base.shape), base.stride()), dtype=torch.bool)
-        held[_places(base)] = True
-        return bool(self.of(base, held).all())
+        with _disable_current_modes():  # a compiler has no part in this, nor do its programs
+            held = torch.zeros(1 + _reach(settled(base.shape), settled(base.stride())), dtype=torch.bool)
+            held[_places(base)] = True
+            return bool(held.as_strided(settled(self.size), settled(self.stride), int(start)).all())
 
     def read(self, base: ShardedTensor) -> ShardedTensor:
         """The value of the view, whole on every device; what is one element of the tensor is one in the view."""
@@ -167,7 +170,7 @@ def _reach(shape: Sizes, strides: Sizes) -> int:
 def _places(x: ShardedTensor) -> torch.Tensor:
     """For each element, its place in memory from where `x` begins."""
     places = torch.zeros(1, dtype=torch.int64)
-    for size, stride in zip(x.shape, x.stride(), strict=True):
+    for size, stride in zip(settled(x.shape), settled(x.stride()), strict=True):
         places = (places.unsqueeze(-1) + torch.arange(size) * stride).reshape(-1)
     return places
 
@@ -180,7 +183,7 @@ def _memory(x: ShardedTensor) -> torch.Tensor:
     return memory
 
 
-@cached(4096)
+@cached(4096, of_sizes=True)
 def _read(shape: Sizes, strides: Sizes, size: Sizes, stride: Sizes, offset: int) -> _TakenDims | None:
     """A strided view as one of indices, or None where it is not one."""
     if offset < 0 or 0 in shape or 0 in size:
@@ -210,7 +213,7 @@ def _starts(shape: Sizes, strides: Sizes, offset: int) -> list[int] | None:
         if shape[dim] > 1:
             if strides[dim] == 0:
                 return None
-            starts[dim], offset = divmod(offset, strides[dim])
+            starts[dim], offset = offset // strides[dim], offset % strides[dim]  # open sizes have no divmod
             if starts[dim] >= shape[dim]:
                 return None
     return None if offset else starts

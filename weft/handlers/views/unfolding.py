@@ -18,6 +18,7 @@ from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...runtime.rearranging import rearrange
+from ...runtime.traced import settled
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 
@@ -36,7 +37,8 @@ def _unfold(call: BoundCall) -> object:
     layout = Layout(x._layout.mesh, (*x._layout.splits, ()), x._layout.pending)
     count = (x.shape[dim] - size) // step + 1
     results = tuple(count if d == dim else n for d, n in enumerate(x.shape))
-    windows = windows_of(Side.of(x._layout, x.shape), x._layout, {dim: Reach(size, step)}, results)
+    reach = {dim: Reach(*settled((size, step)))}
+    windows = windows_of(Side.of(x._layout, settled(x.shape)), x._layout, reach, settled(results))
 
     def tell(base: ShardedTensor) -> None:
         note_rearrangement(windows.plan, base.dtype.itemsize, str(func))
@@ -76,7 +78,7 @@ def _unfold_backward(call: BoundCall) -> object:
     if not sizes or not grad._layout.splits[dim] or grad._layout.splits[-1] or not grad.numel():
         return run_by_rule(call)
     layout = Layout(grad._layout.mesh, grad._layout.splits[:-1], grad._layout.pending)
-    sums = _sums(layout, tuple(grad.shape[:-1]), tuple(sizes), dim, Reach(size, step))
+    sums = _sums(layout, settled(grad.shape[:-1]), settled(sizes), dim, Reach(*settled((size, step))))
     if len(sums.layers) > _MOST_LAYERS:
         return run_by_rule(call)
     kept = resolved(grad, str(func), _SUMS)

@@ -22,12 +22,13 @@ from ...engine.running.schedule import OpSchedule, schedule_for
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
 from ...planning.boxes.windows import Reach, Windows, windows_of
 from ...planning.rearrangement import Side
-from ...rules.call import BoundCall, Op
+from ...rules.call import BoundCall, Op, text_of
 from ...rules.factors import Factors
 from ...rules.registry import Local, Rule, rules
 from ...runtime.holding import holding
 from ...runtime.machine import forget_with_residences
 from ...runtime.rearranging import rearrange
+from ...runtime.traced import is_open, settled
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 
@@ -149,6 +150,11 @@ def windowed(
     ):
         return None  # nothing to look at, or a call that torch refuses
     call = call.with_tensors([resolved(x, str(call)) if isinstance(x, ShardedTensor) else x for x in tensors])
+    # What devices exchange holds for sizes that are known: where a compiler leaves some open, it is decided for these alone.
+    looks = [Look(look.tensor, settled(look.results), look.back) for look in looks]
+    if any(is_open((*x.shape, *x.stride())) for x in call.tensors):
+        found = _decided(call, propose, reaches, looks)
+        return None if found is None else (found, call)
     key = (call.func, _told(call), *(_signature(x) for x in call.tensors), *looks)
     if key not in _known:
         _known[key] = _decided(call, propose, reaches, looks)
@@ -158,7 +164,7 @@ def windowed(
 
 def _told(call: BoundCall) -> str:
     """What a call says beside its tensors."""
-    return repr(call.with_tensors(["tensor"] * len(call.tensors)).args)
+    return text_of(call.with_tensors(["tensor"] * len(call.tensors)).args)
 
 
 def _signature(x: torch.Tensor) -> tuple[object, ...]:
@@ -196,5 +202,5 @@ def _may_be_read(x: torch.Tensor, mesh: DeviceMesh) -> bool:
 def _windows(look: Look, tensors: Sequence[torch.Tensor], choice: Choice, reaches: dict[int, Reach]) -> Windows:
     x, need = as_sharded(tensors[look.tensor]), choice.inputs[look.tensor]
     # What is also computed with as it is, is brought first; of other tensors windows are read from wherever they lie.
-    source = Side.of(need if look.back else x._layout, x.shape)
+    source = Side.of(need if look.back else x._layout, settled(x.shape))
     return windows_of(source, need, reaches, look.results, back=look.back)

@@ -128,7 +128,7 @@ def placed_dims(shapes: Sequence[Sequence[int]], dim: int) -> tuple[tuple[Dims, 
     sizes: dict[str, int] = {}
     whole: set[str] = set()
     for d in range(len(shapes[0])):
-        same = len({shape[d] for shape in shapes}) == 1
+        same = all(shape[d] == shapes[0][d] for shape in shapes)  # no set of sizes: open ones have no hash
         for k, shape in enumerate(shapes):
             name = f"d{d}" if same else f"x{k}_{d}"
             if d == dim:

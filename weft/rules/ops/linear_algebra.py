@@ -22,10 +22,8 @@ def _batched(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
     """The rule of an op on matrices: how many dims of each tensor, and of each result, belong to one matrix."""
 
     def factors(call: BoundCall) -> Factors | None:
-        ahead = {spec.shape[: spec.ndim - own] for spec, own in zip(call.tensors, inputs, strict=True)}
-        if len(ahead) != 1:
-            return None
-        return _ahead(ahead.pop(), inputs, outputs)
+        first, *others = [spec.shape[: spec.ndim - own] for spec, own in zip(call.tensors, inputs, strict=True)]
+        return _ahead(first, inputs, outputs) if all(ahead == first for ahead in others) else None
 
     return Rule(factors)
 

@@ -1,0 +1,86 @@
+"""`torch.compile` with sizes that it leaves open: a program holds for others too, and says nothing about the next."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+from tests.rules.harness import memory
+from weft import P
+
+MESH = weft.make_mesh({"x": 2})
+FORMS = pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+
+
+def _spaced(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.cholesky(x @ x.mT + 9 * torch.eye(x.shape[1], dtype=x.dtype))
+
+
+def _added(x: torch.Tensor) -> torch.Tensor:
+    return x.index_put((x[:, 0, 0].argsort(),), x, accumulate=True)
+
+
+def _looks_around(x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.conv1d(x.transpose(0, 2), x[:3, :, :3].permute(2, 1, 0), padding=1)
+
+
+PROGRAMS: dict[str, Callable[[torch.Tensor], object]] = {
+    "quantile": lambda x: torch.quantile(x, 0.3, dim=1),
+    "quantile of a split dim": lambda x: torch.quantile(x, 0.3, dim=0),
+    "topk": lambda x: x.topk(2, 0)[0],
+    "lu_factor": torch.linalg.lu_factor,
+    "cholesky": _spaced,
+    "index_put": _added,
+    "as_strided": lambda x: x.as_strided((2, 2), (1, 2), 1) * 2,
+    "unfold": lambda x: x.unfold(0, 3, 1) * 2,
+    "a convolution along a split dim": _looks_around,
+    "dims that are merged": lambda x: x.flatten(),
+    "dims that are merged and used": lambda x: (x * 3).view(-1, x.shape[2]).sin(),
+    "a view that is written to": lambda x: _written(x.clone()),
+}
+
+SHORT = ("dims that are merged", "dims that are merged and used", "a view that is written to")
+
+
+def _written(x: torch.Tensor) -> torch.Tensor:
+    x[1:].mul_(3)
+    x.view(-1)[2:4].zero_()
+    return x
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_ops_on_open_sizes(program: str) -> None:
+    """Traced with memories apart, where each piece has sizes of its own; only programs that are short are compiled, too."""
+    run, backend = PROGRAMS[program], "aot_eager" if program in SHORT else "eager"
+    with memory(True):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        compiled = torch.compile(run, backend=backend, dynamic=True)
+        for size in (5, 6):
+            x = torch.randn(size, 4, 4, dtype=torch.float64)
+            expected, found = run(x), compiled(weft.shard(x, MESH, P("x")))
+            for one, other in zip(_each(expected), _each(found), strict=True):
+                torch.testing.assert_close(other.full_tensor(), one)
+
+
+def _each(result: object) -> list[torch.Tensor]:
+    return [x for x in (result if isinstance(result, (list, tuple)) else (result,)) if isinstance(x, torch.Tensor)]
+
+
+@FORMS
+def test_what_a_size_is_called_says_nothing_about_another_program(separate: bool) -> None:
+    """A size that is open has a name, and in the next program the same name is another size."""
+    with memory(separate):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        plain = nn.InstanceNorm2d(4, affine=True).double()
+        norm = weft.nn.shard_module(copy.deepcopy(plain), MESH, {})
+        compiled = torch.compile(norm, backend="eager")
+        for size in (4, 6, 5):
+            x = torch.randn(size, 4, 3, 3, dtype=torch.float64)
+            torch.testing.assert_close(compiled(weft.shard(x, MESH, P("x"))).full_tensor(), plain(x))

@@ -991,4 +991,17 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what was rolled lay row by row where torch puts parts with channels last together, memories apart": Program(
+        {"b": 2},
+        (
+            "v2 = fresh((2, 3, 2, 2), 'float64', 519, 68)",
+            "v6 = v2.contiguous(memory_format=torch.channels_last)",
+            "v10 = torch.roll(v6, 2, -3)",
+            "v11 = torch.roll(v6, (1, 1), (1, 2))",
+            "v12 = torch.roll(v6, (1, 4), (0, 2))",
+            "v13 = torch.roll(v6, 3, 1)",
+            "v14 = torch.roll(v6, 3)",
+        ),
+        order=0,
+    ),
 }

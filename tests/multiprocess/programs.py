@@ -812,11 +812,13 @@ def refusals_of_elements_that_some_hold(devices: Sequence[Device]) -> Iterator[Y
         "product": lambda: few @ square,
         "product into another": lambda: torch.matmul(few, square, out=torch.zeros_like(few)),
         "activation": lambda: torch.nn.functional.gelu(few.long()),
+        "remainder of nothing": lambda: few.long() % 0,
+        "places in nothing": lambda: torch.take_along_dim(few.float()[:, :0], few.long(), 1),
     }
     for name, call in calls.items():
         try:
             call()
-        except NotImplementedError as error:
+        except (NotImplementedError, RuntimeError) as error:
             yield name, str(error)
         else:
             yield name, "accepted"

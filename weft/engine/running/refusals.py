@@ -17,9 +17,12 @@ from ...sharding.layout import Layout
 
 __all__ = ["refuse_as_others"]
 
+_BY_ZERO = "ZeroDivisionError"
+"""What torch says of whole numbers that are divided by the number 0."""
+
 
 def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], rule: Rule | None) -> None:
-    """Raises what other processes raise for want of a kernel, in one that has no elements."""
+    """Raises what other processes raise for want of a kernel, or of a divisor, in one that has no elements."""
     if rule is not None and rule.local is not None:
         return
     shapes = [_largest(layout, tuple(x.shape)) for layout, x in zip(inputs, call.tensors, strict=True)]
@@ -30,9 +33,10 @@ def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], rule: Rule | Non
         call.on(local)
     except NotImplementedError:
         raise
-    except (RuntimeError, IndexError, ValueError):
+    except (RuntimeError, IndexError, ValueError) as error:
         # They are not the elements that the others hold: only what no element can mend counts.
-        return
+        if len(local) == 1 and str(error) == _BY_ZERO:
+            raise
 
 
 def _stand_in(shape: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:

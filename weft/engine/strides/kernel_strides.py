@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch._prims_common import make_channels_last_strides_for, suggest_memory_format
@@ -35,11 +36,11 @@ def as_laid_by_kernel(
     func: Op, args: Sequence[object], tensors: Sequence[torch.Tensor], specs: Sequence[Spec | None]
 ) -> list[Spec | None]:
     """The results of a call with the strides that kernels of the host give them."""
-    fourier = _FOURIER.get(func)
-    if fourier is not None and len(args) > 1:
+    by_arguments = _LAID_BY_ARGUMENTS.get(func)
+    if by_arguments is not None and len(args) > 1:
         (spec,) = specs
         assert spec is not None
-        return [replace(spec, strides=fourier(args, tensors[0], spec.shape) or spec.strides)]
+        return [replace(spec, strides=by_arguments(args, tensors[0], spec.shape) or spec.strides)]
     laid = _LAID.get(func)
     if laid is None:
         return list(specs)
@@ -110,6 +111,18 @@ def _of_matrices(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
     return *strides, second, first
 
 
+def _of_rolled(args: Sequence[Any], x: torch.Tensor, shape: tuple[int, ...]) -> Strides | None:
+    """Dim by dim, two parts are put together, or a copy is made row by row of what stays where it is."""
+    _, shifts, *dims = args
+    if not dims or not dims[0] or not x.numel():
+        return None
+    for shift, dim in zip(shifts, dims[0], strict=True):
+        size = shape[dim]
+        start = -shift % size
+        x = torch.cat(x.split([start, size - start], dim)[::-1], dim) if start else x.contiguous()
+    return x.stride()
+
+
 _LAID: dict[Op, Laid] = {
     aten.angle.default: _row_major_of_complex,
     **dict.fromkeys(
@@ -162,8 +175,9 @@ _LAID: dict[Op, Laid] = {
     **dict.fromkeys((aten._linalg_svd.default, aten.linalg_eig.default), _of_matrices),
 }
 
-_FOURIER = {
+_LAID_BY_ARGUMENTS: dict[Op, Callable[[Sequence[Any], torch.Tensor, tuple[int, ...]], Strides | None]] = {
     aten._fft_r2c.default: of_real,
     aten._fft_c2c.default: of_complex,
     aten._fft_c2r.default: of_half,
+    aten.roll.default: _of_rolled,
 }

@@ -991,4 +991,13 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a convolution resolved what was pending, and then did not need it, before it was known, memories apart": Program(
+        {"a": 4, "b": 2},
+        (
+            "v2 = fresh((2, 8, 8), 'complex128', 480, 291)",
+            "v6 = v2.movedim(1, 0)",
+            "v7 = F.conv1d(v6, fresh((2, 2, 2), 'complex128', 497, 454), fresh((2,), 'complex128', 607, 916), stride=2, padding=1)",
+        ),
+        order=0,
+    ),
 }

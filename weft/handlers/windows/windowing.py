@@ -28,6 +28,7 @@ from ...rules.registry import Local, Rule, rules
 from ...runtime.holding import holding
 from ...runtime.machine import forget_with_residences
 from ...runtime.rearranging import rearrange
+from ...runtime.strides import dense_strides
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 
@@ -148,12 +149,23 @@ def windowed(
         or any(min(look.results, default=0) < 1 or len(look.results) <= len(reaches) for look in looks)
     ):
         return None  # nothing to look at, or a call that torch refuses
-    call = call.with_tensors([resolved(x, str(call)) if isinstance(x, ShardedTensor) else x for x in tensors])
-    key = (call.func, _told(call), *(_signature(x) for x in call.tensors), *looks)
+    named = call.with_tensors([_as_if_resolved(x) if isinstance(x, ShardedTensor) else x for x in tensors])
+    key = (call.func, _told(call), *(_signature(x) for x in named.tensors), *looks)
     if key not in _known:
-        _known[key] = _decided(call, propose, reaches, looks)
+        _known[key] = _decided(named, propose, reaches, looks)
     found = _known[key]
-    return None if found is None else (found, call)
+    if found is None:
+        return None
+    return found, call.with_tensors([resolved(x, str(call)) if isinstance(x, ShardedTensor) else x for x in tensors])
+
+
+def _as_if_resolved(x: ShardedTensor) -> ShardedTensor:
+    """A tensor that says how one lies once it is resolved: nothing is to move before it is known what for."""
+    if not x._layout.pending:
+        return x
+    shape = tuple(x.shape)
+    strides = dense_strides(shape, x.stride())
+    return wrap((), x._layout.resolved, shape, dtype=x.dtype, strides=strides, device=x.device)
 
 
 def _told(call: BoundCall) -> str:

@@ -1004,4 +1004,35 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a convolution resolved what was pending, and then did not need it, before it was known, memories apart": Program(
+        {"a": 4, "b": 2},
+        (
+            "v2 = fresh((2, 8, 8), 'complex128', 480, 291)",
+            "v6 = v2.movedim(1, 0)",
+            "v7 = F.conv1d(v6, fresh((2, 2, 2), 'complex128', 497, 454), fresh((2,), 'complex128', 607, 916), stride=2, padding=1)",
+        ),
+        order=0,
+    ),
+    "dot products that torch gives as conjugates were not said to be": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((5,), 'complex128', 5, 9, grad=True)",
+            "v1 = fresh((5,), 'complex128', 6, 5)",
+            "v2 = torch.vdot(v0, v1.conj())",
+            "v3 = torch.dot(v0.conj(), v1.conj())",
+            "v4 = torch.vdot(v0.conj(), v1.conj())",
+            "v5 = torch.dot(v0, v1.conj())",
+            "v6 = v2 * v3",
+        ),
+    ),
+    "a transform had dims that are left alone in another order where their strides do not tell it, memories apart": Program(
+        {"b": 2},
+        (
+            "v1 = fresh((2, 1, 2, 1), 'float32', 805, 68)",
+            "v10 = torch.vsplit(v1, 2)",
+            "v11 = torch.fft.ifft(v10[1], dim=1)",
+            "v12 = torch.column_stack([v11, v11])",
+        ),
+        order=0,
+    ),
 }

@@ -5,6 +5,7 @@ from . import (  # noqa: F401
     creation_like,
     determinants,
     distances,
+    dot_products,
     embedding,
     folded_products,
     indexing,

@@ -28,6 +28,7 @@ from ...rules.registry import Local, Rule, rules
 from ...runtime.holding import holding
 from ...runtime.machine import forget_with_residences
 from ...runtime.rearranging import rearrange
+from ...runtime.strides import dense_strides
 from ...runtime.traced import is_open, settled
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
@@ -149,17 +150,34 @@ def windowed(
         or any(min(look.results, default=0) < 1 or len(look.results) <= len(reaches) for look in looks)
     ):
         return None  # nothing to look at, or a call that torch refuses
-    call = call.with_tensors([resolved(x, str(call)) if isinstance(x, ShardedTensor) else x for x in tensors])
     # What devices exchange holds for sizes that are known: where a compiler leaves some open, it is decided for these alone.
     looks = [Look(look.tensor, settled(look.results), look.back) for look in looks]
-    if any(is_open((*x.shape, *x.stride())) for x in call.tensors):
-        found = _decided(call, propose, reaches, looks)
-        return None if found is None else (found, call)
-    key = (call.func, _told(call), *(_signature(x) for x in call.tensors), *looks)
+    if any(is_open((*x.shape, *x.stride())) for x in tensors):
+        there = _resolved_all(call)
+        found = _decided(there, propose, reaches, looks)
+        return None if found is None else (found, there)
+    named = call.with_tensors([_as_if_resolved(x) if isinstance(x, ShardedTensor) else x for x in tensors])
+    key = (call.func, _told(call), *(_signature(x) for x in named.tensors), *looks)
     if key not in _known:
-        _known[key] = _decided(call, propose, reaches, looks)
+        _known[key] = _decided(named, propose, reaches, looks)
     found = _known[key]
-    return None if found is None else (found, call)
+    if found is None:
+        return None
+    return found, _resolved_all(call)
+
+
+def _resolved_all(call: BoundCall) -> BoundCall:
+    """A call with nothing pending."""
+    return call.with_tensors([resolved(x, str(call)) if isinstance(x, ShardedTensor) else x for x in call.tensors])
+
+
+def _as_if_resolved(x: ShardedTensor) -> ShardedTensor:
+    """A tensor that says how one lies once it is resolved: nothing is to move before it is known what for."""
+    if not x._layout.pending:
+        return x
+    shape = tuple(x.shape)
+    strides = dense_strides(shape, x.stride())
+    return wrap((), x._layout.resolved, shape, dtype=x.dtype, strides=strides, device=x.device)
 
 
 def _told(call: BoundCall) -> str:

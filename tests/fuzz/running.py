@@ -86,9 +86,9 @@ def is_beyond(line: str, space: Mapping[str, object]) -> bool:
         return True
     if _ALONG_NONE.search(line) and any(t.requires_grad for t in given.values()):
         return True
+    read = set(mentioned(line)) - {name}
+    used = [t for key, t in everything(space).items() if key.partition("[")[0] in read]
     if _SINGULAR.search(line):
-        read = set(mentioned(line)) - {name}
-        used = [t for key, t in everything(space).items() if key.partition("[")[0] in read]
         return not all(bool(t.isfinite().all()) for t in used)
     if (decomposed := _DECOMPOSED.search(line)) and any(t.requires_grad for t in given.values()):
         return _is_singular(everything(space)[decomposed[1]])
@@ -97,7 +97,8 @@ def is_beyond(line: str, space: Mapping[str, object]) -> bool:
         return _is_singular(x @ x.mT + 1)
     if (strided := _STRIDED.search(line)) and given[name].requires_grad:
         return not _shows_all(everything(space)[strided[1]], given[name])
-    return bool(_OF_TWO.search(line)) and any(bool(t.isinf().any()) for t in given.values())
+    # What is infinite on the way may be finite in the end: 1 / (x * y + 3).
+    return bool(_OF_TWO.search(line)) and any(bool(t.isinf().any()) for t in (*given.values(), *used))
 
 
 def _is_singular(x: torch.Tensor) -> bool:

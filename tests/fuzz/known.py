@@ -1035,4 +1035,13 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a product was added to nothing of another shape where that is as large as a part of the product, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((6, 3), 'float64', 90, 1001)",
+            "v1 = torch.addmm(fresh((3, 1), 'float64', 768, 68), v0, fresh((3, 1), 'float64', 791, 68), beta=0)",
+            "v2 = torch.addmv(fresh((3,), 'float64', 768, 68), v0, fresh((3,), 'float64', 791, 68), beta=0)",
+        ),
+        order=0,
+    ),
 }

@@ -25,11 +25,22 @@ def _added_to(notation: str) -> Rule:
         (output,) = factors.outputs
         assert output is not None
         sizes = [factors.sizes[dim[0]] for dim in output]
+        _check_expands(first.shape, sizes)
         added = broadcast_into(first.shape, output, sizes)
         inputs = (added, *factors.inputs)
         return Factors(inputs, (output,), factors.sizes, linear="each", added=frozenset({0}))
 
     return Rule(factors)
+
+
+def _check_expands(shape: Sequence[int], sizes: Sequence[int]) -> None:
+    """Refuses what cannot be expanded as torch's kernels do; its accounts of some products take it where `beta` is 0."""
+    for k in range(1, min(len(shape), len(sizes)) + 1):
+        if shape[-k] not in (1, sizes[-k]):
+            raise RuntimeError(
+                f"The expanded size of the tensor ({sizes[-k]}) must match the existing size ({shape[-k]}) at non-singleton "
+                f"dimension {len(sizes) - k}.  Target sizes: {list(sizes)}.  Tensor sizes: {list(shape)}"
+            )
 
 
 def _linear(call: BoundCall) -> Factors | None:

@@ -16,7 +16,7 @@ from ..sharding.mesh import DeviceMesh
 from ..sharding.named import P
 from ..sharding.placements import Sharded
 from ..sharding.spec import entries_of
-from ..tensor.creation import from_local
+from ..tensor.creation import of_shards
 from ..tensor.process_local import from_process_local, process_box
 from .agreeing import agreed
 from .describing import described, parts_told, row_count
@@ -107,7 +107,7 @@ def _placed(
             continue
         rows = [slice(low - first, high - first) for low, high in where[:1]]
         shards.append(x[(*rows, *(slice(*each) for each in where[1:]))])
-    return from_local(shards, mapping, shape=shape, dtype=dtype)
+    return of_shards(shards, mapping, shape=shape, dtype=dtype)
 
 
 def _rows_layout(mapping: DeviceMapping) -> Layout:

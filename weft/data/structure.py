@@ -53,9 +53,7 @@ def closed(kind: str, names: Sequence[object], values: Sequence[object], like: o
         case "tuple":
             return tuple(values)
         case "named tuple":
-            made: Callable[..., object] = (
-                type(like) if isinstance(like, tuple) else namedtuple("Batch", map(str, names))
-            )  # noqa: PYI024 - known only now
+            made: Callable[..., object] = _named(names) if like is None else type(like)
             return made(*values)
     if like is None:
         return SimpleNamespace(**dict(zip(map(str, names), values, strict=True)))
@@ -63,6 +61,10 @@ def closed(kind: str, names: Sequence[object], values: Sequence[object], like: o
     for name, value in zip(names, values, strict=True):
         object.__setattr__(found, str(name), value)  # frozen ones too
     return found
+
+
+def _named(names: Sequence[object]) -> Callable[..., object]:
+    return namedtuple("Batch", list(map(str, names)))  # noqa: PYI024 - the fields are known only now
 
 
 def has_tensors(thing: object) -> bool:

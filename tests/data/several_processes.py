@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -132,6 +133,53 @@ def check_other_values() -> None:
             raise AssertionError("it was not noticed")
 
 
+@dataclass(frozen=True)
+class Named:
+    """A sample or a batch whose samples have names, and notes of any kind."""
+
+    x: torch.Tensor
+    names: list[str]
+    notes: list[object]
+    split: str = "train"
+    missing: None = None
+
+
+def named(rows: list[dict[str, torch.Tensor]]) -> Named:
+    """A batch with a name for each sample."""
+    numbers = [int(row["y"]) for row in rows]
+    notes: list[object] = [{"odd": n % 2, "list": [n] * n} if n % 2 else (None, n) for n in numbers]
+    return Named(torch.stack([row["x"] for row in rows]), [f"sample {n}" for n in numbers], notes)
+
+
+def check_what_is_no_tensor() -> None:
+    """Of a list with something for each sample a process has what belongs to its rows, whoever has loaded what."""
+    mesh = weft.make_mesh({"dp": 2 * weft.distributed.process_count()})
+    whole = list(DataLoader(Numbers(7), batch_size=5, collate_fn=named))
+    loader = DataLoader(Numbers(7), batch_size=5, collate_fn=named)
+    for given in (loader, whole):
+        for found, expected in zip(weft.data.batches(given, mesh, P("dp"), seed=0), whole, strict=True):
+            own = sorted({int(row[0]) for shard in found.x.local_shards for row in shard})
+            assert torch.equal(found.x.full_tensor(), expected.x)
+            assert found.names == [f"sample {n}" for n in own], (own, found)
+            assert found.notes == [expected.notes[int(n) - int(expected.x[0, 0])] for n in own], found
+            assert not own or (type(found), found.split, found.missing) == (Named, "train", None)
+    samples = [(torch.tensor(n), f"sample {n}", {"n": n, "text": str(n)}) for n in range(4)]
+    for x, names, rest in weft.data.batches(DataLoader(samples, batch_size=4), mesh, P("dp")):
+        own = [int(n) for shard in x.local_shards for n in shard]
+        assert list(names) == [f"sample {n}" for n in own], names
+        assert rest["text"] == [str(n) for n in own]
+        assert rest["n"].full_tensor().tolist() == list(range(4))
+    differs = [{"x": torch.ones(4), "length": weft.distributed.process_index()}]
+    try:
+        next(iter(weft.data.batches(differs, mesh, P("dp"))))
+    except ValueError as error:
+        assert "A number or text in a batch is one for all of it" in str(error), error
+    else:
+        raise AssertionError("it was not noticed")
+    (own,) = weft.data.batches([{"x": torch.ones(2), "names": ["a", "b"]}], mesh, {"x": P("dp")}, local=True)
+    assert own["names"] == ["a", "b"]
+
+
 def main(folder: str) -> None:
     weft.distributed.init(devices_per_process=2)
     check_rows()
@@ -140,6 +188,7 @@ def main(folder: str) -> None:
     check_local_parts()
     check_disagreement()
     check_other_values()
+    check_what_is_no_tensor()
     weft.distributed.shutdown()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import namedtuple
 from collections.abc import Iterator
 
 import pytest
@@ -101,6 +102,19 @@ def test_an_error_of_the_loader_is_raised_where_it_is_asked() -> None:
     assert next(given) == 1
     with pytest.raises(OSError, match="the disk is gone"):
         next(given)
+
+
+Pair = namedtuple("Pair", "x names")  # noqa: PYI024 - as users write them
+
+
+def test_what_is_no_tensor_comes_through() -> None:
+    """In the kind of thing that the loader gives, which need not have a spec for it."""
+    given = [Pair(torch.arange(4), ["a", "b", "c", "d"]), {"x": torch.arange(4), "text": "t", "more": [None, (1, {})]}]
+    pair, named = weft.data.batches(given, MESH, {"x": P("dp")})
+    assert type(pair) is Pair
+    assert pair.x.mapping.spec == P("dp")
+    assert pair.names == ["a", "b", "c", "d"]
+    assert {**named, "x": named["x"].full_tensor().tolist()} == {**given[1], "x": [0, 1, 2, 3]}
 
 
 REFUSED = {

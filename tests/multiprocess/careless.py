@@ -70,6 +70,24 @@ def different(mesh: weft.DeviceMesh) -> None:
     assert "float32[5]" in sizes, sizes
 
 
+def replicas(mesh: weft.DeviceMesh) -> None:
+    """Shards that are said to be replicas and are not, beyond rounding; those that are to differ may."""
+    whole = weft.NamedMapping(mesh, P())
+
+    def bring(x: torch.Tensor, mapping: weft.DeviceMapping = whole) -> object:
+        return weft.from_local([x], mapping, shape=(2, 3), dtype=x.dtype)
+
+    one = torch.arange(6.0).reshape(2, 3)
+    odd = one.where(one != 4, torch.nan if HERE else 4.0)
+    for mine in (one + HERE, one.double().flip(HERE), (one + HERE).long(), odd.half()):  # calls with each dtype compare
+        said = one_is_told(lambda mine=mine: bring(mine))
+        assert said.startswith("MismatchError: from_local, called at "), said
+        assert "device 0 (a=0) of process 0 and device 1 (a=1) of process 1 bring shards of shape (2, 3)" in said, said
+        assert "unreduced=['a']" in said, said
+    assert told(lambda: weft.from_local([one * (1 + 1e-7 * HERE)], whole)) == "nothing"
+    assert told(lambda: bring(one + HERE, weft.NamedMapping(mesh, P(), unreduced=["a"]))) == "nothing"
+
+
 def allowed(mesh: weft.DeviceMesh) -> None:
     """What is meant to differ, what holds no values, and what belongs to one process."""
     mapping = weft.NamedMapping(mesh, P("a"))
@@ -138,6 +156,7 @@ def main(folder: str) -> None:
     assert not weft.distributed.is_initialized()
     mesh = weft.make_mesh({"a": 2})
     assert weft.distributed.is_initialized()
+    replicas(mesh)
     allowed(mesh)
     saved(mesh, Path(folder))
     later(mesh)

@@ -161,6 +161,10 @@ def test_what_is_assumed_is_read_and_what_follows_from_it_is_known() -> None:
     assert x.sum().item() == 8
     with pytest.raises(ValueError, match=r"assume gives a tensor of shape \(8,\) a value of shape \(3,\)"):
         weft.dryrun(lambda x: weft.assume(x, [1, 2, 3]), x)
+    assert weft.assume(x, [1.0] * 8) is x
+    for value in ([1, 2, 3], torch.ones(8, 1), [[1.0] * 8]):
+        with pytest.raises(ValueError, match=r"assume gives a tensor of shape \(8,\) a value of shape"):
+            weft.assume(x, value)  # where it is not on paper, too
 
 
 def test_numbers_of_rows_are_looked_up_without_their_values() -> None:

@@ -167,6 +167,12 @@ CASES = {
         TypeError,
         "needs shards of one dtype, but got torch.float32, torch.float64",
     ),
+    "replicas that differ": (
+        lambda: weft.from_local([torch.zeros(2)] * 7 + [torch.ones(2)], weft.NamedMapping(MESH, P("a"))),
+        weft.MismatchError,
+        "device 6 (a=3, b=0) and device 7 (a=3, b=1) bring shards of shape (2,) with different values, but in the layout (a) they "
+        "hold one replica over 'b'. Bring the same shard on both",
+    ),
     "a shard of the wrong shape": (
         lambda: weft.from_local([torch.zeros(2)] * 7 + [torch.zeros(3)], weft.NamedMapping(MESH, P("a"))),
         ValueError,

@@ -71,11 +71,25 @@ def test_plain_sparse_tensors_beside_sharded_ones(form: Callable[[torch.Tensor],
 
 @pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors(layout: torch.layout, separate: bool) -> None:
     use_separate_memory(separate)
     x = weft.shard(torch.eye(4, device=HOME), MESH, P("dp"))
     with pytest.raises(NotImplementedError, match="sharded tensors have no nested form: pad the sequences"):
         torch.nested.as_nested_tensor([x, x[:2]], layout=layout)
+    nested = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(4, 4)], layout=layout, device=HOME)
+    mapping = weft.NamedMapping(MESH, P("dp"))
+    calls: list[Callable[[], object]] = [
+        lambda: weft.shard(nested, MESH, P("dp")),
+        lambda: weft.shard({"a": [nested]}, MESH, P("dp")),
+        lambda: weft.tensor(nested, mapping=mapping),
+        lambda: weft.from_local([nested] * 4, mapping),
+        lambda: weft.to_device(nested, weft.CPU(0)),
+        lambda: x + nested,
+    ]
+    for call in calls:
+        with pytest.raises(NotImplementedError, match=r"have no nested form: .*x\.to_padded_tensor\(0\.0\)"):
+            call()
     use_separate_memory(False)
 
 

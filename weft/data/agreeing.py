@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from zlib import crc32
 
 import torch
 
@@ -11,6 +14,7 @@ from ..runtime.processes.agreement.same_call import is_always_on, is_off
 from ..runtime.processes.agreement.same_tensor import digest
 from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import Interval
+from .structure import has_tensors, opened
 
 __all__ = ["agreed", "compares_values"]
 
@@ -36,7 +40,7 @@ def agreed(words: object, part: object, held: Interval | None, *, compares: bool
             raise ValueError(
                 f"processes {first} and {process} have loaded parts of different batches: {found} and {theirs}. "
                 "All processes need the same data in the same order, and parts that differ in their rows alone: pad all rows "
-                "to one length"
+                "to one length. A number or text in a batch is one for all of it: what belongs to samples goes in a list"
             )
     _check_values([(process, *told[process][1:]) for process, _ in known])
     return found
@@ -50,7 +54,7 @@ def _check_values(known: list[tuple[int, Interval | None, dict[str, str] | None]
             continue
         first, expected = seen.setdefault(str(rows), (process, sums))
         for name, value in sums.items():
-            if value != expected[name]:
+            if value != expected.get(name, value):
                 which = "a batch" if rows is None else f"the rows {rows[0]} to {rows[1] - 1} of a batch"
                 raise MismatchError(
                     f"processes {first} and {process} have both loaded {which}, with other values in {name}. "
@@ -60,10 +64,16 @@ def _check_values(known: list[tuple[int, Interval | None, dict[str, str] | None]
 
 
 def _sums(part: object, name: str = "batch") -> Iterator[tuple[str, str]]:
-    """A checksum of each tensor of a batch, by where it stands."""
+    """A checksum of each tensor of a batch, and of each list without any, by where it stands."""
     if isinstance(part, torch.Tensor):
         yield name, digest(part)
         return
-    items = part.items() if isinstance(part, Mapping) else enumerate(part) if isinstance(part, (tuple, list)) else ()
-    for key, each in items:
+    found = opened(part)
+    if found is None:
+        return
+    if found.kind in ("list", "tuple") and not has_tensors(part):
+        with suppress(TypeError, ValueError):  # things that JSON has no words for are not compared
+            yield name, f"{crc32(json.dumps(part).encode()):08x}"
+        return
+    for key, each in found.parts:
         yield from _sums(each, f"{name}[{key!r}]")

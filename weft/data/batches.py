@@ -57,7 +57,8 @@ def batches(
     torch.Size([4]) P('dp')
 
     Args:
-        loader: a `DataLoader`, or any iterable of batches, which are tensors or dicts, tuples and lists of them.
+        loader: a `DataLoader`, or any iterable of batches, which are tensors or dicts, tuples, lists and dataclasses of them.
+            Of a list with something else for each sample (texts, say) a process has what belongs to its own rows.
         mesh: where the tensors go.
         spec: how they lie there, the batch being their first dim.
         prefetch: how many batches are loaded before they are asked for.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import cast, final
+from typing import final
 
 import torch
 
@@ -16,14 +16,16 @@ from ..sharding.mesh import DeviceMesh
 from ..sharding.named import P
 from ..sharding.placements import Sharded
 from ..sharding.spec import entries_of
-from ..tensor.creation import from_local
+from ..tensor.creation import of_shards
 from ..tensor.process_local import from_process_local, process_box
 from .agreeing import agreed
+from .describing import described, parts_told, row_count
+from .structure import closed, has_tensors, opened
 
 __all__ = ["Layouts", "Spec"]
 
 Spec = object
-"""A `P`, an axis name or a mapping for all tensors of a batch, or a dict, tuple or list of these like the batch."""
+"""A `P`, an axis name or a mapping for all tensors of a batch, or a dict, tuple, list or dataclass of these like the batch."""
 
 
 @final
@@ -47,29 +49,48 @@ class Layouts:
         """
         if is_local:
             return _mapped(from_process_local, part, self._spec, self._mesh)
-        words = _described(part, size)
+        words = described(part, size)
         held = None if size is None else size[1]
         told = agreed(words, part, held, compares=compares) if world.current().count > 1 else words
-        return self._made(part, told, held, self._spec)
+        count = row_count(part) if size is None else None
+        return self._made(part, told, held, self._spec, None if count is None else (count, self.rows(count)))
 
-    def _made(self, part: object, told: object, held: Interval | None, spec: Spec) -> object:
-        """What was described, made of what is here of it."""
+    def _made(
+        self, part: object, told: object, held: Interval | None, spec: Spec, own: tuple[int, Interval] | None
+    ) -> object:
+        """What was described, made of what is here of it. `own`: of a batch that is here whole, its rows, and which are ours."""
         match told:
             case {"tensor": shape, "dtype": dtype}:
                 x = part if isinstance(part, torch.Tensor) else None
                 return _placed(x, tuple(shape), getattr(torch, dtype), held, _mapping(spec, self._mesh))
-            case {"dict": items}:
-                return {key: self._made(_item(part, key), each, held, _spec_of(spec, key)) for key, each in items}
-            case {"list": items}:
-                return self._each(part, items, held, spec)
-            case {"tuple": items}:
-                return tuple(self._each(part, items, held, spec))
-        return told
-
-    def _each(self, part: object, items: Sequence[object], held: Interval | None, spec: Spec) -> list[object]:
-        return [
-            self._made(_item(part, number), each, held, _spec_of(spec, number)) for number, each in enumerate(items)
+            case {"own": kind}:
+                return _own_rows(part, own) if isinstance(part, (list, tuple)) else closed(str(kind), (), ())
+        found = parts_told(told)
+        if found is None:
+            return told
+        kind, items = found
+        here = opened(part)
+        parts = [(name, None) for name, _ in items] if here is None else here.parts
+        made = [
+            self._made(each, words, held, _spec_of(spec, name, number) if _is_laid(words) else None, own)
+            for number, ((name, each), (_, words)) in enumerate(zip(parts, items, strict=True))
         ]
+        return closed(kind, [name for name, _ in parts], made, part)
+
+
+def _own_rows(column: Sequence[object], own: tuple[int, Interval] | None) -> object:
+    """What this process has of a list with something for each row; of other lists all."""
+    if own is None or len(column) != own[0]:
+        return column
+    return column[slice(*own[1])]
+
+
+def _is_laid(told: object) -> bool:
+    """Whether there are tensors in what was described, which need a spec."""
+    if isinstance(told, dict) and "tensor" in told:
+        return True
+    found = parts_told(told)
+    return found is not None and any(_is_laid(words) for _, words in found[1])
 
 
 def _placed(
@@ -86,38 +107,7 @@ def _placed(
             continue
         rows = [slice(low - first, high - first) for low, high in where[:1]]
         shards.append(x[(*rows, *(slice(*each) for each in where[1:]))])
-    return from_local(shards, mapping, shape=shape, dtype=dtype)
-
-
-def _described(part: object, size: tuple[int, Interval] | None) -> object:
-    """A batch in words that JSON has: the whole one, of which this process may have some rows, or none."""
-    match part:
-        case torch.Tensor():
-            return {"tensor": _whole_shape(part, size), "dtype": str(part.dtype).removeprefix("torch.")}
-        case Mapping():
-            return {"dict": [[key, _described(each, size)] for key, each in part.items()]}
-        case tuple() | list():
-            kind = "tuple" if isinstance(part, tuple) else "list"
-            return {kind: [_described(each, size) for each in part]}
-        case None | bool() | int() | float() | str():
-            return part
-    raise TypeError(
-        f"a batch has tensors, numbers and texts, in dicts, tuples and lists, but one has a {type(part).__name__}: "
-        "give the loader a collate_fn that makes tensors of it"
-    )
-
-
-def _whole_shape(part: torch.Tensor, size: tuple[int, Interval] | None) -> list[int]:
-    """The shape of a tensor of which some rows are here; one without dims is the same for all rows."""
-    if size is None or not part.dim():
-        return list(part.shape)
-    count, (low, high) = size
-    if part.shape[0] != high - low:
-        raise ValueError(
-            f"the first dim of a batch's tensors is the batch, but of {high - low} samples the loader made a tensor of shape "
-            f"{tuple(part.shape)}: give it a collate_fn that stacks them along dim 0"
-        )
-    return [count, *part.shape[1:]]
+    return of_shards(shards, mapping, shape=shape, dtype=dtype)
 
 
 def _rows_layout(mapping: DeviceMapping) -> Layout:
@@ -154,41 +144,40 @@ def _mappings(spec: Spec, mesh: DeviceMesh) -> Iterator[DeviceMapping]:
     """Every mapping that a spec names."""
     if _is_leaf(spec):
         yield _mapping(spec, mesh)
-    elif isinstance(spec, Mapping):
-        for each in spec.values():
-            yield from _mappings(each, mesh)
-    elif isinstance(spec, (tuple, list)):
-        for each in spec:
-            yield from _mappings(each, mesh)
-    else:
+        return
+    found = opened(spec)
+    if found is None:
         yield _mapping(spec, mesh)
+        return
+    for _, each in found.parts:
+        yield from _mappings(each, mesh)
 
 
-def _spec_of(spec: Spec, key: object) -> Spec:
-    """The spec of one part of a batch."""
+def _spec_of(spec: Spec, name: object, number: int) -> Spec:
+    """The spec of one part of a batch, by its name or its number."""
     if _is_leaf(spec):
         return spec
-    try:
-        return cast("Mapping[object, Spec]", spec)[key]
-    except (KeyError, IndexError, TypeError):
-        known = list(spec) if isinstance(spec, Mapping) else f"{len(cast('Sequence[Spec]', spec))} specs"
-        raise ValueError(f"the batch has a part {key!r}, but there is no spec for it: there are {known}") from None
-
-
-def _item(part: object, key: object) -> object:
-    return None if part is None else cast("Mapping[object, object]", part)[key]
+    found = opened(spec)
+    specs = [] if found is None else found.parts
+    if found is not None and found.kind in ("tuple", "list", "named tuple") and number < len(specs):
+        return specs[number][1]
+    if name in dict(specs):
+        return dict(specs)[name]
+    known = [each for each, _ in specs] if isinstance(spec, Mapping) else f"{len(specs)} specs"
+    raise ValueError(f"the batch has a part {name!r}, but there is no spec for it: there are {known}")
 
 
 def _mapped(
     function: Callable[[torch.Tensor, DeviceMapping], torch.Tensor], part: object, spec: Spec, mesh: DeviceMesh
 ) -> object:
     """Every tensor of a batch, put through a function with its mapping."""
-    match part:
-        case torch.Tensor():
-            return function(part, _mapping(spec, mesh))
-        case Mapping():
-            return {key: _mapped(function, each, _spec_of(spec, key), mesh) for key, each in part.items()}
-        case tuple() | list():
-            made = [_mapped(function, each, _spec_of(spec, number), mesh) for number, each in enumerate(part)]
-            return tuple(made) if isinstance(part, tuple) else made
-    return part
+    if isinstance(part, torch.Tensor):
+        return function(part, _mapping(spec, mesh))
+    found = opened(part)
+    if found is None or not has_tensors(part):
+        return part
+    made = [
+        _mapped(function, each, _spec_of(spec, name, number) if has_tensors(each) else None, mesh)
+        for number, (name, each) in enumerate(found.parts)
+    ]
+    return closed(found.kind, [name for name, _ in found.parts], made, part)

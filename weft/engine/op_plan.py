@@ -22,7 +22,7 @@ from .memory import memory_of, memory_on
 from .running.once import needs_single_run, writes_beside
 from .sharded import ShardedTensor
 from .strategy import is_considered
-from .wrong_calls import STUMBLES, let_torch_say
+from .wrong_calls import STUMBLES, let_torch_say, refuse_nested
 
 if TYPE_CHECKING:
     from .running.on_totals import TotalCall
@@ -144,6 +144,7 @@ def token(x: object) -> object:
     if kind is torch.SymFloat:
         raise _open_number()
     if isinstance(x, torch.Tensor):
+        refuse_nested(x)
         strides = x.stride() if x.layout is torch.strided else x.layout
         return (x.shape, strides, x.dtype, x.device)
     return x

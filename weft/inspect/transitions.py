@@ -16,7 +16,7 @@ from ..sharding.mapping import NamedMapping
 from ..sharding.mesh import DeviceMesh, make_mesh
 from ..sharding.named import P
 from ..sharding.placements import ReduceOp
-from ..tensor.creation import from_local
+from ..tensor.creation import of_shards
 from ..tensor.movements import shard
 
 __all__ = ["TRANSITIONS", "MatrixTransition", "grid_of", "line_of"]
@@ -89,7 +89,7 @@ class MatrixTransition:
                 at = at * size + mesh.coords(slot)[mesh.axis_index(axis)]
             where = tuple(slice(low, high) for low, high in box(layout, shape, slot))
             shards.append(parts[at][where])
-        return from_local(shards, self.mapping(mesh))
+        return of_shards(shards, self.mapping(mesh))
 
 
 TRANSITIONS: tuple[MatrixTransition, ...] = (

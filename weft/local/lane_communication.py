@@ -19,7 +19,7 @@ from ..sharding.mesh import DeviceMesh
 from ..sharding.named import SpecEntry
 from ..sharding.placements import ReduceOp
 from ..tensor.collectives import all_gather, all_reduce, all_to_all, ppermute, reduce_scatter
-from ..tensor.creation import from_local
+from ..tensor.creation import of_shards
 from ..tensor.lane import Lane, Request
 from ..tensor.movements import redistribute
 from ..tensor.tensor import Tensor
@@ -36,8 +36,8 @@ def together(shards: Sequence[torch.Tensor], mapping: DeviceMapping) -> Tensor:
     """
     layout = mapping.layout(shards[0].dim())
     if len(shards) == layout.mesh.num_devices or shards[0].is_meta:
-        return from_local(shards, mapping)
-    return from_local(shards, mapping, shape=_agreed_shape(shards, layout))
+        return of_shards(shards, mapping)
+    return of_shards(shards, mapping, shape=_agreed_shape(shards, layout))
 
 
 def _agreed_shape(shards: Sequence[torch.Tensor], layout: Layout) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def _agreed_shape(shards: Sequence[torch.Tensor], layout: Layout) -> tuple[int, 
     mesh, rank = layout.mesh, shards[0].dim()
     sizes = [torch.tensor(shard.shape, dtype=torch.int64).reshape(1, rank) for shard in shards]
     everywhere = NamedMapping(mesh, [mesh.axis_names])
-    table = from_local(sizes, everywhere, shape=(mesh.num_devices, rank)).full_tensor()
+    table = of_shards(sizes, everywhere, shape=(mesh.num_devices, rank)).full_tensor()
     return tuple(
         sum(int(table[slot, dim]) for slot in (mesh.groups(axes)[0] if axes else (0,)))
         for dim, axes in enumerate(layout.splits)

@@ -27,6 +27,8 @@ _VALUE: Final = "_value_on_paper"
 def assume(x: torch.Tensor, value: torch.Tensor | float | Sequence[float]) -> torch.Tensor:
     """The tensor itself; in a dry run and for `autoshard`, whoever reads its value gets this one.
 
+    Elsewhere its value stays what it is, and this one is only looked at: it has to be one that the tensor could have.
+
     >>> import torch, weft
     >>> def step(x):
     ...     loss = weft.assume(x.square().mean(), 2.5)
@@ -35,17 +37,25 @@ def assume(x: torch.Tensor, value: torch.Tensor | float | Sequence[float]) -> to
     0
     """
     if not ownership.on_paper:
+        if not isinstance(value, (int, float, complex)):
+            with _disable_current_modes():
+                _check(x, tuple(value.shape if isinstance(value, torch.Tensor) else torch.as_tensor(value).shape))
         return x
     with _disable_current_modes():
         said = torch.as_tensor(value, dtype=x.dtype, device="cpu")
-        try:
-            setattr(x, _VALUE, said.expand(x.shape).clone())
-        except RuntimeError:
-            raise ValueError(
-                f"assume gives a tensor of shape {tuple(x.shape)} a value of shape {tuple(said.shape)}: "
-                "give one number for all elements, or a value of its shape"
-            ) from None
+        _check(x, tuple(said.shape))
+        setattr(x, _VALUE, said.expand(x.shape).clone())
     return x
+
+
+def _check(x: torch.Tensor, said: tuple[int, ...]) -> None:
+    """Raises where a value of such a shape is none that a tensor could have."""
+    has = tuple(x.shape)
+    if len(said) > len(has) or any(n not in (1, m) for n, m in zip(reversed(said), reversed(has), strict=False)):
+        raise ValueError(
+            f"assume gives a tensor of shape {has} a value of shape {said}: "
+            "give one number for all elements, or a value of its shape"
+        )
 
 
 @final

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import optree
 import torch
 
+from ..engine.wrong_calls import refuse_nested
+
 __all__ = ["as_tensor", "map_tensors"]
 
 TensorLike = object
@@ -27,6 +29,7 @@ def as_tensor(value: object, what: str = "the input") -> torch.Tensor:
     torch.Size([2, 2])
     """
     if isinstance(value, torch.Tensor):
+        refuse_nested(value)
         return value
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         writeable = getattr(getattr(value, "flags", None), "writeable", True)
@@ -46,6 +49,6 @@ def as_tensor(value: object, what: str = "the input") -> torch.Tensor:
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: object, what: str) -> object:
     """Applies a function to every tensor of a pytree; a nested list of numbers is one tensor."""
     if isinstance(tree, torch.Tensor):
-        return function(tree)
+        return function(as_tensor(tree, what))
     mapped: object = optree.tree_map(lambda leaf: function(as_tensor(leaf, what)), tree, is_leaf=_is_numbers)  # type: ignore[arg-type]
     return mapped

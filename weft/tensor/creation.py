@@ -11,6 +11,7 @@ from ..engine.moves.entering import entering
 from ..engine.moves.movement import is_transformed
 from ..engine.moves.shards import assembled
 from ..engine.sharded import wrap
+from ..runtime.processes.agreement.same_replicas import check_given
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
 from .conversion import TensorLike, as_tensor
@@ -26,6 +27,7 @@ __all__ = [
     "from_local",
     "full",
     "full_like",
+    "of_shards",
     "ones",
     "ones_like",
     "rand",
@@ -157,13 +159,25 @@ def from_local(
     """The tensor whose shards, one per device of this process in mesh order, are these; differentiable.
 
     `shape` and `dtype` are those of the whole tensor. Without them, the shards tell; where those of this process do
-    not, all processes tell each other.
+    not, all processes tell each other. Shards that are said to be replicas are compared, in the first calls from a line.
 
     >>> import torch, weft
     >>> mapping = weft.NamedMapping(weft.make_mesh({"dp": 2}), weft.P("dp"))
     >>> weft.from_local([torch.zeros(2), torch.ones(1)], mapping).full_tensor()
     tensor([0., 0., 1.])
     """
+    return of_shards(shards, mapping, shape=shape, dtype=dtype, is_checked=True)
+
+
+def of_shards(
+    shards: Sequence[TensorLike],
+    mapping: DeviceMapping,
+    *,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+    is_checked: bool = False,
+) -> Tensor:
+    """The same; `is_checked`: replicas are compared, which nobody else has seen to."""
     tensors = [as_tensor(shard, "from_local") for shard in shards]
     mapping = _mapping(mapping)
     if len({shard.is_meta for shard in tensors}) > 1:
@@ -172,6 +186,8 @@ def from_local(
             f"from_local needs shards that all have values or are all on the meta device, but got shards on {kinds}"
         )
     whole = whole_of(tensors, mapping, shape, dtype)
+    if is_checked:
+        check_given(tensors, whole.layout, whole.shape)
     if memory_of(whole.layout).pieces_are_shards:  # and become what the tensor holds
         tensors = list(map(entering, tensors))
     if not tensors:

@@ -12,6 +12,7 @@ from ...runtime.holding import holding, slices
 from ...sharding.geometry import whole_box
 from ...sharding.mapping import DeviceMapping
 from ..sharded import ShardedTensor, wrap
+from ..wrong_calls import refuse_nested
 from .movement import is_recorded, is_transformed
 
 __all__ = ["entering", "shared"]
@@ -24,6 +25,7 @@ def entering(x: torch.Tensor) -> torch.Tensor:
     """A plain tensor whose memory nobody else can write to unseen: itself, or a copy."""
     if isinstance(x, ShardedTensor) or torch.compiler.is_compiling() or is_transformed():
         return x
+    refuse_nested(x)
     if type(x) not in _PLAIN and hasattr(x, "__tensor_flatten__"):
         raise TypeError(
             f"only plain tensors can be sharded, but got a {type(x).__module__}.{type(x).__qualname__}, which has a form of its own "

@@ -33,7 +33,7 @@ from ..transport.async_ops import settle
 from ..transport.small_messages import bytes_of
 from .same_call import compare, is_always_on, is_off
 
-__all__ = ["check_same", "digest"]
+__all__ = ["check_same", "digest", "first_note", "has_bytes", "turn"]
 
 FIRST = 2
 """How many calls compare, for each line and shape."""
@@ -41,6 +41,8 @@ MOST = 64
 """How many calls from one line compare at most, whatever their shapes."""
 MOST_LINES = 4096
 """How many lines compare."""
+Note = dict[str, object]
+"""What one process says, in what JSON has words for."""
 _BLOCK = 1 << 24
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -57,7 +59,7 @@ def _store() -> c10d.Store:
 def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
     """Raises `MismatchError` if a process of this mesh brings another tensor to this call."""
     here = world.current()
-    if here.count == 1 or here.is_fake or is_off() or is_child() or not _has_bytes(x):
+    if here.count == 1 or here.is_fake or is_off() or is_child() or not has_bytes(x):
         return
     processes = owners_of(mesh)
     if len(processes) == 1 or here.process not in processes:
@@ -71,33 +73,46 @@ def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
     # What several threads bring from one line comes in no order that all processes know.
     if threading.current_thread() is not threading.main_thread():
         return
-    line = (processes, op, site)
+    number = turn((processes, op, site), (x.shape, x.dtype))
+    if number:
+        _compare(x, CollectiveCall(op, _kind(x), str(site)), processes, number)
+
+
+def turn(line: tuple[object, ...], kind: object) -> int:
+    """Which of the calls from a line that compare this one is, counted from 1; 0 where it does not: only the first do."""
     known = _compared.get(line)
     if known is None:
         if len(_compared) >= MOST_LINES:
-            return
+            return 0
         known = _compared[line] = Counter()
-    kind = (x.shape, x.dtype)
-    if known[kind] < FIRST and known.total() < MOST:
-        known[kind] += 1
-        _compare(x, CollectiveCall(op, _kind(x), str(site)), processes, known.total())
+    if known[kind] >= FIRST or known.total() >= MOST:
+        return 0
+    known[kind] += 1
+    return known.total()
 
 
 def _compare(x: torch.Tensor, call: CollectiveCall, processes: Processes, number: int) -> None:
     """Compares with who came first; that is this process, if nobody has."""
     here, value = world.current().process, digest(x)
-    mine = json.dumps({"process": here, "call": call.to_json(), "value": value})
-    path = PurePath(call.site)  # the folder may be another on another host
-    words = f"{processes} {call.op} {path.parent.name}/{path.name} {number}"
-    key = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
-    try:
-        note = json.loads(ask(lambda: _store().compare_set(key, "", mine)))
-    except RuntimeError:  # a store that does not answer is found out by those who have to wait for it
+    note = first_note(call, processes, str(number), {"process": here, "call": call.to_json(), "value": value})
+    if note is None:
         return
-    other = CollectiveCall.from_json(note["call"])
-    if note["process"] != here and other is not None and (note["value"], other.what) != (value, call.what):
+    other, process = CollectiveCall.from_json(note["call"]), int(str(note["process"]))
+    if process != here and other is not None and (note["value"], other.what) != (value, call.what):
         heartbeat.begin()
-        raise _differs(call, here, other, note["process"])
+        raise _differs(call, here, other, process)
+
+
+def first_note(call: CollectiveCall, processes: Processes, about: str, mine: Note) -> Note | None:
+    """What the first process has noted about this call, which is this one if nobody has; None where the store does not answer."""
+    path = PurePath(call.site)  # the folder may be another on another host
+    words = f"{processes} {call.op} {path.parent.name}/{path.name} {about}"
+    key, said = hashlib.blake2b(words.encode(), digest_size=16).hexdigest(), json.dumps(mine)
+    try:
+        note: Note = json.loads(ask(lambda: _store().compare_set(key, "", said)))
+    except RuntimeError:  # a store that does not answer is found out by those who have to wait for it
+        return None
+    return note
 
 
 def _differs(call: CollectiveCall, here: int, other: CollectiveCall, process: int) -> MismatchError:
@@ -116,7 +131,7 @@ def _kind(x: torch.Tensor) -> str:
     return f"{str(x.dtype).removeprefix('torch.')}[{', '.join(map(str, x.shape))}]"
 
 
-def _has_bytes(x: torch.Tensor) -> bool:
+def has_bytes(x: torch.Tensor) -> bool:
     """Whether a tensor has values to compare: it is no stand-in of a trace or transform, nor of a CUDA graph."""
     if type(x) not in _PLAIN or x.is_meta or x.layout is not torch.strided or not x.numel():
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, repeat
 from typing import Any
 
@@ -72,11 +72,11 @@ def _mapped(op: Call, readers: Sequence[Reader | None], count: int, has_number: 
     """The same where nothing has a name; what has no reader is given to all places as it is."""
 
     def run(args: Known, _: Kwargs) -> Results:
-        columns: list[Any] = [
+        columns: list[Iterable[object]] = [
             repeat(x) if read is None else read(x._value.pieces) for read, x in zip(readers, args, strict=True)
         ]
         if has_number:
-            columns[1] = repeat(as_taken(args[1], columns[0][0]))
+            columns[1] = repeat(as_taken(args[1], args[0]._value.pieces[0]))
         if not Lanes.now:
             return list(map(op, *columns))
         rows = list(zip(*columns, strict=False))

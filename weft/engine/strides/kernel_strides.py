@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch._prims_common import make_channels_last_strides_for, suggest_memory_format
@@ -111,12 +110,12 @@ def _of_matrices(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
     return *strides, second, first
 
 
-def _of_rolled(args: Sequence[Any], x: torch.Tensor, shape: tuple[int, ...]) -> Strides | None:
+def _of_rolled(args: Sequence[object], x: torch.Tensor, shape: tuple[int, ...]) -> Strides | None:
     """Dim by dim, two parts are put together, or a copy is made row by row of what stays where it is."""
-    _, shifts, *dims = args
-    if not dims or not dims[0] or not x.numel():
+    shifts, dims = args[1], args[2] if len(args) > 2 else None
+    if not isinstance(shifts, Sequence) or not isinstance(dims, Sequence) or not dims or not x.numel():
         return None
-    for shift, dim in zip(shifts, dims[0], strict=True):
+    for shift, dim in zip(shifts, dims, strict=True):
         size = shape[dim]
         start = -shift % size
         x = torch.cat(x.split([start, size - start], dim)[::-1], dim) if start else x.contiguous()
@@ -175,7 +174,7 @@ _LAID: dict[Op, Laid] = {
     **dict.fromkeys((aten._linalg_svd.default, aten.linalg_eig.default), _of_matrices),
 }
 
-_LAID_BY_ARGUMENTS: dict[Op, Callable[[Sequence[Any], torch.Tensor, tuple[int, ...]], Strides | None]] = {
+_LAID_BY_ARGUMENTS: dict[Op, Callable[[Sequence[object], torch.Tensor, tuple[int, ...]], Strides | None]] = {
     aten._fft_r2c.default: of_real,
     aten._fft_c2c.default: of_complex,
     aten._fft_c2r.default: of_half,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 
 import torch
 from torch.nn import functional
@@ -97,18 +98,20 @@ def _spread(value: torch.Tensor, layout: Layout, pending: Mapping[str, str], cod
     """The tensor that has `value`, of the shards of the devices of this process."""
     mesh, rng = layout.mesh, random.Random(code)
     held: dict[tuple[int, ...], torch.Tensor] = {(): value}
-    for axis, size in zip(mesh.axis_names, mesh.mesh_shape, strict=True):
+    waiting = [axis for axis in mesh.axis_names if axis in pending]
+    for axis in waiting:
         held = {
             (*place, index): part
             for place, whole in held.items()
-            for index, part in enumerate(
-                _contributions(whole, pending[axis], size, rng) if axis in pending else [whole] * size
-            )
+            for index, part in enumerate(_contributions(whole, pending[axis], mesh.axis_size(axis), rng))
         }
+    places = [
+        dict(zip(mesh.axis_names, place, strict=True)) for place in product(*(range(size) for size in mesh.mesh_shape))
+    ]
     mine = set(weft.local_devices())
     shards = [
-        _box(part, layout, dict(zip(mesh.axis_names, place, strict=True))).clone()
-        for (place, part), device in zip(held.items(), mesh.devices, strict=True)
+        _box(held[tuple(place[axis] for axis in waiting)], layout, place).clone()
+        for place, device in zip(places, mesh.devices, strict=True)
         if device in mine
     ]
     whole = Layout(mesh, layout.splits, {axis: ReduceOp.of(kind) for axis, kind in pending.items()})

@@ -1044,4 +1044,11 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "the conjugate of a part of what is resolved was resolved again, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 2), 'complex128', 7, 939, grad=True)",
+            "v1 = torch.outer(v0[0].conj(), v0[1])",
+        ),
+    ),
 }

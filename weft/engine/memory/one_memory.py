@@ -154,8 +154,10 @@ class OneMemory(Memory):
         strides, offset = x.stride(), int(x.storage_offset())
         if (y.stride(), int(y.storage_offset())) == (strides, offset):
             return y
-        laid = tuple(_placed(piece, strides, offset) for piece in y._value.pieces)
-        return wrap(laid, y._layout, y.shape, strides=strides, offset=offset)
+        pieces = tuple(_placed(piece, strides, offset) for piece in y._value.pieces)
+        laid = wrap(pieces, y._layout, y.shape, strides=strides, offset=offset)
+        laid._value.turned = y._value.turned
+        return laid
 
     def assembled(self, shards: Sequence[torch.Tensor], layout: Layout, shape: tuple[int, ...]) -> Pieces:
         """Each shard is written to its box, replicas once."""

@@ -23,7 +23,7 @@ class Device(Frozen):
     (True, True)
     """
 
-    __slots__ = ("id",)
+    __slots__ = ("__weakref__", "id")
     __match_args__ = ("id",)
 
     id: int

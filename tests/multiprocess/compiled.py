@@ -175,6 +175,23 @@ def check_sizes(mesh: weft.DeviceMesh) -> None:
     assert counter.frame_count == 2, counter.frame_count
 
 
+def check_put_off(mesh: weft.DeviceMesh) -> None:
+    """What is exchanged only where it is needed, when a compiler looks at it after its trace; ops that ask for open sizes."""
+    programs = {
+        "merged dims": lambda x: x.flatten(),
+        "merged dims that are used": lambda x: (x * 3).reshape(-1, x.shape[2]).sin(),
+        "the best of each part": lambda x: x.topk(2, 0)[0],
+    }
+    for name, program in programs.items():
+        torch._dynamo.reset()
+        compiled = torch.compile(program, backend="aot_eager", dynamic=True)
+        for size in (5, 6):
+            x = weft.shard(torch.randn(size, 3, 2), mesh, P(("dp", "tp")))
+            found, expected = compiled(x), program(x)
+            assert found.mapping == expected.mapping, name
+            close(found.full_tensor(), program(x.full_tensor()))
+
+
 def check_refusal(mesh: weft.DeviceMesh) -> None:
     """A tensor that only one process has a part of is refused in all of them."""
     x = weft.shard(torch.randn(8, 6), mesh, P("dp"))
@@ -202,6 +219,7 @@ def main(backend: str) -> None:
     check_contributions(mesh)
     check_policy(mesh)
     check_sizes(mesh)
+    check_put_off(mesh)
     check_refusal(mesh)
 
 

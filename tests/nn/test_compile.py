@@ -121,6 +121,30 @@ COMMUNICATION = {
 }
 
 
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_a_compiler_that_skips_modules_does_not_look_into_ours(separate: bool) -> None:
+    """`module.compile()` of torch's own containers runs them as they are; ops inside of them are not traced, which would warn."""
+    use_separate_memory(separate)
+    try:
+        torch._dynamo.reset()
+        model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
+        weft.nn.shard_module(model, MESH, LAYOUTS["tensor parallel"][0])
+        model.compile(backend="aot_eager")
+        x = weft.shard(torch.randn(4, 6), MESH, P("dp"))
+        torch.testing.assert_close(model(x).full_tensor(), model.forward(x).full_tensor())
+    finally:
+        use_separate_memory(False)
+
+
+@needs_values
+def test_tensors_are_made_in_compiled_code() -> None:
+    """In a layout that is said there; where that function breaks the graph, the mapping goes on to the rest."""
+    torch._dynamo.reset()
+    x = weft.shard(torch.randn(4, 6), MESH, P("dp"))
+    made = torch.compile(lambda x: x + weft.ones(4, 6, mapping=weft.NamedMapping(MESH, P("dp"))), backend="aot_eager")
+    assert torch.equal(made(x).full_tensor(), x.full_tensor() + 1)
+
+
 @needs_values
 @pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
 def test_communication_is_part_of_the_graph(separate: bool) -> None:

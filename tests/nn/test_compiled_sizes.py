@@ -84,3 +84,17 @@ def test_what_a_size_is_called_says_nothing_about_another_program(separate: bool
         for size in (4, 6, 5):
             x = torch.randn(size, 4, 3, 3, dtype=torch.float64)
             torch.testing.assert_close(compiled(weft.shard(x, MESH, P("x"))).full_tensor(), plain(x))
+
+
+def test_a_size_that_only_the_way_back_settles() -> None:
+    """The gradient of a running sum takes elements by their number, which holds for one size; the program is told in time."""
+    with memory(True):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: x.cumsum(0), backend="aot_eager", dynamic=True)
+        for size in (4, 6):
+            x = torch.randn(size, 3, dtype=torch.float64)
+            here = weft.shard(x, MESH, P("x")).requires_grad_()
+            x.requires_grad_()
+            for result in (x.cumsum(0), compiled(here)):
+                result.square().sum().backward()
+            torch.testing.assert_close(here.grad.full_tensor(), x.grad)

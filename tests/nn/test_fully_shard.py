@@ -226,6 +226,35 @@ def test_gradients_are_kept_until_they_are_reduced() -> None:
         torch.testing.assert_close(q.grad.full_tensor(), p.grad)
 
 
+DROPPED: dict[str, Callable[[torch.nn.Module, torch.optim.Optimizer], object]] = {
+    "module.zero_grad()": lambda model, _: model.zero_grad(),
+    "module.zero_grad(set_to_none=False)": lambda model, _: model.zero_grad(set_to_none=False),
+    "optimizer.zero_grad()": lambda _, optimizer: optimizer.zero_grad(),
+    "optimizer.zero_grad(set_to_none=False)": lambda _, optimizer: optimizer.zero_grad(set_to_none=False),
+    "p.grad = None": lambda model, _: [setattr(p, "grad", None) for p in model.parameters()],
+    "del p.grad": lambda model, _: [delattr(p, "grad") for p in model.parameters()],
+}
+
+
+@pytest.mark.parametrize("way", DROPPED)
+def test_gradients_that_are_kept_are_dropped_with_the_others(way: str) -> None:
+    mesh = weft.make_mesh({"dp": 2})
+    models = twins(perceptron, mesh, None)
+    optimizer = torch.optim.SGD(models[1].parameters(), lr=0.1)
+    loss(models[1], laid(batch(models[0], 0), mesh)).backward()  # of which there is a gradient
+    with weft.nn.no_sync(models[1]):
+        loss(models[1], laid(batch(models[0], 1), mesh)).backward()
+    DROPPED[way](models[1], optimizer)
+    with weft.nn.no_sync(models[1]):
+        loss(models[1], laid(batch(models[0], 2), mesh)).backward()
+    assert all(p.grad is None or not p.grad.any() for p in models[1].parameters())
+    loss(models[1], laid(batch(models[0], 3), mesh)).backward()
+    for seed in (2, 3):
+        loss(models[0], batch(models[0], seed)).backward()
+    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(q.grad.full_tensor(), p.grad)
+
+
 def test_where_little_is_computed_activations_move_instead() -> None:
     mesh = weft.make_mesh({"dp": 4})
     received = {}

@@ -3,6 +3,9 @@
 In one memory a gradient is one plain tensor and a label. Torch keeps plain tensors, adds them up and drops them without Python, so
 leaves are given them where nobody else has their memory (`weft.tensor.leaf_gradient`), and the label is put on by `x.grad`. Decision 47
 says more.
+
+What is held back, to be reduced with later gradients (`weft.nn.no_sync`), is in no `x.grad`, and goes with it: when that is set or
+deleted, and when `zero_grad` asks whether there is one.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ import torch
 
 from ..during import during
 from ..sharding.layout import Layout
-from .sharded import KEPT_PLAIN, ShardedTensor, tensor_of, wrap_whole
+from .sharded import HELD_BACK, KEPT_PLAIN, ShardedTensor, tensor_of, wrap_whole
 
-__all__ = ["drop_gradient", "gradient_of", "keep_gradient", "taken_as_held"]
+__all__ = ["drop_gradient", "gradient_of", "keep_gradient", "replace_gradient", "taken_as_held"]
 
 _GRAD = vars(torch._C.TensorBase)["grad"]
 _held: Callable[[torch.Tensor], torch.Tensor | None] = _GRAD.__get__
@@ -38,6 +41,8 @@ def taken_as_held() -> AbstractContextManager[None]:
 def gradient_of(x: ShardedTensor) -> torch.Tensor | None:
     """The gradient that a tensor keeps, in the layout that it is to have."""
     grad = _held(x)
+    if HELD_BACK in x.__dict__ and sys._getframe(1).f_code in _DROPPING:
+        del x.__dict__[HELD_BACK]
     if KEPT_PLAIN in x.__dict__ and type(grad) is torch.Tensor:
         if _as_held.get() or _is_dropped_by(sys._getframe(1)):
             return grad
@@ -57,9 +62,16 @@ def keep_gradient(x: ShardedTensor, grad: torch.Tensor | None) -> None:
     _hold(x, grad)
 
 
+def replace_gradient(x: ShardedTensor, grad: torch.Tensor | None) -> None:
+    """Lets a tensor have a gradient instead of what it had, and of what was held back."""
+    x.__dict__.pop(HELD_BACK, None)
+    keep_gradient(x, grad)
+
+
 def drop_gradient(x: ShardedTensor) -> None:
     """Lets a tensor have no gradient."""
     x.__dict__.pop(KEPT_PLAIN, None)
+    x.__dict__.pop(HELD_BACK, None)
     _GRAD.__delete__(x)
 
 

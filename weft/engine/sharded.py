@@ -82,7 +82,10 @@ HEARD = "_heard"
 KEPT_PLAIN = "_kept_plain"
 """Where a leaf keeps the layout of a gradient that is held plain: see `weft.engine.held_gradient`."""
 
-OWN_STATE = ("_form", "_value", "_asked", HEARD, KEPT_PLAIN)
+HELD_BACK = "_held_back"
+"""Where a leaf keeps what is to be added to its gradient later: see `weft.engine.held_gradient`."""
+
+OWN_STATE = ("_form", "_value", "_asked", HEARD, KEPT_PLAIN, HELD_BACK)
 """The attributes that are Weft's, not a user's or torch's."""
 
 

@@ -34,7 +34,7 @@ class DeviceMapping(Unchanging, Written, ABC):
     True
     """
 
-    __slots__ = ("_hash", "_layouts", "mesh")
+    __slots__ = ("__weakref__", "_hash", "_layouts", "mesh")
 
     mesh: DeviceMesh
     _hash: int

@@ -32,7 +32,7 @@ class DeviceMesh(Written):
     (4, 1, 8)
     """
 
-    __slots__ = ("__dict__", "_hash", "axis_names", "devices", "mesh_shape")
+    __slots__ = ("__dict__", "__weakref__", "_hash", "axis_names", "devices", "mesh_shape")
 
     devices: tuple[Device, ...]
     mesh_shape: tuple[int, ...]

@@ -44,7 +44,7 @@ class DimSpec(Frozen):
     (DimSpec(['dp']), DimSpec([], is_open=True))
     """
 
-    __slots__ = ("axes", "is_open", "priority")
+    __slots__ = ("__weakref__", "axes", "is_open", "priority")
     __match_args__ = ("axes", "is_open", "priority")
 
     axes: tuple[str, ...]

@@ -62,7 +62,7 @@ class Placement(Frozen):
     True
     """
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     def __init__(self) -> None:
         if type(self) is Placement:

@@ -16,7 +16,7 @@ from ..devices import Device
 from ..drawing.html import layout_html
 from ..engine.compiling import state_of_code
 from ..engine.dispatch import torch_dispatch
-from ..engine.held_gradient import drop_gradient, gradient_of, keep_gradient
+from ..engine.held_gradient import drop_gradient, gradient_of, replace_gradient
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import move
@@ -160,7 +160,7 @@ class Tensor(NamedPieces, ShardedTensor):
         return remember_apart(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
 
     data = property(_get_data, _set_data)
-    grad = property(gradient_of, keep_gradient, drop_gradient)
+    grad = property(gradient_of, replace_gradient, drop_gradient)
     register_hook = register_hook
 
     def _get_grad_fn(self) -> Node | None:

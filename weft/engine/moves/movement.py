@@ -19,6 +19,7 @@ from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...watch import comm_log
 from ...watch.notes import is_watched
+from ..compiling import announce
 from ..form import Form
 from ..memory import memory_of
 from ..memory.carrying import carried, gathered
@@ -68,6 +69,7 @@ def from_plain(
             f"a tensor of layout {x.layout} cannot lie on a mesh{'' if brought_to is None else f', as {brought_to} needs it to'}: "
             "give x.to_dense() (of nested tensors, x.to_padded_tensor(0.0) and a mask), or compute with y.full_tensor()"
         )
+    announce()  # where a compiler is loaded: it may look at the ops that follow before it is given a sharded tensor
     return memory_of(layout).put(x, layout, asked, brought_to)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.autograd.graph import register_multi_grad_hook
 
 from ...engine.compiling import announce
-from ...engine.sharded import ShardedTensor, as_sharded
+from ...engine.sharded import HELD_BACK, ShardedTensor, as_sharded
 from ...planning.costs.bounds import largest
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
@@ -115,12 +115,25 @@ class Block:
         self._was_split = False
         self._calls: list[_Call | None] = []
         self._last: _Call | None = None
-        self._kept: dict[int, ShardedTensor] = {}
         self._anchor = torch.empty(0, requires_grad=True)
         """What autograd takes the whole parameters to come from: gradients of the split ones arrive later, not from it."""
         module.register_forward_pre_hook(self._before, with_kwargs=True)
         module.register_forward_hook(self._after, with_kwargs=True, always_call=True)
         module.register_state_dict_pre_hook(self._settle)
+
+    @property
+    def _kept(self) -> dict[int, ShardedTensor]:
+        """The gradients that are kept for later, unless somebody has dropped them with those of the parameters."""
+        found = ((number, x.__dict__.get(HELD_BACK)) for number, x in enumerate(self.parameters))
+        return {number: grad for number, grad in found if grad is not None}
+
+    def _keep(self, grads: Mapping[int, ShardedTensor]) -> None:
+        """Keeps these for later, and no others."""
+        for number, x in enumerate(self.parameters):
+            if number in grads:
+                x.__dict__[HELD_BACK] = grads[number]
+            else:
+                x.__dict__.pop(HELD_BACK, None)
 
     def _dtypes(self) -> tuple[torch.dtype, ...]:
         """The dtype that each parameter has while it is whole."""
@@ -336,28 +349,28 @@ class Block:
 
     def reduce(self, grads: Mapping[int, torch.Tensor]) -> None:
         """Reduces the gradients of whole parameters and scatters them, unless they are to be kept for later."""
-        reducing = self._plan(self._kept)[1]
+        before = self._kept
+        reducing = self._plan(before)[1]
         if reducing is None:
             return  # all were frozen since the block ran, which torch goes by, too
         trained = {number: grad for number, grad in grads.items() if self.parameters[number].requires_grad}
         found = {number: reducing.pending(number, grad) for number, grad in trained.items()}
-        for number, kept in self._kept.items():
+        for number, kept in before.items():
             found[number] = found[number] + kept if number in found else kept  # type: ignore[assignment]
-        self._kept = {}
+        self._keep({} if self.siblings.is_syncing else found)
         if self.siblings.is_syncing:
             self.siblings.current_pass().scattered.append((self, reducing.scatter(found)))
-        else:
-            self._kept.update(found)
 
     def reduce_kept(self) -> Scattered | None:
         """Begins to reduce the gradients that were kept for later, if there are some."""
-        reducing, kept = self._plan(self._kept)[1], self._kept
-        self._kept = {}
+        kept = self._kept
+        reducing = self._plan(kept)[1]
+        self._keep({})
         return reducing.scatter(kept) if reducing is not None and kept else None
 
     def forget_kept(self) -> None:
         """Forgets the gradients that were kept for later."""
-        self._kept = {}
+        self._keep({})
 
     def take(self, grads: Mapping[int, torch.Tensor]) -> None:
         """Adds gradients to those of the parameters, whose hooks see them as autograd would show them."""

@@ -13,6 +13,7 @@ import torch
 from torch.autograd.graph import register_multi_grad_hook
 
 from ...engine.compiling import announce
+from ...engine.held_gradient import keep_gradient
 from ...engine.sharded import HELD_BACK, ShardedTensor, as_sharded
 from ...planning.costs.bounds import largest
 from ...sharding.layout import Layout
@@ -381,7 +382,7 @@ class Block:
             for change in before.values():
                 changed = change(grad)
                 grad = grad if changed is None else as_sharded(changed)
-            x.grad = grad if x.grad is None else x.grad + grad
+            keep_gradient(x, grad if x.grad is None else x.grad + grad)
             hooks: Mapping[int, Callable[[torch.Tensor], None]] = getattr(x, "_post_accumulate_grad_hooks", None) or {}
             for hook in hooks.values():
                 hook(x)

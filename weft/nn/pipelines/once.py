@@ -9,6 +9,7 @@ from typing import final
 
 import torch
 
+from ...engine.held_gradient import keep_gradient
 from ...engine.moves.adding_up import adding_up
 from ...engine.moves.movement import aligned
 from ...tensor.tensor import public
@@ -28,7 +29,7 @@ class reduced_once:  # noqa: N801 - read as a word: `with reduced_once(parameter
     def __enter__(self) -> None:
         self._before = [x.grad for x in self._parameters]
         for x in self._parameters:
-            x.grad = None
+            keep_gradient(public(x), None)  # and not what is held back, which stays
         self._block.enter_context(adding_up())
 
     def __exit__(
@@ -37,9 +38,10 @@ class reduced_once:  # noqa: N801 - read as a word: `with reduced_once(parameter
         self._block.close()
         if error is not None:  # what the others have is not known: each keeps what it had
             for x, earlier in zip(self._parameters, self._before, strict=True):
-                x.grad = earlier
+                keep_gradient(public(x), earlier)
             return
         with torch.no_grad():
             for x, earlier in zip(self._parameters, self._before, strict=True):
                 found = aligned(x.grad, public(x)._layout)
-                x.grad = found if earlier is None else earlier if found is None else earlier + found
+                total = found if earlier is None else earlier if found is None else earlier + found
+                keep_gradient(public(x), total)

@@ -8,6 +8,7 @@ from typing import final
 
 import torch
 
+from ...engine.held_gradient import keep_gradient
 from ...engine.moves.movement import layout_of
 from ...engine.sharded import ShardedTensor
 from ...errors import MismatchError
@@ -248,7 +249,7 @@ class Pipeline(torch.nn.Module):
                 for name in known.with_gradient(part):
                     x = public(parameters[name])
                     if x.grad is None:
-                        x.grad = absent(x._layout, tuple(x.shape), x.dtype)
+                        keep_gradient(x, absent(x._layout, tuple(x.shape), x.dtype))
 
     def extra_repr(self) -> str:
         """What torch shows of it beside its stages."""

@@ -7,6 +7,7 @@ from typing import final
 
 import torch
 
+from ...engine.held_gradient import keep_gradient
 from ...engine.moves.movement import aligned
 from ...engine.sharded import ShardedTensor
 from ...sharding.mesh import DeviceMesh
@@ -53,7 +54,7 @@ class Tied:
                 gradient = absent(value._layout, tuple(value.shape), value.dtype)
             moved = redistribute(gradient, parameter.mapping, op="tied parameter")
             with torch.no_grad():
-                parameter.grad = moved if parameter.grad is None else parameter.grad + moved
+                keep_gradient(parameter, moved if parameter.grad is None else parameter.grad + moved)
         self._values = []
 
 

@@ -1051,4 +1051,22 @@ KNOWN: dict[str, Program] = {
             "v1 = torch.outer(v0[0].conj(), v0[1])",
         ),
     ),
+    "pending bytes that had come round were as large as ever once they were multiplied by a fraction": Program(
+        {"x": 2},
+        (
+            "v1 = fresh((2,), 'uint8', 481, 68)",
+            "v6 = v1.index_put((put([1, 1, 0], 48),), fresh((3,), 'uint8', 704, 68), accumulate=True)",
+            "v7 = v6 * 1.5",
+            "v8 = v6.double()",
+            "v9 = v6 / 2",
+            "v10 = v6.sum()",
+            "v11 = v6 + v6",
+        ),
+        order=0,
+    ),
+    "a permutation of more dims than there are was refused in other words": Program(
+        {"x": 2},
+        ("v0 = fresh((), 'complex128', 970, 68)", "v1 = v0.permute(0)", "v2 = v0.permute(0, 0)"),
+        order=0,
+    ),
 }

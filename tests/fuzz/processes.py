@@ -107,10 +107,13 @@ def hunt(seconds: float, seed: int, most: int) -> tuple[str, int]:
             ended = started.wait(left + 300)
         failed = [how for how in ended if how.status != 0]
         said += [how.out for how in ended]
-        said += [f"a process ended with {how.status}: {_PROGRESS.sub('', how.err).strip()[-6000:]}" for how in failed]
         found = ended[0].out.count("--- process 0")
         findings += found + (not found and bool(failed))
         done, seed = max((int(a), int(b)) for how in ended for a, b in _PROGRESS.findall(how.err))
+        said += [
+            f"a process ended with {how.status} at seed {seed}: {_PROGRESS.sub('', how.err).strip()[-6000:]}"
+            for how in failed
+        ]
         checks, seed = checks + done, seed + bool(failed)
     said.append(f"{checks} op checks processes; seeds {first} to {seed - 1}; {findings} findings")
     return "\n".join(filter(None, said)), findings

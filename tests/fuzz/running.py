@@ -95,8 +95,14 @@ def is_beyond(line: str, space: Mapping[str, object]) -> bool:
     if squared := _LOG_OF_DETERMINANT.search(line):
         x = everything(space)[squared[1]].detach()
         return _is_singular(x @ x.mT + 1)
-    if (strided := _STRIDED.search(line)) and given[name].requires_grad:
-        return not _shows_all(everything(space)[strided[1]], given[name])
+    if strided := _STRIDED.search(line):
+        x = everything(space).get(strided[1])
+        if x is None:
+            return False
+        if x.untyped_storage().nbytes() > x.numel() * x.itemsize and not x._is_view():
+            return True  # memory that a kernel has to spare, as of `unique`, is nobody's
+        if given[name].requires_grad:
+            return not _shows_all(x, given[name])
     # What is infinite on the way may be finite in the end: 1 / (x * y + 3).
     return bool(_OF_TWO.search(line)) and any(bool(t.isinf().any()) for t in (*given.values(), *used))
 

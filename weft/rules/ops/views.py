@@ -122,9 +122,10 @@ rules[aten.reshape.default] = Rule(_reshape, sized("shape"), local_op=aten.resha
 
 
 def _permute(call: BoundCall) -> Factors | None:
-    dims = numbered(call.tensors[0].ndim)
-    output = [dims[dim] for dim in call.dims("dims")]
-    return touching(call, [], [output]) if sorted(output) == sorted(dims) else None
+    dims, order = numbered(call.tensors[0].ndim), call.dims("dims")
+    if sorted(order) != list(range(len(dims))):
+        return None  # torch says what is wrong
+    return touching(call, [], [[dims[dim] for dim in order]])
 
 
 def _transpose(call: BoundCall) -> Factors:

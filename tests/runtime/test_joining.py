@@ -37,12 +37,13 @@ def pieces_of(layout: Layout, shape: tuple[int, ...], dtype: torch.dtype, turned
         box = here.piece_shape(k, shape)
         numbers = torch.Generator().manual_seed(hash((here.box(k, shape), here.coords[k] if layout.pending else 0)))
         drawn = torch.randint(-3, 4, box[::-1] if turned else box, generator=numbers)
+        drawn = drawn.to(here.devices[k])
         made.append((drawn.mT if turned and len(box) > 1 else drawn.view(box)).to(dtype))
     return tuple(made)
 
 
 def bits(x: torch.Tensor) -> tuple[tuple[int, ...], bytes]:
-    return tuple(x.shape), x.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return tuple(x.shape), x.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
 
 
 @given(st.data(), shapes, st.sampled_from(DTYPES), st.booleans())

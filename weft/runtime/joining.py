@@ -84,7 +84,7 @@ def reduced_and_cut(
 
 def _is_served(pieces: Pieces) -> bool:
     first = pieces[0]
-    return first.nbytes <= _SMALL and first.dtype in _JOINED and not first.is_meta and not is_traced()
+    return not is_traced() and not first.is_meta and first.dtype in _JOINED and first.nbytes <= _SMALL
 
 
 @final

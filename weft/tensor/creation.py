@@ -177,7 +177,12 @@ def of_shards(
     dtype: torch.dtype | None = None,
     is_checked: bool = False,
 ) -> Tensor:
-    """The same; `is_checked`: replicas are compared, which nobody else has seen to."""
+    """What `from_local` gives; `is_checked`: replicas are compared, which nobody else has seen to.
+
+    >>> from weft import NamedMapping, P, make_mesh
+    >>> of_shards([torch.zeros(2), torch.ones(2)], NamedMapping(make_mesh({"dp": 2}), P("dp"))).shape
+    torch.Size([4])
+    """
     tensors = [as_tensor(shard, "from_local") for shard in shards]
     mapping = _mapping(mapping)
     if len({shard.is_meta for shard in tensors}) > 1:

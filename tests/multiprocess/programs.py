@@ -812,6 +812,7 @@ def refusals_of_elements_that_some_hold(devices: Sequence[Device]) -> Iterator[Y
         "product": lambda: few @ square,
         "product into another": lambda: torch.matmul(few, square, out=torch.zeros_like(few)),
         "activation": lambda: torch.nn.functional.gelu(few.long()),
+        "least of complex numbers": lambda: few.cfloat().scatter_reduce_(1, few.long(), few.cfloat(), "amin"),
         "remainder of nothing": lambda: few.long() % 0,
         "places in nothing": lambda: torch.take_along_dim(few.float()[:, :0], few.long(), 1),
     }

@@ -6,6 +6,7 @@ elsewhere, the other processes would raise and this one would go on, to wait for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -17,15 +18,20 @@ from ...sharding.layout import Layout
 
 __all__ = ["refuse_as_others"]
 
+_FEW = 1 << 16
+"""Elements that whole tensors are made of, once for calls that are alike. Of more, others are heard of when they are waited for."""
 _BY_ZERO = "ZeroDivisionError"
 """What torch says of whole numbers that are divided by the number 0."""
 
 
 def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], rule: Rule | None) -> None:
     """Raises what other processes raise for want of a kernel, or of a divisor, in one that has no elements."""
-    if rule is not None and rule.local is not None:
-        return
     shapes = [_largest(layout, tuple(x.shape)) for layout, x in zip(inputs, call.tensors, strict=True)]
+    if rule is not None and rule.local is not None:
+        # What devices do by a way of their own, the op can be asked of whole tensors alone.
+        shapes = [tuple(x.shape) for x in call.tensors]
+        if sum(map(math.prod, shapes)) > _FEW or torch.Tag.nondeterministic_seeded in call.func.tags:
+            return
     if any(0 in shape for shape in shapes):
         return
     local = [_stand_in(shape, x) for shape, x in zip(shapes, call.tensors, strict=True)]

@@ -1069,4 +1069,18 @@ KNOWN: dict[str, Program] = {
         ("v0 = fresh((), 'complex128', 970, 68)", "v1 = v0.permute(0)", "v2 = v0.permute(0, 0)"),
         order=0,
     ),
+    "parts of running sums in short whole numbers became long ones, memories apart": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((8, 5), 'int32', 839, 68)",
+            "v1 = move(v0, 638)",
+            "v2 = torch.cumsum(v1, 0, dtype=torch.int32)",
+            "v3 = torch.cumprod(v1, 0, dtype=torch.uint8)",
+            "v4 = torch.cumsum(v1, 0, dtype=torch.bool)",
+            "v5 = v2 * 2",
+            "v6 = fresh((0, 8, 5), 'bool', 839, 638)",
+            "torch.cumsum(v6, 1, out=v6)",
+        ),
+        order=0,
+    ),
 }

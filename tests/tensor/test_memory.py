@@ -155,3 +155,13 @@ def test_fresh_memory_is_not_copied(memory: str) -> None:
         y = weft.shard(given, SINGLE, P())
         assert torch._C._is_cow_tensor(given.detach()), "it was copied at once"
         assert y.shape == given.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int64], ids=str)
+@pytest.mark.parametrize("scan", [torch.cumsum, torch.cumprod])
+def test_all_parts_of_a_running_total_have_its_dtype(scan: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+    plain = torch.arange(1, 36, dtype=torch.int32).reshape(7, 5)
+    found = scan(weft.shard(plain, weft.make_mesh({"x": 3}), P("x")), 0, dtype=dtype)
+    expected = scan(plain, 0, dtype=dtype)
+    assert {shard.dtype for shard in found.local_shards} == {dtype}
+    assert torch.equal(found.full_tensor().cpu(), expected)

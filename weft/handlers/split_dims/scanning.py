@@ -61,5 +61,5 @@ def _continued(
     if not number:
         return scanned
     before = totals._value.pieces[beside.piece_of[here.slots[i]]].narrow(dim, 0, number)
-    total = func(before, dim).narrow(dim, number - 1, 1)
+    total = func(before, dim).narrow(dim, number - 1, 1).to(scanned.dtype)  # torch widens whole numbers that it adds up
     return _COMBINED[func](scanned, total)

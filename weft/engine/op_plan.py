@@ -106,18 +106,22 @@ class _Plans:
 plans = _Plans()
 """Bound: its own. Cleared: when devices change places."""
 
+_TO_COPY = torch.ops.aten._to_copy.default
+
 
 def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
     """All that a plan depends on: not the values of tensors, nor of floats that are usual numbers."""
-    key: list[object] = [id(func)]  # torch takes its time to say the hash of an op
+    known = id(func)  # torch takes its time to say the hash of an op
+    final = ShardedTensor.final
+    if func is _TO_COPY:  # in mixed precision every third op is one; it takes no numbers
+        return (known, *[x._form if type(x) is final else token(x) for x in args], *kwargs.items())
     if args and type(args[0]) is list:
-        key += [_token_beside_list(x) for x in args]
+        beside = [_token_beside_list(x) for x in args]
     else:
-        final = ShardedTensor.final
-        key += [x._form if type(x) is final else token(x) for x in args]
-    for name, x in kwargs.items():
-        key += (name, token(x))
-    return tuple(key)
+        beside = [x._form if type(x) is final else token(x) for x in args]
+    if not kwargs:
+        return (known, *beside)
+    return (known, *beside, *[(name, token(x)) for name, x in kwargs.items()])
 
 
 def _token_beside_list(x: object) -> object:

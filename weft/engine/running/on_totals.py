@@ -40,7 +40,7 @@ def total_call(
         return None
     # Without its inputs, what each device contributed is not known later: the value then counts as one contribution.
     keeps = kind.viewed is not None or _may_keep(tensors, schedule)
-    return TotalCall(call.func, inputs, schedule, rule, quick(call.func), kind.viewed is not None, keeps)
+    return TotalCall(call.func, inputs, schedule, rule, quick(call.func, call.kwargs), kind.viewed is not None, keeps)
 
 
 def _may_be_total(kind: OpKind, schedule: OpSchedule) -> bool:

@@ -19,7 +19,7 @@ from ...rules.call import Args, Op
 from ...rules.ops.matmul import linear_backward
 from ..sharded import ShardedTensor
 
-__all__ = ["Call", "as_taken", "quick", "takes_number"]
+__all__ = ["Call", "as_taken", "converting", "quick", "takes_number"]
 
 aten = torch.ops.aten
 Call = Callable[..., Any]
@@ -101,20 +101,21 @@ _modes = torch._C._len_torch_dispatch_stack
 
 
 def quick(op: torch._ops.OpOverload, kwargs: Mapping[str, object] = _NO_KWARGS) -> Call:
-    """The quickest way to call an op on plain tensors, with keywords of these names.
+    """The quickest way to call an op on plain tensors, with these keywords or others beside which plans are the same.
 
     >>> quick(torch.ops.aten.add.Tensor) is torch.add
     True
     """
-    if op is _TO_COPY and "dtype" in kwargs and kwargs.keys() <= {"dtype", "device", "layout"}:
-        return _converted
-    return _QUICK.get(op, op)
+    convert = converting(op, kwargs)
+    return _QUICK.get(op, op) if convert is None else lambda x, **_: convert(x)
 
 
-def _converted(
-    x: torch.Tensor, *, dtype: torch.dtype, device: torch.device | None = None, layout: torch.layout | None = None
-) -> torch.Tensor:
-    return x.to(device, dtype, copy=True)
+def converting(op: torch._ops.OpOverload, kwargs: Mapping[str, object]) -> Call | None:
+    """What makes another dtype of a tensor, where a call with these keywords does just that: it is called without them."""
+    dtype, device = kwargs.get("dtype"), kwargs.get("device")
+    if op is not _TO_COPY or dtype is None or not kwargs.keys() <= {"dtype", "device", "layout"}:
+        return None
+    return lambda x: x.to(device, dtype, copy=True)
 
 
 def takes_number(op: Op, args: Args) -> bool:

@@ -14,7 +14,7 @@ from ..sharded import ShardedTensor, all_sharded, tensor_of
 from ..total import note_write
 from ..value import Value
 from .once import is_foreseen
-from .quick import Call, as_taken, quick, takes_number
+from .quick import Call, as_taken, converting, quick, takes_number
 
 __all__ = ["repeat_on_whole"]
 
@@ -63,7 +63,10 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
 
 def _applied(call: BoundCall) -> Call:
     """What runs an op on whole values, in one memory: the quickest way for the arguments it has."""
-    op, final = quick(call.func, call.kwargs), ShardedTensor.final
+    convert = converting(call.func, call.kwargs)
+    if convert is not None:
+        return lambda args, _: convert(args[0]._value.pieces[0])
+    op, final = quick(call.func), ShardedTensor.final
     is_tensor = [isinstance(x, ShardedTensor) for x in call.args]
     if call.kwargs or not is_tensor[0]:
         return lambda args, kwargs: op(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)

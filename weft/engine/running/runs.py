@@ -14,7 +14,7 @@ from ...runtime.memory.accelerator import Lanes, turns
 from ..op_kind import expects_contiguous, kind_of
 from ..op_plan import OpPlan
 from ..sharded import as_sharded
-from .quick import Call, as_taken, quick, takes_number
+from .quick import Call, as_taken, converting, quick, takes_number
 from .schedule import OpSchedule, Place, Read
 
 __all__ = ["made_by", "reader_of", "runs_of"]
@@ -41,6 +41,9 @@ def runs_of(call: BoundCall, plan: OpPlan, schedule: OpSchedule) -> Runs | None:
     if kind_of(call.func).viewed is not None:
         op = quick(call.func)  # a copy is no view
     if rule.local_args is None:
+        convert = converting(call.func, call.kwargs)
+        if convert is not None and call.kwargs.get("device") is None and rule.local_op is None:
+            return _mapped(convert, [readers[0]], len(places), has_number=False)
         if call.kwargs:
             return _alike(op, reading, len(places))
         by_position = dict(reading)

@@ -102,10 +102,8 @@ def reduce_scatter(
         raise ValueError(
             f"reduce_scatter found no axes to reduce over: the layout {layout} on {layout.mesh} leaves none. Name them: reduce_axes=..."
         )
-    reduced = without_axes(layout, axes)
-    target = reduced.with_split(dim, (*reduced.splits[dim], *axes))
     with issuing(async_op):
-        return combined(x, layout, kind, axes, target, "reduce_scatter")
+        return combined(x, layout, kind, axes, _scattered(layout, dim, axes), "reduce_scatter")
 
 
 @stands_in_programs
@@ -133,7 +131,7 @@ def all_to_all(
             return move(x, target, op="all_to_all")
     dim, axes = exchange_group(layout, split, concat)
     count = layout.mesh.group_size(axes)
-    check_equal_parts(x, layout, range(x.dim()), "all_to_all")
+    check_equal_parts(x.shape, layout, range(x.dim()), "all_to_all")
     check_parts(x, layout, split, dim, count, tiled)
     with issuing(async_op):
         return (exchanged if tiled else transposed)(x, layout, split, concat, dim, axes)
@@ -177,6 +175,7 @@ def _dim(axis: int, x: torch.Tensor, op: str) -> int:
     return axis % x.dim()
 
 
+@cached(1024, of_sizes=True)
 def _kind(reduce_op: str | ReduceOp, dtype: torch.dtype, op: str) -> ReduceOp:
     kind = ReduceOp.of(reduce_op)
     if kind is ReduceOp.AVG and not (dtype.is_floating_point or dtype.is_complex):
@@ -188,10 +187,21 @@ def _kind(reduce_op: str | ReduceOp, dtype: torch.dtype, op: str) -> ReduceOp:
 
 def _axes(layout: Layout, named: str | Iterable[str] | None, default: Sequence[str]) -> tuple[str, ...]:
     """The axes to reduce over, in mesh order."""
-    names = set(default) if named is None else {named} if isinstance(named, str) else set(named)
+    return _in_order(layout, tuple(default if named is None else (named,) if isinstance(named, str) else named))
+
+
+@cached(4096)
+def _in_order(layout: Layout, names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         layout.mesh.axis_index(name)
     return tuple(axis for axis in layout.mesh.axis_names if axis in names)
+
+
+@cached(4096)
+def _scattered(layout: Layout, dim: int, axes: tuple[str, ...]) -> Layout:
+    """The layout in which these axes split a dim, after those that split it already."""
+    reduced = without_axes(layout, axes)
+    return reduced.with_split(dim, (*reduced.splits[dim], *axes))
 
 
 @cached(4096)

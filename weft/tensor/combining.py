@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -36,8 +37,42 @@ def combined(
     return move(_contributions(x, layout, kind, axes, op), target, op=op)
 
 
-def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequence[str], op: str) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class _Unfolded:
+    """One dim of a tensor, with each axis that splits it as a dim of its own, some of which are combined."""
+
+    shape: tuple[int, ...]
+    combined: tuple[int, ...]
+    """These dims, the last one first."""
+    merged: tuple[int, int] | None
+    """From which to which dim what is left is one again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Combination:
+    """What is computed on the whole tensor before anything is reduced between devices."""
+
+    unfolded: tuple[_Unfolded, ...]
+    again: int
+    """How many replicas count as contributions."""
+
+
+def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: tuple[str, ...], op: str) -> torch.Tensor:
     """What is left to reduce over `axes`, as a tensor that holds it pending."""
+    how = _combination(layout, kind, axes, tuple(x.shape), op)
+    for each in how.unfolded:
+        x = x.view(each.shape)
+        for dim in each.combined:
+            x = _COMBINE[kind](x, dim)
+        if each.merged is not None:
+            x = x.flatten(*each.merged)
+    return _repeated(x, how.again, kind) if how.again > 1 else x
+
+
+@cached(4096, of_sizes=True)
+def _combination(
+    layout: Layout, kind: ReduceOp, axes: tuple[str, ...], shape: tuple[int, ...], op: str
+) -> _Combination:
     # Axes that hold just this reduction are only resolved; others would combine what is not a value yet.
     only_resolved = all((axis, kind) in layout.pending for axis in axes)
     for axis, waiting in layout.pending:
@@ -45,23 +80,36 @@ def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequen
             raise ValueError(
                 f"{op} was asked for the {kind}, but a {waiting} is pending over mesh axis {axis!r}: reduce that first with reduce_op='{waiting}'"
             )
-    split = [axis for axis in axes if axis in layout.dim_of]
-    if split:
-        dims = sorted({layout.dim_of[axis] for axis in split})
-        check_equal_parts(x, layout, dims, op)
-        for dim in reversed(dims):
-            x = _combined_along(x, layout, dim, [a for a in layout.splits[dim] if a in split], kind)
+    dims = sorted({layout.dim_of[axis] for axis in axes if axis in layout.dim_of}, reverse=True)
+    check_equal_parts(shape, layout, reversed(dims), op)
+    unfolded = []
+    for dim in dims:
+        each, shape = _unfolded(shape, layout, dim, axes)
+        unfolded.append(each)
     again = layout.mesh.group_size(a for a in axes if a in layout.replicated_axes)
-    if again > 1:
-        x = _repeated(x, again, kind)
-    return x
+    return _Combination(tuple(unfolded), again)
 
 
-def check_equal_parts(x: torch.Tensor, layout: Layout, dims: Iterable[int], op: str) -> None:
+def _unfolded(
+    shape: tuple[int, ...], layout: Layout, dim: int, axes: tuple[str, ...]
+) -> tuple[_Unfolded, tuple[int, ...]]:
+    """How one dim is combined over those of `axes` that split it, and the shape afterwards."""
+    names = layout.splits[dim]
+    sizes = [layout.mesh.axis_size(axis) for axis in names]
+    local = shape[dim] // math.prod(sizes)
+    combined = tuple(dim + at for at in reversed(range(len(names))) if names[at] in axes)
+    left = [size for axis, size in zip(names, sizes, strict=True) if axis not in axes]
+    before, after = shape[:dim], shape[dim + 1 :]
+    merged = (dim, dim + len(left)) if left else None
+    unfolded = _Unfolded((*before, *sizes, local, *after), combined, merged)
+    return unfolded, (*before, math.prod(left) * local, *after)
+
+
+def check_equal_parts(shape: Sequence[int], layout: Layout, dims: Iterable[int], op: str) -> None:
     """Raises unless every device holds as much of these dims as the others."""
     for dim in dims:
         count = layout.split_count(dim)
-        size = x.shape[dim]
+        size = shape[dim]
         if size % count:
             axes = ", ".join(map(repr, layout.splits[dim]))
             sizes = [size // count + (i < size % count) for i in range(count)]
@@ -79,18 +127,6 @@ _COMBINE = {
     ReduceOp.MIN: lambda x, dim: x.amin(dim) if x.dtype is not torch.bool else x.all(dim),
     ReduceOp.PROD: lambda x, dim: x.prod(dim, dtype=x.dtype) if x.dtype is not torch.bool else x.all(dim),
 }
-
-
-def _combined_along(x: torch.Tensor, layout: Layout, dim: int, axes: Sequence[str], kind: ReduceOp) -> torch.Tensor:
-    """Reduces what the devices along `axes` hold of one dim: that dim, unfolded, has each axis as a dim of its own."""
-    sizes = [layout.mesh.axis_size(axis) for axis in layout.splits[dim]]
-    local = x.shape[dim] // math.prod(sizes)
-    x = x.unflatten(dim, (*sizes, local))
-    for position in reversed(range(len(sizes))):
-        if layout.splits[dim][position] in axes:
-            x = _COMBINE[kind](x, dim + position)
-    left = len(sizes) - len(axes)
-    return x.flatten(dim, dim + left) if left else x
 
 
 def _repeated(x: torch.Tensor, count: int, kind: ReduceOp) -> torch.Tensor:

@@ -13,6 +13,7 @@ from ...runtime.holding import Pieces
 from ...runtime.machine import forget_with_residences
 from ...runtime.memory.lazy_copy import lazy_clone
 from ...runtime.memory.memory_limit import limited_to, memory_limit, planned
+from ...runtime.spans import Spans
 from ...runtime.strides import dense_strides, order_of
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
@@ -165,9 +166,11 @@ def _relabeled_again(x: ShardedTensor, form: Form) -> ShardedTensor | None:
     """A tensor in one memory in the form of another layout, where nobody looks on: its value, or that of its contributions."""
     if is_traced() or is_watched() or memory_limit() is not None:
         return None
-    total = None if x._value.total is None else known_total(x)
-    if total is not None:
-        there = lazy_clone(total)
+    whole = None if x._value.total is None else known_total(x)
+    if whole is None and not x._form.layout.pending and not Spans.watched:
+        (whole,) = x._value.pieces
+    if whole is not None:
+        there = lazy_clone(whole)
     else:
         (there,) = run.move(x._value.pieces, x._form.layout, form.layout, form.shape, form.dtype)
     return made(form, Value((there,))) if there.stride() == form.strides else None

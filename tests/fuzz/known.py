@@ -1083,4 +1083,23 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what is added to a product was added infinitely often as nothing by other devices": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((1, 1, 1, 1), 'float64', 293, 68)",
+            "v4 = torch.addmm(fresh((1, 3), 'float64', 298, 68), v0.flatten(0, -2), fresh((1, 3), 'float64', 610, 778), beta=inf)",
+            "v5 = fresh((4, 3), 'float64', 298, 9) * torch.tensor([inf])",
+            "v6 = fresh((4, 3), 'float64', 298, 9) / torch.tensor([[0.0]])",
+        ),
+        order=0,
+    ),
+    "an index beyond the third dim was another error": Program(
+        {"a": 4, "b": 2},
+        (
+            "v2 = fresh((1, 1, 1), 'float64', 575, 230)",
+            "v13 = torch.index_select(v2, 2, put([3], 185))",
+            "v14 = torch.index_select(v2, 1, put([3], 185))",
+        ),
+        order=0,
+    ),
 }

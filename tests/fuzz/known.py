@@ -1102,4 +1102,19 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a sum less itself was not nothing where more of it had to become pending, in one memory": Program(
+        {"a": 4, "b": 2},
+        (
+            "v0 = fresh((1, 2, 3, 1), 'float64', 948, 820)",
+            "v13 = v0.sum((1, 0), dtype=torch.float64)",
+            "v16 = torch.cov(v13)",
+            "v17 = (v13 - v13.sum(1, keepdim=True)) / 0",
+        ),
+        order=0,
+    ),
+    "products of copies of which strides allow no view were taken, where elements are exchanged": Program(
+        {"x": 2},
+        ("v0 = fresh((2, 1, 3), 'float64', 5, 9)", "v2 = torch.kron(v0.transpose(0, 1).clone(), v0.mT.clone())"),
+        order=0,
+    ),
 }

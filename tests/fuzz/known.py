@@ -1083,4 +1083,38 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what is added to a product was added infinitely often as nothing by other devices": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((1, 1, 1, 1), 'float64', 293, 68)",
+            "v4 = torch.addmm(fresh((1, 3), 'float64', 298, 68), v0.flatten(0, -2), fresh((1, 3), 'float64', 610, 778), beta=inf)",
+            "v5 = fresh((4, 3), 'float64', 298, 9) * torch.tensor([inf])",
+            "v6 = fresh((4, 3), 'float64', 298, 9) / torch.tensor([[0.0]])",
+        ),
+        order=0,
+    ),
+    "an index beyond the third dim was another error": Program(
+        {"a": 4, "b": 2},
+        (
+            "v2 = fresh((1, 1, 1), 'float64', 575, 230)",
+            "v13 = torch.index_select(v2, 2, put([3], 185))",
+            "v14 = torch.index_select(v2, 1, put([3], 185))",
+        ),
+        order=0,
+    ),
+    "a sum less itself was not nothing where more of it had to become pending, in one memory": Program(
+        {"a": 4, "b": 2},
+        (
+            "v0 = fresh((1, 2, 3, 1), 'float64', 948, 820)",
+            "v13 = v0.sum((1, 0), dtype=torch.float64)",
+            "v16 = torch.cov(v13)",
+            "v17 = (v13 - v13.sum(1, keepdim=True)) / 0",
+        ),
+        order=0,
+    ),
+    "products of copies of which strides allow no view were taken, where elements are exchanged": Program(
+        {"x": 2},
+        ("v0 = fresh((2, 1, 3), 'float64', 5, 9)", "v2 = torch.kron(v0.transpose(0, 1).clone(), v0.mT.clone())"),
+        order=0,
+    ),
 }

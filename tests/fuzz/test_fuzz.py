@@ -98,12 +98,19 @@ def test_infinite_gradients_times_contributions_of_either_sign_are_not_found(apa
     )
 
 
-def test_last_digits_of_correlations_explain_what_they_are_compared_with() -> None:
-    lines = (
-        "v0 = fresh((2, 4), 'float64', 5, 68)",
-        "v1 = torch.corrcoef(torch.stack([v0[0], -v0[0]]))",
-        "v2 = v1 != -1",
-    )
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (
+            "v0 = fresh((2, 4), 'float64', 5, 68)",
+            "v1 = torch.corrcoef(torch.stack([v0[0], -v0[0]]))",
+            "v2 = v1 != -1",
+        ),
+        ("v0 = fresh((5, 4), 'float64', 902, 68)", "v1 = torch.cov(v0)", "v2 = v1 == -0.03125"),
+    ],
+    ids=["correlations", "covariances"],
+)
+def test_last_digits_explain_what_they_are_compared_with(lines: tuple[str, ...]) -> None:
     program = Program({"x": 2}, lines, order=0)
     plain = run_plain(program).names["v2"]
     assert isinstance(plain, torch.Tensor)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as nn
@@ -95,6 +98,23 @@ THREE = {
 @pytest.mark.parametrize("name", THREE)
 def test_products_of_three(name: str) -> None:
     THREE[name].check()
+
+
+FACTORS = {
+    **dict.fromkeys(("addmm, a matrix", "addmv", "addr", "baddbmm", "addbmm"), ("beta", "alpha")),
+    "addcmul": ("value",),
+    "addcdiv": ("value",),
+}
+"""Ops with numbers by which something is multiplied before it is added."""
+
+
+@pytest.mark.parametrize(("name", "factor"), [(name, each) for name, some in FACTORS.items() for each in some])
+def test_what_is_taken_infinitely_often(name: str, factor: str) -> None:
+    """Devices that would add 0, or parts of either sign, do not: infinitely often, neither is what the whole is."""
+    function, *shapes = ADDED.get(name, (getattr(torch, name, None), (4, 3), (4, 3), (4, 3)))
+    given = [numbers(*shape, seed=i) for i, shape in enumerate(shapes)]
+    for number in (math.inf, math.nan):
+        check(partial(function, **{factor: number}), *given, grad=False, limit=12)
 
 
 def test_inference_mode() -> None:

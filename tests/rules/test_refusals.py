@@ -192,6 +192,8 @@ def test_the_error_says_which_index_of_what(separate: bool) -> None:
             x[torch.tensor([0, -6])] = 1.0
         with pytest.raises(RuntimeError, match=r"^index 5 is out of bounds for dimension 0 with size 5$"):
             x.gather(0, torch.tensor([[5]]))
+        with pytest.raises(IndexError, match=r"^index .*out of (bounds|range)"):
+            laid(X.t()[None], Layout(LINE, [(), (), ("x",)])).index_select(2, torch.tensor([5]))
         columns = laid(X, Layout(LINE, [(), ("x",)]))
         with pytest.raises(IndexError, match=r"^index 4 is out of bounds for dimension 1 with size 4$"):
             columns[torch.tensor([0]), torch.tensor([4])]

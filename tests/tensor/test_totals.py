@@ -92,6 +92,20 @@ def test_one_of_two_axes_is_resolved() -> None:
     torch.testing.assert_close(z.full_tensor(), plain.sum(0))
 
 
+def test_more_of_what_is_pending_becomes_so() -> None:
+    """A value that is known stays the same to the last digit: less what it is made of once more, nothing is left."""
+    plain = numbers(8, 3)
+    y = weft.shard(plain, MESH, P("a", "b")).sum(0)
+    z = y.redistribute(named_mapping(Layout(MESH, [()], {"a": ReduceOp.SUM, "b": ReduceOp.SUM})))
+    torch.testing.assert_close(summed(z), plain.sum(0))
+    assert torch.equal(z.full_tensor(), y.full_tensor())
+    assert not (y - torch.stack([y, y]).sum(0) / 2).full_tensor().any()
+    rest = y.redistribute(z.mapping)
+    y.zero_()
+    torch.testing.assert_close(summed(rest), plain.sum(0))
+    torch.testing.assert_close(rest.full_tensor(), plain.sum(0))
+
+
 @pytest.mark.parametrize("kind", ["sum", "mean", "max", "min", "prod"])
 def test_a_whole_value_becomes_pending(kind: str) -> None:
     plain = numbers(4)

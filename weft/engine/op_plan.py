@@ -20,6 +20,7 @@ from ..sharding.mesh import DeviceMesh
 from .choose import Choice, Input, choose
 from .memory import memory_of, memory_on
 from .running.once import needs_single_run, writes_beside
+from .scaling import has_odd_number
 from .sharded import ShardedTensor
 from .strategy import is_considered
 from .strides.whole_results import whole_results
@@ -268,9 +269,11 @@ def factors_of(rule: Rule, call: BoundCall) -> Factors | None:
         shapes = ", ".join(str(tuple(x.shape)) for x in call.tensors)
         fault = RuntimeError(f"the rule of {call.func} is not made for tensors of the shapes {shapes}")
         raise let_torch_say(call) or fault
-    if factors is not None and factors.linear != "no" and _loses_wraps(call):
-        return replace(factors, linear="no")
-    return factors
+    if factors is None or factors.linear == "no":
+        return factors
+    if has_odd_number(call.args, call.kwargs):
+        return replace(factors, linear="no", reduces=None)
+    return replace(factors, linear="no") if _loses_wraps(call) else factors
 
 
 _SHORT = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32})

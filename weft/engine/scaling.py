@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-__all__ = ["scales_beyond"]
+__all__ = ["has_odd_number", "scales_beyond"]
 
 aten = torch.ops.aten
 _PRODUCTS = frozenset({aten.mul.Tensor, aten.mul.Scalar, aten.mul_.Tensor, aten.mul_.Scalar})
@@ -38,8 +38,20 @@ def scales_beyond(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs:
     return any(_is_beyond(value, func in _QUOTIENTS) for value in args[:2])
 
 
+def has_odd_number(args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
+    """Whether a call has a number beside its tensors for which nothing is linear: no sum of it is pending before or after.
+
+    Products of parts have signs of their own, and what is added by one device is 0 on the others: infinitely often, nan.
+
+    >>> x = torch.ones(2, 2)
+    >>> has_odd_number((x, x, x), {"beta": math.inf}), has_odd_number((x, x, x), {"beta": 2.0})
+    (True, False)
+    """
+    return any(not isinstance(x, torch.Tensor) and _is_beyond(x, divides=False) for x in (*args, *kwargs.values()))
+
+
 def _is_beyond(value: object, divides: bool) -> bool:
-    if type(value) is torch.Tensor and not value.dim() and value.device.type == "cpu":
+    if type(value) is torch.Tensor and value.numel() == 1 and value.device.type == "cpu":
         value = value.item()
     if isinstance(value, torch.SymFloat):
         return True  # a compiled program may be given any number

@@ -88,7 +88,8 @@ class OneMemory(Memory):
             return wrap((lazy_clone(total),), target, x.shape, asked=asked)
         if not source.pending:
             return spread(total, target, asked)
-        if source.mesh != target.mesh or not set(target.pending) <= set(source.pending):
+        kinds = {op for _, op in source.pending}
+        if source.mesh != target.mesh or not kinds >= {op for _, op in target.pending}:
             return None
         shape, strides, dtype = tuple(x.shape), dense_strides(tuple(x.shape), x.stride()), x.dtype
 

@@ -57,7 +57,7 @@ def _reshape(call: BoundCall) -> object:
     if way is None:
         y = as_sharded(run_by_rule(call))
         return _showing(func, x, y, shape) if memory_of(x._layout).has_copied(y, x) else y
-    if func is aten.view.default:
+    if func is not aten.reshape.default:
         # What no strides can say, torch refuses here; elements that are exchanged would take any shape.
         with aside():
             torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(shape)
@@ -107,7 +107,7 @@ def _folded(
 ) -> ShardedTensor:
     """A reshape that merges dims: its elements are exchanged when something other than a product needs them."""
     # Torch refuses views that the strides do not allow.
-    seen = func if func is aten.view.default else aten.reshape.default
+    seen = aten.reshape.default if func is aten.reshape.default else aten.view.default
     strides, offset = ViewOp(seen, (list(shape),)).geometry(x)
     stand = stand_of(x)
 

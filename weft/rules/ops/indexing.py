@@ -69,8 +69,8 @@ def _index_select(call: BoundCall) -> Factors | None:
 
 
 def _selected(call: BoundCall) -> tuple[Bound, ...]:
-    # Torch has two kernels, which differ in that.
-    return bounded(RuntimeError if call.dim("dim") else IndexError)(call)
+    # Torch has a way of its own for the second dim, which differs in that.
+    return bounded(RuntimeError if call.dim("dim") == 1 else IndexError)(call)
 
 
 def _looked_up(call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> object:

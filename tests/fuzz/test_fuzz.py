@@ -107,8 +107,9 @@ def test_infinite_gradients_times_contributions_of_either_sign_are_not_found(apa
             "v2 = v1 != -1",
         ),
         ("v0 = fresh((5, 4), 'float64', 902, 68)", "v1 = torch.cov(v0)", "v2 = v1 == -0.03125"),
+        ("v0 = fresh((3,), 'float64', 5, 68)", "v1 = (v0 - v0).mean()", "v2 = torch.frexp(v1)[0]"),
     ],
-    ids=["correlations", "covariances"],
+    ids=["correlations", "covariances", "means"],
 )
 def test_last_digits_explain_what_they_are_compared_with(lines: tuple[str, ...]) -> None:
     program = Program({"x": 2}, lines, order=0)

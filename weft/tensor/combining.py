@@ -30,7 +30,10 @@ def combined(
         # The whole value is at hand and nothing is differentiated: the same torch ops, once, on it.
         y = _contributions(whole, layout, kind, axes, op)
         if comm_log.is_logging():
-            begun = without_axes(layout, axes).with_pending(dict.fromkeys(axes, kind))
+            left = [
+                axis for axis in axes if axis not in layout.replicated_axes
+            ]  # of replicas, each device has the result
+            begun = without_axes(layout, axes).with_pending(dict.fromkeys(left, kind))
             note_steps(begun, target, tuple(y.shape), y.dtype, op, implicit=False)
         return wrap_whole(lazy_clone(y) if y is whole else y, target)
     return move(_contributions(x, layout, kind, axes, op), target, op=op)
@@ -46,12 +49,14 @@ def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: Sequen
                 f"{op} was asked for the {kind}, but a {waiting} is pending over mesh axis {axis!r}: reduce that first with reduce_op='{waiting}'"
             )
     split = [axis for axis in axes if axis in layout.dim_of]
+    again = layout.mesh.group_size(a for a in axes if a in layout.replicated_axes)
+    if again > 1 and kind is ReduceOp.PROD:
+        x, again = _repeated(x, again, kind), 1  # a power of a product that is pending would need it first
     if split:
         dims = sorted({layout.dim_of[axis] for axis in split})
         check_equal_parts(x, layout, dims, op)
         for dim in reversed(dims):
             x = _combined_along(x, layout, dim, [a for a in layout.splits[dim] if a in split], kind)
-    again = layout.mesh.group_size(a for a in axes if a in layout.replicated_axes)
     if again > 1:
         x = _repeated(x, again, kind)
     return x

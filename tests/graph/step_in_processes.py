@@ -9,7 +9,7 @@ from torch import nn
 
 import weft
 from weft import P
-from weft.graph import capture_step
+from weft.graph import capture, capture_step
 
 
 def loss_fn(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -36,6 +36,13 @@ def main() -> None:
         capture_step(ours, mine, loss_fn, cuda_graph=True)(x, y)
     except ValueError as error:
         assert "cannot be recorded as a CUDA graph: several processes" in str(error)
+    else:
+        raise AssertionError("it was not refused")
+    try:
+        capture(lambda x: x * 2, weft.shard(x, mesh, P("dp")))
+    except ValueError as error:
+        assert "a graph lies in one process" in str(error)
+        assert "record it on a mesh of weft.local_devices(), or use torch.compile" in str(error)
     else:
         raise AssertionError("it was not refused")
     weft.distributed.shutdown()

@@ -43,7 +43,9 @@ def check_local_map() -> None:
     mesh = weft.make_mesh({"t": 4})
     x, weights = torch.randn(2, 3, 10, dtype=torch.float64).unbind()
     x.requires_grad_()
-    found = weft.local_map(softmax, P(None, "t"), P(None, "t"), mesh=mesh)(x)
+    with weft.comm_log() as log:
+        found = weft.local_map(softmax, P(None, "t"), P(None, "t"), mesh=mesh)(x)
+    assert {record.kind for record in log if record.bytes_received} == {"all_reduce"}, log.counts()
     torch.testing.assert_close(found.full_tensor().cpu(), x.softmax(-1))
     (gradient,) = torch.autograd.grad((found * weights).sum(), x)
     (expected,) = torch.autograd.grad((x.softmax(-1) * weights).sum(), x)

@@ -266,3 +266,23 @@ def test_broadcast_gives_every_device_the_whole(memory) -> None:
     other = DeviceMesh([weft.CPU(i) for i in range(5)], (5,), ("z",))
     assert weft.distributed_broadcast(x, other).mesh == other
     assert Layout.replicated(mesh, 2) == y._layout
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_log_has_what_moves(kind: str) -> None:
+    """Of replicas each device has the result, in one memory too, and along an axis of replicas nothing is reduced."""
+    mesh = make_mesh({"a": 2, "b": 2})
+    moved = {}
+    for spec in (P(), P("a"), P(("a", "b"))):
+        x = weft.shard(values((4, 3)), mesh, spec)
+        moved[spec] = []
+        for reduced in (weft.all_reduce, functools.partial(weft.reduce_scatter, axis=0)):
+            with weft.comm_log() as log:
+                reduced(x, reduce_op=kind, reduce_axes=("a", "b"))
+            moved[spec].append([(record.kind, record.axes) for record in log if record.bytes_received])
+    along_a, along_both = ("a",), ("a", "b")
+    assert moved == {
+        P(): [[], []],
+        P("a"): [[("all_reduce", along_a)], [("reduce_scatter", along_a)]],
+        P(("a", "b")): [[("all_reduce", along_both)], [("reduce_scatter", along_both)]],
+    }

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import weft
 from weft import P
@@ -182,3 +183,24 @@ def test_forward_mode_of_a_part(memory) -> None:
         return (v @ w).pow(3).sum()
 
     torch.testing.assert_close(torch.func.hessian(loss)(row).full_tensor(), torch.func.hessian(loss)(x[1]))
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # of torch's, of plain tensors too
+def test_what_is_recorded_takes_what_goes_in(memory) -> None:
+    """`make_fx` records ops on sharded tensors; those that a function closes over are constants of the graph, and its results are none."""
+    x, w, v = values(6, 4), values(4, 3), values(4, 3) + 1
+
+    def loss(w: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(rows * 2 @ w).pow(2).mean()
+
+    rows = x
+    out, tangent = torch.func.jvp(loss, (w,), (v,))
+    twice = make_fx(loss)(w)(2 * w)
+    rows = on(x, "a")
+    split = on(w, "b")
+    value, linear = torch.func.linearize(loss, split)
+    torch.testing.assert_close(value.full_tensor(), out)
+    for scale in (1, 3):
+        torch.testing.assert_close(linear(on(scale * v, "b")).full_tensor(), scale * tangent)
+    for given, graph in ((on(2 * w, "b"), make_fx(loss)(split)), (2 * w, make_fx(loss)(w))):
+        torch.testing.assert_close(graph(given).full_tensor(), twice)

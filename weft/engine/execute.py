@@ -16,7 +16,7 @@ from .index_bounds import check_bounds
 from .memory import memory_on
 from .moves.bringing import brought_once
 from .moves.gradient_home import bring_gradient_home, is_gathered
-from .moves.movement import from_plain, moved, to_plain, to_write_plain
+from .moves.movement import check_strided, from_plain, moved, to_plain, to_write_plain
 from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolved import forget_resolved, remember_resolved
 from .moves.resolving import is_expanded, is_resolved, resolve
@@ -145,6 +145,7 @@ def brought(
             keep_gradient_plain(x)
         if not whole:
             return from_plain(x, need, brought_to=op)
+        check_strided(x, op)
         device = holding(need).residence.device
         return x if x.device == device or x.dim() == 0 or x.is_meta else x.to(device)
     if x._layout is need:

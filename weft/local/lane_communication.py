@@ -23,6 +23,7 @@ from ..tensor.creation import of_shards
 from ..tensor.lane import Lane, Request
 from ..tensor.movements import redistribute
 from ..tensor.tensor import Tensor
+from ..watch import comm_log
 
 __all__ = ["answered", "together"]
 
@@ -45,7 +46,8 @@ def _agreed_shape(shards: Sequence[torch.Tensor], layout: Layout) -> tuple[int, 
     mesh, rank = layout.mesh, shards[0].dim()
     sizes = [torch.tensor(shard.shape, dtype=torch.int64).reshape(1, rank) for shard in shards]
     everywhere = NamedMapping(mesh, [mesh.axis_names])
-    table = of_shards(sizes, everywhere, shape=(mesh.num_devices, rank)).full_tensor()
+    with comm_log.paused():  # in one process nobody asks
+        table = of_shards(sizes, everywhere, shape=(mesh.num_devices, rank)).full_tensor()
     return tuple(
         sum(int(table[slot, dim]) for slot in (mesh.groups(axes)[0] if axes else (0,)))
         for dim, axes in enumerate(layout.splits)

@@ -31,7 +31,9 @@ def combined(
         # The whole value is at hand and nothing is differentiated: the same torch ops, once, on it.
         y = _contributions(whole, layout, kind, axes, op)
         if comm_log.is_logging():
-            begun = without_axes(layout, axes).with_pending(dict.fromkeys(axes, kind))
+            # Of replicas, each device has the result.
+            left = [axis for axis in axes if axis not in layout.replicated_axes]
+            begun = without_axes(layout, axes).with_pending(dict.fromkeys(left, kind))
             note_steps(begun, target, tuple(y.shape), y.dtype, op, implicit=False)
         return wrap_whole(lazy_clone(y) if y is whole else y, target)
     return move(_contributions(x, layout, kind, axes, op), target, op=op)
@@ -60,13 +62,16 @@ class _Combination:
 def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: tuple[str, ...], op: str) -> torch.Tensor:
     """What is left to reduce over `axes`, as a tensor that holds it pending."""
     how = _combination(layout, kind, axes, tuple(x.shape), op)
+    is_power = kind is ReduceOp.PROD and how.again > 1
+    if is_power:
+        x = _repeated(x, how.again, kind)  # that of a product which is pending would need it first
     for each in how.unfolded:
         x = x.view(each.shape)
         for dim in each.combined:
             x = _COMBINE[kind](x, dim)
         if each.merged is not None:
             x = x.flatten(*each.merged)
-    return _repeated(x, how.again, kind) if how.again > 1 else x
+    return x if is_power or how.again == 1 else _repeated(x, how.again, kind)
 
 
 @cached(4096, of_sizes=True)

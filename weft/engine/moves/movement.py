@@ -34,6 +34,7 @@ from .telling import note_move, tell
 __all__ = [
     "aligned",
     "aligned_meanwhile",
+    "check_strided",
     "from_plain",
     "is_recorded",
     "is_transformed",
@@ -65,13 +66,18 @@ def from_plain(
 
     `brought_to` is the call that a user gives it to: all processes have to give the same one.
     """
+    check_strided(x, brought_to)
+    announce()  # where a compiler is loaded: it may look at the ops that follow before it is given a sharded tensor
+    return memory_of(layout).put(x, layout, asked, brought_to)
+
+
+def check_strided(x: torch.Tensor, brought_to: str | None = None) -> None:
+    """Refuses a plain tensor that has no shards, sparse ones and nested ones; `brought_to` is the call that it is given to."""
     if x.layout is not torch.strided:
         raise NotImplementedError(
             f"a tensor of layout {x.layout} cannot lie on a mesh{'' if brought_to is None else f', as {brought_to} needs it to'}: "
             "give x.to_dense() (of nested tensors, x.to_padded_tensor(0.0) and a mask), or compute with y.full_tensor()"
         )
-    announce()  # where a compiler is loaded: it may look at the ops that follow before it is given a sharded tensor
-    return memory_of(layout).put(x, layout, asked, brought_to)
 
 
 def to_plain(

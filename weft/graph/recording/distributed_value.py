@@ -177,7 +177,10 @@ def piece_types(kind: DistributedTensorType | TensorLayout) -> list[TensorType]:
                 f"a graph is for devices that are there, but {kind} lies on some that are not: make the mesh of CPU devices, "
                 "as many as it needs, or run the program by weft.dryrun"
             )
-        raise ValueError(f"a graph lies in one process, but {kind} lies on devices of several")
+        raise ValueError(
+            f"a graph lies in one process, but {kind} lies on devices of several: record it on a mesh of weft.local_devices(), "
+            "or use torch.compile, which takes programs of several processes"
+        )
     return [
         TensorType(
             torch_dtype(kind.dtype),

@@ -1117,4 +1117,15 @@ KNOWN: dict[str, Program] = {
         ("v0 = fresh((2, 1, 3), 'float64', 5, 9)", "v2 = torch.kron(v0.transpose(0, 1).clone(), v0.mT.clone())"),
         order=0,
     ),
+    "a sum of numbers along no dims, which is along all, was refused": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((1, 1, 1), 'float64', 119, 68)",
+            "v1 = v0.nansum(())",
+            "v2 = fresh((4, 3), 'float64', 119, 9)",
+            "v3 = v2.nansum((), keepdim=True)",
+            "v4 = v2.nanmean(())",
+        ),
+        order=0,
+    ),
 }

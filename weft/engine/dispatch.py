@@ -24,6 +24,7 @@ from .op_kind import kind_of
 from .op_plan import NOT_REPEATED, decided, key_of, plans, token
 from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
+from .running.recording_calls import recorded
 from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
 from .sharded import ShardedTensor, as_sharded, made
@@ -56,6 +57,10 @@ def torch_dispatch(
     if func is _DETACH and is_on_its_way(args[0]):
         return detached(args[0])
     kwargs = kwargs or {}
+    if torch._C._len_torch_dispatch_stack():
+        result = recorded(func, args, kwargs)
+        if result is not NotImplemented:
+            return result
     if Warned.count and may_drift(func):
         call = BoundCall(func, args, kwargs)
         return watched(call, lambda: torch_dispatch(cls, func, _SHOWN, args, kwargs))

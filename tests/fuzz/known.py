@@ -1128,4 +1128,15 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a matrix that cannot be inverted was refused by the process that has it, and by no other": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 2, 2), 'float64', 734, 1001)",
+            "v1 = torch.cholesky_inverse(v0.tril() * put([[[0.0]], [[1.0]], [[1.0]]], 1001))",
+            "v2 = torch.linalg.eig(v0 / put([[[0.0]], [[1.0]], [[1.0]]], 1001))[0]",
+            "v3 = torch.cholesky_inverse(v0.tril() + 3 * torch.eye(2, dtype=torch.float64))",
+            "v4 = torch.linalg.eigvalsh(v0 + v0.mT)",
+        ),
+        order=0,
+    ),
 }

@@ -1117,4 +1117,26 @@ KNOWN: dict[str, Program] = {
         ("v0 = fresh((2, 1, 3), 'float64', 5, 9)", "v2 = torch.kron(v0.transpose(0, 1).clone(), v0.mT.clone())"),
         order=0,
     ),
+    "a sum of numbers along no dims, which is along all, was refused": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((1, 1, 1), 'float64', 119, 68)",
+            "v1 = v0.nansum(())",
+            "v2 = fresh((4, 3), 'float64', 119, 9)",
+            "v3 = v2.nansum((), keepdim=True)",
+            "v4 = v2.nanmean(())",
+        ),
+        order=0,
+    ),
+    "a matrix that cannot be inverted was refused by the process that has it, and by no other": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 2, 2), 'float64', 734, 1001)",
+            "v1 = torch.cholesky_inverse(v0.tril() * put([[[0.0]], [[1.0]], [[1.0]]], 1001))",
+            "v2 = torch.linalg.eig(v0 / put([[[0.0]], [[1.0]], [[1.0]]], 1001))[0]",
+            "v3 = torch.cholesky_inverse(v0.tril() + 3 * torch.eye(2, dtype=torch.float64))",
+            "v4 = torch.linalg.eigvalsh(v0 + v0.mT)",
+        ),
+        order=0,
+    ),
 }

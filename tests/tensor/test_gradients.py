@@ -145,6 +145,22 @@ def test_torch_func(memory, name) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # by torch, of plain tensors too
+def test_functions_are_made_linear(memory) -> None:
+    """What `torch.func.linearize` gives is computed of the tangents that it is given, not of those it was recorded with."""
+    w, x, v = values(4, 2), values(3, 4), values(3, 4) + 1
+    for function in (
+        lambda x, w: x.sin() * 2,
+        lambda x, w: (x @ w).tanh().sum(0),
+        lambda x, w: torch.cat([x, x * x.mean()]).cumsum(0)[1:].exp(),
+    ):
+        expected, push = torch.func.linearize(lambda x, f=function: f(x, w), x)
+        found, ours = torch.func.linearize(lambda x, f=function: f(x, on(w, "a")), on(x, "a", "b"))
+        torch.testing.assert_close(found.full_tensor(), expected)
+        for tangent in (v, 2 * v):
+            torch.testing.assert_close(ours(on(tangent, None, "a")).full_tensor(), push(tangent))
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_vmap(memory, name) -> None:
     op = FUNCTIONS[name]
@@ -183,6 +199,14 @@ def test_forward_mode_of_a_part(memory) -> None:
         return (v @ w).pow(3).sum()
 
     torch.testing.assert_close(torch.func.hessian(loss)(row).full_tensor(), torch.func.hessian(loss)(x[1]))
+
+
+def test_recordings_of_sharded_and_plain_inputs_are_refused(memory) -> None:
+    def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ on(w, "b")
+
+    with pytest.raises(NotImplementedError, match=r"record aten\.mm\.default of .* shard all inputs before"):
+        make_fx(product)(on(values(6, 4), "a"), values(4, 3))
 
 
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # of torch's, of plain tensors too

@@ -3,6 +3,7 @@
 from ..rules import table  # noqa: F401 - the rules that handlers go on from
 from . import (  # noqa: F401
     creation_like,
+    decompositions,
     determinants,
     distances,
     dot_products,

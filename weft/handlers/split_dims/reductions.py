@@ -43,6 +43,16 @@ def wide(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     return x if x.dtype is wanted else x.to(wanted)
 
 
+@handler(aten.nansum.default, may_be_direct=True)
+def _sum_of_numbers(call: BoundCall) -> object:
+    """No dims are all dims for the kernel of this sum, and none for torch's account of it: they are said in full."""
+    if call.arg("dim") != []:
+        return run_by_rule(call)
+    x, _, *rest = call.args
+    call.args = (x, None, *rest)
+    return call()
+
+
 @handler(aten.mean.default, aten.mean.dim)
 def _mean(call: BoundCall) -> object:
     """A mean over shards of different sizes is the sum divided by the count, not the mean of means."""

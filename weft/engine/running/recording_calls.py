@@ -7,6 +7,8 @@ would be a constant, whatever goes in later.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import (
@@ -16,8 +18,8 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.utils._pytree import tree_leaves
 
-from ..rules.call import Args, Kwargs, Op
-from .sharded import ShardedTensor
+from ...rules.call import Args, Kwargs, Op
+from ..sharded import ShardedTensor
 
 __all__ = ["recorded"]
 
@@ -32,7 +34,14 @@ def recorded(func: Op, args: Args, kwargs: Kwargs) -> object:
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     known = mode.tracer.tensor_tracker
     new = [x for x in tensors if isinstance(x, ShardedTensor) and x not in known]
-    if not new or any(piece in known for x in new for piece in x._value.pieces):
+    if not new:
+        return NotImplemented
+    if any(_follows_from_inputs(known[piece].proxy.node) for piece in _pieces_of(new) if piece in known):
+        if any(isinstance(x, ShardedTensor) and x in known for x in tensors):
+            raise NotImplementedError(
+                f"torch.fx would record {func} of a sharded tensor that it is given and of one that is made inside from a plain tensor "
+                "that it is given, and keeps track of one kind only: shard all inputs before they are recorded"
+            )
         return NotImplemented
     if len(new) == len(tensors):
         with disable_proxy_modes_tracing():
@@ -42,6 +51,23 @@ def recorded(func: Op, args: Args, kwargs: Kwargs) -> object:
         assert isinstance(constant, Node)
         track_tensor(x, mode.tracer.proxy(constant), constant=None, tracer=mode.tracer)
     return func(*args, **kwargs)
+
+
+def _pieces_of(tensors: Iterable[ShardedTensor]) -> Iterator[torch.Tensor]:
+    return (piece for x in tensors for piece in x._value.pieces)
+
+
+def _follows_from_inputs(node: Node) -> bool:
+    """Whether what a node of the graph gives is other than a constant: its pieces are recorded, then, and not the whole."""
+    found, waiting = {node}, [node]
+    while waiting:
+        each = waiting.pop()
+        if each.op == "placeholder":
+            return True
+        new = set(each.all_input_nodes) - found
+        found |= new
+        waiting += new
+    return False
 
 
 def _compiles() -> bool:

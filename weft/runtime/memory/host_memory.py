@@ -34,18 +34,16 @@ def _libc() -> ctypes.CDLL | None:
     return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
 
 
-def _memory(field: str) -> int:
-    """One figure of /proc/meminfo, in bytes."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) << 10
-    raise ValueError(f"/proc/meminfo has no {field}")
+def _memory() -> dict[str, int]:
+    """The figures of /proc/meminfo that are asked for here, in bytes."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines[:3]}  # MemTotal, MemFree, MemAvailable
 
 
 def _bound() -> int:
     text = os.environ.get("WEFT_HOST_POOL")
     if text is None:
-        return min(4 << 30, _memory("MemTotal") // 4)
+        return min(4 << 30, _memory()["MemTotal"] // 4)
     if not text.isdecimal():
         raise ValueError(f"WEFT_HOST_POOL is a number of bytes, but it is {text!r}")
     return min(int(text), 2**31 - 1 << 12)
@@ -98,4 +96,5 @@ def relieve_pressure(nbytes: int) -> None:
 
 
 def _is_to_spare(nbytes: int) -> bool:
-    return _memory("MemAvailable") - nbytes >= _RESERVE * _memory("MemTotal")
+    memory = _memory()
+    return memory["MemAvailable"] - nbytes >= _RESERVE * memory["MemTotal"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from .host_memory import has_room, libc_of_pool
 from .host_pool import LEAST
@@ -18,8 +18,9 @@ __all__ = ["Stretch", "populate", "room_for"]
 
 Stretch = tuple[int, int]
 """Some addresses: the first, and how many."""
-_ALIGNMENT = 64
-"""Of torch's blocks."""
+_AROUND = 64 + 32
+"""Bytes that the C library looks for besides, for a block at an alignment of 64, as torch asks for. Asked for such blocks themselves, it would leave
+bits of the rest between them, which it keeps for small ones, and the blocks would not grow together again when they are freed."""
 _SPARE = 12 << 20
 """Bytes of further blocks, for those that will not fit where others were."""
 _POPULATE_WRITE = 23
@@ -41,12 +42,13 @@ def room_for(sizes: Iterable[int]) -> tuple[Stretch, ...]:
     libc = libc_of_pool()
     if libc is None or not large or not has_room(sum(wanted)):
         return ()
+    malloc: Callable[[ctypes.c_size_t], int | None] = libc.malloc
     found: list[Stretch] = []
     for size in wanted:
-        address = ctypes.c_void_p()
-        if libc.posix_memalign(ctypes.byref(address), ctypes.c_size_t(_ALIGNMENT), ctypes.c_size_t(size)):
+        first = malloc(ctypes.c_size_t(size + _AROUND))
+        if first is None:
             break
-        found.append((address.value or 0, size))
+        found.append((first, size + _AROUND))
     for first, _ in found:
         libc.free(ctypes.c_void_p(first))
     return tuple(found)

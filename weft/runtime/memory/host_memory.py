@@ -31,6 +31,7 @@ def _libc() -> ctypes.CDLL | None:
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p  # no int, which is too short for an address
     return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
 
 

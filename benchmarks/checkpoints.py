@@ -3,11 +3,15 @@
     python benchmarks/checkpoints.py                              4 Gloo processes, 403 MB, where temporary files go
     python benchmarks/checkpoints.py --folder /dev/shm --megabytes 4030 --fresh
     python benchmarks/checkpoints.py --json out.json              the table as JSON, too
+    python benchmarks/checkpoints.py --megabytes 4030 --only "load by rows" --without-dcp
+
+`--only` names cases, and `--without-dcp` leaves torch's way out: one case of 4 GB takes a minute or two then.
 
 A state of float32 matrices is split by rows, and loaded by rows and by columns, into tensors that are there already; Weft
 and DCP save and fill the same memory. The ways take turns; a repetition takes as long as its slowest process, and the
 median counts. The processors' seconds of all processes together are shown too, which other work on the machine hardly
-changes, and those of the threads that called ("own"), without those that work for them. What a save has written is on the
+changes, and those of the threads that called ("own"), without those that work for them, and the page faults of the calling
+thread, of the process that has most. What a save has written is on the
 disk when it returns, for both. Loads find the files in the system's memory, except where a case says "cold": their pages are
 dropped first, as after a restart. Peak memory is that of a process, above what it had before, the first time included.
 
@@ -24,6 +28,7 @@ import argparse
 import gc
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -62,6 +67,12 @@ LIMITS = {
     ("save, wait=False: and 5 steps", "copy"): 1.2,
 }
 """How long Weft may take, as a multiple of another way's time."""
+STEPS = {"the call": 0, "and a step": 1, "and 5 steps": 5}
+"""How many steps follow the call of a save in the background."""
+BACKGROUND = {f"save, wait=False: {what}": number for what, number in STEPS.items()}
+LOADS = {f"load by {what}{how}": dim for dim, what in enumerate(("rows", "columns")) for how in ("", ", cold")}
+"""By which dim the tensors are split that are loaded into."""
+CASES = ("save", *BACKGROUND, *LOADS)
 ALONE = "steps alone"
 """What a case has besides, which is taken away from Weft's way, turn by turn, before it is compared."""
 
@@ -69,12 +80,13 @@ Way = Callable[[], object]
 
 
 class Times:
-    """The seconds, the processors' seconds and the peak memory of each way of each case."""
+    """The seconds, the processors' seconds, the page faults and the peak memory of each way of each case."""
 
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], list[float]] = {}
         self.cpu: dict[tuple[str, str], list[float]] = {}
         self.own: dict[tuple[str, str], list[float]] = {}
+        self.faults: dict[tuple[str, str], list[float]] = {}
         self.peaks: dict[tuple[str, str], float] = {}
 
     def take(self, case: str, ways: dict[str, Way], repetitions: int, between: Way = lambda: None) -> None:
@@ -86,10 +98,11 @@ class Times:
                 between()
                 gc.collect()
                 dist.barrier()
-                before = resident()
+                before, faults = resident(), page_faults()
                 start, busy, own = time.perf_counter(), time.process_time(), time.thread_time()
                 ways[name]()
                 took, busy, own = time.perf_counter() - start, time.process_time() - busy, time.thread_time() - own
+                faults = slowest(page_faults() - faults)
                 seconds, cpu, own = slowest(took), of_all(busy, dist.ReduceOp.SUM), of_all(own, dist.ReduceOp.SUM)
                 peak = slowest(resident(peak=True) - before)
                 self.peaks[case, name] = max(peak, self.peaks.get((case, name), 0.0))
@@ -97,6 +110,7 @@ class Times:
                     self.seconds.setdefault((case, name), []).append(seconds)
                     self.cpu.setdefault((case, name), []).append(cpu)
                     self.own.setdefault((case, name), []).append(own)
+                    self.faults.setdefault((case, name), []).append(faults)
 
     def cost(self, case: str) -> float:
         """The seconds of Weft's way, without those of the steps alone where a case has them."""
@@ -114,6 +128,7 @@ class Times:
                 "seconds": seconds,
                 "cpu": statistics.median(self.cpu[case, way]),
                 "own": statistics.median(self.own[case, way]),
+                "faults": statistics.mean(self.faults[case, way]),
                 "peak_mb": self.peaks[case, way] / 1e6,
                 "against": {
                     other: [self.cost(case) / found[case, other], LIMITS.get((case, other))]
@@ -132,6 +147,11 @@ def resident(peak: bool = False) -> int:
         Path("/proc/self/clear_refs").write_text("5")
     name = "VmHWM:" if peak else "VmRSS:"
     return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith(name))
+
+
+def page_faults() -> int:
+    """How many pages this thread has made the system bring."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
 
 
 def slowest(value: float) -> float:
@@ -180,10 +200,10 @@ def measure(folder: Path, count: int, arguments: argparse.Namespace) -> list[dic
     weft.distributed.init()
     times = Times()
     saves(times, folder, count, arguments)
-    if arguments.only_background:
-        return times.rows()
-    for case, dim in (("load by rows", 0), ("load by columns", 1)):
-        loads(times, folder, count, arguments.repetitions, case, dim)
+    for dim, what in enumerate(("rows", "columns")):
+        cases = [case for case in arguments.only if LOADS.get(case) == dim]
+        if cases:
+            loads(times, folder, count, arguments, f"load by {what}", dim, cases)
     return times.rows()
 
 
@@ -208,16 +228,21 @@ def saves(times: Times, folder: Path, count: int, arguments: argparse.Namespace)
         "weft": lambda: weft.checkpoint.save(model, folder / "weft"),
         "DCP": lambda: dcp.save(state, checkpoint_id=str(folder / "dcp")),
     }
-    if not arguments.only_background:
+    if arguments.without_dcp:
+        del ways["DCP"]
+    if "save" in arguments.only:
         times.take("save", ways, arguments.repetitions, clear)
-    if not arguments.no_background:
-        background_saves(times, folder / "weft", model, arguments.repetitions)
-    for save in ways.values():
-        save()
+    background_saves(times, folder / "weft", model, arguments)
+    if any(case in LOADS for case in arguments.only):
+        for save in ways.values():
+            save()
 
 
-def background_saves(times: Times, path: Path, model: torch.nn.Module, repetitions: int) -> None:
+def background_saves(times: Times, path: Path, model: torch.nn.Module, arguments: argparse.Namespace) -> None:
     """The call, and what the steps after it take longer."""
+    cases = [case for case in BACKGROUND if case in arguments.only]
+    if not cases:
+        return
     handles: list[weft.checkpoint.Saving] = []
     room = [torch.zeros_like(x.local_shards[0]) for x in model.parameters()]
     square = torch.full((600, 600), 1e-3)
@@ -243,18 +268,18 @@ def background_saves(times: Times, path: Path, model: torch.nn.Module, repetitio
         while handles:
             handles.pop().wait()
 
-    times.take("save, wait=False: the call", {"weft": background, "copy": copied}, repetitions, settle)
-    for number, case in ((1, "save, wait=False: and a step"), (5, "save, wait=False: and 5 steps")):
-        ways = {
-            "weft": lambda n=number: background(n),
-            "copy": copied,
-            ALONE: lambda n=number: steps(n),
-        }
-        times.take(case, ways, repetitions, settle)
+    for case in cases:
+        number = BACKGROUND[case]
+        ways = {"weft": lambda n=number: background(n), "copy": copied}
+        if number:
+            ways[ALONE] = lambda n=number: steps(n)
+        times.take(case, ways, arguments.repetitions, settle)
     settle()
 
 
-def loads(times: Times, folder: Path, count: int, repetitions: int, case: str, dim: int) -> None:
+def loads(
+    times: Times, folder: Path, count: int, arguments: argparse.Namespace, case: str, dim: int, cases: list[str]
+) -> None:
     """Loads into tensors that are there, split by another dim or by the same."""
     ours, theirs = meshes()
     target = sharded(count, ours, P("x") if not dim else P(None, "x"))
@@ -274,7 +299,7 @@ def loads(times: Times, folder: Path, count: int, repetitions: int, case: str, d
     def drop() -> None:
         dist.barrier()
         if dist.get_rank() == 0:
-            for file in (file for part in ("weft", "dcp") for file in (folder / part).iterdir()):
+            for file in (file for part in folder.iterdir() if part.is_dir() for file in part.iterdir()):
                 with file.open("rb") as opened:
                     os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -283,11 +308,14 @@ def loads(times: Times, folder: Path, count: int, repetitions: int, case: str, d
         "weft, unchecked": lambda: weft.checkpoint.load(folder / "weft", target, verify=False),
         "DCP": lambda: dcp.load(filled, checkpoint_id=str(folder / "dcp")),
     }
+    if arguments.without_dcp:
+        del ways["DCP"]
     for way in ways.values():
         check(way)
-    times.take(case, ways, repetitions)
-    if not in_memory(folder):
-        times.take(f"{case}, cold", ways, repetitions, drop)
+    if case in cases:
+        times.take(case, ways, arguments.repetitions)
+    if f"{case}, cold" in cases and not in_memory(folder):
+        times.take(f"{case}, cold", ways, arguments.repetitions, drop)
 
 
 def in_memory(folder: Path) -> bool:
@@ -332,7 +360,7 @@ def show(rows: list[dict[str, object]], megabytes: float, processes: int, folder
             for other, (ratio, limit) in row["against"].items()  # type: ignore[attr-defined]
         )
         print(
-            f"{row['case']:<30} {row['way']:<16} {row['seconds']:8.3f} s   cpu {row['cpu']:6.3f} s (own {row['own']:6.3f})   peak {row['peak_mb']:7.1f} MB   {limits}"
+            f"{row['case']:<30} {row['way']:<16} {row['seconds']:8.3f} s   cpu {row['cpu']:6.3f} s (own {row['own']:6.3f})   faults {row['faults']:6.0f}   peak {row['peak_mb']:7.1f} MB   {limits}"
         )
 
 
@@ -343,10 +371,8 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=403)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=None)
-    parser.add_argument("--only-background", action="store_true", help="measure wait=False, and nothing else")
-    parser.add_argument(
-        "--no-background", action="store_true", help="leave out wait=False, which needs room for copies"
-    )
+    parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, help="measure these cases")
+    parser.add_argument("--without-dcp", action="store_true", help="leave out torch's way")
     parser.add_argument(
         "--fresh", action="store_true", help="remove what was saved before each save, to need less room"
     )

@@ -37,9 +37,9 @@ class Saving:
     (True, 16, 16)
     """
 
-    def __init__(self, path: Path, work: Iterator[int], count: Count) -> None:
+    def __init__(self, path: Path, work: Iterator[int], count: Count, first: Callable[[], None] = lambda: None) -> None:
         self.path = path
-        self._work, self._count = work, count
+        self._work, self._count, self._first = work, count, first
         self._turn = threading.Lock()
         self._ended = threading.Event()
         self._awaited = threading.Event()
@@ -80,6 +80,7 @@ class Saving:
         return f"<Saving {str(self.path)!r}: {state}>"
 
     def _run_behind(self) -> None:
+        self._first()
         _step_back()
         if self._awaited.wait(_AHEAD):
             return

@@ -209,6 +209,8 @@ class Reader:
 
         stopped = threading.Event()
         runs = list(self._runs())
+        if self._checkers is not None:
+            self._checkers.work_out(part.shard for run in runs for part in run)
         if len(runs) == 1:
             read(runs[0])
         elif runs:

@@ -8,11 +8,13 @@ import shutil
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace as changed
+from functools import partial
 from itertools import count as count_up
 from pathlib import Path
 from typing import Literal, overload
 
 from ..caches import cached
+from ..runtime.memory.headroom import populate
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from .background import Saving, finish_running
@@ -87,7 +89,8 @@ def saved(
             lock.release()
         raise
     task = _Save(where, token, plan, lock, refusal, FolderNotes(where, token), then)
-    saving = Saving(where, _shown(task.steps(), plan.nbytes, progress), Count(plan.nbytes))
+    work = _shown(task.steps(), plan.nbytes, progress)
+    saving = Saving(where, work, Count(plan.nbytes), partial(populate, plan.room))
     finish_running(saving)
     return saving
 

@@ -9,7 +9,8 @@ from dataclasses import replace as changed
 
 import torch
 
-from ..runtime.memory.lazy_copy import lazy_clone
+from ..runtime.memory.headroom import Stretch, room_for
+from ..runtime.memory.lazy_copy import is_shared_until_written, lazy_clone
 from ..runtime.processes import world
 from ..sharding.geometry import box_shape
 from .files.head import METADATA
@@ -35,6 +36,8 @@ class SavePlan:
     """The files of this process, and what goes into each."""
     on_their_way: tuple[torch.cuda.Event, ...] = ()
     """When these have happened, what comes from accelerators is here."""
+    room: tuple[Stretch, ...] = ()
+    """Where the program's copies of what it overwrites will lie; whoever has time may fault it in."""
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +91,8 @@ def copied_plan(plan: SavePlan) -> SavePlan:
     copies = {file: {key: _copy(x.detach()) for key, x in content.items()} for file, content in plan.own.items()}
     devices = {x.device for content in plan.own.values() for x in content.values() if x.device.type == "cuda"}
     events = tuple(torch.cuda.current_stream(device).record_event() for device in devices)
-    return changed(plan, own=copies, on_their_way=events)
+    shared = (x for content in copies.values() for x in content.values() if is_shared_until_written(x))
+    return changed(plan, own=copies, on_their_way=events, room=room_for(x.untyped_storage().nbytes() for x in shared))
 
 
 def _copy(x: torch.Tensor) -> torch.Tensor:

@@ -42,8 +42,9 @@ def read_at(file: int, start: int, size: int) -> bytes:
 
 def read_into(file: int, start: int, target: memoryview) -> None:
     """Fills memory with what a file has from a byte on."""
-    while target:
-        got = os.preadv(file, [target], start)
-        if not got:
+    got = 0
+    while got < len(target):
+        more = os.preadv(file, [target[got:] if got else target], start + got)
+        if not more:
             raise OSError(errno.EIO, "the file ends too early")
-        target, start = target[got:], start + got
+        got += more

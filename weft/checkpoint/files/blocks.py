@@ -97,16 +97,15 @@ class ShardBytes:
 
     def straight(self, start: int, target: memoryview) -> None:
         """Fills memory with the bytes from `start` on, without a detour."""
-        stop = start + len(target)
+        stop, begin, is_checked = start + len(target), self.shard.start, self._is_checked
         for low, high in self._blocks(start, stop):
             if start <= low and high <= stop:
-                self._read(low, target[low - start : high - start])
+                part = target[low - start : high - start]
+                read_into(self.file, begin + low, part)
+                if is_checked(low):
+                    self._check(low, part)
             else:
-                _, room = self.bucket.room(high - low)
-                self._held = 0, 0
-                self._read(low, room)
-                a, z = max(start, low), min(stop, high)
-                target[a - start : z - start] = room[a - low : z - low]
+                self._through_bucket(low, high, start, target)
 
     def in_bucket(self, start: int, stop: int) -> torch.Tensor:
         """The bytes of a range; of a block that the last one ended in, what is held is not read again."""
@@ -124,7 +123,8 @@ class ShardBytes:
             first = blocks[0][0]
             read_into(self.file, self.shard.start + first, room[first - low :])
             for a, z in blocks:
-                self._check(a, room[a - low : z - low])
+                if self._is_checked(a):
+                    self._check(a, room[a - low : z - low])
         self._held = low, high
         return memory[start - low : stop - low]
 
@@ -137,14 +137,23 @@ class ShardBytes:
         for low in range(start // BLOCK * BLOCK, stop, BLOCK):
             yield low, min(low + BLOCK, self.nbytes)
 
-    def _read(self, low: int, part: memoryview) -> None:
-        read_into(self.file, self.shard.start + low, part)
-        self._check(low, part)
+    def _through_bucket(self, low: int, high: int, start: int, target: memoryview) -> None:
+        """Fills what memory that begins at `start` has of a block."""
+        _, room = self.bucket.room(high - low)
+        self._held = 0, 0
+        read_into(self.file, self.shard.start + low, room)
+        if self._is_checked(low):
+            self._check(low, room)
+        a, z = max(start, low), min(start + len(target), high)
+        target[a - start : z - start] = room[a - low : z - low]
+
+    def _is_checked(self, low: int) -> bool:
+        """Whether this process is to check the block that begins at a byte."""
+        return self.sums is not None and (self._checked is None or self._checked(low // BLOCK))
 
     def _check(self, low: int, part: memoryview) -> None:
-        """Compares a block with its checksum, where this process is to."""
-        if self.sums is None or (self._checked is not None and not self._checked(low // BLOCK)):
-            return
+        """Compares a block with its checksum."""
+        assert self.sums is not None
         at = low // BLOCK * DIGITS
         found, saved = checksum(part), self.sums[at : at + DIGITS]
         if found != saved:

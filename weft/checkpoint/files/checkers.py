@@ -6,9 +6,10 @@ memory, each block is checked by one of its readers, and what one finds is raise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ...caches import cached
 from ...runtime.machine import residence
 from ...runtime.processes import world
 from ...runtime.processes.hosts import host_name
@@ -23,6 +24,8 @@ __all__ = ["Checkers", "Laid", "common_ground"]
 
 Laid = tuple[str, Layout]
 """A tensor of a checkpoint, and the layout that it is read in."""
+_Place = tuple[str, int]
+"""A shard: its file, and where it begins there."""
 _Stretch = tuple[int, int, int]
 """A process, and which bytes of a shard it reads: from where on, and up to where."""
 
@@ -30,14 +33,23 @@ _Stretch = tuple[int, int, int]
 def common_ground(folder: Path, laid: Sequence[Laid]) -> str | None:
     """What processes have in common that read the same tensors in the same layouts from one folder of one host; None if that cannot be known."""
     try:
-        there, start = folder.stat(), Path("/proc/sys/kernel/random/boot_id").read_text()
+        there = folder.stat()
     except OSError:
         return None
-    if world.current().is_fake or not there.st_ino:
+    if world.current().is_fake or not there.st_ino or _system_start() is None:
         return None
-    texts = {layout: repr(layout) for layout in {layout for _, layout in laid}}
-    read = repr([(name, texts[layout]) for name, layout in laid])
-    return checksum(repr((host_name(), start, there.st_dev, there.st_ino, read)).encode())
+    number: dict[Layout, int] = {}
+    read = [(name, number.setdefault(layout, len(number))) for name, layout in laid]
+    return checksum(repr((host_name(), _system_start(), there.st_dev, there.st_ino, read, list(number))).encode())
+
+
+@cached(1)
+def _system_start() -> str | None:
+    """A word for this run of the system; None where it has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return None
 
 
 class Checkers:
@@ -45,24 +57,37 @@ class Checkers:
 
     def __init__(self, processes: Iterable[int], tensors: Iterable[tuple[SavedTensor, Layout]]) -> None:
         self._processes = frozenset(processes)
-        self._laid: dict[tuple[str, int], list[tuple[SavedTensor, SavedShard, Layout]]] = {}
+        self._laid: dict[_Place, list[tuple[SavedTensor, SavedShard, Layout]]] = {}
         for saved, layout in tensors:
             for shard in saved.shards:
                 self._laid.setdefault((shard.file, shard.start), []).append((saved, shard, layout))
         self._number = {place: number for number, place in enumerate(self._laid)}
         self._known: dict[object, tuple[_Stretch, ...]] = {}
+        self._mine: dict[_Place, Callable[[int], bool] | None] = {}
+
+    def work_out(self, shards: Iterable[SavedShard]) -> None:
+        """Finds out beforehand who checks what: threads that copy have nothing of this in the processor's cache."""
+        for shard in shards:
+            self.checked(shard)
 
     def checked(self, shard: SavedShard) -> Callable[[int], bool] | None:
         """Which blocks of a shard this process checks; None if it checks all that it reads."""
-        here = world.current().process
         place = shard.file, shard.start
-        stretches = {
-            each for saved, part, layout in self._laid.get(place, ()) for each in self._stretches(saved, part, layout)
-        }
+        if place not in self._mine:
+            self._mine[place] = self._share(place)
+        return self._mine[place]
+
+    def _share(self, place: _Place) -> Callable[[int], bool] | None:
+        laid = self._laid.get(place, ())
+        stretches: Collection[_Stretch] = (
+            self._stretches(*laid[0])
+            if len(laid) == 1
+            else {each for saved, part, layout in laid for each in self._stretches(saved, part, layout)}
+        )
         readers = sorted({process for process, _, _ in stretches})
         if len(readers) < 2:
             return None
-        number = self._number[place]
+        here, number = world.current().process, self._number[place]
         if here in readers and len({(start, stop) for _, start, stop in stretches}) == 1:
             turn = (readers.index(here) - number) % len(readers)
             return lambda block: block % len(readers) == turn

@@ -13,35 +13,38 @@ import os
 import sys
 from pathlib import Path
 
+from ...caches import cached
 from .host_pool import pool
 
-__all__ = ["empty_cache", "keep_freed_memory", "pool_size", "relieve_pressure"]
+__all__ = ["empty_cache", "has_room", "keep_freed_memory", "libc_of_pool", "pool_size", "relieve_pressure"]
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
 _LARGE = 64 << 20
 _RESERVE = 0.1
+_MOST_KEPT = 2**31 - 1
+"""Bytes: mallopt takes a C int."""
 
 
+@cached(1)
 def _libc() -> ctypes.CDLL | None:
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p  # no int, which is too short for an address
     return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
 
 
-def _memory(field: str) -> int:
-    """One figure of /proc/meminfo, in bytes."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) << 10
-    raise ValueError(f"/proc/meminfo has no {field}")
+def _memory() -> dict[str, int]:
+    """The figures of /proc/meminfo that are asked for here, in bytes."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines[:3]}  # MemTotal, MemFree, MemAvailable
 
 
 def _bound() -> int:
     text = os.environ.get("WEFT_HOST_POOL")
     if text is None:
-        return min(4 << 30, _memory("MemTotal") // 4)
+        return min(4 << 30, _memory()["MemTotal"] // 4)
     if not text.isdecimal():
         raise ValueError(f"WEFT_HOST_POOL is a number of bytes, but it is {text!r}")
     return min(int(text), 2**31 - 1 << 12)
@@ -53,8 +56,7 @@ def pool_size() -> int:
     >>> pool_size() >= 0
     True
     """
-    # mallopt takes a C int; the trim threshold is therefore at most 2 GiB less one byte.
-    return 0 if _libc() is None else min(_bound(), 2**31 - 1)
+    return 0 if _libc() is None else min(_bound(), _MOST_KEPT)
 
 
 def keep_freed_memory() -> bool:
@@ -64,6 +66,16 @@ def keep_freed_memory() -> bool:
         return False
     pool.bound = _bound()
     return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, size))
+
+
+def libc_of_pool() -> ctypes.CDLL | None:
+    """The C library, where it has been told to keep freed memory."""
+    return _libc() if pool.bound else None
+
+
+def has_room(nbytes: int) -> bool:
+    """Whether so many bytes, once freed, would be kept, and the machine has them to spare."""
+    return nbytes <= min(pool.bound, _MOST_KEPT) and _is_to_spare(nbytes)
 
 
 def empty_cache() -> None:
@@ -80,6 +92,10 @@ def empty_cache() -> None:
 def relieve_pressure(nbytes: int) -> None:
     """Before a large result: gives kept memory back when the machine is short of it."""
     if nbytes >= _LARGE and sys.platform.startswith("linux"):
-        available, total = _memory("MemAvailable"), _memory("MemTotal")
-        if available - nbytes < _RESERVE * total:
+        if not _is_to_spare(nbytes):
             empty_cache()
+
+
+def _is_to_spare(nbytes: int) -> bool:
+    memory = _memory()
+    return memory["MemAvailable"] - nbytes >= _RESERVE * memory["MemTotal"]

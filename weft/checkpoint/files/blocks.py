@@ -18,7 +18,7 @@ NEAR = BLOCK
 """Bytes of rows that are read before the host copies what is wanted of them: they are in the processor's cache then."""
 CUT = 2 * BLOCK
 """Bytes of rows that are read before the host copies parts of them to several places: each copy is a call."""
-SENT = BUCKET // 4
+SENT = BUCKET // 2
 """Bytes of rows that are read before they are sent to an accelerator."""
 
 

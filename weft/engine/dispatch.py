@@ -24,7 +24,7 @@ from .op_kind import kind_of
 from .op_plan import NOT_REPEATED, decided, key_of, plans, token
 from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
-from .recorded import recorded
+from .running.recorded import recorded
 from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
 from .sharded import ShardedTensor, as_sharded, made

@@ -16,8 +16,8 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.utils._pytree import tree_leaves
 
-from ..rules.call import Args, Kwargs, Op
-from .sharded import ShardedTensor
+from ...rules.call import Args, Kwargs, Op
+from ..sharded import ShardedTensor
 
 __all__ = ["recorded"]
 

@@ -156,3 +156,33 @@ def test_wrong_numbers(option: str, value: object, tmp_path: Path) -> None:
         Keeper(tmp_path, **{option: value})
     with pytest.raises(ValueError, match="a step is a whole number from 0 on, but got -1"):
         Keeper(tmp_path).save(-1, {})
+
+
+class Average:
+    """Averages of parameters, as trainers keep them beside the model."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.values = {name: x.detach().clone() for name, x in model.state_dict().items()}
+        self.pair = [self.values["0.weight"], torch.zeros(2), 3]
+
+    def state_dict(self) -> dict[str, object]:
+        return {"values": self.values, "pair": self.pair}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.values, self.pair = state["values"], state["pair"]
+
+
+def test_tensors_of_other_objects_lie_as_theirs(tmp_path: Path) -> None:
+    """They came whole to every process, though the object had them split."""
+    average = Average(made(P("tp"))["model"])
+    weft.checkpoint.save({"average": average}, tmp_path / "average")
+    other = Average(made(P(None, "dp"))["model"])
+    other.values["0.weight"].zero_()
+    weft.checkpoint.load(tmp_path / "average", {"average": other})
+    for name, x in average.values.items():
+        assert torch.equal(other.values[name].full_tensor(), x.full_tensor())
+    assert other.values["0.weight"].mapping.spec == P(None, "dp")
+    assert other.values["2.weight"].mapping.is_fully_replicated
+    assert other.pair[0] is other.values["0.weight"]
+    assert type(other.pair[1]) is torch.Tensor
+    assert other.pair[2] == 3

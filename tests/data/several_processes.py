@@ -133,6 +133,32 @@ def check_other_values() -> None:
             raise AssertionError("it was not noticed")
 
 
+class Noisy(Numbers):
+    """Samples that are drawn, with some numbers more or less, as augmentations are."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        sample = super().__getitem__(index)
+        return {**sample, "x": sample["x"] + torch.rand(3 + index % 3)[:3]}
+
+
+def check_what_is_drawn() -> None:
+    """Processes load different rows and draw for them; the program's numbers stay alike, and who loads the same rows has the same."""
+    count = weft.distributed.process_count()
+    mesh = weft.make_mesh({"dp": 2 * count})
+    for spec in (P("dp"), P()):
+        for workers in (0, 1):
+            torch.manual_seed(0)
+            loader = DataLoader(Noisy(11), batch_size=4, shuffle=True, num_workers=workers)
+            given = [each["x"].full_tensor() for each in weft.data.batches(loader, mesh, spec, seed=0)]
+            noise = torch.cat(given) % 1
+            assert len(noise.unique(dim=0)) == 11, noise  # processes do not draw the same for different rows
+            weft.shard(torch.rand(5), mesh, P())  # compared between processes
+            torch.manual_seed(0)
+            loader = DataLoader(Noisy(11), batch_size=4, shuffle=True, num_workers=workers)
+            again = [each["x"].full_tensor() for each in weft.data.batches(loader, mesh, spec, seed=0)]
+            assert all(map(torch.equal, given, again))
+
+
 @dataclass(frozen=True)
 class Named:
     """A sample or a batch whose samples have names, and notes of any kind."""
@@ -189,6 +215,7 @@ def main(folder: str) -> None:
     check_disagreement()
     check_other_values()
     check_what_is_no_tensor()
+    check_what_is_drawn()
     weft.distributed.shutdown()
 
 

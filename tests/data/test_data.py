@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import weft
-from tests.data.several_processes import Numbers
+from tests.data.several_processes import Noisy, Numbers
 from weft import P
 from weft.data.ahead import ahead
 from weft.runtime import machine
@@ -81,6 +81,37 @@ def test_a_state_goes_on_where_it_was(kind: str) -> None:
     assert [str(each) for each in again] == rest
     assert made.state_dict() == again.state_dict()
     assert (made.epoch, made.batch) == (1, 0)
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable", "local", "workers"])
+def test_loading_and_the_program_draw_apart(kind: str) -> None:
+    """What the program draws between batches does not depend on what loading draws, and is the same after going on in an epoch."""
+
+    def made() -> weft.data.Batches:
+        loader = DataLoader(Noisy(16), batch_size=4, shuffle=kind != "local", num_workers=kind == "workers")
+        given = Stream([4] * 4) if kind == "iterable" else loader
+        return weft.data.batches(given, MESH, P("dp"), seed=2, local=kind == "local")
+
+    def shown(data: weft.data.Batches, most: int = 4) -> list[tuple[str, float]]:
+        return [(str(batch), float(torch.rand(()))) for batch, _ in zip(data, range(most), strict=False)]
+
+    class Stream(list):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return (torch.rand(size) for size in super().__iter__())
+
+    torch.manual_seed(1)
+    expected = [*shown(made()), ("next", float(torch.rand(())))]
+    torch.manual_seed(1)
+    first = made()
+    begun = shown(first, 2)
+    numbers = torch.get_rng_state()
+    again = made()
+    again.load_state_dict(first.state_dict() | {"batch": 2})
+    torch.set_rng_state(numbers)
+    found = begun + shown(again) + [("next", float(torch.rand(())))]
+    assert [number for _, number in found] == [number for _, number in expected]
+    if kind != "workers":  # those draw one after another
+        assert found == expected
 
 
 def test_what_is_loaded_ahead_is_not_counted() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 
 import torch
@@ -36,7 +36,7 @@ class Loader:
         if isinstance(like, (torch.Tensor, DeviceMapping)):
             return self._tensor(node, like, path)
         if isinstance(like, Stateful):
-            state = self.filled(node, None, path)
+            state = self._laid_as_there(node, like)
             if not isinstance(state, dict):
                 raise CheckpointError(
                     f"{self._at(path)} is no dict in the checkpoint, which {type(like).__name__}.load_state_dict takes: "
@@ -53,6 +53,38 @@ class Loader:
             make: Callable[[list[State]], State] = getattr(like, "_make", type(like))  # named tuples take no list
             return make(items)
         return unflattened(node, self.reader.whole)
+
+    def _laid_as_there(self, node: Node, like: Stateful) -> State:
+        """The saved state of an object of its own kind: tensors that lie on a mesh there, averages of parameters say, lie alike again."""
+        there = dict(self._laid_there(node, like))
+        made: dict[tuple[object, DeviceMapping], Tensor] = {}
+
+        def tensor(name: str) -> torch.Tensor:
+            if name not in there:
+                return self.reader.whole(name)
+            key = (self.reader.index.tensors[name], there[name])
+            if key not in made:  # what was one tensor under several names is one again
+                made[key] = self.reader.laid(name, there[name])
+            return made[key]
+
+        return unflattened(node, tensor)
+
+    def _laid_there(self, node: Node, there: object) -> Iterator[tuple[str, DeviceMapping]]:
+        """The mappings of tensors, by their names in the checkpoint, that have their place and their shape in what is there."""
+        if isinstance(there, torch.Tensor):
+            name = node.get("tensor")
+            saved = self.reader.index.tensors[name] if isinstance(name, str) else None
+            if isinstance(there, Tensor) and saved is not None and saved.shape == tuple(there.shape):
+                yield str(name), _settled(there)
+            return
+        if isinstance(there, Stateful):
+            there = there.state_dict()
+        items = (
+            there if isinstance(there, Mapping) else dict(enumerate(there)) if isinstance(there, (list, tuple)) else {}
+        )
+        for key, item in children(node).items():
+            if key in items:
+                yield from self._laid_there(item, items[key])
 
     def _matched(
         self, node: Node, what: str, wanted: Iterable[str | int], path: tuple[str, ...]
@@ -81,8 +113,7 @@ class Loader:
             return self.reader.laid(self._name(node, path), like)
         name = self._checked(node, like, path)
         if isinstance(like, Tensor):
-            mapping = like.mapping if not like._layout.pending else _resolved(like)
-            return self.reader.laid(name, mapping, like.dtype)
+            return self.reader.laid(name, _settled(like), like.dtype)
         target = torch.empty(like.shape, dtype=like.dtype, device=like.device)
         self.reader.want(name, target)
         return target
@@ -214,8 +245,8 @@ def _fits(shape: tuple[int, ...], there: object, optimizer: torch.optim.Optimize
     return odd or not type(optimizer).__module__.startswith("torch.optim.") or shape == tuple(parameter.shape)
 
 
-def _resolved(x: Tensor) -> DeviceMapping:
-    return named_mapping(x._layout.resolved)
+def _settled(x: Tensor) -> DeviceMapping:
+    return named_mapping(x._layout.resolved) if x._layout.pending else x.mapping
 
 
 def _listed(keys: Iterable[str | int]) -> str:

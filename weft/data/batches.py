@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import islice
+from itertools import count, islice
 from typing import Protocol, cast, final, runtime_checkable
 
 import torch
@@ -15,7 +15,7 @@ from ..sharding.geometry import Interval
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import P
 from .agreeing import compares_values
-from .ahead import ahead
+from .drawing import own_numbers, seed_of, taken
 from .layouts import Layouts, Spec
 from .order import Order, Rows, has_order
 
@@ -121,17 +121,38 @@ class Batches:
             if isinstance(loader, _StatefulLoader) and self._loaders_state is not None:
                 loader.load_state_dict(self._loaders_state)
                 start = 0
-            with closing(ahead(islice(loader, start, None), self._prefetch)) as loaded:
-                for part in loaded:
+            place = self._place() if self._local else 0
+            begun = self._begun(loader, place, is_new=self.batch == 0)
+            seeds = (seed_of(self._seed, self.epoch, place, at) for at in count(self.batch - start))
+            with closing(taken(begun, seeds, self._prefetch)) as loaded:
+                for part in islice(loaded, start, None):
                     yield part, None
             return
         listed = self._order.batches(self.epoch)[start:]
         rows = [self._layouts.rows(len(batch)) for batch in listed]
         wanted = [batch[low:high] for batch, (low, high) in zip(listed, rows, strict=True)]
         # A process without a row of a batch loads nothing: it is told by the others what the batch is like.
-        with closing(ahead(self._own_loader([batch for batch in wanted if batch]), self._prefetch)) as loaded:
+        begun = self._begun(self._own_loader([batch for batch in wanted if batch]), self._place(), is_new=start == 0)
+        parts = zip(rows, wanted, strict=True)
+        seeds = (seed_of(self._seed, self.epoch, low, at) for at, ((low, _), own) in enumerate(parts, start) if own)
+        with closing(taken(begun, seeds, self._prefetch)) as loaded:
             for batch, held, own in zip(listed, rows, wanted, strict=True):
                 yield (next(loaded) if own else None), (len(batch), held)
+
+    def _place(self) -> int:
+        """Where the rows of this process are: the same number where processes load the same rows."""
+        return self._layouts.rows(1 << 20)[0]
+
+    def _begun(self, loader: Iterable[object], place: int, *, is_new: bool) -> Iterator[object]:
+        """The loader, begun. It may draw a number then, for its workers: one that this part of this epoch always has.
+
+        Torch's loaders take it from the program's numbers. One is taken here too, but not when an epoch is gone on with, which
+        has taken it already: what the program draws afterwards is what it would have been.
+        """
+        if is_new and isinstance(loader, DataLoader) and loader.generator is None:
+            torch.empty((), dtype=torch.int64).random_()
+        with own_numbers(seed_of(self._seed, self.epoch, place)):
+            return iter(loader)
 
     def _own_loader(self, wanted: Sequence[list[int]]) -> DataLoader[object]:
         """The user's loader, for the rows of this process."""

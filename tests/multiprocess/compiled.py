@@ -192,6 +192,30 @@ def check_put_off(mesh: weft.DeviceMesh) -> None:
             close(found.full_tensor(), program(x.full_tensor()))
 
 
+def check_sizes_of_the_way_back(mesh: weft.DeviceMesh) -> None:
+    """Open sizes that only gradients ask for, or settle."""
+    programs = {
+        "merged dims": lambda x: x.reshape(-1),
+        "a product": lambda x: x.prod(0),
+        "a running sum": lambda x: x.cumsum(0),
+    }
+    for name, program in programs.items():
+        torch._dynamo.reset()
+        compiled = torch.compile(program, backend="aot_eager", dynamic=True)
+        for size in (4, 6):
+            given, found, logs = torch.randn(size, 3), [], []
+            for run in (program, compiled):
+                x = weft.shard(given, mesh, P("dp")).requires_grad_()
+                with weft.comm_log() as log:
+                    result = run(x)
+                    result.square().sum().backward()
+                found.append((result.full_tensor(), x.grad.full_tensor()))
+                logs.append(records(log))
+            for one, other in zip(*found, strict=True):
+                close(one, other)
+            assert logs[0] == logs[1], (name, logs)
+
+
 def check_refusal(mesh: weft.DeviceMesh) -> None:
     """A tensor that only one process has a part of is refused in all of them."""
     x = weft.shard(torch.randn(8, 6), mesh, P("dp"))
@@ -220,6 +244,7 @@ def main(backend: str) -> None:
     check_policy(mesh)
     check_sizes(mesh)
     check_put_off(mesh)
+    check_sizes_of_the_way_back(mesh)
     check_refusal(mesh)
 
 

@@ -96,6 +96,8 @@ WAYS_BACK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "the gradient of merged dims": lambda x: x.reshape(-1),
     "the gradient of rows that are repeated": lambda x: x.repeat_interleave(2, 0),
     "strides that are squares": lambda x: x.cummax(2)[0],
+    "sizes that torch itself asks for": lambda x: x.sgn(),
+    "a variance, which is divided by a size": lambda x: x.var(0),
     "a running sum": lambda x: x.cumsum(0),
     "a product": lambda x: x.prod(0),
 }
@@ -122,3 +124,22 @@ def test_sizes_that_only_the_way_back_asks_for(program: str, separate: bool) -> 
             torch.testing.assert_close(actual.full_tensor(), expected.full_tensor())
             torch.testing.assert_close(other.full_tensor(), gradient.full_tensor())
             assert (actual.mapping, as_well) == (expected.mapping, moved)
+
+
+@FORMS
+def test_a_gradient_whose_pieces_lie_otherwise_than_traced(separate: bool) -> None:
+    """Torch takes copies of such pieces, and the gradient, which is the user's, stays what it is."""
+    with memory(separate):
+        torch._dynamo.reset()
+        a, b = torch.randn(1, 3, 4), torch.randn(4, 4)
+        plain = torch.einsum("aij,jk->aik", a.requires_grad_(), b)
+        here = weft.shard(a.detach(), MESH, P("x")).requires_grad_()
+        found = torch.compile(lambda a, b: torch.einsum("aij,jk->aik", a, b), backend="aot_eager", dynamic=True)(
+            here, weft.shard(b, MESH, P("x"))
+        )
+        given = torch.randn(1, 3, 4)
+        grad = weft.shard(given, MESH, P())
+        torch.testing.assert_close(
+            torch.autograd.grad(found, here, grad)[0].full_tensor(), torch.autograd.grad(plain, a, given)[0]
+        )
+        assert torch.equal(grad.full_tensor(), given)

@@ -17,6 +17,7 @@ from . import (  # noqa: F401
     packing,
     random_numbers,
     refusals,
+    settled_sizes,
     shared_memory,
     tangents,
 )

@@ -54,6 +54,26 @@ def check_transformer(mesh: weft.DeviceMesh) -> None:
     check_model(gpt2.GPT2(11, 6, 8, 2, 1), gpt2.LAYOUTS["tp"], mesh, tokens, labels, "aot_eager")
 
 
+class Projected(nn.Module):
+    """Projections of one input, which is split over the axis that splits their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.one, self.other, self.last = nn.LayerNorm(6), nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(x)
+        return self.last(self.one(hidden) * self.other(hidden).sigmoid())
+
+
+def check_brought_once(mesh: weft.DeviceMesh) -> None:
+    """What several ops gather is gathered once, compiled or not: the batch is split over the axis of the weights."""
+    x, labels = torch.randn(4, 3, 6), torch.randint(0, 5, (4, 3))
+    split = P("dp")
+    patterns = {"one.*": split, "other.*": split, "last.weight": P(None, "dp")}
+    check_model(Projected(), patterns, mesh, x, labels, "aot_eager")
+
+
 def check_inductor(mesh: weft.DeviceMesh) -> None:
     """Compiled to code for this machine."""
     x, labels = torch.randn(4, 3, 6), torch.randint(0, 5, (4, 3))
@@ -238,6 +258,7 @@ def main(backend: str) -> None:
         check_inductor(mesh)
         return
     check_transformer(mesh)
+    check_brought_once(mesh)
     if HAS_VALUES:
         check_communication(mesh)
     check_contributions(mesh)

@@ -9,7 +9,7 @@ import torch
 from ...runtime.holding import Pieces, holding
 from ...runtime.memory.memory_limit import memory_limit
 from ...runtime.strides import dense_strides, order_of
-from ...runtime.traced import is_traced
+from ...runtime.traced import is_open, is_traced
 from ...sharding.layout import Layout
 from ...watch.notes import watchers
 from ..kept import Kept, keep, last_kept
@@ -55,11 +55,13 @@ def _may_serve_again(x: ShardedTensor, need: Layout) -> bool:
     """Whether what is brought may be kept: not of parameters, which are large, nor of what lies elsewhere than it says."""
     if x._form.is_special or x._value.rows is not None or x._layout.mesh != need.mesh:
         return False
-    if is_traced() or is_issuing() or memory_limit() is not None:
+    if is_issuing() or memory_limit() is not None:
         return False
     base = x if x._base is None else x._base
-    if base.is_leaf and base.requires_grad:
+    if base.requires_grad and (base.is_leaf or (isinstance(base, ShardedTensor) and base._value.is_traced_leaf)):
         return False
+    if is_traced() and is_open(piece.storage_offset() for piece in _held(x)):
+        return False  # by where it begins it would be known, and to ask is to settle it
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 

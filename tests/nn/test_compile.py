@@ -248,7 +248,7 @@ def test_what_is_brought_once_is_brought_once_in_compiled_code(separate: bool) -
     try:
         torch.manual_seed(0)
         model = weft.nn.shard_module(Projected().double(), MESH, {"several.*": P("tp"), "last.weight": P(None, "tp")})
-        x = weft.shard(torch.randn(4, 6, 8, dtype=torch.float64), MESH, P("dp", "tp"))
+        x = weft.shard(torch.randn(4, 6, 8, dtype=torch.float64), MESH, P("tp"))
         logs, grads = [], []
         for run in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
             model.zero_grad()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import weft
 from tests.rules.harness import memory
@@ -124,6 +125,26 @@ def test_sizes_that_only_the_way_back_asks_for(program: str, separate: bool) -> 
             torch.testing.assert_close(actual.full_tensor(), expected.full_tensor())
             torch.testing.assert_close(other.full_tensor(), gradient.full_tensor())
             assert (actual.mapping, as_well) == (expected.mapping, moved)
+
+
+@FORMS
+def test_a_loss_of_shifted_labels_is_compiled_twice(separate: bool) -> None:
+    """`logits[:, :-1]` takes all of the batch, however large that is."""
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits[:, :-1].reshape(-1, 7), labels[:, 1:].reshape(-1))
+
+    with memory(separate):
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(loss, backend=counter, fullgraph=True)
+        for size in (4, 6, 8, 10):
+            logits, labels = torch.randn(size, 5, 7), torch.randint(0, 7, (size, 5))
+            here = weft.shard(logits, MESH, P("x")).requires_grad_()
+            compiled(here, weft.shard(labels, MESH, P("x"))).backward()
+            loss(logits.requires_grad_(), labels).backward()
+            torch.testing.assert_close(here.grad.full_tensor(), logits.grad)
+        assert counter.frame_count == 2
 
 
 @FORMS

@@ -54,6 +54,26 @@ def check_transformer(mesh: weft.DeviceMesh) -> None:
     check_model(gpt2.GPT2(11, 6, 8, 2, 1), gpt2.LAYOUTS["tp"], mesh, tokens, labels, "aot_eager")
 
 
+class Projected(nn.Module):
+    """Projections of one input, which is split over the axis that splits their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.one, self.other, self.last = nn.LayerNorm(6), nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(x)
+        return self.last(self.one(hidden) * self.other(hidden).sigmoid())
+
+
+def check_brought_once(mesh: weft.DeviceMesh) -> None:
+    """What several ops gather is gathered once, compiled or not: the batch is split over the axis of the weights."""
+    x, labels = torch.randn(4, 3, 6), torch.randint(0, 5, (4, 3))
+    split = P("dp")
+    patterns = {"one.*": split, "other.*": split, "last.weight": P(None, "dp")}
+    check_model(Projected(), patterns, mesh, x, labels, "aot_eager")
+
+
 def check_inductor(mesh: weft.DeviceMesh) -> None:
     """Compiled to code for this machine."""
     x, labels = torch.randn(4, 3, 6), torch.randint(0, 5, (4, 3))
@@ -164,10 +184,14 @@ def check_sizes(mesh: weft.DeviceMesh) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 5), nn.LayerNorm(5))
     weft.nn.shard_module(model, mesh, {"0.*": P("tp"), "2.weight": P(None, "tp")})
     counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(model, backend=counter, fullgraph=True)
+
+    def run_model(x: torch.Tensor) -> torch.Tensor:
+        return model(x)[:, 1:]
+
+    compiled = torch.compile(run_model, backend=counter, fullgraph=True)
     for count in (4, 8, 6, 12, 10):
         x = weft.shard(torch.randn(count, 6), mesh, P("dp"))
-        outputs = [run(x) for run in (compiled, model)]
+        outputs = [run(x) for run in (compiled, run_model)]
         grads = [torch.autograd.grad(y.square().mean(), list(model.parameters())) for y in outputs]
         close(*(y.full_tensor() for y in outputs))
         for found, expected in zip(*grads, strict=True):
@@ -192,6 +216,30 @@ def check_put_off(mesh: weft.DeviceMesh) -> None:
             close(found.full_tensor(), program(x.full_tensor()))
 
 
+def check_sizes_of_the_way_back(mesh: weft.DeviceMesh) -> None:
+    """Open sizes that only gradients ask for, or settle."""
+    programs = {
+        "merged dims": lambda x: x.reshape(-1),
+        "a product": lambda x: x.prod(0),
+        "a running sum": lambda x: x.cumsum(0),
+    }
+    for name, program in programs.items():
+        torch._dynamo.reset()
+        compiled = torch.compile(program, backend="aot_eager", dynamic=True)
+        for size in (4, 6):
+            given, found, logs = torch.randn(size, 3), [], []
+            for run in (program, compiled):
+                x = weft.shard(given, mesh, P("dp")).requires_grad_()
+                with weft.comm_log() as log:
+                    result = run(x)
+                    result.square().sum().backward()
+                found.append((result.full_tensor(), x.grad.full_tensor()))
+                logs.append(records(log))
+            for one, other in zip(*found, strict=True):
+                close(one, other)
+            assert logs[0] == logs[1], (name, logs)
+
+
 def check_refusal(mesh: weft.DeviceMesh) -> None:
     """A tensor that only one process has a part of is refused in all of them."""
     x = weft.shard(torch.randn(8, 6), mesh, P("dp"))
@@ -214,12 +262,14 @@ def main(backend: str) -> None:
         check_inductor(mesh)
         return
     check_transformer(mesh)
+    check_brought_once(mesh)
     if HAS_VALUES:
         check_communication(mesh)
     check_contributions(mesh)
     check_policy(mesh)
     check_sizes(mesh)
     check_put_off(mesh)
+    check_sizes_of_the_way_back(mesh)
     check_refusal(mesh)
 
 

@@ -225,6 +225,44 @@ def test_what_moves_is_logged_each_time(separate: bool) -> None:
         use_separate_memory(False)
 
 
+class Projected(nn.Module):
+    """Three projections of one normed input, which is split over the axis that splits their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.several = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(x)
+        q, k, v = (each(hidden) for each in self.several)
+        return x + self.last(q * k.sigmoid() + v)
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_what_is_brought_once_is_brought_once_in_compiled_code(separate: bool) -> None:
+    """An input that several ops gather, and its gradient, which is their pending sum."""
+    torch._dynamo.reset()
+    use_separate_memory(separate)
+    try:
+        torch.manual_seed(0)
+        model = weft.nn.shard_module(Projected().double(), MESH, {"several.*": P("tp"), "last.weight": P(None, "tp")})
+        x = weft.shard(torch.randn(4, 6, 8, dtype=torch.float64), MESH, P("tp"))
+        logs, grads = [], []
+        for run in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
+            model.zero_grad()
+            with weft.comm_log() as log:
+                run(x).square().sum().backward()
+            logs.append(sorted(f"{r.kind} {r.axes} {r.bytes_received}" for r in log))
+            grads.append([each.grad.full_tensor() for each in model.parameters()])
+        assert logs[0] == logs[1]
+        for found, expected in zip(*grads, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    finally:
+        use_separate_memory(False)
+
+
 @pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
 def test_ten_batch_sizes_are_compiled_twice(separate: bool) -> None:
     torch._dynamo.reset()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import weft
 from tests.rules.harness import memory
@@ -92,15 +93,74 @@ def test_what_a_size_is_called_says_nothing_about_another_program(separate: bool
             torch.testing.assert_close(compiled(weft.shard(x, MESH, P("x"))).full_tensor(), plain(x))
 
 
-def test_a_size_that_only_the_way_back_settles() -> None:
-    """The gradient of a running sum takes elements by their number, which holds for one size; the program is told in time."""
-    with memory(True):
+WAYS_BACK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "the gradient of merged dims": lambda x: x.reshape(-1),
+    "the gradient of rows that are repeated": lambda x: x.repeat_interleave(2, 0),
+    "strides that are squares": lambda x: x.cummax(2)[0],
+    "sizes that torch itself asks for": lambda x: x.sgn(),
+    "a variance, which is divided by a size": lambda x: x.var(0),
+    "a running sum": lambda x: x.cumsum(0),
+    "a product": lambda x: x.prod(0),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("program", WAYS_BACK)
+def test_sizes_that_only_the_way_back_asks_for(program: str, separate: bool) -> None:
+    """Some it settles, as what takes elements by their number; then the program holds for one size, and what moves is logged all the same."""
+    run = WAYS_BACK[program]
+    with memory(separate):
         torch._dynamo.reset()
-        compiled = torch.compile(lambda x: x.cumsum(0), backend="aot_eager", dynamic=True)
+        compiled = torch.compile(run, backend="aot_eager", dynamic=True)
         for size in (4, 6):
-            x = torch.randn(size, 3, dtype=torch.float64)
-            here = weft.shard(x, MESH, P("x")).requires_grad_()
-            x.requires_grad_()
-            for result in (x.cumsum(0), compiled(here)):
-                result.square().sum().backward()
-            torch.testing.assert_close(here.grad.full_tensor(), x.grad)
+            x = torch.randn(size, size, size, dtype=torch.float64)
+            found = []
+            for each in (run, compiled):
+                here = weft.shard(x, MESH, P("x")).requires_grad_()
+                with weft.comm_log() as log:
+                    result = each(here)
+                    result.square().sum().backward()
+                found.append((result, here.grad, sorted(f"{r.kind} {r.axes} {r.bytes_received}" for r in log)))
+            (expected, gradient, moved), (actual, other, as_well) = found
+            torch.testing.assert_close(actual.full_tensor(), expected.full_tensor())
+            torch.testing.assert_close(other.full_tensor(), gradient.full_tensor())
+            assert (actual.mapping, as_well) == (expected.mapping, moved)
+
+
+@FORMS
+def test_a_loss_of_shifted_labels_is_compiled_twice(separate: bool) -> None:
+    """`logits[:, :-1]` takes all of the batch, however large that is."""
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits[:, :-1].reshape(-1, 7), labels[:, 1:].reshape(-1))
+
+    with memory(separate):
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(loss, backend=counter, fullgraph=True)
+        for size in (4, 6, 8, 10):
+            logits, labels = torch.randn(size, 5, 7), torch.randint(0, 7, (size, 5))
+            here = weft.shard(logits, MESH, P("x")).requires_grad_()
+            compiled(here, weft.shard(labels, MESH, P("x"))).backward()
+            loss(logits.requires_grad_(), labels).backward()
+            torch.testing.assert_close(here.grad.full_tensor(), logits.grad)
+        assert counter.frame_count == 2
+
+
+@FORMS
+def test_a_gradient_whose_pieces_lie_otherwise_than_traced(separate: bool) -> None:
+    """Torch takes copies of such pieces, and the gradient, which is the user's, stays what it is."""
+    with memory(separate):
+        torch._dynamo.reset()
+        a, b = torch.randn(1, 3, 4), torch.randn(4, 4)
+        plain = torch.einsum("aij,jk->aik", a.requires_grad_(), b)
+        here = weft.shard(a.detach(), MESH, P("x")).requires_grad_()
+        found = torch.compile(lambda a, b: torch.einsum("aij,jk->aik", a, b), backend="aot_eager", dynamic=True)(
+            here, weft.shard(b, MESH, P("x"))
+        )
+        given = torch.randn(1, 3, 4)
+        grad = weft.shard(given, MESH, P())
+        torch.testing.assert_close(
+            torch.autograd.grad(found, here, grad)[0].full_tensor(), torch.autograd.grad(plain, a, given)[0]
+        )
+        assert torch.equal(grad.full_tensor(), given)

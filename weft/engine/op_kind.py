@@ -54,7 +54,10 @@ def kind_of(func: torch._ops.OpOverload) -> OpKind:
         else:
             written.append(i)
     returns_alias = any(out.alias_info is not None for out in func._schema.returns)
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    name = func.name()  # what only asks for sizes has no kernel that torch knows of
+    composite = torch._C._dispatch_has_kernel(name) and torch._C._dispatch_has_kernel_for_dispatch_key(
+        name, "CompositeImplicitAutograd"
+    )
     return OpKind(tuple(written), tuple(outs), viewed if returns_alias else None, composite)
 
 

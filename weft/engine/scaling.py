@@ -53,9 +53,16 @@ def has_odd_number(args: tuple[object, ...], kwargs: Mapping[str, object]) -> bo
 def _is_beyond(value: object, divides: bool) -> bool:
     if type(value) is torch.Tensor and value.numel() == 1 and value.device.type == "cpu":
         value = value.item()
-    if isinstance(value, torch.SymFloat):
-        return True  # a compiled program may be given any number
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        if not _is_of_sizes(value):
+            return True  # a compiled program may be given any number
+        return divides and bool(value == 0)  # of which programs of other sizes are told apart
     if not isinstance(value, (int, float, complex)):
         return False
     finite = math.isfinite(value.real) and math.isfinite(value.imag)
     return value == 0 or math.isnan(value.real) or math.isnan(value.imag) if divides else not finite
+
+
+def _is_of_sizes(number: torch.SymInt | torch.SymFloat) -> bool:
+    """Whether a number that a compiler leaves open follows from sizes, and so is neither infinite nor not a number."""
+    return all(symbol.is_integer for symbol in number.node.expr.free_symbols)

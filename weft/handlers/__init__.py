@@ -18,6 +18,7 @@ from . import (  # noqa: F401
     packing,
     random_numbers,
     refusals,
+    settled_sizes,
     shared_memory,
     tangents,
 )

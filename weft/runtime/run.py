@@ -64,9 +64,14 @@ def move(
             return movement.move(pieces, source, target, tuple(shape), dtype, op)
         if is_elsewhere(source.mesh, target.mesh):
             return ()
-    if is_open(shape) and not (holding(source).unified and holding(target).unified):
+    if _is_open(pieces, shape) and not (holding(source).unified and holding(target).unified):
         return communicated(Moving(source, target, dtype, op), pieces, shape)  # steps are of sizes that are known
     return in_process.move(pieces, source, target, shape)
+
+
+def _is_open(pieces: Pieces, shape: Sequence[int]) -> bool:
+    """Whether a compiler leaves sizes open of a tensor or, where it has settled these, of its pieces."""
+    return is_open(shape) or (is_traced() and any(is_open(piece.shape) for piece in pieces))
 
 
 @final

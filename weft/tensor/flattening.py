@@ -19,6 +19,7 @@ from ..engine.value import Flat
 from ..engine.views.copy_views import current
 from ..runtime.holding import Holding, Pieces, holding
 from ..runtime.machine import forget_with_residences
+from ..runtime.open_sizes import introduce, start_over_where_settled, still_open
 from ..runtime.processes import world
 from ..runtime.processes.mesh_processes import spans
 from ..runtime.traced import is_traced
@@ -53,6 +54,8 @@ def _flattened_anew(x: ShardedTensor) -> tuple[list[str], Flat]:
     """The same, looked at."""
     own = x.__dict__
     value, layout = x._value, x._form.layout
+    if x._form.is_open:
+        start_over_where_settled((*x._form.shape, *x._form.strides))
     announce()
     if layout not in _compilable:
         check_compilable(layout.mesh)
@@ -109,7 +112,9 @@ def unflattened(
     try:
         known = _made_of.get(key)
     except TypeError:  # sizes that a compiler has not settled have no hash
-        known = _form_of(*key)
+        outer_size, outer_stride = still_open(outer_size), still_open(outer_stride)
+        introduce((*outer_size, *outer_stride))
+        known = _form_of(layout, outer_size, outer_stride, first.dtype, first.device)
     else:
         if known is None:
             known = _made_of[key] = _form_of(*key)

@@ -16,7 +16,11 @@ _MOST = 512
 
 
 def _piece(at: int) -> property:
-    return property(lambda x: x._value.pieces[at])
+    return property(lambda x: x._value.pieces[at], _leave)
+
+
+def _leave(x: NamedPieces, piece: torch.Tensor) -> None:
+    """Nothing: torch takes a piece of a gradient with other strides, and says so; the tensor, which is the user's, keeps its own."""
 
 
 def _total(x: NamedPieces) -> torch.Tensor:

@@ -32,7 +32,8 @@ def brought_once(x: ShardedTensor, need: Layout, op: str) -> ShardedTensor:
     order, shown = _order(x), _held(x)
     memory, key = tuple([piece.untyped_storage() for piece in shown]), _key(x, need, order, shown)
     kept, now = last_kept(), watchers()
-    again = _again(kept, x, need, order) if kept is not None and kept.key == key and kept.is_from(memory) else None
+    # The memory first: sizes in the key that a compiler left open in another program are not to be compared with those of this.
+    again = _again(kept, x, need, order) if kept is not None and kept.is_from(memory) and kept.key == key else None
     if kept is not None and again is not None:
         if not all(map(is_, kept.watchers, now)):
             kept.watchers = now
@@ -55,11 +56,13 @@ def _may_serve_again(x: ShardedTensor, need: Layout) -> bool:
     """Whether what is brought may be kept: not of parameters, which are large, nor of what lies elsewhere than it says."""
     if x._form.is_special or x._value.rows is not None or x._layout.mesh != need.mesh:
         return False
-    if is_traced() or is_issuing() or memory_limit() is not None:
+    if is_issuing() or memory_limit() is not None:
         return False
     base = x if x._base is None else x._base
-    if base.is_leaf and base.requires_grad:
+    if base.requires_grad and (base.is_leaf or (isinstance(base, ShardedTensor) and base._value.is_traced_leaf)):
         return False
+    if is_traced() and any(type(piece.storage_offset()) is not int for piece in _held(x)):
+        return False  # by where it begins it would be known, and to ask is to settle it
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 

@@ -10,7 +10,6 @@ from functools import partial
 
 import torch
 
-from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ..sharded import ShardedTensor
 from .movement import layout_of, move
@@ -34,7 +33,7 @@ def bring_gradient_home(x: torch.Tensor) -> None:
 
     A view has its gradient added to what others bring to the tensor that it is a view of, and that one is brought back.
     """
-    if not x.requires_grad or not torch.is_grad_enabled() or is_traced():
+    if not x.requires_grad or not torch.is_grad_enabled():
         return
     base = x if x._base is None else x._base
     if not isinstance(base, ShardedTensor) or base.is_leaf or base._value.is_gradient_brought:

@@ -21,6 +21,7 @@ from ...engine.views.view_results import ViewOp, tell_whole
 from ...engine.writes.writing import store
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...rules.call import BoundCall
+from ...rules.ops.slicing import slice_bounds
 from ...runtime.holding import holding
 from ...runtime.memory.lazy_copy import may_overlap
 from ...runtime.strides import Strides
@@ -33,21 +34,13 @@ aten = torch.ops.aten
 Op = torch._ops.OpOverload
 
 
-def _bounds(call: BoundCall, size: int) -> tuple[int, int, int]:
-    """The first index, the step and the number of indices of a slice, cut to the dim as torch does."""
-    start, stop = (None if call.arg(name) is None else call.integer(name) for name in ("start", "end"))
-    first, last, _ = slice(start, stop).indices(size)
-    step = call.integer("step")
-    return first, step, max(0, -(-(last - first) // step))
-
-
 @handler(aten.slice.Tensor, may_be_direct=True)
 def _slice(call: BoundCall) -> object:
     x = sharded(call, "self")
     dim = call.dim("dim")
     if not x.dim() or call.integer("step") < 1 or not x._layout.splits[dim]:
         return run_by_rule(call)
-    first, step, count = _bounds(call, x.shape[dim])
+    first, step, count = slice_bounds(call, x.shape[dim])
     return run_by_rule(call) if count == x.shape[dim] else sliced(x, dim, first, step, count)
 
 
@@ -208,7 +201,7 @@ def _slice_backward(call: BoundCall) -> object:
     dim = call.dim("dim", len(shape))
     if not grad._layout.splits[dim] or grad.shape[dim] == shape[dim]:
         return run_by_rule(call)
-    first, step, count = _bounds(call, shape[dim])
+    first, step, count = slice_bounds(call, shape[dim])
     placed = Part.along(dim, Run(count, target=first, target_step=step), grad.shape)
     grad = resolved(grad, str(call), _LINEAR)
     return rearranged(
@@ -289,7 +282,7 @@ def _slice_scatter(call: BoundCall) -> object:
     x, source, dim = call.tensor("self"), call.tensor("src"), call.dim("dim")
     if not isinstance(x, ShardedTensor) or not x._layout.splits[dim] or call.integer("step") < 1:
         return run_by_rule(call)
-    first, step, count = _bounds(call, x.shape[dim])
+    first, step, count = slice_bounds(call, x.shape[dim])
     if source.shape != resized(x.shape, dim, count):
         return run_by_rule(call)  # torch refuses it
     x, given = alike([x, source], str(call))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -12,7 +13,7 @@ from ..dims import numbered, sizes_of
 from ..factors import ALL_KINDS, SUMS, Factors
 from ..registry import Region, Rule, ops_named, rules, sized
 
-__all__ = ["touching"]
+__all__ = ["slice_bounds", "touching"]
 
 aten = torch.ops.aten
 
@@ -35,11 +36,27 @@ def _select(call: BoundCall) -> Factors:
     return touching(call, [dim], [output[:dim] + output[dim + 1 :]])
 
 
+def slice_bounds(call: BoundCall, size: int) -> tuple[int, int, int]:
+    """The first index, the step and the number of indices of a slice, cut to the dim as torch does."""
+    start, stop = (None if call.arg(name) is None else call.integer(name) for name in ("start", "end"))
+    first, last = _within(start, size, 0), _within(stop, size, size)
+    step = call.integer("step")
+    return first, step, max(0, -(-(last - first) // step))
+
+
+def _within(index: int | None, size: int, default: int) -> int:
+    """An index cut to a dim: by comparing, since Python's own account of slices would settle a size that a compiler leaves open."""
+    if index is None:
+        return default
+    if (type(index) is int and index == sys.maxsize) or index >= size:  # as `x[:, 1:]` says that it takes all of a dim
+        return size
+    return index if index >= 0 else max(index + size, 0)
+
+
 def _slice(call: BoundCall) -> Factors:
     x, dim = call.tensors[0], call.dim("dim")
     output = numbered(x.ndim)
-    taken = range(x.shape[dim])[call.optional_integer("start") : call.optional_integer("end")]
-    if len(taken) == x.shape[dim] and call.integer("step") == 1:
+    if call.integer("step") == 1 and slice_bounds(call, x.shape[dim])[2] == x.shape[dim]:
         return touching(call, [], [output])
     output[dim] = ()
     return touching(call, [dim], [output])

@@ -134,6 +134,14 @@ def test_who_waits_where_processes_meet_for_the_first_time_hears_that_one_has_fa
     assert "has failed: it brought another tensor than process" in alone.err
 
 
+def test_who_waits_hears_of_one_that_failed_before_it_communicated() -> None:
+    """It had left no sign of life yet, so that others waited for the timeout, and took it for dead."""
+    with Processes([str(Path(__file__).with_name("parting.py")), "by itself"], 2) as started:
+        alone, failed = started.wait(60)
+    assert (alone.status, failed.status) == (1, 1), (alone, failed)
+    assert "process 1 has failed: ValueError: no such sample" in alone.err
+
+
 def test_control_c_ends_a_process_that_waits(outcomes: Outcomes) -> None:
     with Processes([PROGRAM, "interrupt", "all_gather", str(LARGE)], 2, {"FAULTY_TIMEOUT": "600"}) as started:
         waiting, other = started.running

@@ -10,10 +10,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import final
 
 from torch._C import _distributed_c10d as c10d
 
+from ....errors import WeftError
 from .. import current_call, fork, world
 from ..current_call import CollectiveCall
 from ..store_client import REPLY, ask, own_connection
@@ -138,9 +140,19 @@ def _wait_for_farewells(heartbeat: Heartbeat) -> None:
 
 
 def _leaving(last: world.Leaving) -> None:
+    if last.failed:
+        _begin_late()
     if last.error is not None:
         note_failure(last.error)
     stop(linger=last.keeps_store and last.error is None)
+
+
+def _begin_late() -> None:
+    """For a process that fails before it has communicated: others may be waiting for it to do so for the first time."""
+    here = world.current()
+    if here.count > 1:
+        with suppress(RuntimeError, WeftError):  # whoever keeps the store may have gone
+            ask(begin, min(REPLY, here.timeout))
 
 
 def _forked() -> None:

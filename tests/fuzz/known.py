@@ -1139,4 +1139,40 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a transposed view of a reshaped copy did not show in products and reshapes what was written to it": Program(
+        {"x": 2},
+        (
+            "v1 = fresh((6, 6), 'float64', 481, 638)",
+            "v3 = torch.hsplit(v1, 3)",
+            "v5 = v3[2].reshape(2, 6).transpose(0, -1)",
+            "v5.index_fill_(0, put([1, 4, 2], 67), 0.25)",
+            "v11 = v5 @ v5.mT",
+            "v12 = v5.ravel()",
+        ),
+        order=0,
+    ),
+    "the same among processes": Program(
+        {"a": 4, "b": 2},
+        (
+            "v0 = fresh((4, 6), 'float64', 284, 842)",
+            "v4 = v0.movedim(-2, 1)",
+            "v8 = v4.reshape(3, 8).transpose(0, -1)",
+            "v8.index_reduce_(0, put([5], 170), fresh((1, 3), 'float64', 275, 68), 'amin')",
+            "v12 = v8.ravel()",
+        ),
+        order=0,
+    ),
+    "parts of a single number were refused by another kind of error": Program(
+        {"x": 2}, ("v3 = fresh((), 'float64', 579, 68)", "v3.split(1, 0)[-1].mul_(3)", "v4 = v3.unbind(0)"), order=0
+    ),
+    "the first of two tensors in lists could not be the smaller one": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 4), 'float64', 12, 9)",
+            "v1 = fresh((3, 1), 'float64', 13, 9)",
+            "v2 = torch._foreach_sub([v0, v1], [v1, v0], alpha=2)",
+            "v3 = torch._foreach_add([fresh((1,), 'float64', 5, 68)], [fresh((0,), 'float64', 6, 68)])",
+        ),
+        order=0,
+    ),
 }

@@ -141,3 +141,18 @@ def test_an_expanded_view_shows_what_is_written_to_its_base(name: str) -> None:
         each.add_(torch.arange(4.0)[:, None])
     assert torch.equal(wide.full_tensor(), widened)
     assert torch.equal((wide * 2).full_tensor(), widened * 2)
+
+
+@pytest.mark.parametrize("split", [["a", "b"], ["b"]], ids=["by both", "by one"])
+def test_views_of_a_reshaped_copy_show_what_is_written(split: list[str], memory: str) -> None:
+    """A reshape of what has gaps is a copy, which may lie where it did until somebody needs it elsewhere: not once it is written to."""
+    plain = torch.arange(48.0).reshape(8, 6)
+    for layout in (Layout(MESH, [split, []]), Layout(MESH, [[], split])):
+        x = weft.shard(plain.clone(), MESH, named_mapping(layout))
+        for view in (lambda y: y, lambda y: y.t(), lambda y: y.t().t(), lambda y: y.view(8, 2), lambda y: y[:, 1:]):
+            found, expected = (view(whole[:, 4:].reshape(2, 8)) for whole in (x, plain))
+            for each in (found, expected):
+                each.mul_(3)
+            for read in (torch.ravel, lambda v: v @ v.mT, lambda v: v.sum(0), lambda v: v + 0):
+                torch.testing.assert_close(weft.shard(read(found), MESH, weft.P()).full_tensor(), read(expected))
+        assert torch.equal(x.full_tensor(), plain)

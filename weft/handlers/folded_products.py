@@ -139,6 +139,7 @@ def _turned(call: BoundCall) -> object:
         lambda: tuple(piece.permute(order) for piece in x._value.pieces),
         [x.stride(dim) for dim in order],
         int(x.storage_offset()),
+        through=x,
     )
     keep_marks(call, y)
     return remember_alias(y, x)

@@ -52,8 +52,10 @@ class _Later:
 class Fold:
     """What the dims of a tensor were merged from."""
 
-    def __init__(self, stand: Stand, groups: tuple[int, ...], written: int, later: _Later) -> None:
-        self._stand = stand
+    def __init__(
+        self, stand: Stand, groups: tuple[int, ...], written: int, later: _Later, through: ShardedTensor | None
+    ) -> None:
+        self._stand, self._through = stand, through
         self.groups = groups
         """For each dim, how many dims it was merged from; one of size 1 may be from none."""
         self._written = written
@@ -75,6 +77,8 @@ class Fold:
             return False
         if x._value.is_made and x._value.pieces is not self.later.made:
             return False
+        if self._through is not None and fold_of(self._through) is None:
+            return False  # a copy that it is a view of was written to
         return x._is_view() or x._version == 0
 
 
@@ -102,9 +106,10 @@ def fold(
     exchange: Exchange,
     strides: Sequence[int],
     offset: int,
+    through: ShardedTensor | None = None,
 ) -> ShardedTensor:
-    """The folded tensor of `x`; the exchange brings its elements to its layout."""
+    """The folded tensor of `x`; the exchange brings its elements to its layout. `through`: another folded one, of which it is a view."""
     later = _Later(exchange)
     value = Value(source=later)
-    value.fold = Fold(stand_of(x), groups, x._version, later)
+    value.fold = Fold(stand_of(x), groups, x._version, later, through)
     return made(form_of(layout, shape, strides, x.dtype, x.device, is_special=True), value, offset)

@@ -69,6 +69,8 @@ class ListEntry:
 
 def entry_of(given: Sequence[torch.Tensor | None], writes: bool, op: str) -> ListEntry:
     """The tensors at one place, brought to the layout of the first; plain ones stay so where nothing else can be written to."""
+    if not writes:
+        given = _grown(given)
     leader = given[0]
     if leader is not None and not isinstance(leader, ShardedTensor) and not writes:
         alike = (x for x in given if isinstance(x, ShardedTensor) and x.shape == leader.shape)
@@ -79,6 +81,18 @@ def entry_of(given: Sequence[torch.Tensor | None], writes: bool, op: str) -> Lis
     layout, shape = leader._layout.resolved, tuple(leader.shape)
     laid = tuple(None if x is None else _laid(x, layout, shape, op) for x in given)
     return ListEntry(tuple(given), laid, layout, shape, leader.dtype)
+
+
+def _grown(given: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+    """The tensors at one place, the first in the shape of the result, which it need not have."""
+    first, *others = given
+    if first is None or all(x is None or not x.dim() or x.shape == first.shape for x in others):
+        return given
+    try:
+        shape = torch.broadcast_shapes(first.shape, *(x.shape for x in others if x is not None))
+    except RuntimeError:
+        return given  # which torch refuses
+    return given if shape == first.shape else (torch.ops.aten.expand.default(first, list(shape)), *others)
 
 
 def _laid(x: torch.Tensor, layout: Layout, shape: tuple[int, ...], op: str) -> torch.Tensor:

@@ -73,6 +73,8 @@ def _several(count: Callable[[BoundCall, int], int], *, gone: bool = False) -> R
 
     def factors(call: BoundCall) -> Factors:
         dim, output = call.dim("dim"), numbered(call.tensors[0].ndim)
+        if not output:
+            raise ValueError("one number has no dim that has parts")
         output[dim : dim + 1] = [] if gone else [()]
         return touching(call, [dim], [output] * count(call, call.tensors[0].shape[dim]))
 

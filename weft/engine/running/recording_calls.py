@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import (
     ProxyTorchDispatchMode,
@@ -36,13 +37,14 @@ def recorded(func: Op, args: Args, kwargs: Kwargs) -> object:
     new = [x for x in tensors if isinstance(x, ShardedTensor) and x not in known]
     if not new:
         return NotImplemented
-    if any(_follows_from_inputs(known[piece].proxy.node) for piece in _pieces_of(new) if piece in known):
-        if any(isinstance(x, ShardedTensor) and x in known for x in tensors):
-            raise NotImplementedError(
-                f"torch.fx would record {func} of a sharded tensor that it is given and of one that is made inside from a plain tensor "
-                "that it is given, and keeps track of one kind only: shard all inputs before they are recorded"
-            )
-        return NotImplemented
+    made_inside = [known[piece].proxy.node for piece in _pieces_of(new) if piece in known]
+    if made_inside and not any(isinstance(x, ShardedTensor) and x in known for x in tensors):
+        return NotImplemented  # pieces are what is recorded
+    if any(map(_follows_from_inputs, made_inside)):
+        raise NotImplementedError(
+            f"torch.fx would record {func} of a sharded tensor that it is given and of one that is made inside from a plain tensor "
+            "that it is given, and keeps track of one kind only: shard all inputs before they are recorded"
+        )
     if len(new) == len(tensors):
         with disable_proxy_modes_tracing():
             return func(*args, **kwargs)
@@ -58,13 +60,16 @@ def _pieces_of(tensors: Iterable[ShardedTensor]) -> Iterator[torch.Tensor]:
 
 
 def _follows_from_inputs(node: Node) -> bool:
-    """Whether what a node of the graph gives is other than a constant: its pieces are recorded, then, and not the whole."""
+    """Whether what a node of the graph gives, or what was written to it since, is other than a constant."""
     found, waiting = {node}, [node]
     while waiting:
         each = waiting.pop()
         if each.op == "placeholder":
             return True
-        new = set(each.all_input_nodes) - found
+        writers = {
+            user for user in each.users if isinstance(user.target, OpOverload) and user.target._schema.is_mutable
+        }
+        new = ({*each.all_input_nodes} | writers) - found
         found |= new
         waiting += new
     return False

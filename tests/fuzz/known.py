@@ -1151,7 +1151,7 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
-    "the same among processes": Program(
+    "a transposed view of a reshape that exchanges elements did not show what was reduced into it": Program(
         {"a": 4, "b": 2},
         (
             "v0 = fresh((4, 6), 'float64', 284, 842)",

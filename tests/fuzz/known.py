@@ -1175,4 +1175,15 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "bits of a device without elements were refused where the whole has some": Program(
+        {"b": 2},
+        (
+            "v3 = fresh((1, 1), 'bfloat16', 235, 271)",
+            "v5 = v3.T",
+            "v8 = torch.vmap(lambda t, s: t * s.sum(), (0, None))(v5, v3)",
+            "v9 = v8.to(torch.float64)",
+            "v13 = v9.view(torch.int32)",
+        ),
+        order=0,
+    ),
 }

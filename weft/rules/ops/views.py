@@ -175,11 +175,21 @@ def _view_as_complex(call: BoundCall) -> Factors:
 
 
 def _local_view_as_complex(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
+    return _of_elements(call, inputs, outputs, call.tensor("self").dtype.to_complex())
+
+
+def _local_view_dtype(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
+    return _of_elements(call, inputs, outputs, call.dtype())
+
+
+def _of_elements(
+    call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region], dtype: torch.dtype | None
+) -> object:
     """Torch asks of no numbers how they lie, and not of one: a device that has nothing of one is not to ask."""
     x = call.tensor("self")
     if x.numel() or 0 in inputs[0].whole:
         return call.on([x])
-    return x.new_empty(outputs[0].shape, dtype=x.dtype.to_complex())
+    return x.new_empty(outputs[0].shape, dtype=dtype)
 
 
 def _expand(call: BoundCall) -> Factors:
@@ -200,7 +210,7 @@ rules |= {
     aten.squeeze.default: Rule(_squeeze, local=_local_squeeze),
     aten.squeeze.dim: Rule(_squeeze, local=_local_squeeze),
     aten.squeeze.dims: Rule(_squeeze, local=_local_squeeze),
-    aten.view.dtype: Rule(_view_dtype),
+    aten.view.dtype: Rule(_view_dtype, local=_local_view_dtype),
     aten.view_as_real.default: Rule(_view_as_real),
     aten.view_as_complex.default: Rule(_view_as_complex, local=_local_view_as_complex),
     aten.expand.default: Rule(_expand, sized("size")),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.architecture.layers import ROOT, modules_of
 
-AT_MOST = {"cast": 71, "Any": 50, "type: ignore": 104}
+AT_MOST = {"cast": 71, "Any": 49, "type: ignore": 102}
 """What there is in all of `weft/`. Whoever needs one more finds another that can go: a protocol, a narrower type, a guard."""
 IGNORES = re.compile(r"#\s*type:\s*ignore")
 

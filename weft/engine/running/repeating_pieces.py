@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ...rules.call import BoundCall, Known, Kwargs, Op, each_of
+from ..form import Form
 from ..index_bounds import check_bounds
 from ..op_plan import NOT_REPEATED, OpPlan, Repeat
 from ..sharded import ShardedTensor, all_sharded, tensor_of
 from ..strides.result_strides import Strided
 from ..total import note_write
+from ..value import Value
 from ..views.view import beginning
 from ..writes.overlapping import refuse_overlaps
 from .on_pieces import run_everywhere
 from .once import is_foreseen
+from .quick import Call
 from .runs import made_by, runs_of
 from .schedule import OpSchedule
 
 __all__ = ["repeat_on_pieces", "repeat_views", "repeat_writes"]
+
+_make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
+_new = object.__new__
+_is_inferring = torch.is_inference_mode_enabled
 
 
 def repeat_on_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None:
@@ -39,16 +46,54 @@ def repeat_on_pieces(call: BoundCall, plan: OpPlan, result: object) -> Repeat | 
     runs = runs_of(call, plan, schedule) if is_alike and not in_parts and is_told else None
     if runs is None:
         return _everywhere(call.func, schedule, plan)
+    if runs.alone is not None:
+        return _of_one_piece(runs.alone, values, strided, result)
     parts = [_gathering(k, x, each, schedule) for k, (x, each) in enumerate(zip(values, strided, strict=True))]
-    first, gather = parts[0], type(result)
+    first, gather, everywhere = parts[0], _gathered_in(result), runs.everywhere
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
-        results = runs(args, kwargs)
+        results = everywhere(args, kwargs)
         if not several:
             return first(results)
-        return gather([part(of) for part, of in zip(parts, zip(*results, strict=True), strict=True)])  # type: ignore[call-arg]
+        return gather([part(of) for part, of in zip(parts, zip(*results, strict=True), strict=True)])
 
     return repeat
+
+
+def _of_one_piece(apply: Call, results: Sequence[object], strided: Sequence[Strided | None], result: object) -> Repeat:
+    """The least that a call can cost which runs once."""
+    labels = [_labelling(x, each) for x, each in zip(results, strided, strict=True)]
+    first, gather = labels[0], _gathered_in(result)
+    if isinstance(result, ShardedTensor):
+        return lambda args, kwargs: first(apply(args, kwargs))
+
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        return gather([label(piece) for label, piece in zip(labels, apply(args, kwargs), strict=True)])
+
+    return repeat
+
+
+def _gathered_in(result: object) -> Callable[[list[object]], object]:
+    """What several results are in: a list, or a tuple."""
+    return list if isinstance(result, list) else tuple
+
+
+def _labelling(result: object, strided: Strided | None) -> Callable[[Any], object]:
+    """What makes a result of its one piece; what is no tensor stays as it is."""
+    if not isinstance(result, ShardedTensor) or strided is None:
+        return lambda _: result
+    final, form, made_with = ShardedTensor.final, result._form, result._form.made_with
+    strides, ordered = strided.pieces[0], strided.ordered
+
+    def label(piece: torch.Tensor) -> object:
+        value = _new(Value)
+        value.pieces = (piece,) if piece.stride() == strides else ordered((piece,))
+        tensor = _make(final, *made_with)
+        tensor._form = form
+        tensor._value = value
+        return tensor
+
+    return label
 
 
 def _gathering(k: int, result: object, strided: Strided | None, schedule: OpSchedule) -> Callable[[Any], object]:
@@ -92,14 +137,16 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
     made = [made_by(k, schedule) for k in range(len(schedule.outputs))]
     forms = [(y._form, int(y.storage_offset()) - beginning(x, y.dtype)) for y in values]
     size, given = forms[0][0].dtype.itemsize, x.dtype.itemsize  # of a view that has other elements than what it shows
-    gather = type(result)
+    if runs.alone is not None and not several and size == given:
+        return _view_of_one_piece(runs.alone, *forms[0])
+    gather, everywhere = _gathered_in(result), runs.everywhere
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
-        if base._value.resolved is not None or (torch.is_inference_mode_enabled() and not base.is_inference()):
+        if base._value.resolved is not None or (_is_inferring() and not base.is_inference()):
             return NOT_REPEATED
         try:
-            results = runs(args, kwargs)
+            results = everywhere(args, kwargs)
         except RuntimeError:  # pieces that lie otherwise, of which there is no such view
             return NOT_REPEATED
         offset = base.storage_offset()
@@ -110,10 +157,38 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
             shown: Any = tensor_of(form, tuple([results[run] for run in made[0]]), offset + ahead)
         else:
             columns = zip(forms, made, zip(*results, strict=True), strict=True)
-            shown = gather(  # type: ignore[call-arg]
+            shown = gather(
                 [tensor_of(form, tuple([of[run] for run in by]), offset + ahead) for (form, ahead), by, of in columns]
             )
         base._value.note_views(shown)
+        return shown
+
+    return repeat
+
+
+def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
+    """One view of what this process has of a tensor, in its one piece: of all ops, those that come most often."""
+    final, made_with = ShardedTensor.final, form.made_with
+
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        base = args[0]
+        held = base._value
+        if held.resolved is not None or (_is_inferring() and not base.is_inference()):
+            return NOT_REPEATED
+        try:
+            piece = apply(args, kwargs)
+        except RuntimeError:  # a piece that lies otherwise, of which there is no such view
+            return NOT_REPEATED
+        offset = base.storage_offset() + ahead
+        if offset:
+            shown = tensor_of(form, (piece,), offset)
+        else:
+            value = _new(Value)
+            value.pieces = (piece,)
+            shown = _make(final, *made_with)
+            shown._form = form
+            shown._value = value
+        held.note_views(shown)
         return shown
 
     return repeat
@@ -129,13 +204,14 @@ def repeat_writes(call: BoundCall, plan: OpPlan) -> Repeat | None:
     runs = runs_of(call, plan, schedule)
     if runs is None:
         return None
-    others = len(call.tensors) > 1
+    write = runs.alone or runs.everywhere
+    others = [at for at, x in enumerate(call.args) if at and isinstance(x, torch.Tensor)]
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         if others:
-            refuse_overlaps(args[0], [x for x in args if isinstance(x, torch.Tensor)])
+            refuse_overlaps(args[0], [args[at] for at in others])
         note_write(args[:1])
-        runs(args, kwargs)
+        write(args, kwargs)
         return args[0]
 
     return repeat

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -14,18 +14,19 @@ from ..sharded import ShardedTensor, all_sharded, tensor_of
 from ..total import note_write
 from ..value import Value
 from .once import is_foreseen
-from .quick import Call, as_taken, converting, quick, takes_number
+from .quick import Call
+from .runs import on_first_pieces
 
 __all__ = ["repeat_on_whole"]
 
-_make: Any = torch.Tensor._make_wrapper_subclass
+_make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
 _new = object.__new__
 _is_inferring = torch.is_inference_mode_enabled
 
 
 def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | None:
     """In one memory, a call on whole values."""
-    apply, final = _applied(call), ShardedTensor.final
+    apply, final = on_first_pieces(call), ShardedTensor.final
     if kind.written:
 
         def write(args: Known, kwargs: Kwargs) -> object:
@@ -59,26 +60,6 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
         return several([whole if form is None else tensor_of(form, (whole,)) for form, whole in made])
 
     return repeat_all
-
-
-def _applied(call: BoundCall) -> Call:
-    """What runs an op on whole values, in one memory: the quickest way for the arguments it has."""
-    convert = converting(call.func, call.kwargs)
-    if convert is not None:
-        return lambda args, _: convert(args[0]._value.pieces[0])
-    op, final = quick(call.func), ShardedTensor.final
-    is_tensor = [isinstance(x, ShardedTensor) for x in call.args]
-    if call.kwargs or not is_tensor[0]:
-        return lambda args, kwargs: op(*[x._value.pieces[0] if type(x) is final else x for x in args], **kwargs)
-    if len(is_tensor) == 1:
-        return lambda args, _: op(args[0]._value.pieces[0])
-    if is_tensor == [True, True]:
-        return lambda args, _: op(args[0]._value.pieces[0], args[1]._value.pieces[0])
-    if takes_number(call.func, call.args):
-        return lambda args, _: op(whole := args[0]._value.pieces[0], as_taken(args[1], whole))
-    if not any(is_tensor[1:]):
-        return lambda args, _: op(args[0]._value.pieces[0], *args[1:])
-    return lambda args, _: op(*[x._value.pieces[0] if type(x) is final else x for x in args])
 
 
 def _views_of_whole(apply: Call, result: object) -> Repeat | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, repeat
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -13,25 +14,41 @@ from ...runtime.holding import Pieces, holding
 from ...runtime.memory.accelerator import Lanes, turns
 from ..op_kind import expects_contiguous, kind_of
 from ..op_plan import OpPlan
-from ..sharded import as_sharded
+from ..sharded import ShardedTensor, as_sharded
 from .quick import Call, as_taken, converting, quick, takes_number
 from .schedule import OpSchedule, Place, Read
 
-__all__ = ["made_by", "reader_of", "runs_of"]
+__all__ = ["Runs", "made_by", "on_first_pieces", "reader_of", "runs_of"]
 
 Reader = Callable[[Pieces], Sequence[torch.Tensor]]
 """Gives what each run reads of one argument."""
 Results = list[Any]
 """What each run gives."""
-Runs = Callable[[Known, Kwargs], Results]
+AllRuns = Callable[[Known, Kwargs], Results]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What an op runs, given the arguments."""
+
+    everywhere: AllRuns
+    """At every place."""
+    alone: Call | None
+    """At the one place that there is, where it reads all that is here of each tensor: the quickest way to the one result."""
 
 
 def runs_of(call: BoundCall, plan: OpPlan, schedule: OpSchedule) -> Runs | None:
-    """What runs at every place, given the arguments; None where a place has nothing to read."""
+    """What an op runs; None where a place has nothing to read."""
+    if any(0 in region.shape for place in schedule.places for region in (*place.inputs, *place.outputs)):
+        return None
+    everywhere = _everywhere(call, plan, schedule)
+    return None if everywhere is None else Runs(everywhere, _alone(call, plan, schedule))
+
+
+def _everywhere(call: BoundCall, plan: OpPlan, schedule: OpSchedule) -> AllRuns | None:
     rule, places = plan.rule, schedule.places
     assert rule is not None
-    if any(0 in region.shape for place in places for region in (*place.inputs, *place.outputs)):
-        return None
     positions = [at for at, x in enumerate(call.args) if isinstance(x, torch.Tensor)]
     readers = [reader_of([place.reads[k] for place in places]) for k in range(len(positions))]
     if expects_contiguous(call.func):
@@ -57,7 +74,26 @@ def runs_of(call: BoundCall, plan: OpPlan, schedule: OpSchedule) -> Runs | None:
     )
 
 
-def _alike(op: Call, reading: Sequence[tuple[int, Reader]], count: int) -> Runs:
+def _alone(call: BoundCall, plan: OpPlan, schedule: OpSchedule) -> Call | None:
+    """What runs an op once: so it is in each of many processes with a device of its own."""
+    rule, places, func = plan.rule, schedule.places, call.func
+    assert rule is not None
+    is_view = kind_of(func).viewed is not None
+    if len(places) != 1 or any(read != (0, None) for read in places[0].reads):
+        return None
+    if call.kwargs.get("device") is not None or (rule.local_op is not None and not is_view):
+        return None
+    if rule.local_args is None:
+        return _on_first_contiguous(call) if expects_contiguous(func) else on_first_pieces(call)
+    if not is_view or len(call.tensors) != 1:
+        return None
+    pieces, op = as_sharded(call.args[0])._value.pieces, quick(func)
+    here = rule.local_args(call.with_tensors(pieces), places[0].out_shapes)
+    others, kwargs = here.args[1:], here.kwargs
+    return lambda args, _: op(args[0]._value.pieces[0], *others, **kwargs)
+
+
+def _alike(op: Call, reading: Sequence[tuple[int, Reader]], count: int) -> AllRuns:
     """The op at so many places, which differ in the tensors that are there only."""
 
     def run(args: Known, kwargs: Kwargs) -> Results:
@@ -71,7 +107,7 @@ def _alike(op: Call, reading: Sequence[tuple[int, Reader]], count: int) -> Runs:
     return run
 
 
-def _mapped(op: Call, readers: Sequence[Reader | None], count: int, has_number: bool) -> Runs:
+def _mapped(op: Call, readers: Sequence[Reader | None], count: int, has_number: bool) -> AllRuns:
     """The same where nothing has a name; what has no reader is given to all places as it is."""
 
     def run(args: Known, _: Kwargs) -> Results:
@@ -88,7 +124,7 @@ def _mapped(op: Call, readers: Sequence[Reader | None], count: int, has_number: 
     return run
 
 
-def _told_apart(op: Call, reading: Sequence[tuple[int, Reader]], others: Sequence[tuple[Args, Kwargs]]) -> Runs:
+def _told_apart(op: Call, reading: Sequence[tuple[int, Reader]], others: Sequence[tuple[Args, Kwargs]]) -> AllRuns:
     """The op at places each of which has other arguments, too."""
 
     def run(args: Known, _: Kwargs) -> Results:
@@ -161,3 +197,28 @@ def _cut(reads: Sequence[Read]) -> tuple[int, int, list[int]] | None:
 
 def _contiguous(read: Reader) -> Reader:
     return lambda given: [x.contiguous() for x in read(given)]
+
+
+def on_first_pieces(call: BoundCall) -> Call:
+    """What runs an op on the one piece that each tensor has, in the quickest way for the arguments there are."""
+    convert = converting(call.func, call.kwargs)
+    if convert is not None:
+        return lambda args, _: convert(args[0]._value.pieces[0])
+    op, kind = quick(call.func), ShardedTensor.final
+    is_tensor = [isinstance(x, ShardedTensor) for x in call.args]
+    if call.kwargs or not is_tensor[0]:
+        return lambda args, kwargs: op(*[x._value.pieces[0] if type(x) is kind else x for x in args], **kwargs)
+    if len(is_tensor) == 1:
+        return lambda args, _: op(args[0]._value.pieces[0])
+    if is_tensor == [True, True]:
+        return lambda args, _: op(args[0]._value.pieces[0], args[1]._value.pieces[0])
+    if takes_number(call.func, call.args):
+        return lambda args, _: op(whole := args[0]._value.pieces[0], as_taken(args[1], whole))
+    if not any(is_tensor[1:]):
+        return lambda args, _: op(args[0]._value.pieces[0], *args[1:])
+    return lambda args, _: op(*[x._value.pieces[0] if type(x) is kind else x for x in args])
+
+
+def _on_first_contiguous(call: BoundCall) -> Call:
+    op, kind = quick(call.func), ShardedTensor.final
+    return lambda args, kwargs: op(*[x._value.pieces[0].contiguous() if type(x) is kind else x for x in args], **kwargs)

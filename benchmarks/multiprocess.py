@@ -236,6 +236,42 @@ def _cut(whole: torch.Tensor, mesh: weft.DeviceMesh, placements: tuple[Placement
     return part.contiguous()
 
 
+CALLS = 200
+OPS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "x + y": lambda x, y: x + y,
+    "relu(x)": lambda x, _: torch.relu(x),
+    "x * 2": lambda x, _: x * 2,
+    "x @ w": lambda x, y: x @ y,
+    "softmax(x)": lambda x, _: x.softmax(-1),
+    "x.sum()": lambda x, _: x.sum(),
+}
+"""Ops that communicate nothing: what they take is what each process does for them."""
+
+
+def ops(mesh: weft.DeviceMesh, torch_mesh: TorchMesh) -> list[Case]:
+    """Many calls of one op on 1 KiB, of which each process has its part."""
+    rows = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
+    cases = []
+    for name, op in OPS.items():
+        square = name == "x @ w"
+        ours = weft.shard(rows, mesh, P("a")), weft.shard(rows, mesh, P() if square else P("a"))
+        placements = [Shard(0)], [Replicate() if square else Shard(0)]
+        theirs = tuple(distribute_tensor(rows, torch_mesh, placement) for placement in placements)
+        ways = {"weft": repeated(op, *ours), "dtensor": repeated(op, *theirs)}
+        cases.append(Case(f"{CALLS} x {name}", ways, ("dtensor", 1.0)))
+    return cases
+
+
+def repeated(op: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> Action:
+    """An op again and again."""
+
+    def run() -> None:
+        for _ in range(CALLS):
+            op(x, y)
+
+    return run
+
+
 WIDTH, BATCH, LAYERS = 512, 256, 2
 
 
@@ -289,7 +325,7 @@ def work(out: str, repetitions: int, only: str) -> None:
     weft.distributed.init(backend="gloo", timeout=120)
     n = weft.distributed.process_count()
     line, torch_line = weft.make_mesh({"a": n}), init_device_mesh("cpu", (n,))
-    cases = collectives(line, torch_line)
+    cases = collectives(line, torch_line) + ops(line, torch_line)
     if n == 4:
         square, torch_square = (
             weft.make_mesh({"a": 2, "b": 2}),

@@ -19,7 +19,9 @@ from figure import LIMIT, WEFT, Figure
 
 SCRIPT = Path(__file__).with_name("multiprocess.py")
 NAMES = {"weft": WEFT, "dtensor": "DTensor", "raw": LIMIT}
-SIZE = 16 << 20
+SIZE, SMALL = 16 << 20, 1 << 10
+REPEATED = "200 x"
+"""How cases begin that are many calls of one op."""
 
 
 def transitions(quick: bool) -> Iterator[int | Figure]:
@@ -33,4 +35,5 @@ def transitions(quick: bool) -> Iterator[int | Figure]:
     yield len(rows)
     for row in rows:
         times = {NAMES[who]: Timing(way["median"], way["low"], way["high"], turns) for who, way in row["ways"].items()}
-        yield Figure("processes", row["case"], times, 0 if "training" in row["case"] else SIZE, devices=4)
+        size = 0 if "training" in row["case"] else SMALL if row["case"].startswith(REPEATED) else SIZE
+        yield Figure("processes", row["case"], times, size, devices=4)

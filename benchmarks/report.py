@@ -35,7 +35,7 @@ HEADINGS = {
     ),
     "processes": (
         "4 Gloo processes, 16 MiB",
-        "The limit: the raw `torch.distributed` call, into memory that exists. A turn takes as long as its slowest process.",
+        "The limit: the raw call of `torch.distributed`, into memory that exists. A turn takes as long as its slowest process; ops are called 200 times.",
     ),
     "planning": ("Planning", "Without peers: theirs is part of compiling, or is not searched for."),
     "graphs": ("Compiled graphs", "The limit: the same ops on one plain torch tensor."),

@@ -109,6 +109,18 @@ def test_a_write_in_between_is_seen() -> None:
     assert x.sum().item() == 48
 
 
+@pytest.mark.parametrize("op", [torch.add, torch.mul, torch.pow, torch.eq])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_numbers_that_are_equal_are_not_the_same(op: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+    """1, True, 1.0 and 1 + 0j are equal, and have one hash; what they are multiplied with is of another type after each."""
+    x = torch.arange(4).to(dtype)
+    ours = weft.shard(x, weft.make_mesh({"a": 2}), P("a"))
+    for number in (1, True, 1.0, 1 + 0j, 0, False, 0.0, 0j, 1, True):
+        expected, given = op(x, number), op(ours, number)
+        assert given.dtype is expected.dtype
+        assert torch.equal(given.full_tensor(), expected)
+
+
 def test_sizes_that_follow_from_numbers_are_those_of_the_call() -> None:
     """A list of numbers beside one tensor is part of what a call is known by; beside a list of tensors it is not."""
     x = torch.randn(1, 2, 4, 4)

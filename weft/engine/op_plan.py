@@ -119,7 +119,7 @@ def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
     if args and type(args[0]) is list:
         beside = [_token_beside_list(x) for x in args]
     else:
-        beside = [x._form if type(x) is final else token(x) for x in args]
+        beside = [x._form if type(x) is final else x if type(x) is int else token(x) for x in args]
     if not kwargs:
         return (known, *beside)
     return (known, *beside, *[(name, token(x)) for name, x in kwargs.items()])
@@ -140,7 +140,9 @@ def token(x: object) -> object:
     kind = type(x)
     if kind is ShardedTensor.final:
         return x._form  # type: ignore[attr-defined]
-    if kind is int or kind is bool:
+    if kind is int or x is None:
+        return x
+    if kind is bool or kind is complex:  # True is equal to 1, and so is 1 + 0j
         return (kind, x)
     if kind is float:
         # What is linear for other numbers may not be for 0, infinity or what is not a number.

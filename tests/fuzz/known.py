@@ -1175,4 +1175,17 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "parts that torch does not know as views did not show what was written to their source, memories apart": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((4, 6), 'float64', 12, 371)",
+            "v1 = v0.unsafe_chunk(2, 0)",
+            "v2 = v0.unsafe_split_with_sizes([1, 5], 1)",
+            "v3 = v1[1] @ v1[0].mT",
+            "v0.mul_(2)",
+            "v1[1].add_(1)",
+            "v4 = v1[1] @ v2[1][2:]",
+        ),
+        order=0,
+    ),
 }

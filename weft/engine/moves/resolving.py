@@ -47,9 +47,6 @@ _TURNS = frozenset(
 )
 """Views of all elements: what is resolved of one is resolved of the other."""
 
-_PARTS = frozenset({aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default})
-"""Ops that only read, by their schema, and give parts of what they read, with its strides."""
-
 
 @final
 class Turned:
@@ -240,6 +237,6 @@ def note_resolved(x: ShardedTensor) -> None:
 def resolved_for(func: Op, x: ShardedTensor) -> ShardedTensor:
     """A pending tensor with nothing pending, as an op reads it: lying as a view does where that shows in what it gives."""
     result = resolve(x, str(func))
-    if result.stride() == x.stride() or not (func in _PARTS or has_windows(tuple(x.shape), x.stride())):
+    if result.stride() == x.stride() or not has_windows(tuple(x.shape), x.stride()):
         return result
     return memory_of(x._layout).laid_like(result, x)

@@ -1188,4 +1188,17 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "dims of size 1 lay in another way in what was computed of a view of a pending tensor": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((3, 2, 4), 'float64', 12, 11)",  # pending
+            "v1 = v0.transpose(0, 1)[:1]",
+            "v2 = v1.abs()",
+            "v3 = torch.tensor(v2.stride())",
+            "v4 = torch.maximum(v1, fresh((1, 3, 4), 'float64', 13, 371))",  # which is split
+            "v5 = torch.tensor(v4.stride())",
+            "v6 = torch.cat([v1.exp(), v4], 1).transpose(1, 2)",
+        ),
+        order=0,
+    ),
 }

@@ -12,10 +12,10 @@ from ...rules.call import BoundCall, each_of, text_of
 from ...rules.ops.pointwise import broadcast_dims
 from ...rules.registry import Spec, rule_for
 from ...runtime.on_paper import aside
-from ...runtime.strides import elementwise_strides, has_windows, row_major
+from ...runtime.strides import FEW, elementwise_strides, has_single_dims, has_windows, row_major
 from .kernel_strides import as_laid_by_kernel, is_elementwise
 
-__all__ = ["FEW", "whole_results"]
+__all__ = ["whole_results"]
 
 aten = torch.ops.aten
 
@@ -55,14 +55,11 @@ def _leaves_open(call: BoundCall) -> bool:
     tensors = call.tensors
     if torch.Tag.nondeterministic_seeded in call.func.tags or call.func.namespace != "aten":
         return False
-    if not any(_has_single_dims(x) or has_windows(tuple(x.shape), x.stride()) for x in tensors):
+    lying = [(tuple(x.shape), x.stride()) for x in tensors]
+    if not any(has_single_dims(*each) or has_windows(*each) for each in lying):
         return False
     some = tensors[:1] if call.func is aten.index_copy.default else tensors  # to which nothing may be copied
     return min(x.numel() for x in some) > 0 and sum(x.numel() for x in tensors) <= FEW
-
-
-def _has_single_dims(x: torch.Tensor) -> bool:
-    return 1 in x.shape and x.numel() > 1 and x.stride() != row_major(x.shape)
 
 
 def _laid(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None, ...]:
@@ -132,10 +129,6 @@ def _is_open(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bo
     if func is not aten.index.Tensor or not any(x.dim() > 1 and 1 in x.shape for x in tensors):
         return False
     return sum(x.numel() for x in tensors) <= FEW
-
-
-FEW = 1 << 12
-"""Elements of tensors of which kernels are asked, rather than torch's accounts of them, how they lie."""
 
 
 def _results_of_one_element(call: BoundCall) -> tuple[Spec | None, ...] | None:

@@ -1201,4 +1201,13 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "quantiles that there are not were given, of a sharded q": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((4, 6), 'float64', 12, 371)",
+            "v1 = torch.nanquantile(v0, put([-0.5], 5).double())",
+            "v2 = torch.quantile(v0, put([0.5, 1.0, 0.25, 1.5], 371).double(), 0)",
+        ),
+        order=0,
+    ),
 }

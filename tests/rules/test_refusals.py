@@ -280,3 +280,22 @@ def test_compiled_code_refuses_an_index_out_of_range(separate: bool) -> None:
         with pytest.raises((RuntimeError, IndexError), match=r"index .*out of"):
             lookup(x, wrong)
     torch.compiler.reset()
+
+
+@pytest.mark.parametrize("quantile", [torch.quantile, torch.nanquantile])
+@pytest.mark.parametrize("q", [[1.5], [-0.5], [0.25, 0.5, torch.nan]], ids=str)
+@pytest.mark.parametrize("separate", [True, False], ids=["apart", "one"])
+def test_quantiles_that_there_are_not_are_refused_before_anything_moves(
+    separate: bool, q: list[float], quantile: Call
+) -> None:
+    faults: list[dict[str, object]] = [{}, {"dim": 0}, {"dim": 7}, {"interpolation": "nearly"}]
+    with memory(separate):
+        for given in (laid(torch.tensor(q), Layout(LINE, [["x"]])), torch.tensor(q)):
+            for kwargs in faults:
+                plain = outcome(lambda x, q, kwargs=kwargs: quantile(x, q, **kwargs), X, torch.tensor(q))
+                with weft.comm_log() as log:
+                    ours = outcome(
+                        lambda x, q, kwargs=kwargs: quantile(x, q, **kwargs), laid(X, Layout(LINE, [["x"], []])), given
+                    )
+                assert (type(ours), str(ours)) == (type(plain), str(plain))
+                assert not log.records

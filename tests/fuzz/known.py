@@ -1210,4 +1210,14 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a split dim of size 1 was copied by reshapes that keep it, and brought once more for two products, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1,), 'float64', 12, 98)",
+            "v1 = fresh((4, 2), 'float64', 13, 336)",
+            "v2 = torch.kron(v1, v0)",
+            "v3 = torch.kron(v0, v1)",
+        ),
+        order=0,
+    ),
 }

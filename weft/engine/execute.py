@@ -33,6 +33,7 @@ from .total import known_total, own_pieces, part_pieces
 from .views.view_results import viewed
 from .writes.overlapping import refuse_overlaps
 from .writes.writing import store
+from .wrong_calls import refuse_wrong
 
 __all__ = ["brought", "gathered", "run_by_rule", "run_in"]
 
@@ -44,6 +45,7 @@ def run_by_rule(call: BoundCall) -> object:
     if plan.written is not None and not isinstance(tensors[plan.written], ShardedTensor):
         return _run_plain(call)
     if plan.once:
+        refuse_wrong(call)
         return run_once(call, [_whole(x, call) for x in tensors], plan.mesh)
     if kind.is_pure:
         return _run(call, _laid(call, plan), plan)
@@ -64,6 +66,11 @@ def run_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, .
 def _laid(call: BoundCall, plan: OpPlan, shared: int | None = None) -> list[torch.Tensor]:
     """The tensors of a call in the layouts of its plan; of the shared one the very memory, where that can be."""
     is_read = kind_of(call.func).is_pure
+    if any(
+        isinstance(x, ShardedTensor) and x._layout is not need
+        for x, need in zip(call.tensors, plan.inputs, strict=True)
+    ):
+        refuse_wrong(call)
     for at in gathered(call.tensors, plan) if is_read else ():
         bring_gradient_home(call.tensors[at])
     return [

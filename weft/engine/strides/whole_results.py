@@ -79,7 +79,7 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     if call.func in _FILLED:
         call = call.replaced(value=_as_kernels_take(call.arg("value"), call.tensors[0].dtype))
     func, kwargs, tensors = call.func, call.kwargs, call.tensors
-    specs = _results_of_one_element(call) or _product(call)
+    specs = _results_of_one_element(call, on_host) or _product(call, on_host)
     if specs is not None:
         return specs
     # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
@@ -131,7 +131,7 @@ def _is_open(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bo
     return sum(x.numel() for x in tensors) <= FEW
 
 
-def _results_of_one_element(call: BoundCall) -> tuple[Spec | None, ...] | None:
+def _results_of_one_element(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...] | None:
     """The whole results of an elementwise op, whose shape is known: only their dtype is asked for, of one element.
 
     Torch finds the results of many such ops on tensors without memory in Python, for which it loads its compiler: that
@@ -154,6 +154,8 @@ def _results_of_one_element(call: BoundCall) -> tuple[Spec | None, ...] | None:
     try:
         found = _specs(call.on([torch.ones((1,) * x.ndim, dtype=x.dtype, device="cpu") for x in tensors]))
     except RuntimeError:  # a dtype that no kernel of the host takes, or a mistake
+        if on_host:
+            raise
         return None
     strides = elementwise_strides(tensors, numbers=_has_numbers(call))
     return tuple(None if spec is None else Spec(shape, spec.dtype, strides) for spec in found)
@@ -165,7 +167,7 @@ def _has_numbers(call: BoundCall) -> bool:
     return any(isinstance(value, (int, float, complex)) for value in given)
 
 
-def _product(call: BoundCall) -> tuple[Spec | None, ...] | None:
+def _product(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...] | None:
     """The product of two matrices, or of many, in the same way: kernels lay it out row by row."""
     if call.func not in _PRODUCTS:
         return None
@@ -176,6 +178,8 @@ def _product(call: BoundCall) -> tuple[Spec | None, ...] | None:
     try:
         (found,) = _specs(call.on([torch.ones((1,) * x.ndim, dtype=x.dtype, device="cpu") for x in call.tensors]))
     except RuntimeError:  # a dtype that no kernel of the host takes, or a mistake
+        if on_host:
+            raise
         return None
     assert found is not None
     return (Spec(shape, found.dtype, row_major(shape)),)

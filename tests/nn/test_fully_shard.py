@@ -27,6 +27,7 @@ from tests.nn.fully_sharding import (
     check_half_precision,
     check_replaced,
     check_same,
+    check_skipped,
     gathered_bytes,
     laid,
     loss,
@@ -188,6 +189,10 @@ def test_frozen_parameters_around_trained_ones_are_gathered_once(memory: str) ->
         if plain.grad is not None:
             torch.testing.assert_close(x.grad.full_tensor(), plain.grad)
     assert memory == "unified" or held(seen) == {0}
+
+
+def test_what_is_gathered_ahead_and_not_used_is_logged() -> None:
+    check_skipped(weft.make_mesh({"dp": 4}))
 
 
 def test_what_nobody_differentiates_is_let_go(memory: str) -> None:

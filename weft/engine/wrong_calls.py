@@ -60,7 +60,9 @@ def _sure(call: BoundCall, error: Exception) -> Exception | None:
         return None
     try:
         with aside():  # a tensor that is given twice is one
-            made = {id(x): _zeros(x) if is_few else torch.zeros((), dtype=x.dtype).expand(x.shape) for x in call.tensors}
+            made = {
+                id(x): _zeros(x) if is_few else torch.zeros((), dtype=x.dtype).expand(x.shape) for x in call.tensors
+            }
             call.on([made[id(x)] for x in call.tensors])
     except (RuntimeError, IndexError, ValueError, TypeError) as told:
         return told
@@ -77,7 +79,9 @@ def _zeros(x: torch.Tensor) -> torch.Tensor:
     return torch.zeros(reach + 1, dtype=x.dtype).as_strided(x.shape, x.stride())
 
 
-_OF_MEMORY = frozenset({"as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "copy_", "set_", "resize_"})
+_OF_MEMORY = frozenset(
+    {"as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "copy_", "set_", "resize_"}
+)
 """Ops for which it counts what memory a tensor has, not what it shows of it: what is written to itself may have any shape."""
 
 

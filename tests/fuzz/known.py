@@ -1183,6 +1183,48 @@ KNOWN: dict[str, Program] = {
             "v8 = torch.vmap(lambda t, s: t * s.sum(), (0, None))(v5, v3)",
             "v9 = v8.to(torch.float64)",
             "v13 = v9.view(torch.int32)",
+    "parts that torch does not know as views did not show what was written to their source, memories apart": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((4, 6), 'float64', 12, 371)",
+            "v1 = v0.unsafe_chunk(2, 0)",
+            "v2 = v0.unsafe_split_with_sizes([1, 5], 1)",
+            "v3 = v1[1] @ v1[0].mT",
+            "v0.mul_(2)",
+            "v1[1].add_(1)",
+            "v4 = v1[1] @ v2[1][2:]",
+        ),
+        order=0,
+    ),
+    "dims of size 1 lay in another way in what was computed of a view of a pending tensor": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((3, 2, 4), 'float64', 12, 11)",  # pending
+            "v1 = v0.transpose(0, 1)[:1]",
+            "v2 = v1.abs()",
+            "v3 = torch.tensor(v2.stride())",
+            "v4 = torch.maximum(v1, fresh((1, 3, 4), 'float64', 13, 371))",  # which is split
+            "v5 = torch.tensor(v4.stride())",
+            "v6 = torch.cat([v1.exp(), v4], 1).transpose(1, 2)",
+        ),
+        order=0,
+    ),
+    "quantiles that there are not were given, of a sharded q": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((4, 6), 'float64', 12, 371)",
+            "v1 = torch.nanquantile(v0, put([-0.5], 5).double())",
+            "v2 = torch.quantile(v0, put([0.5, 1.0, 0.25, 1.5], 371).double(), 0)",
+        ),
+        order=0,
+    ),
+    "a split dim of size 1 was copied by reshapes that keep it, and brought once more for two products, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1,), 'float64', 12, 98)",
+            "v1 = fresh((4, 2), 'float64', 13, 336)",
+            "v2 = torch.kron(v1, v0)",
+            "v3 = torch.kron(v0, v1)",
         ),
         order=0,
     ),

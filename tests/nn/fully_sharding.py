@@ -195,6 +195,35 @@ def check_from_inside(models: list[torch.nn.Module], mesh: weft.DeviceMesh) -> C
     return logs[-1]
 
 
+class Skipping(torch.nn.Module):
+    """Layers of which only some run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in (self.layers[0], self.layers[2], self.layers[4]):
+            x = layer(x)
+        return x
+
+
+def check_skipped(mesh: weft.DeviceMesh) -> None:
+    """What is gathered ahead for layers that then do not run is logged where it is gathered, in every form."""
+    models = twins(Skipping, mesh, None)
+    with weft.comm_log() as log:
+        output = models[1](laid(batch(models[0], 0), mesh))
+        assert [record.kind for record in log] == ["all_gather"] * 5  # each of the layers, those between ahead
+        output.square().mean().backward()
+    # On the way back nothing comes ahead but the layers that ran: the last one stays whole.
+    assert log.counts() == {"all_gather": 5 + 2, "reduce_scatter": 3}
+    output = models[0](batch(models[0], 0))
+    output.square().mean().backward()
+    for layer in (0, 2, 4):
+        plain, ours = (model.layers[layer].weight.grad for model in models)  # type: ignore[union-attr,index]
+        torch.testing.assert_close(ours.full_tensor(), plain)  # type: ignore[operator,union-attr]
+
+
 def check_replaced(mesh: weft.DeviceMesh) -> None:
     """Blocks compute with what stands in their places: what was loaded or assigned there, or given for one call."""
     results = []
@@ -269,6 +298,7 @@ def main(folder: str) -> None:
     check_half_precision(flat)
     check_from_inside(twins(Deep, flat, None), flat)
     check_replaced(flat)
+    check_skipped(flat)
     if each == 4:
         check_compiled(flat)
     away = trained(twins(transformer, flat, None, offload=rest), flat, 2)

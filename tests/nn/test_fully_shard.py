@@ -27,6 +27,7 @@ from tests.nn.fully_sharding import (
     check_half_precision,
     check_replaced,
     check_same,
+    check_skipped,
     gathered_bytes,
     laid,
     loss,
@@ -151,6 +152,47 @@ def test_gradients_go_through_blocks_that_are_frozen(memory: str) -> None:
         loss(model, x).backward()
     torch.testing.assert_close(given[1].grad.full_tensor(), given[0].grad)
     assert memory == "unified" or held(seen) == {0}
+
+
+class Adapted(torch.nn.Module):
+    """Frozen parameters around layers, and in them, of which only small ones are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2, bias=False), torch.nn.Linear(2, 8))
+            for _ in range(3)
+        )
+        self.requires_grad_(False)
+        for layer in self.layers:
+            layer[1].requires_grad_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for layer in self.layers:
+            x = x + layer(x).relu()
+        return self.head(x)
+
+
+def test_frozen_parameters_around_trained_ones_are_gathered_once(memory: str) -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    models = twins(Adapted, mesh, None)
+    seen: list[weft.Tensor] = []
+    models[1].head.register_forward_pre_hook(lambda module, _: seen.append(module.weight))
+    loss(models[0], batch(models[0], 0)).backward()
+    with weft.comm_log() as log:
+        loss(models[1], laid(batch(models[0], 0), mesh)).backward()
+    # The last layer stays whole from forward to backward, and so does what is in none.
+    assert log.counts()["all_gather"] == 1 + 3 + 2
+    for plain, x in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        if plain.grad is not None:
+            torch.testing.assert_close(x.grad.full_tensor(), plain.grad)
+    assert memory == "unified" or held(seen) == {0}
+
+
+def test_what_is_gathered_ahead_and_not_used_is_logged() -> None:
+    check_skipped(weft.make_mesh({"dp": 4}))
 
 
 def test_what_nobody_differentiates_is_let_go(memory: str) -> None:

@@ -41,8 +41,8 @@ VARIANTS = {
 }
 
 EXCEPTIONS = {
-    "unsafe_chunk": "with gaps and pending: what is resolved has none",
-    "unsafe_split": "with gaps and pending: what is resolved has none",
+    "unsafe_chunk": "expanded: parts are views, though torch does not say so, and have pieces like those of what they show",
+    "unsafe_split": "expanded: parts are views, though torch does not say so, and have pieces like those of what they show",
     "native_batch_norm": "expanded: plain torch writes to running statistics that are one element",
     "_native_batch_norm_legit": "expanded: plain torch writes to running statistics that are one element",
     "_batch_norm_with_update": "expanded: plain torch writes to running statistics that are one element",

@@ -280,3 +280,52 @@ def test_compiled_code_refuses_an_index_out_of_range(separate: bool) -> None:
         with pytest.raises((RuntimeError, IndexError), match=r"index .*out of"):
             lookup(x, wrong)
     torch.compiler.reset()
+
+
+@pytest.mark.parametrize("quantile", [torch.quantile, torch.nanquantile])
+@pytest.mark.parametrize("q", [[1.5], [-0.5], [0.25, 0.5, torch.nan]], ids=str)
+@pytest.mark.parametrize("separate", [True, False], ids=["apart", "one"])
+def test_quantiles_that_there_are_not_are_refused_before_anything_moves(
+    separate: bool, q: list[float], quantile: Call
+) -> None:
+    faults: list[dict[str, object]] = [{}, {"dim": 0}, {"dim": 7}, {"interpolation": "nearly"}]
+    with memory(separate):
+        for given in (laid(torch.tensor(q), Layout(LINE, [["x"]])), torch.tensor(q)):
+            for kwargs in faults:
+                plain = outcome(lambda x, q, kwargs=kwargs: quantile(x, q, **kwargs), X, torch.tensor(q))
+                with weft.comm_log() as log:
+                    ours = outcome(
+                        lambda x, q, kwargs=kwargs: quantile(x, q, **kwargs), laid(X, Layout(LINE, [["x"], []])), given
+                    )
+                assert (type(ours), str(ours)) == (type(plain), str(plain))
+                assert not log.records
+
+
+PRODUCTS: dict[str, tuple[Call, tuple[tuple[int, ...], ...]]] = {
+    "mm": (torch.mm, ((4, 6), (5, 4))),
+    "matmul": (torch.matmul, ((2, 4, 6), (4, 6))),
+    "bmm": (torch.bmm, ((2, 4, 6), (2, 4, 6))),
+    "addmm": (torch.addmm, ((5,), (4, 6), (6, 4))),
+    "linear": (functional.linear, ((2, 4, 6), (4, 5))),
+    "einsum": (lambda x, y: torch.einsum("ij,jk->ik", x, y), ((4, 6), (5, 4))),
+    "of many elements": (torch.mm, ((40_000, 6), (5, 4))),
+    "convolution of many elements": (functional.conv1d, ((2, 6, 40_000), (4, 5, 3))),
+    "of another dtype": (lambda x, y: torch.mm(x, y.double()), ((4, 6), (6, 4))),
+    "with out": (lambda x, y: torch.mm(x, y, out=x.new_empty(0)), ((4, 6), (5, 4))),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_wrong_sizes_are_refused_before_anything_moves(name: str) -> None:
+    call, shapes = PRODUCTS[name]
+    tensors = [torch.ones(shape) for shape in shapes]
+    plain = outcome(call, *tensors)
+    for separate in (True, False):
+        with memory(separate):
+            for chosen in layouts_of(tensors, (LINE,), 12):
+                given = [laid(x, layout) for x, layout in zip(tensors, chosen, strict=True)]
+                with weft.comm_log() as log:
+                    ours = outcome(call, *given)
+                assert isinstance(ours, Exception)
+                assert type(ours) is type(plain)
+                assert not log.records, list(map(str, chosen))

@@ -19,7 +19,7 @@ from .moves.gradient_home import bring_gradient_home, is_gathered
 from .moves.movement import check_strided, from_plain, moved, to_plain, to_write_plain
 from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolved import forget_resolved, remember_resolved
-from .moves.resolving import is_expanded, is_resolved, resolve
+from .moves.resolving import is_expanded, is_resolved, lying_as, resolve
 from .moves.telling import note_move, note_return
 from .op_kind import is_elementwise, kind_of
 from .op_plan import OpPlan, decided, plan_in
@@ -33,6 +33,7 @@ from .total import known_total, own_pieces, part_pieces
 from .views.view_results import viewed
 from .writes.overlapping import refuse_overlaps
 from .writes.writing import store
+from .wrong_calls import refuse_wrong
 
 __all__ = ["brought", "gathered", "run_by_rule", "run_in"]
 
@@ -44,6 +45,7 @@ def run_by_rule(call: BoundCall) -> object:
     if plan.written is not None and not isinstance(tensors[plan.written], ShardedTensor):
         return _run_plain(call)
     if plan.once:
+        refuse_wrong(call)
         return run_once(call, [_whole(x, call) for x in tensors], plan.mesh)
     if kind.is_pure:
         return _run(call, _laid(call, plan), plan)
@@ -64,6 +66,11 @@ def run_in(call: BoundCall, inputs: tuple[Layout, ...], outputs: tuple[Layout, .
 def _laid(call: BoundCall, plan: OpPlan, shared: int | None = None) -> list[torch.Tensor]:
     """The tensors of a call in the layouts of its plan; of the shared one the very memory, where that can be."""
     is_read = kind_of(call.func).is_pure
+    if any(
+        isinstance(x, ShardedTensor) and x._layout is not need
+        for x, need in zip(call.tensors, plan.inputs, strict=True)
+    ):
+        refuse_wrong(call)
     for at in gathered(call.tensors, plan) if is_read else ():
         bring_gradient_home(call.tensors[at])
     return [
@@ -153,15 +160,18 @@ def brought(
     if in_place and whole and not x._layout.pending and x._layout.mesh == need.mesh:
         note_move(x, need, op)
         return x
+    given = x
     if x._layout.pending and not in_place and not need.pending:
         if need is x._layout.resolved:
-            return resolve(x, op)
+            return lying_as(x, resolve(x, op)) if is_read else resolve(x, op)
         x = resolve(x, op) if is_expanded(x) or is_resolved(x) else x
     middle = stop_over(x._layout, need)
     if is_read and middle is None:
         there = brought_once(x, need, op)
+        if given._layout.pending:
+            return there if need.pending else lying_as(given, there)
         # In one memory it is read as it lies: what an op gives has the strides of plain torch then.
-        return x if whole and not x._layout.pending and x._layout.mesh == need.mesh else there
+        return x if whole and x._layout.mesh == need.mesh else there
     return moved(x if middle is None else moved(x, middle, op, implicit=True), need, op, implicit=True)
 
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import torch
 
+from ..caches import BoundedCache
 from ..rules.call import BoundCall
+from ..rules.registry import rule_for
+from ..runtime.on_paper import aside
+from ..runtime.traced import is_traced
+from ..watch.notes import is_watched
+from .handlers import handlers
+from .memory import memory_of
+from .op_kind import kind_of
+from .sharded import ShardedTensor
 from .strides.whole_results import whole_results
 
-__all__ = ["STUMBLES", "let_torch_say", "refuse_nested"]
+__all__ = ["STUMBLES", "let_torch_say", "refuse_nested", "refuse_wrong"]
 
 STUMBLES = (ValueError, KeyError, ZeroDivisionError, TypeError)
 """What rules and handlers raise when they meet a call that torch refuses; an `IndexError` is mostly torch's own."""
@@ -19,9 +28,71 @@ def let_torch_say(call: BoundCall) -> Exception | None:
         whole_results(call)
     except NotImplementedError:
         return None
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, *STUMBLES) as error:
         return error
     return None
+
+
+def refuse_wrong(call: BoundCall) -> None:
+    """Raises what torch raises for a call that it refuses whatever the elements are, before anything moves for it."""
+    if call.key is None or call.key in _right or is_traced() or not _is_asked(call):
+        return
+    error = let_torch_say(call)
+    if error is not None:
+        error = _sure(call, error)
+    if error is not None:
+        raise error
+    _right[call.key] = True
+
+
+_right = BoundedCache[object, bool](1 << 14)
+"""Calls that torch does not refuse, by what they are made with."""
+
+
+def _sure(call: BoundCall, error: Exception) -> Exception | None:
+    """What torch says with memory of a call that it refuses without; None where it may take it, as some kernels do."""
+    func, is_few = call.func, sum(x.numel() for x in call.tensors) <= _FEW
+    if (
+        not is_few and not kind_of(func).is_pure
+    ):  # of views, and where ops run by their rules, what it says without holds
+        return error if rule_for(func) is not None and (kind_of(func).viewed == 0 or func not in handlers) else None
+    if torch.Tag.nondeterministic_seeded in func.tags or any(x.device.type != "cpu" for x in call.tensors):
+        return None
+    try:
+        with aside():  # a tensor that is given twice is one
+            made = {
+                id(x): _zeros(x) if is_few else torch.zeros((), dtype=x.dtype).expand(x.shape) for x in call.tensors
+            }
+            call.on([made[id(x)] for x in call.tensors])
+    except (RuntimeError, IndexError, ValueError, TypeError) as told:
+        return told
+    return None
+
+
+_FEW = 1 << 16
+"""Elements that stand in for those of a call, lying as they do; for more, one stands in for all."""
+
+
+def _zeros(x: torch.Tensor) -> torch.Tensor:
+    """Zeros that lie as a tensor does, some of them in one place maybe."""
+    reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) if x.numel() else -1
+    return torch.zeros(reach + 1, dtype=x.dtype).as_strided(x.shape, x.stride())
+
+
+_OF_MEMORY = frozenset(
+    {"as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "copy_", "set_", "resize_"}
+)
+"""Ops for which it counts what memory a tensor has, not what it shows of it: what is written to itself may have any shape."""
+
+
+def _is_asked(call: BoundCall) -> bool:
+    """Whether torch is asked of a call: where things move, or are said to, and it hangs on nothing but what tensors show."""
+    if call.func.namespace != "aten" or call.name in _OF_MEMORY:
+        return False
+    if any(x.layout is not torch.strided for x in call.tensors):
+        return False
+    first = next(x for x in call.tensors if isinstance(x, ShardedTensor))
+    return is_watched() or memory_of(first._layout).pieces_are_shards
 
 
 def refuse_nested(x: torch.Tensor) -> None:

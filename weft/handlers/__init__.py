@@ -16,6 +16,7 @@ from . import (  # noqa: F401
     one_hot,
     overwriting,
     packing,
+    quantiles,
     random_numbers,
     refusals,
     settled_sizes,

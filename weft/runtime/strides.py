@@ -7,6 +7,7 @@ piece stand there, and what an op makes of pieces that stand so is what it would
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 
@@ -14,8 +15,10 @@ from ..caches import cached
 from .on_paper import aside
 
 __all__ = [
+    "FEW",
     "dense_strides",
     "elementwise_strides",
+    "has_single_dims",
     "has_windows",
     "in_order",
     "is_dense",
@@ -25,6 +28,9 @@ __all__ = [
 ]
 
 Strides = tuple[int, ...]
+
+FEW = 1 << 12
+"""Elements of tensors of which it is found out how dims of size 1 lie: nothing is read by them, but kernels go by them."""
 
 
 def row_major(shape: Sequence[int]) -> Strides:
@@ -161,6 +167,17 @@ def has_windows(shape: tuple[int, ...], strides: Strides) -> bool:
     """
     known = [stride for size, stride in zip(shape, strides, strict=True) if size > 1 and stride]
     return len(set(known)) < len(known)
+
+
+def has_single_dims(shape: tuple[int, ...], strides: Strides) -> bool:
+    """Whether dims of size 1 may lie in a way of their own, by which kernels go, of few elements.
+
+    >>> has_single_dims((2, 1, 2), (4, 1, 1)), has_single_dims((2, 1, 2), (2, 2, 1))
+    (True, False)
+    """
+    if 1 not in shape or any(type(size) is not int for size in shape):  # what a compiler leaves open stays so
+        return False
+    return 1 < prod(shape) <= FEW and strides != row_major(shape)
 
 
 def is_in_order(piece: torch.Tensor, strides: Strides) -> bool:

@@ -8,7 +8,7 @@ from typing import final
 import torch
 
 from ...rules.call import BoundCall, Kwargs, Op
-from ...runtime.strides import has_windows
+from ...runtime.strides import has_single_dims, has_windows
 from ...watch import comm_log
 from ..memory import memory_of
 from ..op_kind import is_elementwise, kind_of
@@ -24,6 +24,7 @@ __all__ = [
     "is_expanded",
     "is_resolved",
     "kept_resolved",
+    "lying_as",
     "moves_alone",
     "note_computed",
     "note_resolved",
@@ -46,9 +47,6 @@ _TURNS = frozenset(
     }
 )
 """Views of all elements: what is resolved of one is resolved of the other."""
-
-_PARTS = frozenset({aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default})
-"""Ops that only read, by their schema, and give parts of what they read, with its strides."""
 
 
 @final
@@ -238,8 +236,13 @@ def note_resolved(x: ShardedTensor) -> None:
 
 
 def resolved_for(func: Op, x: ShardedTensor) -> ShardedTensor:
-    """A pending tensor with nothing pending, as an op reads it: lying as a view does where that shows in what it gives."""
-    result = resolve(x, str(func))
-    if result.stride() == x.stride() or not (func in _PARTS or has_windows(tuple(x.shape), x.stride())):
-        return result
-    return memory_of(x._layout).laid_like(result, x)
+    """A pending tensor with nothing pending, as an op reads it."""
+    return lying_as(x, resolve(x, str(func)))
+
+
+def lying_as(x: ShardedTensor, resolved: ShardedTensor) -> ShardedTensor:
+    """What a pending tensor was resolved to, lying as that does, a view maybe, where that shows in what ops give."""
+    shape, strides = tuple(x.shape), x.stride()
+    if resolved.stride() == strides or not (has_windows(shape, strides) or has_single_dims(shape, strides)):
+        return resolved
+    return memory_of(resolved._layout).laid_like(resolved, x)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from ...rules.call import BoundCall, each_of
-from ...runtime.strides import Strides, in_order
+from ...runtime.strides import FEW, Strides, in_order
 from ..memory import memory_of
 from ..running.once import is_foreseen
 from ..sharded import ShardedTensor, wrap
-from .whole_results import FEW, whole_results
+from .whole_results import whole_results
 
 __all__ = ["as_op_gives", "with_strides"]
 

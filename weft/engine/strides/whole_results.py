@@ -12,10 +12,10 @@ from ...rules.call import BoundCall, each_of, text_of
 from ...rules.ops.pointwise import broadcast_dims
 from ...rules.registry import Spec, rule_for
 from ...runtime.on_paper import aside
-from ...runtime.strides import elementwise_strides, has_windows, row_major
+from ...runtime.strides import FEW, elementwise_strides, has_single_dims, has_windows, row_major
 from .kernel_strides import as_laid_by_kernel, is_elementwise
 
-__all__ = ["FEW", "whole_results"]
+__all__ = ["whole_results"]
 
 aten = torch.ops.aten
 
@@ -55,14 +55,11 @@ def _leaves_open(call: BoundCall) -> bool:
     tensors = call.tensors
     if torch.Tag.nondeterministic_seeded in call.func.tags or call.func.namespace != "aten":
         return False
-    if not any(_has_single_dims(x) or has_windows(tuple(x.shape), x.stride()) for x in tensors):
+    lying = [(tuple(x.shape), x.stride()) for x in tensors]
+    if not any(has_single_dims(*each) or has_windows(*each) for each in lying):
         return False
     some = tensors[:1] if call.func is aten.index_copy.default else tensors  # to which nothing may be copied
     return min(x.numel() for x in some) > 0 and sum(x.numel() for x in tensors) <= FEW
-
-
-def _has_single_dims(x: torch.Tensor) -> bool:
-    return 1 in x.shape and x.numel() > 1 and x.stride() != row_major(x.shape)
 
 
 def _laid(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None, ...]:
@@ -82,7 +79,7 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     if call.func in _FILLED:
         call = call.replaced(value=_as_kernels_take(call.arg("value"), call.tensors[0].dtype))
     func, kwargs, tensors = call.func, call.kwargs, call.tensors
-    specs = _results_of_one_element(call) or _product(call)
+    specs = _results_of_one_element(call, on_host) or _product(call, on_host)
     if specs is not None:
         return specs
     # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
@@ -134,11 +131,7 @@ def _is_open(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bo
     return sum(x.numel() for x in tensors) <= FEW
 
 
-FEW = 1 << 12
-"""Elements of tensors of which kernels are asked, rather than torch's accounts of them, how they lie."""
-
-
-def _results_of_one_element(call: BoundCall) -> tuple[Spec | None, ...] | None:
+def _results_of_one_element(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...] | None:
     """The whole results of an elementwise op, whose shape is known: only their dtype is asked for, of one element.
 
     Torch finds the results of many such ops on tensors without memory in Python, for which it loads its compiler: that
@@ -161,6 +154,8 @@ def _results_of_one_element(call: BoundCall) -> tuple[Spec | None, ...] | None:
     try:
         found = _specs(call.on([torch.ones((1,) * x.ndim, dtype=x.dtype, device="cpu") for x in tensors]))
     except RuntimeError:  # a dtype that no kernel of the host takes, or a mistake
+        if on_host:
+            raise
         return None
     strides = elementwise_strides(tensors, numbers=_has_numbers(call))
     return tuple(None if spec is None else Spec(shape, spec.dtype, strides) for spec in found)
@@ -172,7 +167,7 @@ def _has_numbers(call: BoundCall) -> bool:
     return any(isinstance(value, (int, float, complex)) for value in given)
 
 
-def _product(call: BoundCall) -> tuple[Spec | None, ...] | None:
+def _product(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...] | None:
     """The product of two matrices, or of many, in the same way: kernels lay it out row by row."""
     if call.func not in _PRODUCTS:
         return None
@@ -183,6 +178,8 @@ def _product(call: BoundCall) -> tuple[Spec | None, ...] | None:
     try:
         (found,) = _specs(call.on([torch.ones((1,) * x.ndim, dtype=x.dtype, device="cpu") for x in call.tensors]))
     except RuntimeError:  # a dtype that no kernel of the host takes, or a mistake
+        if on_host:
+            raise
         return None
     assert found is not None
     return (Spec(shape, found.dtype, row_major(shape)),)

@@ -15,7 +15,7 @@ from ...engine.moves.rearranging import alike, note_rearrangement, rearranged, r
 from ...engine.ragged.alone import Alone, Home, Values, alone, alone_of, holders, number_along
 from ...engine.ragged.rows import evenly
 from ...engine.sharded import ShardedTensor, as_sharded, sharded, stand_of, wrap
-from ...engine.views.copy_views import Told, refresh
+from ...engine.views.copy_views import Told, refresh, remember_apart
 from ...engine.views.view import View
 from ...engine.views.view_results import ViewOp, tell_whole
 from ...engine.writes.writing import store
@@ -192,6 +192,19 @@ def _sizes(call: BoundCall, size: int) -> list[int]:
             f"split_with_sizes expects split_sizes to sum exactly to {size} (the size of the dim), but got {sizes}"
         )
     return sizes
+
+
+_SAFE = {
+    aten.unsafe_split.Tensor: aten.split.Tensor,
+    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
+}
+
+
+@handler(*_SAFE)
+def _unsafe_split(call: BoundCall) -> object:
+    """The same parts: torch does not know them as views, and counts their writes apart, but they have the memory."""
+    x = sharded(call, "self")
+    return [remember_apart(as_sharded(part), x) for part in _SAFE[call.func](x, *call.args[1:], **call.kwargs)]
 
 
 @handler(aten.slice_backward.default, may_be_direct=True)

@@ -27,7 +27,7 @@ from .standing import Place, Standing, refuse_transforms
 from .trial import bytes_when_split, form_of_arguments
 from .unsharded import Unsharded
 
-__all__ = ["Block", "Settings"]
+__all__ = ["Block", "Call", "Settings"]
 
 
 @final
@@ -47,17 +47,25 @@ class Settings:
 
 
 @final
-class _Call:
+class Call:
     """One run of a block: its parameters, whole, and what autograd knows of them."""
 
     def __init__(self, block: Block, unsharded: Unsharded, tensors: Sequence[torch.Tensor]) -> None:
         self.block, self.unsharded, self.tensors = block, unsharded, tensors
+        self.ends_with_pass = False
+        """Whether no gradient says that those of the block are done: none is for its parameters, nor for what it was given."""
 
     def before_backward(self, _: torch.Tensor) -> None:
         """What is to be there before gradients go back through the block."""
         self.unsharded.fill()
         self.block.stand_in(self)
+        if self.ends_with_pass:
+            self.block.siblings.current_pass().passed.add(self)
         self.block.siblings.behind(self.block)
+
+    def end(self) -> None:
+        """The pass that gradients went back in has ended."""
+        self.block.end(self.unsharded)
 
 
 class _GatheringContext(Protocol):
@@ -114,8 +122,8 @@ class Block:
         self._module = module
         self._split_forms: dict[Hashable, bool] = {}
         self._was_split = False
-        self._calls: list[_Call | None] = []
-        self._last: _Call | None = None
+        self._calls: list[Call | None] = []
+        self._last: Call | None = None
         self._anchor = torch.empty(0, requires_grad=True)
         """What autograd takes the whole parameters to come from: gradients of the split ones arrive later, not from it."""
         module.register_forward_pre_hook(self._before, with_kwargs=True)
@@ -271,22 +279,25 @@ class Block:
         self._was_split = self._split_forms[form]
         return self._was_split
 
-    def _run_again(self) -> _Call | None:
+    def _run_again(self) -> Call | None:
         """The run that is computed anew on the way back, as `torch.utils.checkpoint` does."""
         return self._last if _is_backward() else None
 
-    def _run(self, args: Sequence[object], kwargs: Mapping[str, object]) -> _Call:
+    def _run(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
         unsharded = self._whole()
-        if torch.is_grad_enabled() and any(x.requires_grad for x in self.parameters):
+        if torch.is_grad_enabled() and self._is_trained():
             whole = _Gather.apply(self, unsharded, self._anchor)  # type: ignore[no-untyped-call]
-            self._last = _Call(self, unsharded, whole)
+            self._last = Call(self, unsharded, whole)
             return self._last
-        call = _Call(self, unsharded, unsharded.tensors())
+        call = Call(self, unsharded, unsharded.tensors())
         given = list(_differentiated((args, kwargs))) if torch.is_grad_enabled() else []
         if given:  # gradients go through, and none is for the parameters
             register_multi_grad_hook(given, lambda _: self.done(unsharded))
             self._last = call
         return call
+
+    def _is_trained(self) -> bool:
+        return any(x.requires_grad for x in self.parameters)
 
     def _adopt(self) -> None:
         """Computes from now on with what stands in the places of its parameters, where that was replaced."""
@@ -309,7 +320,7 @@ class Block:
                 "call backward() before it runs with others"
             )
 
-    def stand_in(self, call: _Call) -> None:
+    def stand_in(self, call: Call) -> None:
         """On the way back, what is computed anew inside of the block finds its whole parameters."""
         self._places.put(call.tensors)
         self.siblings.current_pass().standing.add(self)
@@ -333,20 +344,27 @@ class Block:
             self.restore()
         if _is_backward():
             return  # what was computed anew is used right after
+        leaves = list(_differentiated(output)) if torch.is_grad_enabled() else []
+        if leaves and call is not self._last and not self._is_trained():
+            # Gradients begin inside, in other blocks, and may go through frozen parameters of this one.
+            self._last, call.ends_with_pass = call, True
         is_recorded = torch.is_grad_enabled() and call is self._last
         if not is_recorded or not self.siblings.stays_whole(self):
             self._give_back(call.unsharded)
-        if is_recorded:
-            for leaf in _differentiated(output):
-                leaf.register_hook(call.before_backward)
+        for leaf in leaves if is_recorded else ():
+            leaf.register_hook(call.before_backward)
 
     def done(self, unsharded: Unsharded) -> None:
         """Gradients have gone back through a run: its parameters are given back."""
+        self.end(unsharded)
+        self.siblings.current_pass().standing.discard(self)
+        self.restore()
+
+    def end(self, unsharded: Unsharded) -> None:
+        """Nobody needs the parameters of a run any more."""
         self._give_back(unsharded)
         if unsharded is not self._held:
             self._forget(unsharded)
-        self.siblings.current_pass().standing.discard(self)
-        self.restore()
 
     def reduce(self, grads: Mapping[int, torch.Tensor]) -> None:
         """Reduces the gradients of whole parameters and scatters them, unless they are to be kept for later."""

@@ -12,7 +12,7 @@ from .offloading import settle
 from .reducing import Scattered
 
 if TYPE_CHECKING:
-    from .block import Block
+    from .block import Block, Call
 
 __all__ = ["Siblings"]
 
@@ -125,11 +125,15 @@ class Pass:
         """Gradients that will be there at its end."""
         self.standing: set[Block] = set()
         """Blocks whose whole parameters stand in their places."""
+        self.passed: set[Call] = set()
+        """Runs through which gradients go that end with it."""
         self._siblings = siblings
 
     def __call__(self) -> None:
         """At its end."""
         self.restore()
+        while self.passed:
+            self.passed.pop().end()
         while self.scattered:  # what has arrived is let go of when it was taken apart
             block, scattered = self.scattered.popleft()
             block.take(scattered.wait())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
@@ -40,7 +40,9 @@ class Unsharded:
         self._mesh = gathering.targets[0].mesh
         self._is_in_one_memory = not memory_of(gathering.targets[0]).pieces_are_shards
         self._shares = self._is_in_one_memory and parameters[0].mesh == self._mesh
-        self._arriving: run.Arriving | None = None
+        self._arriving: TimedPieces | None = None
+        self._is_sent = False
+        """Whether other processes count on what is arriving."""
         self._is_filled = False
         with torch.no_grad(), comm_log.paused():
             whole = [
@@ -85,10 +87,8 @@ class Unsharded:
         return self._is_filled
 
     def begin(self) -> None:
-        """Lets them be filled while the program goes on."""
+        """Lets them be filled while the program goes on: what is gathered ahead is logged here in every form, used or not."""
         if self._is_filled or self._arriving is not None:
-            return
-        if not spans(self._mesh) or is_elsewhere(self._mesh):
             return
         if comm_log.is_logging():
             self._gathering.log()
@@ -100,10 +100,11 @@ class Unsharded:
             under_way.end()
             return ()
 
-        arriving = run.begin(action, (), self._mesh)
+        is_here = not spans(self._mesh) or is_elsewhere(self._mesh)
+        arriving = _WhenNeeded(action) if is_here else run.begin(action, (), self._mesh)
         assert not isinstance(arriving, tuple)
         under_way.overlap()
-        self._arriving = TimedPieces(arriving, under_way)
+        self._arriving, self._is_sent = TimedPieces(arriving, under_way), not is_here
 
     def fill(self) -> None:
         """Makes them whole, or waits until they are."""
@@ -111,7 +112,8 @@ class Unsharded:
             return
         if self._arriving is not None:
             arriving, self._arriving = self._arriving, None
-            arriving.wait()
+            with torch.no_grad():
+                arriving.wait()
         else:
             if comm_log.is_logging():
                 self._gathering.log()
@@ -141,8 +143,9 @@ class Unsharded:
 
     def free(self) -> None:
         """Gives the memory back; what autograd has kept of it is there again after `fill`."""
-        if self._arriving is not None:
+        if self._arriving is not None and self._is_sent:
             self.fill()  # the others count on it
+        self._arriving = None
         if self._is_filled and not self._shares:
             for value in self._lent:
                 if value.is_made:  # whoever looks at it from now on, fills it
@@ -161,6 +164,22 @@ def _stored(
     here, dense = holding(layout), dense_strides(shape, strides)
     shapes = [here.piece_shape(piece, shape) for piece in range(here.count)]
     return dense, tuple((own, dense_strides(own, dense), on) for own, on in zip(shapes, here.devices, strict=True))
+
+
+@final
+class _WhenNeeded:
+    """What one process gathers ahead: nobody else waits for it, and it costs the same when it is needed."""
+
+    def __init__(self, action: Callable[[Pieces], Pieces]) -> None:
+        self._action = action
+
+    def done(self) -> bool:
+        """Not before somebody waits."""
+        return False
+
+    def wait(self) -> Pieces:
+        """Does it."""
+        return self._action(())
 
 
 @final

@@ -93,9 +93,9 @@ rules |= {
     aten.select.int: Rule(_select),
     aten.unfold.default: Rule(_unfold),
     aten.unbind.int: _several(lambda _, size: size, gone=True),
+    aten.split.Tensor: _several(_parts),
+    aten.split_with_sizes.default: _several(_parts),
 }
-for _op in ops_named("split.Tensor split_with_sizes unsafe_split.Tensor unsafe_split_with_sizes"):
-    rules[_op] = _several(_parts)
 
 
 def _placed_back(call: BoundCall) -> Factors:

@@ -25,14 +25,22 @@ def reshape_dims(before: Sequence[int], after: Sequence[int]) -> tuple[Dims, Dim
 
     >>> reshape_dims((6, 4), (2, 3, 4))[:2]
     ((('f0', 'f1'), ('f2',)), (('f0',), ('f1',), ('f2',)))
+    >>> reshape_dims((1, 4), (1, 4, 1))[:2]  # a dim of size 1 that stays is one, and may be split
+    ((('f0',), ('f1',)), (('f0',), ('f1',), ()))
     """
     left: list[tuple[str, ...]] = []
     right: list[tuple[str, ...]] = []
     sizes: dict[str, int] = {}
     whole: set[str] = set()
     for first, second in reshape_groups(before, after):
-        cuts = common_cuts(first, second)
         start = len(sizes)
+        if len(first) == len(second) == 1:
+            name = f"f{start}"
+            sizes[name] = first[0]
+            left.append((name,))
+            right.append((name,))
+            continue
+        cuts = common_cuts(first, second)
         if cuts is None:
             name = f"f{start}"
             sizes[name] = math.prod(first)

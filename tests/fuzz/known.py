@@ -1175,4 +1175,12 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "kernels that conjugate lazily computed with what was not conjugated": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 2), 'complex128', 12, 68, grad=True)",
+            "v1 = torch.linalg.pinv(v0)",
+            "v2 = torch.linalg.lstsq(v0, fresh((3, 1), 'complex128', 13, 68))",
+        ),
+    ),
 }

@@ -1183,4 +1183,11 @@ KNOWN: dict[str, Program] = {
             "v2 = torch.linalg.lstsq(v0, fresh((3, 1), 'complex128', 13, 68))",
         ),
     ),
+    "a source longer than its split indices was added from its beginning on each device": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((6,), 'float64', 12, 68)",
+            "v1 = v0.scatter_add(0, put([1, 4], 4), fresh((3,), 'float64', 13, 4))",
+        ),
+    ),
 }

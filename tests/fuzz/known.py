@@ -1190,4 +1190,15 @@ KNOWN: dict[str, Program] = {
             "v1 = v0.scatter_add(0, put([1, 4], 4), fresh((3,), 'float64', 13, 4))",
         ),
     ),
+    "batch norm of short numbers had no gradient, memories apart, and took numbers of two kinds": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 6), 'bfloat16', 14, 6, grad=True)",
+            "v1 = fresh((6,), 'bfloat16', 16, 6).abs() + 1",
+            "v2 = F.batch_norm(v0, fresh((6,), 'bfloat16', 17, 6), v1, v1, None, True)",
+            "v3 = F.batch_norm(v0, fresh((6,), 'float32', 17, 6), v1.float(), None, None, True)",
+            "v4 = F.batch_norm(v0, None, None, v1.float(), v1, True)",
+            "v5 = torch.native_batch_norm(v0, None, None, v1, v1, True, 0.1, 1e-5)",
+        ),
+    ),
 }

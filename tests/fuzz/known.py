@@ -1201,4 +1201,11 @@ KNOWN: dict[str, Program] = {
             "v5 = torch.native_batch_norm(v0, None, None, v1, v1, True, 0.1, 1e-5)",
         ),
     ),
+    "a number was not added to products of which a device has nothing, memories apart": Program(
+        {"x": 4},
+        (
+            "v0 = torch.addmv(fresh((), 'float64', 12, 68), fresh((3, 5), 'float64', 13, 1001), fresh((5,), 'float64', 14, 68))",
+            "v1 = torch.addmv(fresh((1,), 'float64', 12, 9), fresh((5, 2), 'float64', 13, 68), fresh((2,), 'float64', 14, 4))",
+        ),
+    ),
 }

@@ -1208,4 +1208,13 @@ KNOWN: dict[str, Program] = {
             "v1 = torch.addmv(fresh((1,), 'float64', 12, 9), fresh((5, 2), 'float64', 13, 68), fresh((2,), 'float64', 14, 4))",
         ),
     ),
+    "batch norm of what has no gradient had none of its scale either, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 3), 'float64', 14, 6)",
+            "v1 = F.batch_norm(v0, None, None, fresh((3,), 'float64', 16, 6, grad=True), None, True)",
+            "v2 = fresh((3,), 'float64', 17, 6, grad=True)",
+            "v3 = F.batch_norm(v0, None, None, v2, fresh((3,), 'float64', 18, 6), True)",
+        ),
+    ),
 }

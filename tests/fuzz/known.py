@@ -1217,4 +1217,13 @@ KNOWN: dict[str, Program] = {
             "v3 = F.batch_norm(v0, None, None, v2, fresh((3,), 'float64', 18, 6), True)",
         ),
     ),
+    "the gradient of a view that was taken apart looked for its dims in what was moved before": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((6, 2), 'float64', 12, 1001, grad=True)",
+            "v1 = gather(v0).view(2, 3, 2)",
+            "v2 = torch.stack(v1.unbind(-1), -1) @ fresh((2, 4), 'float64', 13, 1001)",
+            "v3 = v2.square()",
+        ),
+    ),
 }

@@ -1227,5 +1227,55 @@ KNOWN: dict[str, Program] = {
             "v3 = torch.kron(v0, v1)",
         ),
         order=0,
+    "kernels that conjugate lazily computed with what was not conjugated": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 2), 'complex128', 12, 68, grad=True)",
+            "v1 = torch.linalg.pinv(v0)",
+            "v2 = torch.linalg.lstsq(v0, fresh((3, 1), 'complex128', 13, 68))",
+        ),
+    ),
+    "a source longer than its split indices was added from its beginning on each device": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((6,), 'float64', 12, 68)",
+            "v1 = v0.scatter_add(0, put([1, 4], 4), fresh((3,), 'float64', 13, 4))",
+        ),
+    ),
+    "batch norm of short numbers had no gradient, memories apart, and took numbers of two kinds": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 6), 'bfloat16', 14, 6, grad=True)",
+            "v1 = fresh((6,), 'bfloat16', 16, 6).abs() + 1",
+            "v2 = F.batch_norm(v0, fresh((6,), 'bfloat16', 17, 6), v1, v1, None, True)",
+            "v3 = F.batch_norm(v0, fresh((6,), 'float32', 17, 6), v1.float(), None, None, True)",
+            "v4 = F.batch_norm(v0, None, None, v1.float(), v1, True)",
+            "v5 = torch.native_batch_norm(v0, None, None, v1, v1, True, 0.1, 1e-5)",
+        ),
+    ),
+    "a number was not added to products of which a device has nothing, memories apart": Program(
+        {"x": 4},
+        (
+            "v0 = torch.addmv(fresh((), 'float64', 12, 68), fresh((3, 5), 'float64', 13, 1001), fresh((5,), 'float64', 14, 68))",
+            "v1 = torch.addmv(fresh((1,), 'float64', 12, 9), fresh((5, 2), 'float64', 13, 68), fresh((2,), 'float64', 14, 4))",
+        ),
+    ),
+    "batch norm of what has no gradient had none of its scale either, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 3), 'float64', 14, 6)",
+            "v1 = F.batch_norm(v0, None, None, fresh((3,), 'float64', 16, 6, grad=True), None, True)",
+            "v2 = fresh((3,), 'float64', 17, 6, grad=True)",
+            "v3 = F.batch_norm(v0, None, None, v2, fresh((3,), 'float64', 18, 6), True)",
+        ),
+    ),
+    "the gradient of a view that was taken apart looked for its dims in what was moved before": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((6, 2), 'float64', 12, 1001, grad=True)",
+            "v1 = gather(v0).view(2, 3, 2)",
+            "v2 = torch.stack(v1.unbind(-1), -1) @ fresh((2, 4), 'float64', 13, 1001)",
+            "v3 = v2.square()",
+        ),
     ),
 }

@@ -75,6 +75,18 @@ def test_steps_are_plain_torchs(name: str, way: str | None) -> None:
     assert "_init_group" not in vars(optimizers[1])
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_states_made_of_gradients_of_a_backward_pass_lie_as_their_parameters_do(name: str) -> None:
+    """In one memory such gradients are held plain: what Rprop makes like them was plain as well."""
+    kind, options = OPTIMIZERS[name]
+    x = torch.nn.Parameter(weft.shard(torch.randn(4, 6), MESH, P("dp", "tp")))
+    optimizer = kind([x], **options)
+    (x * x).sum().backward()
+    optimizer.step()
+    states = [state for state in optimizer.state[x].values() if isinstance(state, torch.Tensor) and state.dim()]
+    assert all(isinstance(state, weft.Tensor) and state.mapping == x.mapping for state in states)
+
+
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[type]:
     """The types of the parameters that Adam's function is called with from now on."""
     kinds: list[type] = []

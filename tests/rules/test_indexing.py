@@ -68,6 +68,8 @@ PLACED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] 
     "scatter value": lambda x, y, j: x.scatter(0, j, 2.0),
     "scatter_add": lambda x, y, j: x.scatter_add(0, j, y),
     "scatter_add columns": lambda x, y, j: x.scatter_add(1, j[:, :3], y[:, :3]),
+    "scatter_add of more": lambda x, y, j: x.detach().scatter_add(1, j[:, :2], y.detach()),
+    "scatter_add of more rows": lambda x, y, j: x.detach().scatter_add(0, j[:3], y.detach()),
     "scatter of more": lambda x, y, j: x.detach().scatter(1, j[:, :1], y.detach()),
     "scatter reduce": lambda x, y, j: x.detach().scatter(0, j, 3.0, reduce="multiply"),
     "scatter_reduce": lambda x, y, j: x.scatter_reduce(0, j, y, "sum"),

@@ -228,3 +228,26 @@ def test_what_is_recorded_takes_what_goes_in(memory) -> None:
         torch.testing.assert_close(linear(on(scale * v, "b")).full_tensor(), scale * tangent)
     for given, graph in ((on(2 * w, "b"), make_fx(loss)(split)), (2 * w, make_fx(loss)(w))):
         torch.testing.assert_close(graph(given).full_tensor(), twice)
+
+
+BESIDE_PLAIN = {
+    "a product": lambda x, w: x * w,
+    "batch norm": lambda x, w: torch.nn.functional.batch_norm(x, None, None, None, w, True),
+    "a linear layer": lambda x, w: torch.nn.functional.linear(x.view(2, 3, 4), w[None]),
+    "tensors that are joined": lambda x, w: torch.cat([x, w[None]]),
+    "lists": lambda x, w: torch._foreach_mul([x, x], [w, 2 * w])[0],
+    "what is copied": lambda x, w: (x * 1).copy_(w),
+    "sums of products": lambda x, w: torch.einsum("ij,j->i", x, w),
+}
+
+
+@pytest.mark.parametrize("spec", [P(), P("a"), P(None, "a"), P("b", "a")], ids=str)
+@pytest.mark.parametrize("name", BESIDE_PLAIN)
+def test_gradients_of_plain_tensors_are_plain(name: str, spec: P) -> None:
+    function, x = BESIDE_PLAIN[name], values(6, 4)
+    expected, *found = (values(4).requires_grad_() for _ in range(3))
+    function(x, expected).square().sum().backward()
+    for w in found:  # the second call finds what the first has left
+        function(weft.shard(x, MESH, spec), w).square().sum().backward()
+        assert type(w.grad) is torch.Tensor
+        torch.testing.assert_close(w.grad, expected.grad)

@@ -19,6 +19,7 @@ from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
 from .kept import forget_written
 from .moves.asynchrony import detached, is_on_its_way
+from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import note_computed, resolve, resolved_for
 from .op_kind import kind_of
 from .op_plan import NOT_REPEATED, decided, key_of, plans, token
@@ -104,6 +105,10 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
         with torch.inference_mode(False), torch.no_grad():
             return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
     forms = [x._form for x in call.tensors if isinstance(x, ShardedTensor)]
+    if len(forms) < len(call.tensors) and torch.is_grad_enabled():
+        for x in call.tensors:
+            if x.requires_grad and not isinstance(x, ShardedTensor):
+                keep_gradient_plain(x)
     is_special = any(form.is_special for form in forms)
     if is_special and call.func is not _DETACH:
         refuse_stale(call.tensors, str(call.func))

@@ -17,7 +17,6 @@ from .memory import memory_on
 from .moves.bringing import brought_once
 from .moves.gradient_home import bring_gradient_home, is_gathered
 from .moves.movement import check_strided, from_plain, moved, to_plain, to_write_plain
-from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolved import forget_resolved, remember_resolved
 from .moves.resolving import is_expanded, is_resolved, lying_as, resolve
 from .moves.telling import note_move, note_return
@@ -148,8 +147,6 @@ def brought(
     Plain tensors count as whole. `is_read`: nobody writes to what is given, nor gets to see it.
     """
     if not isinstance(x, ShardedTensor):
-        if x.requires_grad and torch.is_grad_enabled():
-            keep_gradient_plain(x)
         if not whole:
             return from_plain(x, need, brought_to=op)
         check_strided(x, op)

@@ -30,8 +30,8 @@ def wanted_layout(node_name: str, shape: Sequence[int], given: int = 0) -> Layou
         if node is None:
             return None
         target, leaf = getattr(node, "target", None), getattr(node, "variable", None)
-        if isinstance(target, Layout):
-            return target.resolved
+        if isinstance(target, Layout):  # of what may have had another shape before views
+            return target.resolved if target.rank == len(shape) else None
         if isinstance(leaf, torch.Tensor):
             return layout_of(leaf) if list(leaf.shape) == list(shape) else None
     return None

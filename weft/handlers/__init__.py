@@ -10,6 +10,7 @@ from . import (  # noqa: F401
     embedding,
     folded_products,
     indexing,
+    lazy_conjugates,
     linear_layers,
     loss_scaling,
     metadata_writes,

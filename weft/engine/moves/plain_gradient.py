@@ -28,5 +28,7 @@ def keep_gradient_plain(x: torch.Tensor) -> None:
         x.register_hook(_plain)
 
 
-def _plain(grad: torch.Tensor) -> torch.Tensor:
-    return grad if layout_of(grad) is None else move(grad, None, op="gradient of a plain tensor")
+def _plain(grad: torch.Tensor | None) -> torch.Tensor | None:
+    if grad is None or layout_of(grad) is None:  # ops on lists hand on that there is none
+        return grad
+    return move(grad, None, op="gradient of a plain tensor")

@@ -91,7 +91,7 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
         name: torch.device(device) if isinstance(value, torch.device) else value for name, value in kwargs.items()
     }
     try:
-        specs = _specs(BoundCall(func, call.args, kwargs).on(metas))
+        specs = _asked_for(call, _specs(BoundCall(func, call.args, kwargs).on(metas)))
     except (AssertionError, ValueError, OverflowError) as error:
         if type(error) is ValueError and "convert float NaN" not in str(error):
             raise
@@ -99,6 +99,13 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     if on_host:
         specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
     return specs
+
+
+def _asked_for(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None, ...]:
+    """Without the gradient of the input of batch norm where it is masked: torch's account gives it, its kernel does not."""
+    if call.func is not aten.native_batch_norm_backward.default or call.flags("output_mask")[0]:
+        return specs
+    return None, *specs[1:]
 
 
 _FILLED = frozenset(

@@ -7,6 +7,7 @@ replaced by their pieces: the function then runs as it does on plain tensors, wi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 
@@ -43,6 +44,8 @@ _BY_ELEMENT = frozenset(
     }
 )
 """Classes derived from these may do anything with what they collect."""
+_STARTING_FROM_GRADIENTS = frozenset({optim.Rprop})
+"""Those whose first states are made like their gradients: of gradients that are held plain they would be plain."""
 _COLLECT = "_init_group"
 """What these optimizers call, for each group of parameters, with the lists to fill: parameters, gradients, and one for each state."""
 _GRADIENTS = 1
@@ -72,7 +75,7 @@ def _collected(optimizer: optim.Optimizer, group: dict[str, object], *lists: lis
     if _is_seen() or not _is_by_element(optimizer, group):
         return collect()
     is_fused = bool(group.get("fused"))
-    with taken_as_held():
+    with nullcontext() if type(optimizer) in _STARTING_FROM_GRADIENTS else taken_as_held():
         said = collect()
     are_plain = _are_held_plain(lists, is_fused=is_fused)
     if not are_plain:

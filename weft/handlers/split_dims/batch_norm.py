@@ -16,7 +16,7 @@ from ...engine.sharded import ShardedTensor, as_sharded, sharded
 from ...engine.strides.restriding import as_op_gives
 from ...rules.call import BoundCall
 from ...sharding.layout import Layout
-from .reductions import is_cut, moments, wide
+from .reductions import SHORT_FLOATS, is_cut, moments, wide
 
 aten = torch.ops.aten
 
@@ -44,6 +44,19 @@ def _runs_whole(x: ShardedTensor, each: Sequence[torch.Tensor]) -> bool:
     return memory_of(x._layout).runs_whole([x._layout])
 
 
+def _kept_dtype(x: torch.Tensor, each: Sequence[torch.Tensor]) -> torch.dtype:
+    """The dtype in which statistics are kept for the way back: on a CPU that of the numbers for each channel, elsewhere a wide one."""
+    if x.is_cpu:
+        return each[0].dtype if each else x.dtype
+    return torch.float32 if x.dtype in SHORT_FLOATS else x.dtype
+
+
+def _are_taken(x: torch.Tensor, each: Sequence[torch.Tensor]) -> bool:
+    """Whether kernels take the dtypes of numbers for each channel: all that of the input, or all wide next to a short one."""
+    kinds = {value.dtype for value in each}
+    return kinds <= {x.dtype} or (kinds == {torch.float32} and x.dtype in SHORT_FLOATS)
+
+
 @handler(aten.native_batch_norm.default)
 def _batch_norm(call: BoundCall) -> object:
     call = _laid(call)
@@ -66,6 +79,8 @@ def _computed(call: BoundCall) -> object:
     each = [value for value in (weight, bias, mean, variance) if value is not None]
     if not x.is_floating_point() or x.dim() < 2 or any(value.shape != x.shape[1:2] for value in each):
         return run_by_rule(call)  # torch refuses it
+    if not _are_taken(x, each):
+        return run_by_rule(call)  # nor does it take these
     if not call.flag("training"):
         if _runs_whole(x, each):
             return run_by_rule(call)
@@ -82,10 +97,12 @@ def _computed(call: BoundCall) -> object:
         mean.copy_((1 - momentum) * mean + momentum * own_mean)
     if variance is not None:
         variance.copy_((1 - momentum) * variance + momentum * own_variance * (count / max(1, count - 1)))
-    if _runs_whole(x, [value for value in (weight, bias) if value is not None]) and not is_cut(x, frozenset(across)):
+    kept = _kept_dtype(x, each)
+    scales = [value for value in (weight, bias) if value is not None]
+    if kept is _kept_dtype(x, scales) and _runs_whole(x, scales) and not is_cut(x, frozenset(across)):
         return run_by_rule(call.replaced(input=x, running_mean=None, running_var=None))
     invstd = (own_variance + eps).rsqrt()
-    return _normalized(x, own_mean, invstd, weight, bias), own_mean, invstd
+    return _normalized(x, own_mean, invstd, weight, bias), own_mean.to(kept), invstd.to(kept)
 
 
 def _normalized(

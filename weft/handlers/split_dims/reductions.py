@@ -18,11 +18,11 @@ from ...engine.sharded import ShardedTensor, sharded
 from ...rules.arguments import reduced_dims
 from ...rules.call import BoundCall
 
-__all__ = ["as_real", "is_cut", "is_norm", "moments", "norm_of", "norm_terms", "wide"]
+__all__ = ["SHORT_FLOATS", "as_real", "is_cut", "is_norm", "moments", "norm_of", "norm_terms", "wide"]
 
 aten = torch.ops.aten
 
-_SHORT_FLOATS = (torch.float16, torch.bfloat16)
+SHORT_FLOATS = (torch.float16, torch.bfloat16)
 
 
 def is_cut(x: ShardedTensor, dims: Iterable[int]) -> bool:
@@ -38,7 +38,7 @@ def _is_said_by_sums(x: ShardedTensor, dims: Sequence[int]) -> bool:
 def wide(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The value in the precision that torch reduces it in."""
     wanted = dtype or x.dtype
-    if wanted in _SHORT_FLOATS:
+    if wanted in SHORT_FLOATS:
         wanted = torch.float32
     return x if x.dtype is wanted else x.to(wanted)
 
@@ -64,7 +64,7 @@ def _mean(call: BoundCall) -> object:
             f"Got: {x.dtype}"
         )
     count, keepdim = math.prod(x.shape[d] for d in dims), call.flag("keepdim")
-    inner = torch.float32 if dtype in _SHORT_FLOATS else dtype
+    inner = torch.float32 if dtype in SHORT_FLOATS else dtype
 
     def of(x: torch.Tensor) -> torch.Tensor:
         total = aten.sum.dim_IntList(x, dims, keepdim, dtype=inner)

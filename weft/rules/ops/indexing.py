@@ -122,17 +122,18 @@ def placed_dims(shapes: Sequence[Sequence[int]], dim: int) -> tuple[tuple[Dims, 
     """The dims of tensors that are indexed along one dim, the first by the others: x, index, source and so on.
 
     Along the other dims, tensors of one size share a factor; where sizes differ, all of them are whole.
-    The dim itself is `v` in the first tensor; in the others, those as long as the second share `i`.
+    The dim itself is `v` in the first tensor and `i` in the others, where these are equally long; else they are whole there.
     """
     result: list[list[tuple[str, ...]]] = [[] for _ in shapes]
     sizes: dict[str, int] = {}
     whole: set[str] = set()
     for d in range(len(shapes[0])):
-        same = all(shape[d] == shapes[0][d] for shape in shapes)  # no set of sizes: open ones have no hash
+        along = shapes[1:] if d == dim else shapes
+        same = all(shape[d] == along[0][d] for shape in along)  # no set of sizes: open ones have no hash
         for k, shape in enumerate(shapes):
-            name = f"d{d}" if same else f"x{k}_{d}"
-            if d == dim:
-                name = "v" if k == 0 else "i" if shape[d] == shapes[1][d] else f"x{k}_{d}"
+            name = ("i" if d == dim else f"d{d}") if same else f"x{k}_{d}"
+            if d == dim and k == 0:
+                name = "v"
             if name.startswith("x"):
                 whole.add(name)
             sizes[name] = shape[d]

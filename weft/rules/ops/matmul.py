@@ -10,12 +10,12 @@ from ...sharding.placements import ReduceOp
 from ..call import BoundCall
 from ..dims import broadcast_into, numbered, one_each, sizes_of
 from ..factors import Dims, Factors, parse
-from ..registry import Rule, Spec, ops_named, row, rules
+from ..registry import Local, Region, Rule, Spec, ops_named, row, rules
 
 aten = torch.ops.aten
 
 
-def _added_to(notation: str) -> Rule:
+def _added_to(notation: str, local: Local | None = None) -> Rule:
     """The rule of a product that is added to a first tensor, which is broadcast to the result, and added once."""
     product = parse(notation)
 
@@ -32,7 +32,12 @@ def _added_to(notation: str) -> Rule:
         inputs = (added, *factors.inputs)
         return Factors(inputs, (output,), factors.sizes, linear="each", added=frozenset({0}))
 
-    return Rule(factors)
+    return Rule(factors, local=local)
+
+
+def _local_addmv(call: BoundCall, _: Sequence[Region], outputs: Sequence[Region]) -> object:
+    """With what is added as large as the result: torch's kernel does not broadcast it to a product of no elements."""
+    return call.replaced(self=call.tensor("self").expand(outputs[0].shape))()
 
 
 def _check_expands(shape: Sequence[int], sizes: Sequence[int]) -> None:
@@ -170,3 +175,4 @@ for _name, _product in {
 }.items():
     for _op in ops_named(f"{_name} {_name}_"):
         rules[_op] = _added_to(_product)
+rules[aten.addmv.default] = _added_to("m k, k -> m", _local_addmv)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
 import sys
-from collections.abc import Iterable
 
 import torch
 from functorch.compile import make_boxed_func, nop
@@ -16,21 +14,13 @@ from torch.utils.checkpoint import checkpoint
 
 import weft
 from examples.models import gpt2
+from tests.nn.compiled_programs import PROGRAMS, compare, records
 from weft import P
-from weft.watch.comm_log import CommRecord
 
 torch.set_default_dtype(torch.float64)
 
 HAS_VALUES = torch.__version__ >= "2.13"
 """Whether torch can have meshes, specs and devices in its programs; where not, graphs break."""
-
-
-def records(log: Iterable[CommRecord]) -> list[str]:
-    """What was logged, but for who asked, in an order of its own: compiled backward passes give gradients in another.
-
-    Linear layers are compiled in parts, of which sums are matrices, where a layer that is one op gives what goes on.
-    """
-    return sorted(f"{r.kind} {r.axes} {math.prod(r.shape)} {r.bytes_received} {r.op}" for r in log)
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -194,6 +184,17 @@ def check_checkpointed(mesh: weft.DeviceMesh) -> None:
     assert "aten.relu." in ways_back[0], ways_back
 
 
+def check_programs() -> None:
+    """Programs that are compared in one process too."""
+    mesh = weft.make_mesh({"a": 2, "b": 2})
+    for name, program in PROGRAMS.items():
+        try:
+            compare(program, mesh)
+        except Exception as error:
+            error.add_note(name)
+            raise
+
+
 def check_contributions(mesh: weft.DeviceMesh) -> None:
     """What is added to a pending sum is made a contribution by plain ops: only the sum itself communicates."""
     programs: list[str] = []
@@ -309,6 +310,7 @@ def main(backend: str) -> None:
     check_transformer(mesh)
     check_brought_once(mesh)
     check_checkpointed(mesh)
+    check_programs()
     if HAS_VALUES:
         check_communication(mesh)
     check_contributions(mesh)

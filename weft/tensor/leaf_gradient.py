@@ -13,12 +13,14 @@ from typing import Any, ClassVar, final
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ..engine.gradient_target import mark_traced_leaf
 from ..engine.memory import held_whole
 from ..engine.moves.adding_up import left_pending
 from ..engine.moves.movement import aligned_meanwhile
 from ..engine.moves.own_whole import own_whole
 from ..engine.sharded import HEARD, KEPT_PLAIN, ShardedTensor, is_leaf, requires_grad
 from ..engine.writes.turned import refuse_stale_graph
+from ..runtime.processes.mesh_processes import spans
 from ..sharding.layout import Layout
 
 __all__ = [
@@ -60,8 +62,13 @@ def bring_to_leaf(x: ShardedTensor) -> None:
 
 
 def bring_traced(x: ShardedTensor) -> None:
-    """Brings the gradient of what stands for a leaf to the leaf's layout, in a program that is traced."""
-    _register(x, _HandedOut(x.__dict__))
+    """Brings the gradient of what stands for a leaf to the leaf's layout, in a program that is traced.
+
+    Between processes, gradients of leaves travel beside the program instead, when all of it has run.
+    """
+    mark_traced_leaf(x)
+    if not spans(x.mesh):
+        _register(x, _HandedOut(x.__dict__))
 
 
 class _Aligned:

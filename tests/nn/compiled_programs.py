@@ -53,6 +53,32 @@ def _cached(cache: torch.Tensor, step: torch.Tensor, at: torch.Tensor) -> torch.
 ROWS, TWICE = torch.tensor([0, 2, 0]), torch.tensor([1, 5, 1])
 TOKENS = torch.tensor([[0, 3, 10, 7], [9, 9, 1, 0]])
 PROGRAMS: dict[str, Compared] = {
+    "writes to rows": Compared(
+        lambda x, v, at: x.index_put((at[:2],), v), ((_numbers(4, 6), P("a")), (_numbers(2, 6), P()), (ROWS, P()))
+    ),
+    "adds to rows": Compared(
+        lambda x, v, at: x.index_put((at,), v, accumulate=True),
+        ((_numbers(4, 6), P("a")), (_numbers(3, 6), P(None, "b")), (ROWS, P())),
+    ),
+    "adds to elements": Compared(
+        lambda x, v, at, to: x.index_put((at, to), v, accumulate=True),
+        ((_numbers(4, 6), P("a", "b")), (_numbers(3), P()), (ROWS, P()), (TWICE, P())),
+    ),
+    "adds to elements, of which some devices have none": Compared(
+        lambda x, v, at: x.index_put((at, at * 0), v, accumulate=True),
+        ((_numbers(4, 1), P("a", "b")), (_numbers(3), P()), (ROWS, P())),
+    ),
+    "copies into a cache": Compared(
+        _cached, ((_numbers(4, 6, 2), P("a", "b")), (_numbers(4, 2, 2), P("a")), (torch.tensor([4, 1]), P()))
+    ),
+    "sums of bags": Compared(
+        lambda bags, table, by: functional.embedding_bag(bags, table, mode="sum", per_sample_weights=by, padding_idx=9),
+        ((TOKENS, P()), (_numbers(11, 6), P("b")), (_numbers(2, 4), P())),
+    ),
+    "means of bags": Compared(
+        lambda bags, table: functional.embedding_bag(bags, table, mode="mean"),
+        ((TOKENS, P("a")), (_numbers(11, 6), P("b"))),
+    ),
     "a lookup": Compared(functional.embedding, ((TOKENS, P("a")), (_numbers(11, 6), P("b")))),
     "a table that is also the output": Compared(_tied, ((TOKENS, P()), (_numbers(11, 6), P("b")))),
     "a split table that is also the output": Compared(_tied, ((TOKENS, P("a")), (_numbers(11, 6), P("a")))),

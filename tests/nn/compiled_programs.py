@@ -82,6 +82,11 @@ PROGRAMS: dict[str, Compared] = {
     "a lookup": Compared(functional.embedding, ((TOKENS, P("a")), (_numbers(11, 6), P("b")))),
     "a table that is also the output": Compared(_tied, ((TOKENS, P()), (_numbers(11, 6), P("b")))),
     "a split table that is also the output": Compared(_tied, ((TOKENS, P("a")), (_numbers(11, 6), P("a")))),
+    "merged dims": Compared(_shown, ((_numbers(4, 4, 3), P("a", "b")), (TOKENS, P("a", "b")))),
+}
+
+
+def compare(program: Compared, mesh: weft.DeviceMesh) -> None:
     """Asserts that results, gradients, how these lie, and what moves are the same compiled and not."""
     torch._dynamo.reset()
     compiled = torch.compile(program.function, backend="aot_eager", fullgraph=True)

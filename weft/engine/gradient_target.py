@@ -38,15 +38,20 @@ def wanted_layout(node_name: str, shape: Sequence[int], given: int = 0) -> Layou
             return target.resolved
         if isinstance(leaf, torch.Tensor):
             return layout_of(leaf) if list(leaf.shape) == list(shape) else None
-        known = None if node.next_functions else node.metadata.get(_LEAF)
+        known = None if node.next_functions else _facts(node).get(_LEAF)
         if known is not None:
             layout, size = cast(tuple[Layout, Sequence[int]], known)
             return layout if list(size) == list(shape) else None
     return None
 
 
+def _facts(node: torch.autograd.graph.Node) -> dict[str, object]:
+    """What others have noted of a node; torch says that it is a function, and it is none."""
+    return cast(dict[str, object], node.metadata)
+
+
 def mark_traced_leaf(x: ShardedTensor) -> None:
     """Lets gradients be wanted, in a program that is traced, as the leaf lies that a tensor stands for there."""
     node = grad_fn(x)
     if node is not None:
-        node.metadata[_LEAF] = x._layout, tuple(x.shape)
+        _facts(node)[_LEAF] = x._layout, tuple(x.shape)

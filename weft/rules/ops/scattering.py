@@ -147,22 +147,29 @@ def _local_index_put(call: BoundCall, given: Sequence[Region], _: Sequence[Regio
     placed = Placed(x, indices)
     every = torch.broadcast_tensors(*placed.indices)
     inside = torch.ones(every[0].shape, dtype=torch.bool, device=x.device)
+    own: dict[int, torch.Tensor] = {}
     for d, index in zip(placed.dims, every, strict=True):
-        indices[d], here = inside_of(given[0], d, index)
+        own[d], here = inside_of(given[0], d, index)
         inside = inside & here
     if not has_values(inside):
-        if not x.numel():
-            return x if call.func._schema.is_mutable else x.clone()
-        first, *others = placed.dims
-        for d in others:
-            indices[d] = torch.where(inside, indices[d], 0)
-        indices[first] = torch.where(inside, indices[first], x.shape[first])
-        return _cut_off(call.replaced(indices=indices), first)
+        return _put_all(call, own, inside)
     kept = [size for d, size in enumerate(x.shape) if d not in placed.dims]
     values = call.tensor("values").expand([*kept[: placed.at], *inside.shape, *kept[placed.at :]])
     ahead: list[slice | torch.Tensor] = [slice(None)] * placed.at
-    found = [None if index is None else index[inside] for index in indices]
+    found = [own[d][inside] if d in own else None for d in range(len(indices))]
     return call.replaced(indices=found, values=values[(*ahead, inside)])()
+
+
+def _put_all(call: BoundCall, own: dict[int, torch.Tensor], inside: torch.Tensor) -> object:
+    """The same where it cannot be seen which values land here."""
+    x = call.tensor("self")
+    if not x.numel():
+        return x if call.func._schema.is_mutable else x.clone()
+    first = min(own)
+    elsewhere = {d: x.shape[d] if d == first else 0 for d in own}
+    count = len(call.optional_list("indices"))
+    found = [torch.where(inside, own[d], elsewhere[d]) if d in own else None for d in range(count)]
+    return _cut_off(call.replaced(indices=found), first)
 
 
 for _op in ops_named("index_put index_put_ _unsafe_index_put"):

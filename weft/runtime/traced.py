@@ -147,7 +147,7 @@ def communicated(what: Communication, pieces: Pieces, sizes: Sequence[int]) -> P
         return tuple(torch.ops.weft.communicate(list(pieces), repr(what), list(sizes), str(current_call.site())))
 
 
-class _Kept(dict[str, object]):
+class _RunsOnce(dict[str, object]):
     """What is known of a node that is not computed anew, whatever is said of the part of a program that it stands in."""
 
     def __setitem__(self, key: str, value: object) -> None:
@@ -170,7 +170,7 @@ def not_computed_anew() -> Iterator[None]:
     known = len(graph.nodes)
     yield
     for node in islice(reversed(graph.nodes), len(graph.nodes) - known):
-        kept = _Kept(node.meta)
+        kept = _RunsOnce(node.meta)
         kept.pop("recompute", None)
         node.meta = kept
 

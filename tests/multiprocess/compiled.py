@@ -6,7 +6,7 @@ import copy
 import sys
 
 import torch
-from functorch.compile import make_boxed_func, nop
+from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -159,15 +159,15 @@ class Repeated(nn.Module):
 
 def check_checkpointed(mesh: weft.DeviceMesh) -> None:
     """What a checkpointed part computes is computed anew on the way back, and what it communicates is kept."""
-    ways_back: list[str] = []
+    codes: list[str] = []
 
     def noted(graph: torch.fx.GraphModule, _: object) -> object:
-        ways_back.append(graph.code)
+        codes.append(graph.code)
         return make_boxed_func(graph.forward)
 
     model = weft.nn.shard_module(Repeated(), mesh, {"up.*": P("tp"), "down.weight": P(None, "tp")})
     given, found = torch.randn(4, 3, 6), []
-    compiled = torch.compile(model, backend=aot_autograd(fw_compiler=nop, bw_compiler=noted), fullgraph=True)
+    compiled = torch.compile(model, backend=aot_autograd(fw_compiler=noted), fullgraph=True)
     for run in (model, compiled):
         x = weft.shard(given, mesh, P("dp")).requires_grad_()
         model.zero_grad()
@@ -181,7 +181,9 @@ def check_checkpointed(mesh: weft.DeviceMesh) -> None:
     for one, same in zip(found[0][0], found[1][0], strict=True):
         close(one, same)
     assert found[0][1] == found[1][1], found
-    assert "aten.relu." in ways_back[0], ways_back
+    _, back = codes
+    assert "aten.relu." in back, back
+    assert [code.count("weft.communicate") for code in codes] == [1, 2], codes
 
 
 def check_programs() -> None:

@@ -16,6 +16,7 @@ from typing import cast
 import torch
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy
 
 from ..caches import cached
 from ..frozen import Written
@@ -151,7 +152,7 @@ class _RunsOnce(dict[str, object]):
     """What is known of a node that is not computed anew, whatever is said of the part of a program that it stands in."""
 
     def __setitem__(self, key: str, value: object) -> None:
-        if key != "recompute":
+        if key != "recompute" or value is CheckpointPolicy.MUST_SAVE:
             super().__setitem__(key, value)
 
 

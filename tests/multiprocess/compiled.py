@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import copy
-import math
 import sys
-from collections.abc import Iterable
 
 import torch
 from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
 
 import weft
 from examples.models import gpt2
+from tests.nn.compiled_programs import PROGRAMS, compare, records
 from weft import P
-from weft.watch.comm_log import CommRecord
 
 torch.set_default_dtype(torch.float64)
 
 HAS_VALUES = torch.__version__ >= "2.13"
 """Whether torch can have meshes, specs and devices in its programs; where not, graphs break."""
-
-
-def records(log: Iterable[CommRecord]) -> list[str]:
-    """What was logged, but for who asked, in an order of its own: compiled backward passes give gradients in another.
-
-    Linear layers are compiled in parts, of which sums are matrices, where a layer that is one op gives what goes on.
-    """
-    return sorted(f"{r.kind} {r.axes} {math.prod(r.shape)} {r.bytes_received} {r.op}" for r in log)
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -149,6 +140,63 @@ def check_communication(mesh: weft.DeviceMesh) -> None:
             assert results[0].mapping == results[1].mapping
 
 
+class Repeated(nn.Module):
+    """A block that is checkpointed, or is not, and communicates amid what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(6), nn.Linear(6, 8), nn.Linear(8, 6)
+        self.is_checkpointed = False
+
+    def block(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = x + self.down(self.up(self.norm(x)).relu())
+        return x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.block, x, use_reentrant=False) if self.is_checkpointed else self.block(x)
+
+
+def check_checkpointed(mesh: weft.DeviceMesh) -> None:
+    """What a checkpointed part computes is computed anew on the way back, and what it communicates is kept."""
+    codes: list[str] = []
+
+    def noted(graph: torch.fx.GraphModule, _: object) -> object:
+        codes.append(graph.code)
+        return make_boxed_func(graph.forward)
+
+    model = weft.nn.shard_module(Repeated(), mesh, {"up.*": P("tp"), "down.weight": P(None, "tp")})
+    given, found = torch.randn(4, 3, 6), []
+    compiled = torch.compile(model, backend=aot_autograd(fw_compiler=noted), fullgraph=True)
+    for run in (model, compiled):
+        x = weft.shard(given, mesh, P("dp")).requires_grad_()
+        model.zero_grad()
+        with weft.comm_log() as log:
+            y = run(x)
+            y.square().sum().backward()
+        found.append(
+            ([each.full_tensor() for each in (y, x.grad, *(p.grad for p in model.parameters()))], records(log))
+        )
+        model.is_checkpointed = True
+    for one, same in zip(found[0][0], found[1][0], strict=True):
+        close(one, same)
+    assert found[0][1] == found[1][1], found
+    _, back = codes
+    assert "aten.relu." in back, back
+    assert [code.count("weft.communicate") for code in codes] == [1, 2], codes
+
+
+def check_programs() -> None:
+    """Programs that are compared in one process too."""
+    mesh = weft.make_mesh({"a": 2, "b": 2})
+    for name, program in PROGRAMS.items():
+        try:
+            compare(program, mesh)
+        except Exception as error:
+            error.add_note(name)
+            raise
+
+
 def check_contributions(mesh: weft.DeviceMesh) -> None:
     """What is added to a pending sum is made a contribution by plain ops: only the sum itself communicates."""
     programs: list[str] = []
@@ -263,6 +311,8 @@ def main(backend: str) -> None:
         return
     check_transformer(mesh)
     check_brought_once(mesh)
+    check_checkpointed(mesh)
+    check_programs()
     if HAS_VALUES:
         check_communication(mesh)
     check_contributions(mesh)

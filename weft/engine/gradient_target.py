@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 
 from ..sharding.layout import Layout
 from .moves.movement import layout_of
+from .sharded import ShardedTensor, grad_fn
 
-__all__ = ["wanted_layout"]
+__all__ = ["mark_traced_leaf", "wanted_layout"]
 
+_LEAF = "weft.leaf"
+"""What the node of a tensor that stands for a leaf knows of it, in a program that is traced: no leaf of the graph tells there."""
 _FURTHEST = 16
 """How many ops may stand between a tensor of the program and the op whose gradient is computed."""
 
@@ -34,4 +38,20 @@ def wanted_layout(node_name: str, shape: Sequence[int], given: int = 0) -> Layou
             return target.resolved if target.rank == len(shape) else None
         if isinstance(leaf, torch.Tensor):
             return layout_of(leaf) if list(leaf.shape) == list(shape) else None
+        known = None if node.next_functions else _facts(node).get(_LEAF)
+        if known is not None:
+            layout, size = cast(tuple[Layout, Sequence[int]], known)
+            return layout if list(size) == list(shape) else None
     return None
+
+
+def _facts(node: torch.autograd.graph.Node) -> dict[str, object]:
+    """What others have noted of a node; torch says that it is a function, and it is none."""
+    return cast(dict[str, object], node.metadata)
+
+
+def mark_traced_leaf(x: ShardedTensor) -> None:
+    """Lets gradients be wanted, in a program that is traced, as the leaf lies that a tensor stands for there."""
+    node = grad_fn(x)
+    if node is not None:
+        _facts(node)[_LEAF] = x._layout, tuple(x.shape)

@@ -10,10 +10,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import islice
 from typing import cast
 
 import torch
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy
 
 from ..caches import cached
 from ..frozen import Written
@@ -30,6 +33,7 @@ __all__ = [
     "is_open",
     "is_traced",
     "library",
+    "not_computed_anew",
     "read",
     "seen_by",
     "settled",
@@ -140,7 +144,36 @@ def _read(text: str) -> Communication:
 
 def communicated(what: Communication, pieces: Pieces, sizes: Sequence[int]) -> Pieces:
     """The pieces that a communication gives, as nodes of the program that is traced."""
-    return tuple(torch.ops.weft.communicate(list(pieces), repr(what), list(sizes), str(current_call.site())))
+    with not_computed_anew():
+        return tuple(torch.ops.weft.communicate(list(pieces), repr(what), list(sizes), str(current_call.site())))
+
+
+class _RunsOnce(dict[str, object]):
+    """What is known of a node that is not computed anew, whatever is said of the part of a program that it stands in."""
+
+    def __setitem__(self, key: str, value: object) -> None:
+        if key != "recompute" or value is CheckpointPolicy.MUST_SAVE:
+            super().__setitem__(key, value)
+
+
+@contextmanager
+def not_computed_anew() -> Iterator[None]:
+    """Inside, what a compiler records runs once, in parts that are checkpointed too: the way back takes what it gave.
+
+    Calls that are kept in order cannot be computed anew: each needs the one before, back to the first of the program. Torch says which nodes
+    are to be when an op of such a part has been recorded, whatever that was made of.
+    """
+    recorder = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    if not isinstance(recorder, ProxyTorchDispatchMode):
+        yield
+        return
+    graph = recorder.tracer.graph
+    known = len(graph.nodes)
+    yield
+    for node in islice(reversed(graph.nodes), len(graph.nodes) - known):
+        kept = _RunsOnce(node.meta)
+        kept.pop("recompute", None)
+        node.meta = kept
 
 
 def _run(pieces: list[torch.Tensor], what: str, sizes: list[int], site: str) -> list[torch.Tensor]:

@@ -21,7 +21,6 @@ from ..runtime.holding import Holding, Pieces, holding
 from ..runtime.machine import forget_with_residences
 from ..runtime.open_sizes import introduce, start_over_where_settled, still_open
 from ..runtime.processes import world
-from ..runtime.processes.mesh_processes import spans
 from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from ..watch.notes import is_watched
@@ -127,9 +126,7 @@ def unflattened(
     if gradient is not None:
         gradient_in(whole, gradient)
     if stays and is_traced():
-        whole._value.is_traced_leaf = True
-        # Between processes, gradients of leaves travel beside the program instead, when all of it has run.
-        whole._value.is_traced_input = not spans(layout.mesh)
+        whole._value.is_traced_leaf = whole._value.is_traced_input = True
     return whole
 
 

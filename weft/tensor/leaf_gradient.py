@@ -13,12 +13,14 @@ from typing import Any, ClassVar, final
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ..engine.gradient_target import mark_traced_leaf
 from ..engine.memory import held_whole
 from ..engine.moves.adding_up import left_pending
 from ..engine.moves.movement import aligned_meanwhile
 from ..engine.moves.own_whole import own_whole
 from ..engine.sharded import HEARD, KEPT_PLAIN, ShardedTensor, is_leaf, requires_grad
 from ..engine.writes.turned import refuse_stale_graph
+from ..runtime.processes.mesh_processes import spans
 from ..sharding.layout import Layout
 
 __all__ = [
@@ -60,8 +62,13 @@ def bring_to_leaf(x: ShardedTensor) -> None:
 
 
 def bring_traced(x: ShardedTensor) -> None:
-    """Brings the gradient of what stands for a leaf to the leaf's layout, in a program that is traced."""
-    _register(x, _HandedOut(x.__dict__))
+    """Brings the gradient of what stands for a leaf to the leaf's layout, in a program that is traced.
+
+    Between processes, gradients of leaves travel beside the program instead, when all of it has run.
+    """
+    mark_traced_leaf(x)
+    if not spans(x.mesh):
+        _register(x, _HandedOut(x.__dict__))
 
 
 class _Aligned:
@@ -73,15 +80,18 @@ class _Aligned:
 
     def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
         state = self._state
-        target = _target(state)
-        is_plain = type(grad) is torch.Tensor
-        if HEARD not in state and (_is_handed_out() if is_plain else _is_kept()):
-            whole = own_whole(grad, target) if isinstance(grad, ShardedTensor) else grad
+        target = state.get(GRADIENT_LAYOUT) or state["_form"].layout.resolved
+        if type(grad) is torch.Tensor:
+            if _WayBack.compiled == _current_pass() and HEARD not in state:
+                state[KEPT_PLAIN] = target  # a compiled program has handed it out, to be kept
+                return None
+        elif isinstance(grad, ShardedTensor):
+            whole = own_whole(grad, target) if HEARD not in state and _is_kept() else None
             if whole is not None:
                 state[KEPT_PLAIN] = target
-                return None if is_plain else whole
-        if isinstance(grad, ShardedTensor) and grad._form.layout is target:
-            return None
+                return whole
+            if grad._form.layout is target:
+                return None
         waiting = left_pending(grad, target)
         return aligned_meanwhile(grad, target) if waiting is None else waiting
 
@@ -95,12 +105,6 @@ class _HandedOut(_Aligned):
         brought = grad if brought is None else brought
         whole = held_whole(brought) if isinstance(brought, ShardedTensor) else None
         return brought if whole is None else whole
-
-
-def _target(state: State) -> Layout:
-    """The layout that the gradient of a tensor is to have."""
-    layout: Layout = state.get(GRADIENT_LAYOUT) or state["_form"].layout.resolved
-    return layout
 
 
 @final
@@ -124,11 +128,6 @@ def note_pass() -> None:
         leaf = next((each for each, _ in following if each is not None and hasattr(each, "variable")), None)
         if leaf is not None and _ask(this, leaf):
             _WayBack.compiled = this
-
-
-def _is_handed_out() -> bool:
-    """In the hook of a leaf: whether a compiled program may have handed out its gradient, to be kept."""
-    return _WayBack.compiled == _current_pass()
 
 
 def _is_kept() -> bool:

@@ -26,6 +26,7 @@ from ..engine.sharded import is_leaf as is_leaf_of
 from ..engine.sharded import requires_grad as requires_grad_of
 from ..engine.value import Flat
 from ..engine.views.copy_views import current, remember_apart
+from ..engine.views.folded import make_results
 from ..engine.writes.becoming import become
 from ..engine.writes.turned import is_stale, refuse_stale_graph
 from ..runtime.holding import holding
@@ -140,10 +141,15 @@ class Tensor(NamedPieces, ShardedTensor):
 
     def _get_requires_grad(self) -> bool:
         required: bool = requires_grad_of(self)
-        if required and self._value.is_traced_input:
-            # A compiler asks its inputs before it traces the way back: bringing their gradients home is part of that.
-            self._value.is_traced_input = False
+        value = self._value
+        # A compiler asks its inputs, and then its results, before it traces the way back.
+        if required and value.is_traced_input:
+            value.is_traced_input = False
             bring_traced(self)
+            make_results()
+        elif required and value.tracers and not value.is_made:
+            value.pieces  # noqa: B018 - asking for them makes them
+            make_results()
         return required
 
     requires_grad = property(_get_requires_grad, _set_requires_grad)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from ..frozen import Written
-from ..runtime.traced import Size, in_order_of_trace, is_traced, library, read
+from ..runtime.traced import Size, in_order_of_trace, is_traced, library, not_computed_anew, read
 from . import comm_log, policy
 from .call_site import CallSite, call_site, called_at
 from .setting import Setting
@@ -45,7 +45,8 @@ def leave_note(note: Note, sizes: Sequence[int]) -> None:
     if is_watched():
         site = call_site()
         # With a tensor, if an empty one: inductor keeps ops that have none in no order with those before them.
-        torch.ops.weft.note(torch.empty(0), repr(note), list(sizes), site.file, site.line)
+        with not_computed_anew():
+            torch.ops.weft.note(torch.empty(0), repr(note), list(sizes), site.file, site.line)
 
 
 def tell(note: Note, sizes: Sequence[int]) -> None:

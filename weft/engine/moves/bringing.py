@@ -13,7 +13,7 @@ from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...watch.notes import watchers
 from ..kept import Kept, keep, last_kept
-from ..sharded import ShardedTensor, wrap
+from ..sharded import ShardedTensor, requires_grad, wrap
 from ..total import known_total
 from .asynchrony import is_issuing
 from .movement import moved
@@ -59,7 +59,7 @@ def _may_serve_again(x: ShardedTensor, need: Layout) -> bool:
     if is_issuing() or memory_limit() is not None:
         return False
     base = x if x._base is None else x._base
-    if base.requires_grad and (base.is_leaf or (isinstance(base, ShardedTensor) and base._value.is_traced_leaf)):
+    if requires_grad(base) and (base.is_leaf or (isinstance(base, ShardedTensor) and base._value.is_traced_leaf)):
         return False
     if is_traced() and any(type(piece.storage_offset()) is not int for piece in _held(x)):
         return False  # by where it begins it would be known, and to ask is to settle it

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from ...sharding.layout import Layout
-from ..sharded import ShardedTensor
+from ..sharded import ShardedTensor, requires_grad
 from .movement import layout_of, move
 
 __all__ = ["bring_gradient_home", "is_gathered"]
@@ -33,7 +33,7 @@ def bring_gradient_home(x: torch.Tensor) -> None:
 
     A view has its gradient added to what others bring to the tensor that it is a view of, and that one is brought back.
     """
-    if not x.requires_grad or not torch.is_grad_enabled():
+    if not requires_grad(x) or not torch.is_grad_enabled():
         return
     base = x if x._base is None else x._base
     if not isinstance(base, ShardedTensor) or base.is_leaf or base._value.is_gradient_brought:

@@ -24,7 +24,7 @@ from ..compiling import announce
 from ..form import Form
 from ..memory import memory_of
 from ..memory.carrying import carried, gathered
-from ..sharded import ShardedTensor, made, wrap
+from ..sharded import ShardedTensor, made, requires_grad, wrap
 from ..total import known_total
 from ..value import Value
 from ..views.copy_views import refresh
@@ -246,7 +246,7 @@ def _free_axes(source: Layout | None, dim: int, target: Layout) -> tuple[str, ..
 
 def is_recorded(x: torch.Tensor) -> bool:
     """Whether what is done to a tensor is differentiated."""
-    return (torch.is_grad_enabled() and x.requires_grad) or is_transformed()
+    return (torch.is_grad_enabled() and requires_grad(x)) or is_transformed()
 
 
 def is_transformed() -> bool:

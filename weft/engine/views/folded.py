@@ -10,20 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import final
+from weakref import WeakValueDictionary
 
 import torch
 
 from ...rules.call import BoundCall
 from ...runtime.holding import Pieces
+from ...runtime.traced import tracers
 from ...sharding.layout import Layout
 from ..form import form_of
-from ..sharded import ShardedTensor, Stand, made, stand_of
+from ..sharded import ShardedTensor, Stand, made, requires_grad, stand_of
 from ..value import Value
 
-__all__ = ["Fold", "fold", "fold_of", "folded_ops", "is_unmade"]
+__all__ = ["Fold", "fold", "fold_of", "folded_ops", "is_unmade", "make_results"]
 
 Exchange = Callable[[], Pieces]
 FoldedOp = Callable[[BoundCall], object]
+
+_traced: WeakValueDictionary[int, ShardedTensor] = WeakValueDictionary()
+"""Those that a compiler has seen being made. Bound: the folded tensors of programs being traced. Cleared: with them."""
 
 folded_ops: dict[torch._ops.OpOverload, FoldedOp] = {}
 """What ops do with folded tensors; NotImplemented where they need the elements where the layout says.
@@ -112,4 +117,18 @@ def fold(
     later = _Later(exchange)
     value = Value(source=later)
     value.fold = Fold(stand_of(x), groups, x._version, later, through)
-    return made(form_of(layout, shape, strides, x.dtype, x.device, is_special=True), value, offset)
+    folded = made(form_of(layout, shape, strides, x.dtype, x.device, is_special=True), value, offset)
+    if value.tracers:
+        _traced[id(folded)] = folded
+    return folded
+
+
+def make_results() -> None:
+    """Makes folded tensors without gradients that are left of a program which is traced, before its way back is: results are among them.
+
+    Torch asks for the pieces of results when both ways are traced, and what is sent then could not be part of the way there.
+    """
+    looking = tracers()
+    for x in list(_traced.values()):
+        if is_unmade(x) and x._value.tracers == looking and not requires_grad(x):
+            x._value.pieces  # noqa: B018 - asking for them makes them

@@ -18,7 +18,7 @@ from torch.autograd.graph import _engine_run_backward
 
 from ...rules.call import each_of
 from ..form import special
-from ..sharded import ShardedTensor
+from ..sharded import ShardedTensor, requires_grad
 
 __all__ = [
     "is_stale",
@@ -40,11 +40,11 @@ def may_be_turned(x: ShardedTensor, op: str) -> bool:
     """Whether gradients ask for note of a tensor that is about to be turned; raises where those of its views would be lost."""
     if id(x) in _turned:
         return True
-    if not (torch.is_grad_enabled() and x.requires_grad) or x.is_leaf:
+    if not (torch.is_grad_enabled() and requires_grad(x)) or x.is_leaf:
         return False
     if not x._is_view():
         # Torch turns results of its own in place, as those of vectors by matrices: most tensors never had a view.
-        views = [view for view in _views_of(x) if view.requires_grad] if x._value.is_viewed else ()
+        views = [view for view in _views_of(x) if requires_grad(view)] if x._value.is_viewed else ()
         if views:
             raise RuntimeError(
                 f"{op} would change the tensor of shape {list(x.shape)} of which {len(views)} views are in use, and their "

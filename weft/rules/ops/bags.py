@@ -11,7 +11,7 @@ from ..bounds import Bound
 from ..call import BoundCall
 from ..factors import Dims, Factors
 from ..registry import Region, Rule, ops_named, rules
-from .indexing import inside_of
+from .indexing import has_values, inside_of, with_one_more
 
 __all__ = ["LARGEST"]
 
@@ -53,15 +53,21 @@ def _bagged_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Re
     counting = call.replaced(weight=ones, per_sample_weights=None)
     _, *others = counting.results()
     index, here = inside_of(table, 0, call.tensor("indices"))
-    before = torch.cat([here.new_zeros(1, dtype=offsets.dtype), here.cumsum(0, dtype=offsets.dtype)])
     (start, stop), padding = table.box[0], call.integer("padding_idx")
-    own = call.replaced(
-        indices=index[here],
-        offsets=before[offsets.long()],
-        mode=_SUM,
-        per_sample_weights=None if factors is None else factors[here],
-        padding_idx=padding - start if start <= padding < stop else -1,
-    )
+    own = call.replaced(mode=_SUM)
+    if has_values(index):
+        before = torch.cat([here.new_zeros(1, dtype=offsets.dtype), here.cumsum(0, dtype=offsets.dtype)])
+        own = own.replaced(
+            indices=index[here],
+            offsets=before[offsets.long()],
+            per_sample_weights=None if factors is None else factors[here],
+            padding_idx=padding - start if start <= padding < stop else -1,
+        )
+    else:  # one row more stands for what is left out
+        taken = here & (index != padding - start)
+        own = own.replaced(
+            weight=with_one_more(weight, 0), indices=torch.where(taken, index, stop - start), padding_idx=stop - start
+        )
     total = own.results()[0] if stop > start else weight.new_zeros(outputs[0].shape)
     if call.integer("mode") == _MEAN:
         total = total / counting.replaced(mode=_SUM).results()[0].clamp(min=1).to(total.dtype)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 
 from ..bounds import Bound
 from ..call import BoundCall
@@ -47,6 +48,20 @@ def inside_of(region: Region, dim: int, index: torch.Tensor) -> tuple[torch.Tens
     start, stop = region.box[dim]
     index = torch.where(index < 0, index + region.whole[dim], index)
     return index - start, (index >= start) & (index < stop)
+
+
+def has_values(x: torch.Tensor) -> bool:
+    """Whether it can be seen now which elements of a tensor are which: neither while a compiler looks on nor on paper.
+
+    >>> has_values(torch.ones(2)), has_values(torch.ones(2, device="meta"))
+    (True, False)
+    """
+    return not (x.is_meta or is_fake(x))
+
+
+def with_one_more(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """A part with one index more, for what points elsewhere."""
+    return torch.cat([x, x.new_zeros([1 if d == dim else size for d, size in enumerate(x.shape)])], dim)
 
 
 def _local_index(index: torch.Tensor, region: Region, dim: int) -> tuple[torch.Tensor, torch.Tensor]:

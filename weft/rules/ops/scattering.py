@@ -17,7 +17,17 @@ from ..call import BoundCall
 from ..dims import broadcast_into, numbered, sizes_of
 from ..factors import Dims, Factors
 from ..registry import Region, Rule, ops_named, rules
-from .indexing import Placed, bounded, bounds_of_each, has_masks, inside_of, placed_dims, split_indices
+from .indexing import (
+    Placed,
+    bounded,
+    bounds_of_each,
+    has_masks,
+    has_values,
+    inside_of,
+    placed_dims,
+    split_indices,
+    with_one_more,
+)
 
 aten = torch.ops.aten
 
@@ -45,14 +55,17 @@ def _scatter(*, adds: bool) -> Rule:
 
 
 def _local_scatter(call: BoundCall, given: Sequence[Region], _: Sequence[Region]) -> object:
-    x, dim = call.tensor("self"), call.dim("dim")
+    dim = call.dim("dim")
     if given[0].is_whole(dim):
         return call()
-    size = x.shape[dim]
     index, inside = inside_of(given[0], dim, call.tensor("index"))
-    # What lands elsewhere is written to one index more, which is cut off again.
-    more = torch.cat([x, x.new_zeros([1 if d == dim else s for d, s in enumerate(x.shape)])], dim)
-    result = call.replaced(self=more, index=torch.where(inside, index, size)).result().narrow(dim, 0, size)
+    return _cut_off(call.replaced(index=torch.where(inside, index, given[0].shape[dim])), dim)
+
+
+def _cut_off(call: BoundCall, dim: int) -> object:
+    """A write of which one index more takes what lands elsewhere; it is cut off again."""
+    x = call.tensor("self")
+    result = call.replaced(self=with_one_more(x, dim)).result().narrow(dim, 0, x.shape[dim])
     return x.copy_(result) if call.func._schema.is_mutable else result
 
 
@@ -85,6 +98,8 @@ def _local_index_written(call: BoundCall, given: Sequence[Region], _: Sequence[R
     if given[0].is_whole(dim):
         return call()
     index, inside = inside_of(given[0], dim, call.tensor("index"))
+    if not has_values(index):
+        return _cut_off(call.replaced(index=torch.where(inside, index, given[0].shape[dim])), dim)
     here = inside.nonzero().squeeze(1)
     call = call.replaced(index=index.index_select(0, here))
     source = call.optional("source")
@@ -132,14 +147,29 @@ def _local_index_put(call: BoundCall, given: Sequence[Region], _: Sequence[Regio
     placed = Placed(x, indices)
     every = torch.broadcast_tensors(*placed.indices)
     inside = torch.ones(every[0].shape, dtype=torch.bool, device=x.device)
+    own: dict[int, torch.Tensor] = {}
     for d, index in zip(placed.dims, every, strict=True):
-        indices[d], here = inside_of(given[0], d, index)
+        own[d], here = inside_of(given[0], d, index)
         inside = inside & here
+    if not has_values(inside):
+        return _put_all(call, own, inside)
     kept = [size for d, size in enumerate(x.shape) if d not in placed.dims]
     values = call.tensor("values").expand([*kept[: placed.at], *inside.shape, *kept[placed.at :]])
     ahead: list[slice | torch.Tensor] = [slice(None)] * placed.at
-    found = [None if index is None else index[inside] for index in indices]
+    found = [own[d][inside] if d in own else None for d in range(len(indices))]
     return call.replaced(indices=found, values=values[(*ahead, inside)])()
+
+
+def _put_all(call: BoundCall, own: dict[int, torch.Tensor], inside: torch.Tensor) -> object:
+    """The same where it cannot be seen which values land here."""
+    x = call.tensor("self")
+    if not x.numel():
+        return x if call.func._schema.is_mutable else x.clone()
+    first = min(own)
+    elsewhere = {d: x.shape[d] if d == first else 0 for d in own}
+    count = len(call.optional_list("indices"))
+    found = [torch.where(inside, own[d], elsewhere[d]) if d in own else None for d in range(count)]
+    return _cut_off(call.replaced(indices=found), first)
 
 
 for _op in ops_named("index_put index_put_ _unsafe_index_put"):

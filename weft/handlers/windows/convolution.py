@@ -99,6 +99,21 @@ def _refuse_wrong(call: BoundCall) -> None:
         raise RuntimeError(
             f"Only zero batch or zero channel inputs are supported, but got input shape: {list(x.shape)}"
         )
+    if x.numel():
+        _refuse_empty_kernel(call)
+
+
+def _refuse_empty_kernel(call: BoundCall) -> None:
+    """Raises where kernels of convolutions give nothing, or reach beyond what they give; of no inputs torch asks neither."""
+    weight, transposed = call.tensor("weight"), call.flag("transposed")
+    if not all(weight.shape[1:] if transposed else weight.shape[2:]):
+        raise RuntimeError(f"non-empty weight tensor expected, but got: {list(weight.shape)}")
+    beyond, stride, dilation = (call.integers(name) for name in ("output_padding", "stride", "dilation"))
+    spread = range(weight.dim() - 2) if transposed else ()
+    if any(_entry(beyond, i) >= max(_entry(stride, i), _entry(dilation, i)) for i in spread):
+        raise RuntimeError(
+            f"output padding must be smaller than either stride or dilation, but got output_padding: {beyond} stride: {stride} dilation: {dilation}"
+        )
 
 
 def _convolved(reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> torch.Tensor:

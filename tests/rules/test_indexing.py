@@ -39,6 +39,7 @@ LOOKUPS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "take": lambda x, i: x.take(i * 3),
     "index_add": lambda x, i: x.index_add(0, i, torch.cat([x, x[:1]]) * 2),
     "index_copy": lambda x, i: x.index_copy(0, i[:3], x[:3] * 2),
+    "index_copy of a number": lambda x, i: x[:, 0].index_copy(0, i[:1], x[2, 1]),
     "index_fill": lambda x, i: x.index_fill(1, i[:2] % 4, 3.0),
     "index_put": lambda x, i: x.index_put((i[:3],), x[:3] * 2),
     "index_put both": lambda x, i: x.index_put((i[1:5], torch.arange(4)), x[0]),

@@ -83,6 +83,10 @@ PICKED: dict[str, tuple[Loss, tuple[torch.Tensor, ...]]] = {
     "cross_entropy of sequences": (nn.cross_entropy, (numbers(2, 4, 5), TARGETS.repeat(2, 1))),
     "cross_entropy of images": (nn.cross_entropy, (numbers(2, 4, 1, 5), TARGETS.repeat(2, 1, 1))),
     "cross_entropy of one sample": (nn.cross_entropy, (numbers(4), torch.tensor(2))),
+    "nll_loss of bytes": (
+        lambda x, t, reduction: nn.nll_loss(x, t, ignore_index=3, reduction=reduction),
+        (numbers(5, 4), TARGETS.clamp(min=0).to(torch.uint8)),
+    ),
     "multi margin": (
         lambda x, reduction: nn.multi_margin_loss(x, TARGETS.clamp(min=0), reduction=reduction),
         (numbers(5, 4),),

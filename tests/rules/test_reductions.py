@@ -37,6 +37,8 @@ ALL = {
     "population variance": lambda x: x.var(correction=0),
     "any": lambda x: (x > 1).any(),
     "all": lambda x: (x > -9).all(),
+    "any along no dim": lambda x: (x > 1).any((), keepdim=True),
+    "all along no dim": lambda x: (x > -1).all(()),
     "count": torch.count_nonzero,
     "aminmax": lambda x: torch.aminmax(with_gradient(x)),
     "nansum": torch.nansum,

@@ -11,6 +11,9 @@ from .factors import Dims
 
 __all__ = ["arranged", "asked_for", "position", "reduced_dims", "tensor_names"]
 
+_ALONG_NONE = (torch.ops.aten.all.dims, torch.ops.aten.any.dims)
+"""The ops that an empty list of dims leaves every element alone with."""
+
 
 def tensor_names(call: BoundCall) -> Iterator[str]:
     """The argument names of a call's tensors, in the order of `call.tensors`."""
@@ -33,15 +36,19 @@ def position(call: BoundCall, name: str) -> int | None:
 
 
 def reduced_dims(call: BoundCall) -> list[int]:
-    """The dims that an op goes along, in order: one, several, or all when it names none.
+    """The dims that an op goes along, in order: one, several, or all when it names none, where that does not mean none.
 
     >>> reduced_dims(BoundCall(torch.ops.aten.amax.default, (torch.ones(2, 3), [-1])))
     [1]
     >>> reduced_dims(BoundCall(torch.ops.aten.sum.default, (torch.ones(2, 3),)))
     [0, 1]
+    >>> reduced_dims(BoundCall(torch.ops.aten.all.dims, (torch.ones(2, 3), [])))
+    []
     """
     rank = call.tensors[0].dim()
     dims = call.dims("dim")
+    if not dims and call.func in _ALONG_NONE and call.arg("dim") is not None:
+        return []
     for dim in dims:
         if dims.count(dim) > 1:
             raise RuntimeError(f"dim {dim} appears multiple times in the list of dims")

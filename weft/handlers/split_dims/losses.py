@@ -56,8 +56,18 @@ def _averaged_backward(call: BoundCall) -> object:
     return run_by_rule(call)
 
 
+def _has_bytes(call: BoundCall) -> bool:
+    """Whether classes are said in bytes: the kernels of this loss take them, torch's accounts of it and other ops do not."""
+    return call.func in _OF_BYTES and call.tensor("target").dtype is torch.uint8
+
+
+_OF_BYTES = (aten.nll_loss_forward.default, aten.nll_loss_backward.default)
+
+
 @handler(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def _nll_loss(call: BoundCall) -> object:
+    if _has_bytes(call):
+        return call.replaced(target=call.tensor("target").long())()
     x, reduction = call.tensor("self"), call.integer("reduction")
     if isinstance(x, ShardedTensor) and x.dim() > 1 and stays_split(x, 1):
         each, share = nll_loss_of_split_classes(call)
@@ -110,6 +120,8 @@ def _mean_backward_again(of_sum: BoundCall, result: object) -> Repeat | None:
 
 @handler(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def _nll_loss_backward(call: BoundCall) -> object:
+    if _has_bytes(call):
+        return call.replaced(target=call.tensor("target").long())()
     x, of_sum = call.tensor("self"), call
     if call.integer("reduction") == _MEAN:
         share = call.tensor("total_weight")

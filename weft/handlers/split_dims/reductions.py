@@ -15,6 +15,7 @@ from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.running.repeating import repeat_by_rule
 from ...engine.sharded import ShardedTensor, sharded
+from ...engine.strides.whole_results import whole_results
 from ...rules.arguments import reduced_dims
 from ...rules.call import BoundCall
 
@@ -148,6 +149,8 @@ def _norm(call: BoundCall) -> object:
         result = run_by_rule(call)
         call.repeat = repeat_by_rule(call, result)
         return result
+    if call.dtype() is not None:
+        whole_results(call)  # in which dtypes a norm may be asked for, torch says
     given = call.optional_number("ord" if call.has("ord") else "p")
     order = 2.0 if given is None else given
     terms = norm_terms(wide(x, call.dtype()), order, dims, call.flag("keepdim"))

@@ -64,13 +64,8 @@ def cropped(x: torch.Tensor, own: Region, first: dict[int, int]) -> torch.Tensor
 @handler(aten.convolution.default, may_be_direct=True)
 def _convolution(call: BoundCall) -> object:
     x, weight, transposed = call.tensor("input"), call.tensor("weight"), call.flag("transposed")
-    if min(call.integers("padding"), default=0) < 0:
-        raise RuntimeError("negative padding is not supported")
-    if not x.numel() and all(x.shape[:2]):
-        raise RuntimeError(
-            f"Only zero batch or zero channel inputs are supported, but got input shape: {list(x.shape)}"
-        )
-    if not x.dim() == weight.dim() > 2 or min(*call.integers("stride"), *call.integers("dilation")) < 1:
+    _refuse_wrong(call)
+    if not x.dim() == weight.dim() > 2 or min(call.integers("dilation")) < 1:
         return run_by_rule(call)  # torch may refuse it, and says why
     reaches = _reaches(call)
     results = (_spread if transposed else _result)(call, reaches)
@@ -85,6 +80,40 @@ def _convolution(call: BoundCall) -> object:
     x = plan.exchanged(look, plan.brought(call, 0) if transposed else as_sharded(call.tensors[0]))
     rest = [plan.brought(call, i) for i in range(1, len(plan.choice.inputs))]
     return plan.everywhere(call, [x, *rest], partial(_transposed if transposed else _convolved, plan.reaches))
+
+
+def _refuse_wrong(call: BoundCall) -> None:
+    """Raises what torch's kernels do before they look at elements: its account without memory does not."""
+    x, weight, groups = call.tensor("input"), call.tensor("weight"), call.integer("groups")
+    for name in ("padding", "output_padding"):
+        if min(call.integers(name), default=0) < 0:
+            raise RuntimeError(f"negative {name} is not supported")
+    if min(call.integers("stride"), default=1) < 1:
+        raise RuntimeError("non-positive stride is not supported")
+    if weight.dim() and groups > 0 and (weight.shape[0] < groups or weight.shape[0] % groups):
+        wanted = f"at least {groups}" if weight.shape[0] < groups else f"divisible by {groups}"
+        raise RuntimeError(
+            f"Given groups={groups}, expected weight to be {wanted} at dimension 0, but got weight of size {list(weight.shape)} instead"
+        )
+    if not x.numel() and all(x.shape[:2]):
+        raise RuntimeError(
+            f"Only zero batch or zero channel inputs are supported, but got input shape: {list(x.shape)}"
+        )
+    if x.numel():
+        _refuse_empty_kernel(call)
+
+
+def _refuse_empty_kernel(call: BoundCall) -> None:
+    """Raises where kernels of convolutions give nothing, or reach beyond what they give; of no inputs torch asks neither."""
+    weight, transposed = call.tensor("weight"), call.flag("transposed")
+    if not all(weight.shape[1:] if transposed else weight.shape[2:]):
+        raise RuntimeError(f"non-empty weight tensor expected, but got: {list(weight.shape)}")
+    beyond, stride, dilation = (call.integers(name) for name in ("output_padding", "stride", "dilation"))
+    spread = range(weight.dim() - 2) if transposed else ()
+    if any(_entry(beyond, i) >= max(_entry(stride, i), _entry(dilation, i)) for i in spread):
+        raise RuntimeError(
+            f"output padding must be smaller than either stride or dilation, but got output_padding: {beyond} stride: {stride} dilation: {dilation}"
+        )
 
 
 def _convolved(reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> torch.Tensor:

@@ -103,7 +103,10 @@ def _local_index_written(call: BoundCall, given: Sequence[Region], _: Sequence[R
     here = inside.nonzero().squeeze(1)
     call = call.replaced(index=index.index_select(0, here))
     source = call.optional("source")
-    return call() if source is None or not source.dim() else call.replaced(source=source.index_select(dim, here))()
+    if source is None:
+        return call()
+    source = source if source.dim() else source.unsqueeze(0)  # one number for one index, which may be elsewhere
+    return call.replaced(source=source.index_select(dim, here))()
 
 
 def _added_to(call: BoundCall) -> tuple[Bound, ...]:

@@ -1183,6 +1183,9 @@ KNOWN: dict[str, Program] = {
             "v8 = torch.vmap(lambda t, s: t * s.sum(), (0, None))(v5, v3)",
             "v9 = v8.to(torch.float64)",
             "v13 = v9.view(torch.int32)",
+        ),
+        order=0,
+    ),
     "parts that torch does not know as views did not show what was written to their source, memories apart": Program(
         {"a": 2, "b": 2},
         (
@@ -1227,6 +1230,7 @@ KNOWN: dict[str, Program] = {
             "v3 = torch.kron(v0, v1)",
         ),
         order=0,
+    ),
     "kernels that conjugate lazily computed with what was not conjugated": Program(
         {"x": 2},
         (

@@ -1282,4 +1282,12 @@ KNOWN: dict[str, Program] = {
             "v3 = v2.square()",
         ),
     ),
+    "what torch refuses of one element was refused of none": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 0, 0), 'float64', 372, 68)",
+            "v14 = torch.take_along_dim(v0, put(0, 624).expand([2, 0, 2]), -1)",
+        ),
+        order=0,
+    ),
 }

@@ -51,22 +51,25 @@ _right = BoundedCache[object, bool](1 << 14)
 
 def _sure(call: BoundCall, error: Exception) -> Exception | None:
     """What torch says with memory of a call that it refuses without; None where it may take it, as some kernels do."""
-    func, is_few = call.func, sum(x.numel() for x in call.tensors) <= _FEW
-    if (
-        not is_few and not kind_of(func).is_pure
-    ):  # of views, and where ops run by their rules, what it says without holds
-        return error if rule_for(func) is not None and (kind_of(func).viewed == 0 or func not in handlers) else None
+    func, kind, is_few = call.func, kind_of(call.func), sum(x.numel() for x in call.tensors) <= _FEW
+    if not is_few and not kind.is_pure:
+        # Of views, and where ops run by their rules, what it says without memory holds.
+        return error if rule_for(func) is not None and (kind.viewed == 0 or func not in handlers) else None
     if torch.Tag.nondeterministic_seeded in func.tags or any(x.device.type != "cpu" for x in call.tensors):
         return None
+    stand_in = _zeros if is_few else _one_zero
     try:
-        with aside():  # a tensor that is given twice is one
-            made = {
-                id(x): _zeros(x) if is_few else torch.zeros((), dtype=x.dtype).expand(x.shape) for x in call.tensors
-            }
+        with aside():
+            made = {id(x): stand_in(x) for x in call.tensors}  # a tensor that is given twice is one
             call.on([made[id(x)] for x in call.tensors])
     except (RuntimeError, IndexError, ValueError, TypeError) as told:
         return told
     return None
+
+
+def _one_zero(x: torch.Tensor) -> torch.Tensor:
+    """Zeros of the shape of a tensor, all of them one."""
+    return torch.zeros((), dtype=x.dtype).expand(x.shape)
 
 
 _FEW = 1 << 16

@@ -161,8 +161,8 @@ def _results_of_one_element(call: BoundCall, on_host: bool) -> tuple[Spec | None
     try:
         found = _specs(call.on([torch.ones((1,) * x.ndim, dtype=x.dtype, device="cpu") for x in tensors]))
     except RuntimeError:  # a dtype that no kernel of the host takes, or a mistake
-        if on_host:
-            raise
+        if on_host and all(x.numel() for x in tensors):
+            raise  # of no elements torch takes what it refuses of one, as 0 for a divisor
         return None
     strides = elementwise_strides(tensors, numbers=_has_numbers(call))
     return tuple(None if spec is None else Spec(shape, spec.dtype, strides) for spec in found)

@@ -60,7 +60,7 @@ class Call:
         self.unsharded.fill()
         self.block.stand_in(self)
         if self.ends_with_pass:
-            self.block.siblings.current_pass().passed.add(self)
+            self.block.siblings.current_pass().passed[self] = None
         self.block.siblings.behind(self.block)
 
     def end(self) -> None:

@@ -125,15 +125,15 @@ class Pass:
         """Gradients that will be there at its end."""
         self.standing: set[Block] = set()
         """Blocks whose whole parameters stand in their places."""
-        self.passed: set[Call] = set()
-        """Runs through which gradients go that end with it."""
+        self.passed: dict[Call, None] = {}
+        """Runs through which gradients go that end with it, in the order in which they are met: the same in all processes."""
         self._siblings = siblings
 
     def __call__(self) -> None:
         """At its end."""
         self.restore()
         while self.passed:
-            self.passed.pop().end()
+            self.passed.popitem()[0].end()
         while self.scattered:  # what has arrived is let go of when it was taken apart
             block, scattered = self.scattered.popleft()
             block.take(scattered.wait())

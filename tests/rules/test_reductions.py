@@ -124,7 +124,12 @@ def test_integers_and_truth_values() -> None:
 
 def test_what_is_pending_is_reduced_before_it_is_cut() -> None:
     """Two halves are one, and none of each."""
-    for function in (torch.sum, torch.prod, lambda x, dtype: x.sum(1, dtype=dtype), lambda x, dtype: x.cumsum(0, dtype=dtype)):
+    for function in (
+        torch.sum,
+        torch.prod,
+        lambda x, dtype: x.sum(1, dtype=dtype),
+        lambda x, dtype: x.cumsum(0, dtype=dtype),
+    ):
         check(lambda x, function=function: function(x.detach(), dtype=torch.int64), numbers(5, 2) * 3)
         check(lambda x, function=function: function(x.detach(), dtype=torch.int8), numbers(5, 2) * 3)
 

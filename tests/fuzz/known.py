@@ -1290,4 +1290,32 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a loss of many split classes lay, and moved what it needs, in another way in one memory": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((4, 20001), 'float64', 216, 827, grad=True)",
+            "v1 = fresh((20001,), 'float64', 340, 212)",
+            "v2 = F.cross_entropy(v0, put([0, 20000, -100, 7000], 127), weight=v1.abs())",
+            "v3 = F.cross_entropy(v0, put([0, 20000, -100, 7000], 68), reduction='none')",
+        ),
+    ),
+    "the gradient of a softmax of many split classes was moved to them in one memory only": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((4, 20001), 'float64', 939, 354, grad=True)",
+            "v1 = fresh((4, 20001), 'float64', 59, 133, grad=True)",
+            "v2 = F.cross_entropy(v0, v1.softmax(1))",
+        ),
+    ),
+    "contributions of floats were cut before they were added up in integers": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((5, 7), 'float64', 758, 111)",
+            "v1 = v0.sum(1, dtype=torch.int64)",
+            "v2 = v0.cumsum(0, dtype=torch.int64)",
+        ),
+    ),
+    "all along no dim reduced what is split, memories apart": Program(
+        {"a": 2, "b": 2}, ("v0 = fresh((5, 7), 'bool', 552, 342)", "v1 = v0.all(())", "v2 = v0.any((), keepdim=True)")
+    ),
 }

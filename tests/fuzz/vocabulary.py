@@ -63,6 +63,7 @@ F.cosine_similarity({f1}, {same} + 0.375, dim={d}) | torch.trapezoid({f1}, dim={
 torch.std_mean({f}, {ds}) | torch.cumulative_trapezoid({f1}, dim={d}) | torch.gradient({f1}, dim={d}) | {n}.sum_to_size({first}.shape[1:]) | torch.linalg.norm({f2}.detach(), 'nuc')
 {a2}.all((0, 1)) | {a1}.any(({d},), keepdim={k}) | torch.count_nonzero({a}, ({d},)) | {f}.nansum({ds}) | {f}.nanmean({ds}, keepdim={k}) | torch.linalg.matrix_norm({f2}, 1) | torch.linalg.matrix_norm({f2}, inf, keepdim={k}) | torch.linalg.norm({z2}) | torch.pairwise_distance({f2}, {same}) | torch.cdist({f2}, {f2}, p=1.0) | torch.cdist({f2}, {f2}, p=inf)
 F.softmax({f1}, {d}, dtype=torch.float64) | {n}.prod(dtype=torch.float64) | torch.trapezoid({f1}, {same}, dim={d}) | torch.cumulative_trapezoid({f1}, dx=0.5, dim={d})
+{a}.all(()) | {a}.any((), keepdim={k}) | {n}.detach().sum({ds}, dtype=torch.int64) | {r1}.detach().cumsum({d}, dtype=torch.int64)
 """
 
 SCANS = """

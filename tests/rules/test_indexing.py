@@ -48,6 +48,7 @@ LOOKUPS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "index_put adds one": lambda x, i: x.index_put((i,), x[0, 0], accumulate=True),
     "one_hot": lambda x, i: (functional.one_hot(i, 5), functional.one_hot(i)),
     "bincount": lambda x, i: (i.bincount(), i.bincount(minlength=9), i.to(torch.uint8).bincount()),
+    "bincount of nothing": lambda x, i: i[:0].bincount(x[:0, 0].detach(), minlength=3),
     "isin": lambda x, i: torch.isin(i, torch.tensor([1, 3])),
 }
 

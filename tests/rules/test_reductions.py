@@ -122,6 +122,18 @@ def test_integers_and_truth_values() -> None:
         check(function, whole > 3)
 
 
+def test_what_is_pending_is_reduced_before_it_is_cut() -> None:
+    """Two halves are one, and none of each."""
+    for function in (
+        torch.sum,
+        torch.prod,
+        lambda x, dtype: x.sum(1, dtype=dtype),
+        lambda x, dtype: x.cumsum(0, dtype=dtype),
+    ):
+        check(lambda x, function=function: function(x.detach(), dtype=torch.int64), numbers(5, 2) * 3)
+        check(lambda x, function=function: function(x.detach(), dtype=torch.int8), numbers(5, 2) * 3)
+
+
 def test_a_scalar() -> None:
     for function in (torch.sum, torch.mean, torch.max, lambda x: x.sum(0), lambda x: x.amax(-1)):
         check(function, torch.tensor(2.5).double())

@@ -131,7 +131,7 @@ def _bincount(call: BoundCall) -> object:
     if x.numel() and x.min().item() < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     count = max(least, int(x.max().item()) + 1 if x.numel() else 0)
-    if weights is None:
+    if weights is None or not x.numel():  # of nothing torch does not look at weights
         given, dtype = aten.ones_like.default(x, dtype=torch.int64), torch.int64
     else:
         dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64

@@ -5,6 +5,9 @@ Each device reduces what it holds of the dim. In one memory the op runs as it is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 
 from ...engine.execute import run_by_rule
@@ -12,9 +15,10 @@ from ...engine.handlers import handler
 from ...engine.index_bounds import check_index
 from ...engine.memory import held_whole
 from ...engine.moves.movement import from_plain
-from ...engine.moves.telling import note_move, note_steps
-from ...engine.sharded import ShardedTensor, as_sharded, sharded, wrap_whole
+from ...engine.moves.telling import note_steps
+from ...engine.sharded import ShardedTensor, as_sharded, sharded, wrap_total, wrap_whole
 from ...engine.strategy import BroughtTensor, Strategy, cheapest, decided_once
+from ...engine.total import Contributions, Origin
 from ...rules.bounds import Bound
 from ...rules.call import BoundCall
 from ...sharding.layout import Layout
@@ -78,9 +82,9 @@ def _softmax_backward(call: BoundCall) -> object:
     dim, dtype = call.integer("dim") % max(1, output.dim()), call.dtype("input_dtype")
     if not isinstance(output, ShardedTensor) or not stays_split(output, dim):
         return run_by_rule(call)
-    wholes = [held_whole(x) if isinstance(x, ShardedTensor) else None for x in (grad, output)]
+    alike = isinstance(grad, ShardedTensor) and grad._layout == output._layout
+    wholes = [held_whole(as_sharded(x)) if alike else None for x in (grad, output)]
     if all(whole is not None for whole in wholes):
-        note_move(as_sharded(grad), output._layout, str(func))
         _note(output, dim, 1, str(func))
         return wrap_whole(func(*wholes, dim, dtype), output._layout)
     flow, value = wide(grad), wide(output)
@@ -104,47 +108,62 @@ class _Picks:
         self.weight = None if weight is None else weight.reshape(beside)
 
 
-def _with_whole_classes(call: BoundCall, whole: torch.Tensor) -> BoundCall:
-    """In one memory: the call with scores, and weights of classes, that need not be gathered."""
-    x, weight = sharded(call, "self"), call.optional("weight")
-    named: dict[str, object] = {"self": wrap_whole(whole, x._layout.with_split(1, ()))}
-    value = held_whole(weight) if isinstance(weight, ShardedTensor) else None
-    if value is not None:
-        named["weight"] = wrap_whole(value, Layout.replicated(x.mesh, 1))
+def _on_plain(call: BoundCall, x: ShardedTensor) -> BoundCall | None:
+    """The call on plain values: in one memory, where no tensor has to move to lie beside the scores."""
+    classes, samples = x._layout.splits[1:2], (*x._layout.splits[:1], *x._layout.splits[2:])
+    named: dict[str, object] = {"self": held_whole(x)}
+    for name, beside in (("target", samples), ("grad_output", samples), ("weight", classes)):
+        given = call.optional(name)
+        if isinstance(given, ShardedTensor):
+            named[name] = held_whole(given) if _lies_beside(given, x, beside) else None
+    if any(value is None for value in named.values()):
+        return None
+    if call.has("total_weight"):
+        named["total_weight"] = torch.ones((), dtype=x.dtype, device=x.device)  # sums do not read it
     return call.replaced(**named)
+
+
+def _lies_beside(given: ShardedTensor, x: ShardedTensor, splits: Sequence[tuple[str, ...]]) -> bool:
+    """Whether nothing of a tensor has to move where dims of `x` are split so: it is split alike, or not at all."""
+    own = given._layout
+    return given.mesh == x.mesh and all(axes in ((), wanted) for axes, wanted in zip(own.splits, splits, strict=False))
 
 
 def nll_loss_of_split_classes(call: BoundCall) -> tuple[torch.Tensor, torch.Tensor]:
     """The losses of samples and their weights; scores of classes that others hold are not needed."""
     x, target, weight = sharded(call, "self"), call.tensor("target"), call.optional("weight")
-    ignored = call.integer("ignore_index")
-    whole = held_whole(x)
-    if whole is not None:
-        _note(x, 1, 1, str(call))
-        each, _ = run_by_rule(_with_whole_classes(call, whole).replaced(reduction=0))  # type: ignore[misc]
+    plain = _on_plain(call.replaced(reduction=0), x)
+    if plain is None:
+        each = _losses(call)
     else:
-        picks = _Picks(x, target, weight, ignored)
-        picked = torch.where(picks.counted, target, torch.zeros_like(target))
-        check_index(picked, Bound(1, 1, x.shape[1], words="Target {index} is out of bounds."))
-        scores = x if picks.weight is None else x * picks.weight
-        each = -aten.sum.dim_IntList(torch.where(picks.mask, scores, torch.zeros_like(x)), [1])
-    counted = target != ignored
+        value = plain.results()[0]
+        samples = Layout(x.mesh, (*x._layout.splits[:1], *x._layout.splits[2:]))
+        layout = samples.with_pending(dict.fromkeys(x._layout.splits[1], ReduceOp.SUM))
+        each = wrap_total(value, layout, Contributions(Origin(partial(_losses, call)), 0, value, layout), [False])
+    counted = target != call.integer("ignore_index")
     if weight is None:
         return each, counted.to(x.dtype)
     safe = torch.where(counted, target, torch.zeros_like(target))
     return each, aten.index_select(weight, 0, safe.reshape(-1)).reshape(target.shape) * counted
 
 
+def _losses(call: BoundCall) -> torch.Tensor:
+    """The losses of samples: a sum over the classes, of which one counts."""
+    x, target = sharded(call, "self"), call.tensor("target")
+    picks = _Picks(x, target, call.optional("weight"), call.integer("ignore_index"))
+    picked = torch.where(picks.counted, target, torch.zeros_like(target))
+    check_index(picked, Bound(1, 1, x.shape[1], words="Target {index} is out of bounds."))
+    scores = x if picks.weight is None else x * picks.weight
+    each: torch.Tensor = -aten.sum.dim_IntList(torch.where(picks.mask, scores, torch.zeros_like(x)), [1])
+    return each
+
+
 def nll_loss_of_split_classes_backward(call: BoundCall) -> torch.Tensor:
     """The gradient of the scores: it lies like them, and nothing moves."""
     grad, x = call.tensor("grad_output"), sharded(call, "self")
-    whole = held_whole(x)
-    if whole is not None:
-        result = as_sharded(run_by_rule(_with_whole_classes(call, whole)))
-        made, axes = held_whole(result), x._layout.splits[1]
-        if made is None or set(axes) & set(result._layout.dim_of):
-            return result
-        return wrap_whole(made, result._layout.with_split(1, axes))
+    plain = _on_plain(call, x)
+    if plain is not None:
+        return wrap_whole(plain.result(), x._layout)
     picks = _Picks(x, call.tensor("target"), call.optional("weight"), call.integer("ignore_index"))
     flow = -(grad.unsqueeze(1) if grad.dim() else grad)
     flow = flow if picks.weight is None else flow * picks.weight

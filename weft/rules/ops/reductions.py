@@ -32,7 +32,7 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
             (output,) * len(call.func._schema.returns),
             sizes_of(x.shape),
             reduces=kind,
-            linear=0 if keeps and (x.dtype is torch.bool) == bools and not (widens and _is_short(x.dtype)) else "no",
+            linear=0 if keeps and (x.dtype is torch.bool) == bools and not (widens and _is_rounded(call)) else "no",
             keeps=keeps,
         )
 
@@ -41,9 +41,17 @@ def reduction(kind: ReduceOp | None, *, keeps: frozenset[ReduceOp] = frozenset()
     return Rule(factors, of_nothing=ReduceOp.SUM if kind is None else kind)
 
 
-def _is_short(dtype: torch.dtype) -> bool:
-    """Whether sums of such integers are longer ones: what is pending has to wrap around in its own dtype before."""
-    return dtype in (torch.int8, torch.uint8, torch.int16, torch.int32)
+def _is_rounded(call: BoundCall) -> bool:
+    """Whether what is pending has to be reduced in its own dtype before: short integers wrap around there.
+
+    In a dtype that is asked for and has no such numbers, each contribution would be cut.
+    """
+    given, wanted = call.tensors[0].dtype, call.dtype()
+    return given in _SHORT or (wanted is not None and not torch.can_cast(given, wanted))
+
+
+_SHORT = (torch.int8, torch.uint8, torch.int16, torch.int32)
+"""The integers whose sums are longer ones."""
 
 
 def scan(linear: bool = False) -> Rule:
@@ -53,7 +61,7 @@ def scan(linear: bool = False) -> Rule:
         x = call.tensors[0]
         dims, outputs = tuple(numbered(x.ndim)), len(call.func._schema.returns)
         whole = frozenset(f"d{i}" for i in reduced_dims(call))
-        through = 0 if linear and x.dtype is not torch.bool and not _is_short(x.dtype) else "no"
+        through = 0 if linear and x.dtype is not torch.bool and not _is_rounded(call) else "no"
         return Factors((dims,), (dims,) * outputs, sizes_of(x.shape), whole, linear=through)
 
     return Rule(factors, of_nothing=ReduceOp.SUM)

@@ -1230,4 +1230,8 @@ KNOWN: dict[str, Program] = {
         {"x": 1},
         ("v0 = fresh((1, 3), 'float64', 12, 68)", "v1 = F.cross_entropy(v0, put([True], 68))"),
     ),
+    "a list of single numbers could not be had by processes that have none of them": Program(
+        {"x": 1},
+        ("v0 = fresh((), 'float64', 12, 68)", "v1 = torch._foreach_sqrt([v0.abs(), v0.square()])"),
+    ),
 }

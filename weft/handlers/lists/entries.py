@@ -62,7 +62,8 @@ class ListEntry:
         """The tensor that these pieces of a result make up."""
         if self.layout is None:
             return pieces[0]
-        strides = elementwise_strides([x for x in self.given if x is not None and x.dim()] or [pieces[0]])
+        shaped = [x for x in self.given if x is not None and x.dim()]
+        strides = elementwise_strides(shaped) if shaped else ()
         ordered = tuple(in_order(piece, strides) for piece in pieces)
         return wrap(ordered, self.layout, self.shape, dtype=self.dtype, strides=strides)
 

@@ -1232,6 +1232,10 @@ KNOWN: dict[str, Program] = {
     ),
     "a list of single numbers could not be had by processes that have none of them": Program(
         {"x": 1},
-        ("v0 = fresh((), 'float64', 12, 68)", "v1 = torch._foreach_sqrt([v0.abs(), v0.square()])"),
+        (
+            "v0 = fresh((), 'float64', 12, 68)",
+            "v1 = torch._foreach_sqrt([v0.abs(), v0.square()])",
+            "v2 = torch._foreach_add([fresh((3,), 'int64', 13, 68)], [1.5])",
+        ),
     ),
 }

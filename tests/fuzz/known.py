@@ -1238,4 +1238,8 @@ KNOWN: dict[str, Program] = {
             "v2 = torch._foreach_add([fresh((3,), 'int64', 13, 68)], [1.5])",
         ),
     ),
+    "a write to a view was brought back by processes that have nothing of it, and by no other": Program(
+        {"x": 1},
+        ("v0 = fresh((5, 1), 'float64', 12, 5)", "v1 = v0.view(-1)", "v1.add_(1)", "v2 = v0.sum().item()"),
+    ),
 }

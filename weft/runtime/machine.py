@@ -106,6 +106,11 @@ class Residence:
     """Whether the devices are only thought of: tensors have no values, and one device stands for all."""
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether all slots are in one memory of another process, which stores tensors whole."""
+        return not self.owned and len(set(self.memories)) == 1
+
+    @property
     def device(self) -> torch.device:
         """The torch device that a tensor on this mesh reports."""
         if self.owned:

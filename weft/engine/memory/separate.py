@@ -20,7 +20,7 @@ from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...sharding.mesh import DeviceMesh
 from ..sharded import ShardedTensor, wrap
-from ..views.copy_views import current, is_alias, remember, remember_alias, repeats
+from ..views.copy_views import current, is_alias, is_observed, remember, remember_alias, remember_told, repeats
 from ..views.view import View, at, shown
 from ..writes.overlapping import parted
 from .carrying import scattered
@@ -84,7 +84,12 @@ class Separate(Memory):
             return remember_alias(at(x, y, y._value.pieces, view.geometry()), x)
         if view.geometry is not None:
             y = shown(x, y, view.geometry())
-        return y if view.is_loose else remember(y, x, view.read, view.write, told=view.told())
+        if view.is_loose:
+            return y
+        if residence(x._layout.mesh).is_elsewhere and not x._layout.pending:
+            # The process that has it shows it itself, and brings nothing back that others would have to take part in.
+            return remember_told(y, x, view.told()) if is_observed() else remember_alias(y, x)
+        return remember(y, x, view.read, view.write, told=view.told())
 
     def copies_views(self, x: ShardedTensor) -> bool:
         """Always."""

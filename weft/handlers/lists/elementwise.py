@@ -12,6 +12,7 @@ from ...engine.handlers import handler
 from ...engine.moves.movement import to_plain
 from ...engine.op_kind import kind_of
 from ...engine.sharded import ShardedTensor
+from ...engine.strides.whole_results import whole_results
 from ...engine.views.copy_views import is_copy, note_unseen_write, told_before
 from ...rules.call import BoundCall
 from ...runtime.memory.lazy_copy import may_overlap, part
@@ -39,7 +40,10 @@ def _elementwise(call: BoundCall) -> object:
     result = _run(call, columns, entries)
     if not written:
         rest = iter(cast("list[torch.Tensor]", result))
-        results = [entry.wrapped([next(rest) for _ in range(entry.count)]) for entry in entries]
+        results = [
+            entry.wrapped([next(rest) for _ in range(entry.count)], dtype)
+            for entry, dtype in zip(entries, _dtypes(call, entries), strict=True)
+        ]
         call.repeat = repeat_of(call, lists, entries, results)
         return results
     for entry in entries:
@@ -54,6 +58,13 @@ def _elementwise(call: BoundCall) -> object:
         call.afterwards = partial(count_writes, [x for x in changing if type(x) is ShardedTensor.final])
     call.repeat = repeat_of(call, lists, entries, None)
     return args[0] if func._schema.returns else None
+
+
+def _dtypes(call: BoundCall, entries: Sequence[ListEntry]) -> list[torch.dtype | None]:
+    """The dtypes of the results in a process that has no pieces of some, which would tell them."""
+    if all(entry.count for entry in entries):
+        return [None] * len(entries)
+    return [None if spec is None else spec.dtype for spec in whole_results(call)]
 
 
 def _run(call: BoundCall, columns: dict[int, list[torch.Tensor]], entries: Sequence[ListEntry]) -> object:

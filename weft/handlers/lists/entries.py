@@ -58,13 +58,14 @@ class ListEntry:
         else:
             x.copy_(to_write_plain(changed, op) if isinstance(changed, ShardedTensor) else changed)
 
-    def wrapped(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The tensor that these pieces of a result make up."""
+    def wrapped(self, pieces: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The tensor that these pieces of a result make up; `dtype`: that of a result that has none here."""
         if self.layout is None:
             return pieces[0]
-        strides = elementwise_strides([x for x in self.given if x is not None and x.dim()] or [pieces[0]])
+        shaped = [x for x in self.given if x is not None and x.dim()]
+        strides = elementwise_strides(shaped) if shaped else ()
         ordered = tuple(in_order(piece, strides) for piece in pieces)
-        return wrap(ordered, self.layout, self.shape, dtype=self.dtype, strides=strides)
+        return wrap(ordered, self.layout, self.shape, dtype=dtype or self.dtype, strides=strides)
 
 
 def entry_of(given: Sequence[torch.Tensor | None], writes: bool, op: str) -> ListEntry:

@@ -1226,10 +1226,6 @@ KNOWN: dict[str, Program] = {
             "v3 = v2.square()",
         ),
     ),
-    "a target of another dtype was refused by the processes alone that have some of it": Program(
-        {"x": 1},
-        ("v0 = fresh((1, 3), 'float64', 12, 68)", "v1 = F.cross_entropy(v0, put([True], 68))"),
-    ),
     "a list of single numbers could not be had by processes that have none of them": Program(
         {"x": 1},
         (

@@ -22,12 +22,10 @@ _FEW = 1 << 16
 """Elements that whole tensors are made of, once for calls that are alike. Of more, others are heard of when they are waited for."""
 _BY_ZERO = "ZeroDivisionError"
 """What torch says of whole numbers that are divided by the number 0."""
-_OF_DTYPES = ("dtype", "scalar type")
-"""What torch says of dtypes that a kernel does not take, or not together."""
 
 
 def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], rule: Rule | None) -> None:
-    """Raises what other processes raise for want of a kernel, of other dtypes, or of a divisor, in one that has no elements."""
+    """Raises what other processes raise for want of a kernel, or of a divisor, in one that has no elements."""
     shapes = [_largest(layout, tuple(x.shape)) for layout, x in zip(inputs, call.tensors, strict=True)]
     if rule is not None and rule.local is not None:
         # What devices do by a way of their own, the op can be asked of whole tensors alone.
@@ -43,7 +41,7 @@ def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], rule: Rule | Non
         raise
     except (RuntimeError, IndexError, ValueError) as error:
         # They are not the elements that the others hold: only what no element can mend counts.
-        if (len(local) == 1 and str(error) == _BY_ZERO) or any(words in str(error) for words in _OF_DTYPES):
+        if len(local) == 1 and str(error) == _BY_ZERO:
             raise
 
 

@@ -57,29 +57,34 @@ def _sure(call: BoundCall, error: Exception) -> Exception | None:
         return error if rule_for(func) is not None and (kind.viewed == 0 or func not in handlers) else None
     if torch.Tag.nondeterministic_seeded in func.tags or any(x.device.type != "cpu" for x in call.tensors):
         return None
-    stand_in = _zeros if is_few else _one_zero
+    return _refused(call, 0, is_few) and _refused(call, 1, is_few)  # not for what elements there are
+
+
+def _refused(call: BoundCall, element: int, is_few: bool) -> Exception | None:
+    """What torch says of a call whose elements are all the same."""
+    stand_in = _lying_as if is_few else _all_one
     try:
         with aside():
-            made = {id(x): stand_in(x) for x in call.tensors}  # a tensor that is given twice is one
+            made = {id(x): stand_in(x, element) for x in call.tensors}  # a tensor that is given twice is one
             call.on([made[id(x)] for x in call.tensors])
     except (RuntimeError, IndexError, ValueError, TypeError) as told:
         return told
     return None
 
 
-def _one_zero(x: torch.Tensor) -> torch.Tensor:
-    """Zeros of the shape of a tensor, all of them one."""
-    return torch.zeros((), dtype=x.dtype).expand(x.shape)
+def _all_one(x: torch.Tensor, element: int) -> torch.Tensor:
+    """An element in the shape of a tensor."""
+    return torch.full((), element, dtype=x.dtype).expand(x.shape)
 
 
 _FEW = 1 << 16
 """Elements that stand in for those of a call, lying as they do; for more, one stands in for all."""
 
 
-def _zeros(x: torch.Tensor) -> torch.Tensor:
-    """Zeros that lie as a tensor does, some of them in one place maybe."""
+def _lying_as(x: torch.Tensor, element: int) -> torch.Tensor:
+    """Elements that lie as a tensor does, some of them in one place maybe."""
     reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) if x.numel() else -1
-    return torch.zeros(reach + 1, dtype=x.dtype).as_strided(x.shape, x.stride())
+    return torch.full((reach + 1,), element, dtype=x.dtype).as_strided(x.shape, x.stride())
 
 
 _OF_MEMORY = frozenset(

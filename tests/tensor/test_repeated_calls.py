@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -134,3 +136,17 @@ def test_sizes_that_follow_from_numbers_are_those_of_the_call() -> None:
         first, second = torch._foreach_mul([ours, ours], numbers)
         torch.testing.assert_close(first.full_tensor(), x * numbers[0])
         torch.testing.assert_close(second.full_tensor(), x * numbers[1])
+
+
+def test_what_repeats_a_call_keeps_none_of_its_tensors() -> None:
+    """Calls are known as long as the program runs; activations of the first step are not to stay as long."""
+    ops: list[Op] = [*OPS.values(), lambda x: x.view(2, 2, -1), lambda x: x.unsqueeze(0).expand(3, -1, -1), torch.tril]
+    held: list[weakref.ref[torch.Tensor]] = []
+    for op in ops:
+        for seed in range(3):
+            x = weft.shard(numbers(seed, (4, 12), torch.float32), MESH, P("a", "b"))
+            held += map(weakref.ref, x._value.pieces)
+            op(x)
+            del x
+    gc.collect()
+    assert [each for each in held if each() is not None] == []

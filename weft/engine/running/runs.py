@@ -155,7 +155,8 @@ def _localized(
 ) -> tuple[Args, Kwargs]:
     local = [read(as_sharded(call.args[at])._value.pieces)[k] for at, read in zip(positions, readers, strict=True)]
     here = local_args(call.with_tensors(local), place.out_shapes)
-    return here.args, here.kwargs
+    # Not the tensors, which what repeats a call would keep in memory as long as it is known.
+    return tuple([None if isinstance(x, torch.Tensor) else x for x in here.args]), here.kwargs
 
 
 def made_by(k: int, schedule: OpSchedule) -> list[int]:

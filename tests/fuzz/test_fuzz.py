@@ -18,6 +18,7 @@ from tests.fuzz.other_numbers import with_other_numbers
 from tests.fuzz.program import Program
 from tests.fuzz.running import is_beyond, run_plain, run_weft
 from tests.fuzz.shrinking import shrunk
+from tests.fuzz.templates import MESHES, expanded, findings, tables, templates
 from tests.multiprocess.launching import Processes
 from weft.runtime import machine
 
@@ -33,6 +34,30 @@ def test_programs_do_what_plain_torch_does() -> None:
     assert {each.form for each in checked} == {"apart", "one"}
     found = [f"{each.form}, {each.finding}" for each in checked if each.finding]
     assert not found, "\n".join(found)
+
+
+SOME = 12
+"""One in so many calls with unusual arguments is tried here, and all by `python -m tests.fuzz.templates`."""
+
+
+@pytest.mark.parametrize("table", tables())
+def test_calls_with_unusual_arguments_do_what_plain_torch_does(table: str) -> None:
+    some = [expanded(each, MESHES[at % 2], seed=at) for at, each in enumerate(templates(table)[::SOME])]
+    assert some
+    assert [str(finding) for program in some for finding in findings(program)] == []
+
+
+def test_a_template_stands_for_programs() -> None:
+    program = expanded("!T[2,3]#1.add_(1);;w = G[3] * 2;;T[2,3]#1 + w", {"x": 3}, seed=0)
+    made, other = (line.split(" = fresh")[0] for line in program.lines[:2])
+    assert program.lines[2:] == (f"{made}.add_(1)", f"v9 = {other} * 2", f"v2 = {made} + v9")
+    assert "grad=True" in program.lines[1]
+    assert expanded("G[3]", {"x": 3}, seed=0) != expanded("G[3]", {"x": 3}, seed=1)
+
+
+def test_a_call_that_does_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weft.Tensor, "__add__", lambda x, y: x * y)
+    assert [*findings(expanded("T[5] + T[5]", {"x": 3}, seed=0))]
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["apart", "one"])

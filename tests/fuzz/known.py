@@ -1330,4 +1330,14 @@ KNOWN: dict[str, Program] = {
         {"x": 1},
         ("v0 = fresh((5, 1), 'float64', 12, 5)", "v1 = v0.view(-1)", "v1.add_(1)", "v2 = v0.sum().item()"),
     ),
+    "elements that all and any leave alone lay as they did before": Program(
+        {"x": 2},
+        (
+            "v3 = fresh((2, 3), 'uint8', 751, 68)",
+            "v7 = v3.transpose(1, 0)",
+            "v10 = v7.any((), keepdim=True)",
+            "v11 = v7.all(())",
+        ),
+        order=0,
+    ),
 }

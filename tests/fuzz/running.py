@@ -58,7 +58,7 @@ def everything(space: Mapping[str, object]) -> dict[str, torch.Tensor]:
     return {key: tensor for part in named for key, tensor in part.items()}
 
 
-_OF_TWO = re.compile(r"[*/] (v\d|fresh)")
+_OF_TWO = re.compile(r"[*/] (v\d|fresh)|F\.bilinear\(")
 _WITH_MEAN = re.compile(r"torch\.(var|std)_mean\(")
 _ALONG_NONE = re.compile(r"torch\.std_mean\([^,]+, \(\)\)|\.var\(\(\), ")
 _SINGULAR = re.compile(r"linalg\.(svdvals|cond|matrix_rank)\(|'nuc'")

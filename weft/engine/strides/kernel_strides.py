@@ -122,6 +122,11 @@ def _of_rolled(args: Sequence[object], x: torch.Tensor, shape: tuple[int, ...]) 
     return x.stride()
 
 
+def _of_all(args: Sequence[object], _: torch.Tensor, shape: tuple[int, ...]) -> Strides | None:
+    """Row by row where every element is left alone, along an empty list of dims."""
+    return row_major(shape) if args[1] == [] else None
+
+
 _LAID: dict[Op, Laid] = {
     aten.angle.default: _row_major_of_complex,
     **dict.fromkeys(
@@ -179,4 +184,6 @@ _LAID_BY_ARGUMENTS: dict[Op, Callable[[Sequence[object], torch.Tensor, tuple[int
     aten._fft_c2c.default: of_complex,
     aten._fft_c2r.default: of_half,
     aten.roll.default: _of_rolled,
+    aten.all.dims: _of_all,
+    aten.any.dims: _of_all,
 }

@@ -3,14 +3,11 @@
 from ..rules import table  # noqa: F401 - the rules that handlers go on from
 from . import (  # noqa: F401
     creation_like,
-    decompositions,
-    determinants,
     distances,
-    dot_products,
     embedding,
     folded_products,
     indexing,
-    lazy_conjugates,
+    linear_algebra,
     linear_layers,
     loss_scaling,
     metadata_writes,

@@ -7,7 +7,7 @@ from functools import singledispatch
 import torch
 
 from ..planning import AllReduce, Exchange, FillPartial, Permute, ReduceAcross, ReduceExchange, Step
-from ..sharding.geometry import Box, box_shape, within
+from ..sharding.geometry import Box, box_shape, common, within
 from .all_reducing import all_reduced
 from .copies import Writing, contributions, exchanges, writings
 from .holding import Pieces, holding, slices
@@ -182,9 +182,9 @@ def _(step: FillPartial, pieces: Pieces) -> Pieces:
         value = neutral(step.op, pieces[origin].dtype)
         out = torch.full(box_shape(where), value, dtype=pieces[origin].dtype, device=there.devices[piece])
         held = here.box(origin, step.shape)
-        common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, where, strict=True))
-        if step.keeps(slot) and all(start < stop for start, stop in common):
-            kept = pieces[origin][slices(within(common, held))]
-            copy(out[slices(within(common, where))], kept if step.scale == 1 else kept * step.scale)
+        shared = common(held, where)
+        if step.keeps(slot) and shared is not None:
+            kept = pieces[origin][slices(within(shared, held))]
+            copy(out[slices(within(shared, where))], kept if step.scale == 1 else kept * step.scale)
         result.append(out)
     return tuple(result)

@@ -26,7 +26,7 @@ from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Messages, Pair, StoredBox, messages_of, part, whole_part
+from ..transport.messages import MessageList, Messages, StoredBox, part, whole_part
 from .new_pieces import NewPieces
 from .occupancy import slots_of
 from .staged_move import beside
@@ -167,51 +167,40 @@ class _Hops:
 
     def entrust(self, processes: Processes) -> Messages:
         """Contributions to delegates in the cell."""
-        leaving: dict[int, list[Pair]] = {}
+        found = MessageList()
         for owner, each in self._work.entrusts(self._slot):
-            to = self._process[each.target_slot]
-            leaving.setdefault(to, []).append(((owner, each.box), self._part(each.box)))
-        arriving: dict[int, list[Pair]] = {}
-        lent = 0
+            found.leave(self._process[each.target_slot], (owner, each.box), self._part(each.box))
         for task in self._said:
             for member in task.members:
                 if member != self._slot:
-                    by = self._process[member]
-                    arriving.setdefault(by, []).append(((task.owner, task.box), whole_part(lent, task.box)))
-                    lent += 1
-        return messages_of((), leaving, arriving, processes)
+                    found.arrive_apart(self._process[member], (task.owner, task.box), task.box)
+        return found.among(processes)
 
     def hand_in(self, processes: Processes) -> Messages:
         """What delegates have reduced, to the owners."""
-        leaving: dict[int, list[Pair]] = {}
+        found = MessageList()
         for number, task in enumerate(self._said):
             if task.owner != self._slot:
-                leaving.setdefault(self._process[task.owner], []).append((task.box, whole_part(number, task.box)))
-        arriving: dict[int, list[Pair]] = {}
-        at = 0
+                found.leave(self._process[task.owner], task.box, whole_part(number, task.box))
         for where, delegates in self._arriving:
             for by in delegates:
                 if by != self._slot:
-                    arriving.setdefault(self._process[by], []).append((where, whole_part(at, where)))
-                    at += 1
-        return messages_of((), leaving, arriving, processes)
+                    found.arrive_apart(self._process[by], where, where)
+        return found.among(processes)
 
     def spread(self, hop: int, processes: Processes) -> Messages:
         """Results into each cell, then among those in it."""
-        copies: list[tuple[StoredBox, StoredBox]] = []
-        arriving: dict[int, list[Pair]] = {}
+        found = MessageList()
         for each in self._work.takes(hop, self._slot):
             into = self._part(each.box, new=True)
             if each.source_slot == self._slot:
-                copies.append((self._given(each, hop), into))
+                found.copy(self._given(each, hop), into)
             else:
-                arriving.setdefault(self._process[each.source_slot], []).append((each.box, into))
-        leaving: dict[int, list[Pair]] = {}
+                found.arrive(self._process[each.source_slot], each.box, into)
         for each in self._work.gives(hop, self._slot):
             if each.target_slot != self._slot:
-                to = self._process[each.target_slot]
-                leaving.setdefault(to, []).append((each.box, self._given(each, hop)))
-        return messages_of(copies, leaving, arriving, processes)
+                found.leave(self._process[each.target_slot], each.box, self._given(each, hop))
+        return found.among(processes)
 
     def _given(self, transfer: Transfer, hop: int) -> StoredBox:
         """A part of a result in the first hop, of the new shard in the second."""

@@ -16,10 +16,10 @@ from . import (  # noqa: F401
     packing,
     quantiles,
     random_numbers,
-    refusals,
     settled_sizes,
     shared_memory,
     tangents,
+    unsupported,
 )
 from .attention import kernel_choice, split_attention  # noqa: F401
 from .lists import elementwise, tensor_by_tensor  # noqa: F401 - tensor by tensor what is not by element

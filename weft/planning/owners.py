@@ -12,7 +12,7 @@ from ..caches import cached
 from ..sharding.geometry import Box, box, box_shape, piece, slots_at
 from ..sharding.mesh import Slot
 from .boxes.transfers import Transfer
-from .reducing import AllReduce, ReduceExchange, ReduceScatter
+from .reducing_steps import AllReduce, ReduceExchange, ReduceScatter
 
 __all__ = ["Owners", "Reducing", "owners_of_step"]
 

@@ -11,11 +11,11 @@ from ..sharding.geometry import Box, box_shape, common, within
 from .all_reducing import all_reduced
 from .copies import Writing, contributions, exchanges, writings
 from .holding import Pieces, holding, slices
-from .joining import joined, reduced_and_cut
 from .memory.accelerator import brought, copy
 from .memory.host_pool import pooled_empty
 from .memory.lazy_copy import lazy_clone
 from .reduction import Totals, combination, neutral, reduce_into
+from .small_movements import joined, reduced_and_cut
 
 __all__ = ["run_step"]
 

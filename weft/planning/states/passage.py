@@ -15,7 +15,7 @@ from ..boxes.crossing import same_slots
 from ..boxes.pieces import overlapping
 from ..boxes.transfers import Transfer, nearest, routes
 from ..costs.bounds import lower_bound
-from ..moving import Exchange
+from ..moving_steps import Exchange
 from ..step import Bytes
 from ..topology import Topology
 

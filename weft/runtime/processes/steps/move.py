@@ -9,7 +9,7 @@ from typing import final
 import torch
 
 from ....planning import Exchange, LocalSlice, Step
-from ....planning.moving import Moves
+from ....planning.moving_steps import Moves
 from ...holding import Pieces, holding
 from ...machine import residence
 from ...memory.lazy_copy import lazy_clone

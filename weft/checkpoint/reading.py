@@ -104,11 +104,7 @@ class Reader:
         """A tensor that will be the saved one, in a layout, and in another dtype if one is given."""
         saved = self.index.tensors[name]
         layout, dtype = mapping.layout(len(saved.shape)), dtype or saved.dtype
-        here = holding(layout)
-        pieces = tuple(
-            torch.empty(here.piece_shape(i, saved.shape), dtype=dtype, device=device)
-            for i, device in enumerate(here.devices)
-        )
+        pieces = holding(layout).empty(saved.shape, dtype)
         x = public(wrap(pieces, layout, saved.shape, asked=mapping, dtype=dtype))
         self.into(name, x)
         return x

@@ -138,9 +138,11 @@ def _(step: ReduceAcross, pieces: Pieces) -> Pieces:
     given = {gift.sum for gift in work.gifts}
     if not work.adds:
         sums = [totals.finished(each) if number in given else each for number, each in enumerate(sums)]
-    shapes = [there.piece_shape(piece, step.shape) for piece in range(there.count)]
     width = totals.width if work.adds else dtype
-    result = [_blank(step, shape, width, device) for shape, device in zip(shapes, there.devices, strict=True)]
+    result = [
+        _blank(step, shape, width, device)
+        for shape, device in zip(there.shapes(step.shape), there.devices, strict=True)
+    ]
     for gift in work.gifts:
         piece = there.piece_of[gift.to]
         if there.slots[piece] != gift.to:

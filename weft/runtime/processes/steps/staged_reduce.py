@@ -17,11 +17,10 @@ from ....planning.owners import Reducing, owners_of_step
 from ....planning.staging.delegation import CellTask, Delegation, delegation
 from ....sharding.geometry import Box, box_shape, within
 from ....sharding.mesh import Slot
-from ....sharding.placements import ReduceOp
 from ...holding import Pieces, holding
 from ...machine import residence
 from ...memory.host_pool import pooled_empty
-from ...reduction import reduce_into, reduced
+from ...reduction import is_wide, reduce_into, reduced, summed
 from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
@@ -32,9 +31,6 @@ from .occupancy import slots_of
 from .staged_move import beside
 
 __all__ = ["StagedReduce"]
-
-_SHORT_FLOATS = (torch.float16, torch.bfloat16)
-_ARITHMETIC = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PROD)
 
 
 @final
@@ -65,7 +61,7 @@ class StagedReduce:
         """The pieces after the step."""
         within_, between = group_if_shared(self._inside), group_if_shared(self.processes)
         sources = [piece.reshape(-1) if self._flat else piece for piece in pieces]
-        width = torch.float32 if dtype in _SHORT_FLOATS and self._op in _ARITHMETIC else dtype
+        width = torch.float32 if is_wide(self._op, dtype) else dtype
         lent = [self._new(shape, dtype) for task in self._tasks for shape in task.shapes]
         exchange(self._entrust, sources, lent, dtype, within_, self._wire)
         partial = self._partial(sources, lent, width)
@@ -84,15 +80,11 @@ class StagedReduce:
     def _new(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return pooled_empty(shape, dtype, self._device)
 
-    def _summed(self, dtype: torch.dtype) -> ReduceOp:
-        """A mean is a sum until all of it is there; of booleans there is no sum to divide."""
-        return ReduceOp.SUM if self._op is ReduceOp.AVG and dtype is not torch.bool else self._op
-
     def _partial(
         self, sources: Sequence[torch.Tensor], lent: Sequence[torch.Tensor], width: torch.dtype
     ) -> list[torch.Tensor]:
         """The reduction of each task, in the order of its members."""
-        op = self._summed(width)
+        op = summed(self._op, width)
         waiting = iter(lent)
         found = []
         for task in self._tasks:
@@ -105,12 +97,12 @@ class StagedReduce:
         self, partial: Sequence[torch.Tensor], arrived: Sequence[torch.Tensor], dtype: torch.dtype
     ) -> list[torch.Tensor]:
         """The reduction of each box that this process owns, in the order of the cells."""
-        op = self._summed(dtype)
+        op = summed(self._op, dtype)
         waiting = iter(arrived)
         found = []
         for box in self._own:
             total = reduced(op, [next(waiting) if own is None else partial[own] for own in box.parts])
-            if self._op is ReduceOp.AVG and op is ReduceOp.SUM:
+            if op is not self._op:
                 total.div_(self._divisor)
             found.append(self._new(box.shape, dtype).copy_(total))
         return found

@@ -33,7 +33,8 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one. Of nothing there
     # is nothing to save, and `out=` may make it grow, which torch cannot do to memory that is shared.
     storage = x.untyped_storage()
-    if 2 * x.numel() * x.itemsize < storage.nbytes() or not storage.nbytes():
+    nbytes = storage.nbytes()
+    if not nbytes or 2 * x.numel() * x.itemsize < nbytes:
         return x.clone()
     # Torch parts copies on the default stream: others do not wait for it, and a CUDA graph that is being recorded leaves it out.
     if x.is_cuda and is_aside(x.get_device()):

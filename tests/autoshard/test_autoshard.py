@@ -18,11 +18,11 @@ import weft
 from tests.autoshard.models import language_loss
 from tests.paper.llama import VOCABULARY, Llama
 from weft import P
+from weft.autoshard.alike_layers import repeats_of
 from weft.autoshard.limits import solve_within
 from weft.autoshard.modelling import LayoutModel
 from weft.autoshard.prices import Prices
 from weft.autoshard.recording import record
-from weft.autoshard.repeating import repeats_of
 from weft.cli import main
 from weft.errors import PlanError
 from weft.paper.machine import Machine

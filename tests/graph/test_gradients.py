@@ -15,7 +15,7 @@ from weft import CPU
 from weft import graph as wg
 from weft.graph import BufferType, Graph, TensorType, ops
 from weft.graph.gradients.example_sizes import example_sizes
-from weft.graph.gradients.rows import ROWS
+from weft.graph.gradients.movement_rows import ROWS
 from weft.graph.gradients.traced import _transpose
 from weft.graph.ops import allreduce, collectives, movement, reducescatter
 from weft.graph.recording import distributed_value

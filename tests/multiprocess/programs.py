@@ -290,6 +290,8 @@ def reduced_dtypes(devices: Sequence[Device]) -> Iterator[Yielded]:
         if not dtype.is_complex:
             y = held(Layout(mesh, ((), ()), {"a": ReduceOp.MAX}), (6, 5), dtype)
             yield f"max {dtype}", weft.reduce_scatter(y, 0, "max")
+    z = held(Layout(mesh, ((), ()), {"a": ReduceOp.AVG}), (6, 5), torch.bool)
+    yield "mean of booleans, which is whether all are true", z.full_tensor()
 
 
 @rounded

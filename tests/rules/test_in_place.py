@@ -265,6 +265,30 @@ def test_out_is_resized_and_checked_as_in_torch() -> None:
         torch.add(x, 1, out=weft.shard(torch.empty(2, dtype=torch.float64), GRID, P("a")))
 
 
+LARGE = (1 << 20) + 2
+"""Elements for which `out=` is not tried as they are."""
+LARGE_OUTS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "add": lambda x, out: torch.add(x, x, out=out),
+    "mm": lambda x, out: torch.mm(x.view(2, -1), x.view(-1, 2), out=out),
+    "index_select": lambda x, out: torch.index_select(x, 0, torch.arange(2), out=out),
+}
+
+
+@pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize("dtype", [torch.int32, torch.complex64])
+@pytest.mark.parametrize("name", LARGE_OUTS)
+def test_out_of_another_dtype_is_taken_as_by_torch_however_large(name: str, dtype: torch.dtype) -> None:
+    def said(x: torch.Tensor, out: torch.Tensor) -> str:
+        try:
+            LARGE_OUTS[name](x, out)
+        except RuntimeError as error:
+            return str(error)
+        return f"taken, of {out.shape}"
+
+    x, out = torch.ones(LARGE), torch.empty(0, dtype=dtype)
+    assert said(weft.shard(x.clone(), GRID, P("a")), weft.shard(out.clone(), GRID, P())) == said(x, out)
+
+
 @pytest.mark.usefixtures("separate")
 def test_data_can_be_replaced() -> None:
     x = weft.shard(X, GRID, P("a", "b")).requires_grad_()

@@ -165,3 +165,10 @@ def test_all_parts_of_a_running_total_have_its_dtype(scan: Callable[..., torch.T
     expected = scan(plain, 0, dtype=dtype)
     assert {shard.dtype for shard in found.local_shards} == {dtype}
     assert torch.equal(found.full_tensor().cpu(), expected)
+
+
+def test_what_was_empty_when_it_was_given_can_grow() -> None:
+    out = torch.empty(0)
+    x = weft.shard(out, weft.make_mesh({"a": 2}), P())
+    assert torch.add(torch.ones(3), 1, out=out).tolist() == [2.0, 2.0, 2.0]
+    assert x.shape == (0,)

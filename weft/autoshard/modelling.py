@@ -22,13 +22,13 @@ import numpy as np
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
+from .alike_layers import repeats_of
 from .boundaries import ModuleBoundaries
 from .layouts import candidate_layouts
 from .obeying import Asked
 from .prices import Prices
 from .problem import Assignment, Problem, Table
 from .program import RecordedOp, RecordedProgram, RecordedValue
-from .repeating import repeats_of
 from .trials import Trials
 from .ways import OpWay, ways_of
 

@@ -153,11 +153,8 @@ def _layout(x: torch.Tensor) -> Layout:
 
 
 def _on_paper(x: torch.Tensor, laid: Laid) -> torch.Tensor:
-    shape, here = tuple(x.shape), holding(laid.layout)
-    pieces = tuple(
-        torch.empty(here.piece_shape(piece, shape), dtype=x.dtype, device="meta") for piece in range(here.count)
-    )
-    made = public(wrap(pieces, laid.layout, shape, dtype=x.dtype))
+    pieces = holding(laid.layout).empty(x.shape, x.dtype, "meta")
+    made = public(wrap(pieces, laid.layout, tuple(x.shape), dtype=x.dtype))
     # What is made by an op gets its gradient as it comes; a leaf would bring it home.
     return made.requires_grad_().view_as(made) if laid.needs_grad else made
 

@@ -18,13 +18,12 @@ from ..engine.sharded import wrap
 from ..engine.views.copy_views import current
 from ..runtime.holding import holding, slices
 from ..runtime.machine import residence
-from ..sharding.geometry import Box, box_shape, whole_box, within
+from ..sharding.geometry import Box, box_shape, common, whole_box, within
 from ..sharding.mapping import DeviceMapping
 from ..tensor.tensor import Tensor, public
 from .errors import CheckpointError
 from .files.access import open_file, read_at
 from .files.blocks import Bucket, ShardBytes
-from .files.boxes import common
 from .files.checkers import Checkers, Laid, common_ground
 from .files.checksums import checksum
 from .files.filling import ReadPlace, ShardRows, fill, parts
@@ -105,11 +104,7 @@ class Reader:
         """A tensor that will be the saved one, in a layout, and in another dtype if one is given."""
         saved = self.index.tensors[name]
         layout, dtype = mapping.layout(len(saved.shape)), dtype or saved.dtype
-        here = holding(layout)
-        pieces = tuple(
-            torch.empty(here.piece_shape(i, saved.shape), dtype=dtype, device=device)
-            for i, device in enumerate(here.devices)
-        )
+        pieces = holding(layout).empty(saved.shape, dtype)
         x = public(wrap(pieces, layout, saved.shape, asked=mapping, dtype=dtype))
         self.into(name, x)
         return x

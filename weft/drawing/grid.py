@@ -9,7 +9,7 @@ from itertools import islice, product
 from math import prod
 from typing import final
 
-from ..sharding.geometry import Box, Interval, interval
+from ..sharding.geometry import Box, Interval, interval, slots_at
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh, Slot
 
@@ -170,9 +170,7 @@ def _cell(layout: Layout, shape: Sequence[int], pieces: dict[int, int]) -> Drawn
     waiting = layout.pending_axes
 
     def slots(contribution: dict[str, int]) -> Iterator[Slot]:
-        known = {**fixed, **contribution}
-        ranges = [(known[axis],) if axis in known else range(size) for axis, size in mesh.shape.items()]
-        return (mesh.slot(coords) for coords in product(*ranges))
+        return slots_at(mesh, {mesh.index_of[axis]: at for axis, at in (fixed | contribution).items()})
 
     # One more than is named, so that a reader can tell that there are more.
     contributions = islice(product(*(range(mesh.axis_size(axis)) for axis in waiting)), MOST_SLOTS + 1)

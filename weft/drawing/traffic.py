@@ -7,7 +7,7 @@ from math import prod
 from typing import final
 
 from ..planning import Plan, receives
-from ..planning.moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
+from ..planning.moving_steps import AllGather, AllToAll, Exchange, LocalSlice, Permute
 from ..sharding.geometry import box_shape
 
 __all__ = ["Traffic", "traffic"]

@@ -14,7 +14,7 @@ from ..runtime.spans import OP, Spans, span
 from ..runtime.traced import is_traced
 from ..watch.call_site import call_site
 from ..watch.policy import Warned
-from .drift import may_drift, watched
+from .advice.drift import may_drift, watched
 from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
 from .kept import forget_written

@@ -7,14 +7,15 @@ these few stop there, and are handed to these formulas. Decision 44 says more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
 from ..caches import cached
 from ..rules.call import Op
 
-__all__ = ["keys_of", "stay_whole"]
+__all__ = ["keys_of", "let_in", "stay_whole"]
 
 Keys = torch._C.DispatchKeySet
 
@@ -53,6 +54,16 @@ def stay_whole(op: Op, which: Callable[..., bool]) -> None:
         return redispatch(in_parts if whole is None or not which(*args) else whole, *args)
 
     _aten.impl(op, kernel, _NAME, with_keyset=True)
+
+
+@contextmanager
+def let_in(*keys: torch._C.DispatchKey) -> Iterator[None]:
+    """Within it, calls stop at these keys again, though torch has shut them out."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in keys:
+        excluded = excluded.remove(key)
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
+        yield
 
 
 @cached(256)

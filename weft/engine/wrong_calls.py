@@ -53,8 +53,9 @@ def _sure(call: BoundCall, error: Exception) -> Exception | None:
     """What torch says with memory of a call that it refuses without; None where it may take it, as some kernels do."""
     func, kind, is_few = call.func, kind_of(call.func), sum(x.numel() for x in call.tensors) <= _FEW
     if not is_few and not kind.is_pure:
-        # Of views, and where ops run by their rules, what it says without memory holds.
-        return error if rule_for(func) is not None and (kind.viewed == 0 or func not in handlers) else None
+        # Of views, and where ops run by their rules, what it says without memory holds; of `out=` it has other words then.
+        is_known = rule_for(func) is not None and not kind.outs
+        return error if is_known and (kind.viewed == 0 or func not in handlers) else None
     if torch.Tag.nondeterministic_seeded in func.tags or any(x.device.type != "cpu" for x in call.tensors):
         return None
     return _refused(call, 0, is_few) and _refused(call, 1, is_few)  # not for what elements there are

@@ -3,14 +3,11 @@
 from ..rules import table  # noqa: F401 - the rules that handlers go on from
 from . import (  # noqa: F401
     creation_like,
-    decompositions,
-    determinants,
     distances,
-    dot_products,
     embedding,
     folded_products,
     indexing,
-    lazy_conjugates,
+    linear_algebra,
     linear_layers,
     loss_scaling,
     metadata_writes,
@@ -19,10 +16,10 @@ from . import (  # noqa: F401
     packing,
     quantiles,
     random_numbers,
-    refusals,
     settled_sizes,
     shared_memory,
     tangents,
+    unsupported,
 )
 from .attention import kernel_choice, split_attention  # noqa: F401
 from .lists import elementwise, tensor_by_tensor  # noqa: F401 - tensor by tensor what is not by element

@@ -27,12 +27,8 @@ def _zeros_beside(call: BoundCall) -> object:
             at(primal, zeros, zeros._value.pieces, (zeros.stride(), 0)) if isinstance(zeros, ShardedTensor) else zeros
         )
     layout, dtype = primal._layout.resolved, tangent.dtype
-    here = holding(layout)
-    pieces = tuple(
-        torch.zeros(here.piece_shape(i, primal.shape), dtype=dtype, device="meta" if primal.is_meta else device)
-        for i, device in enumerate(here.devices)
-    )
-    zeros = wrap(pieces, layout, primal.shape, dtype=dtype, device=primal.device)
+    pieces = holding(layout).empty(primal.shape, dtype, "meta" if primal.is_meta else None)
+    zeros = wrap(tuple(piece.zero_() for piece in pieces), layout, primal.shape, dtype=dtype, device=primal.device)
     return memory_of(layout).laid_like(zeros, primal)
 
 

@@ -106,10 +106,7 @@ def _hollow(x: torch.Tensor) -> torch.Tensor:
     if not isinstance(x, ShardedTensor):
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
     form = x._form
-    here = holding(form.layout)
-    pieces = tuple(
-        torch.empty(here.piece_shape(k, form.shape), dtype=form.dtype, device="meta") for k in range(here.count)
-    )
+    pieces = holding(form.layout).empty(form.shape, form.dtype, "meta")
     meta = form_of(form.layout, form.shape, form.strides, form.dtype, torch.device("meta"))
     return made(meta, Value(pieces), int(x.storage_offset()))
 

@@ -11,11 +11,11 @@
 
 from .autoshard import autoshard
 from .autoshard_choice import AutoshardChoice, ChosenLayout
-from .caches import shard_cache
 from .fully_sharded.fully_shard import fully_shard, no_sync
 from .pipelines.pipeline import Pipeline, pipeline
 from .report import ShardingReport, sharding_report
 from .shard_activations import shard_activations
+from .shard_cache import shard_cache
 from .shard_module import shard_module
 from .shard_optimizer import shard_optimizer
 

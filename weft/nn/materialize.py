@@ -21,11 +21,7 @@ def unfilled(shape: tuple[int, ...], dtype: torch.dtype, mapping: DeviceMapping)
     Where all devices share one memory, a tensor is stored whole by design, and so is this one.
     """
     layout = mapping.layout(len(shape))
-    here = holding(layout)
-    pieces = tuple(
-        torch.empty(here.piece_shape(i, shape), dtype=dtype, device=device) for i, device in enumerate(here.devices)
-    )
-    return public(wrap(pieces, layout, shape, asked=mapping, dtype=dtype))
+    return public(wrap(holding(layout).empty(shape, dtype), layout, shape, asked=mapping, dtype=dtype))
 
 
 def check_fillable(owners: Mapping[str, torch.nn.Module]) -> None:

@@ -205,7 +205,6 @@ class _Gathered:
             for part in parts:
                 torch.autograd.graph.increment_version(part.whole)
                 part.note()
-            if comm_log.is_logging():
-                comm_log.note_end()
+            comm_log.note_end()
 
         return gather

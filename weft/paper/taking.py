@@ -65,15 +65,9 @@ class Taken:
         strides = dense_strides(shape, x.stride())
         pieces = tuple(
             torch.empty_strided(own, dense_strides(own, strides), dtype=x.dtype, device="meta")
-            for own in _piece_shapes(layout, shape)
+            for own in holding(layout).shapes(shape)
         )
         return public(wrap(pieces, layout, shape, asked=x._asked, dtype=x.dtype, strides=strides))
-
-
-def _piece_shapes(layout: Layout, shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    here = holding(layout)
-    for piece in range(here.count):
-        yield here.piece_shape(piece, shape)
 
 
 def _plain(x: torch.Tensor) -> torch.Tensor:

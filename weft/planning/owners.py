@@ -6,14 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import final
 
 from ..caches import cached
-from ..sharding.geometry import Box, box, box_shape, piece
+from ..sharding.geometry import Box, box, box_shape, piece, slots_at
 from ..sharding.mesh import Slot
 from .boxes.transfers import Transfer
-from .reducing import AllReduce, ReduceExchange, ReduceScatter
+from .reducing_steps import AllReduce, ReduceExchange, ReduceScatter
 
 __all__ = ["Owners", "Reducing", "owners_of_step"]
 
@@ -63,11 +62,7 @@ class Owners(ABC):
         """The slots whose contributions are reduced together with this slot's, in mesh order."""
         mesh = self.step.source.mesh
         free = {mesh.index_of[axis] for axis in self.step.resolved}
-        coords = mesh.coords(slot)
-        return [
-            mesh.slot(at)
-            for at in product(*(range(n) if i in free else (coords[i],) for i, n in enumerate(mesh.mesh_shape)))
-        ]
+        return list(slots_at(mesh, {i: at for i, at in enumerate(mesh.coords(slot)) if i not in free}))
 
 
 @final

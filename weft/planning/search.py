@@ -16,8 +16,8 @@ from .boxes.census import Shape, axis_sizes
 from .boxes.crossing import received_bytes
 from .costs.bounds import kept_choices, total_bound
 from .costs.cost import DEFAULT, staged, step_time
-from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
-from .reducing import AllReduce, FillPartial, ReduceExchange
+from .moving_steps import AllGather, AllToAll, Exchange, LocalSlice, Permute
+from .reducing_steps import AllReduce, FillPartial, ReduceExchange
 from .reduction_kinds import check_kinds
 from .step import Bytes, Step, Transition, live, live_pending
 from .steps import step_between

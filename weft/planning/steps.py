@@ -21,8 +21,8 @@ brings by `step.scale` and leaves the neutral element of `step.neutral` where it
 """
 
 from .across.reduce_across import ReduceAcross
-from .moving import AllGather, AllToAll, Exchange, LocalSlice, Permute
-from .reducing import AllReduce, FillPartial, ReduceExchange, ReduceScatter
+from .moving_steps import AllGather, AllToAll, Exchange, LocalSlice, Permute
+from .reducing_steps import AllReduce, FillPartial, ReduceExchange, ReduceScatter
 from .step import Bytes, Step, dual, register, step_between
 
 __all__ = [

@@ -69,6 +69,17 @@ class Holding:
         """The shape of a piece of a tensor of this shape."""
         return tuple(shape) if self.unified else box_shape(self.box(piece, shape))
 
+    def shapes(self, shape: Sequence[int]) -> list[tuple[int, ...]]:
+        """The shapes of all pieces of a tensor of this shape."""
+        return [self.piece_shape(piece, shape) for piece in range(self.count)]
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, device: str | None = None) -> Pieces:
+        """Memory for all pieces of a tensor of this shape, on their devices or on one that is said."""
+        return tuple(
+            torch.empty(own, dtype=dtype, device=device or there)
+            for own, there in zip(self.shapes(shape), self.devices, strict=True)
+        )
+
     def shaped_whole(self, pieces: Pieces) -> torch.Tensor | None:
         """A piece that has the shape and the strides of the whole, where pieces do."""
         return pieces[0] if self.unified and pieces else None

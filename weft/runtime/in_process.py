@@ -62,11 +62,8 @@ def is_relabeled(source: Layout, target: Layout) -> bool:
 
 def without_memory(layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> Pieces:
     """The pieces of a tensor on the meta device, which move nowhere."""
-    there = holding(layout)
     with moving(layout.mesh):
-        return tuple(
-            torch.empty(there.piece_shape(piece, shape), dtype=dtype, device="meta") for piece in range(there.count)
-        )
+        return holding(layout).empty(shape, dtype, "meta")
 
 
 def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:

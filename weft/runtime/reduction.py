@@ -12,7 +12,7 @@ from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from . import accelerator_kernels
 
-__all__ = ["Totals", "combination", "combine", "neutral", "reduce_into", "reduced"]
+__all__ = ["Totals", "combination", "combine", "is_wide", "neutral", "reduce_into", "reduced", "summed"]
 
 _CHUNK = 1 << 18
 """Elements a pass works on: small enough for the accumulator to stay in the cache between passes."""
@@ -56,6 +56,24 @@ def combination(source: Layout, axes: Sequence[str]) -> tuple[ReduceOp, int]:
     return (ReduceOp.AVG if ReduceOp.AVG in kinds else kinds.pop()), divisor
 
 
+def is_wide(op: ReduceOp, dtype: torch.dtype) -> bool:
+    """Whether what is not all there yet is kept in f32.
+
+    >>> is_wide(ReduceOp.SUM, torch.bfloat16), is_wide(ReduceOp.MAX, torch.bfloat16)
+    (True, False)
+    """
+    return dtype in _SHORT_FLOATS and op in _ARITHMETIC
+
+
+def summed(op: ReduceOp, dtype: torch.dtype) -> ReduceOp:
+    """How some of the contributions are combined: a mean is a sum until all of it is there, but booleans have none to divide.
+
+    >>> summed(ReduceOp.AVG, torch.float32), summed(ReduceOp.AVG, torch.bool)
+    (ReduceOp.SUM, ReduceOp.AVG)
+    """
+    return ReduceOp.SUM if op is ReduceOp.AVG and dtype is not torch.bool else op
+
+
 def reduced(op: ReduceOp, parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """The reduction of equal-shaped parts.
 
@@ -88,7 +106,7 @@ def reduce_into(
 
 def _reduce_chunk(out: torch.Tensor, op: ReduceOp, parts: Sequence[torch.Tensor], divisor: int) -> None:
     # The sum or product of two is rounded once in any case.
-    wide = out.dtype in _SHORT_FLOATS and op in _ARITHMETIC and (len(parts) > 2 or op is ReduceOp.AVG)
+    wide = is_wide(op, out.dtype) and (len(parts) > 2 or op is ReduceOp.AVG)
     first = parts[0].float() if wide else parts[0]
     together = combine[op]
     total = together(first, parts[1]) if wide else together(first, parts[1], out=out)
@@ -131,13 +149,12 @@ class Totals:
     @property
     def width(self) -> torch.dtype:
         """The dtype of what is not all there yet."""
-        return torch.float32 if self.dtype in _SHORT_FLOATS and self.op in _ARITHMETIC else self.dtype
+        return torch.float32 if is_wide(self.op, self.dtype) else self.dtype
 
     def added(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The reduction of some parts; a mean is a sum until all of it is there, but of booleans there is none to divide."""
-        op = ReduceOp.SUM if self.op is ReduceOp.AVG and self.dtype is not torch.bool else self.op
+        """The reduction of some parts."""
         wide = [part.to(self.width) for part in parts]
-        return wide[0] if len(wide) == 1 else reduced(op, wide)
+        return wide[0] if len(wide) == 1 else reduced(summed(self.op, self.dtype), wide)
 
     def finished(self, total: torch.Tensor) -> torch.Tensor:
         """The result, where a total has all its parts."""

@@ -112,7 +112,7 @@ def _begun(pieces: Pieces, source: Layout, target: Layout) -> Pieces | None:
 
 def _stored(layout: Layout, shape: Size) -> list[tuple[Size, torch.device]]:
     there = holding(layout)
-    return [(there.piece_shape(piece, shape), there.devices[piece]) for piece in range(there.count)]
+    return list(zip(there.shapes(shape), there.devices, strict=True))
 
 
 def begin(action: Callable[[Pieces], Pieces], pieces: Pieces, *meshes: DeviceMesh) -> Arriving | Promise | Pieces:

@@ -7,15 +7,15 @@ from functools import singledispatch
 import torch
 
 from ..planning import AllReduce, Exchange, FillPartial, Permute, ReduceAcross, ReduceExchange, Step
-from ..sharding.geometry import Box, box_shape, within
+from ..sharding.geometry import Box, box_shape, common, within
 from .all_reducing import all_reduced
 from .copies import Writing, contributions, exchanges, writings
 from .holding import Pieces, holding, slices
-from .joining import joined, reduced_and_cut
 from .memory.accelerator import brought, copy
 from .memory.host_pool import pooled_empty
 from .memory.lazy_copy import lazy_clone
 from .reduction import Totals, combination, neutral, reduce_into
+from .small_movements import joined, reduced_and_cut
 
 __all__ = ["run_step"]
 
@@ -138,9 +138,11 @@ def _(step: ReduceAcross, pieces: Pieces) -> Pieces:
     given = {gift.sum for gift in work.gifts}
     if not work.adds:
         sums = [totals.finished(each) if number in given else each for number, each in enumerate(sums)]
-    shapes = [there.piece_shape(piece, step.shape) for piece in range(there.count)]
     width = totals.width if work.adds else dtype
-    result = [_blank(step, shape, width, device) for shape, device in zip(shapes, there.devices, strict=True)]
+    result = [
+        _blank(step, shape, width, device)
+        for shape, device in zip(there.shapes(step.shape), there.devices, strict=True)
+    ]
     for gift in work.gifts:
         piece = there.piece_of[gift.to]
         if there.slots[piece] != gift.to:
@@ -182,9 +184,9 @@ def _(step: FillPartial, pieces: Pieces) -> Pieces:
         value = neutral(step.op, pieces[origin].dtype)
         out = torch.full(box_shape(where), value, dtype=pieces[origin].dtype, device=there.devices[piece])
         held = here.box(origin, step.shape)
-        common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, where, strict=True))
-        if step.keeps(slot) and all(start < stop for start, stop in common):
-            kept = pieces[origin][slices(within(common, held))]
-            copy(out[slices(within(common, where))], kept if step.scale == 1 else kept * step.scale)
+        shared = common(held, where)
+        if step.keeps(slot) and shared is not None:
+            kept = pieces[origin][slices(within(shared, held))]
+            copy(out[slices(within(shared, where))], kept if step.scale == 1 else kept * step.scale)
         result.append(out)
     return tuple(result)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from .layout import Layout
-from .mesh import Slot
+from .mesh import DeviceMesh, Slot
 
 __all__ = [
     "Box",
@@ -16,6 +16,7 @@ __all__ = [
     "box_at",
     "box_shape",
     "box_text",
+    "common",
     "has_elements",
     "holders",
     "interval",
@@ -23,6 +24,7 @@ __all__ = [
     "most_elements",
     "piece",
     "resized",
+    "slots_at",
     "volume",
     "whole_box",
     "within",
@@ -175,6 +177,27 @@ def within(inner: Box, outer: Box) -> Box:
     return tuple((start - base, stop - base) for (start, stop), (base, _) in zip(inner, outer, strict=True))
 
 
+def common(first: Box, second: Box) -> Box | None:
+    """The box that two boxes share, if any.
+
+    >>> common(((0, 4),), ((2, 6),)), common(((0, 2),), ((2, 4),))
+    (((2, 4),), None)
+    """
+    shared = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(first, second, strict=True))
+    return shared if has_elements(shared) else None
+
+
+def slots_at(mesh: DeviceMesh, known: Mapping[int, int]) -> Iterator[Slot]:
+    """The slots with these coordinates along some axes, which are numbers here, in mesh order.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> list(slots_at(make_mesh({"dp": 2, "tp": 4}), {0: 1}))
+    [4, 5, 6, 7]
+    """
+    ranges = [range(known[i], known[i] + 1) if i in known else range(n) for i, n in enumerate(mesh.mesh_shape)]
+    return map(mesh.slot, product(*ranges))
+
+
 def holders(layout: Layout, slot: Slot, *, same_contribution: bool = True) -> tuple[Slot, ...]:
     """The slots that hold the same box as this one, itself included, in mesh order.
 
@@ -187,6 +210,4 @@ def holders(layout: Layout, slot: Slot, *, same_contribution: bool = True) -> tu
     mesh = layout.mesh
     axes = layout.replicated_axes if same_contribution else (*layout.replicated_axes, *layout.pending_axes)
     free = {mesh.index_of[axis] for axis in axes}
-    coords = mesh.coords(slot)
-    ranges = [range(n) if i in free else (coords[i],) for i, n in enumerate(mesh.mesh_shape)]
-    return tuple(mesh.slot(at) for at in product(*ranges))
+    return tuple(slots_at(mesh, {i: at for i, at in enumerate(mesh.coords(slot)) if i not in free}))

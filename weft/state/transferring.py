@@ -135,8 +135,7 @@ def _transferred(
         for name, into in () if there is None else there.items():
             if name in made and made[name] is not into:
                 into.copy_(made[name])
-    if comm_log.is_logging():
-        comm_log.note_end()
+    comm_log.note_end()
     torch.autograd.graph.increment_version([] if there is None else there.values())
     _raise_for(checked)
     return made

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from .. import handlers  # noqa: F401 - fills the tables of rules and handlers
 from ..runtime.memory.host_memory import keep_freed_memory
-from . import announcing, safe_loading  # noqa: F401 - tell torch of the class
+from . import announcing  # noqa: F401 - tells torch of the class
 from .creation import tensor as _make
 from .tensor import Tensor
 

@@ -10,14 +10,29 @@ from typing import NoReturn, TypeVar
 
 import torch
 
+from ..engine.dispatch_keys import let_in
 from ..engine.moves.movement import move
 from ..engine.sharded import ShardedTensor
 from .text import text
 
-__all__ = ["Number", "of_plain", "read", "refuse_sharing", "written"]
+__all__ = ["Number", "as_number", "of_plain", "read", "refuse_sharing", "written"]
 
 Number = bool | int | float | complex
 T = TypeVar("T")
+Element = TypeVar("Element", bool, int, float, complex)
+
+_PYTHON, _SNAPSHOT = torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot
+
+
+def as_number(read_it: Callable[[], Element]) -> Element:
+    """A tensor of one element as a number, read by torch's own method of it, also where torch has shut subclasses out.
+
+    `torch.tensor([loss, accuracy])` reads each element by `float(x)`, `int(x)` and so on after it has done so.
+    """
+    if not torch._C._dispatch_tls_is_dispatch_key_excluded(_PYTHON):
+        return read_it()
+    with let_in(_PYTHON, _SNAPSHOT):
+        return read_it()
 
 
 def refuse_sharing(x: ShardedTensor) -> NoReturn:

@@ -45,7 +45,6 @@ from .destination import destination
 from .flattening import flattened, unflattened
 from .leaf_gradient import bring_to_leaf, bring_traced, register_hook
 from .named_pieces import NamedPieces
-from .number import as_number
 from .pickling import is_faked, reduced
 from .text import text
 
@@ -272,19 +271,19 @@ class Tensor(NamedPieces, ShardedTensor):
         return public(move(self, single.layout(self.dim()), asked=single, op="to_device"))
 
     def __float__(self) -> float:
-        return as_number(super().__float__)
+        return raw_memory.as_number(super().__float__)
 
     def __int__(self) -> int:
-        return as_number(super().__int__)
+        return raw_memory.as_number(super().__int__)
 
     def __index__(self) -> int:
-        return as_number(super().__index__)
+        return raw_memory.as_number(super().__index__)
 
     def __bool__(self) -> bool:
-        return as_number(super().__bool__)
+        return raw_memory.as_number(super().__bool__)
 
     def __complex__(self) -> complex:
-        return as_number(super().__complex__)
+        return raw_memory.as_number(super().__complex__)
 
     def data_ptr(self) -> int:
         """Where the value can be read, in one memory or a copy gathered on the host; refused where there is no such place."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
-from ...sharding.geometry import Box, box_shape, box_text
+from ...sharding.geometry import Box, box_shape, box_text, common
 
-__all__ = ["boxes_of", "can_be", "common", "tiling_fault"]
+__all__ = ["boxes_of", "can_be", "tiling_fault"]
 
 _MOST_IRREGULAR = 2048
 """Boxes that are no grid are compared each with each, up to so many."""
@@ -21,16 +21,6 @@ def can_be(shape: Sequence[int]) -> bool:
     (True, False)
     """
     return math.prod(max(1, size) for size in shape) < 1 << 59
-
-
-def common(a: Box, b: Box) -> Box | None:
-    """The box that two boxes share, if any.
-
-    >>> common(((0, 4),), ((2, 6),)), common(((0, 2),), ((2, 4),))
-    (((2, 4),), None)
-    """
-    shared = tuple((max(i[0], j[0]), min(i[1], j[1])) for i, j in zip(a, b, strict=True))
-    return shared if all(start < stop for start, stop in shared) else None
 
 
 def boxes_of(shape: Sequence[int], most: int) -> Iterator[Box]:

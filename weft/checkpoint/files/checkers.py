@@ -13,10 +13,9 @@ from ...caches import cached
 from ...runtime.machine import residence
 from ...runtime.processes import world
 from ...runtime.processes.hosts import host_name
-from ...sharding.geometry import box, box_shape, within
+from ...sharding.geometry import box, box_shape, common, within
 from ...sharding.layout import Layout
 from ..memory import BUCKET
-from .boxes import common
 from .checksums import BLOCK, checksum
 from .index import SavedShard, SavedTensor
 

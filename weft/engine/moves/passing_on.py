@@ -26,8 +26,7 @@ def passed_on(x: ShardedTensor, target: Layout, op: str, purpose: str, tag: int)
     if comm_log.is_logging():
         comm_log.log_plan(plan_layouts(source, target, shape, dtype.itemsize), op, implicit=False)
     arriving = run.mail(x._value.pieces, source, target, shape, dtype, op, purpose, tag)
-    if comm_log.is_logging():
-        comm_log.note_end()
+    comm_log.note_end()
     if isinstance(arriving, tuple):
         return wrap(arriving, target, shape, dtype=dtype)
     return wrap_arriving(arriving, target, shape, dtype, row_major(shape), None)

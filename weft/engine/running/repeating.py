@@ -19,7 +19,7 @@ from ..op_plan import NOT_REPEATED, OpPlan, Repeat, key_of, plans
 from ..scaling import scales_beyond
 from ..sharded import ShardedTensor, all_sharded, as_sharded
 from ..views.copy_views import is_observed
-from .repeating_lists import is_list_of, repeat_list
+from .repeating_joins import is_list_of, repeat_list
 from .repeating_pieces import repeat_on_pieces, repeat_views, repeat_writes
 from .repeating_resolved import on_known_totals
 from .repeating_totals import by_totals, pending_view

@@ -15,14 +15,14 @@ __all__ = ["check_cast"]
 
 _refusals = BoundedCache[tuple[object, ...], str | None](4096)
 _MOST_TRIED = 1 << 20
-"""Elements: with more of them it is not tried, because that takes as long as the op itself."""
+"""Elements: of more it is tried with short dims, because with theirs it takes as long as the op itself."""
+_SHORT = 8
+"""The size of such dims."""
 
 
 def check_cast(call: BoundCall, functional: Op) -> None:
     """Raises what torch raises for `out=` tensors of these dtypes, where it refuses them."""
     tensors = call.tensors
-    if sum(x.numel() for x in tensors) > _MOST_TRIED:
-        return
     rest = call.with_tensors([None] * len(tensors))
     try:
         key = (call.func, tuple((tuple(x.shape), x.dtype) for x in tensors), text_of((rest.args, rest.kwargs)))
@@ -38,9 +38,10 @@ def check_cast(call: BoundCall, functional: Op) -> None:
 def _refusal(call: BoundCall, functional: Op) -> str | None:
     """What the op says when it is tried on values that need no memory: not its `out=`, if it says so without one too."""
     kwargs, outs = call.kwargs, kind_of(call.func).outs
-    here = tree_map_only(torch.Tensor, _stand_in, call.args)
+    stand_in = _stand_in if sum(x.numel() for x in call.tensors) <= _MOST_TRIED else _short_stand_in
+    here = tree_map_only(torch.Tensor, stand_in, call.args)
     given = {name: value for name, value in kwargs.items() if name not in outs}
-    given = tree_map_only(torch.Tensor, _stand_in, given)
+    given = tree_map_only(torch.Tensor, stand_in, given)
     into = {name: tree_map_only(torch.Tensor, _empty, kwargs[name]) for name in outs}
     with torch.random.fork_rng([]):
         if _said(lambda: functional(*here, **given)) is not None:
@@ -60,6 +61,10 @@ def _stand_in(x: torch.Tensor) -> torch.Tensor:
     """A value of the same shape and dtype: zeros where it may be an index, else ones, which more ops take."""
     one = torch.ones((), dtype=x.dtype) if x.is_floating_point() or x.is_complex() else torch.zeros((), dtype=x.dtype)
     return one.expand(x.shape)
+
+
+def _short_stand_in(x: torch.Tensor) -> torch.Tensor:
+    return _stand_in(x)[tuple(slice(_SHORT) for _ in x.shape)]
 
 
 def _empty(x: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from ..recording.graph import Graph
 from ..recording.op import CHAINED, PART, RecordedCall
 from ..recording.values import TensorLike, TensorValue
 from .example_sizes import example_sizes
-from .rows import ROWS, Backward, Contribution, values_of
+from .movement_rows import ROWS, Backward, Contribution, values_of
 from .traced import from_torch
 from .vjp import at_run_time, differentiable
 

@@ -18,7 +18,7 @@ from ..ops.shaping import concat, rebind
 from ..recording.device_ref import DeviceRef
 from ..recording.distributed_value import LOCAL_SHARD, Cut
 from ..recording.values import TensorValue
-from .rows import Backward, Contribution, row_of
+from .movement_rows import Backward, Contribution, row_of
 
 
 def _added(grads: Iterable[TensorValue], device: DeviceRef) -> TensorValue | None:

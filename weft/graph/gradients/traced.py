@@ -29,7 +29,7 @@ from ..recording.op import REBIND, Argument, Op
 from ..recording.sizes import folded
 from ..recording.traced import SAME, Expression, TracedFunction
 from ..recording.values import TensorValue
-from .rows import Backward, Contribution, values_of
+from .movement_rows import Backward, Contribution, values_of
 from .vjp import at_run_time, differentiable, results_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..recording.op import Argument, Op
 from ..recording.types import TensorType
-from .rows import Backward, Contribution, values_of
+from .movement_rows import Backward, Contribution, values_of
 
 __all__ = ["at_run_time", "differentiable", "pulled_back", "results_of"]
 

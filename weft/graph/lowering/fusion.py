@@ -75,14 +75,19 @@ def _broadcast(emit: Emitter, call: RecordedCall) -> Nodes | None:
     return tuple(emit.moved(emit.node(source), source.device, buffer.device) for buffer in signals)
 
 
+def _call_of(results: Values) -> RecordedCall | None:
+    """The call that gives just these results, in this order."""
+    origins = [_origin(value) for value in results]
+    call, _, node = origins[0]
+    if call is None or len(call.types) != len(results):
+        return None
+    return call if all(origin is node and index == i for i, (_, index, origin) in enumerate(origins)) else None
+
+
 def _whole_of(pieces: Values, axis: int) -> TensorValue | None:
     """What was cut into just these pieces, in this order, along this dim."""
-    origins = [_origin(piece) for piece in pieces]
-    call, _, node = origins[0]
-    if call is None or call.op is not SPLIT or len(call.types) != len(pieces):
-        return None
-    in_order = all(origin is node and index == i for i, (_, index, origin) in enumerate(origins))
-    return tensor_at(call, 0) if in_order and number_at(call, 2) == axis else None
+    call = _call_of(pieces)
+    return tensor_at(call, 0) if call is not None and call.op is SPLIT and number_at(call, 2) == axis else None
 
 
 def _concat(emit: Emitter, call: RecordedCall) -> Nodes | None:
@@ -99,13 +104,11 @@ def _gather(emit: Emitter, call: RecordedCall) -> Nodes | None:
 
 
 def _reduced_everywhere(emit: Emitter, pieces: Values, axis: int) -> Nodes | None:
-    origins = [_origin(piece) for piece in pieces]
-    call, _, node = origins[0]
-    if call is None or call.op not in REDUCTIONS or len(call.types) != len(pieces):
+    call = _call_of(pieces)
+    if call is None or call.op not in REDUCTIONS or number_at(call, 2) != axis:
         return None
-    inputs, cut = tensors_at(call, 0), number_at(call, 2)
-    in_order = all(origin is node and index == i for i, (_, index, origin) in enumerate(origins))
-    if not in_order or cut != axis or not all(emit.share(inputs[0].device, value.device) for value in inputs):
+    inputs = tensors_at(call, 0)
+    if not all(emit.share(inputs[0].device, value.device) for value in inputs):
         # With memories of their own, each device reducing its piece and then gathering is the cheaper all-reduce.
         return None
     whole = emit.reduced(REDUCTIONS[call.op], [emit.node(value) for value in inputs])

@@ -10,7 +10,8 @@ from ..recording.graph import Graph
 from ..recording.op import Op
 from ..recording.types import TensorType
 from ..recording.values import TensorLike, TensorValue, operation
-from .inference import broadcast_shape, checked_axis, common_device, listed, result_dtype
+from .inference import broadcast_shape, common_device, listed
+from .reductions import along
 
 MATMUL = Op("matmul", torch.matmul)
 SOFTMAX = Op("softmax", torch.softmax)
@@ -58,14 +59,6 @@ def _matrix(shape: Shape, *, front: bool) -> Shape:
     return Shape([1, *shape]) if front else Shape([*shape, 1])
 
 
-def _along(op: Op, x: TensorLike, axis: int) -> TensorValue:
-    graph = Graph.current()
-    value = graph.tensor(x)
-    axis = checked_axis(axis, value.rank, op.name)
-    kind = value.type.cast(result_dtype(op, (value,), settings=(0,)))
-    return graph.record(op, (value, axis), [kind])[0]
-
-
 def softmax(x: TensorLike, axis: int = -1) -> TensorValue:
     """Exponentials that add up to 1 along a dim.
 
@@ -74,7 +67,7 @@ def softmax(x: TensorLike, axis: int = -1) -> TensorValue:
     ...     softmax(graph.inputs[0])
     TensorValue(softmax: f32[batch, 4] on cpu:0)
     """
-    return _along(SOFTMAX, x, axis)
+    return along(SOFTMAX, x, axis)
 
 
 def log_softmax(x: TensorLike, axis: int = -1) -> TensorValue:
@@ -85,7 +78,7 @@ def log_softmax(x: TensorLike, axis: int = -1) -> TensorValue:
     ...     log_softmax(graph.inputs[0])
     TensorValue(log_softmax: f32[batch, 4] on cpu:0)
     """
-    return _along(LOG_SOFTMAX, x, axis)
+    return along(LOG_SOFTMAX, x, axis)
 
 
 def layer_norm(

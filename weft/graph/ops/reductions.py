@@ -150,6 +150,15 @@ def argmin(x: TensorLike, axis: int = -1, *, keepdims: bool = False) -> TensorVa
     return _position(ARGMIN, x, axis, keepdims)
 
 
+def along(op: Op, x: TensorLike, axis: int) -> TensorValue:
+    """What an op gives that goes along one dim and keeps the shape."""
+    graph = Graph.current()
+    value = graph.tensor(x)
+    axis = checked_axis(axis, value.rank, op.name)
+    kind = value.type.cast(result_dtype(op, (value,), settings=(0,)))
+    return graph.record(op, (value, axis), [kind])[0]
+
+
 def cumsum(x: TensorLike, axis: int = -1) -> TensorValue:
     """The running sum along a dim.
 
@@ -158,8 +167,4 @@ def cumsum(x: TensorLike, axis: int = -1) -> TensorValue:
     ...     str(cumsum(graph.inputs[0]).type)
     'f32[batch, 4] on cpu:0'
     """
-    graph = Graph.current()
-    value = graph.tensor(x)
-    axis = checked_axis(axis, value.rank, "cumsum")
-    kind = value.type.cast(result_dtype(CUMSUM, (value,), settings=(0,)))
-    return graph.record(CUMSUM, (value, axis), [kind])[0]
+    return along(CUMSUM, x, axis)

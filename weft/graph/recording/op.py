@@ -110,16 +110,12 @@ RESHAPE = Op("reshape", torch.reshape, Kind.VIEW)
 """The same elements in another shape."""
 
 
-def _sizes(dims: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    return torch.tensor(dims, dtype=torch.int64, device=device)
+def _as_tensor(sizes: int | tuple[int, ...], device: torch.device) -> torch.Tensor:
+    return torch.tensor(sizes, dtype=torch.int64, device=device)
 
 
-def _size(dim: int, device: torch.device) -> torch.Tensor:
-    return torch.tensor(dim, dtype=torch.int64, device=device)
-
-
-SIZES = Op("shape_to_tensor", _sizes)
+SIZES = Op("shape_to_tensor", _as_tensor)
 """A shape as a tensor of whole numbers."""
 
-SIZE = Op("dim_to_tensor", _size)
+SIZE = Op("dim_to_tensor", _as_tensor)
 """One size as a tensor of rank 0."""

@@ -22,16 +22,19 @@ from .windowing import Look, Reaches, windowed
 
 aten = torch.ops.aten
 
-_SPACE: dict[Op, int] = {
+_POOLS: dict[Op, int] = {
     aten.max_pool2d_with_indices.default: 2,
     aten.max_pool3d_with_indices.default: 3,
     aten.avg_pool2d.default: 2,
     aten.avg_pool3d.default: 3,
+}
+_GRADIENTS: dict[Op, int] = {
     aten.max_pool2d_with_indices_backward.default: 2,
     aten.max_pool3d_with_indices_backward.default: 3,
     aten.avg_pool2d_backward.default: 2,
     aten.avg_pool3d_backward.default: 3,
 }
+_SPACE = _POOLS | _GRADIENTS
 """How many dims each op pools over."""
 
 
@@ -80,13 +83,7 @@ def _positional(call: BoundCall) -> BoundCall:
     return BoundCall(call.func, tuple(call.arg(each.name) for each in call.func._schema.arguments))
 
 
-@handler(
-    aten.max_pool2d_with_indices.default,
-    aten.max_pool3d_with_indices.default,
-    aten.avg_pool2d.default,
-    aten.avg_pool3d.default,
-    may_be_direct=True,
-)
+@handler(*_POOLS, may_be_direct=True)
 def _pool(call: BoundCall) -> object:
     if call.has("divisor_override") and call.optional_integer("divisor_override") == 0:
         raise RuntimeError("divisor must be not zero")  # devices that have no windows would not say so
@@ -180,13 +177,7 @@ class _Divisor:
         return result
 
 
-@handler(
-    aten.max_pool2d_with_indices_backward.default,
-    aten.max_pool3d_with_indices_backward.default,
-    aten.avg_pool2d_backward.default,
-    aten.avg_pool3d_backward.default,
-    may_be_direct=True,
-)
+@handler(*_GRADIENTS, may_be_direct=True)
 def _pool_backward(call: BoundCall) -> object:
     x, pool, space = call.tensor("self"), _Pool.of(call), _SPACE[call.func]
     maxima = "max" in call.name

@@ -139,7 +139,7 @@ def _room(
 ) -> Pieces:
     """Memory for a tensor in a layout."""
     here, dense = holding(layout), dense_strides(shape, tuple(strides))
-    sizes = [here.piece_shape(piece, shape) for piece in range(here.count)]
+    sizes = here.shapes(shape)
     laid = [dense_strides(own, dense) for own in sizes]
     with moving(layout.mesh):
         return tuple(

@@ -179,8 +179,7 @@ class Reducing:
                 for share in self._shares.values()
                 if share.number in grads
             }
-        if comm_log.is_logging():
-            comm_log.note_end()
+        comm_log.note_end()
         return {number: grad.to(self._dtype) for number, grad in found.items()}
 
 
@@ -193,5 +192,4 @@ def _is_even(share: _GradientShare) -> bool:
 def _stored(layout: Layout, shape: tuple[int, ...]) -> tuple[tuple[Slot, tuple[int, ...], int], ...]:
     """The pieces that this process stores of a tensor: a slot that has it, its shape, and how many elements."""
     here = holding(layout)
-    shapes = [here.piece_shape(piece, shape) for piece in range(here.count)]
-    return tuple((slot, own, math.prod(own)) for slot, own in zip(here.slots, shapes, strict=True))
+    return tuple((slot, own, math.prod(own)) for slot, own in zip(here.slots, here.shapes(shape), strict=True))

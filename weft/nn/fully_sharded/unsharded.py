@@ -119,8 +119,7 @@ class Unsharded:
                 self._gathering.log()
             with torch.no_grad():
                 self._filled()
-            if comm_log.is_logging():
-                comm_log.note_end()
+            comm_log.note_end()
         self._is_filled = True
 
     def _filled(self) -> None:
@@ -162,8 +161,8 @@ def _stored(
 ) -> tuple[Strides, tuple[tuple[tuple[int, ...], Strides, torch.device], ...]]:
     """The strides of a tensor without gaps, and of the pieces that this process stores shape, strides and device."""
     here, dense = holding(layout), dense_strides(shape, strides)
-    shapes = [here.piece_shape(piece, shape) for piece in range(here.count)]
-    return dense, tuple((own, dense_strides(own, dense), on) for own, on in zip(shapes, here.devices, strict=True))
+    kinds = zip(here.shapes(shape), here.devices, strict=True)
+    return dense, tuple((own, dense_strides(own, dense), on) for own, on in kinds)
 
 
 @final

@@ -7,7 +7,7 @@ from typing import final
 
 from ...sharding.mesh import Slot
 from ...sharding.placements import ReduceOp
-from ..reducing import Reduces
+from ..reducing_steps import Reduces
 from ..step import Bytes, Load, Transition, live_pending
 from ..topology import Topology
 from .extent import is_wieldy

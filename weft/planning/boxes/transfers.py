@@ -13,15 +13,16 @@ from itertools import product
 from typing import final
 
 from ...caches import cached
-from ...sharding.geometry import Box, Interval, box_at, interval
+from ...devices import Device
+from ...sharding.geometry import Box, Interval, box_at, interval, slots_at
 from ...sharding.layout import Layout
-from ...sharding.mesh import Slot
+from ...sharding.mesh import DeviceMesh, Slot
 from ..topology import Topology
 from .census import split_sizes
 from .crossing import same_slots
 from .pieces import Coords, flat_index, locate, overlapping
 
-__all__ = ["Transfer", "receives", "routes", "sends"]
+__all__ = ["Transfer", "nearest", "receives", "routes", "sends"]
 
 
 @final
@@ -71,6 +72,13 @@ def routes(source: Layout, target: Layout, shape: tuple[int, ...], topology: Top
     """The routes from one layout to another of a tensor of this shape."""
     kind = SameMesh if source.mesh == target.mesh else AcrossMeshes
     return kind(source, target, shape, topology or Topology())
+
+
+def nearest(topology: Topology, device: Device, mesh: DeviceMesh, slots: Sequence[Slot]) -> list[Slot]:
+    """Those of some slots that are nearest to a device."""
+    tiers = [topology.tier(device, mesh.devices[slot]) for slot in slots]
+    least = min(tiers)
+    return [slot for slot, tier in zip(slots, tiers, strict=True) if tier == least]
 
 
 class Routes:
@@ -128,13 +136,9 @@ class Routes:
     def _holders_of(self, piece: Coords) -> list[Slot]:
         known = self._holders.get(piece)
         if known is None:
-            mesh = self.source.mesh
-            ranges: list[Sequence[int]] = [range(n) for n in mesh.mesh_shape]
-            for axis in self.source.pending_axes:
-                ranges[mesh.index_of[axis]] = (0,)
-            for axis_index, coord in zip(self.source_axes, piece, strict=True):
-                ranges[axis_index] = (coord,)
-            known = self._holders[piece] = [mesh.slot(at) for at in product(*ranges)]
+            first = {self.source.mesh.index_of[axis]: 0 for axis in self.source.pending_axes}
+            at = first | dict(zip(self.source_axes, piece, strict=True))
+            known = self._holders[piece] = list(slots_at(self.source.mesh, at))
         return known
 
     def meeting(self, counts: Sequence[Coords], where: Box) -> Iterator[tuple[Coords, Box]]:
@@ -155,16 +159,11 @@ class Routes:
 
     def candidates(self, coords: Coords, pinned: Coords) -> Iterator[Slot]:
         """Receivers, with the target coordinates `pinned`, that might take a piece from a slot at these coordinates."""
-        mesh = self.target.mesh
-        ranges: list[Sequence[int]] = [range(n) for n in mesh.mesh_shape]
-        for axis in self.shared_axes:
-            ranges[axis] = (coords[axis],)
-        for axis, coord in zip(self.target_axes, pinned, strict=True):
-            if coord not in ranges[axis]:
-                return
-            ranges[axis] = (coord,)
-        for at in product(*ranges):
-            yield mesh.slot(at)
+        shared = {axis: coords[axis] for axis in self.shared_axes}
+        wanted = dict(zip(self.target_axes, pinned, strict=True))
+        if any(shared.get(axis, coord) != coord for axis, coord in wanted.items()):
+            return iter(())
+        return slots_at(self.target.mesh, shared | wanted)
 
 
 @final
@@ -224,11 +223,8 @@ class AcrossMeshes(Routes):
             return own
         if len(holders) == 1:
             return holders[0]
-        here, devices, tier = self.target.mesh.devices[slot], self.source.mesh.devices, self.topology.tier
-        tiers = [tier(here, devices[holder]) for holder in holders]
-        least = min(tiers)
-        nearest = [holder for holder, distance in zip(holders, tiers, strict=True) if distance == least]
-        return nearest[self._turn(coords, piece) % len(nearest)]
+        near = nearest(self.topology, self.target.mesh.devices[slot], self.source.mesh, holders)
+        return near[self._turn(coords, piece) % len(near)]
 
     def _turn(self, coords: Coords, piece: Coords) -> int:
         """The position of a receiver among all that need a piece."""

@@ -11,7 +11,7 @@ from ...sharding.mesh import DeviceMesh
 from ..across.extent import is_small
 from ..across.work import least_received
 from ..boxes.census import HeldOverlap, Shape, Volume, axis_sizes, census
-from ..moving import Exchange
+from ..moving_steps import Exchange
 from ..step import Bytes, bytes_of, live_pending
 
 __all__ = ["kept_choices", "largest", "lower_bound", "total_bound"]

@@ -19,7 +19,7 @@ from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ..across.reduce_across import ReduceAcross
 from ..owners import Reducing
-from ..reducing import AllReduce, Reduces
+from ..reducing_steps import AllReduce, Reduces
 from ..staging.stages import Stages
 from ..staging.step_loads import link_loads
 from ..step import Begins, Bytes, Step

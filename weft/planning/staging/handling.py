@@ -15,9 +15,9 @@ from ...sharding.geometry import box, is_stretch, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ..boxes.transfers import Transfer
-from ..moving import Exchange, Moves, Permute
+from ..moving_steps import Exchange, Moves, Permute
 from ..owners import Owners, owners_of_step
-from ..reducing import AllReduce, ReduceExchange, ReduceScatter
+from ..reducing_steps import AllReduce, ReduceExchange, ReduceScatter
 from ..step import Step
 from .delegation import delegation
 from .multicast import multicast

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import final
 
 from ...caches import cached
-from ...sharding.geometry import Box, box_at
+from ...sharding.geometry import Box, box_at, holders, slots_at
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ..boxes.pieces import Coords
-from ..boxes.transfers import Transfer, routes
+from ..boxes.transfers import Transfer, nearest, routes
 from .sharing import CellEntry, shared_out
 from .stages import Stages
 
@@ -56,7 +55,6 @@ class Multicast:
         self.source, self.target, self.shape = source, target, shape
         self._routes = routes(source, target, shape, stages.topology)
         self._from, self._to = stages.cells(source.mesh), stages.cells(target.mesh)
-        self._free = [target.mesh.index_of[axis] for axis in target.replicated_axes]
         self._same = source.mesh == target.mesh
         self._known: dict[Slot, _WantedInCell] = {}
 
@@ -92,12 +90,8 @@ class Multicast:
         coords = self.source.mesh.coords(slot)
         kept = [mesh.index_of[axis] for axis in self.source.pending_axes] if self._same else []
         for pinned, _ in self._routes.meeting(self._routes.target_counts, box_at(self.source, self.shape, coords)):
-            ranges: list[Sequence[int]] = [range(n) for n in mesh.mesh_shape]
-            for axis in kept:
-                ranges[axis] = (coords[axis],)
-            for axis, coord in zip(self._routes.target_axes, pinned, strict=True):
-                ranges[axis] = (coord,)
-            yield from (mesh.slot(at) for at in product(*ranges))
+            wanted = dict(zip(self._routes.target_axes, pinned, strict=True))
+            yield from slots_at(mesh, {axis: coords[axis] for axis in kept} | wanted)
 
     def _cell(self, slot: Slot) -> _WantedInCell:
         known = self._known.get(slot)
@@ -109,12 +103,7 @@ class Multicast:
 
     def _members(self, slot: Slot) -> tuple[Slot, ...]:
         """The replicas of a slot's shard in its cell, itself included."""
-        mesh = self.target.mesh
-        coords = mesh.coords(slot)
-        ranges: list[Sequence[int]] = [(c,) for c in coords]
-        for axis in self._free:
-            ranges[axis] = range(mesh.mesh_shape[axis])
-        return tuple(at for at in map(mesh.slot, product(*ranges)) if self._to[at] == self._to[slot])
+        return tuple(at for at in holders(self.target, slot) if self._to[at] == self._to[slot])
 
     def _made(self, members: tuple[Slot, ...]) -> _WantedInCell:
         first, found = members[0], self._routes
@@ -124,27 +113,17 @@ class Multicast:
         for piece, part in found.meeting(found.source_counts, box_at(self.target, self.shape, coords)):
             if not found.contributes(coords, piece):
                 continue
-            holders = self._holders(coords, piece)
-            within = tuple(holder for holder in holders if self._from[holder] == cell)
+            held = self._holders(coords, piece)
+            within = tuple(holder for holder in held if self._from[holder] == cell)
             if within:
                 near.append((within, part))
             else:
-                far.append((self._nearest(first, holders), part))
+                here = self.target.mesh.devices[first]
+                far.append((nearest(found.topology, here, self.source.mesh, held), part))
         return _WantedInCell(members, tuple(near), shared_out(far, members, turn=cell))
 
     def _holders(self, coords: Coords, piece: Coords) -> list[Slot]:
         mesh = self.source.mesh
-        ranges: list[Sequence[int]] = [range(n) for n in mesh.mesh_shape]
-        for axis in self.source.pending_axes:  # contributions are moved as they are
-            index = mesh.index_of[axis]
-            ranges[index] = (coords[index],)
-        for index, coord in zip(self._routes.source_axes, piece, strict=True):
-            ranges[index] = (coord,)
-        return [mesh.slot(at) for at in product(*ranges)]
-
-    def _nearest(self, taker: Slot, holders: Sequence[Slot]) -> Sequence[Slot]:
-        if len(holders) == 1:
-            return holders
-        here, devices, tier = self.target.mesh.devices[taker], self.source.mesh.devices, self._routes.topology.tier
-        tiers = [tier(here, devices[holder]) for holder in holders]
-        return [holder for holder, far in zip(holders, tiers, strict=True) if far == min(tiers)]
+        waiting = (mesh.index_of[axis] for axis in self.source.pending_axes)  # contributions are moved as they are
+        at = {axis: coords[axis] for axis in waiting} | dict(zip(self._routes.source_axes, piece, strict=True))
+        return list(slots_at(mesh, at))

@@ -13,9 +13,9 @@ from ...sharding.geometry import box, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh, Slot
 from ..across.reduce_across import ReduceAcross
-from ..moving import AllGather, AllToAll, Exchange, Permute
+from ..moving_steps import AllGather, AllToAll, Exchange, Permute
 from ..owners import PlannedOwners, owners_of_step
-from ..reducing import AllReduce, ReduceExchange, ReduceScatter
+from ..reducing_steps import AllReduce, ReduceExchange, ReduceScatter
 from ..step import Step
 from ..topology import Tier, Topology
 from .delegation import delegation

@@ -7,15 +7,15 @@ from itertools import product
 from typing import final
 
 from ...caches import cached
-from ...sharding.geometry import Box, box_at, volume
+from ...sharding.geometry import Box, box_at, slots_at, volume
 from ...sharding.layout import Layout
 from ...sharding.mesh import Slot
 from ..boxes.census import Shape, split_sizes
 from ..boxes.crossing import same_slots
 from ..boxes.pieces import overlapping
-from ..boxes.transfers import Transfer, routes
+from ..boxes.transfers import Transfer, nearest, routes
 from ..costs.bounds import lower_bound
-from ..moving import Exchange
+from ..moving_steps import Exchange
 from ..step import Bytes
 from ..topology import Topology
 
@@ -139,20 +139,15 @@ def _received(passage: Passage, slot: Slot) -> tuple[Transfer, ...]:
 
 
 def _dealt(passage: Passage, slot: Slot, holders: tuple[Slot, ...]) -> Slot:
-    tier, devices = Topology().tier, passage.source.layout.mesh.devices
-    tiers = [tier(passage.target.layout.mesh.devices[slot], devices[holder]) for holder in holders]
-    nearest = [holder for holder, far in zip(holders, tiers, strict=True) if far == min(tiers)]
-    return nearest[slot % len(nearest)]
+    near = nearest(Topology(), passage.target.layout.mesh.devices[slot], passage.source.layout.mesh, holders)
+    return near[slot % len(near)]
 
 
 @cached(4096)
 def _holders(layout: Layout, piece: tuple[int, ...]) -> tuple[Slot, ...]:
     """The slots that hold a piece, which is named by its coordinates along the axes that split, dim after dim."""
-    mesh = layout.mesh
-    ranges = [range(size) for size in mesh.mesh_shape]
-    for axis, coord in zip((axis for axes in layout.splits for axis in axes), piece, strict=True):
-        ranges[mesh.index_of[axis]] = range(coord, coord + 1)
-    return tuple(mesh.slot(at) for at in product(*ranges))
+    axes = (layout.mesh.index_of[axis] for axes in layout.splits for axis in axes)
+    return tuple(slots_at(layout.mesh, dict(zip(axes, piece, strict=True))))
 
 
 @cached(256)

@@ -93,13 +93,11 @@ def _index_written(bounds: Callable[[BoundCall], tuple[Bound, ...]], *, adds: bo
     return Rule(factors, local=_local_index_written, looks_for=True, bounds=bounds)
 
 
-def _local_index_written(call: BoundCall, given: Sequence[Region], _: Sequence[Region]) -> object:
+def _local_index_written(call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> object:
     dim = call.dim("dim")
-    if given[0].is_whole(dim):
-        return call()
+    if given[0].is_whole(dim) or not has_values(call.tensor("index")):
+        return _local_scatter(call, given, made)
     index, inside = inside_of(given[0], dim, call.tensor("index"))
-    if not has_values(index):
-        return _cut_off(call.replaced(index=torch.where(inside, index, given[0].shape[dim])), dim)
     here = inside.nonzero().squeeze(1)
     call = call.replaced(index=index.index_select(0, here))
     source = call.optional("source")

@@ -30,9 +30,11 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     # A copy has no gaps, and no element in two places, as slices, expanded tensors and windows do: it may be written to.
     if x.storage_offset() or not (x.is_contiguous() or is_dense(tuple(x.shape), x.stride())):
         return x.clone()
-    # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one.
+    # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one. Of nothing there
+    # is nothing to save, and `out=` may make it grow, which torch cannot do to memory that is shared.
     storage = x.untyped_storage()
-    if 2 * x.numel() * x.itemsize < storage.nbytes():
+    nbytes = storage.nbytes()
+    if not nbytes or 2 * x.numel() * x.itemsize < nbytes:
         return x.clone()
     # Torch parts copies on the default stream: others do not wait for it, and a CUDA graph that is being recorded leaves it out.
     if x.is_cuda and is_aside(x.get_device()):

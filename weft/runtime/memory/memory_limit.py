@@ -50,8 +50,8 @@ def in_parts(
     """The pieces after a plan in parts: `move` brings one part, of a shape of its own, from layout to layout."""
     assert plan.parts is not None
     there, dim = holding(plan.target), plan.parts.dim
-    shapes = [there.piece_shape(piece, plan.shape) for piece in range(there.count)]
-    targets = tuple(pooled_empty(shape, dtype, device) for shape, device in zip(shapes, there.devices, strict=True))
+    kinds = zip(there.shapes(plan.shape), there.devices, strict=True)
+    targets = tuple(pooled_empty(shape, dtype, device) for shape, device in kinds)
     with limited_to(None):
         for start, stop in plan.parts.intervals(plan.shape):
             part = tuple(piece.narrow(dim, start, stop - start) for piece in pieces)

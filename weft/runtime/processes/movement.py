@@ -9,7 +9,7 @@ import torch
 
 from ...caches import cached
 from ...planning import Exchange, Step, plan_layouts, step_between
-from ...planning.moving import Moves
+from ...planning.moving_steps import Moves
 from ...sharding.layout import Layout
 from ..holding import Pieces, holding
 from ..machine import forget_with_residences

@@ -11,15 +11,15 @@ import torch
 
 from ....planning.boxes.transfers import Transfer
 from ....planning.owners import Owners
-from ....sharding.geometry import Box, box_shape
+from ....sharding.geometry import Box, box_shape, has_elements, volume
 from ....sharding.layout import Layout
 from ....sharding.mesh import Slot
 from ...holding import holding
 from ...machine import residence
 from .. import world
 from ..group import Processes
-from ..transport.messages import Messages, Pair, StoredBox, messages_of, part, whole_part
-from .occupancy import occupancy, slots_of, stored_part
+from ..transport.messages import MessageList, Messages, StoredBox, part, whole_part
+from .occupancy import occupancy, order_of, slots_of, stored_part
 
 __all__ = ["ArrivingStretch", "Bundle", "Collection", "ReducedBox", "collection"]
 
@@ -82,7 +82,7 @@ def collection(owners: Owners, processes: Processes) -> Collection:
     leaving = _leaving(owners, here)
     boxes = list(_boxes(owners, here))
     sizes: dict[tuple[int, _Key], int] = {
-        (each.process, each.key): _size(where)
+        (each.process, each.key): volume(where)
         for _, where, contributions in boxes
         for each in contributions
         if each.process != here
@@ -134,7 +134,7 @@ def _leaving(owners: Owners, here: int) -> dict[int, dict[_Key, list[StoredBox]]
     for slot in slots_of(source.mesh).get(here, ()):
         for transfer in owners.contributes(slot):
             to = process_of[transfer.target_slot]
-            if to == here or not _works(owners, transfer.target_slot, to) or not _size(transfer.box):
+            if to == here or not _works(owners, transfer.target_slot, to) or not has_elements(transfer.box):
                 continue
             if occupancy(source, to).same_shard(slot) is None:
                 key = transfer.target_slot, transfer.box, -1 if owners.bundles else slot
@@ -167,9 +167,7 @@ def _spread(owners: Owners, boxes: list[tuple[Slot, Box]], processes: Processes,
     target = owners.step.target
     process_of = residence(target.mesh).owners
     number = {key: index for index, key in enumerate(boxes)}
-    copies: list[tuple[StoredBox, StoredBox]] = []
-    leaving: dict[int, list[Pair]] = {}
-    arriving: dict[int, list[Pair]] = {}
+    found = MessageList()
     for slot in occupancy(target, here).slots:
         for transfer in owners.takes(slot):
             into = _part_of(owners, target, slot, transfer.box)
@@ -179,16 +177,15 @@ def _spread(owners: Owners, boxes: list[tuple[Slot, Box]], processes: Processes,
             if by == here and owners.flat and transfer.source_slot == slot:
                 continue  # it is reduced there
             if by == here:
-                copies.append((whole_part(number[transfer.source_slot, transfer.box], transfer.box), into))
+                found.copy(whole_part(number[transfer.source_slot, transfer.box], transfer.box), into)
             else:
-                arriving.setdefault(by, []).append((_order(transfer), into))
+                found.arrive(by, order_of(transfer), into)
     for owner in slots_of(target.mesh).get(here, ()):
         for transfer in owners.gives(owner):
             to = process_of[transfer.target_slot]
-            if to != here and _size(transfer.box) and occupancy(target, to).is_first(transfer.target_slot):
-                given = whole_part(number[owner, transfer.box], transfer.box)
-                leaving.setdefault(to, []).append((_order(transfer), given))
-    return messages_of(copies, leaving, arriving, processes)
+            if to != here and has_elements(transfer.box) and occupancy(target, to).is_first(transfer.target_slot):
+                found.leave(to, order_of(transfer), whole_part(number[owner, transfer.box], transfer.box))
+    return found.among(processes)
 
 
 def _works(owners: Owners, slot: Slot, process: int) -> bool:
@@ -209,11 +206,3 @@ def _by_box(transfers: Iterable[Transfer]) -> list[tuple[Box, list[Slot]]]:
     for transfer in transfers:
         found.setdefault(transfer.box, []).append(transfer.source_slot)
     return list(found.items())
-
-
-def _size(where: Box) -> int:
-    return math.prod(box_shape(where))
-
-
-def _order(transfer: Transfer) -> tuple[object, ...]:
-    return transfer.source_slot, transfer.target_slot, transfer.box

@@ -7,6 +7,7 @@ from typing import final
 import torch
 
 from ....planning import FillPartial
+from ....sharding.geometry import common
 from ...holding import Pieces, holding
 from ..group import Processes
 from ..transport.messages import StoredBox
@@ -30,11 +31,10 @@ class FillStage:
         self._parts: list[tuple[StoredBox, StoredBox]] = []
         for slot in there.slots:
             held = here.box(here.piece_of[slot], step.shape)
-            where = there.box(there.piece_of[slot], step.shape)
-            common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, where, strict=True))
-            if step.keeps(slot) and all(start < stop for start, stop in common):
-                source = stored_part(step.source, step.shape, slot, common)
-                self._parts.append((source, stored_part(step.target, step.shape, slot, common)))
+            shared = common(held, there.box(there.piece_of[slot], step.shape))
+            if step.keeps(slot) and shared is not None:
+                source = stored_part(step.source, step.shape, slot, shared)
+                self._parts.append((source, stored_part(step.target, step.shape, slot, shared)))
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the step."""

@@ -9,8 +9,7 @@ from typing import final
 import torch
 
 from ....planning import Exchange, LocalSlice, Step
-from ....planning.boxes.transfers import Transfer
-from ....planning.moving import Moves
+from ....planning.moving_steps import Moves
 from ...holding import Pieces, holding
 from ...machine import residence
 from ...memory.lazy_copy import lazy_clone
@@ -21,9 +20,9 @@ from ..mesh_processes import processes_of, wire_device
 from ..transport.async_ops import Arriving
 from ..transport.exchange import exchange, is_compared
 from ..transport.mailing import Mailed
-from ..transport.messages import Messages, Pair, StoredBox, messages_of
+from ..transport.messages import MessageList, Messages, StoredBox
 from .new_pieces import NewPieces
-from .occupancy import most_slots, occupancy, slots_of, stored_part
+from .occupancy import most_slots, occupancy, order_of, slots_of, stored_part
 
 __all__ = ["MoveStage"]
 
@@ -106,9 +105,7 @@ def _messages_of(step: Moves | Exchange, processes: Processes) -> Messages:
     here = world.current().process
     owners, receivers = residence(source.mesh).owners, residence(target.mesh).owners
     held = occupancy(source, here)
-    copies: list[tuple[StoredBox, StoredBox]] = []
-    leaving: dict[int, list[Pair]] = {}
-    arriving: dict[int, list[Pair]] = {}
+    found = MessageList()
     for slot in occupancy(target, here).slots:
         for transfer in step.receives(slot):
             near = held.same_shard(transfer.source_slot)
@@ -116,9 +113,9 @@ def _messages_of(step: Moves | Exchange, processes: Processes) -> Messages:
             if not into.size:
                 continue
             if near is not None:
-                copies.append((stored_part(source, shape, near, transfer.box), into))
+                found.copy(stored_part(source, shape, near, transfer.box), into)
             else:
-                arriving.setdefault(owners[transfer.source_slot], []).append((_order(transfer), into))
+                found.arrive(owners[transfer.source_slot], order_of(transfer), into)
     for slot in slots_of(source.mesh).get(here, ()):
         for transfer in step.sends(slot):
             to = receivers[transfer.target_slot]
@@ -126,9 +123,5 @@ def _messages_of(step: Moves | Exchange, processes: Processes) -> Messages:
                 continue
             given = stored_part(source, shape, slot, transfer.box)
             if given.size and occupancy(source, to).same_shard(slot) is None:
-                leaving.setdefault(to, []).append((_order(transfer), given))
-    return messages_of(copies, leaving, arriving, processes)
-
-
-def _order(transfer: Transfer) -> tuple[object, ...]:
-    return transfer.source_slot, transfer.target_slot, transfer.box
+                found.leave(to, order_of(transfer), given)
+    return found.among(processes)

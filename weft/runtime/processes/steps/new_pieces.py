@@ -21,7 +21,7 @@ class NewPieces:
 
     def __init__(self, layout: Layout, shape: tuple[int, ...], fill: ReduceOp | None = None) -> None:
         there = holding(layout)
-        self._kinds = [(there.piece_shape(piece, shape), there.devices[piece]) for piece in range(there.count)]
+        self._kinds = list(zip(there.shapes(shape), there.devices, strict=True))
         self._fill = fill
 
     def new(self, dtype: torch.dtype) -> Pieces:

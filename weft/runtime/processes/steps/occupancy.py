@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from ....caches import cached
+from ....planning.boxes.transfers import Transfer
 from ....sharding.geometry import Box, within
 from ....sharding.layout import Layout
 from ....sharding.mesh import DeviceMesh, Slot
@@ -12,7 +13,7 @@ from ...holding import holding
 from ...machine import forget_with_residences, residence
 from ..transport.messages import StoredBox, part
 
-__all__ = ["Occupancy", "most_slots", "occupancy", "slots_of", "stored_part"]
+__all__ = ["Occupancy", "most_slots", "occupancy", "order_of", "slots_of", "stored_part"]
 
 
 @cached(1024, cleared_by=forget_with_residences)
@@ -65,6 +66,11 @@ class Occupancy:
 def occupancy(layout: Layout, process: int) -> Occupancy:
     """What a process stores of a layout, worked out once."""
     return Occupancy(layout, process)
+
+
+def order_of(transfer: Transfer) -> tuple[object, ...]:
+    """What both ends sort a transfer by."""
+    return transfer.source_slot, transfer.target_slot, transfer.box
 
 
 def stored_part(layout: Layout, shape: tuple[int, ...], slot: Slot, where: Box) -> StoredBox:

@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from ....sharding.geometry import box, box_shape
+from ....sharding.geometry import box, has_elements
 from ....sharding.layout import Layout
 from ...holding import Pieces, holding
 from ...machine import residence
@@ -15,7 +15,7 @@ from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange, is_compared
-from ..transport.messages import Messages, Pair, StoredBox, messages_of
+from ..transport.messages import MessageList, Messages
 from .new_pieces import NewPieces
 from .occupancy import most_slots, occupancy, stored_part
 
@@ -50,22 +50,19 @@ class PermuteStage:
 def _permuted(layout: Layout, shape: tuple[int, ...], route: Route, processes: Processes) -> Messages:
     here = world.current().process
     owners = residence(layout.mesh).owners
-    copies: list[tuple[StoredBox, StoredBox]] = []
-    leaving: dict[int, list[Pair]] = {}
-    arriving: dict[int, list[Pair]] = {}
+    found = MessageList()
     for target, source in enumerate(route):
         if source is None or not occupancy(layout, owners[target]).is_first(target):
             continue
         near = occupancy(layout, owners[target]).same_shard(source)
-        if not math.prod(box_shape(box(layout, shape, target))):
+        if not has_elements(box(layout, shape, target)):
             continue
         if owners[target] == here:
             into = stored_part(layout, shape, target, box(layout, shape, target))
             if near is not None:
-                copies.append((stored_part(layout, shape, near, box(layout, shape, source)), into))
+                found.copy(stored_part(layout, shape, near, box(layout, shape, source)), into)
             else:
-                arriving.setdefault(owners[source], []).append((target, into))
+                found.arrive(owners[source], target, into)
         elif owners[source] == here and near is None:
-            given = stored_part(layout, shape, source, box(layout, shape, source))
-            leaving.setdefault(owners[target], []).append((target, given))
-    return messages_of(copies, leaving, arriving, processes)
+            found.leave(owners[target], target, stored_part(layout, shape, source, box(layout, shape, source)))
+    return found.among(processes)

@@ -18,7 +18,7 @@ from ..current_call import call_between
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Messages, Pair, StoredBox, messages_of
+from ..transport.messages import MessageList, Messages, StoredBox
 from .occupancy import occupancy
 
 __all__ = ["rearrange"]
@@ -41,22 +41,18 @@ def _messages(plan: Rearrangement, processes: Processes) -> Messages:
     here = world.current().process
     mesh = plan.target.layout.mesh
     owners = residence(mesh).owners
-    copies: list[tuple[StoredBox, StoredBox]] = []
-    leaving: dict[int, list[Pair]] = {}
-    arriving: dict[int, list[Pair]] = {}
+    found = MessageList()
     for process in processes:
         for slot in occupancy(plan.target.layout, process).slots:
             for number, copy in enumerate(plan.copies(slot)):
                 near = occupancy(plan.sources[copy.source].layout, process).same_shard(copy.source_slot)
                 if process == here and near is not None:
-                    copies.append((_given(plan, copy, near), _taken(plan, copy, slot)))
+                    found.copy(_given(plan, copy, near), _taken(plan, copy, slot))
                 elif process == here:
-                    origin = owners[copy.source_slot]
-                    arriving.setdefault(origin, []).append(((slot, number), _taken(plan, copy, slot)))
+                    found.arrive(owners[copy.source_slot], (slot, number), _taken(plan, copy, slot))
                 elif near is None and owners[copy.source_slot] == here:
-                    given = _given(plan, copy, copy.source_slot)
-                    leaving.setdefault(process, []).append(((slot, number), given))
-    return messages_of(copies, leaving, arriving, processes)
+                    found.leave(process, (slot, number), _given(plan, copy, copy.source_slot))
+    return found.among(processes)
 
 
 def _given(plan: Rearrangement, copy: SlotCopy, slot: Slot) -> StoredBox:

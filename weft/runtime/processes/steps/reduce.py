@@ -17,7 +17,7 @@ from ....planning.owners import Reducing, owners_of_step
 from ....sharding.placements import ReduceOp
 from ...holding import Pieces
 from ...memory.host_pool import pooled_empty
-from ...reduction import reduce_into, reduced
+from ...reduction import is_wide, reduce_into, reduced, summed
 from ..group import group_if_shared
 from ..mesh_processes import processes_of, wire_device
 from ..transport.exchange import exchange, is_compared, swap
@@ -27,9 +27,6 @@ from .new_pieces import NewPieces
 from .occupancy import most_slots
 
 __all__ = ["ReduceStage"]
-
-_SHORT_FLOATS = (torch.float16, torch.bfloat16)
-_ARITHMETIC = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PROD)
 
 
 @final
@@ -79,7 +76,7 @@ class ReduceStage:
 
     def _width(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype that travels: short floats go as f32 where they are sums of several contributions already."""
-        return torch.float32 if self._crowded and dtype in _SHORT_FLOATS and self.op in _ARITHMETIC else dtype
+        return torch.float32 if self._crowded and is_wide(self.op, dtype) else dtype
 
     def _given(self, bundles: Sequence[Bundle], sources: Sequence[torch.Tensor], width: torch.dtype) -> torch.Tensor:
         """What one process is given: bundles, each reduced; straight from its place if it is one part."""
@@ -90,7 +87,7 @@ class ReduceStage:
         for bundle in bundles:
             first = bundle[0]
             into = outgoing[at : at + first.size].view(first.shape)
-            reduce_into(into, _summed(self.op), _read(sources, bundle, width, self._wire))
+            reduce_into(into, summed(self.op, width), _read(sources, bundle, width, self._wire))
             at += first.size
         return outgoing
 
@@ -113,10 +110,10 @@ class ReduceStage:
         if len(bundles) == 1:
             parts = bundles[0]
         else:
-            parts = [each[0] if len(each) == 1 else reduced(_summed(self.op), each) for each in bundles]
+            parts = [each[0] if len(each) == 1 else reduced(summed(self.op, dtype), each) for each in bundles]
         out = pooled_empty(result.shape, dtype, result.device) if into is None else into
-        if self.op is ReduceOp.AVG and len(parts) != self.divisor:
-            total = reduced(ReduceOp.SUM, [part.float() for part in parts] if dtype in _SHORT_FLOATS else parts)
+        if summed(self.op, dtype) is not self.op and len(parts) != self.divisor:
+            total = reduced(ReduceOp.SUM, [part.float() for part in parts] if is_wide(self.op, dtype) else parts)
             return out.copy_(total.div_(self.divisor))
         return reduce_into(out, self.op, parts) if width is dtype else out.copy_(reduced(self.op, parts))
 
@@ -125,8 +122,3 @@ def _read(
     sources: Sequence[torch.Tensor], bundle: Sequence[StoredBox], dtype: torch.dtype, device: torch.device
 ) -> list[torch.Tensor]:
     return [sources[part.piece][part.where].to(device=device, dtype=dtype) for part in bundle]
-
-
-def _summed(op: ReduceOp) -> ReduceOp:
-    """A mean is a sum until all of it is there."""
-    return ReduceOp.SUM if op is ReduceOp.AVG else op

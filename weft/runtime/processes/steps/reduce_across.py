@@ -25,7 +25,7 @@ from .. import world
 from ..group import group_if_shared
 from ..mesh_processes import processes_of, wire_device
 from ..transport.exchange import exchange, is_compared
-from ..transport.messages import Messages, Pair, StoredBox, messages_of, part, whole_part
+from ..transport.messages import MessageList, StoredBox, part, whole_part
 from .new_pieces import NewPieces
 from .occupancy import most_slots, occupancy, stored_part
 
@@ -69,9 +69,9 @@ class AcrossStage:
         self.is_compared = is_compared(self.processes, self._limit, self._wire)
         rounds = _Rounds(step)
         self._sums, self._gets = rounds.sums, rounds.gets
-        self._collect = rounds.collecting.to(self.processes)
-        self._hand_on = rounds.handing_on.to(self.processes)
-        self._give = rounds.giving.to(self.processes)
+        self._collect = rounds.collecting.among(self.processes)
+        self._hand_on = rounds.handing_on.among(self.processes)
+        self._give = rounds.giving.among(self.processes)
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the step."""
@@ -123,27 +123,6 @@ class AcrossStage:
         return pooled_empty(shape, dtype, self._wire)
 
 
-class _Round:
-    """What leaves and arrives in a round, and what is copied."""
-
-    def __init__(self) -> None:
-        self.copies: list[tuple[StoredBox, StoredBox]] = []
-        self.leaving: dict[int, list[Pair]] = {}
-        self.arriving: dict[int, list[Pair]] = {}
-        self._arrived = 0
-
-    def leave(self, to: int, key: object, given: StoredBox) -> None:
-        self.leaving.setdefault(to, []).append((key, given))
-
-    def arrive(self, by: int, key: object, box: Box) -> None:
-        """Something arrives in a place of its own, one after another."""
-        self.arriving.setdefault(by, []).append((key, whole_part(self._arrived, box)))
-        self._arrived += 1
-
-    def to(self, processes: Sequence[int]) -> Messages:
-        return messages_of(self.copies, self.leaving, self.arriving, processes)
-
-
 @final
 class _Rounds:
     """The three rounds of a step, seen from this process."""
@@ -157,7 +136,7 @@ class _Rounds:
         places = self._work.places
         self._process = {**_at(places.of_target, after.owners), **_at(places.of_source, before.owners)}
         self._device = {**_at(places.of_target, after.torch_devices), **_at(places.of_source, before.torch_devices)}
-        self.collecting, self.handing_on, self.giving = _Round(), _Round(), _Round()
+        self.collecting, self.handing_on, self.giving = MessageList(), MessageList(), MessageList()
         self.sums: list[_Adding] = []
         self.gets: list[_Getting] = []
         self._number: dict[int, int] = {}
@@ -175,7 +154,7 @@ class _Rounds:
             if by == self._here:
                 parts.append(None if near is None else self._stored(near, each.box))
                 if near is None:
-                    self.collecting.arrive(self._senders[slot], (number, slot), each.box)
+                    self.collecting.arrive_apart(self._senders[slot], (number, slot), each.box)
             elif near is None and self._senders[slot] == self._here:
                 self.collecting.leave(by, (number, slot), self._stored(slot, each.box))
         lower = each.lower
@@ -184,7 +163,7 @@ class _Rounds:
             if origin == self._here != by:
                 self.handing_on.leave(by, number, whole_part(self._number[lower], each.box))
             elif by == self._here != origin:
-                self.handing_on.arrive(origin, number, each.box)
+                self.handing_on.arrive_apart(origin, number, each.box)
                 lower = -1
             elif by == self._here:
                 lower = self._number[lower]
@@ -210,11 +189,11 @@ class _Rounds:
         self.gets.append(_Getting(into, given))
         if self._work.adds:
             if given is None:
-                self.giving.arrive(origin, number, gift.box)
+                self.giving.arrive_apart(origin, number, gift.box)
         elif given is None:
-            self.giving.arriving.setdefault(origin, []).append((number, into))
+            self.giving.arrive(origin, number, into)
         else:
-            self.giving.copies.append((given, into))
+            self.giving.copy(given, into)
 
     def _given(self, gift: Gift, slot: int) -> StoredBox:
         """A part of what `given` lists: the sums of this process, then what it stores."""

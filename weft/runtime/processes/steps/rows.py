@@ -18,7 +18,7 @@ from ..current_call import call_between
 from ..group import group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Pair, StoredBox, messages_of
+from ..transport.messages import MessageList, StoredBox
 from .occupancy import occupancy
 
 __all__ = ["exchange_rows", "near"]
@@ -37,10 +37,9 @@ def exchange_rows(
     """The rows that come from other processes, by the device that receives them and the number of the one that sends."""
     here, processes, stored = world.current().process, owners_of(layout.mesh), holding(layout)
     wire = wire_device(layout.mesh)
+    messages = MessageList()
     leaving: list[torch.Tensor] = []
-    sends: dict[int, list[Pair]] = {}
     arriving: dict[tuple[Slot, int], torch.Tensor] = {}
-    receives: dict[int, list[Pair]] = {}
     for process in processes:
         for slot in occupancy(layout, process).slots:
             line = line_of(layout, dim, slot)
@@ -51,16 +50,16 @@ def exchange_rows(
                     continue
                 if process == here:
                     like = resized(stored.piece_shape(stored.piece_of[slot], shape), dim, count)
-                    receives.setdefault(origin, []).append(((slot, sender), _all_of(len(arriving), like)))
+                    messages.arrive(origin, (slot, sender), _all_of(len(arriving), like))
                     arriving[slot, sender] = torch.empty(like, dtype=dtype, device=wire)
                 elif origin == here:
                     rows = route.sent(pieces[near(layout, source)], dim, sender, number).contiguous()
-                    sends.setdefault(process, []).append(((slot, sender), _all_of(len(leaving), tuple(rows.shape))))
+                    messages.leave(process, (slot, sender), _all_of(len(leaving), tuple(rows.shape)))
                     leaving.append(rows)
-    messages = messages_of((), sends, receives, processes)
     call = call_between(f"{op}, which sends rows,", layout, layout, shape, dtype)
     with communicating(call, processes):
-        exchange(messages, leaving, list(arriving.values()), dtype, group_if_shared(processes), wire)
+        group = group_if_shared(processes)
+        exchange(messages.among(processes), leaving, list(arriving.values()), dtype, group, wire)
     return arriving
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, final
 import torch
 
 from ....planning import AllReduce, Exchange, FillPartial, ReduceAcross, ReduceExchange, ReduceScatter, Step
-from ....planning.moving import Moves
+from ....planning.moving_steps import Moves
 from ....planning.owners import Reducing
 from ... import in_process
 from ...holding import Pieces

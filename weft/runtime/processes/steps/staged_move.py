@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 import torch
@@ -18,7 +19,7 @@ from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Messages, Pair, StoredBox, messages_of
+from ..transport.messages import MessageList, Messages
 from .new_pieces import NewPieces
 from .occupancy import slots_of, stored_part
 
@@ -39,13 +40,10 @@ class StagedMove:
         self._wire = wire_device(step.source.mesh, step.target.mesh)
         begins = step if isinstance(step, Exchange) else None
         self._targets = NewPieces(step.target, step.shape, None if begins is None else begins.neutral)
-        parts = _TransferMessages(step.shape)
-        self._enter = parts.messages(
-            self.processes, (step.source, lambda s: routes.sends(0, s)), (step.target, lambda s: routes.receives(0, s))
-        )
-        self._pass_on = parts.messages(
-            self._inside, (step.target, lambda s: routes.sends(1, s)), (step.target, lambda s: routes.receives(1, s))
-        )
+        entering = (step.source, partial(routes.sends, 0)), (step.target, partial(routes.receives, 0))
+        passing = (step.target, partial(routes.sends, 1)), (step.target, partial(routes.receives, 1))
+        self._enter = _messages(step.shape, self.processes, *entering)
+        self._pass_on = _messages(step.shape, self._inside, *passing)
 
     def run(self, pieces: Pieces, dtype: torch.dtype) -> Pieces:
         """The pieces after the step."""
@@ -70,35 +68,26 @@ _Side = tuple[Layout, Callable[[Slot], tuple[Transfer, ...]]]
 """A layout, and what a slot of its mesh sends or receives."""
 
 
-@final
-class _TransferMessages:
-    """Transfers between slots as messages between processes."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._shape = shape
-
-    def messages(self, processes: Processes, giving: _Side, taking: _Side) -> Messages:
-        """What this process copies, sends and receives."""
-        here = world.current().process
-        (source, sends), (target, receives) = giving, taking
-        givers, takers = residence(source.mesh).owners, residence(target.mesh).owners
-        copies: list[tuple[StoredBox, StoredBox]] = []
-        leaving: dict[int, list[Pair]] = {}
-        arriving: dict[int, list[Pair]] = {}
-        for slot in slots_of(target.mesh).get(here, ()):
-            for each in receives(slot):
-                into = stored_part(target, self._shape, slot, each.box)
-                by = givers[each.source_slot]
-                if not into.size:
-                    continue
-                if by == here:
-                    copies.append((stored_part(source, self._shape, each.source_slot, each.box), into))
-                else:
-                    arriving.setdefault(by, []).append((each.box, into))
-        for slot in slots_of(source.mesh).get(here, ()):
-            for each in sends(slot):
-                given = stored_part(source, self._shape, slot, each.box)
-                to = takers[each.target_slot]
-                if given.size and to != here:
-                    leaving.setdefault(to, []).append((each.box, given))
-        return messages_of(copies, leaving, arriving, processes)
+def _messages(shape: tuple[int, ...], processes: Processes, giving: _Side, taking: _Side) -> Messages:
+    """What this process copies, sends and receives in one hop."""
+    here = world.current().process
+    (source, sends), (target, receives) = giving, taking
+    givers, takers = residence(source.mesh).owners, residence(target.mesh).owners
+    found = MessageList()
+    for slot in slots_of(target.mesh).get(here, ()):
+        for each in receives(slot):
+            into = stored_part(target, shape, slot, each.box)
+            by = givers[each.source_slot]
+            if not into.size:
+                continue
+            if by == here:
+                found.copy(stored_part(source, shape, each.source_slot, each.box), into)
+            else:
+                found.arrive(by, each.box, into)
+    for slot in slots_of(source.mesh).get(here, ()):
+        for each in sends(slot):
+            given = stored_part(source, shape, slot, each.box)
+            to = takers[each.target_slot]
+            if given.size and to != here:
+                found.leave(to, each.box, given)
+    return found.among(processes)

@@ -17,24 +17,20 @@ from ....planning.owners import Reducing, owners_of_step
 from ....planning.staging.delegation import CellTask, Delegation, delegation
 from ....sharding.geometry import Box, box_shape, within
 from ....sharding.mesh import Slot
-from ....sharding.placements import ReduceOp
 from ...holding import Pieces, holding
 from ...machine import residence
 from ...memory.host_pool import pooled_empty
-from ...reduction import reduce_into, reduced
+from ...reduction import is_wide, reduce_into, reduced, summed
 from .. import world
 from ..group import Processes, group_if_shared
 from ..mesh_processes import owners_of, wire_device
 from ..transport.exchange import exchange
-from ..transport.messages import Messages, Pair, StoredBox, messages_of, part, whole_part
+from ..transport.messages import MessageList, Messages, StoredBox, part, whole_part
 from .new_pieces import NewPieces
 from .occupancy import slots_of
 from .staged_move import beside
 
 __all__ = ["StagedReduce"]
-
-_SHORT_FLOATS = (torch.float16, torch.bfloat16)
-_ARITHMETIC = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PROD)
 
 
 @final
@@ -65,7 +61,7 @@ class StagedReduce:
         """The pieces after the step."""
         within_, between = group_if_shared(self._inside), group_if_shared(self.processes)
         sources = [piece.reshape(-1) if self._flat else piece for piece in pieces]
-        width = torch.float32 if dtype in _SHORT_FLOATS and self._op in _ARITHMETIC else dtype
+        width = torch.float32 if is_wide(self._op, dtype) else dtype
         lent = [self._new(shape, dtype) for task in self._tasks for shape in task.shapes]
         exchange(self._entrust, sources, lent, dtype, within_, self._wire)
         partial = self._partial(sources, lent, width)
@@ -84,15 +80,11 @@ class StagedReduce:
     def _new(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return pooled_empty(shape, dtype, self._device)
 
-    def _summed(self, dtype: torch.dtype) -> ReduceOp:
-        """A mean is a sum until all of it is there; of booleans there is no sum to divide."""
-        return ReduceOp.SUM if self._op is ReduceOp.AVG and dtype is not torch.bool else self._op
-
     def _partial(
         self, sources: Sequence[torch.Tensor], lent: Sequence[torch.Tensor], width: torch.dtype
     ) -> list[torch.Tensor]:
         """The reduction of each task, in the order of its members."""
-        op = self._summed(width)
+        op = summed(self._op, width)
         waiting = iter(lent)
         found = []
         for task in self._tasks:
@@ -105,12 +97,12 @@ class StagedReduce:
         self, partial: Sequence[torch.Tensor], arrived: Sequence[torch.Tensor], dtype: torch.dtype
     ) -> list[torch.Tensor]:
         """The reduction of each box that this process owns, in the order of the cells."""
-        op = self._summed(dtype)
+        op = summed(self._op, dtype)
         waiting = iter(arrived)
         found = []
         for box in self._own:
             total = reduced(op, [next(waiting) if own is None else partial[own] for own in box.parts])
-            if self._op is ReduceOp.AVG and op is ReduceOp.SUM:
+            if op is not self._op:
                 total.div_(self._divisor)
             found.append(self._new(box.shape, dtype).copy_(total))
         return found
@@ -167,51 +159,40 @@ class _Hops:
 
     def entrust(self, processes: Processes) -> Messages:
         """Contributions to delegates in the cell."""
-        leaving: dict[int, list[Pair]] = {}
+        found = MessageList()
         for owner, each in self._work.entrusts(self._slot):
-            to = self._process[each.target_slot]
-            leaving.setdefault(to, []).append(((owner, each.box), self._part(each.box)))
-        arriving: dict[int, list[Pair]] = {}
-        lent = 0
+            found.leave(self._process[each.target_slot], (owner, each.box), self._part(each.box))
         for task in self._said:
             for member in task.members:
                 if member != self._slot:
-                    by = self._process[member]
-                    arriving.setdefault(by, []).append(((task.owner, task.box), whole_part(lent, task.box)))
-                    lent += 1
-        return messages_of((), leaving, arriving, processes)
+                    found.arrive_apart(self._process[member], (task.owner, task.box), task.box)
+        return found.among(processes)
 
     def hand_in(self, processes: Processes) -> Messages:
         """What delegates have reduced, to the owners."""
-        leaving: dict[int, list[Pair]] = {}
+        found = MessageList()
         for number, task in enumerate(self._said):
             if task.owner != self._slot:
-                leaving.setdefault(self._process[task.owner], []).append((task.box, whole_part(number, task.box)))
-        arriving: dict[int, list[Pair]] = {}
-        at = 0
+                found.leave(self._process[task.owner], task.box, whole_part(number, task.box))
         for where, delegates in self._arriving:
             for by in delegates:
                 if by != self._slot:
-                    arriving.setdefault(self._process[by], []).append((where, whole_part(at, where)))
-                    at += 1
-        return messages_of((), leaving, arriving, processes)
+                    found.arrive_apart(self._process[by], where, where)
+        return found.among(processes)
 
     def spread(self, hop: int, processes: Processes) -> Messages:
         """Results into each cell, then among those in it."""
-        copies: list[tuple[StoredBox, StoredBox]] = []
-        arriving: dict[int, list[Pair]] = {}
+        found = MessageList()
         for each in self._work.takes(hop, self._slot):
             into = self._part(each.box, new=True)
             if each.source_slot == self._slot:
-                copies.append((self._given(each, hop), into))
+                found.copy(self._given(each, hop), into)
             else:
-                arriving.setdefault(self._process[each.source_slot], []).append((each.box, into))
-        leaving: dict[int, list[Pair]] = {}
+                found.arrive(self._process[each.source_slot], each.box, into)
         for each in self._work.gives(hop, self._slot):
             if each.target_slot != self._slot:
-                to = self._process[each.target_slot]
-                leaving.setdefault(to, []).append((each.box, self._given(each, hop)))
-        return messages_of(copies, leaving, arriving, processes)
+                found.leave(self._process[each.target_slot], each.box, self._given(each, hop))
+        return found.among(processes)
 
     def _given(self, transfer: Transfer, hop: int) -> StoredBox:
         """A part of a result in the first hop, of the new shard in the second."""

@@ -15,7 +15,7 @@ from ....sharding.geometry import Box, box_shape, whole_box
 from ...holding import slices
 from .. import world
 
-__all__ = ["Join", "Message", "Messages", "Pair", "Range", "StoredBox", "message_of", "messages_of", "part"]
+__all__ = ["Join", "Message", "MessageList", "Messages", "Range", "StoredBox", "part"]
 
 Range = tuple[int, int, int]
 """A stretch of one stored tensor, flat: which tensor, start and stop."""
@@ -109,22 +109,44 @@ def _stretch(piece: int, inner: Box, shape: Sequence[int]) -> Range | None:
     return piece, start, start + size
 
 
-Pair = tuple[object, StoredBox]
+_Pair = tuple[object, StoredBox]
 """A part, and what both ends sort it by."""
 
 
-def messages_of(
-    copies: Iterable[tuple[StoredBox, StoredBox]],
-    sends: Mapping[int, Sequence[Pair]],
-    receives: Mapping[int, Sequence[Pair]],
-    processes: Sequence[int],
-) -> Messages:
-    """The messages of this process, given what goes to and comes from each."""
-    kept, arriving = tuple(copies), _by_process(receives, processes)
-    joins = tuple(join for join in map(_join, *_by_piece(kept, arriving)) if join is not None)
-    joined = {join.piece for join in joins}
-    kept = tuple((source, target) for source, target in kept if target.piece not in joined)
-    return Messages(kept, _by_process(sends, processes), arriving, joins)
+@final
+class MessageList:
+    """What this process copies, sends and receives, put down part by part; both ends sort parts by their keys."""
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[StoredBox, StoredBox]] = []
+        self._leaving: dict[int, list[_Pair]] = {}
+        self._arriving: dict[int, list[_Pair]] = {}
+        self._apart = 0
+
+    def copy(self, given: StoredBox, into: StoredBox) -> None:
+        """Something stays in this process."""
+        self._copies.append((given, into))
+
+    def leave(self, to: int, key: object, given: StoredBox) -> None:
+        """Something goes to another one."""
+        self._leaving.setdefault(to, []).append((key, given))
+
+    def arrive(self, by: int, key: object, into: StoredBox) -> None:
+        """Something comes from another one."""
+        self._arriving.setdefault(by, []).append((key, into))
+
+    def arrive_apart(self, by: int, key: object, where: Box) -> None:
+        """Something comes in a tensor of its own, one after another."""
+        self.arrive(by, key, whole_part(self._apart, where))
+        self._apart += 1
+
+    def among(self, processes: Sequence[int]) -> Messages:
+        """The messages of this process to and from each of some."""
+        arriving = _by_process(self._arriving, processes)
+        joins = tuple(join for join in map(_join, *_by_piece(self._copies, arriving)) if join is not None)
+        joined = {join.piece for join in joins}
+        kept = tuple((source, target) for source, target in self._copies if target.piece not in joined)
+        return Messages(kept, _by_process(self._leaving, processes), arriving, joins)
 
 
 _Beside = list[tuple[StoredBox, StoredBox | int]]
@@ -171,17 +193,17 @@ def _join(piece: int, parts: _Beside) -> Join | None:
     return Join(piece, dim, shape, tuple(origin for _, origin in parts), tuple(into.shape for into, _ in parts))
 
 
-def _by_process(pairs: Mapping[int, Sequence[Pair]], processes: Sequence[int]) -> tuple[tuple[int, Message], ...]:
+def _by_process(pairs: Mapping[int, Sequence[_Pair]], processes: Sequence[int]) -> tuple[tuple[int, Message], ...]:
     here = world.current().process
     start = processes.index(here) + 1 if here in processes else 0
     order = [*range(start, len(processes)), *range(start)]
-    listed = [(index, message_of(pairs.get(processes[index], ()))) for index in order]
+    listed = [(index, _message_of(pairs.get(processes[index], ()))) for index in order]
     return tuple((index, message) for index, message in listed if message.size)
 
 
-def message_of(pairs: Iterable[Pair]) -> Message:
+def _message_of(pairs: Iterable[_Pair]) -> Message:
     """The parts in the order that both ends know."""
-    key: Callable[[Pair], object] = lambda pair: pair[0]  # noqa: E731 - a name for the line below
+    key: Callable[[_Pair], object] = lambda pair: pair[0]  # noqa: E731 - a name for the line below
     parts = tuple(part for _, part in sorted(pairs, key=key))  # type: ignore[arg-type]
     return Message(parts, sum(part.size for part in parts), _joined(parts))
 

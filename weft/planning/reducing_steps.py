@@ -11,7 +11,7 @@ from ..sharding.mesh import Slot
 from ..sharding.placements import ReduceOp
 from .boxes.census import Volume, axis_sizes, census
 from .boxes.pieces import flat_index
-from .reduction import HeldRegion, Reduction, reduction
+from .reduction_owners import HeldRegion, Reduction, reduction
 from .step import Begins, Bytes, Load, Transition, added_axes, changed_dims, common_prefix, live, live_pending
 
 __all__ = ["AllReduce", "FillPartial", "ReduceExchange", "ReduceScatter", "Reduces"]

@@ -13,7 +13,7 @@ from .boxes.census import HeldOverlap, Volume, axis_sizes, spread_index
 from .boxes.crossing import crossing
 from .boxes.pieces import cuts, flat_index
 from .boxes.transfers import SameMesh, Transfer, routes
-from .reduction import HeldRegion, reduction
+from .reduction_owners import HeldRegion, reduction
 from .step import (
     Begins,
     Bytes,

@@ -21,20 +21,20 @@ from typing import NamedTuple
 
 import torch
 
-from ..caches import BoundedCache
-from ..planning.text import bytes_text
-from ..rules.call import BoundCall, Op, each_of
-from ..runtime.traced import is_traced
-from ..sharding.layout import Layout
-from ..sharding.mapping import named_mapping
-from ..watch.call_site import CallSite, call_site, called_at
-from ..watch.comm_log import CommRecord, comm_log
-from ..watch.policy import policy_now, report_drift
+from ...caches import BoundedCache
+from ...planning.text import bytes_text
+from ...rules.call import BoundCall, Op, each_of
+from ...runtime.traced import is_traced
+from ...sharding.layout import Layout
+from ...sharding.mapping import named_mapping
+from ...watch.call_site import CallSite, call_site, called_at
+from ...watch.comm_log import CommRecord, comm_log
+from ...watch.policy import policy_now, report_drift
+from ..op_kind import kind_of
+from ..op_plan import has_open_sizes
+from ..sharded import ShardedTensor
+from ..views.folded import fold_of
 from .better_layout import Better, better_layout, bytes_to_resolve
-from .op_kind import kind_of
-from .op_plan import has_open_sizes
-from .sharded import ShardedTensor
-from .views.folded import fold_of
 
 __all__ = ["may_drift", "watched"]
 

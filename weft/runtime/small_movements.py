@@ -100,9 +100,9 @@ class _Cuts:
         shapes: Sequence[tuple[int, ...]] | None = None,
     ) -> None:
         here, there = holding(source), holding(target)
-        shapes = [here.piece_shape(k, shape) for k in range(here.count)] if shapes is None else shapes
+        shapes = here.shapes(shape) if shapes is None else shapes
         self._is_one = len({*here.devices, *there.devices}) == 1
-        self._elements = max(math.prod(each.piece_shape(k, shape)) for each in (here, there) for k in range(each.count))
+        self._elements = max(map(math.prod, (*here.shapes(shape), *there.shapes(shape))))
         wanted: dict[int, dict[tuple[Interval, ...], Slices]] = {}
         for each in copies:
             wanted.setdefault(each.origin, {}).setdefault(_intervals(each.source), each.source)

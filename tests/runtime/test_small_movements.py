@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import weft
 from tests.tensor.strategies import layouts, meshes, shapes
-from weft.runtime import in_process, joining, machine
+from weft.runtime import in_process, machine, small_movements
 from weft.runtime.holding import holding
 from weft.sharding import ReduceOp
 from weft.sharding.layout import Layout
@@ -59,7 +59,7 @@ def test_as_box_by_box(data: st.DataObject, shape: tuple[int, ...], dtype: torch
     pieces = pieces_of(source, shape, dtype, turned and len(shape) == 2)
     before = list(map(bits, pieces))
     found = in_process.move(pieces, source, target, shape)
-    with patch.object(joining, "_SMALL", -1):
+    with patch.object(small_movements, "_SMALL", -1):
         expected = in_process.move(pieces, source, target, shape)
     assert [x.stride() for x in found] == [x.stride() for x in expected]
     assert list(map(bits, found)) == list(map(bits, expected))

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..rules.call import BoundCall
-from ..rules.registry import rule_for
-from ..sharding.layout import Layout
-from .choose import Choice, Input, choose, stop_over
-from .op_plan import factors_of, inputs_of
-from .sharded import ShardedTensor
-from .strategy import BroughtTensor
+from ...rules.call import BoundCall
+from ...rules.registry import rule_for
+from ...sharding.layout import Layout
+from ..choose import Choice, Input, choose, stop_over
+from ..op_plan import factors_of, inputs_of
+from ..sharded import ShardedTensor
+from ..strategy import BroughtTensor
 
 __all__ = ["Better", "better_layout", "bytes_to_resolve"]
 

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --form both|apart|one|processes --seconds N --seed S`: looks for wrong values, and prints shortest programs."""
+"""`python -m tests.fuzz --form both|apart|one|processes|guest --seconds N --seed S`: looks for wrong values, and prints shortest programs."""
 
 from __future__ import annotations
 
@@ -53,15 +53,17 @@ def shortest(finding: Finding, *, apart: bool, patience: float) -> Finding:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
-    parser.add_argument("--form", choices=("both", *FORMS, "processes"), default="both")
+    parser.add_argument("--form", choices=("both", *FORMS, "processes", "guest"), default="both")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most", type=int, default=20, help="stop after this many findings")
     parser.add_argument("--patience", type=float, default=20, help="seconds to shrink each finding")
     parser.add_argument("--skip", nargs="*", default=(), help="kinds of finding to leave out")
     asked = parser.parse_args()
-    if asked.form == "processes":
-        text, findings = processes.hunt(asked.seconds, asked.seed, asked.most)
+    if asked.form in ("processes", "guest"):
+        # A guest is a process without a device of the mesh: it takes part in what others need of it, and in nothing else.
+        spread = processes.COUNT if asked.form == "processes" else 1
+        text, findings = processes.hunt(asked.seconds, asked.seed, asked.most, spread)
         print(text)
         raise SystemExit(bool(findings))
     forms = FORMS if asked.form == "both" else (asked.form,)

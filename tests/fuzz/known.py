@@ -1340,4 +1340,15 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "processes without a device of the mesh gathered for views that the one with all devices shows itself": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((8, 8), 'uint8', 85, 342)",
+            "v0.fill_diagonal_(0)",
+            "v1 = torch.nonzero_static(v0, size=3)",
+            "torch._assert_async((v0 < 300).all())",
+            "v3 = torch.func.hessian(lambda t: (t ** 3).sum() * t.sum())(v0[0, :3].double())",
+        ),
+        order=0,
+    ),
 }

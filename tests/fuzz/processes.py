@@ -1,7 +1,8 @@
 """The form of many processes: each makes the same programs, runs them together with the others, and compares.
 
-Started by a launcher, it is one of them: `python tests/fuzz/processes.py SECONDS SEED MOST`, or with `known` alone, for
-what once went wrong.
+Started by a launcher, it is one of them: `python tests/fuzz/processes.py SECONDS SEED MOST SPREAD`, or `known SPREAD`, for
+what once went wrong. SPREAD says over how many of the processes meshes lie: with 1, all devices are the first one's, and the
+others have none.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from tests.fuzz.running import run_plain, run_weft
 from tests.fuzz.shrinking import shrunk
 from tests.multiprocess.launching import Processes
 
-COUNT, EACH = 2, 4
+COUNT, EACH = 2, 8
+SPREAD = int(sys.argv[-1]) if __name__ == "__main__" else COUNT
+"""Over how many processes meshes lie."""
 
 
 def _agreed(value: int) -> int:
@@ -46,15 +49,23 @@ def check(program: Program, *, again: bool = True, otherwise: bool = True) -> tu
     expected = run_plain(program)
     if names_outside(expected):
         return None, 0
-    found = run_weft(program, COUNT)
+    found = run_weft(program, SPREAD)
     checks, wrong = found.checks, difference(found, expected, program)
     if again:
-        repeated = run_weft(program, COUNT)
+        repeated = run_weft(program, SPREAD)
         wrong = wrong or differs(found, repeated, "again")
     if otherwise:
-        changed, more = differs_with_other_numbers(program, COUNT)
+        changed, more = differs_with_other_numbers(program, SPREAD)
         wrong, checks = wrong or changed, checks + more
     return Finding(*wrong, program) if wrong else None, checks
+
+
+def is_for(program: Program, spread: int) -> bool:
+    """Whether a program can run where meshes lie over so many processes.
+
+    Those without a device compile nothing, and cannot refuse what depends on values that others have.
+    """
+    return spread == COUNT or not (any("linearize" in line for line in program.lines) or run_plain(program).errors)
 
 
 def _fails(program: Program) -> bool:
@@ -69,11 +80,12 @@ def _join() -> None:
 def repeat_known() -> None:
     """Runs the programs that once went wrong."""
     _join()
-    for what, program in KNOWN.items():
+    known = {what: program for what, program in KNOWN.items() if is_for(program, SPREAD)}
+    for what, program in known.items():
         finding, _ = check(program, again=False, otherwise=False)
         if _agreed(finding is not None):
             print(f"--- {what}: {finding}", flush=True)
-    print(f"{len(KNOWN)} programs", flush=True)
+    print(f"{len(known)} programs", flush=True)
     weft.distributed.shutdown()
 
 
@@ -86,8 +98,11 @@ def work(seconds: float, seed: int, most: int) -> None:
         # Said beforehand: a process that ends in the middle of a program cannot say it afterwards.
         print(f"{checks} checks before seed {seed + programs}", file=sys.stderr, flush=True)
         program = make(seed + programs)
-        finding, done = check(program, again=programs % 4 == 0, otherwise=programs % 4 == 2)
-        checks, programs = checks + done, programs + 1
+        programs += 1
+        if not is_for(program, SPREAD):
+            continue
+        finding, done = check(program, again=programs % 4 == 1, otherwise=programs % 4 == 3)
+        checks += done
         if _agreed(finding is not None):
             findings += 1
             print(f"--- process {here}: {finding}", flush=True)
@@ -99,11 +114,11 @@ def work(seconds: float, seed: int, most: int) -> None:
     weft.distributed.shutdown()
 
 
-def hunt(seconds: float, seed: int, most: int) -> tuple[str, int]:
+def hunt(seconds: float, seed: int, most: int, spread: int = COUNT) -> tuple[str, int]:
     """What the processes say, and how many findings there were; processes that fail count as one, and others go on."""
     start, first, checks, findings, said = time.monotonic(), seed, 0, 0, []
     while (left := seconds - (time.monotonic() - start)) > 0 and findings < most:
-        with Processes([__file__, str(left), str(seed), str(most - findings)], COUNT) as started:
+        with Processes([__file__, str(left), str(seed), str(most - findings), str(spread)], COUNT) as started:
             ended = started.wait(left + 300)
         failed = [how for how in ended if how.status != 0]
         said += [how.out for how in ended]
@@ -122,7 +137,7 @@ def hunt(seconds: float, seed: int, most: int) -> tuple[str, int]:
 _PROGRESS = re.compile(r"(\d+) checks before seed (\d+)\n")
 
 
-if __name__ == "__main__" and sys.argv[1:] == ["known"]:
+if __name__ == "__main__" and sys.argv[1] == "known":
     repeat_known()
 elif __name__ == "__main__":
     work(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

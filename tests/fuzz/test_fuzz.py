@@ -183,18 +183,21 @@ def test_logarithms_of_determinants_of_singular_matrices_are_not_made() -> None:
 
 
 @pytest.mark.multiprocess
-def test_processes_do_what_plain_torch_does() -> None:
-    text, findings = processes.hunt(2, 0, 1)
+@pytest.mark.parametrize("spread", [2, 1])
+def test_processes_do_what_plain_torch_does(spread: int) -> None:
+    text, findings = processes.hunt(2, 0, 1, spread)
     assert not findings, text
     assert "op checks" in text
 
 
 @pytest.mark.multiprocess
-def test_what_once_went_wrong_in_processes() -> None:
-    with Processes([processes.__file__, "known"], processes.COUNT) as started:
+@pytest.mark.parametrize("spread", [2, 1])
+def test_what_once_went_wrong_in_processes(spread: int) -> None:
+    expected = sum(processes.is_for(program, spread) for program in KNOWN.values())
+    with Processes([processes.__file__, "known", str(spread)], processes.COUNT) as started:
         for ended in started.wait(120):
             assert ended.status == 0, ended.err[-3000:]
-            assert ended.out.strip() == f"{len(KNOWN)} programs"
+            assert ended.out.strip() == f"{expected} programs"
 
 
 def test_a_program_is_the_same_in_every_run() -> None:

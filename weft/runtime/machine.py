@@ -106,11 +106,6 @@ class Residence:
     """Whether the devices are only thought of: tensors have no values, and one device stands for all."""
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether all slots are in one memory of another process, which stores tensors whole."""
-        return not self.owned and len(set(self.memories)) == 1
-
-    @property
     def device(self) -> torch.device:
         """The torch device that a tensor on this mesh reports."""
         if self.owned:
@@ -176,7 +171,7 @@ def residence(mesh: DeviceMesh) -> Residence:
             memories.append((where.type, where.index or 0))
         else:  # said so that every process finds the same memories
             memories.append((f"{where.type} of {owner}", 0 if device.is_host else device.id))
-    unified = len(owned) == mesh.num_devices and len(set(memories)) == 1
+    unified = here.count == 1 and len(set(memories)) == 1
     return Residence(owned, tuple(memories), tuple(torch_devices), unified, owners)
 
 

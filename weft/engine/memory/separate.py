@@ -20,7 +20,7 @@ from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...sharding.mesh import DeviceMesh
 from ..sharded import ShardedTensor, wrap
-from ..views.copy_views import current, is_alias, is_observed, remember, remember_alias, remember_told, repeats
+from ..views.copy_views import current, is_alias, remember, remember_alias, repeats
 from ..views.view import View, at, shown
 from ..writes.overlapping import parted
 from .carrying import scattered
@@ -86,9 +86,6 @@ class Separate(Memory):
             y = shown(x, y, view.geometry())
         if view.is_loose:
             return y
-        if residence(x._layout.mesh).is_elsewhere and not x._layout.pending:
-            # The process that has it shows it itself, and brings nothing back that others would have to take part in.
-            return remember_told(y, x, view.told()) if is_observed() else remember_alias(y, x)
         return remember(y, x, view.read, view.write, told=view.told())
 
     def copies_views(self, x: ShardedTensor) -> bool:

@@ -149,10 +149,19 @@ def _gathered(call: BoundCall, schedule: OpSchedule, made: list[dict[int, torch.
         pieces = tuple(made[k][i] for i in range(holding(layout).count))
         if kind.viewed is None:
             pieces = strides.ordered(pieces)
-        wrapped.append(wrap(pieces, layout, spec.shape, dtype=spec.dtype, strides=strides.whole))
+        device = None if pieces else _without_memory_too(call)
+        wrapped.append(wrap(pieces, layout, spec.shape, dtype=spec.dtype, strides=strides.whole, device=device))
     if isinstance(result, (tuple, list)):
         return type(result)(wrapped)
+    if not call.func._schema.returns:
+        return None
     return tuple(wrapped) if not schedule.places and _gives_several(call.func) else wrapped[0]
+
+
+def _without_memory_too(call: BoundCall) -> torch.device | None:
+    """The device of a result of which nothing is here, where it is one without memory: asked for, or that of the tensors."""
+    asked = call.kwargs.get("device") or (call.tensors[0].device if call.tensors else None)
+    return asked if isinstance(asked, torch.device) and asked.type == "meta" else None
 
 
 def _gives_several(func: torch._ops.OpOverload) -> bool:

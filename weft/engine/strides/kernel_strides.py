@@ -145,6 +145,7 @@ _LAID: dict[Op, Laid] = {
             aten.normal.Tensor_Tensor,
             aten.poisson.default,
             aten._standard_gamma.default,
+            aten.nonzero_static.default,
         ),
         _row_major,
     ),

@@ -83,7 +83,8 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     if specs is not None:
         return specs
     # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
-    device = "cpu" if on_host and (_is_of_nothing(func, tensors) or _is_open(func, tensors)) else "meta"
+    is_asked = on_host and (_is_of_nothing(func, tensors) or _is_open(func, tensors))
+    device = "cpu" if is_asked or _is_of_few_primitives(func, tensors) else "meta"
     metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in tensors]
     for x in metas if device == "cpu" else ():
         x.zero_()  # indices among them are to be right
@@ -136,6 +137,14 @@ def _is_open(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bo
     if func is not aten.index.Tensor or not any(x.dim() > 1 and 1 in x.shape for x in tensors):
         return False
     return sum(x.numel() for x in tensors) <= FEW
+
+
+def _is_of_few_primitives(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a primitive is called, whose kernels broadcast what its account refuses; of few elements they are asked.
+
+    Torch calls some with tensors that have memory and tensors that have none, to know what becomes of tangents that are zero.
+    """
+    return func.namespace == "prims" and sum(x.numel() for x in tensors) <= FEW
 
 
 def _results_of_one_element(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...] | None:

@@ -608,6 +608,19 @@ def edges(devices: Sequence[Device]) -> Iterator[Yielded]:
             yield f"{spec} {name} moves", (log.counts(), log.bytes_received, log.total_bytes)
 
 
+@rounded
+def moves_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """What is logged of a mesh that leaves processes out, which have nothing that could tell two tensors apart."""
+    for name, mesh in _meshes(devices).items():
+        x, y = (weft.shard(numbers(4, 4, seed=k), mesh, P("a")) for k in range(2))
+        with weft.comm_log() as log:
+            yield f"{name} two that are alike", torch.linalg.svdvals(x) + torch.linalg.svdvals(y)
+            yield f"{name} one, and a view of it", torch.linalg.svdvals(y.t()) + torch.linalg.svdvals(y)
+            merged = weft.shard(numbers(2, 6, 4), mesh, P(None, "a")).reshape(12, 4)
+            yield f"{name} merged", merged.sin()
+        yield f"{name} moves", [[each.kind, each.op, each.total_bytes] for each in log]
+
+
 @program
 def orders(devices: Sequence[Device]) -> Iterator[Yielded]:
     mesh = mesh_of(devices)

@@ -898,6 +898,14 @@ def refusals(devices: Sequence[Device]) -> Iterator[Yielded]:
             yield f"{kind} {name}", _refused(call)
     yield "a mask", _refused(lambda: x[weft.shard(torch.ones(7, dtype=torch.bool), mesh, P("a"))])
     yield "classes", _refused(lambda: torch.nn.functional.one_hot(weft.shard(torch.tensor([0, 9]), mesh, P()), 3))
+    # The processes ask each other how many there are.
+    yield "classes below 0", _refused(lambda: torch.nn.functional.one_hot(weft.shard(torch.tensor([-1]), mesh, P("a"))))
+    targets = [[0, 1, -100, 3, 4, last] for last in (2, 9, -7)]
+    for k, target in enumerate(map(torch.tensor, targets)):  # the later calls are known
+        for kind, given in {"plain": target, "replicated": weft.shard(target, mesh, P())}.items():
+            yield f"{kind} targets {k}", _refused(lambda given=given: torch.nn.functional.cross_entropy(x, given))
+            where = given.clamp(min=0)[:, None]
+            yield f"{kind} places {k}", _refused(lambda where=where: x.gather(1, where))
     yield "afterwards", x
     nothing = weft.shard(torch.zeros(0, 3), mesh, P("a", None))
     yield (

@@ -622,6 +622,21 @@ def moves_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
 
 
 @program
+def local_code_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """`local_map` is called by the processes that a mesh has, and needs no others."""
+    for name, mesh in _meshes(devices).items():
+        x = weft.shard(numbers(5, 2), mesh, P("a")).requires_grad_()
+        if own_slots(mesh):
+            y = weft.local_map(lambda x: x * weft.all_reduce(x.sum()), P("a"), P("a"), mesh=mesh, axes="a")(x)
+            top = weft.local_map(lambda x: weft.all_reduce(x.amax(), "max"), P("a"), P(), mesh=mesh, axes="a")(x)
+            (y.sum() + top).backward()
+            expected = weft.shard(numbers(5, 2) * numbers(5, 2).sum(), mesh, P("a"))
+            assert all(map(torch.equal, y.detach().local_shards, expected.local_shards))
+            assert all(shard == numbers(5, 2).max() for shard in top.local_shards)
+        yield f"{name} afterwards", x.sum().item()
+
+
+@program
 def orders(devices: Sequence[Device]) -> Iterator[Yielded]:
     mesh = mesh_of(devices)
     x = torch.randperm(60, generator=torch.Generator().manual_seed(1)).reshape(4, 15).double()

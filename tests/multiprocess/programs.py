@@ -610,6 +610,34 @@ def edges(devices: Sequence[Device]) -> Iterator[Yielded]:
             yield f"{spec} {name} moves", (log.counts(), log.bytes_received, log.total_bytes)
 
 
+@rounded
+def moves_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """What is logged of a mesh that leaves processes out, which have nothing that could tell two tensors apart."""
+    for name, mesh in _meshes(devices).items():
+        x, y = (weft.shard(numbers(4, 4, seed=k), mesh, P("a")) for k in range(2))
+        with weft.comm_log() as log:
+            yield f"{name} two that are alike", torch.linalg.svdvals(x) + torch.linalg.svdvals(y)
+            yield f"{name} one, and a view of it", torch.linalg.svdvals(y.t()) + torch.linalg.svdvals(y)
+            merged = weft.shard(numbers(2, 6, 4), mesh, P(None, "a")).reshape(12, 4)
+            yield f"{name} merged", merged.sin()
+        yield f"{name} moves", [[each.kind, each.op, each.total_bytes] for each in log]
+
+
+@program
+def local_code_on_some(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """`local_map` is called by the processes that a mesh has, and needs no others."""
+    for name, mesh in _meshes(devices).items():
+        x = weft.shard(numbers(5, 2), mesh, P("a")).requires_grad_()
+        if own_slots(mesh):
+            y = weft.local_map(lambda x: x * weft.all_reduce(x.sum()), P("a"), P("a"), mesh=mesh, axes="a")(x)
+            top = weft.local_map(lambda x: weft.all_reduce(x.amax(), "max"), P("a"), P(), mesh=mesh, axes="a")(x)
+            (y.sum() + top).backward()
+            expected = weft.shard(numbers(5, 2) * numbers(5, 2).sum(), mesh, P("a"))
+            assert all(map(torch.equal, y.detach().local_shards, expected.local_shards))
+            assert all(shard == numbers(5, 2).max() for shard in top.local_shards)
+        yield f"{name} afterwards", x.sum().item()
+
+
 @program
 def orders(devices: Sequence[Device]) -> Iterator[Yielded]:
     mesh = mesh_of(devices)
@@ -887,6 +915,14 @@ def refusals(devices: Sequence[Device]) -> Iterator[Yielded]:
             yield f"{kind} {name}", _refused(call)
     yield "a mask", _refused(lambda: x[weft.shard(torch.ones(7, dtype=torch.bool), mesh, P("a"))])
     yield "classes", _refused(lambda: torch.nn.functional.one_hot(weft.shard(torch.tensor([0, 9]), mesh, P()), 3))
+    # The processes ask each other how many there are.
+    yield "classes below 0", _refused(lambda: torch.nn.functional.one_hot(weft.shard(torch.tensor([-1]), mesh, P("a"))))
+    targets = [[0, 1, -100, 3, 4, last] for last in (2, 9, -7)]
+    for k, target in enumerate(map(torch.tensor, targets)):  # the later calls are known
+        for kind, given in {"plain": target, "replicated": weft.shard(target, mesh, P())}.items():
+            yield f"{kind} targets {k}", _refused(lambda given=given: torch.nn.functional.cross_entropy(x, given))
+            where = given.clamp(min=0)[:, None]
+            yield f"{kind} places {k}", _refused(lambda where=where: x.gather(1, where))
     yield "afterwards", x
     nothing = weft.shard(torch.zeros(0, 3), mesh, P("a", None))
     yield (

@@ -483,6 +483,21 @@ def test_hooks_of_parameters_are_called() -> None:
         torch.testing.assert_close(q.grad.full_tensor(), p.grad)
 
 
+def test_gradients_are_added_in_place() -> None:
+    mesh = weft.make_mesh({"dp": 4})
+    models = twins(perceptron, mesh, None)
+    held: list[list[torch.Tensor]] = []
+    for model, x in zip(models, (batch(models[0], 0), laid(batch(models[0], 0), mesh)), strict=True):
+        loss(model, x).backward()
+        held.append([p.grad for p in model.parameters()])
+        model.zero_grad(set_to_none=False)
+        for _ in range(2):
+            loss(model, x).backward()
+    for p, grad, expected in zip(models[1].parameters(), held[1], held[0], strict=True):
+        assert p.grad is grad
+        torch.testing.assert_close(grad.full_tensor(), expected)
+
+
 def test_blocks_compute_with_parameters_that_replaced_theirs() -> None:
     check_replaced(weft.make_mesh({"dp": 4}))
 

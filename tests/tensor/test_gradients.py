@@ -170,6 +170,24 @@ def test_vmap(memory, name) -> None:
     torch.testing.assert_close(out.full_tensor().to(batch.device), expected)
 
 
+@pytest.mark.parametrize("spec", [P(), P("a", "b"), P(None, ("b", "a"))])
+def test_many_gradients_at_once(memory, spec: P) -> None:
+    x, w, g = values(3, 4), values(4, 2), values(5, 3, 2)
+
+    def outputs(x: torch.Tensor) -> torch.Tensor:
+        return (
+            torch.tanh(weft.shard(x, MESH, spec) @ weft.shard(w, MESH, P("b")))
+            if isinstance(x, weft.Tensor)
+            else torch.tanh(x @ w)
+        )
+
+    ours, plain = weft.shard(x, MESH, spec).requires_grad_(), x.clone().requires_grad_()
+    found, expected = (torch.autograd.grad(outputs(each), each, g, is_grads_batched=True)[0] for each in (ours, plain))
+    torch.testing.assert_close(found.full_tensor(), expected)
+    found, expected = (torch.autograd.functional.jacobian(outputs, each, vectorize=True) for each in (ours, plain))
+    torch.testing.assert_close(found.full_tensor(), expected)
+
+
 def test_sharded_leaves_through_torch_func(memory) -> None:
     w = weft.shard(values(4, 6), MESH, P("a", "b"))
     x = weft.shard(values(2, 4), MESH, P(None, "a"))

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import weft
 from weft import P
 from weft.rules.ops.matmul import linear_backward
+from weft.runtime import machine
 from weft.runtime.machine import residence
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
@@ -75,6 +76,19 @@ def test_layers_that_need_what_lies_elsewhere_come_in_parts() -> None:
     x, weight, bias = (laid(numbers(*shape), P("dp")) for shape in ((4, 2, 6), (8, 6), (8,)))
     assert "aten.addmm.default" in ops_of(x, weight, bias)
     assert "aten.mm.default" in ops_of(x, weight, None)
+
+
+def test_gradients_in_merged_dims_move_at_the_same_time_in_every_memory() -> None:
+    told = []
+    for is_separate in (True, False):
+        machine.use_separate_memory(is_separate)
+        x, weight, bias = (laid(numbers(*shape), P(None, "tp")) for shape in ((12, 4), (4, 4), (4,)))
+        grad = weft.shard(numbers(4, 3, 4), MESH, P(None, "tp"))
+        with weft.comm_log() as log:
+            linear(x * 2, weight, bias).view(4, 3, 4).backward(grad)
+        told.append([(record.kind, record.op, record.shape) for record in log])
+    assert told[0] == told[1]
+    assert ("exchange", "reshape", (4, 3, 4)) in told[0]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

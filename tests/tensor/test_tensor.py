@@ -53,6 +53,8 @@ def test_small_tensors_show_their_values(memory) -> None:
     assert repr(weft.shard(torch.arange(2), MESH, P("dp"))) == "Tensor(i64[2@dp] on dp=2 × tp=4)\n[0, 1]"
     assert "pending sum@tp" in repr(summed(torch.tensor([1.0])))
     assert f"{weft.shard(torch.tensor(2.5), MESH, P()):.1f}" == "2.5"
+    with pytest.raises(TypeError, match="unsupported format string"):  # as of a plain tensor
+        f"{weft.shard(torch.ones(2), MESH, P()):.1f}"
 
 
 def test_scalar_reads_reduce_first(memory) -> None:

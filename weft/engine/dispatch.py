@@ -17,7 +17,7 @@ from ..watch.policy import Warned
 from .advice.drift import may_drift, watched
 from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
-from .kept import forget_written
+from .kept import forget_written, share_nothing
 from .moves.asynchrony import detached, is_on_its_way
 from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import note_computed, resolve, resolved_for
@@ -136,6 +136,7 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     base = _shown_by(call)
     if base is not None:
         base._value.note_views(result)
+        share_nothing(base, result)
         if is_special:
             note_views_of_turned(base, result)
     if shows:

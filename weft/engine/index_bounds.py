@@ -53,9 +53,15 @@ def _fault(index: torch.Tensor, bound: Bound) -> str:
         return ""
     if index.device.type != "cpu" or type(index) is not torch.Tensor:
         # As torch does on accelerators: the device finds it, so that the host need not wait. So does compiled code.
-        is_right = ((index >= bound.least) & (index < bound.size)).all()
-        torch._assert_async(is_right, bound.text())
+        is_right = (index >= bound.least) & (index < bound.size)
+        if bound.ignored is not None:
+            is_right |= index == bound.ignored
+        torch._assert_async(is_right.all(), bound.text())
         return ""
+    if bound.ignored is not None:
+        index = index[index != bound.ignored]
+        if not index.numel():
+            return ""
     least, most = (int(end) for end in torch.aminmax(index))
     if bound.least <= least and most < bound.size:
         return ""

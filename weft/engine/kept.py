@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
+from ..rules.call import each_of
+from ..runtime.holding import Pieces
+
 if TYPE_CHECKING:
     from .sharded import ShardedTensor
 
-__all__ = ["Kept", "Storages", "forget_written", "keep", "last_kept"]
+__all__ = ["Kept", "Storages", "forget_written", "keep", "last_kept", "memory_of", "share_nothing"]
 
 Storages = tuple[torch.UntypedStorage, ...]
 Watchers = tuple[object, ...]
@@ -103,5 +106,24 @@ def storages(x: ShardedTensor) -> Storages:
     """The memory that a tensor has here, which may be none yet."""
     value = x._value
     total = () if value.total is None else (value.total.value,)
-    pieces = value.pieces if value.is_made else ()
-    return tuple([piece.untyped_storage() for piece in (*total, *pieces)])
+    return memory_of(x, (*total, *value.pieces)) if value.is_made else memory_of(x, total)
+
+
+def memory_of(x: ShardedTensor, held: Pieces) -> Storages:
+    """The memory of what is held of a tensor here; where a mesh leaves this process out, what stands for the tensor's."""
+    value = x._value
+    if held or not value.is_made:
+        return tuple([piece.untyped_storage() for piece in held])
+    if value.nowhere is None:
+        value.nowhere = torch.UntypedStorage(0)
+    return (value.nowhere,)
+
+
+def share_nothing(x: ShardedTensor, views: object) -> None:
+    """Lets views of a tensor that has no memory here stand for the same memory as the tensor does."""
+    if x._value.is_made and not x._value.pieces:
+        (nowhere,) = memory_of(x, ())
+        for each in each_of(views):
+            value = getattr(each, "_value", None)
+            if value is not None:
+                value.nowhere = nowhere

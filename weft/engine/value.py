@@ -109,6 +109,8 @@ class Value:
     """What views of the tensor hold."""
     is_viewed: bool = False
     """Whether views of the tensor have been made; they may be gone."""
+    nowhere: torch.UntypedStorage | None = None
+    """What stands for its memory in a process that has none of it: see `weft.engine.kept`."""
     lent_by: Lender | None = None
     """Whose memory this is, where it comes and goes; views have it from what they show."""
     flat: tuple[list[str], Flat] | None = None

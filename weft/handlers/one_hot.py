@@ -14,6 +14,7 @@ from ..engine.index_bounds import check_index
 from ..engine.moves.resolving import resolve
 from ..engine.sharded import ShardedTensor
 from ..rules.bounds import Bound
+from ..runtime.traced import is_traced
 
 _SNAPSHOT = torch._C.DispatchKey.PythonTLSSnapshot
 """The first stop of ops on such tensors, before autograd, where `one_hot` becomes other ops."""
@@ -26,10 +27,23 @@ def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
         raise RuntimeError(f"one_hot is only applicable to index tensor of type LongTensor, but got {x.dtype}")
     if not x.numel() and num_classes <= 0:
         raise RuntimeError("Can not infer total number of classes from empty tensor.")
-    if isinstance(x, ShardedTensor):
-        _check_classes(x, num_classes)
-    count = int(x.max().item()) + 1 if num_classes == -1 else num_classes
+    if num_classes == -1:
+        count = _counted(x)
+    else:
+        count = num_classes
+        if isinstance(x, ShardedTensor):
+            _check_classes(x, count)
     return (x.unsqueeze(-1) == torch.arange(count, dtype=x.dtype, device=x.device)).to(torch.int64)
+
+
+def _counted(x: torch.Tensor) -> int:
+    """How many classes there are. Processes ask each other for the largest, so they ask for the smallest as well, and all refuse it."""
+    if not isinstance(x, ShardedTensor) or is_traced():
+        return int(x.max().item()) + 1
+    most, negative = torch.stack((x.max(), (-x).max())).tolist()
+    if negative > 0:
+        raise RuntimeError(_NEGATIVE.words)
+    return int(most) + 1
 
 
 def _check_classes(x: ShardedTensor, count: int) -> None:
@@ -37,9 +51,8 @@ def _check_classes(x: ShardedTensor, count: int) -> None:
         return
     known = resolve(x, "aten.one_hot.default") if x._layout.pending else x
     check_index(known, _NEGATIVE)
-    if count != -1:
-        words = "Class values must be smaller than num_classes."
-        check_index(known, Bound(0, -1, count, least=-sys.maxsize, error=RuntimeError, words=words))
+    words = "Class values must be smaller than num_classes."
+    check_index(known, Bound(0, -1, count, least=-sys.maxsize, error=RuntimeError, words=words))
 
 
 _library = torch.library.Library("aten", "IMPL")

@@ -25,11 +25,11 @@ from ..tensor.movements import redistribute
 from ..tensor.tensor import Tensor
 from ..watch import comm_log
 
-__all__ = ["answered", "together"]
+__all__ = ["answered", "together", "told"]
 
 
 def together(shards: Sequence[torch.Tensor], mapping: DeviceMapping) -> Tensor:
-    """The tensor that these shards, one per device of this process, are part of; all processes call this.
+    """The tensor that these shards, one per device of this process, are part of; all processes of the mesh call this.
 
     >>> from weft.sharding import P, make_mesh
     >>> together([torch.zeros(2), torch.ones(1)], NamedMapping(make_mesh({"tp": 2}), P("tp"))).tolist()
@@ -37,21 +37,29 @@ def together(shards: Sequence[torch.Tensor], mapping: DeviceMapping) -> Tensor:
     """
     layout = mapping.layout(shards[0].dim())
     if len(shards) == layout.mesh.num_devices or shards[0].is_meta:
-        return of_shards(shards, mapping)
-    return of_shards(shards, mapping, shape=_agreed_shape(shards, layout))
+        return of_shards(shards, mapping, asks=False)
+    return of_shards(shards, mapping, shape=_agreed_shape(shards, layout), asks=False)
 
 
 def _agreed_shape(shards: Sequence[torch.Tensor], layout: Layout) -> tuple[int, ...]:
     """The global shape when other processes hold other shards: they tell each other their sizes."""
     mesh, rank = layout.mesh, shards[0].dim()
     sizes = [torch.tensor(shard.shape, dtype=torch.int64).reshape(1, rank) for shard in shards]
-    everywhere = NamedMapping(mesh, [mesh.axis_names])
     with comm_log.paused():  # in one process nobody asks
-        table = of_shards(sizes, everywhere, shape=(mesh.num_devices, rank)).full_tensor()
+        table = told(sizes, mesh)
     return tuple(
         sum(int(table[slot, dim]) for slot in (mesh.groups(axes)[0] if axes else (0,)))
         for dim, axes in enumerate(layout.splits)
     )
+
+
+def told(rows: Sequence[torch.Tensor], mesh: DeviceMesh) -> torch.Tensor:
+    """The rows of all devices of a mesh, of which this process gives those of its own; processes without any do not call this."""
+    shape = (mesh.num_devices, rows[0].shape[1])
+    own = of_shards(rows, NamedMapping(mesh, [mesh.axis_names]), shape=shape, asks=False)
+    whole = redistribute(own, NamedMapping(mesh, []), op="local_map")
+    assert isinstance(whole, Tensor)
+    return shards_of(whole)[0].cpu()
 
 
 @dataclass(frozen=True, slots=True)

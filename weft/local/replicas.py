@@ -14,9 +14,8 @@ from ..runtime.processes import world
 from ..runtime.processes.agreement.replicas import are_close, differ, named, pairs, sums
 from ..runtime.processes.mesh_processes import spans
 from ..sharding.layout import Layout
-from ..sharding.mapping import NamedMapping
-from ..tensor.creation import of_shards
 from ..watch import comm_log
+from .lane_communication import told
 
 __all__ = ["check_replicas"]
 
@@ -37,9 +36,8 @@ def _check_across(shards: Sequence[torch.Tensor], layout: Layout) -> None:
     """Raises in all processes where sums that they tell each other differ."""
     mesh, dtype = layout.mesh, shards[0].dtype
     rows = [sums(shard).reshape(1, -1) for shard in shards]
-    everywhere = NamedMapping(mesh, [mesh.axis_names])
     with torch.no_grad(), comm_log.paused():
-        table = of_shards(rows, everywhere, shape=(mesh.num_devices, rows[0].shape[1])).full_tensor().cpu()
+        table = told(rows, mesh)
     for one, other in pairs(layout, range(mesh.num_devices)):
         if differ(table[one], table[other], dtype):
             raise _differ(layout, one, other)

@@ -23,6 +23,8 @@ class Bound:
     called: int | None = None
     """The dim as torch's error calls it, where that differs: of several indices it counts only the dims they take."""
     words: str = "index {index} is out of bounds for dimension {dim} with size {size}"
+    ignored: int | None = None
+    """What it may be besides, where a call says so."""
 
     def text(self, index: int | None = None) -> str:
         """What the error says; None: which index it is, is not known.

@@ -176,8 +176,9 @@ def of_shards(
     shape: Sequence[int] | None = None,
     dtype: torch.dtype | None = None,
     is_checked: bool = False,
+    asks: bool = True,
 ) -> Tensor:
-    """What `from_local` gives; `is_checked`: replicas are compared, which nobody else has seen to.
+    """What `from_local` gives; `is_checked`: replicas are compared, which nobody else has seen to; `asks`: processes without shards call it, too.
 
     >>> from weft import NamedMapping, P, make_mesh
     >>> of_shards([torch.zeros(2), torch.ones(2)], NamedMapping(make_mesh({"dp": 2}), P("dp"))).shape
@@ -190,7 +191,7 @@ def of_shards(
         raise ValueError(
             f"from_local needs shards that all have values or are all on the meta device, but got shards on {kinds}"
         )
-    whole = whole_of(tensors, mapping, shape, dtype)
+    whole = whole_of(tensors, mapping, shape, dtype, asks=asks)
     if is_checked:
         check_given(tensors, whole.layout, whole.shape)
     if memory_of(whole.layout).pieces_are_shards:  # and become what the tensor holds

@@ -30,9 +30,14 @@ class WholeForm:
 
 
 def whole_of(
-    shards: Sequence[torch.Tensor], mapping: DeviceMapping, shape: Sequence[int] | None, dtype: torch.dtype | None
+    shards: Sequence[torch.Tensor],
+    mapping: DeviceMapping,
+    shape: Sequence[int] | None,
+    dtype: torch.dtype | None,
+    *,
+    asks: bool = True,
 ) -> WholeForm:
-    """The tensor that the shards of all processes make up; the others are asked where these do not tell."""
+    """The tensor that the shards of all processes make up; the others are asked where these do not tell, if it `asks`."""
     mesh = mapping.mesh
     owned = residence(mesh).owned
     if len(shards) != len(owned):
@@ -41,7 +46,7 @@ def whole_of(
         )
     shapes = {slot: tuple(shard.shape) for slot, shard in zip(owned, shards, strict=True)}
     dtypes = {shard.dtype for shard in shards} | ({dtype} if dtype is not None else set())
-    if _must_ask(mesh, shape, dtype):
+    if asks and _must_ask(mesh, shape, dtype):
         shapes, dtypes = _asked(shapes, dtypes)
     if shapes and (world.current().is_fake or residence(mesh).on_paper):  # the others have what this one has
         shapes = dict.fromkeys(range(mesh.num_devices), next(iter(shapes.values()))) | shapes

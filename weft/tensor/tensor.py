@@ -335,7 +335,7 @@ class Tensor(NamedPieces, ShardedTensor):
     def __format__(self, spec: str) -> str:
         if self.dim() == 0 and not self.is_meta:
             return format(self.item(), spec)
-        return format(str(self), spec)
+        return object.__format__(self, spec)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) in memo:

@@ -12,7 +12,7 @@ from ...runtime.strides import dense_strides, order_of
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ...watch.notes import watchers
-from ..kept import Kept, keep, last_kept
+from ..kept import Kept, keep, last_kept, memory_of
 from ..sharded import ShardedTensor, requires_grad, wrap
 from ..total import known_total
 from .asynchrony import is_issuing
@@ -30,7 +30,7 @@ def brought_once(x: ShardedTensor, need: Layout, op: str) -> ShardedTensor:
         keep(None)  # one at a time: what comes now is not to lie beside it
         return moved(x, need, op, implicit=True)
     order, shown = _order(x), _held(x)
-    memory, key = tuple([piece.untyped_storage() for piece in shown]), _key(x, need, order, shown)
+    memory, key = memory_of(x, shown), _key(x, need, order, shown)
     kept, now = last_kept(), watchers()
     # The memory first: sizes in the key that a compiler left open in another program are not to be compared with those of this.
     again = _again(kept, x, need, order) if kept is not None and kept.is_from(memory) and kept.key == key else None

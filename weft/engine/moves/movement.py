@@ -258,9 +258,20 @@ def move(
     x: torch.Tensor, target: Layout | None, *, asked: DeviceMapping | None = None, op: str = "shard"
 ) -> torch.Tensor:
     """The same value in another layout (None: as a plain tensor); the gradient moves back."""
+    if functorch.is_legacy_batchedtensor(x):
+        return _move_batch(x, target, asked, op)
     if is_recorded(x):
         return _MoveBetweenLayouts.apply(x, target, asked, op)  # type: ignore[no-any-return, no-untyped-call]
     return _MoveBetweenLayouts.forward(x, target, asked, op)
+
+
+def _move_batch(x: torch.Tensor, target: Layout | None, asked: DeviceMapping | None, op: str) -> torch.Tensor:
+    """The same for one of many gradients that are computed at once, which `autograd.grad(is_grads_batched=True)` does."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    batch = torch._remove_batch_dim(x, level, 1, 0)
+    there, _ = _MoveBetweenLayouts.vmap(None, (0,), batch, target, asked, op)
+    return torch._add_batch_dim(there, 0, level)
 
 
 def aligned(grad: torch.Tensor | None, layout: Layout) -> torch.Tensor | None:

@@ -44,10 +44,13 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: OpS
     made: list[dict[int, torch.Tensor]] = [{} for _ in schedule.outputs]
     result: object = None
     local_call = call if rule is None or rule.local_op is None else BoundCall(rule.local_op, call.args, call.kwargs)
+    held = [
+        x._value.pieces for x in laid
+    ]  # asked for where nothing runs, too: what they come from is logged everywhere
     for place in schedule.places:
         local = [
-            x._value.pieces[piece] if part is None else x._value.pieces[piece][part]
-            for x, (piece, part) in zip(laid, place.reads, strict=True)
+            pieces[piece] if part is None else pieces[piece][part]
+            for pieces, (piece, part) in zip(held, place.reads, strict=True)
         ]
         if expects_contiguous(func):
             local = [t.contiguous() for t in local]

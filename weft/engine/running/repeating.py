@@ -12,6 +12,7 @@ from ...rules.call import BoundCall, Known, Kwargs
 from ...runtime.memory.memory_limit import memory_limit
 from ..execute import brought, gathered
 from ..handlers import may_run_by_rule
+from ..index_bounds import check_bounds
 from ..moves.gradient_home import bring_gradient_home
 from ..moves.resolving import resolved_for
 from ..op_kind import OpKind, kind_of
@@ -139,7 +140,7 @@ def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Re
         return lambda args, kwargs: NOT_REPEATED if is_observed() or memory_limit() is not None else run(args, kwargs)
     if plan.schedule is None or plan.rule is None or plan.rule.local_args is not None or plan.total is not None:
         return None
-    recipe, name = repeat_on_pieces(call, plan, result), str(call)
+    recipe, name, bounds, positions = repeat_on_pieces(call, plan, result), str(call), plan.bounds, _positions(call)
     if recipe is None:
         return None
 
@@ -147,6 +148,8 @@ def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Re
         here = list(args)
         for at, _, need in elsewhere:
             here[at] = brought(here[at], need, name, whole=False, is_read=True)
+        if bounds:  # an index that every process had whole may be cut by now
+            check_bounds(bounds, [args[at] for at in positions], [here[at] for at in positions])
         return recipe(tuple(here), kwargs)
 
     waiting = _waiting(call)

@@ -9,6 +9,7 @@ from ...runtime.strides import FEW, Strides, in_order
 from ..memory import memory_of
 from ..running.once import is_foreseen
 from ..sharded import ShardedTensor, wrap
+from ..views.folded import is_unmade
 from .whole_results import whole_results
 
 __all__ = ["as_op_gives", "with_strides"]
@@ -41,8 +42,8 @@ def as_op_gives(call: BoundCall, result: object, *, whole: bool = False) -> obje
 def with_strides(x: ShardedTensor, strides: Strides) -> ShardedTensor:
     """A tensor that nobody else has, with these strides; it is itself where it has them."""
     same = not x.numel() or all(a == b or n == 1 for a, b, n in zip(x.stride(), strides, x.shape, strict=True))
-    if same and x._value.is_put_off:
-        return x
+    if same and (x._value.is_put_off or (is_unmade(x) and x.stride() == strides)):
+        return x  # to look at its pieces would make them
     # Of few elements it is known how dims of size 1 lie, too.
     known = x.stride() == strides or not 1 < x.numel() <= FEW
     if same and known and memory_of(x._layout).lies_in(x, strides):

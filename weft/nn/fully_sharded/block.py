@@ -400,7 +400,10 @@ class Block:
             for change in before.values():
                 changed = change(grad)
                 grad = grad if changed is None else as_sharded(changed)
-            keep_gradient(x, grad if x.grad is None else x.grad + grad)
+            if x.grad is None or torch.is_grad_enabled():
+                keep_gradient(x, grad if x.grad is None else x.grad + grad)
+            else:
+                x.grad.add_(grad)  # in place, as autograd adds: who holds it sees the sum, and there is one of them
             hooks: Mapping[int, Callable[[torch.Tensor], None]] = getattr(x, "_post_accumulate_grad_hooks", None) or {}
             for hook in hooks.values():
                 hook(x)

@@ -9,6 +9,7 @@ import torch
 
 from ...sharding.placements import ReduceOp
 from ..arguments import arranged
+from ..bounds import Bound
 from ..call import BoundCall
 from ..dims import one_each
 from ..factors import Dims, Factors
@@ -94,7 +95,15 @@ def _nll_loss_backward(call: BoundCall) -> Factors | None:
     return Factors(inputs, (classes.all,), classes.sizes, frozenset({"c"}), linear=0)
 
 
+def _bounds(call: BoundCall) -> tuple[Bound, ...]:
+    """Which classes there are; a device that has a part of the samples looks at their targets only."""
+    x = call.tensor("self")
+    classes = min(1, x.dim() - 1)
+    words = "Target {index} is out of bounds."
+    return (Bound(1, classes, x.shape[classes], ignored=call.integer("ignore_index"), words=words),)
+
+
 for _op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
-    rules[_op] = Rule(_nll_loss, of_nothing=ReduceOp.SUM)
+    rules[_op] = Rule(_nll_loss, of_nothing=ReduceOp.SUM, bounds=_bounds)
 for _op in (aten.nll_loss_backward.default, aten.nll_loss2d_backward.default):
     rules[_op] = Rule(_nll_loss_backward, of_nothing=ReduceOp.SUM)

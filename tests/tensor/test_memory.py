@@ -165,3 +165,10 @@ def test_all_parts_of_a_running_total_have_its_dtype(scan: Callable[..., torch.T
     expected = scan(plain, 0, dtype=dtype)
     assert {shard.dtype for shard in found.local_shards} == {dtype}
     assert torch.equal(found.full_tensor().cpu(), expected)
+
+
+def test_a_tensor_without_memory_may_get_some_after_it_was_shared() -> None:
+    x, empty = weft.shard(torch.ones(1), MESH, P()), torch.zeros(0, 6) + 1
+    torch.isin(empty, x)
+    torch.sum(x, 0, out=empty)
+    assert empty.tolist() == 1.0

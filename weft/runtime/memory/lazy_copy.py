@@ -34,6 +34,9 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     storage = x.untyped_storage()
     if 2 * x.numel() * x.itemsize < storage.nbytes():
         return x.clone()
+    # Of no memory there is nothing to share, and torch could not give some to what shares it (`out=`, `resize_`).
+    if not storage.nbytes():
+        return x.clone()
     # Torch parts copies on the default stream: others do not wait for it, and a CUDA graph that is being recorded leaves it out.
     if x.is_cuda and is_aside(x.get_device()):
         return x.clone()

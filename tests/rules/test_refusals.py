@@ -171,6 +171,8 @@ WRONG: dict[str, Call] = {
     "product of other sizes": lambda x: x @ x,
     "a dot product of tables": lambda x: torch.dot(x, x),
     "a pool of a line": lambda x: functional.max_pool2d(x[0], 0),
+    "a pool of truths": lambda x: functional.max_pool2d((x > 3)[None], 2),
+    "a pool of complex numbers": lambda x: functional.max_pool1d(torch.complex(x, x), 2, 1),
     "a negative padding": lambda x: functional.conv1d(x[None], x[None, :, :2], padding=-1),
     "a kernel without space": lambda x: functional.conv1d(x, x),
     "a negative output padding": lambda x: functional.conv_transpose1d(x[None], x[:, None, :2], output_padding=-1),

@@ -8,6 +8,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+import weft
+from weft import P
+from weft.runtime.machine import use_separate_memory
+
 from .case import Case
 from .harness import GRID
 
@@ -59,6 +63,22 @@ BY_INDEX = {name: Case(function, (X, I), limit=8, meshes=[GRID]) for name, funct
 @pytest.mark.parametrize("name", BY_INDEX)
 def test_lookups_by_index(name: str) -> None:
     BY_INDEX[name].check()
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64], ids=str
+)
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_lookups_in_dtypes_that_torch_does_not_add(separate: bool, dtype: torch.dtype) -> None:
+    """What is looked up in a split dim is a sum of which one part is not zero."""
+    plain = torch.arange(20).view(5, 4).to(dtype)
+    use_separate_memory(separate)
+    for spec in (P("a"), P(("b", "a")), P("a", "b"), P(None, "b")):
+        x = weft.shard(plain, GRID, spec)
+        for look in (lambda y: y[I], lambda y: y[I[1:] > 2], lambda y: y[I[1:], 1], lambda y: y[:, I % 4]):
+            found, expected = (look(y) for y in (x, plain))
+            assert torch.equal(found.full_tensor().double(), expected.double())
+    use_separate_memory(False)
 
 
 PLACED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] = {

@@ -110,6 +110,19 @@ def test_classes_and_margins(name: str) -> None:
     CLASSES[name].check()
 
 
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_loss_of_logits_has_the_dtype_of_its_targets(reduction: str, separate: bool) -> None:
+    """Torch writes it over what it made of them, whatever the weights are."""
+    for dtype, of_targets in ((torch.bfloat16, torch.bfloat16), (torch.float64, torch.float32)):
+        x, y, w = numbers(6, 3).to(dtype), numbers(6, 3, seed=1).sigmoid().to(of_targets), torch.tensor([2.0, 1.0, 3.0])
+        expected = nn.binary_cross_entropy_with_logits(x, y, w, pos_weight=w, reduction=reduction)
+        with memory(separate):
+            given, targets = (laid(each, Layout(LINE, [("x",), ()])) for each in (x, y))
+            found = nn.binary_cross_entropy_with_logits(given, targets, w, pos_weight=w, reduction=reduction)
+            torch.testing.assert_close(found.full_tensor(), expected)
+
+
 @pytest.mark.parametrize("separate", [False, True])
 def test_a_split_batch_moves_two_scalars(separate: bool) -> None:
     with memory(separate):

@@ -171,6 +171,8 @@ WRONG: dict[str, Call] = {
     "product of other sizes": lambda x: x @ x,
     "a dot product of tables": lambda x: torch.dot(x, x),
     "a pool of a line": lambda x: functional.max_pool2d(x[0], 0),
+    "a pool of truths": lambda x: functional.max_pool2d((x > 3)[None], 2),
+    "a pool of complex numbers": lambda x: functional.max_pool1d(torch.complex(x, x), 2, 1),
     "a negative padding": lambda x: functional.conv1d(x[None], x[None, :, :2], padding=-1),
     "a kernel without space": lambda x: functional.conv1d(x, x),
     "a negative output padding": lambda x: functional.conv_transpose1d(x[None], x[:, None, :2], output_padding=-1),
@@ -181,6 +183,8 @@ WRONG: dict[str, Call] = {
     "a kernel without channels": lambda x: functional.conv1d(x[None], x[None, :, :2][:0]),
     "a kernel with other groups": lambda x: functional.conv1d(x[None, :4], x[:3, None, :2].expand(-1, 2, -1), groups=2),
     "statistics of other channels": lambda x: functional.batch_norm(x, x[None, 0], x[None, 0]),
+    "a number in sorted rows": lambda x: torch.searchsorted(x, 1.5, sorter=x > 1),
+    "targets in whole numbers": lambda x: functional.binary_cross_entropy_with_logits(x, x.long() % 2),
     "in place to another dtype": lambda x: x.long().add_(0.5),
 }
 
@@ -189,6 +193,11 @@ WRONG: dict[str, Call] = {
 def test_wrong_calls_are_refused_as_on_one_device(name: str) -> None:
     assert isinstance(outcome(WRONG[name], X), Exception)
     assert_alike(WRONG[name], X, limit=12, kinds=(IndexError, RuntimeError))
+
+
+def test_boundaries_without_a_dim_are_refused() -> None:
+    assert_alike(lambda x: torch.bucketize(x, x[0, 0]), X)
+    assert_alike(lambda x: torch.searchsorted(x[0, 0], x), X)
 
 
 @pytest.mark.parametrize("separate", [False, True])

@@ -301,6 +301,21 @@ def test_windows_as_wide_as_the_whole_move_what_gathering_does(separate: bool) -
         assert out._layout.splits[2] == ("x",)
 
 
+@pytest.mark.parametrize("separate", [True, False])
+def test_means_of_whole_numbers_are_rounded_once(separate: bool) -> None:
+    """Not for each contribution to a pending sum."""
+    parts = [torch.randint(0, 99, (2, 3, 4, 6), generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    pending = weft.PlacementMapping(weft.make_mesh({"x": 2}), [weft.Partial("sum")])
+    with memory(separate):
+        for dtype, pool in (
+            (torch.int64, lambda x: nn.avg_pool2d(x, 2)),
+            (torch.int64, lambda x: nn.avg_pool1d(x[0], 3, 1)),
+            (torch.uint8, lambda x: nn.interpolate(x, scale_factor=2, mode="bilinear")),
+        ):
+            given = [part.to(dtype) for part in parts]
+            assert torch.equal(pool(weft.from_local(given, pending)).full_tensor(), pool(given[0] + given[1]))
+
+
 @pytest.mark.parametrize("separate", [False, True])
 def test_what_torch_refuses_is_refused(separate: bool) -> None:
     with memory(separate):

@@ -172,3 +172,10 @@ def test_what_was_empty_when_it_was_given_can_grow() -> None:
     x = weft.shard(out, weft.make_mesh({"a": 2}), P())
     assert torch.add(torch.ones(3), 1, out=out).tolist() == [2.0, 2.0, 2.0]
     assert x.shape == (0,)
+
+
+def test_a_tensor_without_memory_may_get_some_after_it_was_shared() -> None:
+    x, empty = weft.shard(torch.ones(1), MESH, P()), torch.zeros(0, 6) + 1
+    torch.isin(empty, x)
+    torch.sum(x, 0, out=empty)
+    assert empty.tolist() == 1.0

@@ -230,3 +230,41 @@ def test_torch_turns_its_own_results_without_looking_for_views(monkeypatch: pyte
     for _ in range(2):
         assert torch.nn.functional.linear(x, w).shape == (8,)
         assert (x @ w.mT).shape == (8,)
+
+
+BASES: dict[str, Steps] = {
+    "itself": lambda x: x,
+    "merged": lambda x: x.view(3, 8),
+    "row of a stack": lambda x: x.view(2, 3, 4)[1],
+    "one of all": lambda x: x.unsqueeze(0).unbind(1)[2],
+}
+VIEWS: dict[str, Steps] = {
+    "turned": lambda y: y.t(),
+    "columns": lambda y: y[:, 1::2],
+    "one column": lambda y: y.select(-1, 1),
+    "rows": lambda y: y[-1:],
+    "wider": lambda y: y.unsqueeze(0),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("layout", [(("a",), ()), ((), ("a",)), ((), ("a",), "b")], ids=str)
+def test_views_show_what_was_there_before_it_was_turned(layout: tuple[object, ...], base: str, name: str) -> None:
+    """Also those that are made of it only when somebody reads them."""
+    mesh, plain = weft.make_mesh({"a": 2, "b": 2}), torch.arange(24.0).reshape(6, 4)
+    pending = dict.fromkeys(layout[2:], "sum")
+    for is_turned, is_written in ((True, False), (True, True), (False, True)):
+        found = weft.shard(plain, mesh, weft.NamedMapping(mesh, P(*layout[:2]), unreduced=pending))
+        expected = plain.clone()
+        views = []
+        for x in (found, expected):
+            shown = BASES[base](x)
+            view = VIEWS[name](shown)
+            if is_turned:
+                shown.transpose_(0, 1)
+            if is_written:
+                view.neg_()
+            views.append((view, shown, x))
+        for each, other in zip(*views, strict=True):
+            assert torch.equal(each.full_tensor(), other)

@@ -10,8 +10,9 @@ import torch
 
 from ..engine.execute import run_in
 from ..engine.op_plan import chosen
-from ..engine.sharded import ShardedTensor
+from ..engine.sharded import ShardedTensor, stand_of
 from ..engine.strides.restriding import with_strides
+from ..engine.total import Total
 from ..engine.views.conjugation import keep_marks
 from ..engine.views.copy_views import remember_alias
 from ..engine.views.folded import FoldedOp, fold, fold_of, folded_ops
@@ -20,6 +21,7 @@ from ..rules.dims import one_each
 from ..rules.factors import Factors
 from ..rules.ops.views import reshape_groups
 from ..rules.registry import Rule
+from ..runtime.holding import Pieces
 from ..runtime.strides import row_major
 from .views.reshaping import free_reshape
 
@@ -131,12 +133,23 @@ def _turned(call: BoundCall) -> object:
         order[first], order[second] = order[second], order[first]
     starts = [sum(folded.groups[:dim]) for dim in range(x.dim())]
     inner = [starts[dim] + k for dim in order for k in range(folded.groups[dim])]
+    stand = stand_of(x)  # which stays what it is when the tensor is turned in place
+
+    def turned() -> Pieces:
+        value = stand.tensor._value
+        pieces = tuple(piece.permute(order) for piece in value.pieces)
+        if value.total is not None:
+            y._value.total = Total(
+                value.total.value.permute(order), value.total.written
+            )  # a write to one is one to both
+        return pieces
+
     y = fold(
         aten.permute.default(folded.of, inner),
         tuple(folded.groups[dim] for dim in order),
         x._layout.permuted(order),
         [x.shape[dim] for dim in order],
-        lambda: tuple(piece.permute(order) for piece in x._value.pieces),
+        turned,
         [x.stride(dim) for dim in order],
         int(x.storage_offset()),
         through=x,

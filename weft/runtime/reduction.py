@@ -27,6 +27,17 @@ combine: dict[ReduceOp, Combine] = {
     ReduceOp.PROD: torch.mul,
 }
 _SHORT_FLOATS = (torch.float16, torch.bfloat16)
+_REDUCED_AS = {
+    torch.float8_e4m3fn: torch.float32,
+    torch.float8_e5m2: torch.float32,
+    torch.float8_e4m3fnuz: torch.float32,
+    torch.float8_e5m2fnuz: torch.float32,
+    torch.float8_e8m0fnu: torch.float32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.uint64: torch.int64,
+}
+"""Dtypes that torch looks elements up in but does not add, and those that have the same sums; of elements looked up, one is not zero."""
 _ARITHMETIC = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PROD)
 
 
@@ -93,6 +104,12 @@ def reduce_into(
         return out.copy_(parts[0])
     if out.dtype is torch.bool and op in _ARITHMETIC:
         return out.copy_(_bool_reduced(op, parts))
+    width = _REDUCED_AS.get(out.dtype)
+    if width is not None and (
+        op in _ARITHMETIC or width.itemsize > out.itemsize
+    ):  # as large as it, it has another order
+        wide = torch.empty(out.shape, dtype=width, device=out.device)
+        return out.copy_(reduce_into(wide, op, [part.to(width) for part in parts], divisor))
     if divisor in (1, len(parts)) and accelerator_kernels.combine(out, op, parts):
         return out
     if out.numel() <= _CHUNK or out.device.type != "cpu" or not out.is_contiguous():

@@ -23,7 +23,7 @@ from ...sharding.geometry import box, box_at
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...sharding.mesh import DeviceMesh
-from ..sharded import ShardedTensor, wrap, wrap_total
+from ..sharded import ShardedTensor, stand_of, wrap, wrap_total
 from ..total import Contributions, Origin, known_total, part_pieces
 from ..views.copy_views import current, is_observed, remember, remember_alias, remember_told, repeats
 from ..views.view import Geometry, View, beginning
@@ -103,9 +103,11 @@ class OneMemory(Memory):
         self, given: Sequence[ShardedTensor], target: Layout, op: Callable[..., torch.Tensor], *, is_view: bool
     ) -> ShardedTensor:
         """What an op gives of whole values, or of each contribution where a value is not known whole."""
+        stands = [stand_of(x) for x in given]  # what a view is one of may become another
 
         def each() -> ShardedTensor:
-            pieces = tuple(op(*(x._value.pieces[k] for x in given)) for k in range(holding(target).count))
+            held = [stand.tensor._value.pieces for stand in stands]
+            pieces = tuple(op(*(pieces[k] for pieces in held)) for k in range(holding(target).count))
             return wrap(pieces, target, pieces[0].shape)
 
         totals = [known_total(x) for x in given]

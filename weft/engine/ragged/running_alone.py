@@ -27,7 +27,7 @@ from ..moves.movement import from_plain
 from ..op_kind import kind_of
 from ..op_plan import OpPlan, decided
 from ..running.once import is_foreseen, is_random
-from ..sharded import ShardedTensor, as_sharded, wrap
+from ..sharded import ShardedTensor, Stand, as_sharded, stand_of, wrap
 from ..strides.whole_results import whole_results
 from ..views.copy_views import Told, refresh
 from ..views.view import View, beginning
@@ -107,19 +107,22 @@ def _run_there(
         for x, need, each in zip(call.tensors, plan.inputs, held, strict=True)
     ]
     is_view = kind_of(call.func).viewed is not None
+    stand = stand_of(as_sharded(call.tensors[0])) if is_view else None  # which stays as it is when the tensor is turned
     of_nothing = partial(_of_nothing, call, layouts, specs)
     made = {} if is_view else _computed(call, given, home, layouts[0], of_nothing)
 
     def values(position: int) -> Values:
         # What a view shows may be written to until somebody reads it, and be with all devices then.
-        now = [_as_it_is(x, each) for x, each in zip(call.tensors, given, strict=True)] if is_view else given
-        found = _computed(call, now, home, layouts[0], of_nothing) if is_view else made
+        if stand is None:
+            found = made
+        else:
+            found = _computed(call, [_as_it_is(stand.tensor, given[0])], home, layouts[0], of_nothing)
         return {slot: results[position] for slot, results in found.items()}
 
     results: list[torch.Tensor] = []
     for position, (layout, spec) in enumerate(zip(layouts, specs, strict=True)):
         strides = row_major(spec.shape) if spec.strides is None else spec.strides
-        pieces = partial(_pieces_of_view, call, position, layout, strides) if is_view else None
+        pieces = None if stand is None else partial(_pieces_of_view, call, stand, position, layout, strides)
         value = Alone(home, layout, spec.shape, spec.dtype, strides, partial(values, position), op, pieces)
         device = call.tensors[0].device
         results.append(_shown(call, value, position, device) if is_view else alone(value, strides, device))
@@ -132,9 +135,9 @@ def _run_there(
     )
 
 
-def _as_it_is(x: torch.Tensor, given: Given) -> Given:
+def _as_it_is(x: ShardedTensor, given: Given) -> Given:
     """What a call was given, or the tensor itself where that has pieces by now."""
-    return as_sharded(x) if isinstance(given, Alone) and alone_of(x) is None else given
+    return x if isinstance(given, Alone) and alone_of(x) is None else given
 
 
 def _shown(call: BoundCall, value: Alone, position: int, device: torch.device) -> ShardedTensor:
@@ -145,9 +148,9 @@ def _shown(call: BoundCall, value: Alone, position: int, device: torch.device) -
     return memory_of(value.layout).show(alone(value, strides, device, beginning(x, value.dtype) + offset), x, view)
 
 
-def _pieces_of_view(call: BoundCall, position: int, layout: Layout, strides: Strides) -> Pieces:
+def _pieces_of_view(call: BoundCall, base: Stand, position: int, layout: Layout, strides: Strides) -> Pieces:
     """What a view shows of each piece of its base; with memories apart as a copy, which is read again or written back."""
-    x = as_sharded(call.args[0])
+    x = base.tensor
     views = [_listed(call.on([piece]))[position] for piece in x._value.pieces]
     if not memory_of(layout).pieces_are_shards:
         return tuple(views)

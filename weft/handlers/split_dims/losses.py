@@ -43,9 +43,12 @@ def _with_logits(call: BoundCall) -> torch.Tensor:
     """-(w y log σ(x) + (1 - y) log(1 - σ(x))), without overflow."""
     x, target = call.tensor("self"), call.tensor("target")
     weight, pos_weight = call.optional("weight"), call.optional("pos_weight")
+    if x.dtype is not target.dtype:  # refused by torch, if it is
+        (1 - torch.empty(0, dtype=target.dtype)).mul_(torch.empty(0, dtype=x.dtype))
     share = 1 if pos_weight is None else 1 + (pos_weight - 1) * target
     loss: torch.Tensor = (1 - target) * x - share * aten.log_sigmoid_forward(x)[0]
-    return loss if weight is None else loss * weight
+    loss = loss if weight is None else loss * weight
+    return loss.to(target.dtype)  # torch writes it over what it made of the target
 
 
 @handler(*(backward for _, backward in ELEMENTWISE))

@@ -42,6 +42,7 @@ def pooling(
     dims = one_each(f"d{i}" if i in free else None for i in range(len(shape)))
     outputs = (dims,) * len(call.func._schema.returns)
     sizes = {f"d{i}": shape[i] for i in free}
+    linear = linear and call.tensors[0].dtype.is_floating_point  # means of whole numbers are rounded
     return Factors((dims,) * len(call.tensors), outputs, sizes, linear=0 if linear else "no")
 
 

@@ -46,7 +46,7 @@ def _searched(call: BoundCall) -> Factors | None:
     sequence_name = "boundaries" if call.has("boundaries") else "sorted_sequence"
     sequence, values = call.tensor(sequence_name), call.tensor("self")
     rows = sequence.ndim > 1
-    if len(call.tensors) > 2 or (rows and sequence.ndim != values.ndim):
+    if len(call.tensors) > 2 or not sequence.ndim or (rows and sequence.ndim != values.ndim):
         return None
     places = tuple(numbered(values.ndim))
     sorted_dims = (*(places[:-1] if rows else ()), ("s",))

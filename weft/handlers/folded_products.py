@@ -139,9 +139,8 @@ def _turned(call: BoundCall) -> object:
         value = stand.tensor._value
         pieces = tuple(piece.permute(order) for piece in value.pieces)
         if value.total is not None:
-            y._value.total = Total(
-                value.total.value.permute(order), value.total.written
-            )  # a write to one is one to both
+            # A write to one is one to both.
+            y._value.total = Total(value.total.value.permute(order), value.total.written)
         return pieces
 
     y = fold(

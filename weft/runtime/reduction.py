@@ -105,9 +105,8 @@ def reduce_into(
     if out.dtype is torch.bool and op in _ARITHMETIC:
         return out.copy_(_bool_reduced(op, parts))
     width = _REDUCED_AS.get(out.dtype)
-    if width is not None and (
-        op in _ARITHMETIC or width.itemsize > out.itemsize
-    ):  # as large as it, it has another order
+    # One that is no wider has other elements below others.
+    if width is not None and (op in _ARITHMETIC or width.itemsize > out.itemsize):
         wide = torch.empty(out.shape, dtype=width, device=out.device)
         return out.copy_(reduce_into(wide, op, [part.to(width) for part in parts], divisor))
     if divisor in (1, len(parts)) and accelerator_kernels.combine(out, op, parts):

@@ -44,9 +44,8 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: OpS
     made: list[dict[int, torch.Tensor]] = [{} for _ in schedule.outputs]
     result: object = None
     local_call = call if rule is None or rule.local_op is None else BoundCall(rule.local_op, call.args, call.kwargs)
-    held = [
-        x._value.pieces for x in laid
-    ]  # asked for where nothing runs, too: what they come from is logged everywhere
+    # Asked for where nothing runs, too: what they come from is logged everywhere.
+    held = [x._value.pieces for x in laid]
     for place in schedule.places:
         local = [
             pieces[piece] if part is None else pieces[piece][part]

@@ -1340,4 +1340,19 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a function of looked-up rows that was made linear sent them for every op, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((5, 3), 'float64', 3, 1001)[put([4, 0, 2, 2, 1], 1001)]",
+            "v1 = torch.func.linearize(lambda t: t.sin() * 2, v0)[1](v0)",
+        ),
+    ),
+    "looked-up rows could not be added up along no dim, which are all of them, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((5, 3), 'float64', 3, 1001)[put([4, 0, 2, 2, 1], 1001)]",
+            "v1 = v0.nansum(())",
+            "v2 = v0.nansum((), keepdim=True)",
+        ),
+    ),
 }

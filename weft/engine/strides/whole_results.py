@@ -76,6 +76,8 @@ def _laid(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None,
 def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     if call.func is aten.linalg_vector_norm.default and call.arg("dim") is not None:
         call = call.replaced(dim=call.dims("dim"))  # torch 2.11 takes dims counted from the end for others
+    if call.func is aten.nansum.default and call.arg("dim") == []:
+        call = call.replaced(dim=None)  # which are all dims for its kernel, and none for torch's account of it
     if call.func in _FILLED:
         call = call.replaced(value=_as_kernels_take(call.arg("value"), call.tensors[0].dtype))
     func, kwargs, tensors = call.func, call.kwargs, call.tensors

@@ -1355,4 +1355,19 @@ KNOWN: dict[str, Program] = {
             "v2 = v0.nansum((), keepdim=True)",
         ),
     ),
+    "a number that torch does not take beside integers, or a word, was another error of some elements and none": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((0, 3), 'int64', 12, 68)",
+            "v1 = fresh((1, 3), 'int64', 13, 68)",
+            "v2 = torch.add(v0, v1, alpha=1.5)",
+            "v3 = torch.div(v0, v1, rounding_mode='up')",
+            "v4 = torch.rsub(v1, v1, alpha=1.5)",
+            "v5 = fresh((4, 3), 'float64', 14, 2).index_copy(0, put([0, 1], 0), put(1.0, 0).double())",
+            "v6 = fresh((4, 3), 'int64', 14, 68).index_add(0, put([0, 1], 68), fresh((2, 3), 'int64', 15, 68), alpha=1.5)",
+            "v7 = torch.addmm(fresh((), 'int64', 14, 68), put(1, 68), put(1, 68))",
+            "v8 = fresh((4, 3), 'bool', 14, 4).argmax(0)",
+        ),
+        order=0,
+    ),
 }

@@ -46,6 +46,10 @@ class Memory(ABC):
         """The one plain tensor that is the value of `x`, where there is one."""
         return None
 
+    def is_held_whole(self, layout: Layout) -> bool:
+        """Whether a value in a layout is one plain tensor, here or in the process that has it."""
+        return False
+
     def runs_whole(self, layouts: Sequence[Layout]) -> bool:
         """Whether an op with tensors and results in these layouts runs once, on whole values."""
         return False

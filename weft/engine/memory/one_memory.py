@@ -44,6 +44,10 @@ class OneMemory(Memory):
         """The value, unless it is pending."""
         return None if x._form.layout.pending else x._value.pieces[0]
 
+    def is_held_whole(self, layout: Layout) -> bool:
+        """Unless it is pending."""
+        return not layout.pending
+
     def runs_whole(self, layouts: Sequence[Layout]) -> bool:
         """Where nothing is pending."""
         return not any(layout.pending for layout in layouts)

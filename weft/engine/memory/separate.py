@@ -35,6 +35,10 @@ class Separate(Memory):
 
     pieces_are_shards = True
 
+    def is_held_whole(self, layout: Layout) -> bool:
+        """Where another process has all of it, unless it is pending."""
+        return residence(layout.mesh).is_elsewhere and not layout.pending
+
     def spots(self, mesh: DeviceMesh, layouts: Sequence[Layout]) -> Spots:
         """The devices of this process."""
         owned = residence(mesh).owned
@@ -86,7 +90,7 @@ class Separate(Memory):
             y = shown(x, y, view.geometry())
         if view.is_loose:
             return y
-        if residence(x._layout.mesh).is_elsewhere and not x._layout.pending:
+        if self.is_held_whole(x._layout):
             # The process that has it shows it itself, and brings nothing back that others would have to take part in.
             return remember_told(y, x, view.told()) if is_observed() else remember_alias(y, x)
         return remember(y, x, view.read, view.write, told=view.told())

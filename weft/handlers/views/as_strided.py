@@ -66,7 +66,7 @@ def _as_strided(call: BoundCall) -> object:
     if taken is None:
         wanted = _StridedSource(size, stride, offset)
         whole = _whole_of(x, wanted) if is_observed() else x
-        if held_whole(whole) is None or is_copy(x):
+        if not memory_of(whole._layout).is_held_whole(whole._layout) or is_copy(x):
             return _of_whole(x, wanted)
         return run_by_rule(BoundCall(call.func, (whole, size, stride, offset)))
     y, may_be_copy = x, memory_of(x._layout).copies_views(x)

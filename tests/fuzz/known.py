@@ -1370,4 +1370,20 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what was written to a copy of a window of a pending tensor lay without its gaps, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 6), 'float64', 895, 593)",
+            "v1 = (v0 @ fresh((6, 6), 'float64', 593, 407))[:, 1:5]",
+            "v2 = torch.select_scatter(v1, fresh((4,), 'float64', 243, 711), 1, 2)",
+            "v3 = torch.slice_scatter(v1, fresh((4, 1), 'float64', 243, 711), 1, 0, 1)",
+        ),
+    ),
+    "a norm of groups was taken of what lies with gaps": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 4, 6), 'float64', 281, 703)[:, :, ::2]",
+            "v1 = torch.native_group_norm(v0, None, None, 2, 4, 3, 2, 1e-5)",
+        ),
+    ),
 }

@@ -1386,4 +1386,14 @@ KNOWN: dict[str, Program] = {
             "v1 = torch.native_group_norm(v0, None, None, 2, 4, 3, 2, 1e-5)",
         ),
     ),
+    "a deep copy of a view with gaps, or of an expanded one, had none": Program(
+        {"x": 2},
+        (
+            "v0 = __import__('copy').deepcopy(fresh((4, 6), 'float64', 5, 68)[:, 1:5])",
+            "v1 = __import__('copy').deepcopy(fresh((4, 6), 'float64', 5, 593).t()[1:3])",
+            "v2 = __import__('copy').deepcopy(fresh((1, 6), 'float64', 5, 593).expand(3, 6))",
+            "v0.add_(1)",
+        ),
+        order=0,
+    ),
 }

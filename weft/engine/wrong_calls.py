@@ -7,6 +7,7 @@ import torch
 from ..caches import BoundedCache
 from ..rules.call import BoundCall
 from ..rules.registry import rule_for
+from ..runtime.on_paper import aside
 from ..runtime.processes import world
 from ..runtime.processes.mesh_processes import leaves_out
 from ..runtime.traced import is_traced
@@ -17,7 +18,7 @@ from .memory import memory_of
 from .op_kind import kind_of
 from .running.refusals import refuse_whole
 from .sharded import ShardedTensor
-from .strides.stand_ins import FEW, UntoldError
+from .strides.stand_ins import FEW, UntoldError, given_by_kernels
 from .strides.whole_results import whole_results
 
 __all__ = ["STUMBLES", "let_torch_say", "refuse_nested", "refuse_wrong"]
@@ -44,6 +45,11 @@ def refuse_wrong(call: BoundCall) -> None:
     error = let_torch_say(call)
     if error is not None and _is_sure(call):
         raise error
+    if call.func in _LENIENT and sum(x.numel() for x in call.tensors) <= FEW:
+        with aside():
+            given = given_by_kernels(call)
+        if isinstance(given, Exception) and not isinstance(given, torch.linalg.LinAlgError):
+            raise given
     if call.func in handlers and world.current().count > 1 and not all(map(_all_have_some, call.tensors)):
         refuse_whole(call)  # everywhere, as those without elements have to: others may wait for each other
     _right[call.key] = True
@@ -51,6 +57,25 @@ def refuse_wrong(call: BoundCall) -> None:
 
 _right = BoundedCache[object, bool](1 << 14)
 """Calls that torch does not refuse, by what they are made with."""
+
+
+aten = torch.ops.aten
+_LENIENT = frozenset(
+    {
+        aten.bucketize.Tensor,
+        aten.complex.default,
+        aten.convolution.default,
+        aten.index_add.default,
+        aten.linalg_lstsq.default,
+        aten.masked_scatter.default,
+        aten.multinomial.default,
+        aten.aminmax.out,
+        aten.complex.out,
+        aten.multinomial.out,
+        aten._histogramdd_bin_edges.default,
+    }
+)
+"""Ops whose account without memory takes shapes, dtypes and numbers that their kernels refuse, whatever the elements are."""
 
 
 def _is_sure(call: BoundCall) -> bool:

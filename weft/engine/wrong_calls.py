@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..caches import BoundedCache
 from ..rules.call import BoundCall
@@ -48,7 +49,7 @@ def refuse_wrong(call: BoundCall) -> None:
     if call.func in _LENIENT and sum(x.numel() for x in call.tensors) <= FEW:
         with aside():
             given = given_by_kernels(call)
-        if isinstance(given, Exception) and not isinstance(given, torch.linalg.LinAlgError):
+        if isinstance(given, Exception) and not isinstance(given, LinAlgError):
             raise given
     if call.func in handlers and world.current().count > 1 and not all(map(_all_have_some, call.tensors)):
         refuse_whole(call)  # everywhere, as those without elements have to: others may wait for each other

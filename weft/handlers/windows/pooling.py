@@ -93,7 +93,7 @@ def _pool(call: BoundCall) -> object:
     pool, space = _Pool.of(call), _SPACE[call.func]
     looks = [Look(0, pool.results(call.tensors[0].shape))]
     found = windowed(_positional(call), lambda each, dims: pooling(each, space, dims), pool.reaches, looks)
-    if found is None:
+    if found is None or call.tensors[0].dtype in _UNPOOLED:
         return run_by_rule(call)
     plan, call = found
     whole = plan.on_whole(call, ())
@@ -105,6 +105,10 @@ def _pool(call: BoundCall) -> object:
         least = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
         return plan.everywhere(call, [plan.exchanged(look, x, least)], partial(_maxima, pool, plan.reaches))
     return plan.everywhere(call, [plan.exchanged(look, x)], partial(_means, pool, plan.reaches))
+
+
+_UNPOOLED = (torch.bool, torch.complex64, torch.complex128, torch.complex32)
+"""Dtypes that kernels refuse: there is no least of them to put around a window."""
 
 
 def _maxima(pool: _Pool, reaches: Reaches, call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> object:

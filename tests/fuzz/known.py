@@ -1351,4 +1351,60 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a function of looked-up rows that was made linear sent them for every op, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((5, 3), 'float64', 3, 1001)[put([4, 0, 2, 2, 1], 1001)]",
+            "v1 = torch.func.linearize(lambda t: t.sin() * 2, v0)[1](v0)",
+        ),
+    ),
+    "looked-up rows could not be added up along no dim, which are all of them, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((5, 3), 'float64', 3, 1001)[put([4, 0, 2, 2, 1], 1001)]",
+            "v1 = v0.nansum(())",
+            "v2 = v0.nansum((), keepdim=True)",
+        ),
+    ),
+    "a number that torch does not take beside integers, or a word, was another error of some elements and none": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((0, 3), 'int64', 12, 68)",
+            "v1 = fresh((1, 3), 'int64', 13, 68)",
+            "v2 = torch.add(v0, v1, alpha=1.5)",
+            "v3 = torch.div(v0, v1, rounding_mode='up')",
+            "v4 = torch.rsub(v1, v1, alpha=1.5)",
+            "v5 = fresh((4, 3), 'float64', 14, 2).index_copy(0, put([0, 1], 0), put(1.0, 0).double())",
+            "v6 = fresh((4, 3), 'int64', 14, 68).index_add(0, put([0, 1], 68), fresh((2, 3), 'int64', 15, 68), alpha=1.5)",
+            "v7 = torch.addmm(fresh((), 'int64', 14, 68), put(1, 68), put(1, 68))",
+            "v8 = fresh((4, 3), 'bool', 14, 4).argmax(0)",
+        ),
+        order=0,
+    ),
+    "what was written to a copy of a window of a pending tensor lay without its gaps, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 6), 'float64', 895, 593)",
+            "v1 = (v0 @ fresh((6, 6), 'float64', 593, 407))[:, 1:5]",
+            "v2 = torch.select_scatter(v1, fresh((4,), 'float64', 243, 711), 1, 2)",
+            "v3 = torch.slice_scatter(v1, fresh((4, 1), 'float64', 243, 711), 1, 0, 1)",
+        ),
+    ),
+    "a norm of groups was taken of what lies with gaps": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 4, 6), 'float64', 281, 703)[:, :, ::2]",
+            "v1 = torch.native_group_norm(v0, None, None, 2, 4, 3, 2, 1e-5)",
+        ),
+    ),
+    "a deep copy of a view with gaps, or of an expanded one, had none": Program(
+        {"x": 2},
+        (
+            "v0 = __import__('copy').deepcopy(fresh((4, 6), 'float64', 5, 68)[:, 1:5])",
+            "v1 = __import__('copy').deepcopy(fresh((4, 6), 'float64', 5, 593).t()[1:3])",
+            "v2 = __import__('copy').deepcopy(fresh((1, 6), 'float64', 5, 593).expand(3, 6))",
+            "v0.add_(1)",
+        ),
+        order=0,
+    ),
 }

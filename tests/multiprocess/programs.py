@@ -855,6 +855,36 @@ def refusals_of_elements_that_some_hold(devices: Sequence[Device]) -> Iterator[Y
             yield name, "accepted"
 
 
+@program
+def refusals_where_some_have_no_device(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """What a mesh of one device refuses, for want of a kernel or by what torch says of a dtype, every process refuses."""
+    mesh = line_of(devices[:1])
+    x, y = (weft.shard(numbers(4, 3, dtype=dtype), mesh, P()) for dtype in (torch.int64, torch.bfloat16))
+    truth, whole = x.bool(), y.float()
+    calls: dict[str, Callable[[], object]] = {
+        "complex numbers of short ones": lambda: torch.complex(y, y),
+        "the largest complex number": lambda: x.cfloat().max(1),
+        "sorted complex numbers": lambda: x.cfloat().sort(0),
+        "the largest truths": lambda: truth.topk(2),
+        "the place of the largest truth": lambda: truth.argmax(0),
+        "running sums of exponentials": lambda: x.logcumsumexp(0),
+        "a solution": lambda: torch.linalg.lu_solve(y[:3].half(), torch.ones_like(x[:3, 0]).int(), y[:3].half()),
+        "a norm of groups": lambda: torch.nn.functional.group_norm(x.cfloat()[:, :, None], 3),
+        "a pseudo-inverse": lambda: torch.linalg.pinv(x),
+        "least squares": lambda: torch.linalg.lstsq(x, x),
+        "eigenvalues": lambda: torch.linalg.eigvals(x[:3]),
+        "a transform": lambda: torch.fft.fft(y),
+        "windows": lambda: float(whole.as_strided((2, 2), (1, 1), 0).sum()),
+        "what is read": lambda: float(whole.sum()),
+        "sums of short integers": lambda: x.int().cumsum(0).dtype,
+    }
+    for name, call in calls.items():
+        try:
+            yield name, str(call())
+        except (NotImplementedError, RuntimeError) as error:
+            yield name, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+
+
 @rounded
 def experts(devices: Sequence[Device]) -> Iterator[Yielded]:
     """Tokens that travel to their experts and back, in the forward pass and in the backward pass; on some devices, too."""

@@ -39,23 +39,14 @@ LIES: dict[str, Lay] = {
 MOVED = {
     **dict.fromkeys(["cov", "gather", "scatter", "scatter_add", "multinomial"], "what is wrong is an element"),
     **dict.fromkeys(
-        ["nn.functional.triplet_margin_loss", "nn.functional.triplet_margin_with_distance_loss", "aminmax"],
+        [
+            "nn.functional.triplet_margin_loss",
+            "nn.functional.triplet_margin_with_distance_loss",
+            "nn.functional.conv1d",
+        ],
         "ops before the one that is refused are not",
     ),
     "nn.functional.gaussian_nll_loss": "torch looks at elements first",
-    **dict.fromkeys(
-        [
-            "complex",
-            "masked_scatter",
-            "index_add",
-            "histogramdd",
-            "bucketize",
-            "linalg.lstsq",
-            "linalg.lstsq.grad_oriented",
-        ],
-        "torch cannot tell without elements",
-    ),
-    **dict.fromkeys([f"nn.functional.conv{n}d" for n in (1, 2, 3)], "without elements, torch takes any dilation"),
     "as_strided_scatter": "it is one of memory, which is gathered",
 }
 """Ops for which something moves before some of their error inputs are refused, and why."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -59,3 +61,42 @@ def test_threads_that_ask_at_once_all_get_theirs() -> None:
         each.join()
     settle()
     assert found == {number: [2.0 * (number * 100 + each) for each in range(20)] for number in range(4)}
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_what_failed_is_heard_of_alike_whether_or_not_it_has_ended(has_ended: bool) -> None:
+    """A process in which it has ended, and one in which it has not, raise at the same calls, and make the others again."""
+    wire, go_on = torch.device("cpu"), threading.Event()
+
+    def failing() -> tuple[torch.Tensor, ...]:
+        go_on.wait(20)
+        raise ValueError("no")
+
+    def made() -> tuple[torch.Tensor, ...]:
+        return (torch.ones(1),)
+
+    def heard(call: Callable[[], object]) -> str | None:
+        try:
+            call()
+        except ValueError as error:
+            return str(error)
+        return None
+
+    first = issue(failing, [], wire)
+    if has_ended:
+        go_on.set()
+        while not first.done():
+            time.sleep(0.001)
+    unaware = issue(made, [], wire)
+    go_on.set()
+    assert [heard(first.wait), heard(unaware.wait)] == ["no", "no"]
+    assert [heard(settle), heard(issue(made, [], wire).wait)] == [None, None]
+
+    go_on.clear()
+    first = issue(failing, [], wire)
+    if has_ended:
+        go_on.set()
+        while not first.done():
+            time.sleep(0.001)
+    threading.Timer(0.05, go_on.set).start()
+    assert [heard(settle), heard(settle), heard(issue(made, [], wire).wait)] == ["no", None, None]

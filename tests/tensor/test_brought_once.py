@@ -162,3 +162,27 @@ def test_parameters_are_not_kept() -> None:
         x @ w
     assert log.counts() == {"all_gather": 1}
     assert last_kept() is None
+
+
+def test_what_is_detached_is_reduced_with_its_tensor(memory) -> None:
+    """Whichever of them is needed first, and the second time as at first; written to, both are reduced anew."""
+    w = weft.shard(torch.ones(8, 3, dtype=torch.float64), MESH, P("tp")).requires_grad_()
+    for _ in range(2):
+        y = weft.shard(torch.ones(2, 8, dtype=torch.float64), MESH, P(None, "tp")) @ w
+        with weft.comm_log() as log:
+            for x in (y.detach(), y, y.detach().detach(), y.data):
+                torch.testing.assert_close(x.sin().full_tensor(), torch.full((2, 3), 8.0, dtype=torch.float64).sin())
+        assert log.counts() == {"all_reduce": 1}
+        y.detach().mul_(2)
+        assert y.sin().full_tensor().equal(y.detach().sin().full_tensor())
+        assert y.sin().full_tensor()[0, 0] == torch.tensor(16.0, dtype=torch.float64).sin()
+
+
+def test_what_is_detached_does_not_keep_the_tensor_for_its_reduction(memory) -> None:
+    w = weft.shard(torch.ones(8, 3), MESH, P("tp")).requires_grad_()
+    y = weft.shard(torch.ones(2, 8), MESH, P(None, "tp")) @ w
+    held, detached = weakref.ref(y), y.detach()
+    del y
+    gc.collect()
+    assert held() is None or memory == "unified"  # where a total keeps what it was computed of
+    assert detached.sin().shape == (2, 3)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import torch
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..caches import BoundedCache
 from ..rules.call import BoundCall
 from ..rules.registry import rule_for
 from ..runtime.on_paper import aside
+from ..runtime.processes import world
+from ..runtime.processes.mesh_processes import leaves_out
 from ..runtime.traced import is_traced
+from ..sharding.geometry import box_at, box_shape
 from ..watch.notes import is_watched
 from .handlers import handlers
 from .memory import memory_of
 from .op_kind import kind_of
+from .running.refusals import refuse_whole
 from .sharded import ShardedTensor
+from .strides.stand_ins import FEW, UntoldError, given_by_kernels
 from .strides.whole_results import whole_results
 
 __all__ = ["STUMBLES", "let_torch_say", "refuse_nested", "refuse_wrong"]
@@ -26,7 +32,7 @@ def let_torch_say(call: BoundCall) -> Exception | None:
     """What torch raises for a call, asked with tensors that have no memory; None where it takes it, or cannot say."""
     try:
         whole_results(call)
-    except (NotImplementedError, AttributeError):  # some of torch's accounts ask numbers for their shapes
+    except UntoldError:
         return None
     except (RuntimeError, IndexError, *STUMBLES) as error:
         return error
@@ -38,10 +44,15 @@ def refuse_wrong(call: BoundCall) -> None:
     if call.key is None or call.key in _right or is_traced() or not _is_asked(call):
         return
     error = let_torch_say(call)
-    if error is not None:
-        error = _sure(call, error)
-    if error is not None:
+    if error is not None and _is_sure(call):
         raise error
+    if call.func in _LENIENT and sum(x.numel() for x in call.tensors) <= FEW:
+        with aside():
+            given = given_by_kernels(call)
+        if isinstance(given, Exception) and not isinstance(given, LinAlgError):
+            raise given
+    if call.func in handlers and world.current().count > 1 and not all(map(_all_have_some, call.tensors)):
+        refuse_whole(call)  # everywhere, as those without elements have to: others may wait for each other
     _right[call.key] = True
 
 
@@ -49,43 +60,41 @@ _right = BoundedCache[object, bool](1 << 14)
 """Calls that torch does not refuse, by what they are made with."""
 
 
-def _sure(call: BoundCall, error: Exception) -> Exception | None:
-    """What torch says with memory of a call that it refuses without; None where it may take it, as some kernels do."""
-    func, kind, is_few = call.func, kind_of(call.func), sum(x.numel() for x in call.tensors) <= _FEW
-    if not is_few and not kind.is_pure:
+aten = torch.ops.aten
+_LENIENT = frozenset(
+    {
+        aten.bucketize.Tensor,
+        aten.complex.default,
+        aten.convolution.default,
+        aten.index_add.default,
+        aten.linalg_lstsq.default,
+        aten.masked_scatter.default,
+        aten.multinomial.default,
+        aten.aminmax.out,
+        aten.complex.out,
+        aten.multinomial.out,
+        aten._histogramdd_bin_edges.default,
+    }
+)
+"""Ops whose account without memory takes shapes, dtypes and numbers that their kernels refuse, whatever the elements are."""
+
+
+def _is_sure(call: BoundCall) -> bool:
+    """Whether kernels refuse a call that torch refuses without memory, as it was asked: some take it."""
+    func, kind = call.func, kind_of(call.func)
+    if sum(x.numel() for x in call.tensors) > FEW and not kind.is_pure:
         # Of views, and where ops run by their rules, what it says without memory holds; of `out=` it has other words then.
-        is_known = rule_for(func) is not None and not kind.outs
-        return error if is_known and (kind.viewed == 0 or func not in handlers) else None
-    if torch.Tag.nondeterministic_seeded in func.tags or any(x.device.type != "cpu" for x in call.tensors):
-        return None
-    return _refused(call, 0, is_few) and _refused(call, 1, is_few)  # not for what elements there are
+        return rule_for(func) is not None and not kind.outs and (kind.viewed == 0 or func not in handlers)
+    return torch.Tag.nondeterministic_seeded not in func.tags and all(x.device.type == "cpu" for x in call.tensors)
 
 
-def _refused(call: BoundCall, element: int, is_few: bool) -> Exception | None:
-    """What torch says of a call whose elements are all the same."""
-    stand_in = _lying_as if is_few else _all_one
-    try:
-        with aside():
-            made = {id(x): stand_in(x, element) for x in call.tensors}  # a tensor that is given twice is one
-            call.on([made[id(x)] for x in call.tensors])
-    except (RuntimeError, IndexError, ValueError, TypeError) as told:
-        return told
-    return None
-
-
-def _all_one(x: torch.Tensor, element: int) -> torch.Tensor:
-    """An element in the shape of a tensor."""
-    return torch.full((), element, dtype=x.dtype).expand(x.shape)
-
-
-_FEW = 1 << 16
-"""Elements that stand in for those of a call, lying as they do; for more, one stands in for all."""
-
-
-def _lying_as(x: torch.Tensor, element: int) -> torch.Tensor:
-    """Elements that lie as a tensor does, some of them in one place maybe."""
-    reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) if x.numel() else -1
-    return torch.full((reach + 1,), element, dtype=x.dtype).as_strided(x.shape, x.stride())
+def _all_have_some(x: torch.Tensor) -> bool:
+    """Whether every process has elements of a tensor, or nobody has."""
+    if not isinstance(x, ShardedTensor) or not x.numel():
+        return True
+    layout = x._layout
+    last = box_at(layout, x.shape, tuple(size - 1 for size in layout.mesh.mesh_shape))  # which none is smaller than
+    return not leaves_out(layout.mesh) and 0 not in box_shape(last)
 
 
 _OF_MEMORY = frozenset(

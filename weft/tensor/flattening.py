@@ -13,6 +13,7 @@ import torch
 from ..caches import BoundedCache
 from ..engine.compiling import announce, check_compilable
 from ..engine.form import Form, form_of
+from ..engine.ragged.families import settle
 from ..engine.sharded import ShardedTensor, is_leaf, requires_grad, tensor_of, total_of
 from ..engine.total import Contributions, Origin, known_total, own_pieces
 from ..engine.value import Flat
@@ -52,6 +53,8 @@ def flattened(x: ShardedTensor) -> tuple[list[str], Flat]:
 def _flattened_anew(x: ShardedTensor) -> tuple[list[str], Flat]:
     """The same, looked at."""
     own = x.__dict__
+    if x._value.rows is not None:
+        settle(x)  # a compiler knows tensors by their pieces, and asks every result for them
     value, layout = x._value, x._form.layout
     if x._form.is_open:
         start_over_where_settled((*x._form.shape, *x._form.strides))

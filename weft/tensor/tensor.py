@@ -17,6 +17,7 @@ from ..drawing.html import layout_html
 from ..engine.compiling import state_of_code
 from ..engine.dispatch import torch_dispatch
 from ..engine.held_gradient import drop_gradient, gradient_of, replace_gradient
+from ..engine.memory import memory_of
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import move
@@ -344,7 +345,9 @@ class Tensor(NamedPieces, ShardedTensor):
             raise RuntimeError("only leaf tensors can be deep-copied: detach() this one first")
         pieces = tuple(piece.clone() for piece in current(self))
         strides = dense_strides(tuple(self.shape), self.stride())
-        copied = public(wrap(pieces, self._layout, self.shape, asked=self._asked, dtype=self.dtype, strides=strides))
+        dense = wrap(pieces, self._layout, self.shape, dtype=self.dtype, strides=strides)
+        copied = public(dense if self.stride() == strides else memory_of(self._layout).laid_like(dense, self))
+        copied._asked = self._asked
         memo[id(self)] = copied
         _carry_state(self, copied)
         if self.grad is not None and not isinstance(self, torch.nn.Parameter):  # of a parameter, torch copies none

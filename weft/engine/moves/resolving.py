@@ -12,7 +12,7 @@ from ...runtime.strides import has_single_dims, has_windows
 from ...watch import comm_log
 from ..memory import memory_of
 from ..op_kind import is_elementwise, kind_of
-from ..sharded import ShardedTensor
+from ..sharded import ShardedTensor, made
 from ..total import last_write
 from ..value import UNMADE, Unmade
 from .movement import moved
@@ -44,6 +44,8 @@ _TURNS = frozenset(
         aten.unsqueeze.default,
         aten.view.default,
         aten.expand.default,
+        aten.alias.default,
+        aten.detach.default,
     }
 )
 """Views of all elements: what is resolved of one is resolved of the other."""
@@ -83,7 +85,9 @@ def note_turned(
 ) -> None:
     """Notes that a tensor is a view of all elements of a pending one, or of some of one that is resolved already."""
     if base._layout.pending and func in _TURNS:
-        view._value.turned = Turned(base, _memory(base), again)
+        # What is detached is to leave behind what its tensor was computed of: it holds another with the same value.
+        kept = made(base._form, base._value, int(base.storage_offset())) if func is aten.detach.default else base
+        view._value.turned = Turned(kept, _memory(base), again)
     elif base._layout.pending and is_resolved(base):
         view._value.turned = Turned(base, _memory(base), again, last_write(), is_resolved=True)
 
@@ -196,10 +200,10 @@ def kept_resolved(x: ShardedTensor) -> ShardedTensor | None:
         return None
     if not isinstance(resolved, Unmade):
         return resolved
-    made = memory_of(x._layout).relabeled(x, x._layout.resolved, None)
-    if made is not None:
-        remember_resolved(x, made)
-    return made
+    again = memory_of(x._layout).relabeled(x, x._layout.resolved, None)
+    if again is not None:
+        remember_resolved(x, again)
+    return again
 
 
 def moves_alone(x: ShardedTensor) -> bool:

@@ -56,7 +56,8 @@ def recorded(func: Op, args: Args, kwargs: Kwargs) -> object:
 
 
 def _pieces_of(tensors: Iterable[ShardedTensor]) -> Iterator[torch.Tensor]:
-    return (piece for x in tensors for piece in x._value.pieces)
+    """Pieces that may have been made while somebody records; those that are still to be sent of what was made before are none."""
+    return (piece for x in tensors if x._value.is_made or x._value.tracers for piece in x._value.pieces)
 
 
 def _follows_from_inputs(node: Node) -> bool:

@@ -16,7 +16,7 @@ from ...rules.registry import Rule
 from ...sharding.geometry import box_at, box_shape
 from ...sharding.layout import Layout
 
-__all__ = ["refuse_as_others"]
+__all__ = ["refuse_as_others", "refuse_whole"]
 
 _FEW = 1 << 16
 """Elements that whole tensors are made of, once for calls that are alike. Of more, others are heard of when they are waited for."""
@@ -26,29 +26,64 @@ _BY_ZERO = "ZeroDivisionError"
 
 def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], rule: Rule | None) -> None:
     """Raises what other processes raise for want of a kernel, or of a divisor, in one that has no elements."""
-    shapes = [_largest(layout, tuple(x.shape)) for layout, x in zip(inputs, call.tensors, strict=True)]
-    if rule is not None and rule.local is not None:
-        # What devices do by a way of their own, the op can be asked of whole tensors alone.
-        shapes = [tuple(x.shape) for x in call.tensors]
-        if sum(map(math.prod, shapes)) > _FEW or torch.Tag.nondeterministic_seeded in call.func.tags:
-            return
+    if rule is not None and (rule.local is not None or rule.local_args is not None):
+        refuse_whole(call)  # what devices do by a way of their own, or with other numbers
+    else:
+        _refuse(call, [_largest(layout, tuple(x.shape)) for layout, x in zip(inputs, call.tensors, strict=True)])
+
+
+def refuse_whole(call: BoundCall) -> None:
+    """The same of an op that can be asked of whole tensors alone."""
+    shapes = [tuple(x.shape) for x in call.tensors]
+    if sum(map(math.prod, shapes)) <= _FEW and torch.Tag.nondeterministic_seeded not in call.func.tags:
+        _refuse(call, shapes)
+
+
+def _refuse(call: BoundCall, shapes: Sequence[tuple[int, ...]]) -> None:
     if any(0 in shape for shape in shapes):
         return
-    local = [_stand_in(shape, x) for shape, x in zip(shapes, call.tensors, strict=True)]
+    told: list[Exception] = []
+    for element in _ELEMENTS:
+        error = _refusal(call, shapes, element)
+        if error is None:
+            return
+        told.append(error)
+    # They are not the elements that the others hold: only what no element can mend counts.
+    error = next((each for each in told if isinstance(each, NotImplementedError)), told[0])
+    by_zero = len(shapes) == 1 and str(error) == _BY_ZERO
+    if isinstance(error, NotImplementedError) or by_zero or _is_for_dtype(call, shapes):
+        raise error
+
+
+_ELEMENTS = (None, 1)
+"""What is tried: None for ones where numbers may be broken, and else zeros, which are places that every tensor has."""
+
+
+def _refusal(
+    call: BoundCall, shapes: Sequence[tuple[int, ...]], element: int | None, instead: torch.dtype | None = None
+) -> Exception | None:
+    """What torch says of a call with such elements; `instead`: of this dtype where they are of that of the first."""
+    first = call.tensors[0].dtype
+    local = [
+        _stand_in(shape, instead if instead is not None and x.dtype is first else x.dtype, element).to(x.device)
+        for shape, x in zip(shapes, call.tensors, strict=True)
+    ]
     try:
         call.on(local)
-    except NotImplementedError:
-        raise
     except (RuntimeError, IndexError, ValueError) as error:
-        # They are not the elements that the others hold: only what no element can mend counts.
-        if len(local) == 1 and str(error) == _BY_ZERO:
-            raise
+        return error
+    return None
 
 
-def _stand_in(shape: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
-    """Elements that a kernel can take: zeros where they may be places, which some do not look at before they write there."""
-    make = torch.ones if x.is_floating_point() or x.is_complex() else torch.zeros
-    return make(shape, dtype=x.dtype, device=x.device)
+def _is_for_dtype(call: BoundCall, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether torch would take a call, with elements of another dtype."""
+    return any(_refusal(call, shapes, element, torch.float32) is None for element in (*_ELEMENTS, 100))
+
+
+def _stand_in(shape: tuple[int, ...], dtype: torch.dtype, element: int | None) -> torch.Tensor:
+    """Elements that a kernel can take: zeros at first where they may be places, which some do not look at before they write there."""
+    is_broken = dtype.is_floating_point or dtype.is_complex
+    return torch.full(shape, int(is_broken) if element is None else element, dtype=dtype)
 
 
 def _largest(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from ...rules.call import BoundCall, Known, Kwargs, each_of
 from ..form import Form
 from ..op_kind import OpKind
 from ..op_plan import NOT_REPEATED, Repeat
-from ..sharded import ShardedTensor, all_sharded, tensor_of
+from ..sharded import ShardedTensor, all_sharded, as_sharded, tensor_of
 from ..total import note_write
 from ..value import Value
 from .once import is_foreseen
@@ -22,6 +22,8 @@ __all__ = ["repeat_on_whole"]
 _make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
 _new = object.__new__
 _is_inferring = torch.is_inference_mode_enabled
+_modes = torch._C._len_torch_dispatch_stack
+_SLICE = torch.ops.aten.slice.Tensor
 
 
 def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | None:
@@ -38,7 +40,7 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
     if not is_foreseen(call.func):
         return None
     if kind.viewed is not None:
-        return _views_of_whole(apply, result)
+        return _slice_of_whole(call, apply, result) or _views_of_whole(apply, result)
     if isinstance(result, ShardedTensor):
         form, made_with = result._form, result._form.made_with
 
@@ -77,6 +79,34 @@ def _views_of_whole(apply: Call, result: object) -> Repeat | None:
         made = zip(forms, apply(args, kwargs), strict=True)
         shown = gather([tensor_of(form, (whole,), whole.storage_offset()) for form, whole in made])  # type: ignore[call-arg]
         base._value.note_views(shown)
+        return shown
+
+    return repeat
+
+
+def _slice_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | None:
+    """A part of a whole value: its strides, and how far ahead it begins, are known, and torch need not find them again."""
+    if call.func is not _SLICE or not isinstance(result, ShardedTensor) or result._form.is_special:
+        return None
+    form, final = result._form, ShardedTensor.final
+    shape, strides, told = form.shape, form.strides, form.told
+    (base,), (part,) = as_sharded(call.args[0])._value.pieces, result._value.pieces
+    ahead = part.storage_offset() - base.storage_offset()
+
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        x = args[0]
+        if _is_inferring() and not x.is_inference():
+            return NOT_REPEATED
+        (whole,) = x._value.pieces
+        offset = whole.storage_offset() + ahead
+        value = _new(Value)
+        # Whoever looks on is to see what was called.
+        is_seen = type(whole) is not torch.Tensor or _modes()
+        value.pieces = (apply(args, kwargs) if is_seen else whole.as_strided(shape, strides, offset),)
+        shown = _make(final, shape, strides, offset, *told)
+        shown._form = form
+        shown._value = value
+        x._value.note_views(shown)
         return shown
 
     return repeat

@@ -14,6 +14,7 @@ from ...rules.registry import Spec, rule_for
 from ...runtime.on_paper import aside
 from ...runtime.strides import FEW, elementwise_strides, has_single_dims, has_windows, row_major
 from .kernel_strides import as_laid_by_kernel, is_elementwise
+from .stand_ins import UntoldError, given_by_kernels
 
 __all__ = ["whole_results"]
 
@@ -76,6 +77,8 @@ def _laid(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None,
 def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     if call.func is aten.linalg_vector_norm.default and call.arg("dim") is not None:
         call = call.replaced(dim=call.dims("dim"))  # torch 2.11 takes dims counted from the end for others
+    if call.func is aten.nansum.default and call.arg("dim") == []:
+        call = call.replaced(dim=None)  # which are all dims for its kernel, and none for torch's account of it
     if call.func in _FILLED:
         call = call.replaced(value=_as_kernels_take(call.arg("value"), call.tensors[0].dtype))
     func, kwargs, tensors = call.func, call.kwargs, call.tensors
@@ -83,8 +86,7 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     if specs is not None:
         return specs
     # What kernels give of nothing they can be asked; torch's accounts of some refuse what these take.
-    is_asked = on_host and (_is_of_nothing(func, tensors) or _is_open(func, tensors))
-    device = "cpu" if is_asked or _is_of_few_primitives(func, tensors) else "meta"
+    device = "cpu" if on_host and (_is_of_nothing(func, tensors) or _is_open(func, tensors)) else "meta"
     metas = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in tensors]
     for x in metas if device == "cpu" else ():
         x.zero_()  # indices among them are to be right
@@ -93,13 +95,36 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     }
     try:
         specs = _asked_for(call, _specs(BoundCall(func, call.args, kwargs).on(metas)))
-    except (AssertionError, ValueError, OverflowError) as error:
-        if type(error) is ValueError and "convert float NaN" not in str(error):
+    except NotImplementedError as error:
+        if _OF_DTYPE in str(error):
             raise
-        raise RuntimeError(str(error)) from None  # torch's Python forms assert and convert where its kernels raise
+        raise UntoldError(str(error)) from None
+    except (RuntimeError, LookupError, TypeError, AttributeError, AssertionError, ValueError, ArithmeticError) as error:
+        return _given_all_the_same(call, error)
     if on_host:
         specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
     return specs
+
+
+def _given_all_the_same(call: BoundCall, error: Exception) -> tuple[Spec | None, ...]:
+    """What kernels give of a call that torch's account of it refuses; raises what they say, or else that."""
+    given = given_by_kernels(call)
+    if isinstance(given, Exception):
+        raise given
+    if _OF_ELEMENTS & set(call.func.tags) or any(isinstance(x, torch.Tensor) and x.is_nested for x in each_of(given)):
+        raise UntoldError(str(error)) from None
+    if given is not NotImplemented:
+        return _specs(given)
+    if isinstance(error, (AssertionError, OverflowError)) or "convert float NaN" in str(error):
+        raise RuntimeError(str(error)) from None  # torch's Python forms assert and convert where its kernels raise
+    raise error
+
+
+_OF_DTYPE = " not implemented for '"
+"""What torch says of dtypes for which an op has no kernel."""
+
+_OF_ELEMENTS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""What ops have whose results, or the sizes of these, are others for other elements."""
 
 
 def _asked_for(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None, ...]:
@@ -137,14 +162,6 @@ def _is_open(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bo
     if func is not aten.index.Tensor or not any(x.dim() > 1 and 1 in x.shape for x in tensors):
         return False
     return sum(x.numel() for x in tensors) <= FEW
-
-
-def _is_of_few_primitives(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether a primitive is called, whose kernels broadcast what its account refuses; of few elements they are asked.
-
-    Torch calls some with tensors that have memory and tensors that have none, to know what becomes of tangents that are zero.
-    """
-    return func.namespace == "prims" and sum(x.numel() for x in tensors) <= FEW
 
 
 def _results_of_one_element(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...] | None:
@@ -185,7 +202,7 @@ def _has_numbers(call: BoundCall) -> bool:
 
 def _product(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...] | None:
     """The product of two matrices, or of many, in the same way: kernels lay it out row by row."""
-    if call.func not in _PRODUCTS:
+    if call.func not in _PRODUCTS or any(x.dim() < 2 for x in call.tensors[-2:]):
         return None
     *added, left, right = (tuple(x.shape) for x in call.tensors)
     shape = (*left[:-1], right[-1])

@@ -111,6 +111,7 @@ def _place_of_extreme(call: BoundCall) -> object:
     x, keepdim, extreme = sharded(call, "self"), call.flag("keepdim"), _EXTREMES[call.func]
     if not x.numel() or not x._layout.split_axes:
         return run_by_rule(call)
+    call.on([torch.ones((1,) * x.dim(), dtype=x.dtype)])  # torch refuses other dtypes than those of the extreme itself
     if call.arg("dim") is None:
         place = _place_in_all(extreme, x)
         return aten.reshape.default(place, [1] * x.dim()) if keepdim else place

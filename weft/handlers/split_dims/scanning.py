@@ -12,6 +12,7 @@ from ...engine.memory import held_whole
 from ...engine.moves.movement import moved
 from ...engine.moves.telling import note_steps
 from ...engine.sharded import ShardedTensor, sharded, wrap, wrap_whole
+from ...engine.strides.whole_results import whole_results
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
 from ...runtime.traced import settled
@@ -46,7 +47,9 @@ def _scan(call: BoundCall) -> object:
     settled(x.shape)
     scanned = [func(piece, *call.args[1:], **call.kwargs) for piece in x._value.pieces]
     last = tuple(piece.narrow(dim, piece.shape[dim] - 1, 1) for piece in scanned)
-    dtype = scanned[0].dtype if scanned else call.dtype() or x.dtype
+    (spec,) = whole_results(call)
+    assert spec is not None
+    dtype = spec.dtype
     totals = moved(wrap(last, layout, shape, dtype=dtype), target, str(func), implicit=True)
     pieces = tuple(_continued(func, piece, totals, layout, i, dim) for i, piece in enumerate(scanned))
     return wrap(pieces, layout, x.shape, dtype=dtype)

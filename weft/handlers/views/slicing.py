@@ -294,30 +294,33 @@ def _values(x: torch.Tensor, layout: Layout) -> Values:
 def _slice_scatter(call: BoundCall) -> object:
     x, source, dim = call.tensor("self"), call.tensor("src"), call.dim("dim")
     if not isinstance(x, ShardedTensor) or not x._layout.splits[dim] or call.integer("step") < 1:
-        return run_by_rule(call)
+        return _lying_as(run_by_rule(call), x)
     first, step, count = slice_bounds(call, x.shape[dim])
     if source.shape != resized(x.shape, dim, count):
         return run_by_rule(call)  # torch refuses it
-    x, given = alike([x, source], str(call))
-    return _scattered(x, given, dim, first, step)
+    whole, given = alike([x, source], str(call))
+    return _lying_as(_scattered(whole, given, dim, first, step), x)
 
 
 @handler(aten.select_scatter.default)
 def _select_scatter(call: BoundCall) -> object:
     x, source, dim = call.tensor("self"), call.tensor("src"), call.dim("dim")
     if not isinstance(x, ShardedTensor) or not x._layout.splits[dim]:
-        return run_by_rule(call)
+        return _lying_as(run_by_rule(call), x)
     index, size = call.integer("index"), x.shape[dim]
     if source.shape != (*x.shape[:dim], *x.shape[dim + 1 :]) or not -size <= index < size:
         return run_by_rule(call)  # torch refuses it
-    x, given = alike([x, aten.unsqueeze.default(source, dim)], str(call))
-    return _scattered(x, given, dim, index % size, 1)
+    whole, given = alike([x, aten.unsqueeze.default(source, dim)], str(call))
+    return _lying_as(_scattered(whole, given, dim, index % size, 1), x)
 
 
 @handler(aten.diagonal_scatter.default)
 def _diagonal_scatter(call: BoundCall) -> object:
-    """On whole values; torch keeps the gaps of what it copies, and where it begins, which what was brought for it has not."""
-    x, y = call.tensor("self"), run_by_rule(call)
+    return _lying_as(run_by_rule(call), call.tensor("self"))
+
+
+def _lying_as(y: object, x: torch.Tensor) -> object:
+    """What was written to a copy of a tensor: torch keeps the gaps of what it copies, and where it begins; what was brought has none."""
     if not isinstance(x, ShardedTensor) or not isinstance(y, ShardedTensor) or may_overlap(x):
         return y
     return memory_of(y._layout).laid_like(y, x)

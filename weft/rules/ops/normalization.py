@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from ...sharding.placements import ReduceOp
 from ..arguments import arranged, asked_for
@@ -124,12 +125,23 @@ def _batch_norm(call: BoundCall) -> Factors:
     return Factors(of.inputs(call), (of.all, saved, saved), of.sizes, of.whole, repeated=repeated)
 
 
+def _laid_for_groups(call: BoundCall) -> _Normalized:
+    """The kernel of the host takes what lies without gaps, row by row or with channels last."""
+    x = call.tensor("input")
+    if x.device.type == "cpu" and not x.is_contiguous(memory_format=suggest_memory_format(x)):
+        raise RuntimeError(
+            f"native_group_norm takes what lies without gaps, row by row or with channels last, not a tensor of shape {list(x.shape)} "
+            f"with strides {list(x.stride())}: give x.contiguous(), or call torch.nn.functional.group_norm, which makes it so"
+        )
+    return _grouped(call)
+
+
 rules |= {
     aten.native_layer_norm.default: _forward(_trailing),
     aten.native_layer_norm_backward.default: _backward(_trailing),
     aten._fused_rms_norm.default: _forward(_trailing),
     aten._fused_rms_norm_backward.default: _backward(_trailing),
-    aten.native_group_norm.default: _forward(_grouped, _local_groups),
+    aten.native_group_norm.default: _forward(_laid_for_groups, _local_groups),
     aten.native_group_norm_backward.default: _backward(_grouped, _local_groups),
     aten.native_batch_norm.default: Rule(_batch_norm, of_nothing=ReduceOp.SUM),
     aten.native_batch_norm_backward.default: _backward(_channels),

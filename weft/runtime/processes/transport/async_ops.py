@@ -41,10 +41,40 @@ def issue(action: Callable[[], Pieces], sources: Sequence[torch.Tensor], wire: t
 
 
 def settle() -> None:
-    """Waits until nothing that was asked for is under way, and raises what went wrong with it."""
+    """Waits until nothing that was asked for is under way, and raises what went wrong with it, unless the program has heard of that.
+
+    Whether it had ended by now makes no difference: it may have in one process, and not in another, and these are to go on alike.
+    """
+    if threading.current_thread() is _issuer.thread:
+        return
     last = _issuer.under_way[-1:]  # the thread may take it out at any moment
-    if last and threading.current_thread() is not _issuer.thread:
+    if last:
         last[0].wait()
+    failure = _issuer.failure
+    if failure is not None and failure.heard_at is None:
+        raise failure.heard(_issuer.count)
+
+
+@final
+class _Failure:
+    """What went wrong with a call, and with those that were made before the program had heard of it."""
+
+    __slots__ = ("_error", "heard_at")
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+        self.heard_at: int | None = None
+        """How many calls had been made when the program heard of it."""
+
+    def heard(self, count: int) -> BaseException:
+        """What is raised where the program hears of it."""
+        if self.heard_at is None:
+            self.heard_at = count
+        return self._error
+
+    def concerns(self, number: int) -> bool:
+        """Whether a call was made before the program had heard of it: then it cannot be met by the others either."""
+        return self.heard_at is None or number <= self.heard_at
 
 
 @final
@@ -56,20 +86,23 @@ class _Task:
         self._site = str(current_call.site())
         self._is_inference = torch.is_inference_mode_enabled()
         self._pieces: Pieces = ()
-        self.error: BaseException | None = None
+        self.number = 0
+        """Which call it is."""
+        self.failure: _Failure | None = None
         self._ended = threading.Event()
 
-    def run(self, earlier: BaseException | None) -> None:
-        """Does it, unless something before it failed: then this cannot be met by the others either."""
+    def run(self, earlier: _Failure | None) -> None:
+        """Does it, unless something before it failed of which nobody knew when it was asked for."""
         action, self._action = self._action, None
         assert action is not None
-        self.error = earlier
-        if earlier is None:
-            try:
-                with current_call.at(self._site), torch.inference_mode(self._is_inference), torch.no_grad():
-                    self._pieces = action()
-            except BaseException as error:  # noqa: BLE001 - it is raised where the result is used
-                self.error = error
+        if earlier is not None and earlier.concerns(self.number):
+            self.failure = earlier
+            return
+        try:
+            with current_call.at(self._site), torch.inference_mode(self._is_inference), torch.no_grad():
+                self._pieces = action()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is used
+            self.failure = _Failure(error)
         del action  # and what it holds
 
     def end(self) -> None:
@@ -80,8 +113,10 @@ class _Task:
         """Says in a child, which has no thread that would go on, that it will never be done."""
         self._action, self._ended = None, threading.Event()
         self._ended.set()
-        self.error = RuntimeError(
-            f"what was asked for at {self._site} had not arrived when this process was forked, and never will: wait for it first"
+        self.failure = _Failure(
+            RuntimeError(
+                f"what was asked for at {self._site} had not arrived when this process was forked, and never will: wait for it first"
+            )
         )
 
     def done(self) -> bool:
@@ -92,8 +127,8 @@ class _Task:
         """Waits in turns that a signal can interrupt."""
         while not self._ended.wait(TURN.total_seconds()):
             pass
-        if self.error is not None:
-            raise self.error
+        if self.failure is not None:
+            raise self.failure.heard(_issuer.count)
         return self._pieces
 
 
@@ -103,6 +138,10 @@ class _Issuer:
 
     def __init__(self) -> None:
         self.under_way: list[_Task] = []
+        self.count = 0
+        """How many calls have been made."""
+        self.failure: _Failure | None = None
+        """What went wrong with the last of those that have ended."""
         self.thread: threading.Thread | None = None
         self._tasks: SimpleQueue[_Task] = SimpleQueue()
         self._lock = threading.Lock()
@@ -114,20 +153,19 @@ class _Issuer:
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="weft-issue", daemon=True)
                 self.thread.start()
+            self.count += 1
+            task.number = self.count
             self.under_way.append(task)
             self._tasks.put(task)
         return task
 
     def _run(self) -> None:
-        earlier: BaseException | None = None
         while True:
             task = self._tasks.get()
-            task.run(earlier)
-            earlier = task.error
+            task.run(self.failure)
+            self.failure = task.failure
             self.under_way.remove(task)
             task.end()
-            if not self.under_way:
-                earlier = None
             del task
 
 
@@ -146,12 +184,13 @@ fork.on_fork(_forked)
 
 def _leaving(last: world.Leaving) -> None:
     """What was asked for and never used is still carried out: the others count on it."""
-    if last.failed:
-        return
     try:
-        settle()
+        if not last.failed:
+            settle()
     except Exception as error:  # noqa: BLE001 - nobody will use it any more
         _log.warning("what was asked for with async_op=True and never used has failed: %s", error)
+    finally:
+        _issuer.failure = None  # which is no concern of processes that join later
 
 
 world.on_leave(_leaving)

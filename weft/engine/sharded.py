@@ -20,7 +20,7 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
 from .form import Form, form_of
-from .total import Contributions, Origin, Total
+from .total import UNKNOWN, Contributions, Total
 from .value import Source, Value
 
 __all__ = [
@@ -191,7 +191,7 @@ def wrap_total(
 
 def total_of(form: Form, whole: torch.Tensor, offset: int = 0) -> ShardedTensor:
     """The pending tensor of a form in one memory of which nothing but the whole value is known."""
-    value = Value(source=Contributions(Origin(None), 0, whole, form.layout))
+    value = Value(source=Contributions(UNKNOWN, 0, whole, form.layout))
     value.total = Total(whole, [False])
     return made(form, value, offset)
 

@@ -14,7 +14,7 @@ from ..caches import BoundedCache
 from ..engine.compiling import announce, check_compilable
 from ..engine.form import Form, form_of
 from ..engine.sharded import ShardedTensor, is_leaf, requires_grad, tensor_of, total_of
-from ..engine.total import Contributions, Origin, known_total, own_pieces
+from ..engine.total import UNKNOWN, Contributions, known_total, own_pieces
 from ..engine.value import Flat
 from ..engine.views.copy_views import current
 from ..runtime.holding import Holding, Pieces, holding
@@ -90,7 +90,7 @@ def _is_given_whole(x: ShardedTensor) -> bool:
     if value.is_made:
         own_pieces(x)
         return False
-    value.source = Contributions(Origin(None), 0, total, x._form.layout)
+    value.source = Contributions(UNKNOWN, 0, total, x._form.layout)
     return True
 
 

@@ -13,7 +13,7 @@ import torch
 from ..caches import BoundedCache
 from ..engine.compiling import announce, check_compilable
 from ..engine.form import Form, form_of
-from ..engine.sharded import ShardedTensor, is_leaf, requires_grad, tensor_of, total_of
+from ..engine.sharded import ShardedTensor, begins_at, is_leaf, requires_grad, tensor_of, total_of
 from ..engine.total import UNKNOWN, Contributions, known_total, own_pieces
 from ..engine.value import Flat
 from ..engine.views.copy_views import current
@@ -119,7 +119,7 @@ def unflattened(
             known = _made_of[key] = _form_of(*key)
     form, there = known
     shaped = there.shaped_whole(pieces)
-    offset = 0 if shaped is None else int(shaped.storage_offset())
+    offset = 0 if shaped is None else begins_at(shaped)
     whole = tensor_of(form, pieces, offset) if total is None else total_of(form, total, offset)
     if asked is not None:
         whole._asked = asked

@@ -264,6 +264,32 @@ def check_put_off(mesh: weft.DeviceMesh) -> None:
             close(found.full_tensor(), program(x.full_tensor()))
 
 
+def check_sizes_of_what_is_exchanged(mesh: weft.DeviceMesh) -> None:
+    """What elements of other processes are asked for is found out when a program runs: it holds for all sizes that split alike."""
+    programs = {
+        "merged dims": (lambda x: x.reshape(-1, x.shape[2]).sin(), P(None, ("dp", "tp"))),
+        "halves of a split dim": (lambda x: torch.cat([-x[..., 4:], x[..., :4]], -1), P(None, None, ("dp", "tp"))),
+        "rows that go on": (lambda x: x.roll(1, 0) * x, P(("dp", "tp"))),
+    }
+    for name, (program, spec) in programs.items():
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(program, backend=counter, dynamic=True)
+        for size in (12, 20, 28):  # none that another dim has, which is a program of its own
+            given, found, logs = torch.randn(size, 4, 8), [], []
+            for run in (program, compiled):
+                x = weft.shard(given, mesh, spec).requires_grad_()
+                with weft.comm_log() as log:
+                    result = run(x)
+                    result.square().sum().backward()
+                found.append((result.full_tensor(), x.grad.full_tensor()))
+                logs.append(records(log))
+            for one, other in zip(*found, strict=True):
+                close(one, other)
+            assert logs[0] == logs[1], (name, logs)
+        assert counter.frame_count == 1, (name, counter.frame_count)
+
+
 def check_sizes_of_the_way_back(mesh: weft.DeviceMesh) -> None:
     """Open sizes that only gradients ask for, or settle."""
     programs = {
@@ -319,6 +345,7 @@ def main(backend: str) -> None:
     check_policy(mesh)
     check_sizes(mesh)
     check_put_off(mesh)
+    check_sizes_of_what_is_exchanged(mesh)
     check_sizes_of_the_way_back(mesh)
     check_refusal(mesh)
 

@@ -93,6 +93,39 @@ def test_what_a_size_is_called_says_nothing_about_another_program(separate: bool
             torch.testing.assert_close(compiled(weft.shard(x, MESH, P("x"))).full_tensor(), plain(x))
 
 
+EXCHANGED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], P]] = {
+    "dims that are merged": (lambda x: x.reshape(-1, 8).sin(), P(None, "x")),
+    "dims that are merged for a product": (lambda x: x.reshape(-1, 8) @ x[0].mT, P(None, "x")),
+    "halves of a split dim": (lambda x: torch.cat([-x[..., 4:], x[..., :4]], -1), P(None, None, "x")),
+    "rows that go on": (lambda x: x.roll(1, 0) * 2, P("x")),
+    "rows without the first": (lambda x: x[1:].sin(), P("x")),
+    "rows around": (lambda x: nn.functional.pad(x, (0, 0, 0, 0, 1, 2)), P("x")),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("program", EXCHANGED)
+def test_what_is_exchanged_is_planned_when_sizes_are_known(program: str, separate: bool) -> None:
+    """Such a program holds for all sizes that split alike, and moves what it moves without a compiler."""
+    run, spec = EXCHANGED[program]
+    with memory(separate):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(run, backend=counter, dynamic=True)
+        for size in (6, 10, 12):
+            value, found = torch.randn(size, 4, 8, dtype=torch.float64), []
+            for each in (run, compiled):
+                x = weft.shard(value, MESH, spec).requires_grad_()
+                with weft.comm_log() as log:
+                    y = each(x)
+                    y.square().sum().backward()
+                found.append((y.full_tensor(), x.grad.full_tensor(), y.stride(), y.mapping, log.counts()))
+            torch.testing.assert_close(found[1][:2], found[0][:2])
+            assert found[1][2:] == found[0][2:]
+        assert counter.frame_count == 1
+
+
 WAYS_BACK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "the gradient of merged dims": lambda x: x.reshape(-1),
     "the gradient of rows that are repeated": lambda x: x.repeat_interleave(2, 0),

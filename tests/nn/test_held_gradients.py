@@ -97,9 +97,9 @@ def test_dropping_them_makes_no_sharded_tensors(way: str, set_to_none: bool, lab
     loss(own, y).backward()
     owner = own if way == "module" else torch.optim.SGD(own.parameters(), foreach=True)
     owner.zero_grad(set_to_none=set_to_none)
+    assert not (labels and (set_to_none or way == "module"))  # an optimizer fills them with zeros by lists
     for p in own.parameters():
-        assert p.grad is None if set_to_none else not p.grad.any()
-    assert not (set_to_none and labels)
+        assert p.grad is None if set_to_none else isinstance(p.grad, weft.Tensor) and not p.grad.any()
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -28,8 +28,10 @@ __all__ = ["drop_gradient", "gradient_of", "keep_gradient", "replace_gradient", 
 _GRAD = vars(torch._C.TensorBase)["grad"]
 _held: Callable[[torch.Tensor], torch.Tensor | None] = _GRAD.__get__
 _hold: Callable[[torch.Tensor, torch.Tensor | None], None] = _GRAD.__set__
-_DROPPING = frozenset({inspect.unwrap(each.zero_grad).__code__ for each in (torch.nn.Module, torch.optim.Optimizer)})
-"""Functions that ask whether there is a gradient, to drop it."""
+_OF_MODULES, _OF_OPTIMIZERS = (
+    inspect.unwrap(each.zero_grad).__code__ for each in (torch.nn.Module, torch.optim.Optimizer)
+)
+"""Functions that ask whether there is a gradient, to drop it. Compared one by one: Python hashes all of a code object each time."""
 _as_held: ContextVar[bool] = ContextVar("_as_held", default=False)
 
 
@@ -41,19 +43,29 @@ def taken_as_held() -> AbstractContextManager[None]:
 def gradient_of(x: ShardedTensor) -> torch.Tensor | None:
     """The gradient that a tensor keeps, in the layout that it is to have."""
     grad = _held(x)
-    if HELD_BACK in x.__dict__ and sys._getframe(1).f_code in _DROPPING:
-        del x.__dict__[HELD_BACK]
-    if KEPT_PLAIN in x.__dict__ and type(grad) is torch.Tensor:
-        if _as_held.get() or _is_dropped_by(sys._getframe(1)):
+    state = x.__dict__
+    if HELD_BACK in state and _drops(sys._getframe(1)):
+        del state[HELD_BACK]
+    if KEPT_PLAIN in state and type(grad) is torch.Tensor:
+        if _drops_plain(sys._getframe(1)) or _as_held.get():
             return grad
-        grad = _labeled(grad, x, x.__dict__[KEPT_PLAIN])
+        grad = _labeled(grad, x, state[KEPT_PLAIN])
         keep_gradient(x, grad)
     return grad
 
 
-def _is_dropped_by(caller: FrameType) -> bool:
-    """Whether who asks for a gradient is about to drop it: the label would cost more than all of that."""
-    return caller.f_code in _DROPPING and bool(caller.f_locals["set_to_none"])
+def _drops(caller: FrameType) -> bool:
+    """Whether who asks whether there is a gradient does so to drop it, or to fill it with zeros."""
+    return caller.f_code is _OF_MODULES or caller.f_code is _OF_OPTIMIZERS
+
+
+def _drops_plain(caller: FrameType) -> bool:
+    """Whether it is all the same to it what it is given: a label would cost more than all of that.
+
+    Modules fill gradients with zeros one by one, optimizers by lists, which are to be of one kind.
+    """
+    code = caller.f_code
+    return code is _OF_MODULES or (code is _OF_OPTIMIZERS and bool(caller.f_locals["set_to_none"]))
 
 
 def keep_gradient(x: ShardedTensor, grad: torch.Tensor | None) -> None:
@@ -64,8 +76,10 @@ def keep_gradient(x: ShardedTensor, grad: torch.Tensor | None) -> None:
 
 def replace_gradient(x: ShardedTensor, grad: torch.Tensor | None) -> None:
     """Lets a tensor have a gradient instead of what it had, and of what was held back."""
-    x.__dict__.pop(HELD_BACK, None)
-    keep_gradient(x, grad)
+    state = x.__dict__
+    state.pop(HELD_BACK, None)
+    state.pop(KEPT_PLAIN, None)
+    _hold(x, grad)
 
 
 def drop_gradient(x: ShardedTensor) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, final
+from typing import ClassVar, cast, final
 
 import torch
 from torch.autograd.graph import Node
@@ -20,7 +20,7 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
 from .form import Form, form_of
-from .total import Contributions, Origin, Total
+from .total import UNKNOWN, Contributions, Total
 from .value import Source, Value
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "all_sharded",
     "as_it_is",
     "as_sharded",
+    "begins_at",
     "grad_fn",
     "is_leaf",
     "requires_grad",
@@ -107,6 +108,11 @@ def all_sharded(values: Iterable[object]) -> list[ShardedTensor]:
     return [as_sharded(x) for x in values]
 
 
+def begins_at(x: torch.Tensor) -> int:
+    """Where in its memory a tensor begins; a compiler may leave that open."""
+    return cast(int, x.storage_offset())
+
+
 def wrap(
     pieces: Pieces,
     layout: Layout,
@@ -124,7 +130,7 @@ def wrap(
         whole = holding(layout).shaped_whole(pieces)
         if whole is not None:
             strides = whole.stride() if strides is None else strides
-            offset = int(whole.storage_offset()) if offset is None else offset
+            offset = begins_at(whole) if offset is None else offset
     assert dtype is not None
     strides = row_major(shape) if strides is None else strides
     form = form_of(layout, shape, strides, dtype, device or residence(layout.mesh).device)
@@ -172,7 +178,7 @@ def wrap_arriving(
 def wrap_whole(whole: torch.Tensor, layout: Layout) -> ShardedTensor:
     """The tensor that a whole value in one memory is."""
     form = form_of(layout, whole.shape, whole.stride(), whole.dtype, whole.device)
-    return made(form, Value((whole,)), int(whole.storage_offset()))
+    return made(form, Value((whole,)), begins_at(whole))
 
 
 def wrap_total(
@@ -186,12 +192,12 @@ def wrap_total(
     form = form_of(layout, whole.shape, whole.stride(), whole.dtype, whole.device)
     value = Value(source=contributions)  # the whole is no contribution
     value.total = Total(whole, written)
-    return made(form, value, int(whole.storage_offset()), asked)
+    return made(form, value, begins_at(whole), asked)
 
 
 def total_of(form: Form, whole: torch.Tensor, offset: int = 0) -> ShardedTensor:
     """The pending tensor of a form in one memory of which nothing but the whole value is known."""
-    value = Value(source=Contributions(Origin(None), 0, whole, form.layout))
+    value = Value(source=Contributions(UNKNOWN, 0, whole, form.layout))
     value.total = Total(whole, [False])
     return made(form, value, offset)
 
@@ -218,4 +224,4 @@ def stand_of(x: ShardedTensor) -> Stand:
 
 def as_it_is(x: ShardedTensor) -> ShardedTensor:
     """Another tensor with the same memory, which stays what it is when `x` becomes another."""
-    return made(x._form, x._value.taken(), int(x.storage_offset()), x._asked)
+    return made(x._form, x._value.taken(), begins_at(x), x._asked)

@@ -22,7 +22,17 @@ from .kept import forget_written
 if TYPE_CHECKING:
     from .sharded import ShardedTensor
 
-__all__ = ["Contributions", "Origin", "Total", "known_total", "last_write", "note_write", "own_pieces", "part_pieces"]
+__all__ = [
+    "UNKNOWN",
+    "Contributions",
+    "Origin",
+    "Total",
+    "known_total",
+    "last_write",
+    "note_write",
+    "own_pieces",
+    "part_pieces",
+]
 
 
 class _TotalWrites:
@@ -135,6 +145,10 @@ class Origin:
                 self._compute = None  # only now: who finds nothing to compute with finds the results
             pieces = self._results[k]._value.pieces
             return pieces if self._is_view else _owned(pieces, total)
+
+
+UNKNOWN = Origin(None)
+"""Where contributions come from that nobody can compute again: they are the total, and zeros."""
 
 
 @final

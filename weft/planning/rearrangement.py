@@ -6,9 +6,10 @@ Each device receives exactly the elements of its target box that it does not hol
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import final
 
 from ..caches import cached
@@ -20,7 +21,18 @@ from .boxes.pieces import Coords, overlapping
 from .step import Bytes
 from .topology import Tier, axis_tier, current_topology
 
-__all__ = ["Part", "Rearrangement", "Run", "Side", "SlotCopy", "rearranged_bytes", "rearranged_cost"]
+__all__ = [
+    "CountedLater",
+    "OpenRearrangement",
+    "Part",
+    "Rearrangement",
+    "Run",
+    "Side",
+    "SlotCopy",
+    "opened",
+    "rearranged_bytes",
+    "rearranged_cost",
+]
 
 Shape = tuple[int, ...]
 
@@ -116,9 +128,19 @@ class SlotCopy:
         return math.prod(self.shape)
 
 
+class OpenRearrangement(Written):
+    """A rearrangement, but for the sizes of what is rearranged, which a compiler may leave open."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def known(self, sizes: Shape) -> Rearrangement:
+        """The rearrangement for some sizes: those of the sources, those of the result, and what else it counts by."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class Rearrangement(Written):
+class Rearrangement(OpenRearrangement):
     """What a result is made of, all on one mesh; parts do not overlap.
 
     >>> from weft.sharding.mesh import make_mesh
@@ -134,9 +156,65 @@ class Rearrangement(Written):
     flips: tuple[int, ...] = ()
     """Dims along which the result runs backwards: each device reverses what it has put together."""
 
+    def known(self, sizes: Shape) -> Rearrangement:  # noqa: ARG002 - as of others, which are for any
+        """Itself, which is for one size."""
+        return self
+
     def copies(self, slot: Slot) -> tuple[SlotCopy, ...]:
         """What a slot of the target puts together, and from whom."""
         return _copies(self, slot)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CountedLater(OpenRearrangement):
+    """A rearrangement of some parts, of which not all numbers are known yet.
+
+    >>> from weft.sharding.mesh import make_mesh
+    >>> rows = Layout(make_mesh({"x": 2}), (("x",),))
+    >>> tail = CountedLater((rows,), rows, (0,), (None, 1, 0, 1, 1))
+    >>> tail.known((8, 7, 7)).parts
+    (Part(source=0, runs=(Run(count=7, source=1, target=0, source_step=1, target_step=1),)),)
+    """
+
+    sources: tuple[Layout, ...]
+    target: Layout
+    origins: tuple[int, ...]
+    """Of which source each part is."""
+    numbers: tuple[int | None, ...]
+    """Those of all runs, as they stand in a `Run`, one after another; None: given later."""
+    flips: tuple[int, ...] = ()
+
+    def known(self, sizes: Shape) -> Rearrangement:
+        """The parts with all their numbers."""
+        left = iter(sizes)
+        sides = [Side.of(layout, tuple(islice(left, layout.rank))) for layout in (*self.sources, self.target)]
+        numbers = [next(left) if number is None else number for number in self.numbers]
+        runs = [Run(*five) for five in zip(*[iter(numbers)] * 5, strict=True)]
+        rank = self.target.rank
+        parts = [Part(source, tuple(runs[k * rank : (k + 1) * rank])) for k, source in enumerate(self.origins)]
+        return Rearrangement(tuple(sides[:-1]), sides[-1], tuple(parts), self.flips)
+
+
+def opened(plan: Rearrangement) -> tuple[OpenRearrangement, tuple[int, ...]]:
+    """A plan as it can be written down, and the sizes and other numbers that it is for, where a compiler leaves any of these open."""
+    numbers = [n for part in plan.parts for run in part.runs for n in _numbers(run)]
+    sides = (*plan.sources, plan.target)
+    sizes = [size for side in sides for size in side.shape]
+    if all(type(n) is int for n in (*sizes, *numbers)):
+        return plan, ()
+    counted = CountedLater(
+        tuple(side.layout for side in plan.sources),
+        plan.target.layout,
+        tuple(part.source for part in plan.parts),
+        tuple(n if type(n) is int else None for n in numbers),
+        plan.flips,
+    )
+    return counted, (*sizes, *(n for n in numbers if type(n) is not int))
+
+
+def _numbers(run: Run) -> tuple[int, ...]:
+    return run.count, run.source, run.target, run.source_step, run.target_step
 
 
 @cached(16384)

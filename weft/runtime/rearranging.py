@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import final
 
 import torch
 
 from ..caches import cached
-from ..planning.rearrangement import Rearrangement
+from ..planning.rearrangement import OpenRearrangement, Rearrangement, Side
 from ..sharding.geometry import box_shape
+from ..sharding.layout import Layout
 from .holding import Pieces, holding
 from .machine import forget_with_residences
 from .memory.host_pool import pooled_empty
@@ -20,7 +22,7 @@ from .processes.steps import rearrange as among_processes
 from .spans import COMMUNICATION, spanned
 from .traced import Communication, Size, communicated, is_traced
 
-__all__ = ["rearrange"]
+__all__ = ["OpenRearranging", "rearrange", "seen", "stored"]
 
 Index = tuple[slice, ...]
 
@@ -86,6 +88,61 @@ class Rearranging(Communication):
             at += count
         into = tuple(piece.clone() for piece in pieces[at:]) if self.is_into else None
         return rearrange(sources, self.plan, self.dtype, fill=self.fill, into=into, op=self.op)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OpenRearranging(Communication):
+    """A rearrangement in a program that is traced, which is planned when the program runs and sizes are known."""
+
+    plan: OpenRearrangement
+    sources: tuple[Layout, ...]
+    target: Layout
+    dtype: torch.dtype
+    fill: float | None
+    is_into: bool
+    """As in `Rearranging`."""
+    op: str
+
+    def made(self, sizes: Size) -> list[tuple[Size, torch.device]]:
+        """The pieces of the result."""
+        there, shape = holding(self.target), self._shapes(sizes)[-1]
+        return [(there.piece_shape(k, shape), device) for k, device in enumerate(there.devices)]
+
+    def run(self, pieces: Pieces, sizes: Size) -> Pieces:
+        """What they are rearranged to."""
+        plan = self.plan.known(sizes)
+        *shapes, shape = self._shapes(sizes)
+        left = iter(pieces)
+        given = [
+            seen(tuple(islice(left, holding(layout).count)), layout, each, side)
+            for layout, each, side in zip(self.sources, shapes, plan.sources, strict=True)
+        ]
+        into = tuple(piece.clone() for piece in left) if self.is_into else None
+        made = rearrange(given, plan, self.dtype, fill=self.fill, into=into, op=self.op)
+        return stored(made, plan, self.target, shape)
+
+    def _shapes(self, sizes: Size) -> list[Size]:
+        """Of the sources, then of the result."""
+        left = iter(sizes)
+        return [tuple(islice(left, layout.rank)) for layout in (*self.sources, self.target)]
+
+
+def seen(pieces: Pieces, layout: Layout, shape: Size, side: Side) -> Pieces:
+    """The pieces of a tensor in the dims in which a plan sees them."""
+    if side.shape == shape:
+        return pieces
+    return tuple(
+        piece.reshape(box_shape(side.box(at))) for piece, at in zip(pieces, holding(layout).coords, strict=True)
+    )
+
+
+def stored(pieces: Pieces, plan: Rearrangement, layout: Layout, shape: Size) -> Pieces:
+    """What a plan has made, in the dims of the result."""
+    if plan.target.shape == shape:
+        return pieces
+    there = holding(layout)
+    return tuple(piece.view(there.piece_shape(k, shape)) for k, piece in enumerate(pieces))
 
 
 def _shapes(plan: Rearrangement) -> list[tuple[Size, torch.device]]:

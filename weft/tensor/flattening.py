@@ -14,8 +14,8 @@ from ..caches import BoundedCache
 from ..engine.compiling import announce, check_compilable
 from ..engine.form import Form, form_of
 from ..engine.ragged.families import settle
-from ..engine.sharded import ShardedTensor, is_leaf, requires_grad, tensor_of, total_of
-from ..engine.total import Contributions, Origin, known_total, own_pieces
+from ..engine.sharded import ShardedTensor, begins_at, is_leaf, requires_grad, tensor_of, total_of
+from ..engine.total import UNKNOWN, Contributions, known_total, own_pieces
 from ..engine.value import Flat
 from ..engine.views.copy_views import current
 from ..runtime.holding import Holding, Pieces, holding
@@ -93,7 +93,7 @@ def _is_given_whole(x: ShardedTensor) -> bool:
     if value.is_made:
         own_pieces(x)
         return False
-    value.source = Contributions(Origin(None), 0, total, x._form.layout)
+    value.source = Contributions(UNKNOWN, 0, total, x._form.layout)
     return True
 
 
@@ -122,7 +122,7 @@ def unflattened(
             known = _made_of[key] = _form_of(*key)
     form, there = known
     shaped = there.shaped_whole(pieces)
-    offset = 0 if shaped is None else int(shaped.storage_offset())
+    offset = 0 if shaped is None else begins_at(shaped)
     whole = tensor_of(form, pieces, offset) if total is None else total_of(form, total, offset)
     if asked is not None:
         whole._asked = asked

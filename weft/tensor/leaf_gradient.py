@@ -57,8 +57,12 @@ def gradient_in(x: ShardedTensor, layout: Layout) -> None:
 
 def bring_to_leaf(x: ShardedTensor) -> None:
     """Brings the gradient of a leaf to its layout when it arrives."""
-    if not any(isinstance(hook, _Aligned) for hook in (x._backward_hooks or {}).values()):
-        _register(x, _Aligned(x.__dict__))
+    if not any(_is_ours(hook) for hook in (x._backward_hooks or {}).values()):
+        _register(x, _Aligned(x.__dict__).arrived)
+
+
+def _is_ours(hook: Callable[..., object]) -> bool:
+    return isinstance(getattr(hook, "__self__", None), _Aligned)
 
 
 def bring_traced(x: ShardedTensor) -> None:
@@ -68,17 +72,23 @@ def bring_traced(x: ShardedTensor) -> None:
     """
     mark_traced_leaf(x)
     if not spans(x.mesh):
-        _register(x, _HandedOut(x.__dict__))
+        _register(x, _HandedOut(x.__dict__).arrived)
 
 
 class _Aligned:
-    """A hook that brings a gradient to the layout of its tensor, whatever that is by then."""
+    """A hook that brings a gradient to the layout of its tensor, whatever that is by then.
+
+    It is `arrived`, a method: Python takes longer to call an object of ours, and each parameter's is called in each backward pass.
+    """
+
+    __slots__ = ("_state",)
 
     def __init__(self, state: State) -> None:
         # Not the tensor itself, which would live for ever, nor a weak reference, with which torch swaps no tensors.
         self._state = state
 
-    def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
+    def arrived(self, grad: torch.Tensor | None) -> torch.Tensor | None:
+        """What is kept instead of a gradient that has arrived; None if it is to be kept as it is."""
         state = self._state
         target = state.get(GRADIENT_LAYOUT) or state["_form"].layout.resolved
         if type(grad) is torch.Tensor:
@@ -100,8 +110,11 @@ class _Aligned:
 class _HandedOut(_Aligned):
     """The same in a program that is traced, which hands it out plain where it is one tensor."""
 
-    def __call__(self, grad: torch.Tensor | None) -> torch.Tensor | None:
-        brought = super().__call__(grad)
+    __slots__ = ()
+
+    def arrived(self, grad: torch.Tensor | None) -> torch.Tensor | None:
+        """The same, plain where that can be."""
+        brought = super().arrived(grad)
         brought = grad if brought is None else brought
         whole = held_whole(brought) if isinstance(brought, ShardedTensor) else None
         return brought if whole is None else whole

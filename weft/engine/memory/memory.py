@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from ...planning.rearrangement import Rearrangement
+from ...planning.rearrangement import OpenRearrangement
 from ...runtime.holding import Pieces
 from ...runtime.strides import Strides
 from ...sharding.layout import Layout
@@ -84,7 +84,7 @@ class Memory(ABC):
     def rearrange(
         self,
         sources: Sequence[ShardedTensor],
-        plan: Callable[[], Rearrangement],
+        plan: Callable[[], tuple[OpenRearrangement, Sequence[int]]],
         target: Layout,
         shape: tuple[int, ...],
         op: str,
@@ -94,7 +94,7 @@ class Memory(ABC):
         into: ShardedTensor | None = None,
         is_view: bool = False,
     ) -> ShardedTensor:
-        """What a rearrangement makes of (`into` and) the sources; the plan may see dims in flat form.
+        """What a rearrangement makes of (`into` and) the sources; the plan, which is for some sizes, may see dims in flat form.
 
         `whole` is the same on plain tensors, for where they lie whole; `is_view`: it gives a view of the one source.
         """

@@ -11,7 +11,7 @@ from typing import final
 
 import torch
 
-from ...planning.rearrangement import Rearrangement
+from ...planning.rearrangement import OpenRearrangement
 from ...runtime import run
 from ...runtime.holding import Pieces, holding, slices
 from ...runtime.in_process import placed
@@ -123,7 +123,7 @@ class OneMemory(Memory):
     def rearrange(
         self,
         sources: Sequence[ShardedTensor],
-        plan: Callable[[], Rearrangement],
+        plan: Callable[[], tuple[OpenRearrangement, Sequence[int]]],
         target: Layout,
         shape: tuple[int, ...],
         op: str,

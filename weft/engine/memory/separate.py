@@ -7,15 +7,15 @@ from typing import final
 
 import torch
 
-from ...planning.rearrangement import Rearrangement, Side
+from ...planning.rearrangement import OpenRearrangement, Rearrangement
 from ...runtime import run
 from ...runtime.holding import Pieces, holding, slices
 from ...runtime.in_process import placed
 from ...runtime.machine import residence
 from ...runtime.memory.lazy_copy import lazy_clone
-from ...runtime.rearranging import rearrange
+from ...runtime.rearranging import OpenRearranging, rearrange, seen, stored
 from ...runtime.strides import Strides, dense_strides, in_order, is_in_order, row_major
-from ...sharding.geometry import box_shape
+from ...runtime.traced import communicated, is_open
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...sharding.mesh import DeviceMesh
@@ -53,7 +53,7 @@ class Separate(Memory):
     def rearrange(
         self,
         sources: Sequence[ShardedTensor],
-        plan: Callable[[], Rearrangement],
+        plan: Callable[[], tuple[OpenRearrangement, Sequence[int]]],
         target: Layout,
         shape: tuple[int, ...],
         op: str,
@@ -64,15 +64,18 @@ class Separate(Memory):
         is_view: bool = False,
     ) -> ShardedTensor:
         """Each device receives what it does not have."""
-        exchange = plan()
-        given = [_seen(x, side) for x, side in zip(sources, exchange.sources, strict=True)]
+        dtype, (found, sizes) = sources[0].dtype, plan()
+        if is_open(sizes) and not isinstance(found, Rearrangement):
+            layouts = tuple(x._layout for x in sources)
+            what = OpenRearranging(found, layouts, target, dtype, fill, into is not None, op)
+            held = [piece for x in (*sources, *(() if into is None else (into,))) for piece in x._value.pieces]
+            return wrap(communicated(what, tuple(held), sizes), target, shape, dtype=dtype)
+        exchange = found.known(tuple(sizes))
+        sides = zip(sources, exchange.sources, strict=True)
+        given = [seen(each._value.pieces, each._layout, tuple(each.shape), side) for each, side in sides]
         begun = None if into is None else tuple(piece.clone() for piece in into._value.pieces)
-        dtype = sources[0].dtype
         pieces = rearrange(given, exchange, dtype, fill=fill, into=begun, op=op)
-        if exchange.target.shape != shape:
-            there = holding(target)
-            pieces = tuple(piece.view(there.piece_shape(k, shape)) for k, piece in enumerate(pieces))
-        return wrap(pieces, target, shape, dtype=dtype)
+        return wrap(stored(pieces, exchange, target, shape), target, shape, dtype=dtype)
 
     def show(
         self, y: ShardedTensor, x: ShardedTensor, view: View, *, is_moved: bool = True, is_copied: bool = False
@@ -146,14 +149,6 @@ class Separate(Memory):
             wholes[_combination(layout, coords)][slices(here.box(k, shape))].clone().to(here.devices[k])
             for k, coords in enumerate(here.coords)
         )
-
-
-def _seen(x: ShardedTensor, side: Side) -> Pieces:
-    """The pieces of a tensor in the dims in which a plan sees them."""
-    if side.shape == x.shape:
-        return x._value.pieces
-    coords = holding(x._layout).coords
-    return tuple(piece.reshape(box_shape(side.box(at))) for piece, at in zip(x._value.pieces, coords, strict=True))
 
 
 def _combination(layout: Layout, coords: tuple[int, ...]) -> int:

@@ -11,7 +11,7 @@ import torch
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 from ..sharded import ShardedTensor, wrap_total
-from ..total import Contributions, Origin, known_total
+from ..total import UNKNOWN, Contributions, known_total
 
 __all__ = ["adding_up", "is_adding_up", "left_pending"]
 
@@ -55,4 +55,4 @@ def left_pending(grad: torch.Tensor | None, target: Layout) -> torch.Tensor | No
     total = known_total(grad)
     if total is None:
         return grad
-    return wrap_total(total, found, Contributions(Origin(None), 0, total, found), [False])
+    return wrap_total(total, found, Contributions(UNKNOWN, 0, total, found), [False])

@@ -8,8 +8,7 @@ from typing import final
 
 import torch
 
-from ...planning.rearrangement import Part, Rearrangement, Run, Side, rearranged_bytes
-from ...runtime.traced import is_open, settled
+from ...planning.rearrangement import OpenRearrangement, Part, Rearrangement, Side, opened, rearranged_bytes
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 from ...watch import comm_log, policy
@@ -43,26 +42,24 @@ def rearranged(
     """
     shape = tuple(shape)
 
-    def plan() -> Rearrangement:
-        sides = tuple(Side.of(x._layout, settled(x.shape)) for x in sources)
-        return Rearrangement(sides, Side.of(target, settled(shape)), tuple(map(_settled, parts)), tuple(flips))
+    def plan() -> tuple[OpenRearrangement, Sequence[int]]:
+        sides = tuple(Side.of(x._layout, x.shape) for x in sources)
+        return opened(Rearrangement(sides, Side.of(target, shape), tuple(parts), tuple(flips)))
 
     if is_observed():
-        note_rearrangement(plan(), sources[0].dtype.itemsize, op)
+        found, sizes = plan()
+        note_rearrangement(found, sources[0].dtype.itemsize, op, sizes)
     memory = memory_of(target)
     return memory.rearrange(sources, plan, target, shape, op, whole, fill=fill, into=into, is_view=is_view)
 
 
-def _settled(part: Part) -> Part:
-    runs = [(run.count, run.source, run.target, run.source_step, run.target_step) for run in part.runs]
-    return part if not any(map(is_open, runs)) else Part(part.source, tuple(Run(*settled(run)) for run in runs))
-
-
-def note_rearrangement(plan: Rearrangement, itemsize: int, op: str) -> None:
-    """Logs and reports what a rearrangement moves."""
+def note_rearrangement(plan: OpenRearrangement, itemsize: int, op: str, sizes: Sequence[int] = ()) -> None:
+    """Logs and reports what a rearrangement moves; `sizes` are those for which it is not planned yet."""
     if not is_observed():
         return
-    tell(_RearrangementNote(plan, itemsize, op), ())
+    if isinstance(plan, Rearrangement):
+        plan, sizes = opened(plan)
+    tell(_RearrangementNote(plan, itemsize, op), sizes)
 
 
 @final
@@ -70,15 +67,16 @@ def note_rearrangement(plan: Rearrangement, itemsize: int, op: str) -> None:
 class _RearrangementNote(Note):
     """A rearrangement, as it is logged and reported."""
 
-    plan: Rearrangement
+    plan: OpenRearrangement
     itemsize: int
     op: str
 
     def tell(self, sizes: tuple[int, ...]) -> None:
-        received = rearranged_bytes(self.plan, self.itemsize)
+        plan = self.plan.known(sizes)
+        received = rearranged_bytes(plan, self.itemsize)
         if not received.total:
             return
-        source, target = self.plan.sources[0], self.plan.target
+        source, target = plan.sources[0], plan.target
         policy.report_rearrangement(self.op, source.shape, source.layout, target.layout, received.max)
         axes = tuple(a for a in target.layout.mesh.axis_names if a in source.layout.dim_of or a in target.layout.dim_of)
         layouts = source.layout, target.layout

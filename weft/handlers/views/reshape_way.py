@@ -8,12 +8,14 @@ either side holds stretches of the run's elements, and the stretches that both c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
+from typing import final
 
+from ...caches import cached
 from ...engine.strategy import BroughtTensor, Exchanged, Strategy, cheapest
-from ...planning.rearrangement import Part, Rearrangement, Run, Side
+from ...planning.rearrangement import OpenRearrangement, Part, Rearrangement, Run, Side
 from ...rules.ops.views import common_cuts, reshape_groups
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
@@ -22,16 +24,31 @@ __all__ = ["ReshapeWay", "cut_alike", "find_way", "is_free_merge", "merged_from"
 
 Shape = tuple[int, ...]
 Axes = tuple[str, ...]
+Splits = tuple[Axes, ...]
 _MOST_PARTS = 512
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class ReshapeWay:
+class ReshapeWay(OpenRearrangement):
     """A movement of the input, if its layout is not `before`, then an exchange of stretches."""
 
     before: Layout
     after: Layout
-    plan: Rearrangement
+    runs: tuple[tuple[int, int], ...]
+    """How many dims each run has, before and after."""
+
+    def known(self, sizes: Shape) -> Rearrangement:
+        """The exchange between two shapes."""
+        return _known(self, tuple(sizes))
+
+    def is_short(self, old: Shape, new: Shape) -> bool:
+        """Whether few enough stretches are exchanged, for all sizes of which this is true: what it asks is a condition of a program."""
+        most = 1
+        for first, second, before, after in _in_runs(self, old, new):
+            if any(before) and not (before == after and first == second):
+                most *= math.prod(first[: _split_dim(before)]) + math.prod(second[: _split_dim(after)]) - 1
+        return most <= _MOST_PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +131,7 @@ def find_way(
 
     `is_merge`: dims are only merged, so that elements stay where they are until something needs them exchanged.
     """
-    crossings = []
+    crossings, runs = [], []
     start = 0
     for first, second in reshape_groups(old, new):
         splits = layout.splits[start : start + len(first)]
@@ -123,22 +140,46 @@ def find_way(
         if crossing is None:
             return None
         crossings.append(crossing)
+        runs.append((len(first), len(second)))
     before = Layout(layout.mesh, [axes for c in crossings for axes in c.before], layout.pending)
     after = Layout(layout.mesh, [axes for c in crossings for axes in c.after], layout.pending)
-    plan = _plan(layout, crossings)
-    if plan is None:
+    if not _are_few(crossings):
         return None
-    exchange = BroughtTensor(layout, before, old, itemsize), Exchanged(plan, itemsize)
+    way = ReshapeWay(before, after, tuple(runs))
+    exchange = BroughtTensor(layout, before, old, itemsize), Exchanged(way.known((*old, *new)), itemsize)
     ways: list[Strategy[ReshapeWay | None]] = [
-        Strategy(f"exchange stretches, {after}", ReshapeWay(before, after, plan), () if is_merge else exchange),
+        Strategy(f"exchange stretches, {after}", way, () if is_merge else exchange),
         Strategy(f"bring it to {need}", None, (BroughtTensor(layout, need, old, itemsize),)),
     ]
     return cheapest(ways)
 
 
-def _plan(layout: Layout, crossings: Sequence[_Crossing]) -> Rearrangement | None:
-    if math.prod(len(c.parts) for c in crossings) > _MOST_PARTS:
-        return None
+@cached(4096)
+def _known(way: ReshapeWay, sizes: Shape) -> Rearrangement:
+    rank = way.before.rank
+    runs = _in_runs(way, sizes[:rank], sizes[rank:])
+    return _plan(way.before, [_crossed(*run) for run in runs])
+
+
+def _in_runs(way: ReshapeWay, old: Shape, new: Shape) -> Iterator[tuple[Shape, Shape, Splits, Splits]]:
+    """The sizes of each run of dims and the axes that split them, before and after."""
+    at = to = 0
+    for count, becoming in way.runs:
+        here, there = slice(at, at + count), slice(to, to + becoming)
+        yield old[here], new[there], way.before.splits[here], way.after.splits[there]
+        at, to = at + count, to + becoming
+
+
+def _split_dim(splits: Splits) -> int:
+    """The one dim of a run that is split."""
+    return next(dim for dim, axes in enumerate(splits) if axes)
+
+
+def _are_few(crossings: Sequence[_Crossing]) -> bool:
+    return math.prod(len(c.parts) for c in crossings) <= _MOST_PARTS
+
+
+def _plan(layout: Layout, crossings: Sequence[_Crossing]) -> Rearrangement:
     sides = [
         Side(
             Layout(layout.mesh, [dim.axes for dim in dims], layout.pending),
@@ -156,14 +197,9 @@ def _crossing(
 ) -> _Crossing | None:
     """How one run of dims crosses; None where no dim of the new run can be split so often."""
     axes = sum(splits, ())
-    whole = math.prod(first)
-    if not axes:
-        flat = (_SideDim(whole),)
-        return _Crossing(splits, ((),) * len(second), flat, flat, ((Run(whole),),))
-    if first == second:
-        dims = tuple(_SideDim(size, names) for size, names in zip(first, splits, strict=True))
-        return _Crossing(splits, splits, dims, dims, (tuple(map(Run, first)),))
-    if whole == 1:
+    if not axes or first == second:
+        return _crossed(first, second, splits, splits if axes else ((),) * len(second))
+    if math.prod(first) == 1:
         return None
     split = [d for d, names in enumerate(splits) if names]
     # Several split dims, and dims without extent, first become one: the first that has any.
@@ -172,23 +208,34 @@ def _crossing(
     # Of equal ways an even one is taken.
     ways = []
     for dim in sorted((d for d, size in enumerate(second) if size >= count), key=lambda d: second[d] % count > 0):
-        way = _between(first, at, second, dim, axes)
-        plan = _plan(Layout(mesh, ()), [way])
-        if plan is not None:
+        way = _crossed(first, second, _only(at, axes, first), _only(dim, axes, second))
+        if _are_few([way]):
+            plan = _plan(Layout(mesh, ()), [way])
             ways.append(Strategy(f"split dim {dim} of {second}", way, (Exchanged(plan, itemsize),)))
     return cheapest(ways) if ways else None
 
 
-def _between(first: Shape, at: int, second: Shape, to: int, axes: Axes) -> _Crossing:
-    """From a run split along dim `at` to one split along dim `to`, each seen as what stands before that dim, and the rest."""
+def _only(split: int, axes: Axes, run: Shape) -> Splits:
+    """A run that is split along one dim."""
+    return tuple(axes if dim == split else () for dim in range(len(run)))
+
+
+def _crossed(first: Shape, second: Shape, before: Splits, after: Splits) -> _Crossing:
+    """One run of dims on its way from splits to others, each seen as what stands before the dim that is split, and the rest."""
+    axes = sum(before, ())
+    if not axes:
+        flat = (_SideDim(math.prod(first)),)
+        return _Crossing(before, after, flat, flat, ((Run(math.prod(first)),),))
+    if before == after and first == second:
+        dims = tuple(_SideDim(size, names) for size, names in zip(first, before, strict=True))
+        return _Crossing(before, after, dims, dims, (tuple(map(Run, first)),))
+    at, to = _split_dim(before), _split_dim(after)
     sources, targets = _seen(first, at, axes), _seen(second, to, axes)
     marks = sorted({*range(0, math.prod(first) + 1, sources[1].size), *range(0, math.prod(first) + 1, targets[1].size)})
     parts = []
     for start, stop in pairwise(marks):
         (row, column), (new_row, new_column) = divmod(start, sources[1].size), divmod(start, targets[1].size)
         parts.append((Run(1, source=row, target=new_row), Run(stop - start, source=column, target=new_column)))
-    before = tuple(axes if d == at else () for d in range(len(first)))
-    after = tuple(axes if d == to else () for d in range(len(second)))
     return _Crossing(before, after, sources, targets, tuple(parts))
 
 

@@ -28,7 +28,7 @@ from ...runtime.holding import Pieces
 from ...runtime.machine import forget_with_residences
 from ...runtime.on_paper import aside
 from ...runtime.strides import Strides
-from ...runtime.traced import is_open, settled
+from ...runtime.traced import hinted, is_open, settled
 from .reshape_way import ReshapeWay, cut_alike, find_way, is_free_merge, merged_from
 
 __all__ = ["free_reshape"]
@@ -149,15 +149,21 @@ def _way(func: Op, x: ShardedTensor, shape: tuple[int, ...]) -> ReshapeWay | Non
     if need is x._layout or not x.numel():
         return None
     is_merge = _merged_next(func, x, shape) is not None
-    return find_way(x._layout, settled(x.shape), settled(shape), x.dtype.itemsize, need, is_merge=is_merge)
+    old, itemsize = tuple(x.shape), x.dtype.itemsize
+    if is_open((*old, *shape)):  # chosen for the sizes at hand, planned for those that come
+        way = find_way(x._layout, hinted(old), hinted(shape), itemsize, need, is_merge=is_merge)
+        if way is None or way.is_short(old, shape):
+            return way
+    return find_way(x._layout, settled(old), settled(shape), itemsize, need, is_merge=is_merge)
 
 
 def _exchanged(x: ShardedTensor, shape: tuple[int, ...], way: ReshapeWay) -> ShardedTensor:
     there = laid(x, way.before, "reshape")
-    note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
+    sizes = (*x.shape, *shape)
+    note_rearrangement(way, x.dtype.itemsize, "reshape", sizes)
     memory = memory_of(way.after)
     return memory.rearrange(
-        [there], lambda: way.plan, way.after, shape, "reshape", lambda piece: piece.reshape(shape), is_view=True
+        [there], lambda: (way, sizes), way.after, shape, "reshape", lambda piece: piece.reshape(shape), is_view=True
     )
 
 
@@ -202,7 +208,7 @@ def _tell(x: ShardedTensor, shape: tuple[int, ...]) -> None:
         note_move(x, layouts_for(BoundCall(aten.view.default, (x, list(shape))))[0], "reshape")
         return
     note_move(x, way.before, "reshape")
-    note_rearrangement(way.plan, x.dtype.itemsize, "reshape")
+    note_rearrangement(way, x.dtype.itemsize, "reshape", (*x.shape, *shape))
 
 
 def _tell_back(base: ShardedTensor, view: ShardedTensor) -> None:

@@ -2,7 +2,7 @@
 
 Torch takes CPU memory from the C library. By default glibc gives every large block back to the system when it is
 freed, and the next result of that size faults in fresh pages, which costs several times the copy itself. Here glibc is
-told to keep freed memory, up to a bound (`WEFT_HOST_POOL` bytes; 0 turns this off). It does not always find what it
+told to keep freed memory, up to a bound (`WEFT_HOST_POOL` bytes; 0 turns this off), to which it is held (`host_bound`). It does not always find what it
 keeps again, so the results of movements and reductions come from kept blocks (`host_pool`), within the same bound.
 """
 
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from ...caches import cached
+from .host_bound import HeldToBound
 from .host_pool import pool
 
 __all__ = ["empty_cache", "has_room", "keep_freed_memory", "libc_of_pool", "pool_size", "relieve_pressure"]
@@ -65,7 +66,10 @@ def keep_freed_memory() -> bool:
     if libc is None or (size := pool_size()) == 0:
         return False
     pool.bound = _bound()
-    return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, size))
+    if not (libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, size)):
+        return False
+    HeldToBound(libc, size).watch()
+    return True
 
 
 def libc_of_pool() -> ctypes.CDLL | None:

@@ -17,7 +17,7 @@ import torch
 from ..caches import cached
 from ..devices import Device
 from ..frozen import Written
-from ..runtime.processes import world
+from ..runtime.machine import forget_with_residences
 from ..runtime.processes.mesh_processes import leaves_out, owners_of
 from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
@@ -95,7 +95,7 @@ def state_of_code() -> tuple[int, int]:
     return len(written), max(written, default=0)
 
 
-@cached(1024, cleared_by=world.forget_on_change)
+@cached(1024, cleared_by=forget_with_residences)
 def check_compilable(mesh: DeviceMesh) -> None:
     """Raises where tensors have pieces in some processes only: compiled programs are written with pieces, and need some."""
     if leaves_out(mesh):

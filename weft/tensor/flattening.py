@@ -21,7 +21,6 @@ from ..engine.views.copy_views import current
 from ..runtime.holding import Holding, Pieces, holding
 from ..runtime.machine import forget_with_residences
 from ..runtime.open_sizes import introduce, start_over_where_settled, still_open
-from ..runtime.processes import world
 from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 from ..watch.notes import is_watched
@@ -31,7 +30,7 @@ from .named_pieces import TOTAL, piece_names
 
 __all__ = ["flattened", "unflattened"]
 
-_compilable = BoundedCache[Layout, bool](4096, cleared_by=world.forget_on_change)
+_compilable = BoundedCache[Layout, bool](4096, cleared_by=forget_with_residences)
 _flats = BoundedCache[Flat, Flat](4096)
 """Each once, so that comparing two of them is to see that they have the same parts."""
 _TOTAL_ALONE = [TOTAL]

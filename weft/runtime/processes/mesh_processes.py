@@ -7,7 +7,7 @@ import torch
 from ...caches import cached
 from ...planning import LocalSlice, Step
 from ...sharding.mesh import DeviceMesh
-from ..machine import residence
+from ..machine import forget_with_residences, residence
 from . import world
 from .group import Processes
 
@@ -29,13 +29,13 @@ def leaves_out(mesh: DeviceMesh) -> bool:
     return len(owners_of(mesh)) < world.current().count
 
 
-@cached(4096, cleared_by=world.forget_on_change)
+@cached(4096, cleared_by=forget_with_residences)
 def owners_of(*meshes: DeviceMesh) -> Processes:
     """The processes that own devices of these meshes, in order."""
     return tuple(sorted({owner for mesh in meshes for owner in residence(mesh).owners}))
 
 
-@cached(4096, cleared_by=world.forget_on_change)
+@cached(4096, cleared_by=forget_with_residences)
 def component(mesh: DeviceMesh, axes: tuple[str, ...]) -> Processes:
     """The processes that this one communicates with along some axes, itself included; none if it owns no slot.
 

@@ -1407,4 +1407,14 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a dot product of conjugates of what is pending was no conjugate": Program(
+        {"a": 4, "b": 2},
+        (
+            "v1 = fresh((2, 1, 2), 'complex128', 384, 683)",
+            "v4 = v1.mH",
+            "v6 = torch.tensordot(v4, v4, dims=([0, 1], [0, 1]))",
+            "v7 = torch.vdot(v4.reshape(4), v4.mT.reshape(4))",
+        ),
+        order=0,
+    ),
 }

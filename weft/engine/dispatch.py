@@ -248,6 +248,8 @@ def _resolved_first(call: BoundCall) -> tuple[int, ...]:
     given = sum(isinstance(x, torch.Tensor) for x in call.args)
     if given < len(call.tensors) or not may_run_by_rule(call.func):
         return ()
+    if call.func in handlers and any(x.is_conj() for x in call.tensors):
+        return ()  # what is resolved bears no marks, which the handler asks for
     plan = decided(call)
     positions = resolved_first(call, plan)
     if positions:

@@ -131,8 +131,8 @@ class _ShardHome:
 @cached(64, cleared_by=forget_with_residences)
 def _homes(layout: Layout, shape: tuple[int, ...]) -> tuple[_ShardHome, ...]:
     """The distinct shards of a tensor; the same for all tensors of one layout and shape, of which models have few kinds."""
-    owners, memories = residence(layout.mesh).owners, residence(layout.mesh).memories
-    if len(set(memories)) == 1:
+    owners = residence(layout.mesh).owners
+    if residence(layout.mesh).unified:
         return (_ShardHome(tuple((0, size) for size in shape), math.prod(shape), {owners[0]: 0}),)
     found: list[_ShardHome] = []
     for slot, box in _first_holders(layout, shape):

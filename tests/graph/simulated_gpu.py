@@ -60,7 +60,8 @@ class Capture(TorchDispatchMode):
         results = func(*args, **(kwargs or {}))
         made = pytree.tree_map_only(torch.Tensor, by_address, results)
         self.launch.calls.append((func, *given, made))
-        self.launch.kept += [x for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)]
+        # What it reads is there as long as the capture, too: memory of the host that is freed may be gone, a GPU's is not.
+        self.launch.kept += [x for x in pytree.tree_leaves((args, kwargs, results)) if isinstance(x, torch.Tensor)]
         return results
 
 

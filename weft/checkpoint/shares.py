@@ -132,8 +132,6 @@ class _ShardHome:
 def _homes(layout: Layout, shape: tuple[int, ...]) -> tuple[_ShardHome, ...]:
     """The distinct shards of a tensor; the same for all tensors of one layout and shape, of which models have few kinds."""
     owners = residence(layout.mesh).owners
-    if residence(layout.mesh).unified:
-        return (_ShardHome(tuple((0, size) for size in shape), math.prod(shape), {owners[0]: 0}),)
     found: list[_ShardHome] = []
     for slot, box in _first_holders(layout, shape):
         numel = math.prod(box_shape(box))
@@ -147,6 +145,10 @@ def _homes(layout: Layout, shape: tuple[int, ...]) -> tuple[_ShardHome, ...]:
 
 def _first_holders(layout: Layout, shape: tuple[int, ...]) -> Iterator[tuple[Slot, Box]]:
     """For each distinct shard, the first slot that holds it; the coordinates of other axes are 0."""
+    here, whole = holding(layout), whole_box(shape)
+    if here.count and here.box(0, shape) == whole:  # one piece is all there is
+        yield here.slots[0], whole
+        return
     sizes = layout.mesh.mesh_shape
     axes = [
         range(size) if axis in layout.dim_of else range(1)

@@ -345,9 +345,12 @@ def launch(processes: int, arguments: list[str], program: str = __file__) -> Non
         )
         for process in range(processes)
     ]
-    statuses = [process.wait() for process in started]
-    if any(statuses):
-        sys.exit(f"a process failed: {statuses}")
+    while None in (statuses := [process.poll() for process in started]) and not any(statuses):
+        time.sleep(0.05)
+    if any(statuses):  # the others would wait for it
+        for process in started:
+            process.kill()
+        sys.exit(f"a process failed: {statuses} (-9: killed, as where memory was short)")
 
 
 def show(rows: list[dict[str, object]], megabytes: float, processes: int, folder: Path) -> None:

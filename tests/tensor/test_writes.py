@@ -26,12 +26,20 @@ OVERLAPS = (
     "x.add_(x)", "x.add_(x.t())", "x[1:].add_(x[:-1])", "x[:2].mul_(x[2:])", "x[1:].sub_(x[:-1], alpha=2)", "x.addcmul_(x.t(), x)", "x.lerp_(x.t(), 0.5)",
     "x.masked_fill_(x.t() > 0, 1)", "x.div_(x.view(-1).view(4, 4))", "x.t().add_(x.t())",
     "torch.add(x[1:], 1, out=x[:-1])", "torch.add(x, x, out=x)", "torch.neg(x.t(), out=x)", "torch.mul(x[:2], 2, out=x[2:])",
+    "x.index_put_((i,), x[2:])", "x[i] = x[:2]", "x.index_add_(0, i, x[:2])", "x.index_copy_(0, i, x[:2])", "x.index_copy_(0, j, x)", "x.index_reduce_(0, i, x[:2], 'prod')",
+    "x[:2].index_add_(0, i, x[2:])", "x.scatter_(0, k, x[:2])", "x.scatter_add_(0, k, x[:2])", "x.scatter_reduce_(0, k, x[:2], 'sum')", "x[2:].scatter_(0, k, x[:2])",
+    "x.put_(i, x[0, :2])", "x.put_(i, x[0, :2].clone())", "torch.gather(x, 0, k, out=x[:2])", "torch.gather(x[:2], 0, k, out=x[2:])",
+    "torch.index_select(x, 0, i, out=x[:2])", "torch.index_select(x, 0, j, out=x)", "torch.take(x, i, out=x[0, :2])", "torch.cat([x[2:3], x[:1]], out=x[:2])",
+    "torch.cat([x[2:3], x[3:]], out=x[:2])", "torch.stack([x[2], x[0]], out=x[:2])", "torch.masked_select(x[0], x[0] > 0, out=x[0])", "torch.where(x > 3, x, x.t(), out=x)",
+    "torch.where(x > 3, x, x, out=x)", "torch.cumsum(x, 0, out=x)", "torch.cumsum(x[:2], 0, out=x[1:3])",
 )  # fmt: skip
+"""Some of these read nothing of what they write to, which torch lets through; the others it refuses."""
+INDICES = {"i": torch.tensor([0, 1]), "j": torch.tensor([3, 1, 0, 2]), "k": torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1]])}
 
 
 def outcome(line: str, x: torch.Tensor) -> object:
     try:
-        exec(line, {"x": x, "torch": torch})
+        exec(line, {"x": x, "torch": torch, **{name: index.to(x.device) for name, index in INDICES.items()}})
     except RuntimeError as error:
         return str(error)
     return x.full_tensor() if isinstance(x, weft.Tensor) else x

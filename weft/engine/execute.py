@@ -20,7 +20,7 @@ from .moves.movement import check_strided, from_plain, moved, to_plain, to_write
 from .moves.resolved import forget_resolved, remember_resolved
 from .moves.resolving import is_expanded, is_resolved, lying_as, resolve
 from .moves.telling import note_move, note_return
-from .op_kind import is_elementwise, kind_of
+from .op_kind import kind_of
 from .op_plan import OpPlan, decided, plan_in
 from .running.on_pieces import run_everywhere, run_replicated, run_whole
 from .running.on_totals import total_call
@@ -48,8 +48,8 @@ def run_by_rule(call: BoundCall) -> object:
         return run_once(call, [_whole(x, call) for x in tensors], plan.mesh)
     if kind.is_pure:
         return _run(call, _laid(call, plan), plan)
-    if plan.written is not None and is_elementwise(call.func):
-        refuse_overlaps(tensors[plan.written], tensors)
+    if plan.written is not None:
+        refuse_overlaps(call.func, tensors[plan.written], (*tensors[: plan.written], *tensors[plan.written + 1 :]))
     laid = _laid(call, plan, plan.written if kind.viewed is None else 0)
     if kind.viewed is not None:
         return _run_view(call, laid, plan)

@@ -23,7 +23,7 @@ def overwrite(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: b
     """Writes a value, broadcast to its shape, to a tensor; its layout stays."""
     if _is_itself(x, value):
         return x
-    refuse_overlaps(x, (value,))
+    refuse_overlaps(aten.copy_.default, x, (value,))
     value = memory_of(x._layout).parted(x, value)
     store(x, value if value.shape == x.shape else value.expand(x.shape), op, non_blocking=non_blocking)
     return x

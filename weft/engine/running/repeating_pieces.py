@@ -205,11 +205,11 @@ def repeat_writes(call: BoundCall, plan: OpPlan) -> Repeat | None:
     if runs is None:
         return None
     write = runs.alone or runs.everywhere
-    others = [at for at, x in enumerate(call.args) if at and isinstance(x, torch.Tensor)]
+    func, others = call.func, [at for at, x in enumerate(call.args) if at and isinstance(x, torch.Tensor)]
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         if others:
-            refuse_overlaps(args[0], [args[at] for at in others])
+            refuse_overlaps(func, args[0], [args[at] for at in others])
         note_write(args[:1])
         write(args, kwargs)
         return args[0]

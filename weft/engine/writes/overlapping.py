@@ -6,16 +6,48 @@ from collections.abc import Iterable
 
 import torch
 
+from ...rules.call import Op
 from ...runtime.strides import is_dense
+from ..op_kind import is_elementwise
 from ..sharded import ShardedTensor
 
 __all__ = ["parted", "refuse_overlaps", "shown_memory"]
 
+aten = torch.ops.aten
+_APART = {
+    aten.cat.out,
+    aten.cross.out,
+    aten.gather.out,
+    aten.index.Tensor_out,
+    aten.index_add_.default,
+    aten.index_copy_.default,
+    aten.index_put_.default,
+    aten.index_reduce_.default,
+    aten.index_select.out,
+    aten.linalg_cross.out,
+    aten.masked_select.out,
+    aten.put_.default,
+    aten.scatter_.src,
+    aten.scatter_.reduce,
+    aten.scatter_.value,
+    aten.scatter_.value_reduce,
+    aten.scatter_add_.default,
+    aten.scatter_reduce_.two,
+    aten.stack.out,
+    aten.take.out,
+}
+"""Ops that read nothing of what they write to."""
+_IN_STEP = {aten.copy_.default, aten.cumprod.out, aten.cumsum.out, aten.topk.values, aten.where.self_out}
+"""Ops that read all of what they write to, place by place, or nothing of it, as elementwise ones do."""
 
-def refuse_overlaps(written: torch.Tensor, read: Iterable[torch.Tensor]) -> None:
-    """Raises where torch would for whole tensors: views of one tensor that overlap, but not all over."""
+
+def refuse_overlaps(func: Op, written: torch.Tensor, read: Iterable[torch.Tensor]) -> None:
+    """Raises where torch would for whole tensors: what an op reads beside it is in part what it writes to, or at all."""
+    is_apart = func in _APART
+    if not is_apart and func not in _IN_STEP and not is_elementwise(func):
+        return
     for x in read:
-        if x is not written and _overlap_partly(written, x):
+        if is_apart if x is written else _overlap(written, x, is_apart):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
@@ -37,14 +69,14 @@ def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.dtype is y.dtype and bool(x.numel() and y.numel())
 
 
-def _overlap_partly(x: torch.Tensor, y: torch.Tensor) -> bool:
+def _overlap(x: torch.Tensor, y: torch.Tensor, is_apart: bool) -> bool:
     """As torch tells for tensors that lie in memory without gaps; for others it is too hard, and they are let through."""
     if not _share_memory(x, y) or not all(is_dense(tuple(z.shape), z.stride()) for z in (x, y)):
         return False
     start, other = int(x.storage_offset()), int(y.storage_offset())
     stop, other_stop = start + x.numel(), other + y.numel()
     if (start, stop) == (other, other_stop):
-        return x.stride() != y.stride()
+        return is_apart or x.stride() != y.stride()
     return start < other_stop and other < stop
 
 

@@ -17,7 +17,7 @@ from ...sharding.layout import Layout
 from ..memory import held_whole
 from ..moves.movement import from_plain, moved, to_plain, to_write_plain
 from ..moves.resolved import forget_resolved
-from ..op_kind import is_elementwise, kind_of
+from ..op_kind import kind_of
 from ..sharded import ShardedTensor
 from ..total import own_pieces
 from .becoming import become
@@ -81,9 +81,8 @@ def write_out(call: BoundCall) -> object:
     func, args, kwargs = call.func, call.args, call.kwargs
     outs = kind_of(func).outs
     functional = _functional(func)
-    if is_elementwise(func):
-        for x in written_tensors(BoundCall(func, (), kwargs)):
-            refuse_overlaps(x, [value for value in args if isinstance(value, torch.Tensor)])
+    for x in written_tensors(BoundCall(func, (), kwargs)):
+        refuse_overlaps(func, x, [y for value in args for y in _listed(value) if isinstance(y, torch.Tensor)])
     if functional is None:
         return write_whole(call)
     given = {name: value for name, value in kwargs.items() if name not in outs}

@@ -29,7 +29,7 @@ class Launch:
 
     def __init__(self) -> None:
         self.calls: list[tuple] = []
-        self.kept: list[torch.Tensor] = []
+        self.kept: list[torch.UntypedStorage] = []
         self.is_done = True
 
     def replay(self) -> None:
@@ -60,8 +60,10 @@ class Capture(TorchDispatchMode):
         results = func(*args, **(kwargs or {}))
         made = pytree.tree_map_only(torch.Tensor, by_address, results)
         self.launch.calls.append((func, *given, made))
-        # What it reads is there as long as the capture, too: memory of the host that is freed may be gone, a GPU's is not.
-        self.launch.kept += [x for x in pytree.tree_leaves((args, kwargs, results)) if isinstance(x, torch.Tensor)]
+        # What it reads is there as long as the capture, too, even if a tensor gets other memory (`.data = …`): memory of
+        # the host that is freed may be gone, a GPU's is not.
+        leaves = pytree.tree_leaves((args, kwargs, results))
+        self.launch.kept += [x.untyped_storage() for x in leaves if isinstance(x, torch.Tensor)]
         return results
 
 

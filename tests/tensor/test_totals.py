@@ -253,3 +253,83 @@ def test_several_pending_results_are_right_when_their_call_is_repeated() -> None
         for found, expected in ((weight, (plain * (plain - 1)).sum(0)), (bias, plain.sum(0))):
             torch.testing.assert_close(found.full_tensor(), expected)
             torch.testing.assert_close(summed(found), expected)
+
+
+class _Marked(torch.autograd.Function):
+    """Something in a graph whose life can be watched."""
+
+    @staticmethod
+    def forward(ctx, x, mark):
+        ctx.mark = mark
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2, None
+
+
+class _Mark:
+    pass
+
+
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_what_is_detached_leaves_its_graph_behind(is_backward: bool) -> None:
+    weight, marks, kept = weft.shard(numbers(3, 3), MESH, P()).requires_grad_(), [], []
+    for seed in range(3):  # also when the calls are known
+        mark = _Mark()
+        marks.append(weakref.ref(mark))
+        loss = _Marked.apply(rows(numbers(8, 3, seed=seed)) @ weight, mark).square().sum()
+        del mark
+        if is_backward:
+            loss.backward()
+        kept.append((loss.detach(), loss.item()))
+        del loss
+    gc.collect()
+    assert [mark() for mark in marks] == [None] * 3
+    for found, expected in kept:
+        assert found._layout.pending
+        torch.testing.assert_close(found.item(), expected)
+        torch.testing.assert_close(summed(found).item(), expected)
+
+
+@pytest.mark.parametrize("look_first", [False, True])
+def test_detached_ones_share_memory_when_their_tensor_is_gone(look_first: bool) -> None:
+    for _ in range(3):
+        x = rows(numbers(8, 3)).requires_grad_().sum(0)
+        one, other, expected = x.detach(), x.detach(), x.full_tensor().detach().clone()
+        if look_first:
+            assert len(other.local_shards) == 4
+        del x
+        gc.collect()
+        one.mul_(2)
+        torch.testing.assert_close(other.full_tensor(), expected * 2)
+        torch.testing.assert_close(summed(other), expected * 2)
+
+
+def test_what_was_read_goes_with_the_next_write() -> None:
+    kept, read = [], []
+    for seed in range(3):
+        x = rows(numbers(8, 3, seed=seed)) * 2
+        kept.append((x.sum(0), x.full_tensor().sum(0)))
+        read.append(weakref.ref(x._value))
+    torch.zeros(3)  # nothing of Weft's
+    rows(numbers(8, 3)).add_(1)
+    del x
+    gc.collect()
+    assert [each() for each in read] == [None] * 3
+    for found, expected in kept:
+        torch.testing.assert_close(found.full_tensor(), expected)
+        torch.testing.assert_close(summed(found), expected)
+
+
+def test_results_without_number_do_not_keep_what_was_read_without_number() -> None:
+    read, kept = [], []
+    for _ in range(400):
+        x = rows(torch.ones(4, 2)) * 2
+        kept.append(x.sum(0))
+        read.append(weakref.ref(x._value))
+    del x
+    gc.collect()
+    assert sum(each() is not None for each in read) <= 256
+    for found in (kept[0], kept[-1]):
+        torch.testing.assert_close(summed(found), torch.full((2,), 8.0))

@@ -37,6 +37,7 @@ __all__ = [
     "stand_of",
     "tensor_of",
     "total_of",
+    "without_graph",
     "wrap",
     "wrap_total",
     "wrap_whole",
@@ -220,6 +221,11 @@ def stand_of(x: ShardedTensor) -> Stand:
         stand = Stand(x)
         x._value.stand = weakref.ref(stand)  # the stand holds the tensor, and is held by views only
     return stand
+
+
+def without_graph(x: ShardedTensor) -> ShardedTensor:
+    """Another tensor with the same value, which keeps nothing of what it was computed of: what detached ones hold."""
+    return made(x._form, x._value, begins_at(x))
 
 
 def as_it_is(x: ShardedTensor) -> ShardedTensor:

@@ -7,9 +7,11 @@ way to other memories; they are computed then, each for itself, from what the op
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, final
+from weakref import ref
 
 import torch
 
@@ -41,16 +43,34 @@ class _TotalWrites:
     last = 0
 
 
+_origins: deque[ref[Origin]] = deque()
+"""What was computed since the last write, and may be computed again. Bound: `_MOST_ORIGINS`. Cleared: by a write."""
+_MOST_ORIGINS = 256
+"""So many keep what they read: a program that never writes may keep any number of pending results."""
+
+
 def note_write(written: Iterable[ShardedTensor] | None = None) -> None:
     """Before any write to a tensor's memory: what was computed from it before cannot be computed again.
 
     Where it is known which tensors are `written`, what was brought of others is kept.
     """
     _TotalWrites.last = next(_TotalWrites.numbers)
+    while _origins:
+        _forget_oldest()
     changed = None if written is None else tuple(written)
     forget_written(changed)
     if changed and torch.cuda.is_initialized() and is_aside(torch.cuda.current_device()):
         part(piece for x in changed if x.is_cuda for piece in x._value.pieces)
+
+
+def _forget_oldest() -> None:
+    """Lets the oldest origin that may be computed again go without: what it read need not stay for its sake."""
+    try:
+        oldest = _origins.popleft()()
+    except IndexError:
+        return  # another thread was quicker
+    if oldest is not None:
+        oldest.forget()
 
 
 def last_write() -> int:
@@ -122,12 +142,20 @@ def _copied(piece: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 class Origin:
     """Where contributions come from: the op that left them pending, and what it read."""
 
-    __slots__ = ("_compute", "_is_view", "_results", "_writes")
+    __slots__ = ("__weakref__", "_compute", "_is_view", "_results", "_writes")
 
     def __init__(self, compute: Callable[[], object] | None, is_view: bool = False) -> None:
         self._compute, self._is_view = compute, is_view
         self._writes = _TotalWrites.last
         self._results: Sequence[ShardedTensor] | None = None
+        if compute is not None and not is_view:
+            _origins.append(ref(self))
+            if len(_origins) > _MOST_ORIGINS:
+                _forget_oldest()
+
+    def forget(self) -> None:
+        """Keeps nothing that was read: contributions that were not computed yet are the total, and zeros."""
+        self._compute = None
 
     def contributions(self, k: int, total: torch.Tensor, layout: Layout) -> Pieces:
         """The pieces of the k-th result."""

@@ -12,7 +12,7 @@ from ...runtime.strides import has_single_dims, has_windows
 from ...watch import comm_log
 from ..memory import memory_of
 from ..op_kind import is_elementwise, kind_of
-from ..sharded import ShardedTensor, made
+from ..sharded import ShardedTensor, requires_grad, without_graph
 from ..total import last_write
 from ..value import UNMADE, Unmade
 from .movement import moved
@@ -85,8 +85,7 @@ def note_turned(
 ) -> None:
     """Notes that a tensor is a view of all elements of a pending one, or of some of one that is resolved already."""
     if base._layout.pending and func in _TURNS:
-        # What is detached is to leave behind what its tensor was computed of: it holds another with the same value.
-        kept = made(base._form, base._value, int(base.storage_offset())) if func is aten.detach.default else base
+        kept = without_graph(base) if func is aten.detach.default and requires_grad(base) else base
         view._value.turned = Turned(kept, _memory(base), again)
     elif base._layout.pending and is_resolved(base):
         view._value.turned = Turned(base, _memory(base), again, last_write(), is_resolved=True)

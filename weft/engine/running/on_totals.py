@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import final
@@ -18,8 +18,9 @@ from ...sharding.layout import Layout
 from ..form import Form
 from ..memory.one_memory import spread
 from ..op_kind import OpKind, kind_of
-from ..sharded import ShardedTensor, Stand, stand_of, wrap, wrap_total
+from ..sharded import ShardedTensor, Stand, made, requires_grad, stand_of, without_graph, wrap, wrap_total
 from ..total import Contributions, Origin, known_total
+from ..value import Value
 from .on_pieces import run_everywhere
 from .quick import Call, quick
 from .schedule import OpSchedule
@@ -97,14 +98,20 @@ class TotalCall:
                 laid.append(x)
         return self._finished(self.quick(*here, **kwargs), BoundCall(self.func, args, kwargs), laid)
 
-    def again(self, args: Args, kwargs: Kwargs) -> object:
-        """The contributions to what a call gave, from what it read."""
-        laid = [x for x in args if isinstance(x, ShardedTensor)]
-        return self._everywhere(BoundCall(self.func, args, kwargs), laid)
+    def again(self, forms: Mapping[int, Form], args: Sequence[object], kwargs: Kwargs) -> object:
+        """The contributions to what a call gave, from what it read: values in these forms, since tensors would keep their graphs."""
+        given = [made(forms[at], x) if isinstance(x, Value) else x for at, x in enumerate(args)]
+        laid = [x for x in given if isinstance(x, ShardedTensor)]
+        return self._everywhere(BoundCall(self.func, tuple(given), kwargs), laid)
 
     def view_again(self, args: Args, kwargs: Kwargs, base: Stand) -> object:
-        """The contributions of a view, from what its base holds now."""
-        return self._everywhere(BoundCall(self.func, args, kwargs), base)
+        """The contributions of a view with these arguments besides, from what its base holds now."""
+        return self._everywhere(BoundCall(self.func, (base.tensor, *args), kwargs), base)
+
+    def shown_by(self, x: ShardedTensor) -> Stand:
+        """What a view of a tensor holds of it; what is detached leaves behind what its tensor was computed of."""
+        is_detached = self.func is torch.ops.aten.detach.default and requires_grad(x)
+        return Stand(without_graph(x)) if is_detached else stand_of(x)
 
     def takes(self, tensors: Sequence[ShardedTensor]) -> bool:
         """Whether it can take tensors as they lie: those that are not pending count as if they were."""
@@ -124,7 +131,8 @@ class TotalCall:
         return run_everywhere(call, there, self.schedule, self.rule)
 
     def _finished(self, result: object, call: BoundCall, laid: Sequence[ShardedTensor]) -> object:
-        held = stand_of(laid[0]) if self.is_view else laid
+        held = self.shown_by(laid[0]) if self.is_view else [without_graph(x) for x in laid]
+        call = call.with_tensors([held.tensor] if isinstance(held, Stand) else held)
         # A program that is traced is to compute a value once, and that is the one.
         keeps = self.keeps and (self.is_view or not is_traced())
         origin = Origin(partial(self._everywhere, call, held) if keeps else None, self.is_view)

@@ -11,7 +11,7 @@ from ...runtime.traced import is_traced
 from ..form import Form
 from ..moves.resolving import is_expanded, note_computed, note_turned
 from ..op_plan import NOT_REPEATED, Repeat
-from ..sharded import ShardedTensor, made, stand_of
+from ..sharded import ShardedTensor, made
 from ..total import Contributions, Origin, Total, part_pieces
 from ..value import Value
 from ..views.view_results import noted, view_again
@@ -78,11 +78,13 @@ def _run(call: BoundCall, total: TotalCall) -> Repeat:
     places = [(at, bool(x._layout.pending)) for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
     if form is None and forms is None:
         return total.repeat
+    again = partial(total.again, {at: x._form for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)})
 
     def run(args: Known, kwargs: Kwargs) -> object:
-        here = list(args)
+        here, read = list(args), list(args)
         for at, is_pending in places:
             value = args[at]._value
+            read[at] = value
             if is_pending:
                 known = value.total
                 if known is None or known.written[0]:
@@ -91,7 +93,7 @@ def _run(call: BoundCall, total: TotalCall) -> Repeat:
             else:
                 here[at] = value.pieces[0]
         result = op(*here, **kwargs)
-        origin = Origin(partial(total.again, args, kwargs) if keeps else None)
+        origin = Origin(partial(again, read, kwargs) if keeps else None)
         if form is not None:
             return _labeled(form, result, 0, origin)
         each = enumerate(zip(forms or (), result, strict=True))
@@ -127,13 +129,14 @@ def _view(call: BoundCall, total: TotalCall) -> Repeat:
             result = total.repeat(args, kwargs)
             return NOT_REPEATED if result is None else noted(BoundCall(func, args, kwargs), result)
         whole = op(known.value, *args[1:], **kwargs)
-        origin = Origin(partial(total.view_again, args, kwargs, stand_of(x)), is_view=True)
+        stand = total.shown_by(x)
+        origin = Origin(partial(total.view_again, args[1:], kwargs, stand), is_view=True)
         shown = _new(Value)
         shown.source = Contributions(origin, 0, whole, form.layout)
         shown.total = Total(whole, known.written)
         view = made(form, shown, int(whole.storage_offset()))
         value.is_viewed = True
-        note_turned(func, view, x, partial(view_again, func, args[1:], kwargs))
+        note_turned(func, view, stand.tensor, partial(view_again, func, args[1:], kwargs))
         return view
 
     return repeat

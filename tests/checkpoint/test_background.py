@@ -14,7 +14,7 @@ import torch
 
 import weft
 from weft import P
-from weft.checkpoint import CheckpointError, background, load, save, saving, verify
+from weft.checkpoint import CheckpointError, Keeper, background, load, save, saving, verify
 from weft.checkpoint.files.lock import FolderLock
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
@@ -197,6 +197,23 @@ def test_a_load_while_a_save_replaces_it_finds_one_of_the_two(tmp_path: Path) ->
     assert problems == []
     assert all(len(values) == 1 for values in seen)
     assert seen == sorted(seen)
+
+
+def test_the_program_may_go_to_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: threading.Event
+) -> None:
+    (tmp_path / "elsewhere" / "c").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    going = save({"x": torch.ones(8)}, "c", wait=False)
+    keeper = Keeper("run", wait=True)
+    monkeypatch.chdir("elsewhere")
+    held.set()
+    going.wait()
+    keeper.save(1, {"n": 1})
+    assert torch.equal(load(tmp_path / "c")["x"], torch.ones(8))
+    assert keeper.latest() == tmp_path / "run" / "step-00000001"
+    assert [path.name for path in Path().iterdir()] == ["c"]
+    assert not list(Path("c").iterdir())
 
 
 def test_a_single_file_is_not_written_in_the_background(tmp_path: Path) -> None:

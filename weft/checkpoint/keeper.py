@@ -49,7 +49,7 @@ class Keeper:
         for name, value in (("keep", keep), ("every", every)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is a whole number from 1 on, but got {value!r}")
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the program may go to another folder
         self.keep, self.every = keep, every
         self.state: State = None
         """What the checkpoint held that was resumed from, with what was filled in place."""

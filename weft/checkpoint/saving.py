@@ -73,6 +73,8 @@ def saved(
             )
         save_file(state, tensors, ready, where)
         return None
+    if not wait:
+        where = where.absolute()  # the program may go to another folder meanwhile
     token = _new_token()
     lock, refusal = _locked(where)
     if refusal is not None and world.current().count == 1:

@@ -287,6 +287,25 @@ def replaced(folder: Path) -> object:
     return [all(len(values) == 1 for values in seen), seen == sorted(seen), seen[0] != seen[-1]]
 
 
+def differing(folder: Path) -> object:
+    """What one process cannot save, find or use, all raise, and go on together."""
+    first = weft.on_main()
+    layer = model(P("a"))
+    save({"layer": layer, "n": 1}, folder / "weft")
+    other = model(P("a"), torch.zeros(8, 6))
+    found = [
+        refused(lambda: save({"layer": layer, "n": {2} if first else 2}, folder / "weft")),
+        refused(lambda: save({"layer": layer, "n": 2 if first else {2}}, folder / "weft", wait=False).wait()),
+        refused(lambda: load(folder / ("nowhere" if first else "weft"), {"layer": other, "n": None})),
+        refused(lambda: load(folder / "weft", {"layer": other, "n" if first else "m": None})),
+    ]
+    return [
+        *(("a set" in text, "no checkpoint at" in text, "no 'm'" in text) for text in found),
+        other.weight.detach().full_tensor().any().item(),
+        load(folder / "weft", {"layer": other, "n": None})["n"],
+    ]
+
+
 def recovered(folder: Path) -> object:
     """The last of four processes has lost its state, and gets it from a replica; what had no replica is named."""
     mesh = weft.make_mesh({"dp": 2, "tp": 2})

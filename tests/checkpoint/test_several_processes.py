@@ -86,6 +86,11 @@ def test_all_processes_load_the_same_checkpoint_while_it_is_replaced(tmp_path: P
     assert found("replaced", tmp_path) == "found [True, True, True]\n"
 
 
+def test_what_one_process_cannot_save_or_load_all_raise(tmp_path: Path) -> None:
+    unfit, nowhere, misfit = (True, False, False), (False, True, False), (False, False, True)
+    assert found("differing", tmp_path) == f"found {[unfit, unfit, nowhere, misfit, False, 1]}\n"
+
+
 def test_a_lost_process_gets_its_state_from_a_replica(tmp_path: Path) -> None:
     said = found("recovered", tmp_path, 4)
     assert said.startswith("found [3, True, ")

@@ -9,15 +9,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
+import torch
+
 from ..nn.patterns import Patterns
+from ..runtime.machine import residence
 from ..runtime.processes.agreement.values import gathered
 from ..sharding.mapping import DeviceMapping
+from ..tensor.tensor import Tensor
 from .errors import CheckpointError
 from .files.opening import index_at
 from .loader import Loader
 from .progress import shown
 from .reading import Reader
-from .tree import State, children, unflattened
+from .tree import State, Stateful, children, unflattened
 
 __all__ = ["load", "planned"]
 
@@ -52,12 +56,11 @@ def load(
     >>> model = weft.nn.shard_module(torch.nn.Linear(8, 8), mesh, {"weight": weft.P("tp", None)})
     >>> model = weft.checkpoint.load("checkpoint", model)
     """
-    where = Path(path)
+    where, together = Path(path), spans_processes(like)
     for left in reversed(range(_TRIES)):
-        reader = Reader(where, index_at(where), verify)
-        state = planned(reader, like, strict, cast)
-        if _read_together(reader, progress, last=not left):
-            return state
+        attempt = _Attempt(where, like, strict, cast, verify, together)
+        if attempt.reads(progress, last=not left):
+            return attempt.state
         time.sleep(_PAUSE)  # a save is replacing the checkpoint
     raise AssertionError("the last try reads or raises")
 
@@ -73,69 +76,103 @@ def planned(reader: Reader, like: State, strict: bool, cast: bool) -> State:
     return Loader(reader, strict, cast).filled(reader.index.structure, like, ())
 
 
-def _read_together(reader: Reader, progress: bool, last: bool) -> bool:
-    """Reads what is wanted; False if a save has replaced the checkpoint meanwhile, in the eyes of any process."""
-    problem: CheckpointError | None = None
-    with ExitStack() as stack:
+class _Attempt:
+    """A try to load: what stands at the path, what becomes of it, and what is wrong with it in the eyes of this process."""
+
+    def __init__(self, path: Path, like: State, strict: bool, cast: bool, verify: bool, together: bool) -> None:
+        self.path, self.together = path, together
+        self.state: State = None
+        self._seen: str | None = None
+        self._reader: Reader | None = None
+        self._problem: CheckpointError | None = None
         try:
-            read = stack.enter_context(reader.opened())
+            index = index_at(path)
+            self._seen = index.checksum
+            self._reader = Reader(path, index, verify, together=together)
+            self.state = planned(self._reader, like, strict, cast)
         except CheckpointError as error:
-            problem = error
-        if not _all_same(reader, problem, last):
+            self._problem = error
+
+    def reads(self, progress: bool, last: bool) -> bool:
+        """Reads what is wanted; False if a save has replaced the checkpoint meanwhile, in the eyes of any process."""
+        with ExitStack() as stack:
+            if self._problem is None and self._reader is not None:
+                try:
+                    read = stack.enter_context(self._reader.opened())
+                except CheckpointError as error:
+                    self._problem = error
+            if not self._all_same(last):
+                return False
+            if self._problem is not None:
+                raise self._problem
+            assert self._reader is not None  # or there was a problem
+            with shown("loading", self._reader.nbytes, progress) as count:
+                try:
+                    read(count)
+                except CheckpointError as error:
+                    self._problem = error
+        self._raise_together()
+        self._reader.finish()
+        return True
+
+    def _all_same(self, last: bool) -> bool:
+        """Whether every process has opened the same checkpoint; raises for all what any process cannot open or use."""
+        ground = self._reader.ground() if self._reader is not None and self._problem is None else None
+        every = [tuple(each) for each in self._from_all((self._seen, self._problem and str(self._problem), ground))]
+        problems = [(process, str(text)) for process, (_, text, _) in enumerate(every) if text is not None]
+        changed = len({seen for seen, _, _ in every}) > 1 or (bool(problems) and not last and self._has_changed())
+        if changed and not last:
             return False
-        if problem is not None:
-            raise problem
-        with shown("loading", reader.nbytes, progress) as count:
-            try:
-                read(count)
-            except CheckpointError as error:
-                problem = error
-    _raise_together(reader, problem)
-    reader.finish()
-    return True
+        if problems and self._problem is None:
+            raise _of_another(*problems[0])
+        if changed and not problems:
+            raise CheckpointError(
+                f"the processes find different checkpoints at {str(self.path)!r}: it is being replaced again and again, or their folders are not one"
+            )
+        if ground is not None and self._reader is not None:
+            self._reader.share_checks([process for process, (_, _, other) in enumerate(every) if other == ground])
+        return True
+
+    def _has_changed(self) -> bool:
+        """Whether another checkpoint stands where one was opened, in the eyes of any process."""
+        try:
+            now: str | None = index_at(self.path).checksum
+        except CheckpointError:
+            now = None
+        return any(self._from_all(now != self._seen))
+
+    def _from_all(self, value: T) -> list[T]:
+        """What each process says, where the tensors are spread over several; all of them load then."""
+        return gathered(value, "load") if self.together else [value]
+
+    def _raise_together(self) -> None:
+        """Raises in every process what is wrong for one."""
+        every = self._from_all(self._problem and str(self._problem))
+        if self._problem is not None:
+            raise self._problem
+        for process, text in enumerate(every):
+            if text is not None:
+                raise _of_another(process, str(text))
 
 
-def _all_same(reader: Reader, problem: CheckpointError | None, last: bool) -> bool:
-    """Whether every process has opened the same checkpoint; raises for all what any process cannot open."""
-    ground = reader.ground()
-    every = [tuple(each) for each in _from_all(reader, (reader.index.checksum, problem and str(problem), ground))]
-    problems = [str(text) for _, text, _ in every if text is not None]
-    changed = len({index for index, _, _ in every}) > 1 or (bool(problems) and not last and _has_changed(reader))
-    if changed and not last:
+def _of_another(process: int, text: str) -> CheckpointError:
+    return CheckpointError(f"process {process} could not load: {text}")
+
+
+def spans_processes(like: State) -> bool:
+    """Whether any tensor or mapping in what is loaded into lies on devices of several processes: then all of them load."""
+    if isinstance(like, (Tensor, DeviceMapping)):
+        return len(set(residence(like.mesh).owners)) > 1
+    if isinstance(like, torch.Tensor):
         return False
-    if problems and problem is None:
-        raise CheckpointError(problems[0])
-    if changed and not problems:
-        raise CheckpointError(
-            f"the processes find different checkpoints at {str(reader.path)!r}: it is being replaced again and again, or their folders are not one"
-        )
-    if ground is not None:
-        reader.share_checks([process for process, (_, _, other) in enumerate(every) if other == ground])
-    return True
-
-
-def _has_changed(reader: Reader) -> bool:
-    """Whether another checkpoint stands where one was opened, in the eyes of any process."""
-    try:
-        changed = index_at(reader.path).checksum != reader.index.checksum
-    except CheckpointError:
-        changed = True
-    return any(_from_all(reader, changed))
-
-
-def _from_all(reader: Reader, value: T) -> list[T]:
-    """What each process says, where the tensors are spread over several; all of them load then."""
-    return gathered(value, "load") if reader.spans_processes else [value]
-
-
-def _raise_together(reader: Reader, problem: CheckpointError | None) -> None:
-    """Raises in every process what is wrong for one."""
-    every = _from_all(reader, problem and str(problem))
-    if problem is not None:
-        raise problem
-    for process, text in enumerate(every):
-        if text is not None:
-            raise CheckpointError(f"process {process} could not load: {text}")
+    if isinstance(like, torch.nn.Module):
+        like = like.state_dict(keep_vars=True)
+    elif isinstance(like, torch.optim.Optimizer):
+        like = [group["params"] for group in like.param_groups]
+    elif isinstance(like, Stateful):
+        like = like.state_dict()
+    items = like.values() if isinstance(like, Mapping) else like if isinstance(like, (list, tuple)) else ()
+    return any(map(spans_processes, items))
 
 
 def _are_patterns(like: State, reader: Reader) -> TypeGuard[Mapping[str, DeviceMapping]]:

@@ -17,7 +17,6 @@ import torch
 from ..engine.sharded import wrap
 from ..engine.views.copy_views import current
 from ..runtime.holding import holding, slices
-from ..runtime.machine import residence
 from ..sharding.geometry import Box, box_shape, common, whole_box, within
 from ..sharding.mapping import DeviceMapping
 from ..tensor.tensor import Tensor, public
@@ -49,10 +48,10 @@ Check = Callable[[SavedTensor, SavedShard, Callable[[int], None]], None]
 class Reader:
     """A checkpoint that is about to be read: first all is said that is wanted, then all of it is read."""
 
-    def __init__(self, path: Path, index: Index, verify: bool = True) -> None:
+    def __init__(self, path: Path, index: Index, verify: bool = True, *, together: bool = False) -> None:
         self.path, self.index, self.verify = path, index, verify
-        self.spans_processes = False
-        """Whether any tensor that is wanted lies on devices of several processes."""
+        self._shares = verify and together
+        """Whether other processes read the same, and may share the work of checking."""
         self._wanted: list[_Want] = []
         self._laid: list[Laid] = []
         self._checkers: Checkers | None = None
@@ -115,14 +114,13 @@ class Reader:
             self.want(name, target)
             return
         here = holding(target._layout)
-        self.spans_processes |= len(set(residence(target.mesh).owners)) > 1
         self._laid.append((name, target._layout))
         for i, piece in enumerate(current(target)):
             self.want(name, piece, here.box(i, target.shape))
 
     def ground(self) -> str | None:
         """Equal in processes that can share the work of checking; None in one that checks nothing, or cannot share."""
-        return common_ground(self.path, self._laid) if self.verify and self.spans_processes else None
+        return common_ground(self.path, self._laid) if self._shares else None
 
     def share_checks(self, processes: Sequence[int]) -> None:
         """These processes, this one among them, stand on one ground: each block is checked by one of those that read it."""

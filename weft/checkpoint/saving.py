@@ -13,6 +13,8 @@ from itertools import count as count_up
 from pathlib import Path
 from typing import Literal, overload
 
+import torch
+
 from ..caches import cached
 from ..runtime.memory.headroom import populate
 from ..runtime.processes import world
@@ -27,7 +29,7 @@ from .foreign.whole_files import save_file
 from .progress import Count, shown
 from .saving_plan import SavePlan, copied_plan, planned_save
 from .shares import check_storable, settled
-from .tree import State, entries, flattened
+from .tree import Node, State, entries, flattened
 
 __all__ = ["save", "saved"]
 
@@ -62,11 +64,12 @@ def saved(
     state: State, where: Path, *, wait: bool = True, progress: bool = False, then: Callable[[], None] = lambda: None
 ) -> Saving | None:
     """What `save` does; the first process does `then` when the checkpoint is complete."""
-    structure, tensors = flattened(state)
-    check_storable(tensors)
+    structure, tensors, unfit = _taken(state)
     finish_running()
     ready = {name: settled(name, x) for name, x in tensors.items()}
     if where.suffix == ".safetensors":
+        if unfit is not None:
+            raise unfit
         if not wait:
             raise CheckpointError(
                 f"a single file, {str(where)!r}, is written by all processes together: save to a directory to use wait=False"
@@ -77,6 +80,7 @@ def saved(
         where = where.absolute()  # the program may go to another folder meanwhile
     token = _new_token()
     lock, refusal = _locked(where)
+    refusal = refusal or unfit
     if refusal is not None and world.current().count == 1:
         raise refusal
     plan = planned_save(structure, ready, tensors, token)
@@ -95,6 +99,21 @@ def saved(
     saving = Saving(where, work, Count(plan.nbytes), partial(populate, plan.room))
     finish_running(saving)
     return saving
+
+
+def _taken(state: State) -> tuple[Node, dict[str, torch.Tensor], CheckpointError | None]:
+    """The structure and the tensors of a state, or why it cannot be saved: if others can save theirs, they will hear."""
+    try:
+        structure, tensors = flattened(state)
+        check_storable(tensors)
+        return structure, tensors, None
+    except (TypeError, CheckpointError) as error:
+        here = world.current()
+        if here.count == 1:
+            raise
+        unfit = CheckpointError(f"process {here.process} cannot save its state: {error}")
+        unfit.__cause__ = error
+        return {"dict": []}, {}, unfit
 
 
 def _shown(steps: Iterator[int], total: int, progress: bool) -> Iterator[int]:

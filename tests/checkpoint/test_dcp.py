@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*TypedStorage is deprecated:UserWarning"),
 ]
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """The system lets no file grow beyond 64 KiB, as if the disk were full then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def state() -> dict[str, object]:
@@ -167,3 +178,19 @@ def test_a_missing_file_of_torch_s(tmp_path: Path) -> None:
 def test_a_state_that_is_no_dict(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="torch's checkpoints hold a dict, but the state is a list"):
         save_dcp([1, 2], tmp_path)
+
+
+UNWRITABLE = {"a full disk": {"x": torch.ones(1 << 16)}, "a value": {"x": torch.ones(2), "f": lambda: 0}}
+
+
+@pytest.mark.parametrize("case", UNWRITABLE)
+@pytest.mark.usefixtures("small_files")
+def test_a_folder_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, case: str) -> None:
+    save_dcp({"x": torch.zeros(2)}, tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(
+        CheckpointError, match=r"cannot save to .*: process 0 could not write: (.*File too large|.*pickle)"
+    ):
+        save_dcp(UNWRITABLE[case], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert torch.equal(load(tmp_path)["x"], torch.zeros(2))

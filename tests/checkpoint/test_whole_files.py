@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import weft
 from weft import P
-from weft.checkpoint import from_pretrained, load, save, save_pretrained
+from weft.checkpoint import CheckpointError, from_pretrained, load, save, save_dcp, save_pretrained
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
 SPECS = [P(), P("dp"), P(None, "tp"), P("tp", "dp"), P(("dp", "tp")), P(None, ("tp", "dp"))]
@@ -116,3 +116,31 @@ def test_no_process_reads_more_than_its_shards(tmp_path: Path, memory: str, monk
 def test_a_size_of_files_below_1(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="max_file_bytes is a number of bytes from 1 on, but got 0"):
         save_pretrained(Model(Config()), tmp_path, max_file_bytes=0)
+
+
+@pytest.mark.parametrize(("before", "after"), [(40, 1 << 30), (1 << 30, 40), (40, 80)])
+def test_a_pretrained_folder_is_of_the_last_save(tmp_path: Path, before: int, after: int) -> None:
+    layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)) for _ in range(2)]
+    save_pretrained(layers[0], tmp_path, max_file_bytes=before)
+    save_pretrained(layers[1], tmp_path, max_file_bytes=after)
+    kept = load(tmp_path)
+    files = {name: x for file in tmp_path.glob("*.safetensors") for name, x in load_file(file).items()}
+    for name, x in layers[1].state_dict().items():
+        assert torch.equal(kept[name], x)
+        assert torch.equal(files[name], x)
+    assert (tmp_path / "model.safetensors.index.json").exists() == (len(list(tmp_path.glob("*.safetensors"))) > 1)
+
+
+def test_one_kind_of_checkpoint_does_not_hide_behind_another(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    save(model, tmp_path / "weft")
+    save_dcp(model, tmp_path / "dcp")
+    with pytest.raises(CheckpointError, match=r"has a checkpoint of another kind .index.json.*save to another folder"):
+        save_dcp(model, tmp_path / "weft")
+    for name in ("weft", "dcp"):
+        with pytest.raises(CheckpointError, match="has a checkpoint of another kind"):
+            save_pretrained(model, tmp_path / name)
+        there = {path.name for path in (tmp_path / name).iterdir()}
+        assert not {name for name in there if name.startswith(("model", ".model"))}
+    save(torch.nn.Linear(3, 3), tmp_path / "dcp")
+    assert load(tmp_path / "dcp")["weight"].shape == (3, 3)

@@ -15,7 +15,7 @@ from .access import open_file, read_at
 from .head import HeadError, StoredTensor, head_length, kept_in
 from .index import INDEX, Index, SavedFile, SavedShard, SavedTensor, check_file_name, read_json
 
-__all__ = ["index_at"]
+__all__ = ["check_is_found", "index_at"]
 
 _PUBLIC_INDEX = "*.safetensors.index.json"
 """How other libraries list the files of a model that does not fit into one."""
@@ -43,6 +43,15 @@ def index_at(path: Path) -> Index:
         f"there is no checkpoint at {str(path)!r}: give a directory that weft.checkpoint.save wrote, a safetensors file, or a folder of "
         "torch.distributed.checkpoint"
     )
+
+
+def check_is_found(path: Path, before: Iterable[str]) -> None:
+    """Raises where a checkpoint of another kind lies, which would be found in the stead of one that is written there."""
+    for name in before:
+        if (path / name).exists():
+            raise CheckpointError(
+                f"{str(path)!r} has a checkpoint of another kind ({name}), which a load would find there instead: save to another folder, or remove that one"
+            )
 
 
 def _listed(folder: Path, listing: Path) -> Index:

@@ -18,6 +18,8 @@ from ...sharding.geometry import box_shape, whole_box
 from ..background import finish_running
 from ..deferred import Deferred
 from ..errors import CheckpointError
+from ..files.index import INDEX
+from ..files.opening import check_is_found
 from ..files.writing import replace, sync_folder
 from ..shares import Share, identity, settled, shares
 from ..tree import State, Stateful
@@ -60,12 +62,13 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
     token = gathered(uuid.uuid4().hex[:8], "save")[0]
     file = f"__{here}_{token}.distcp"
     found = dict(shares(ready, tensors))
-    problem: OSError | None = None
+    problem: Exception | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        check_is_found(folder, [INDEX])
         report: list[_Item] | str = _write(folder / file, found, ready, values if here == 0 else {})
-    except OSError as error:
-        problem, report = error, str(error)
+    except Exception as error:  # noqa: BLE001 - raised in all processes: torch.save has many errors, for a full disk too
+        problem, report = error, str(_first_cause(error))
     reports = gathered(report, "save")
     outcome = next(
         (f"process {i} could not write: {said}" for i, said in enumerate(reports) if isinstance(said, str)), None
@@ -88,6 +91,13 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
         for old in folder.glob("__*.distcp"):
             if token not in old.name:
                 old.unlink(missing_ok=True)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """What came first: torch says of a full disk only that it did not get where it should."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def _plain(state: State) -> object:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,12 +23,18 @@ from ...runtime.processes.agreement.values import gathered
 from ...sharding.geometry import Box
 from ..errors import CheckpointError
 from ..files.head import METADATA, StoredTensor, head_bytes
+from ..files.index import INDEX
+from ..files.opening import check_is_found
 from ..files.writing import replace, sync_folder
 from ..memory import host_parts, readable_bytes
 from ..shares import Share, identity, shares
 from ..tree import State
+from .dcp import METADATA as DCP
 
 __all__ = ["save_file", "save_files"]
+
+_LISTING = "model.safetensors.index.json"
+_MODEL_FILE = re.compile(r"model(-[0-9]{5}-of-[0-9]{5})?\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,24 @@ class _WholeFile:
     def nbytes(self) -> int:
         """How many bytes it will have."""
         return len(self.head) + sum(kept.nbytes for kept in self.kept.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelFolder:
+    """A folder with all files of a model, and the list of them if there are several."""
+
+    path: Path
+    listing: bytes | None
+
+    def settle(self, names: Collection[str], token: str) -> None:
+        """Lists the files, and removes the list and the files of what was there before: other libraries look for one before the other."""
+        if self.listing is not None:
+            replace(self.path / _LISTING, self.listing, token)
+        else:
+            (self.path / _LISTING).unlink(missing_ok=True)
+        for old in self.path.iterdir():
+            if _MODEL_FILE.fullmatch(old.name) and old.name not in names:
+                old.unlink(missing_ok=True)
 
 
 def save_file(state: State, tensors: Mapping[str, torch.Tensor], ready: Mapping[str, torch.Tensor], path: Path) -> None:
@@ -72,7 +97,8 @@ def save_files(tensors: Mapping[str, torch.Tensor], ready: Mapping[str, torch.Te
     weights = {key: file.name for file in files for key in file.kept}
     total = sum(x.numel() * x.itemsize for x in once.values())
     listing = {"metadata": {"total_size": total}, "weight_map": weights}
-    _write_together(folder, files, tensors, once, json.dumps(listing, indent=2).encode() if len(files) > 1 else None)
+    content = json.dumps(listing, indent=2).encode() if len(files) > 1 else None
+    _write_together(folder, files, tensors, once, _ModelFolder(folder, content))
 
 
 def _write_together(
@@ -80,7 +106,7 @@ def _write_together(
     files: Sequence[_WholeFile],
     tensors: Mapping[str, torch.Tensor],
     ready: Mapping[str, torch.Tensor],
-    listing: bytes | None = None,
+    around: _ModelFolder | None = None,
 ) -> None:
     if METADATA in ready:
         raise CheckpointError(f"a file of safetensors cannot hold a tensor named {METADATA!r}: rename it")
@@ -90,14 +116,16 @@ def _write_together(
 
     def make() -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        if around is not None:
+            check_is_found(folder, [INDEX, DCP])
         for file in files:
             _make(temporary[file.name], file)
 
     def name() -> None:
         for file in files:
             temporary[file.name].replace(folder / file.name)
-        if listing is not None:
-            replace(folder / "model.safetensors.index.json", listing, token)
+        if around is not None:
+            around.settle({file.name for file in files}, token)
         sync_folder(folder)
 
     try:
@@ -112,11 +140,11 @@ def _write_together(
 
 def _together(folder: Path, act: Callable[[], None] | None) -> None:
     """Does something, and raises in all processes what goes wrong in one."""
-    problem: OSError | None = None
+    problem: OSError | CheckpointError | None = None
     try:
         if act is not None:
             act()
-    except OSError as error:
+    except (OSError, CheckpointError) as error:
         problem = error
     for process, text in enumerate(gathered(problem and str(problem), "save")):
         if text is not None:

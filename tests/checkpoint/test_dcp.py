@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,3 +195,27 @@ def test_a_folder_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, case
         save_dcp(UNWRITABLE[case], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert torch.equal(load(tmp_path)["x"], torch.zeros(2))
+
+
+@pytest.mark.parametrize("spec", [*SPECS, P("tp", None, "dp")])
+def test_columns_and_channels_first_are_read_where_they_lie(spec: P, tmp_path: Path) -> None:
+    x, image = torch.randn(6, 7).mT, torch.randn(4, 3, 5, 2).to(memory_format=torch.channels_last)
+    turned = torch.randn(2, 3, 4).permute(2, 0, 1)
+    dcp.save({"x": x, "image": image, "turned": turned}, checkpoint_id=tmp_path)
+    assert same(load(tmp_path), {"x": x, "image": image, "turned": turned})
+    into = torch.empty_like(image)
+    assert load(tmp_path, {"image": into}, strict=False)["image"].stride() == torch.empty(4, 3, 5, 2).stride()
+    found = load(tmp_path, {name: NamedMapping(MESH, spec) for name in ("image", "turned")}, strict=False)
+    assert same(found, {"image": image, "turned": turned})
+    if len(spec) < 3:
+        assert same(load(tmp_path, {"x": NamedMapping(MESH, spec)}, strict=False)["x"], x)
+    save(load(tmp_path), tmp_path / "weft")
+    assert list(differences(tmp_path, tmp_path / "weft")) == []
+
+
+def test_numbers_of_a_machine_with_the_other_order_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as there:
+        there.setattr("sys.byteorder", "big" if sys.byteorder == "little" else "little")
+        dcp.save({"x": torch.ones(2)}, checkpoint_id=tmp_path)
+    with pytest.raises(CheckpointError, match="the bytes of its elements in the other order"):
+        load(tmp_path)

@@ -73,8 +73,10 @@ class Reader:
         for shard in saved.shards:
             shared = common(box, shard.box)
             if shared is not None:
-                part = target.detach()[slices(within(shared, box))]
-                self._wanted.append(_Want(saved, shard, ReadPlace(within(shared, shard.box), part)))
+                part, inner = target.detach()[slices(within(shared, box))], within(shared, shard.box)
+                if shard.order:
+                    part, inner = part.permute(shard.order), tuple(inner[dim] for dim in shard.order)
+                self._wanted.append(_Want(saved, shard, ReadPlace(inner, part)))
 
     def box(self, name: str, box: Box) -> torch.Tensor:
         """A tensor in host memory that will be a box of a saved one."""
@@ -222,7 +224,7 @@ class Reader:
         cut = {
             want.place.target.device.type
             for want in self._wanted
-            if not want.place.has_whole_rows(box_shape(want.shard.box))
+            if not want.place.has_whole_rows(want.shard.stored_shape)
         }
         if cut:
             return min(2, _WORKERS) if "cpu" in cut else _WORKERS
@@ -321,4 +323,4 @@ class _Want:
     def source(self) -> tuple[object, ...]:
         """Equal for what is read from the same bytes, as the same."""
         shard = self.shard
-        return shard.file, shard.start, self.saved.dtype, box_shape(shard.box), shard.checksums
+        return shard.file, shard.start, self.saved.dtype, shard.stored_shape, shard.checksums

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...runtime.holding import slices
-from ...sharding.geometry import Box, Interval, box_shape
+from ...sharding.geometry import Box, Interval
 from ..memory import BUCKET, lies_plain, writable_bytes
 from .blocks import CUT, NEAR, SENT, ShardBytes
 from .checksums import BLOCK
@@ -87,7 +87,7 @@ def parts(saved: SavedTensor, shard: SavedShard, places: Iterable[ReadPlace]) ->
     >>> [part.rows for part in parts(SavedTensor((8, 1 << 17), torch.float32, (shard,)), shard, wanted)]
     [(0, 3), (5, 8)]
     """
-    shape = box_shape(shard.box)
+    shape = shard.stored_shape
     row = math.prod(shape[1:]) * saved.dtype.itemsize
     together: list[ReadPlace] = []
     first = last = 0

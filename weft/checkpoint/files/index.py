@@ -46,6 +46,14 @@ class SavedShard:
     box: Box
     start: int
     checksums: str | None = None
+    order: tuple[int, ...] = ()
+    """Its dims as they lie in the file, the slowest first, if not in their own order; files of others may have columns first."""
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape that it has in the file, where it lies row by row."""
+        shape = box_shape(self.box)
+        return tuple(shape[dim] for dim in self.order) or shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as shortened
+from typing import BinaryIO
 
 import torch
 
@@ -27,6 +29,10 @@ from .dcp_metadata import Word, read_metadata
 __all__ = ["METADATA", "dcp_index"]
 
 METADATA = ".metadata"
+_OF_A_KIND = ("/data.pkl", "/byteorder", "/version")
+"""The records of a stored tensor that say what it is."""
+_SMALL = 1 << 16
+"""Items of so many bytes are read at once."""
 _EXPANDED = 64
 """A value that a file holds has at most so many parts for each of its bytes: what is there once may be in it several times."""
 
@@ -68,6 +74,7 @@ class _Folder:
                 raise TypeError(f"a {type(name).__name__} is no name of a tensor or a value")
             self.places[name, offset and _sizes(offset)] = _place(info)
         self.sizes: dict[str, SavedFile] = {}
+        self.kinds: dict[tuple[bytes, ...], _Stored] = {}
 
     def index(self) -> Index:
         """The index of the folder."""
@@ -92,8 +99,8 @@ class _Folder:
                 continue
             boxes.append(tuple((start, start + size) for start, size in zip(offsets, sizes, strict=True)))
             place = self.places.get((name, offsets)) or self.places[name, None]
-            file, start = self._record(place, dtype, sizes)
-            shards.append(SavedShard(file, name, boxes[-1], start))
+            stored, start = self._record(place, dtype, sizes)
+            shards.append(SavedShard(place.file, name, boxes[-1], start, order=stored.order))
         fault = (
             tiling_fault(shape, boxes) if math.prod(shape) else None if can_be(shape) else "no tensor can be so large"
         )
@@ -101,24 +108,27 @@ class _Folder:
             raise ValueError(f"of {name!r}, {fault}")
         return SavedTensor(shape, dtype, tuple(shards))
 
-    def _record(self, place: _FilePlace, dtype: torch.dtype, sizes: Sequence[int]) -> tuple[str, int]:
-        """The file of a chunk, and where its elements begin: the one record of data of a zip inside the file."""
+    def _record(self, place: _FilePlace, dtype: torch.dtype, sizes: Sequence[int]) -> tuple[_Stored, int]:
+        """What a chunk is, and where its elements begin in the file: the one record of data of a zip inside it."""
         with self._item(place) as item:
             records = _records(item, place)
-            stored = torch.load(item, map_location="meta", weights_only=True)
-            if not isinstance(stored, torch.Tensor) or stored.dtype != dtype or tuple(stored.shape) != tuple(sizes):
+            stored = self._stored(item, records)
+            if stored.dtype != dtype or stored.shape != tuple(sizes):
                 raise ValueError(f"the file {place.file!r} holds something else at byte {place.start}")
-            if not stored.is_contiguous() or stored.storage_offset():
-                raise ValueError(
-                    f"the file {place.file!r} holds a tensor with the strides {stored.stride()} at byte {place.start}, which is not supported: "
-                    "save x.contiguous()"
-                )
             (record,) = (entry for entry in records if entry.filename.split("/")[1:2] == ["data"])
             if record.file_size < math.prod(sizes) * dtype.itemsize:
                 raise ValueError(f"the file {place.file!r} holds too little at byte {place.start}")
-            item.seek(record.header_offset + 26)
-            name, extra = (int.from_bytes(item.read(2), "little") for _ in range(2))
-            return place.file, place.start + record.header_offset + 30 + name + extra
+            return stored, place.start + _begin(item, record)
+
+    def _stored(self, item: BinaryIO, records: list[zipfile.ZipInfo]) -> _Stored:
+        """What torch says of a tensor in a zip; what is pickled there of one is the same for all of its kind, and is read once."""
+        said = tuple(_content(item, record) for record in records if record.filename.endswith(_OF_A_KIND))
+        if said not in self.kinds:
+            if (b"big" if sys.byteorder == "little" else b"little") in said:
+                raise ValueError("a tensor is stored with the bytes of its elements in the other order")
+            item.seek(0)
+            self.kinds[said] = _Stored.of(torch.load(item, map_location="meta", weights_only=True))
+        return self.kinds[said]
 
     def _value(self, name: str, place: _FilePlace) -> Node:
         with self._item(place) as item:
@@ -126,14 +136,19 @@ class _Folder:
             value = torch.load(item, map_location="cpu", weights_only=True)
         return _ValueNodes(name, _EXPANDED * place.length).node(value)
 
-    def _item(self, place: _FilePlace) -> io.BufferedReader:
+    def _item(self, place: _FilePlace) -> BinaryIO:
         name = place.file
         if name not in self.sizes:
             with open_file(self.path / name, self.path) as (_, size):
                 self.sizes[name] = SavedFile(size)
         if place.start + place.length > self.sizes[name].nbytes:
             raise ValueError(f"the file {name!r} is shorter than the metadata says")
-        return io.BufferedReader(_FilePart((self.path / name).open("rb"), place.start, place.length))
+        file = (self.path / name).open("rb")
+        if place.length > _SMALL:
+            return io.BufferedReader(_FilePart(file, place.start, place.length))
+        with file:
+            file.seek(place.start)
+            return io.BytesIO(file.read(place.length))
 
     def _structure(self, tensors: dict[str, SavedTensor], values: dict[str, Node]) -> Node:
         """The nested state, as DCP's planner flattened it."""
@@ -207,7 +222,43 @@ def _place(info: Word) -> _FilePlace:
     return _FilePlace(check_file_name(file), start, length)
 
 
-def _records(item: io.BufferedReader, place: _FilePlace) -> list[zipfile.ZipInfo]:
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A tensor as torch has stored it: its dtype and shape, and its dims as they lie, if not in their own order."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, x: object) -> _Stored:
+        """What is known of a tensor without memory.
+
+        >>> _Stored.of(torch.empty(2, 3, device="meta").mT).order
+        (1, 0)
+        """
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"a {type(x).__name__} is stored in the place of a tensor")
+        strides = x.stride()
+        order = sorted(range(x.dim()), key=lambda dim: -strides[dim])
+        if x.storage_offset() or not x.permute(order).is_contiguous():
+            raise ValueError(f"a tensor is stored with the strides {strides}, of which not all elements are there")
+        return cls(x.dtype, tuple(x.shape), () if x.is_contiguous() else tuple(order))
+
+
+def _begin(item: BinaryIO, record: zipfile.ZipInfo) -> int:
+    """Where the content of a record begins."""
+    item.seek(record.header_offset + 26)
+    name, extra = (int.from_bytes(item.read(2), "little") for _ in range(2))
+    return record.header_offset + 30 + name + extra
+
+
+def _content(item: BinaryIO, record: zipfile.ZipInfo) -> bytes:
+    item.seek(_begin(item, record))
+    return item.read(record.file_size)
+
+
+def _records(item: BinaryIO, place: _FilePlace) -> list[zipfile.ZipInfo]:
     """The records of a zip in a file, none of which is more than the bytes that are there."""
     with zipfile.ZipFile(item) as archive:
         records = archive.infolist()

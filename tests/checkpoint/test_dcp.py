@@ -6,17 +6,21 @@ import pickle
 import resource
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from click.testing import CliRunner
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 import weft
 from weft import NamedMapping, P
 from weft.checkpoint import CheckpointError, load, save, save_dcp, verify
+from weft.checkpoint.command import checkpoint
 from weft.checkpoint.comparing import differences
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
@@ -219,3 +223,16 @@ def test_numbers_of_a_machine_with_the_other_order_of_bytes(tmp_path: Path, monk
         dcp.save({"x": torch.ones(2)}, checkpoint_id=tmp_path)
     with pytest.raises(CheckpointError, match="the bytes of its elements in the other order"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("value", [datetime(2026, 1, 2, tzinfo=UTC), numpy.float32(3), numpy.ones(2)])
+def test_a_value_that_only_code_could_make_is_named_and_the_rest_loads(tmp_path: Path, value: object) -> None:
+    dcp.save({"model": {"x": torch.ones(2)}, "best": value}, checkpoint_id=tmp_path / "torch")
+    with pytest.raises(CheckpointError, match=r"'best' is a pickle that calls [\w.]+, and none .* strict=False"):
+        load(tmp_path / "torch")
+    assert torch.equal(load(tmp_path / "torch", {"model": {"x": None}}, strict=False)["model"]["x"], torch.ones(2))
+    ran = CliRunner().invoke(checkpoint, ["ls", str(tmp_path / "torch")])
+    assert "none of its code is run" in ran.output
+    arguments = ["convert", str(tmp_path / "torch"), str(tmp_path / "weft"), "--only", "model"]
+    assert CliRunner().invoke(checkpoint, arguments).exit_code == 0
+    assert torch.equal(load(tmp_path / "weft")["x"], torch.ones(2))

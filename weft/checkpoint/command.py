@@ -21,7 +21,7 @@ from .foreign.dcp_writing import save_dcp
 from .foreign.pretrained import save_pretrained
 from .reading import Reader
 from .saving import save
-from .tree import State, unflattened
+from .tree import State, children, unflattened
 
 __all__ = ["checkpoint"]
 
@@ -117,18 +117,19 @@ def convert_command(source: Path, target: Path, form: str | None, only: str | No
     if form == "safetensors" and target.suffix != ".safetensors":
         raise click.ClickException(f"{str(target)!r} is no name of a safetensors file: let it end in .safetensors")
     with _told():
-        state = _deferred(source)
-        for name in only.split(".") if only else ():
-            if not isinstance(state, dict) or name not in state:
-                raise click.ClickException(f"{str(source)!r} has no {only!r}: weft checkpoint ls shows what it has")
-            state = state[name]
-        _FORMS[form](state, target)
+        _FORMS[form](_deferred(source, only), target)
     click.echo(f"{target}: written")
 
 
-def _deferred(path: Path) -> State:
-    """The state of a checkpoint, each tensor of which is read when it is written; names of one tensor stay so."""
+def _deferred(path: Path, only: str | None) -> State:
+    """The state of a checkpoint, or a part of it, each tensor of which is read when it is written; names of one tensor stay so."""
     index = index_at(path)
+    node = index.structure
+    for name in only.split(".") if only else ():
+        below = {str(key): each for key, each in children(node).items()}
+        if name not in below:
+            raise click.ClickException(f"{str(path)!r} has no {only!r}: weft checkpoint ls shows what it has")
+        node = below[name]
     reader = Reader(path, index)
     known: dict[object, Deferred] = {}
 
@@ -137,7 +138,7 @@ def _deferred(path: Path) -> State:
         key = (saved.dtype, saved.shards) if saved.nbytes else name
         return known.setdefault(key, Deferred(saved, lambda box: reader.read_box(name, box)))
 
-    return unflattened(index.structure, made)
+    return unflattened(node, made)
 
 
 class _AsModule(torch.nn.Module):

@@ -69,6 +69,8 @@ def values_of(node: Node, path: tuple[str, ...] = ()) -> dict[str, object]:
     """The values of a structure that are no tensors, by name."""
     if "value" in node:
         return {".".join(path) or "value": node["value"]}
+    if "unread" in node:
+        return {".".join(path) or "value": f"({node['unread']})"}
     found: dict[str, object] = {}
     for key, below in children(node).items():
         found |= values_of(below, (*path, str(key)))

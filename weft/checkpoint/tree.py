@@ -1,6 +1,8 @@
 """The nested structure of a state, with each tensor replaced by its name: what JSON can say of it.
 
 {"tensor": name}   {"value": 3}   {"list": [node, …]}   {"tuple": [node, …]}   {"dict": [[key, node], …]}
+
+Files of others may also have {"unread": "what it is"}: a value that only code of theirs could make.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 import torch
+
+from .errors import CheckpointError
 
 __all__ = [
     "DEEPEST",
@@ -143,6 +147,8 @@ def unflattened(node: Node, tensor: Callable[[str], object]) -> object:
             return [unflattened(item, tensor) for item in items]
         case {"tuple": list(items)}:
             return tuple(unflattened(item, tensor) for item in items)
+        case {"unread": str(what)}:
+            raise CheckpointError(f"{what}: leave it out of `like`, with strict=False, to load the rest")
     return node["value"]
 
 

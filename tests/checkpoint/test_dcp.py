@@ -236,3 +236,18 @@ def test_a_value_that_only_code_could_make_is_named_and_the_rest_loads(tmp_path:
     arguments = ["convert", str(tmp_path / "torch"), str(tmp_path / "weft"), "--only", "model"]
     assert CliRunner().invoke(checkpoint, arguments).exit_code == 0
     assert torch.equal(load(tmp_path / "weft")["x"], torch.ones(2))
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_an_optimizer_that_keeps_nothing(tmp_path: Path, steps: int) -> None:
+    layer = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+    for _ in range(steps):
+        layer(torch.ones(2)).sum().backward()
+        optimizer.step()
+    save_dcp({"optimizer": optimizer}, tmp_path / "weft")
+    dcp.save({"optimizer": optimizer.state_dict()}, checkpoint_id=tmp_path / "torch")
+    for name in ("weft", "torch"):
+        again = torch.optim.SGD(layer.parameters(), lr=0.1)
+        load(tmp_path / name, {"optimizer": again})
+        assert again.param_groups[0]["lr"] == 0.5

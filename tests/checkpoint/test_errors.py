@@ -306,3 +306,25 @@ def test_large_states_go_to_several_files(tmp_path: Path, monkeypatch) -> None:
     weft.checkpoint.save(state, tmp_path)
     assert len(list(tmp_path.glob("*.safetensors"))) == 5
     assert all(torch.equal(weft.checkpoint.load(tmp_path)[name], x) for name, x in state.items())
+
+
+@pytest.mark.parametrize("like", [{"a": {}}, {"a": []}, {"a": {"b": None}}])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_value_is_no_dict_and_no_list(tmp_path: Path, like: dict[str, object], strict: bool) -> None:
+    weft.checkpoint.save({"a": 3}, tmp_path)
+    with pytest.raises(CheckpointError, match=r"'a' is no (dict|list) in the checkpoint, but value 3"):
+        weft.checkpoint.load(tmp_path, like, strict=strict)
+
+
+def test_nothing_in_a_dict_is_said(tmp_path: Path) -> None:
+    weft.checkpoint.save({"a": {}}, tmp_path)
+    with pytest.raises(CheckpointError, match=r"'a' has no 'b' in the checkpoint. It has nothing."):
+        weft.checkpoint.load(tmp_path, {"a": {"b": None}})
+
+
+def test_a_module_without_shapes_yet(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="'weight' has no shape and no value yet: call the module once"):
+        weft.checkpoint.save(torch.nn.LazyLinear(3), tmp_path)
+    weft.checkpoint.save(torch.nn.Linear(2, 3), tmp_path)
+    with pytest.raises(CheckpointError, match="'weight' has no shape yet and can hold nothing: call the module once"):
+        weft.checkpoint.load(tmp_path, torch.nn.LazyLinear(3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 import weft
 from tests.checkpoint.damage import data_file, flipped
 from weft import P
-from weft.checkpoint import CheckpointError, Keeper
+from weft.checkpoint import CheckpointError, Keeper, load, save
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
 
@@ -186,3 +187,15 @@ def test_tensors_of_other_objects_lie_as_theirs(tmp_path: Path) -> None:
     assert other.pair[0] is other.values["0.weight"]
     assert type(other.pair[1]) is torch.Tensor
     assert other.pair[2] == 3
+
+
+def test_a_counter_stays_one(tmp_path: Path) -> None:
+    def made() -> torch.optim.lr_scheduler.LRScheduler:
+        optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=1.0)
+        inner = [torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 3, 3]) for _ in range(2)]
+        return torch.optim.lr_scheduler.SequentialLR(optimizer, inner, [2])
+
+    save({"schedule": made()}, tmp_path)
+    found = load(tmp_path, {"schedule": made()})["schedule"]
+    assert [kept.milestones for kept in found._schedulers] == [Counter([1, 3, 3])] * 2
+    assert all(isinstance(kept.milestones, Counter) for kept in found._schedulers)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from difflib import get_close_matches
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ..sharding.mapping import DeviceMapping, named_mapping
 from ..tensor.tensor import Tensor
 from .errors import CheckpointError
 from .reading import Reader
-from .tree import Node, State, Stateful, children, unflattened
+from .tree import Node, State, Stateful, children, is_leaf, unflattened
 
 __all__ = ["Loader"]
 
@@ -56,7 +58,8 @@ class Loader:
 
     def _laid_as_there(self, node: Node, like: Stateful) -> State:
         """The saved state of an object of its own kind: tensors that lie on a mesh there, averages of parameters say, lie alike again."""
-        there = dict(self._laid_there(node, like))
+        kept = like.state_dict()
+        there = dict(self._laid_there(node, kept))
         made: dict[tuple[object, DeviceMapping], Tensor] = {}
 
         def tensor(name: str) -> torch.Tensor:
@@ -67,7 +70,7 @@ class Loader:
                 made[key] = self.reader.laid(name, there[name])
             return made[key]
 
-        return unflattened(node, tensor)
+        return _in_kind(unflattened(node, tensor), kept)
 
     def _laid_there(self, node: Node, there: object) -> Iterator[tuple[str, DeviceMapping]]:
         """The mappings of tensors, by their names in the checkpoint, that have their place and their shape in what is there."""
@@ -92,14 +95,18 @@ class Loader:
         """The children of a node, which must be those that are wanted."""
         saved = children(node)
         wanted = dict.fromkeys(wanted)
-        if not saved and wanted:
+        if is_leaf(node):
             raise CheckpointError(
                 f"{self._at(path)} is no {what} in the checkpoint, but {next(iter(node))} {next(iter(node.values()))!r}"
             )
         missing = [key for key in wanted if key not in saved]
         if missing:
             close = get_close_matches(str(missing[0]), list(map(str, saved)), n=3, cutoff=0.5)
-            hint = f" Close names there: {', '.join(map(repr, close))}." if close else f" It has {_listed(saved)}."
+            hint = (
+                f" Close names there: {', '.join(map(repr, close))}."
+                if close
+                else f" It has {_listed(saved) or 'nothing'}."
+            )
             raise CheckpointError(f"{self._at(path)} has no {_listed(missing)} in the checkpoint.{hint}")
         extra = [key for key in saved if key not in wanted]
         if extra and self.strict:
@@ -155,6 +162,10 @@ class Loader:
             if not isinstance(target, torch.Tensor):
                 others[name] = self.filled(saved[name], None, where)
                 continue
+            if is_lazy(target):
+                raise CheckpointError(
+                    f"{self._at(where)} has no shape yet and can hold nothing: call the module once first, on any input"
+                )
             if target.is_meta:
                 raise CheckpointError(
                     f"{self._at(where)} is on the meta device and can hold nothing: use weft.nn.shard_module(module, mesh, patterns) first"
@@ -176,6 +187,9 @@ class Loader:
 
     def _fill_optimizer(self, node: Node, optimizer: torch.optim.Optimizer, path: tuple[str, ...]) -> None:
         """State that has a parameter's shape takes its layout; the rest (step counts) is plain."""
+        named = children(node)
+        if "param_groups" in named and "state" not in named:  # torch's checkpoints leave out what is empty
+            node = {"dict": [["state", {"dict": []}], *map(list, named.items())]}
         parts = self._matched(node, "optimizer", ("state", "param_groups"), path)
         self._check_groups(parts["param_groups"], optimizer, path)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -243,6 +257,29 @@ def _fits(shape: tuple[int, ...], there: object, optimizer: torch.optim.Optimize
         return shape == tuple(there.shape)
     odd = isinstance(optimizer, (torch.optim.Adafactor, torch.optim.LBFGS))
     return odd or not type(optimizer).__module__.startswith("torch.optim.") or shape == tuple(parameter.shape)
+
+
+def _in_kind(value: object, there: object) -> object:
+    """A loaded value with the kinds of dicts and tuples that are there: a counter, say, can do what a dict cannot.
+
+    >>> from collections import Counter
+    >>> _in_kind({"milestones": {2: 1, 4: 2}}, {"milestones": Counter([3])})
+    {'milestones': Counter({4: 2, 2: 1})}
+    """
+    if isinstance(value, dict) and isinstance(there, dict):
+        items = {key: _in_kind(item, there.get(key)) for key, item in value.items()}
+        if type(there) is dict:
+            return items
+        made = copy(there)
+        made.clear()
+        made.update(items)
+        return made
+    if isinstance(value, (list, tuple)) and isinstance(there, (list, tuple)):
+        others = (*there, *[None] * len(value))
+        listed = [_in_kind(item, other) for item, other in zip(value, others, strict=False)]
+        make: Callable[[list[object]], object] = getattr(there, "_make", type(value))
+        return make(listed)
+    return value
 
 
 def _settled(x: Tensor) -> DeviceMapping:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ..caches import cached
 from ..engine.moves.movement import moved
@@ -61,6 +62,10 @@ def settled(name: str, x: torch.Tensor) -> torch.Tensor:
 def check_storable(tensors: Mapping[str, torch.Tensor]) -> None:
     """Raises for a tensor whose dtype, kind or name files have no form for."""
     for name, x in tensors.items():
+        if is_lazy(x):
+            raise CheckpointError(
+                f"{name!r} has no shape and no value yet: call the module once first, on any input, or leave it out"
+            )
         if x.is_nested or not storable(x.dtype) or x.layout != torch.strided:
             what = "nested" if x.is_nested else x.dtype if x.layout == torch.strided else x.layout
             raise CheckpointError(

@@ -23,6 +23,7 @@ __all__ = [
     "entries",
     "flat_dict",
     "flattened",
+    "is_leaf",
     "structure_fault",
     "unflattened",
 ]
@@ -164,6 +165,15 @@ def children(node: Node) -> dict[str | int, Node]:
         case {"list": list(items)} | {"tuple": list(items)}:
             return dict(enumerate(items))
     return {}
+
+
+def is_leaf(node: Node) -> bool:
+    """Whether nothing can stand under a node.
+
+    >>> is_leaf({"value": 1}), is_leaf({"dict": []})
+    (True, False)
+    """
+    return not node.keys() & {"dict", "list", "tuple"}
 
 
 def entries(node: Node, path: tuple[str, ...] = ()) -> Iterator[str]:

@@ -81,12 +81,13 @@ def test_what_is_no_file_in_a_folder_of_torch_s(tmp_path: Path, kind: str) -> No
         load(tmp_path)
 
 
-def zipped(value: object, compression: int = zipfile.ZIP_STORED) -> bytes:
+def zipped(value: object, compression: int = zipfile.ZIP_STORED, pickled: bytes | None = None) -> bytes:
     plain, packed = io.BytesIO(), io.BytesIO()
     torch.save(value, plain)
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(packed, "w", compression) as target:
         for name in source.namelist():
-            target.writestr(name, source.read(name))
+            other = pickled if name.endswith("data.pkl") else None
+            target.writestr(name, other or source.read(name))
     return packed.getvalue()
 
 
@@ -101,6 +102,7 @@ VALUES: dict[str, tuple[Callable[[], bytes], str]] = {
     "lists of lists": (lambda: zipped(shared_lists()), "'s' is a value of too many parts"),
     "compressed": (lambda: zipped([0] * 100_000, zipfile.ZIP_DEFLATED), "holds what is compressed"),
     "an object": (lambda: zipped(pytest.approx), "none of its code is run"),
+    "half a pickle": (lambda: zipped(1, pickled=b"\x80\x02]a."), "IndexError"),
     "no zip": (lambda: b"text", "BadZipFile"),
 }
 

@@ -172,6 +172,21 @@ def test_nothing_there(tmp_path: Path) -> None:
         weft.checkpoint.load(tmp_path)
 
 
+@pytest.mark.parametrize("look", [weft.checkpoint.load, weft.checkpoint.verify])
+def test_a_path_that_cannot_be_looked_at(look) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot look for a checkpoint at .*: .*File name too long"):
+        look("x" * 5000)
+
+
+def test_a_folder_of_others_is_said_by_a_keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(CheckpointError, match=r"cannot look for checkpoints in .*: .*Permission denied"):
+        weft.checkpoint.Keeper(tmp_path).steps()
+
+
 def test_a_missing_file(tmp_path: Path) -> None:
     weft.checkpoint.save(linear(), tmp_path)
     next(tmp_path.glob("*.safetensors")).unlink()

@@ -121,7 +121,11 @@ class Keeper:
             raise error
 
     def _folders(self) -> Iterator[tuple[int, Path]]:
-        for path in self.path.iterdir() if self.path.is_dir() else ():
+        try:
+            found = list(self.path.iterdir()) if self.path.is_dir() else []
+        except OSError as error:
+            raise CheckpointError(f"cannot look for checkpoints in {str(self.path)!r}: {error}") from error
+        for path in found:
             name = _NAME.fullmatch(path.name)
             if name and path.is_dir():
                 yield int(name[1]), path

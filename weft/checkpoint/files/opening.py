@@ -23,6 +23,13 @@ _PUBLIC_INDEX = "*.safetensors.index.json"
 
 def index_at(path: Path) -> Index:
     """What lies at a path."""
+    try:
+        return _index_at(path)
+    except OSError as error:
+        raise CheckpointError(f"cannot look for a checkpoint at {str(path)!r}: {error}") from error
+
+
+def _index_at(path: Path) -> Index:
     if path.is_file():
         return _index_of(path.parent, [path.name])
     if (path / INDEX).is_file():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import weft
 from weft import P
@@ -95,6 +95,26 @@ def test_a_pretrained_model_goes_and_comes_back(most: int, spec: P, tmp_path: Pa
     for name, x in model.state_dict().items():
         assert torch.equal(x.full_tensor(), whole[name])
     assert from_pretrained(Model, tmp_path, MESH, {}, dtype=torch.float32).body.bias.dtype == torch.float32
+
+
+def test_what_a_pretrained_model_has_no_place_for_may_stay_unread(tmp_path: Path) -> None:
+    source = Model(Config()).double()
+    save_pretrained(source, tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    save_file({**stored, "body.inv_freq": torch.ones(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"'body.inv_freq' in the checkpoint, which nothing is waiting for.*strict=False"
+    ):
+        from_pretrained(Model, tmp_path, MESH, {})
+    model = from_pretrained(Model, tmp_path, MESH, {}, strict=False)
+    assert torch.equal(model.body.weight.full_tensor(), source.body.weight)
+
+
+def test_what_is_no_folder_or_no_class_of_a_model(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"there is no folder '.*nowhere': give one with the files of a model"):
+        from_pretrained(Model, tmp_path / "nowhere", MESH, {})
+    with pytest.raises(TypeError, match="Linear has no config_class, as a model's own class has: give that"):
+        from_pretrained(torch.nn.Linear, tmp_path, MESH, {})
 
 
 def test_no_process_reads_more_than_its_shards(tmp_path: Path, memory: str, monkeypatch) -> None:

@@ -14,6 +14,7 @@ from ...runtime.processes import world
 from ...sharding.mesh import DeviceMesh
 from ...sharding.spec import Spec
 from ..background import finish_running
+from ..errors import CheckpointError
 from ..files.opening import index_at
 from ..loading import load
 from ..shares import check_storable, settled
@@ -35,6 +36,7 @@ def from_pretrained(
     patterns: Mapping[str, Spec],
     *,
     dtype: torch.dtype | None = None,
+    strict: bool = True,
     verify: bool = True,
     progress: bool = False,
 ) -> Model:
@@ -42,7 +44,8 @@ def from_pretrained(
 
     `kind` is the model's class, such as `LlamaForCausalLM`; `patterns` are those of `weft.nn.shard_module`. The model is
     made without memory first, and each process reads what its devices hold: none holds a tensor whole that is split. The
-    dtype is the one that the config says, unless one is given. Every process calls this.
+    dtype is the one that the config says, unless one is given. `strict=False` leaves unread what the files have and the
+    model has not, as files of older versions do. Every process calls this.
 
     >>> import torch, weft
     >>> class Config:
@@ -61,13 +64,22 @@ def from_pretrained(
     P('tp')
     """
     where = Path(path)
-    config = kind.config_class.from_pretrained(str(where))  # type: ignore[attr-defined] # as models of Transformers have it
+    made_of = getattr(kind, "config_class", None)
+    if made_of is None:
+        raise TypeError(
+            f"{kind.__name__} has no config_class, as a model's own class has: give that, such as LlamaForCausalLM"
+        )
+    if not where.is_dir():  # or its config would be looked for on the hub
+        raise CheckpointError(
+            f"there is no folder {str(where)!r}: give one with the files of a model, downloaded before"
+        )
+    config = made_of.from_pretrained(str(where))
     said = getattr(config, "dtype", None)
     with torch.device("meta"):
         model = kind(config)
     model.to(dtype or (said if isinstance(said, torch.dtype) else torch.get_default_dtype()))
     shard_module(model, mesh, patterns, init=_init_of_the_rest(model, where))
-    load(where, model, cast=True, verify=verify, progress=progress)
+    load(where, model, strict=strict, cast=True, verify=verify, progress=progress)
     return model.eval()
 
 

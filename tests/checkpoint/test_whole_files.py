@@ -110,6 +110,20 @@ def test_what_a_pretrained_model_has_no_place_for_may_stay_unread(tmp_path: Path
     assert torch.equal(model.body.weight.full_tensor(), source.body.weight)
 
 
+def test_a_folder_is_read_as_its_own_library_reads_it(tmp_path: Path) -> None:
+    model = Model(Config()).double()
+    save_pretrained(model, tmp_path)
+    old = Model(Config()).double().state_dict()
+    save_file({"embed.weight": old["embed.weight"]}, tmp_path / "old.safetensors")
+    listing = json.dumps({"weight_map": {"embed.weight": "old.safetensors"}})
+    (tmp_path / "model.safetensors.index.json").write_text(listing)
+    (tmp_path / "consolidated.safetensors.index.json").write_text(listing)
+    assert torch.equal(load(tmp_path)["embed.weight"], model.embed.weight)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    (tmp_path / "consolidated.safetensors.index.json").unlink()
+    assert torch.equal(from_pretrained(Model, tmp_path, MESH, {}).embed.weight.full_tensor(), model.embed.weight)
+
+
 def test_what_is_no_folder_or_no_class_of_a_model(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"there is no folder '.*nowhere': give one with the files of a model"):
         from_pretrained(Model, tmp_path / "nowhere", MESH, {})

@@ -17,7 +17,8 @@ from .index import INDEX, Index, SavedFile, SavedShard, SavedTensor, check_file_
 
 __all__ = ["check_is_found", "index_at"]
 
-_PUBLIC_INDEX = "*.safetensors.index.json"
+_LISTED = ".index.json"
+_PUBLIC_INDEX = f"*.safetensors{_LISTED}"
 """How other libraries list the files of a model that does not fit into one."""
 
 
@@ -36,7 +37,7 @@ def _index_at(path: Path) -> Index:
         return Index.read(path / INDEX)
     if (path / METADATA).is_file():
         return dcp_index(path)
-    listed = sorted(path.glob(_PUBLIC_INDEX)) if path.is_dir() else []
+    listed = sorted(path.glob(_PUBLIC_INDEX), key=_model_first) if path.is_dir() else []
     if listed:
         return _listed(path, listed[0])
     plain = sorted(path.glob("*.safetensors")) if path.is_dir() else []
@@ -61,6 +62,11 @@ def check_is_found(path: Path, before: Iterable[str]) -> None:
             )
 
 
+def _model_first(listing: Path) -> tuple[bool, str]:
+    """Of several lists in a folder, that of a model is the one that others read."""
+    return not listing.name.startswith("model."), listing.name
+
+
 def _listed(folder: Path, listing: Path) -> Index:
     """The index of the files that another library lists, with the file of each tensor."""
     match read_json(listing):
@@ -71,7 +77,11 @@ def _listed(folder: Path, listing: Path) -> Index:
                 f"the index {str(listing)!r} is damaged (it has no weight_map): use another checkpoint"
             )
     try:
-        index = _index_of(folder, sorted({check_file_name(name) for name in weights.values()}))
+        names = {check_file_name(name) for name in weights.values()}
+        whole = listing.name.removesuffix(_LISTED)
+        if whole not in names and (folder / whole).is_file():  # others read it, and not the list
+            return _index_of(folder, [whole])
+        index = _index_of(folder, sorted(names))
     except ValueError as error:
         if isinstance(error, CheckpointError):
             raise

@@ -78,8 +78,10 @@ def from_pretrained(
     with torch.device("meta"):
         model = kind(config)
     model.to(dtype or (said if isinstance(said, torch.dtype) else torch.get_default_dtype()))
-    shard_module(model, mesh, patterns, init=_init_of_the_rest(model, where))
-    load(where, model, strict=strict, cast=True, verify=verify, progress=progress)
+    whole = where / "model.safetensors"  # other files beside it may hold the same in other words
+    files = whole if whole.is_file() else where
+    shard_module(model, mesh, patterns, init=_init_of_the_rest(model, files))
+    load(files, model, strict=strict, cast=True, verify=verify, progress=progress)
     return model.eval()
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.errors import LiveError
+from rich.progress import Progress
 
 import weft
 from weft import P
@@ -230,3 +232,13 @@ def test_bars_show_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "4.0/4.0 kB" in capsys.readouterr().out
     verify(tmp_path, progress=True)
     assert "verifying" in capsys.readouterr().out
+
+
+def test_a_bar_that_cannot_be_shown_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Progress) -> None:
+        raise LiveError("Only one live display may be active at once")
+
+    monkeypatch.setattr(Progress, "start", refused)
+    save({"x": torch.ones(3)}, tmp_path, progress=True)
+    save({"x": torch.zeros(3)}, tmp_path, wait=False, progress=True).wait()
+    assert not load(tmp_path, progress=True)["x"].any()

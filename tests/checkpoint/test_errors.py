@@ -14,7 +14,7 @@ import torch
 
 import weft
 from weft import P
-from weft.checkpoint import CheckpointError, saving_plan
+from weft.checkpoint import CheckpointError, saving, saving_plan
 from weft.checkpoint.files import writing
 from weft.checkpoint.foreign import whole_files
 
@@ -185,6 +185,19 @@ def test_a_folder_of_others_is_said_by_a_keeper(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Path, "iterdir", refused)
     with pytest.raises(CheckpointError, match=r"cannot look for checkpoints in .*: .*Permission denied"):
         weft.checkpoint.Keeper(tmp_path).steps()
+
+
+@pytest.mark.parametrize("what", ["planned_save", "copied_plan", "_shown"])
+def test_a_save_that_does_not_begin_leaves_the_folder_to_others(tmp_path: Path, what: str, monkeypatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(saving, what, stopped)
+        with pytest.raises(KeyboardInterrupt):
+            weft.checkpoint.save({"n": 1}, tmp_path, wait=what != "copied_plan")
+    weft.checkpoint.save({"n": 2}, tmp_path)
+    assert weft.checkpoint.load(tmp_path) == {"n": 2}
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+from rich.errors import LiveError
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from ..distributed import on_main
@@ -46,6 +47,11 @@ def shown(what: str, total: int, wanted: bool, *, here: bool | None = None) -> I
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns) as bar:
+    with ExitStack() as stack:
+        try:
+            bar = stack.enter_context(Progress(*columns))
+        except LiveError:  # rich before 14.1 shows one bar at a time, and the program has one
+            yield Count(total)
+            return
         task = bar.add_task(what, total=total)
         yield Count(total, lambda nbytes: bar.advance(task, nbytes))

@@ -83,18 +83,19 @@ def saved(
     refusal = refusal or unfit
     if refusal is not None and world.current().count == 1:
         raise refusal
-    plan = planned_save(structure, ready, tensors, token)
-    if wait:
-        for _ in _shown(_Save(where, token, plan, lock, refusal, Together(), then).steps(), plan.nbytes, progress):
-            pass
-        return None
     try:
+        plan = planned_save(structure, ready, tensors, token)
+        if wait:
+            task = _Save(where, token, plan, lock, refusal, Together(), then)
+            for _ in _shown(task.steps(), plan.nbytes, progress):
+                pass
+            return None
         plan = copied_plan(plan)
+        task = _Save(where, token, plan, lock, refusal, FolderNotes(where, token), then)
     except BaseException:
         if lock is not None:
-            lock.release()
+            lock.release()  # also where the steps, which do it, have not begun
         raise
-    task = _Save(where, token, plan, lock, refusal, FolderNotes(where, token), then)
     work = _shown(task.steps(), plan.nbytes, progress)
     saving = Saving(where, work, Count(plan.nbytes), partial(populate, plan.room))
     finish_running(saving)

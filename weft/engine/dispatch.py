@@ -26,6 +26,7 @@ from .op_plan import NOT_REPEATED, decided, key_of, plans, token
 from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
 from .running.recording_calls import recorded
+from .running.refusals import tell_others
 from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
 from .sharded import ShardedTensor, as_sharded, made
@@ -81,17 +82,22 @@ def torch_dispatch(
     if repeat is not None:
         try:
             result = repeat(args, kwargs)
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:
             # Some kernels cannot take lazy copies, which the long way knows to copy for them.
             if "COW.cpp" not in str(error) or func._schema.is_mutable:
+                tell_others(error, BoundCall(func, args, kwargs).tensors)
                 raise
             result = NOT_REPEATED
         if result is not NOT_REPEATED:
             return result
     call = BoundCall(func, args, kwargs)
     call.key = key
-    with unconsidered():
-        return _at_length(call, is_kept=key is not None)
+    try:
+        with unconsidered():
+            return _at_length(call, is_kept=key is not None)
+    except (RuntimeError, IndexError) as error:
+        tell_others(error, call.tensors)
+        raise
 
 
 def planned(call: BoundCall) -> object:

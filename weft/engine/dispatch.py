@@ -39,7 +39,7 @@ from .views.folded import folded_ops
 from .writes.settling import settle_totals
 from .writes.turned import note_views_of_turned, refuse_stale, refuse_turned
 from .writes.writing import shares_places, store, write_out, write_whole, written_tensors
-from .wrong_calls import STUMBLES, let_torch_say, refuse_wrong
+from .wrong_calls import LENIENT, STUMBLES, let_torch_say, refuse_wrong
 
 __all__ = ["planned", "torch_dispatch"]
 
@@ -118,8 +118,11 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     is_special = any(form.is_special for form in forms)
     if is_special and call.func is not _DETACH:
         refuse_stale(call.tensors, str(call.func))
-    if is_special or call.func in handlers or kind_of(call.func).outs or any(form.layout.pending for form in forms):
-        refuse_wrong(call)  # something may move before its layouts are known
+    is_planned = call.func in handlers or kind_of(call.func).outs or any(form.layout.pending for form in forms)
+    if is_special or is_planned or call.func in LENIENT:
+        refuse_wrong(
+            call
+        )  # something may move before its layouts are known, or a process without elements may not see it
     is_shared = not kind_of(call.func).is_pure and shares_places(call)
     result = _of_special(call) if is_special and not is_shared else NotImplemented
     if result is not NotImplemented:

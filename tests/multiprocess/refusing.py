@@ -56,6 +56,8 @@ def loops(mesh: weft.DeviceMesh) -> None:
         for _ in range(2):  # the second time, it is a call like one before
             said = told(lambda call=call: (call() * 2).sum().item())
             assert said == told(plain[name]), (name, said)
+            parts = weft.from_local([torch.ones(2)], weft.NamedMapping(mesh, P("a")))
+            assert parts.shape == (2 * COUNT,)  # which they tell each other
             assert (y * 2).sum().item() == 2 * torch.arange(4.0 * COUNT).sum()
             assert y.full_tensor().tolist() == torch.arange(4.0 * COUNT).tolist()
 

@@ -107,6 +107,9 @@ def guests() -> None:
     x = weft.shard(torch.tensor([1, 0]), mesh, P("b"))
     said = told(lambda: weft.all_gather(1 // x).full_tensor() + 1)
     assert said == "RuntimeError: ZeroDivisionError", said
+    for _ in range(2):  # the first process refuses both before the others have heard of any
+        said = told(lambda: weft.all_gather(1 // x).full_tensor() + 1)
+        assert said == "RuntimeError: ZeroDivisionError", said
     assert x.full_tensor().tolist() == [1, 0]
     assert told(lambda: x.slice_scatter(torch.ones(2), 0, 0, 1)).startswith("RuntimeError: expected src to have a size")
 

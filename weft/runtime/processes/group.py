@@ -40,6 +40,7 @@ class Group:
         self._streamed = {kind for kind, name in here.backends if name == "nccl"}
         self._backends: dict[str, c10d.ProcessGroup] = {}
         self._number = 0
+        self._is_kept = bool(purpose)  # by which messages may be under way at any time
         self.small_messages: SmallMessages | None = None
         """Memory for small messages, unless it is in use or was never needed."""
         self.neighbours: Neighbours | None = None
@@ -89,7 +90,13 @@ class Group:
 
     def abandon(self, works: Iterable[object] = ()) -> None:
         """Gives up on what is under way. The backends would wait for it when they go, so they stay until the end."""
+        self._is_kept = True
         fork.keep(*self._backends.values(), *works)
+
+    def forget(self) -> None:
+        """Lets go of the backends, unless something may be under way."""
+        if self._is_kept:
+            self.abandon()
 
 
 _groups: dict[tuple[Processes, str], Group] = {}
@@ -118,7 +125,7 @@ def _left(last: world.Leaving) -> None:
 
 def _forget() -> None:
     for group in _groups.values():
-        group.abandon()
+        group.forget()
     _groups.clear()
 
 

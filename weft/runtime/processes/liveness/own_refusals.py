@@ -8,9 +8,9 @@ wait for it in vain. A refusal is known by its number; processes that have count
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, TypedDict, cast
 
 import torch
 
@@ -29,12 +29,26 @@ _KINDS: Mapping[str, type[Exception]] = {
 }
 """Kinds of errors that are raised elsewhere as they were; others are runtime errors."""
 _TOLD = "_weft_is_told"
-_KEPT = 16
-"""Of how many refusals it is kept how often processes had begun anew."""
-_LONGEST = 4096
+_KEPT = 8
+"""Of how many refusals others are told that have not heard of them: who waits for a process hears of one after another."""
+_LONGEST = 2048
 """Characters of an error that others are told."""
 Notes = Mapping[int, Mapping[str, object]]
 """The last signs of some processes."""
+
+
+class Refusal(TypedDict):
+    """A refusal, in words that JSON has."""
+
+    number: int
+    renewals: int
+    """How often the processes had begun anew."""
+    kind: str
+    text: str
+    site: str
+    by: int
+    begun: dict[str, int]
+    """How many calls had been begun among some processes."""
 
 
 class _Counted:
@@ -43,8 +57,8 @@ class _Counted:
     refusals = 0
     is_met = True
     """Whether all others are known to have counted as many."""
-    renewals: ClassVar[dict[int, int]] = {}
-    """How often processes had begun anew at each of the last refusals. Bound: `_KEPT`. Cleared: when this process joins or leaves."""
+    last: ClassVar[deque[Refusal]] = deque(maxlen=_KEPT)
+    """The last of them, as others are told. Bound: `_KEPT`. Cleared: when this process joins or leaves."""
 
 
 _begun: Counter[Processes] = Counter()
@@ -82,15 +96,21 @@ def tell(error: Exception) -> None:
 def heard(notes: Notes) -> Exception | None:
     """What another process has refused, and this one has not, as it is raised here; None where that may still come by itself."""
     for note in notes.values():
-        told = note.get("refusal")
-        if isinstance(told, dict) and told["number"] > _Counted.refusals and not _has_come(told):
-            renewal.renew(max(renewal.number(), _renewals(told, told["number"])) + 1)
+        told = next((each for each in _refusals(note) if each["number"] > _Counted.refusals), None)
+        if told is not None and not _has_come(told):
+            renewal.renew(max(renewal.number(), told["renewals"]) + 1)
             error = _KINDS.get(told["kind"], RuntimeError)(told["text"])
             error.add_note(f"process {told['by']} has refused it, at {told['site']}")
             _note(told["number"], error, told["site"], told["by"])
             error.__dict__[_TOLD] = True
             return error
     return None
+
+
+def _refusals(note: Mapping[str, object]) -> list[Refusal]:
+    """What a process has refused last, as it says in its sign of life."""
+    told = note.get("refusals")
+    return cast(list[Refusal], told) if isinstance(told, list) else []
 
 
 def raise_heard(notes: Notes) -> None:
@@ -105,50 +125,38 @@ def settled(notes: Notes) -> bool:
 
     Who has refused more is heard of when it is waited for: this process may come to that by itself.
     """
-    there = [note for note in notes.values() if not (note.get("left") or note.get("failure"))]
-    told = [each for each in (note.get("refusal") for note in there) if isinstance(each, dict)]
-    if len(told) < len(there) or any(each["number"] < _Counted.refusals for each in told):
+    mine = _Counted.refusals
+    there = [_refusals(note) for note in notes.values() if not (note.get("left") or note.get("failure"))]
+    if any(not told or told[-1]["number"] < mine for told in there):
         return False
-    renewal.renew(max([renewal.number(), *(_renewals(each, _Counted.refusals) for each in told)]))
+    renewal.renew(
+        max([renewal.number(), *(each["renewals"] for told in there for each in told if each["number"] <= mine)])
+    )
     _Counted.is_met = True
     return True
 
 
-def _renewals(told: Mapping[str, object], number: int) -> int:
-    """How often a process had begun anew when it had refused so much."""
-    known = told["renewals"]
-    assert isinstance(known, dict)
-    return max((count for at, count in known.items() if int(at) <= number), default=0)
-
-
-def _has_come(told: Mapping[str, object]) -> bool:
+def _has_come(told: Refusal) -> bool:
     """Whether who refused something had come to the call that is under way here: then it does not wait for that one in vain."""
     call = getattr(_under_way, "call", None)
-    begun = told["begun"]
-    if call is None or not isinstance(begun, dict) or told["renewed"] != renewal.number():
+    if call is None or told["renewals"] != renewal.number():
         return False
     processes, number = call
-    return bool(begun.get(_named(processes), 0) >= number)
+    return bool(told["begun"].get(_named(processes), 0) >= number)
 
 
 def _note(number: int, error: Exception, site: str, by: int) -> None:
     signs = heartbeat.begin()
     _Counted.refusals, _Counted.is_met = number, signs is None
-    _Counted.renewals[number] = renewal.number()
-    if len(_Counted.renewals) > _KEPT:
-        del _Counted.renewals[min(_Counted.renewals)]
     if signs is None:
         return
-    signs.refusal = {
-        "number": number,
-        "renewals": dict(_Counted.renewals),
-        "renewed": renewal.number(),
-        "kind": type(error).__name__,
-        "text": str(error)[:_LONGEST],
-        "site": site,
-        "by": by,
-        "begun": {_named(processes): count for processes, count in _begun.items()},
-    }
+    begun = {_named(processes): count for processes, count in _begun.items()}
+    text = str(error)[:_LONGEST]
+    told = Refusal(
+        number=number, renewals=renewal.number(), kind=type(error).__name__, text=text, site=site, by=by, begun=begun
+    )
+    _Counted.last.append(told)
+    signs.refusals = list(_Counted.last)
     signs.try_note()
 
 
@@ -158,7 +166,7 @@ def _named(processes: Processes) -> str:
 
 def _reset() -> None:
     _Counted.refusals, _Counted.is_met = 0, True
-    _Counted.renewals.clear()
+    _Counted.last.clear()
 
 
 world.forget_on_change(_reset)

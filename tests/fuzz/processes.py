@@ -23,6 +23,7 @@ from tests.fuzz.checking import Finding, differs, differs_with_other_numbers, na
 from tests.fuzz.comparing import difference
 from tests.fuzz.generator import make
 from tests.fuzz.known import KNOWN
+from tests.fuzz.other_numbers import with_other_numbers
 from tests.fuzz.program import Program
 from tests.fuzz.running import run_plain, run_weft
 from tests.fuzz.shrinking import shrunk
@@ -54,7 +55,7 @@ def check(program: Program, *, again: bool = True, otherwise: bool = True) -> tu
     if again:
         repeated = run_weft(program, SPREAD)
         wrong = wrong or differs(found, repeated, "again")
-    if otherwise:
+    if otherwise and is_for(with_other_numbers(program), SPREAD):
         changed, more = differs_with_other_numbers(program, SPREAD)
         wrong, checks = wrong or changed, checks + more
     return Finding(*wrong, program) if wrong else None, checks

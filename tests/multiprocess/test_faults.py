@@ -48,12 +48,10 @@ LOST = {
     Scenario("kill", "all_reduce", LARGE): "process 1 shows no sign of life",
     Scenario("stop", "all_to_all", LARGE): "process 1 shows no sign of life",
     Scenario("raise", "reduce_scatter"): "process 1 has failed: ValueError: there is no data",
-    Scenario(
-        "index", "all_gather"
-    ): "process 1 has failed: IndexError: index 99 is out of bounds for dimension 0 with size 4",
     Scenario("leave", "item"): "process 1 has left",
 }
 DIFFERENT = [Scenario("other", "all_gather", rows, 2, known) for rows in (4, LARGE) for known in (False, True)]
+REFUSED = Scenario("index", "all_gather")
 CHECKED = Scenario("other", "all_gather", LARGE, 2, checked=True)
 SLOW = Scenario("slow", "all_gather", LARGE)
 TOO_SLOW = Scenario("sleep", "all_gather")
@@ -65,7 +63,7 @@ Outcomes = dict[Scenario, Future[list[Ended]]]
 def outcomes() -> Iterator[Outcomes]:
     """All of them, three at a time: they mostly wait."""
     with ThreadPoolExecutor(3) as pool:
-        scenarios = [*LOST, *DIFFERENT, CHECKED, SLOW, TOO_SLOW]
+        scenarios = [*LOST, *DIFFERENT, CHECKED, REFUSED, SLOW, TOO_SLOW]
         yield {scenario: pool.submit(scenario.run) for scenario in scenarios}
 
 
@@ -93,6 +91,14 @@ def test_survivors_raise_in_time_and_name_the_process(scenario: Scenario, outcom
         assert "called at " in text
         assert "faulty.py:" in text
         assert "on a=3 (cpu:0 to cpu:2)" in text
+
+
+def test_what_one_process_refuses_ends_all(outcomes: Outcomes) -> None:
+    for ended in outcomes[REFUSED].result():
+        assert ended.status == 1
+        assert "IndexError: index 99 is out of bounds for dimension 0 with size 4" in ended.err
+    assert "process 1 has refused it, at " in outcomes[REFUSED].result()[0].err
+    assert "faulty.py:" in outcomes[REFUSED].result()[2].err
 
 
 def test_a_slow_process_is_waited_for(outcomes: Outcomes) -> None:

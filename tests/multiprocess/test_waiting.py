@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 from torch._C import _distributed_c10d as c10d
@@ -39,6 +40,8 @@ class Work:
 
 class Observer:
     """Nobody to look after."""
+
+    notes: ClassVar[Mapping[int, Mapping[str, object]]] = {}
 
     def __init__(self, _: object) -> None:
         pass

@@ -26,6 +26,7 @@ from .op_plan import NOT_REPEATED, decided, key_of, plans, token
 from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
 from .running.recording_calls import recorded
+from .running.refusals import tell_others
 from .running.repeating import repeat_of, resolved_first
 from .scaling import scales_beyond
 from .sharded import ShardedTensor, as_sharded, made
@@ -38,7 +39,7 @@ from .views.folded import folded_ops
 from .writes.settling import settle_totals
 from .writes.turned import note_views_of_turned, refuse_stale, refuse_turned
 from .writes.writing import shares_places, store, write_out, write_whole, written_tensors
-from .wrong_calls import STUMBLES, let_torch_say, refuse_wrong
+from .wrong_calls import LENIENT, STUMBLES, let_torch_say, refuse_wrong
 
 __all__ = ["planned", "torch_dispatch"]
 
@@ -81,17 +82,22 @@ def torch_dispatch(
     if repeat is not None:
         try:
             result = repeat(args, kwargs)
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:
             # Some kernels cannot take lazy copies, which the long way knows to copy for them.
             if "COW.cpp" not in str(error) or func._schema.is_mutable:
+                tell_others(error, BoundCall(func, args, kwargs).tensors)
                 raise
             result = NOT_REPEATED
         if result is not NOT_REPEATED:
             return result
     call = BoundCall(func, args, kwargs)
     call.key = key
-    with unconsidered():
-        return _at_length(call, is_kept=key is not None)
+    try:
+        with unconsidered():
+            return _at_length(call, is_kept=key is not None)
+    except (RuntimeError, IndexError) as error:
+        tell_others(error, call.tensors)
+        raise
 
 
 def planned(call: BoundCall) -> object:
@@ -112,8 +118,11 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     is_special = any(form.is_special for form in forms)
     if is_special and call.func is not _DETACH:
         refuse_stale(call.tensors, str(call.func))
-    if is_special or call.func in handlers or kind_of(call.func).outs or any(form.layout.pending for form in forms):
-        refuse_wrong(call)  # something may move before its layouts are known
+    is_planned = call.func in handlers or kind_of(call.func).outs or any(form.layout.pending for form in forms)
+    if is_special or is_planned or call.func in LENIENT:
+        refuse_wrong(
+            call
+        )  # something may move before its layouts are known, or a process without elements may not see it
     is_shared = not kind_of(call.func).is_pure and shares_places(call)
     result = _of_special(call) if is_special and not is_shared else NotImplemented
     if result is not NotImplemented:

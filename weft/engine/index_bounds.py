@@ -1,8 +1,8 @@
 """Indices out of range: refused in every form, as torch refuses them, though no device has the whole dim to look at.
 
 What all processes have of an index, they all refuse alike. Of an index that is split over processes each sees its part:
-who finds a fault raises, and the others are told when they wait for it, as with any error of one process. Most lookups of
-a split index exchange nothing, so to agree on it first would cost each an exchange; `WEFT_CHECK=1` pays that.
+who finds a fault raises, and the others raise the same when they next wait for it (`running.refusals`). Most lookups of a
+split index exchange nothing, so to agree on it first would cost each an exchange; `WEFT_CHECK=1` pays that.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ..runtime.processes.agreement.faults import agreed_fault
 from ..runtime.processes.agreement.same_call import is_always_on
 from ..runtime.processes.mesh_processes import owners_of, spans
 from ..runtime.traced import is_traced
+from .running.refusals import tell_others
 from .sharded import ShardedTensor
 
 __all__ = ["check_bounds", "check_index"]
@@ -45,7 +46,9 @@ def check_index(index: torch.Tensor, bound: Bound) -> None:
         if is_split and not index.is_meta and not is_traced():
             fault = agreed_fault(fault, owners_of(index.mesh))
     if fault:
-        raise bound.error(fault)
+        error = bound.error(fault)
+        tell_others(error, [index])
+        raise error
 
 
 def _fault(index: torch.Tensor, bound: Bound) -> str:

@@ -22,7 +22,7 @@ from .sharded import ShardedTensor
 from .strides.stand_ins import FEW, UntoldError, given_by_kernels
 from .strides.whole_results import whole_results
 
-__all__ = ["STUMBLES", "let_torch_say", "refuse_nested", "refuse_wrong"]
+__all__ = ["LENIENT", "STUMBLES", "let_torch_say", "refuse_nested", "refuse_wrong"]
 
 STUMBLES = (ValueError, KeyError, ZeroDivisionError, TypeError)
 """What rules and handlers raise when they meet a call that torch refuses; an `IndexError` is mostly torch's own."""
@@ -46,7 +46,7 @@ def refuse_wrong(call: BoundCall) -> None:
     error = let_torch_say(call)
     if error is not None and _is_sure(call):
         raise error
-    if call.func in _LENIENT and sum(x.numel() for x in call.tensors) <= FEW:
+    if call.func in LENIENT and sum(x.numel() for x in call.tensors) <= FEW:
         with aside():
             given = given_by_kernels(call)
         if isinstance(given, Exception) and not isinstance(given, LinAlgError):
@@ -61,15 +61,18 @@ _right = BoundedCache[object, bool](1 << 14)
 
 
 aten = torch.ops.aten
-_LENIENT = frozenset(
+LENIENT = frozenset(
     {
         aten.bucketize.Tensor,
         aten.complex.default,
         aten.convolution.default,
+        aten.diagonal_scatter.default,
         aten.index_add.default,
         aten.linalg_lstsq.default,
         aten.masked_scatter.default,
         aten.multinomial.default,
+        aten.select_scatter.default,
+        aten.slice_scatter.default,
         aten.aminmax.out,
         aten.complex.out,
         aten.multinomial.out,

@@ -19,6 +19,8 @@ from ..runtime.traced import is_traced
 aten = torch.ops.aten
 
 _REFUSED: type[RuntimeError] = vars(torch.linalg)["LinAlgError"]  # which torch does not tell type checkers of
+_MATRIX = "of a matrix: "
+"""What is said before an error of the kind that torch has for matrices, so that others raise one of that kind."""
 _OTHERS = {aten.dot.default: (True, "tensor"), aten.vdot.default: (False, "other")}
 """Whether the first is a conjugate where the product is one, and what the second is called, which always is."""
 
@@ -44,11 +46,12 @@ def _decomposed(call: BoundCall) -> object:
         result = run_by_rule(call)
     except RuntimeError as error:
         own = error
-    fault = fault_of_any("" if own is None else str(own), owners) if world.current().process in owners else ""
+    said = "" if own is None else _MATRIX * isinstance(own, _REFUSED) + str(own)
+    fault = fault_of_any(said, owners) if world.current().process in owners else ""
     if own is not None:
         raise own
     if fault:
-        raise _REFUSED(fault)
+        raise (_REFUSED if fault.startswith(_MATRIX) else RuntimeError)(fault.removeprefix(_MATRIX))
     return result
 
 

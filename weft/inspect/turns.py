@@ -11,6 +11,7 @@ import torch
 
 from ..runtime.processes import world
 from ..runtime.processes.group import group_of
+from ..runtime.processes.renewal import store_of_calls
 
 __all__ = ["agreed", "in_turns"]
 
@@ -45,6 +46,6 @@ def agreed(mine: float) -> list[float]:
     if here.count == 1:
         return [mine]
     everyone = tuple(range(here.count))
-    store, number = world.store(), group_of(everyone).next_number()
+    store, number = store_of_calls(), group_of(everyone).next_number()
     store.set(f"links {number} {here.process}", json.dumps(mine))
     return [float(json.loads(store.get(f"links {number} {process}"))) for process in everyone]

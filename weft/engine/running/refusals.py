@@ -1,27 +1,57 @@
-"""What torch refuses of elements, told also by a process that holds none of them.
+"""What torch refuses of elements, told also by processes that do not hold them.
 
 A kernel that has no form for a dtype says so when it meets an element. With pieces that are empty here and are not
-elsewhere, the other processes would raise and this one would go on, to wait for them at the next exchange.
+elsewhere, the other processes would raise and this one would go on, to wait for them at the next exchange. What it says of
+the elements themselves, as of an index that is too large, only those know that have them, and the others are told.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
+from ...errors import WeftError
 from ...rules.call import BoundCall
 from ...rules.registry import Rule
+from ...runtime.processes import fork, world
+from ...runtime.processes.liveness import own_refusals
+from ...runtime.processes.mesh_processes import leaves_out
+from ...runtime.processes.transport.async_ops import settle
+from ...runtime.traced import is_traced
 from ...sharding.geometry import box_at, box_shape
 from ...sharding.layout import Layout
+from ..sharded import ShardedTensor
 
-__all__ = ["refuse_as_others", "refuse_whole"]
+__all__ = ["refuse_as_others", "refuse_whole", "tell_others"]
 
 _FEW = 1 << 16
 """Elements that whole tensors are made of, once for calls that are alike. Of more, others are heard of when they are waited for."""
 _BY_ZERO = "ZeroDivisionError"
 """What torch says of whole numbers that are divided by the number 0."""
+
+
+def tell_others(error: Exception, tensors: Sequence[torch.Tensor]) -> None:
+    """Tells the other processes what torch refuses of tensors of which each has other elements: they raise it, too.
+
+    What is the same in all of them, all refuse by themselves; who raises what another has told has heard of it.
+    """
+    here = world.joined()
+    if here is None or here.count == 1 or here.is_fake or fork.is_child() or is_traced():
+        return
+    if isinstance(error, (WeftError, NotImplementedError)) or own_refusals.is_told(error):
+        return
+    if any(isinstance(x, ShardedTensor) and _is_other_elsewhere(x._layout) for x in tensors):
+        with suppress(Exception):  # which whoever uses what was asked for hears of
+            settle()  # the others still count on that
+        own_refusals.tell(error)
+
+
+def _is_other_elsewhere(layout: Layout) -> bool:
+    """Whether some process has other elements than this one, or none."""
+    return bool(layout.split_axes or layout.pending) or leaves_out(layout.mesh)
 
 
 def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], rule: Rule | None) -> None:

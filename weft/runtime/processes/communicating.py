@@ -6,11 +6,12 @@ import threading
 from types import TracebackType
 
 from . import current_call
+from .agreement.in_step import meet_if_apart
 from .agreement.same_call import check
 from .current_call import CollectiveCall
 from .fork import check_is_no_child
 from .group import Processes
-from .liveness import heartbeat
+from .liveness import heartbeat, own_refusals
 from .transport.async_ops import settle
 
 __all__ = ["communicating", "one_at_a_time"]
@@ -35,6 +36,8 @@ class communicating:  # noqa: N801 - read as a word: `with communicating(call, p
         try:
             heartbeat.begin()
             current_call.started(self._call)
+            meet_if_apart()
+            own_refusals.entered(self._processes)
             check(self._call, self._processes, is_compared=self._is_compared)
         except BaseException:
             self._end()
@@ -46,5 +49,6 @@ class communicating:  # noqa: N801 - read as a word: `with communicating(call, p
         self._end()
 
     def _end(self) -> None:
+        own_refusals.left()
         current_call.finished()
         one_at_a_time.release()

@@ -7,7 +7,7 @@ from typing import cast, final
 
 from torch._C import _distributed_c10d as c10d
 
-from . import fork, world
+from . import fork, renewal, world
 from .transport.reading import Neighbours
 from .transport.small_messages import SmallMessages
 
@@ -40,6 +40,7 @@ class Group:
         self._streamed = {kind for kind, name in here.backends if name == "nccl"}
         self._backends: dict[str, c10d.ProcessGroup] = {}
         self._number = 0
+        self._is_kept = bool(purpose)  # by which messages may be under way at any time
         self.small_messages: SmallMessages | None = None
         """Memory for small messages, unless it is in use or was never needed."""
         self.neighbours: Neighbours | None = None
@@ -69,7 +70,7 @@ class Group:
     def _made(self, device_type: str) -> c10d.ProcessGroup:
         name = self._world.backend(device_type)
         members = "_".join(map(str, self.processes)) + self._purpose
-        store = c10d.PrefixStore(f"{name}/{members}", world.store())
+        store = c10d.PrefixStore(f"{name}/{members}", renewal.store_of_calls())
         # The backends have a group's methods, whatever torch's type stubs say.
         if name == "gloo":
             gloo = c10d.ProcessGroupGloo(store, self.index, self.size, self._world.timeout)
@@ -89,12 +90,18 @@ class Group:
 
     def abandon(self, works: Iterable[object] = ()) -> None:
         """Gives up on what is under way. The backends would wait for it when they go, so they stay until the end."""
+        self._is_kept = True
         fork.keep(*self._backends.values(), *works)
+
+    def forget(self) -> None:
+        """Lets go of the backends, unless something may be under way."""
+        if self._is_kept:
+            self.abandon()
 
 
 _groups: dict[tuple[Processes, str], Group] = {}
 """Bound: the sets of processes that communicate, which meshes decide, and the few purposes. Cleared: when this process joins
-or leaves."""
+or leaves, and when all begin anew."""
 
 
 def group_of(processes: Processes, purpose: str = "") -> Group:
@@ -116,6 +123,12 @@ def _left(last: world.Leaving) -> None:
             group.close()
 
 
+def _forget() -> None:
+    for group in _groups.values():
+        group.forget()
+    _groups.clear()
+
+
 def _forked() -> None:
     for group in _groups.values():
         group.abandon()
@@ -123,4 +136,4 @@ def _forked() -> None:
 
 world.on_leave(_left)
 fork.on_fork(_forked)
-world.on_change(lambda _: _groups.clear())
+renewal.forget_on_renewal(_forget)

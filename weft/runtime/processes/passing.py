@@ -59,8 +59,9 @@ def pass_on(
     if len(processes) == 1:
         _copy(work.copies, sources, targets, count)
         return Checked()
-    packing, group = Packing(sources, targets, work.largest, wire, checksum), group_of(processes)
+    packing = Packing(sources, targets, work.largest, wire, checksum)
     with communicating(call, processes):
+        group = group_of(processes)
         _Passing(work, packing, group, wire, count).run()
         if checksum is not None:
             damages = _said_by_each(group, len(packing.checked.damages), wire)

@@ -10,17 +10,18 @@ from typing import final
 from torch._C import _distributed_c10d as c10d
 
 from ....caches import cached
-from .. import world
+from .. import renewal, world
 from ..group import Processes
 from ..store_client import own_connection
 from .awaiting import awaited
+from .in_step import meet_if_apart
 
 __all__ = ["Notes", "notes_about"]
 
 
-@cached(1, cleared_by=world.forget_on_change)
+@cached(1, cleared_by=renewal.forget_on_renewal)
 def _store() -> c10d.Store:
-    return c10d.PrefixStore("check", own_connection(world.store()))
+    return c10d.PrefixStore("check", own_connection(renewal.store_of_calls()))
 
 
 @final
@@ -34,6 +35,7 @@ class Notes:
 
     def exchanged(self, mine: str) -> dict[int, bytes]:
         """What the others say, once they all have."""
+        meet_if_apart()
         self._number += 1
         others = [process for process in self._processes if process != self._here]
         # All have told of the last call, so all have read about the one before it.
@@ -48,7 +50,7 @@ class Notes:
 
 _notes: dict[tuple[str, Processes], Notes] = {}
 """Bound: two subjects for each set of processes. Cleared: when this process joins or leaves."""
-world.forget_on_change(_notes.clear)
+renewal.forget_on_renewal(_notes.clear)
 
 
 def notes_about(subject: str, processes: Processes) -> Notes:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from ....errors import MismatchError
-from .. import current_call, world
+from .. import current_call, renewal, world
 from ..current_call import CollectiveCall
 from ..group import Processes, group_of
 from ..transport.exchange import swap
@@ -30,7 +30,7 @@ MOST_MEETING = 16
 
 _kinds: dict[tuple[Processes, str], set[int]] = {}
 """Bound: `MOST_KINDS` fingerprints for each op and set of processes. Cleared: when this process joins or leaves."""
-world.forget_on_change(_kinds.clear)
+renewal.forget_on_renewal(_kinds.clear)
 
 
 def is_always_on() -> bool:

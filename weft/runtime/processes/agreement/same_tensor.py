@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as c10d
 from ....caches import cached
 from ....errors import MismatchError
 from ....sharding.mesh import DeviceMesh
-from .. import current_call, world
+from .. import current_call, renewal, world
 from ..communicating import one_at_a_time
 from ..current_call import CollectiveCall
 from ..fork import is_child
@@ -31,6 +31,7 @@ from ..mesh_processes import owners_of
 from ..store_client import ask, own_connection
 from ..transport.async_ops import settle
 from ..transport.small_messages import bytes_of
+from .in_step import meet_if_apart
 from .same_call import compare, is_always_on, is_off
 
 __all__ = ["check_same", "digest", "first_note", "has_bytes", "turn"]
@@ -48,12 +49,12 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _compared: dict[tuple[object, ...], Counter[object]] = {}
 """For each line, how often it has brought each kind. Bound: `MOST_LINES` lines. Cleared: when this process joins or leaves."""
-world.forget_on_change(_compared.clear)
+renewal.forget_on_renewal(_compared.clear)
 
 
-@cached(1, cleared_by=world.forget_on_change)
+@cached(1, cleared_by=renewal.forget_on_renewal)
 def _store() -> c10d.Store:
-    return c10d.PrefixStore("same", own_connection(world.store()))
+    return c10d.PrefixStore("same", own_connection(renewal.store_of_calls()))
 
 
 def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
@@ -80,6 +81,7 @@ def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
 
 def turn(line: tuple[object, ...], kind: object) -> int:
     """Which of the calls from a line that compare this one is, counted from 1; 0 where it does not: only the first do."""
+    meet_if_apart()
     known = _compared.get(line)
     if known is None:
         if len(_compared) >= MOST_LINES:

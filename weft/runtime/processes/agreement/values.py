@@ -29,9 +29,10 @@ def gathered(value: T, op: str = "an agreement") -> list[T]:
         return [json.loads(json.dumps(value))]
     if here.is_fake:  # as if all said the same
         return [json.loads(json.dumps(value)) for _ in range(here.count)]
-    group = group_of(tuple(range(here.count)))
+    everyone = tuple(range(here.count))
     mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    with communicating(CollectiveCall(op, "what each process has"), group.processes):
+    with communicating(CollectiveCall(op, "what each process has"), everyone):
+        group = group_of(everyone)  # which is another after what surrounds the call, if one has left an exchange
         sizes = _from_each(group, torch.tensor([mine.numel()]), [1] * group.size).tolist()
         whole = bytes(_from_each(group, mine, sizes).numpy())
     found, at = [], 0

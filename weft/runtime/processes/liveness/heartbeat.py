@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import final
 
@@ -42,6 +42,8 @@ class Heartbeat:
         self.failure: str | None = None
         self.gave_up: CollectiveCall | None = None
         self.left = False
+        self.refusals: Sequence[object] = ()
+        """What this process has refused last, as `own_refusals` tells it."""
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="weft-heartbeat", daemon=True)
         self._thread.start()
@@ -61,6 +63,7 @@ class Heartbeat:
                 "last": None if before is None else before.to_json(),
                 "left": self.left,
                 "failure": self.failure,
+                "refusals": self.refusals,
                 "gave_up": None if self.gave_up is None else self.gave_up.to_json(),
             }
             self._store.set(str(self._here.process), json.dumps(note))

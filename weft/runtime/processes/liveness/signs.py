@@ -77,6 +77,11 @@ class Observer:
                 self._notes[process], self._changed[process] = note, now
 
     @property
+    def notes(self) -> dict[int, dict[str, object]]:
+        """The last signs of each process."""
+        return self._notes
+
+    @property
     def is_in_vain(self) -> bool:
         """Whether one of them has said that it will not come any more."""
         return any(note.get("left") or note.get("failure") for note in self._notes.values())

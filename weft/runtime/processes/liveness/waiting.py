@@ -18,10 +18,10 @@ from torch._C import _distributed_c10d as c10d
 
 from ....errors import MismatchError, TimeoutError, WeftError  # noqa: A004 - the one of this package
 from ...spans import WAITING, spanned
-from .. import current_call, world
+from .. import current_call, renewal, world
 from ..current_call import CollectiveCall
 from ..group import Group, Processes
-from . import heartbeat
+from . import heartbeat, own_refusals
 from .signs import Observer, Sign
 
 __all__ = ["TURN", "Patience", "Waiter", "finish", "finish_turns", "in_time", "met", "stream"]
@@ -57,7 +57,11 @@ def finish_turns(work: c10d.Work, group: Group) -> None:
                 raise patience.lost(error) from None
             # A turn that ends is no failure; the backend itself watches over the timeout.
             if not work.is_completed():
-                patience.take_turn()
+                try:
+                    patience.take_turn()
+                except BaseException:
+                    group.abandon([work])
+                    raise
         except BaseException:
             group.abandon([work])
             raise
@@ -109,21 +113,27 @@ class Waiter:
     """A thread that waits for messages, because a wait of the backend cannot be interrupted, and its thread can wait."""
 
     def __init__(self) -> None:
+        self._renew()
+        renewal.forget_on_renewal(self._renew)
+
+    def _renew(self) -> None:
+        """Leaves what was waited for to the thread that waits for it: it may never come."""
         self._tasks: SimpleQueue[_AwaitedMessages] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def wait_for(self, works: Sequence[c10d.Work]) -> _AwaitedMessages:
         """Says when all of it is done."""
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="weft-wire", daemon=True)
+            self._thread = threading.Thread(target=self._run, args=(self._tasks,), name="weft-wire", daemon=True)
             self._thread.start()
         task = _AwaitedMessages(works)
         self._tasks.put(task)
         return task
 
-    def _run(self) -> None:
+    @staticmethod
+    def _run(tasks: SimpleQueue[_AwaitedMessages]) -> None:
         while True:
-            task = self._tasks.get()
+            task = tasks.get()
             try:
                 for work in task.works:
                     work.wait()
@@ -198,18 +208,24 @@ class Patience:
         if self._observer is None:
             self._observer = Observer(self._others)
         self._observer.look()
+        own_refusals.raise_heard(self._observer.notes)
         if self.seconds > LONG and not self._warned:
             self._warned = True
             lines = self._lines(self._observer.signs())[0]
             _log.warning("%s", "\n".join(lines))
 
-    def lost(self, cause: Exception | None = None) -> WeftError:
-        """The error for a call in which others did not take part."""
+    def lost(self, cause: Exception | None = None) -> Exception:
+        """The error for a call in which others did not take part: what one of them has refused, or else who did not come."""
         seconds = self.seconds
+        observer = self._observer or Observer(self._others)
+        observer.look()
+        refused = own_refusals.heard(observer.notes)
+        if refused is not None:
+            return refused
         call = current_call.current()
         if call is not None:
             heartbeat.note_giving_up(call)
-        lines, is_mismatch = self._lines((self._observer or Observer(self._others)).signs(), seconds)
+        lines, is_mismatch = self._lines(observer.signs(), seconds)
         if is_mismatch:
             lines.append(
                 "  Every process has to make the same calls in the same order; WEFT_CHECK=1 checks each of them."

@@ -1,0 +1,150 @@
+"""A program in which torch refuses elements that one of its processes has; all raise it, and go on together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - as torch's own documentation has it
+
+import weft
+from weft import P
+
+HERE, COUNT = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def last(x: torch.Tensor, value: object) -> torch.Tensor:
+    """The same with another last row, which the last process has."""
+    x = x.clone()
+    x[-1] = value
+    return x
+
+
+def cases(whole: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Callable[[], torch.Tensor]]:
+    """What torch refuses of the last row alone; `whole` lays a tensor out."""
+    rows, ones = 2 * COUNT, torch.ones(2 * COUNT, 3)
+    wrong = last(torch.zeros(rows, dtype=torch.long), 99)
+    numbers = torch.arange(1, rows + 1)
+    return {
+        "index": lambda: whole(ones).gather(1, whole(wrong[:, None])),
+        "embedding": lambda: F.embedding(whole(wrong), torch.ones(4, 3)),
+        "classes": lambda: F.cross_entropy(whole(ones), whole(wrong)),
+        "one_hot": lambda: F.one_hot(whole(wrong), 5),
+        "zero": lambda: whole(numbers) // whole(last(numbers, 0)),
+        "probabilities": lambda: F.binary_cross_entropy(whole(last(ones, 2.0)), whole(ones)),
+        "eigenvalues": lambda: torch.linalg.eig(whole(last(torch.eye(3).repeat(rows, 1, 1), torch.nan)))[0].real * 2,
+    }
+
+
+def told(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except (RuntimeError, IndexError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def loops(mesh: weft.DeviceMesh) -> None:
+    """Each is refused by all, in the block that uses what it gives; what follows is right."""
+    whole: Callable[[torch.Tensor], torch.Tensor] = lambda x: weft.shard(x, mesh, P("a"))  # noqa: E731 - a name for it
+    plain = cases(lambda x: x)
+    y = whole(torch.arange(4.0 * COUNT))
+    for name, call in cases(whole).items():
+        for _ in range(2):  # the second time, it is a call like one before
+            said = told(lambda call=call: (call() * 2).sum().item())
+            assert said == told(plain[name]), (name, said)
+            parts = weft.from_local([torch.ones(2)], weft.NamedMapping(mesh, P("a")))
+            assert parts.shape == (2 * COUNT,)  # which they tell each other
+            assert (y * 2).sum().item() == 2 * torch.arange(4.0 * COUNT).sum()
+            assert y.full_tensor().tolist() == torch.arange(4.0 * COUNT).tolist()
+
+
+def training(mesh: weft.DeviceMesh) -> None:
+    """Batches with a class that there is not are left out by all processes; the others train as in one."""
+    losses = []
+    for lay in (lambda x: x, lambda x: weft.shard(x, mesh, P("a"))):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 4)
+        if losses:
+            weft.nn.shard_module(model, mesh, {"*": P()})
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        seen = []
+        for step in range(6):
+            batch = torch.randn(2 * COUNT, 3)
+            classes = torch.arange(2 * COUNT) % 4
+            classes[-1 if step == 4 else 0] = 7 if step in (2, 4) else 0
+            try:
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(lay(batch)), lay(classes))
+                loss.backward()
+                optimizer.step()
+                seen.append(loss.item())
+            except IndexError as error:
+                assert str(error) == "Target 7 is out of bounds.", error
+                seen.append(-1.0)
+        losses.append(seen)
+    torch.testing.assert_close(*map(torch.tensor, losses))
+    assert losses[0].count(-1.0) == 2
+
+
+def ahead(mesh: weft.DeviceMesh) -> None:
+    """What was asked for before arrives, though one process refuses something meanwhile."""
+    x = weft.shard(torch.arange(2.0 * COUNT), mesh, P("a"))
+    arriving = weft.all_gather(x, async_op=True)
+    one = weft.shard(last(torch.ones(2 * COUNT, dtype=torch.long), 0), mesh, P("a"))
+    said = told(lambda: (1 // one).sum().item())
+    assert said == "RuntimeError: ZeroDivisionError", said
+    assert arriving.full_tensor().tolist() == list(range(2 * COUNT))
+    assert x.sum().item() == sum(range(2 * COUNT))
+
+
+def guests() -> None:
+    """Who has no device of a mesh is told as well."""
+    mesh = weft.make_mesh({"b": 1}, devices=weft.devices()[:1])
+    x = weft.shard(torch.tensor([1, 0]), mesh, P("b"))
+    said = told(lambda: weft.all_gather(1 // x).full_tensor() + 1)
+    assert said == "RuntimeError: ZeroDivisionError", said
+    for _ in range(2):  # the first process refuses both before the others have heard of any
+        said = told(lambda: weft.all_gather(1 // x).full_tensor() + 1)
+        assert said == "RuntimeError: ZeroDivisionError", said
+    assert x.full_tensor().tolist() == [1, 0]
+    assert told(lambda: x.slice_scatter(torch.ones(2), 0, 0, 1)).startswith("RuntimeError: expected src to have a size")
+
+
+def alike(mesh: weft.DeviceMesh) -> None:
+    """What all refuse by themselves, one soon after the other, keeps nobody waiting."""
+    x = weft.shard(torch.ones(2 * COUNT, 3), mesh, P("a"))
+    start = time.monotonic()
+    for _ in range(5):
+        for index in (torch.tensor([0, 99]), weft.shard(torch.tensor([0, 99]), mesh, P())):
+            assert told(lambda index=index: x[index]).startswith("IndexError: index 99 is out of bounds")
+            assert told(lambda index=index: x.index_fill(0, index, 1.0)).startswith("IndexError: index 99 is out of")
+    assert x.sum().item() == 6 * COUNT
+    assert time.monotonic() - start < 5
+
+
+def later(mesh: weft.DeviceMesh) -> None:
+    """Nobody waits for who is slow and will refuse the same by itself."""
+    x = weft.shard(torch.zeros(COUNT, dtype=torch.long), mesh, P("a"))
+    time.sleep(0.8 * HERE)
+    said = told(lambda: 1 // x)
+    assert said == "RuntimeError: ZeroDivisionError", said
+    assert x.sum().item() == 0
+
+
+def main() -> None:
+    weft.distributed.init(timeout=30)
+    mesh = weft.make_mesh({"a": COUNT})
+    start = time.monotonic()
+    for part in (loops, training, ahead, alike, later):
+        part(mesh)
+    guests()
+    assert time.monotonic() - start < 25, "somebody was waited for in vain"
+    print("done")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""What torch refuses of elements that one process has, all processes raise, and go on together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.multiprocess.launching import Processes
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(200)]
+
+PROGRAM = str(Path(__file__).with_name("refusing.py"))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_what_one_process_refuses_all_raise(count: int) -> None:
+    with Processes([PROGRAM], count) as started:
+        ended = started.wait(120)
+    assert [each.status for each in ended] == [0] * count, "\n".join(each.err for each in ended)
+    assert [each.out for each in ended] == ["done\n"] * count

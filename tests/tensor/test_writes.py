@@ -21,7 +21,8 @@ LAYOUTS = {
 }
 OVERLAPS = (
     "x.copy_(x)", "x.copy_(x[:])", "x.copy_(x.t())", "x.t().copy_(x)", "x[1:].copy_(x[:-1])", "x[:-1].copy_(x[1:])", "x[:2].copy_(x[2:])",
-    "x.view(-1)[1:].copy_(x.view(-1)[:-1])", "x.view(-1).copy_(x.view(-1))", "x[0].copy_(x[1])", "x[0].copy_(x[0])",
+    "x.view(-1)[1:].copy_(x.view(-1)[:-1])", "x.view(-1).copy_(x.view(-1))", "x[0].copy_(x[1])", "x[0].copy_(x[0])", "x[:1].copy_(x[1])", "x[:1].copy_(x[0])",
+    "x[:1, 0].copy_(x[0, 1])", "x[None, ..., 0] = x[..., 1]", "x[0][None, ..., 0] = x[0][..., 1]",
     "x.data.copy_(x.t())", "x.detach()[1:].copy_(x[:-1])", "x[...] = x.t()", "x[1:] = x[:-1]", "x.copy_(x.t().clone())", "x.copy_(x[0])", "x[0].copy_(x.t()[0])",
     "x.add_(x)", "x.add_(x.t())", "x[1:].add_(x[:-1])", "x[:2].mul_(x[2:])", "x[1:].sub_(x[:-1], alpha=2)", "x.addcmul_(x.t(), x)", "x.lerp_(x.t(), 0.5)",
     "x.masked_fill_(x.t() > 0, 1)", "x.div_(x.view(-1).view(4, 4))", "x.t().add_(x.t())",

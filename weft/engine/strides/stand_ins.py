@@ -9,13 +9,16 @@ import torch
 from ...rules.call import BoundCall
 from ..op_kind import kind_of
 
-__all__ = ["FEW", "UntoldError", "given_by_kernels"]
+__all__ = ["FEW", "OF_DTYPE", "UntoldError", "given_by_kernels"]
 
 
 @final
 class UntoldError(NotImplementedError):
     """Raised where torch cannot say without elements what a call gives."""
 
+
+OF_DTYPE = " not implemented for '"
+"""What torch says of dtypes for which an op has no kernel."""
 
 FEW = 1 << 16
 """Elements that stand in for those of a call, lying as they do; for more, one stands in for all."""

@@ -118,6 +118,31 @@ def test_what_torch_copies_is_a_copy(name: str, line: str) -> None:
     assert torch.equal(copy.deepcopy(found).full_tensor(), expected)
 
 
+VIEWS = ("x", "x[0]", "x[1:3]", "x.t()", "x.view(-1)[::2]", "x.diagonal()", "x[1:].t()[0]", "x.detach()", "x.data", "x.detach()[1:]", "x[:, None]", "x.clone()")  # fmt: skip
+
+
+@pytest.mark.parametrize("line", VIEWS)
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_copies_share_memory_where_what_they_are_copies_of_does(name: str, line: str, is_first: bool) -> None:
+    plain = torch.arange(16.0, dtype=torch.float64).reshape(4, 4) + 1
+    x = weft.shard(plain, MESH, named_mapping(LAYOUTS[name]))
+    seen = []
+    for each in (plain.clone(), x):
+        view = eval(line, {"x": each})
+        copies = copy.deepcopy([view, each] if is_first else [each, view])
+        shown, base = copies if is_first else reversed(copies)
+        base.mul_(2)
+        before = shown.clone()
+        shown.add_(1)
+        assert shown.is_leaf
+        seen.append((base, before, shown, shown.stride()))
+    for expected, found in zip(*seen, strict=True):
+        assert torch.equal(found.full_tensor(), expected) if isinstance(found, weft.Tensor) else found == expected
+    assert torch.equal(x.full_tensor(), plain)
+    assert shown._layout is view._layout
+
+
 @pytest.mark.parametrize("shape", [(), (3,), (4, 4), (2, 6), (1, 2, 3)])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_data_may_have_any_shape(name: str, shape: tuple[int, ...]) -> None:

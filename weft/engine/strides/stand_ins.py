@@ -55,8 +55,14 @@ def _given(call: BoundCall, element: int, is_few: bool) -> object:
     made = {id(x): stand_in(x, element) for x in call.tensors}  # a tensor that is given twice is one
     try:
         return call.on([made[id(x)] for x in call.tensors])
+    except NotImplementedError as told:
+        return NotImplemented if str(told).startswith(_NOWHERE) else told
     except (RuntimeError, IndexError, ValueError, TypeError) as told:
         return told
+
+
+_NOWHERE = "Could not run '"
+"""What torch says of ops that have no kernel for a device at all: those of other devices."""
 
 
 def _all_one(x: torch.Tensor, element: int) -> torch.Tensor:

@@ -118,7 +118,8 @@ def test_what_torch_copies_is_a_copy(name: str, line: str) -> None:
     assert torch.equal(copy.deepcopy(found).full_tensor(), expected)
 
 
-VIEWS = ("x", "x[0]", "x[1:3]", "x.t()", "x.view(-1)[::2]", "x.diagonal()", "x[1:].t()[0]", "x.detach()", "x.data", "x.detach()[1:]", "x[:, None]", "x.clone()")  # fmt: skip
+VIEWS = ("x", "x[0]", "x[1:3]", "x.t()", "x.view(-1)[::2]", "x.diagonal()", "x[1:].t()[0]", "x.detach()", "x.data", "x.detach()[1:]", "x[:, None]", "x.clone()",
+    "torch.nn.Parameter(x).data", "torch.nn.Parameter(x).detach()[1:]",)  # fmt: skip
 
 
 @pytest.mark.parametrize("line", VIEWS)
@@ -129,7 +130,7 @@ def test_copies_share_memory_where_what_they_are_copies_of_does(name: str, line:
     x = weft.shard(plain, MESH, named_mapping(LAYOUTS[name]))
     seen = []
     for each in (plain.clone(), x):
-        view = eval(line, {"x": each})
+        view = eval(line, {"x": each, "torch": torch})
         copies = copy.deepcopy([view, each] if is_first else [each, view])
         shown, base = copies if is_first else reversed(copies)
         base.mul_(2)
@@ -141,6 +142,14 @@ def test_copies_share_memory_where_what_they_are_copies_of_does(name: str, line:
         assert torch.equal(found.full_tensor(), expected) if isinstance(found, weft.Tensor) else found == expected
     assert torch.equal(x.full_tensor(), plain)
     assert shown._layout is view._layout
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_copies_of_parameters_share_no_memory(name: str) -> None:
+    parameter = torch.nn.Parameter(weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name])))
+    copied, alias = copy.deepcopy([parameter, parameter.detach()])
+    copied.data.add_(1)
+    assert torch.equal(alias.full_tensor(), torch.ones(4, 4))
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (4, 4), (2, 6), (1, 2, 3)])

@@ -352,7 +352,8 @@ class Tensor(NamedPieces, ShardedTensor):
             copied = public(dense if self.stride() == strides else memory_of(self._layout).laid_like(dense, self))
         copied._asked = self._asked
         memo[id(self)] = copied
-        memo.setdefault(shown_memory(self), copied)
+        if not _is_copied_alone(self):
+            memo.setdefault(shown_memory(self), copied)
         _carry_state(self, copied)
         if self.grad is not None and not isinstance(self, torch.nn.Parameter):  # of a parameter, torch copies none
             copied.grad = copy.deepcopy(self.grad, memo)
@@ -430,15 +431,20 @@ def public(x: torch.Tensor) -> Tensor:
 
 def _copied_together(x: Tensor, memo: dict[int, object]) -> Tensor | None:
     """The copy of a tensor that has its memory together with another, of which there is a copy, or will be: these share memory too."""
-    if torch.compiler.is_compiling() or x.is_conj() or x.is_neg():  # which torch copies alone
-        return None
     base = x._base if x._is_view() else None
+    if torch.compiler.is_compiling() or _is_copied_alone(x) or (base is not None and _is_copied_alone(base)):
+        return None
     with torch.no_grad():
         if isinstance(base, Tensor) and base.is_leaf:
             copied = x._view_func_unsafe(copy.deepcopy(base, memo))
         else:
             copied = memo.get(shown_memory(x))
         return public(copied.detach()) if isinstance(copied, Tensor) and _lying(copied) == _lying(x) else None
+
+
+def _is_copied_alone(x: torch.Tensor) -> bool:
+    """Whether torch copies what a tensor shows, not the memory that it has."""
+    return isinstance(x, torch.nn.Parameter) or x.is_conj() or x.is_neg()
 
 
 def _lying(x: Tensor) -> tuple[object, ...]:

@@ -228,6 +228,10 @@ REFUSED = {
     "running sums of truths in place": (torch.bool, lambda x: x.cumsum_(0)),
     "margins of halves": (torch.float16, lambda x: torch.nn.functional.multi_margin_loss(x, torch.zeros(8, dtype=ROWS.dtype))),
     "results of another dtype": (torch.float32, lambda x: torch.nan_to_num(x, out=torch.zeros(8, 4).double())),
+    "sorted elements of another dtype": (torch.float32, lambda x: torch.sort(x, 0, out=(torch.zeros(8, 4).double(), torch.zeros(8, 4, dtype=ROWS.dtype)))),
+    "a sum in whole numbers that are plain": (torch.float32, lambda x: torch.ones(8, 4, dtype=ROWS.dtype).add_(x)),
+    "elements that are one": (torch.float32, lambda x: x.expand(2, 8, 4).sin_()),
+    "memory outside": (torch.float32, lambda x: x.as_strided((8, 5), (4, 1))),
     "bounds of no complex numbers": (torch.complex64, lambda x: torch.clamp(x[:0], 0, 1)),
 }  # fmt: skip
 """Calls that torch refuses, some of them only in its kernels."""

@@ -196,6 +196,7 @@ def _run(call: BoundCall, *, is_shared: bool) -> object:
         refuse_turned(written_tensors(call), str(func))
         note_write(written_tensors(call))
     if is_shared and not _is_of_many(call):
+        refuse_wrong(call)
         return write_whole(call)
     if kind.is_pure and any(isinstance(x, ShardedTensor) and x._layout.pending for x in args):
         positions = _resolved_first(call)

@@ -6,7 +6,7 @@ import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..caches import BoundedCache
-from ..rules.call import BoundCall
+from ..rules.call import BoundCall, each_of
 from ..rules.registry import rule_for
 from ..runtime.on_paper import aside
 from ..runtime.processes import world
@@ -77,6 +77,8 @@ _LENIENT = frozenset(
         aten.linalg_lstsq.default,
         aten.masked_scatter.default,
         aten.multinomial.default,
+        aten.scatter_.src,
+        aten.scatter_add_.default,
         aten.scatter_reduce.two,
         aten.scatter_reduce_.two,
         aten.aminmax.out,
@@ -102,7 +104,9 @@ def _is_of_kernels(call: BoundCall, error: Exception) -> bool:
         return not any(x.dtype in (torch.bool, torch.uint8) for x in call.tensors[1:])
     if torch.Tag.dynamic_output_shape in call.func.tags:
         return False
-    return all(x.is_floating_point() or x.is_complex() for x in call.tensors[1:])
+    written = [x for name in kind_of(call.func).outs for x in each_of(call.kwargs[name])]
+    read = [x for x in call.tensors[1:] if not any(x is out for out in written)]
+    return all(x.is_floating_point() or x.is_complex() for x in read)
 
 
 def _is_sure(call: BoundCall) -> bool:

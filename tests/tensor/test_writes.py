@@ -144,12 +144,38 @@ def test_copies_share_memory_where_what_they_are_copies_of_does(name: str, line:
     assert shown._layout is view._layout
 
 
+@pytest.mark.parametrize(
+    "line", ["x.T", "x.mT", "x.reshape(-1)", "x.movedim(0, 1)", "x.permute(1, 0)", "x[1:]", "x.split([1, 3])[1]"]
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_views_that_are_taken_in_inference_mode_show_what_they_are_views_of(
+    name: str, line: str, requires_grad: bool
+) -> None:
+    plain = torch.arange(16.0, dtype=torch.float64).reshape(4, 4) + 1
+    seen = []
+    for x in (plain.clone(), weft.shard(plain, MESH, named_mapping(LAYOUTS[name]))):
+        other = x[1:3]
+        x.requires_grad_(requires_grad)
+        with torch.inference_mode():
+            view = eval(line, {"x": x})
+            seen.append([view.requires_grad, view.is_inference(), view._is_view()])
+        with torch.no_grad():
+            view.mul_(3)
+        seen[-1] += [view.tolist(), other.tolist(), x.tolist()]
+    assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_copies_of_parameters_share_no_memory(name: str) -> None:
     parameter = torch.nn.Parameter(weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name])))
     copied, alias = copy.deepcopy([parameter, parameter.detach()])
     copied.data.add_(1)
     assert torch.equal(alias.full_tensor(), torch.ones(4, 4))
+    expanded = copy.deepcopy(torch.nn.Parameter(parameter.detach()[0].expand(2, 4)))
+    assert expanded.stride() == (4, 1)
+    expanded.data[0].zero_()
+    assert expanded.tolist() == [[0] * 4, [1] * 4]
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (4, 4), (2, 6), (1, 2, 3)])

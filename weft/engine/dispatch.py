@@ -7,6 +7,7 @@ from operator import is_
 
 import torch
 
+from ..caches import cached
 from ..errors import WeftError
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.registry import rule_for
@@ -15,6 +16,7 @@ from ..runtime.traced import is_traced
 from ..watch.call_site import call_site
 from ..watch.policy import Warned
 from .advice.drift import may_drift, watched
+from .dispatch_keys import let_in
 from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
 from .kept import forget_written, share_nothing
@@ -102,6 +104,9 @@ def planned(call: BoundCall) -> object:
 def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     """A call that is looked at: one of a kind that is new, or whose tensors are special. `is_kept`: what repeats it is."""
     if torch.is_inference_mode_enabled() and _gives_usual_view(call):
+        if kind_of(call.func).composite and not _is_told_to_torch(call.func):
+            with let_in(torch._C.DispatchKey.ADInplaceOrView):  # so that torch knows what its parts give as views
+                return call.func.decompose(*call.args, **call.kwargs)
         with torch.inference_mode(False), torch.no_grad():
             return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
     forms = [x._form for x in call.tensors if isinstance(x, ShardedTensor)]
@@ -180,6 +185,12 @@ def _gives_usual_view(call: BoundCall) -> bool:
     """Whether a call gives views that are no inference tensors, also in inference mode: views are what their base is."""
     base = _shown_by(call)
     return base is not None and not base.is_inference()
+
+
+@cached(1024)
+def _is_told_to_torch(func: Op) -> bool:
+    """Whether torch makes views of what an op gives, whole as it is."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "ADInplaceOrView")
 
 
 def _shown_by(call: BoundCall) -> ShardedTensor | None:

@@ -349,7 +349,8 @@ class Tensor(NamedPieces, ShardedTensor):
             pieces = tuple(piece.clone() for piece in current(self))
             strides = dense_strides(tuple(self.shape), self.stride())
             dense = wrap(pieces, self._layout, self.shape, dtype=self.dtype, strides=strides)
-            copied = public(dense if self.stride() == strides else memory_of(self._layout).laid_like(dense, self))
+            is_dense = self.stride() == strides or isinstance(self, torch.nn.Parameter)  # which torch clones
+            copied = public(dense if is_dense else memory_of(self._layout).laid_like(dense, self))
         copied._asked = self._asked
         memo[id(self)] = copied
         if not _is_copied_alone(self):

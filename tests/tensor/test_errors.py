@@ -230,6 +230,7 @@ REFUSED = {
     "results of another dtype": (torch.float32, lambda x: torch.nan_to_num(x, out=torch.zeros(8, 4).double())),
     "sorted elements of another dtype": (torch.float32, lambda x: torch.sort(x, 0, out=(torch.zeros(8, 4).double(), torch.zeros(8, 4, dtype=ROWS.dtype)))),
     "a sum in whole numbers that are plain": (torch.float32, lambda x: torch.ones(8, 4, dtype=ROWS.dtype).add_(x)),
+    "copies to fewer elements that are plain": (torch.float32, lambda x: torch.ones(4, 8).copy_(x)),
     "elements that are one": (torch.float32, lambda x: x.expand(2, 8, 4).sin_()),
     "memory outside": (torch.float32, lambda x: x.as_strided((8, 5), (4, 1))),
     "bounds of no complex numbers": (torch.complex64, lambda x: torch.clamp(x[:0], 0, 1)),

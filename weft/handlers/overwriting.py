@@ -46,6 +46,9 @@ def _copy(call: BoundCall) -> object:
     # Torch takes a number too.
     value = given if isinstance(given, torch.Tensor) else torch.tensor(given, dtype=_WIDEST.get(type(given)))
     if not isinstance(x, ShardedTensor):
+        value.new_empty((), device="meta").expand(value.shape).expand(
+            x.shape
+        )  # which torch may refuse, before anything moves
         return x.copy_(to_write_plain(as_sharded(value), str(call)))
     return overwrite(x, value, str(call), non_blocking=call.flag("non_blocking"))
 

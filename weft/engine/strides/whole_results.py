@@ -98,7 +98,8 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     except NotImplementedError as error:
         if OF_DTYPE in str(error):
             raise
-        return _given_all_the_same(call, UntoldError(str(error)))
+        given = given_by_kernels(call)
+        raise (given if isinstance(given, NotImplementedError) else UntoldError(str(error))) from None
     except (RuntimeError, LookupError, TypeError, AttributeError, AssertionError, ValueError, ArithmeticError) as error:
         return _given_all_the_same(call, error)
     if on_host:

@@ -166,6 +166,20 @@ def test_views_that_are_taken_in_inference_mode_show_what_they_are_views_of(
     assert seen[0] == seen[1]
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("shape", [(16, 16), (4, 4), (0,)])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_product_of_all_elements_with_all_is_written_to_where_its_result_lies(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    plain = torch.arange(16.0, dtype=torch.float64).reshape(4, 4)
+    x = weft.shard(plain, MESH, named_mapping(LAYOUTS[name]))
+    for layout in (Layout(MESH, [["a"], ["b"]][: len(shape)]), Layout.replicated(MESH, len(shape))):
+        out = weft.shard(torch.zeros(shape, dtype=torch.float64), MESH, named_mapping(layout))
+        assert torch.kron(x, plain, out=out) is out
+        assert torch.equal(out.full_tensor(), torch.kron(plain, plain))
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_copies_of_parameters_share_no_memory(name: str) -> None:
     parameter = torch.nn.Parameter(weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name])))

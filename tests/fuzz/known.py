@@ -5,6 +5,14 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "one_hot of columns lay as they do": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 3), 'int64', 13, 9)",
+            "v1 = F.one_hot(v0.abs().t() % 3)",
+            "v2 = F.one_hot(v0.abs().t() % 3, 4)",
+        ),
+    ),
     "a real transform of two dims had other strides, memories apart": Program(
         {"x": 2},
         ("v0 = fresh((2, 3), 'float64', 793, 68)", "v1 = torch.fft.rfft2(v0)", "v2 = torch.fft.irfft2(v1)"),

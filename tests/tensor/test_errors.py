@@ -206,6 +206,55 @@ def test_bad_input(memory, name) -> None:
     assert log.total_bytes == 0
 
 
+def given(dtype: torch.dtype, spec: P | weft.NamedMapping) -> weft.Tensor:
+    return weft.shard(torch.ones(8, 4, dtype=dtype), MESH, spec)
+
+
+ROWS = torch.tensor([0, 1])
+REFUSED = {
+    "a largest complex number": (torch.complex64, lambda x: x.argmax(0)),
+    "a sum of complex numbers": (torch.complex64, lambda x: x.nansum()),
+    "a variance of whole numbers": (torch.int64, lambda x: x.var(0)),
+    "singular values of halves": (torch.float16, torch.linalg.svdvals),
+    "indices that are no row": (torch.float32, lambda x: x.index_reduce(0, torch.zeros(2, 2, dtype=ROWS.dtype), torch.ones(2, 4), "prod")),
+    "rows of another dtype": (torch.float32, lambda x: x.index_reduce(0, ROWS, torch.ones(2, 4).double(), "amax")),
+    "copied rows of another dtype": (torch.float32, lambda x: x.index_copy_(0, ROWS, torch.ones(2, 4).double())),
+    "scattered elements of another dtype": (torch.float32, lambda x: x.scatter_reduce_(0, ROWS[None], torch.ones(1, 2).double(), "amax")),
+    "a slice of another size": (torch.float32, lambda x: x.slice_scatter(torch.ones(3, 4), 0, 0, 2)),
+    "elements that fit nowhere": (torch.float32, lambda x: x.index_put_((ROWS,), torch.ones(3, 5))),
+    "unique complex numbers": (torch.complex64, torch.unique),
+    "the largest truths": (torch.bool, lambda x: x.topk(2, 0)),
+    "a trace of truths": (torch.bool, lambda x: x.trace()),
+    "running sums of truths in place": (torch.bool, lambda x: x.cumsum_(0)),
+    "margins of halves": (torch.float16, lambda x: torch.nn.functional.multi_margin_loss(x, torch.zeros(8, dtype=ROWS.dtype))),
+    "results of another dtype": (torch.float32, lambda x: torch.nan_to_num(x, out=torch.zeros(8, 4).double())),
+    "sorted elements of another dtype": (torch.float32, lambda x: torch.sort(x, 0, out=(torch.zeros(8, 4).double(), torch.zeros(8, 4, dtype=ROWS.dtype)))),
+    "a sum in whole numbers that are plain": (torch.float32, lambda x: torch.ones(8, 4, dtype=ROWS.dtype).add_(x)),
+    "copies to fewer elements that are plain": (torch.float32, lambda x: torch.ones(4, 8).copy_(x)),
+    "elements that are one": (torch.float32, lambda x: x.expand(2, 8, 4).sin_()),
+    "memory outside": (torch.float32, lambda x: x.as_strided((8, 5), (4, 1))),
+    "bounds of no complex numbers": (torch.complex64, lambda x: torch.clamp(x[:0], 0, 1)),
+}  # fmt: skip
+"""Calls that torch refuses, some of them only in its kernels."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("spec", [P("a"), P(("b", "a")), P("a", "b"), weft.NamedMapping(MESH, P(), unreduced=["a"])])
+def test_what_kernels_refuse_is_refused_before_anything_moves(name: str, spec: P | weft.NamedMapping) -> None:
+    dtype, call = REFUSED[name]
+    if dtype is torch.bool and not isinstance(spec, P):
+        return
+    with pytest.raises((RuntimeError, IndexError)) as refused:
+        call(torch.ones(8, 4, dtype=dtype))
+    x = given(dtype, spec)
+    for _ in range(2):
+        with weft.comm_log() as log, pytest.raises(refused.type) as found:
+            call(x)
+        assert type(found.value) is refused.type
+        assert log.total_bytes == 0
+    assert torch.equal(x.full_tensor(), torch.ones(8, 4, dtype=dtype))
+
+
 def test_tensors_that_have_a_form_of_their_own_are_sharded_before_they_get_it() -> None:
     two = TwoTensor(torch.ones(4, 4), torch.ones(4, 4))
     mesh = weft.make_mesh({"a": 2})

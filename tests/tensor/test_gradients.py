@@ -153,6 +153,8 @@ def test_functions_are_made_linear(memory) -> None:
         lambda x, w: x.sin() * 2,
         lambda x, w: (x @ w).tanh().sum(0),
         lambda x, w: torch.cat([x, x * x.mean()]).cumsum(0)[1:].exp(),
+        lambda x, w: w[:1] * 2,
+        lambda x, w: w.sum(),
     ):
         expected, push = torch.func.linearize(lambda x, f=function: f(x, w), x)
         found, ours = torch.func.linearize(lambda x, f=function: f(x, on(w, "a")), on(x, "a", "b"))

@@ -21,7 +21,8 @@ LAYOUTS = {
 }
 OVERLAPS = (
     "x.copy_(x)", "x.copy_(x[:])", "x.copy_(x.t())", "x.t().copy_(x)", "x[1:].copy_(x[:-1])", "x[:-1].copy_(x[1:])", "x[:2].copy_(x[2:])",
-    "x.view(-1)[1:].copy_(x.view(-1)[:-1])", "x.view(-1).copy_(x.view(-1))", "x[0].copy_(x[1])", "x[0].copy_(x[0])",
+    "x.view(-1)[1:].copy_(x.view(-1)[:-1])", "x.view(-1).copy_(x.view(-1))", "x[0].copy_(x[1])", "x[0].copy_(x[0])", "x[:1].copy_(x[1])", "x[:1].copy_(x[0])",
+    "x[:1, 0].copy_(x[0, 1])", "x[None, ..., 0] = x[..., 1]", "x[0][None, ..., 0] = x[0][..., 1]",
     "x.data.copy_(x.t())", "x.detach()[1:].copy_(x[:-1])", "x[...] = x.t()", "x[1:] = x[:-1]", "x.copy_(x.t().clone())", "x.copy_(x[0])", "x[0].copy_(x.t()[0])",
     "x.add_(x)", "x.add_(x.t())", "x[1:].add_(x[:-1])", "x[:2].mul_(x[2:])", "x[1:].sub_(x[:-1], alpha=2)", "x.addcmul_(x.t(), x)", "x.lerp_(x.t(), 0.5)",
     "x.masked_fill_(x.t() > 0, 1)", "x.div_(x.view(-1).view(4, 4))", "x.t().add_(x.t())",
@@ -115,6 +116,80 @@ def test_what_torch_copies_is_a_copy(name: str, line: str) -> None:
     assert torch.equal(found.full_tensor(), expected)
     assert torch.equal((found * 2).full_tensor(), expected * 2)
     assert torch.equal(copy.deepcopy(found).full_tensor(), expected)
+
+
+VIEWS = ("x", "x[0]", "x[1:3]", "x.t()", "x.view(-1)[::2]", "x.diagonal()", "x[1:].t()[0]", "x.detach()", "x.data", "x.detach()[1:]", "x[:, None]", "x.clone()",
+    "torch.nn.Parameter(x).data", "torch.nn.Parameter(x).detach()[1:]",)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", VIEWS)
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_copies_share_memory_where_what_they_are_copies_of_does(name: str, line: str, is_first: bool) -> None:
+    plain = torch.arange(16.0, dtype=torch.float64).reshape(4, 4) + 1
+    x = weft.shard(plain, MESH, named_mapping(LAYOUTS[name]))
+    seen = []
+    for each in (plain.clone(), x):
+        view = eval(line, {"x": each, "torch": torch})
+        copies = copy.deepcopy([view, each] if is_first else [each, view])
+        shown, base = copies if is_first else reversed(copies)
+        base.mul_(2)
+        before = shown.clone()
+        shown.add_(1)
+        assert shown.is_leaf
+        seen.append((base, before, shown, shown.stride()))
+    for expected, found in zip(*seen, strict=True):
+        assert torch.equal(found.full_tensor(), expected) if isinstance(found, weft.Tensor) else found == expected
+    assert torch.equal(x.full_tensor(), plain)
+    assert shown._layout is view._layout
+
+
+@pytest.mark.parametrize(
+    "line", ["x.T", "x.mT", "x.reshape(-1)", "x.movedim(0, 1)", "x.permute(1, 0)", "x[1:]", "x.split([1, 3])[1]"]
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_views_that_are_taken_in_inference_mode_show_what_they_are_views_of(
+    name: str, line: str, requires_grad: bool
+) -> None:
+    plain = torch.arange(16.0, dtype=torch.float64).reshape(4, 4) + 1
+    seen = []
+    for x in (plain.clone(), weft.shard(plain, MESH, named_mapping(LAYOUTS[name]))):
+        other = x[1:3]
+        x.requires_grad_(requires_grad)
+        with torch.inference_mode():
+            view = eval(line, {"x": x})
+            seen.append([view.requires_grad, view.is_inference(), view._is_view()])
+        with torch.no_grad():
+            view.mul_(3)
+        seen[-1] += [view.tolist(), other.tolist(), x.tolist()]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("shape", [(16, 16), (4, 4), (0,)])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_product_of_all_elements_with_all_is_written_to_where_its_result_lies(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    plain = torch.arange(16.0, dtype=torch.float64).reshape(4, 4)
+    x = weft.shard(plain, MESH, named_mapping(LAYOUTS[name]))
+    for layout in (Layout(MESH, [["a"], ["b"]][: len(shape)]), Layout.replicated(MESH, len(shape))):
+        out = weft.shard(torch.zeros(shape, dtype=torch.float64), MESH, named_mapping(layout))
+        assert torch.kron(x, plain, out=out) is out
+        assert torch.equal(out.full_tensor(), torch.kron(plain, plain))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_copies_of_parameters_share_no_memory(name: str) -> None:
+    parameter = torch.nn.Parameter(weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name])))
+    copied, alias = copy.deepcopy([parameter, parameter.detach()])
+    copied.data.add_(1)
+    assert torch.equal(alias.full_tensor(), torch.ones(4, 4))
+    expanded = copy.deepcopy(torch.nn.Parameter(parameter.detach()[0].expand(2, 4)))
+    assert expanded.stride() == (4, 1)
+    expanded.data[0].zero_()
+    assert expanded.tolist() == [[0] * 4, [1] * 4]
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (4, 4), (2, 6), (1, 2, 3)])

@@ -7,6 +7,7 @@ from operator import is_
 
 import torch
 
+from ..caches import cached
 from ..errors import WeftError
 from ..rules.call import Args, BoundCall, Kwargs, Op
 from ..rules.registry import rule_for
@@ -15,6 +16,7 @@ from ..runtime.traced import is_traced
 from ..watch.call_site import call_site
 from ..watch.policy import Warned
 from .advice.drift import may_drift, watched
+from .dispatch_keys import let_in
 from .execute import run_by_rule
 from .handlers import handlers, may_run_by_rule
 from .kept import forget_written, share_nothing
@@ -108,6 +110,9 @@ def planned(call: BoundCall) -> object:
 def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     """A call that is looked at: one of a kind that is new, or whose tensors are special. `is_kept`: what repeats it is."""
     if torch.is_inference_mode_enabled() and _gives_usual_view(call):
+        if kind_of(call.func).composite and not _is_told_to_torch(call.func):
+            with let_in(torch._C.DispatchKey.ADInplaceOrView):  # so that torch knows what its parts give as views
+                return call.func.decompose(*call.args, **call.kwargs)
         with torch.inference_mode(False), torch.no_grad():
             return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
     forms = [x._form for x in call.tensors if isinstance(x, ShardedTensor)]
@@ -120,9 +125,8 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
         refuse_stale(call.tensors, str(call.func))
     is_planned = call.func in handlers or kind_of(call.func).outs or any(form.layout.pending for form in forms)
     if is_special or is_planned or call.func in LENIENT:
-        refuse_wrong(
-            call
-        )  # something may move before its layouts are known, or a process without elements may not see it
+        # Something may move before its layouts are known, or a process without elements may not see it.
+        refuse_wrong(call)
     is_shared = not kind_of(call.func).is_pure and shares_places(call)
     result = _of_special(call) if is_special and not is_shared else NotImplemented
     if result is not NotImplemented:
@@ -191,6 +195,12 @@ def _gives_usual_view(call: BoundCall) -> bool:
     return base is not None and not base.is_inference()
 
 
+@cached(1024)
+def _is_told_to_torch(func: Op) -> bool:
+    """Whether torch makes views of what an op gives, whole as it is."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "ADInplaceOrView")
+
+
 def _shown_by(call: BoundCall) -> ShardedTensor | None:
     """The tensor of which a call gives views, if it gives any."""
     viewed = kind_of(call.func).viewed
@@ -205,6 +215,7 @@ def _run(call: BoundCall, *, is_shared: bool) -> object:
         refuse_turned(written_tensors(call), str(func))
         note_write(written_tensors(call))
     if is_shared and not _is_of_many(call):
+        refuse_wrong(call)
         return write_whole(call)
     if kind.is_pure and any(isinstance(x, ShardedTensor) and x._layout.pending for x in args):
         positions = _resolved_first(call)

@@ -32,7 +32,7 @@ from .total import known_total, own_pieces, part_pieces
 from .views.view_results import viewed
 from .writes.overlapping import refuse_overlaps
 from .writes.writing import store
-from .wrong_calls import refuse_wrong
+from .wrong_calls import let_torch_say, refuse_wrong
 
 __all__ = ["brought", "gathered", "run_by_rule", "run_in"]
 
@@ -42,6 +42,7 @@ def run_by_rule(call: BoundCall) -> object:
     plan = call.plan = decided(call)
     kind, tensors = kind_of(call.func), call.tensors
     if plan.written is not None and not isinstance(tensors[plan.written], ShardedTensor):
+        refuse_wrong(call)
         return _run_plain(call)
     if plan.once:
         refuse_wrong(call)
@@ -49,7 +50,10 @@ def run_by_rule(call: BoundCall) -> object:
     if kind.is_pure:
         return _run(call, _laid(call, plan), plan)
     if plan.written is not None:
-        refuse_overlaps(call.func, tensors[plan.written], (*tensors[: plan.written], *tensors[plan.written + 1 :]))
+        try:
+            refuse_overlaps(call.func, tensors[plan.written], (*tensors[: plan.written], *tensors[plan.written + 1 :]))
+        except RuntimeError as error:
+            raise let_torch_say(call) or error from None  # of other mistakes torch speaks first
     laid = _laid(call, plan, plan.written if kind.viewed is None else 0)
     if kind.viewed is not None:
         return _run_view(call, laid, plan)

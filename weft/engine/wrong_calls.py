@@ -6,7 +6,7 @@ import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..caches import BoundedCache
-from ..rules.call import BoundCall
+from ..rules.call import BoundCall, each_of
 from ..rules.registry import rule_for
 from ..runtime.on_paper import aside
 from ..runtime.processes import world
@@ -19,7 +19,7 @@ from .memory import memory_of
 from .op_kind import kind_of
 from .running.refusals import refuse_whole
 from .sharded import ShardedTensor
-from .strides.stand_ins import FEW, UntoldError, given_by_kernels
+from .strides.stand_ins import FEW, OF_DTYPE, UntoldError, given_by_kernels
 from .strides.whole_results import whole_results
 
 __all__ = ["LENIENT", "STUMBLES", "let_torch_say", "refuse_nested", "refuse_wrong"]
@@ -46,10 +46,10 @@ def refuse_wrong(call: BoundCall) -> None:
     error = let_torch_say(call)
     if error is not None and _is_sure(call):
         raise error
-    if call.func in LENIENT and sum(x.numel() for x in call.tensors) <= FEW:
+    if 0 < sum(x.numel() for x in call.tensors) <= FEW:
         with aside():
             given = given_by_kernels(call)
-        if isinstance(given, Exception) and not isinstance(given, LinAlgError):
+        if isinstance(given, Exception) and _is_of_kernels(call, given):
             raise given
     if call.func in handlers and world.current().count > 1 and not all(map(_all_have_some, call.tensors)):
         refuse_whole(call)  # everywhere, as those without elements have to: others may wait for each other
@@ -67,19 +67,49 @@ LENIENT = frozenset(
         aten.complex.default,
         aten.convolution.default,
         aten.diagonal_scatter.default,
+        aten.gather.default,
         aten.index_add.default,
+        aten.index_add_.default,
+        aten.index_copy.default,
+        aten.index_copy_.default,
+        aten.index_reduce.default,
+        aten.index_reduce_.default,
+        aten.index_select.default,
         aten.linalg_lstsq.default,
         aten.masked_scatter.default,
         aten.multinomial.default,
         aten.select_scatter.default,
         aten.slice_scatter.default,
+        aten.scatter_.src,
+        aten.scatter_add_.default,
+        aten.scatter_reduce.two,
+        aten.scatter_reduce_.two,
         aten.aminmax.out,
         aten.complex.out,
         aten.multinomial.out,
         aten._histogramdd_bin_edges.default,
     }
 )
-"""Ops whose account without memory takes shapes, dtypes and numbers that their kernels refuse, whatever the elements are."""
+"""Ops with indices or truths whose account without memory takes what their kernels refuse, whatever the elements are."""
+
+
+_INDEXED = frozenset({aten.index.Tensor, aten.index_put.default, aten.index_put_.default})
+"""Ops whose indices may be masks, of which the elements say how many are named."""
+
+
+def _is_of_kernels(call: BoundCall, error: Exception) -> bool:
+    """Whether kernels refuse a call whatever the elements are, as they do for dtypes, and where nothing is an index, a mask or a length."""
+    if isinstance(error, LinAlgError):
+        return False
+    if call.func in LENIENT or OF_DTYPE in str(error):
+        return True
+    if call.func in _INDEXED:
+        return not any(x.dtype in (torch.bool, torch.uint8) for x in call.tensors[1:])
+    if torch.Tag.dynamic_output_shape in call.func.tags:
+        return False
+    written = [x for name in kind_of(call.func).outs for x in each_of(call.kwargs[name])]
+    read = [x for x in call.tensors[1:] if not any(x is out for out in written)]
+    return all(x.is_floating_point() or x.is_complex() for x in read)
 
 
 def _is_sure(call: BoundCall) -> bool:

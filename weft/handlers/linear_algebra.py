@@ -84,3 +84,16 @@ def _dot_product(call: BoundCall) -> object:
     if not is_conjugate or not isinstance(result, ShardedTensor):
         return result
     return aten._conj.default(aten._conj_physical.default(result))
+
+
+def _kron_out(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Torch writes to another shape of `out`, which it does not call a view: where elements lie elsewhere in it, it is a copy."""
+    result = torch.kron(x, y)
+    if not torch.can_cast(result.dtype, out.dtype):
+        raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {out.dtype}")
+    aten.clone.out(result.to(out.dtype), out=out)
+    return out
+
+
+_library = torch.library.Library("aten", "IMPL")
+_library.impl("kron.out", _kron_out, torch._C.DispatchKey.PythonTLSSnapshot.name)

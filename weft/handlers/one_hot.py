@@ -33,7 +33,7 @@ def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
         count = num_classes
         if isinstance(x, ShardedTensor):
             _check_classes(x, count)
-    return (x.unsqueeze(-1) == torch.arange(count, dtype=x.dtype, device=x.device)).to(torch.int64)
+    return (x.unsqueeze(-1) == torch.arange(count, dtype=x.dtype, device=x.device)).to(torch.int64).contiguous()
 
 
 def _counted(x: torch.Tensor) -> int:

@@ -31,9 +31,13 @@ def overwrite(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: b
 
 def _is_itself(x: ShardedTensor, value: torch.Tensor) -> bool:
     """Whether a value is the tensor in another shape, which torch may write back: `matmul(out=)` does."""
-    if value.shape == x.shape or value.numel() != x.numel() or not value._is_view():
+    if (
+        value.numel() != x.numel()
+        or not value._is_view()
+        or tuple(value.shape) == tuple(x.shape)[x.dim() - value.dim() :]
+    ):
         return False
-    return value._base is (x._base if x._is_view() else x)
+    return value._base is (x._base if x._is_view() else x) and value.storage_offset() == x.storage_offset()
 
 
 @handler(aten.copy_.default)
@@ -42,6 +46,8 @@ def _copy(call: BoundCall) -> object:
     # Torch takes a number too.
     value = given if isinstance(given, torch.Tensor) else torch.tensor(given, dtype=_WIDEST.get(type(given)))
     if not isinstance(x, ShardedTensor):
+        shaped = value.new_empty((), device="meta").expand(value.shape)
+        shaped.expand(x.shape)  # which torch may refuse, before anything moves
         return x.copy_(to_write_plain(as_sharded(value), str(call)))
     return overwrite(x, value, str(call), non_blocking=call.flag("non_blocking"))
 

@@ -29,6 +29,7 @@ from ..engine.value import Flat
 from ..engine.views.copy_views import current, remember_apart
 from ..engine.views.folded import make_results
 from ..engine.writes.becoming import become
+from ..engine.writes.overlapping import shown_memory
 from ..engine.writes.turned import is_stale, refuse_stale_graph
 from ..runtime.holding import holding
 from ..runtime.machine import device_of, torch_device
@@ -343,12 +344,17 @@ class Tensor(NamedPieces, ShardedTensor):
             return memo[id(self)]
         if not self.is_leaf:
             raise RuntimeError("only leaf tensors can be deep-copied: detach() this one first")
-        pieces = tuple(piece.clone() for piece in current(self))
-        strides = dense_strides(tuple(self.shape), self.stride())
-        dense = wrap(pieces, self._layout, self.shape, dtype=self.dtype, strides=strides)
-        copied = public(dense if self.stride() == strides else memory_of(self._layout).laid_like(dense, self))
+        copied = _copied_together(self, memo)
+        if copied is None:
+            pieces = tuple(piece.clone() for piece in current(self))
+            strides = dense_strides(tuple(self.shape), self.stride())
+            dense = wrap(pieces, self._layout, self.shape, dtype=self.dtype, strides=strides)
+            is_dense = self.stride() == strides or isinstance(self, torch.nn.Parameter)  # which torch clones
+            copied = public(dense if is_dense else memory_of(self._layout).laid_like(dense, self))
         copied._asked = self._asked
         memo[id(self)] = copied
+        if not _is_copied_alone(self):
+            memo.setdefault(shown_memory(self), copied)
         _carry_state(self, copied)
         if self.grad is not None and not isinstance(self, torch.nn.Parameter):  # of a parameter, torch copies none
             copied.grad = copy.deepcopy(self.grad, memo)
@@ -422,6 +428,28 @@ def public(x: torch.Tensor) -> Tensor:
     """A sharded tensor as the class that users know, which it always is."""
     assert isinstance(x, Tensor)
     return x
+
+
+def _copied_together(x: Tensor, memo: dict[int, object]) -> Tensor | None:
+    """The copy of a tensor that has its memory together with another, of which there is a copy, or will be: these share memory too."""
+    base = x._base if x._is_view() else None
+    if torch.compiler.is_compiling() or _is_copied_alone(x) or (base is not None and _is_copied_alone(base)):
+        return None
+    with torch.no_grad():
+        if isinstance(base, Tensor) and base.is_leaf:
+            copied = x._view_func_unsafe(copy.deepcopy(base, memo))
+        else:
+            copied = memo.get(shown_memory(x))
+        return public(copied.detach()) if isinstance(copied, Tensor) and _lying(copied) == _lying(x) else None
+
+
+def _is_copied_alone(x: torch.Tensor) -> bool:
+    """Whether torch copies what a tensor shows, not the memory that it has."""
+    return isinstance(x, torch.nn.Parameter) or x.is_conj() or x.is_neg()
+
+
+def _lying(x: Tensor) -> tuple[object, ...]:
+    return x._layout, tuple(x.shape), x.stride(), int(x.storage_offset()), x.dtype
 
 
 def _carry_state(source: Tensor, target: Tensor) -> None:

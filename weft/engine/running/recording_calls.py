@@ -25,6 +25,8 @@ from ..sharded import ShardedTensor
 __all__ = ["recorded"]
 
 _KEYS = torch._C._TorchDispatchModeKey
+_ALIAS = torch.ops.aten.alias.default
+"""Of what is known before: recorded all the same, since `torch.func.linearize` takes the results of a graph apart in which nothing is."""
 
 
 def recorded(func: Op, args: Args, kwargs: Kwargs) -> object:
@@ -45,7 +47,7 @@ def recorded(func: Op, args: Args, kwargs: Kwargs) -> object:
             f"torch.fx would record {func} of a sharded tensor that it is given and of one that is made inside from a plain tensor "
             "that it is given, and keeps track of one kind only: shard all inputs before they are recorded"
         )
-    if len(new) == len(tensors):
+    if len(new) == len(tensors) and func is not _ALIAS:
         with disable_proxy_modes_tracing():
             return func(*args, **kwargs)
     for x in new:

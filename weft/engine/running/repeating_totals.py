@@ -20,6 +20,7 @@ from .on_totals import TotalCall
 __all__ = ["by_totals", "pending_view"]
 
 _new = object.__new__
+_is_inferring = torch.is_inference_mode_enabled
 
 
 def by_totals(call: BoundCall, total: TotalCall | None, waiting: tuple[int, ...], recipe: Repeat | None) -> Repeat:
@@ -124,6 +125,8 @@ def _view(call: BoundCall, total: TotalCall) -> Repeat:
         value = x._value
         if value.resolved is not None or (value.turned is not None and is_expanded(x)) or is_traced():
             return NOT_REPEATED  # a view of what has been resolved is resolved too
+        if _is_inferring() and not x.is_inference():
+            return NOT_REPEATED
         known = value.total
         if form is None or known is None or known.written[0]:
             result = total.repeat(args, kwargs)

@@ -9,13 +9,16 @@ import torch
 from ...rules.call import BoundCall
 from ..op_kind import kind_of
 
-__all__ = ["FEW", "UntoldError", "given_by_kernels"]
+__all__ = ["FEW", "OF_DTYPE", "UntoldError", "given_by_kernels"]
 
 
 @final
 class UntoldError(NotImplementedError):
     """Raised where torch cannot say without elements what a call gives."""
 
+
+OF_DTYPE = " not implemented for '"
+"""What torch says of dtypes for which an op has no kernel."""
 
 FEW = 1 << 16
 """Elements that stand in for those of a call, lying as they do; for more, one stands in for all."""
@@ -52,8 +55,14 @@ def _given(call: BoundCall, element: int, is_few: bool) -> object:
     made = {id(x): stand_in(x, element) for x in call.tensors}  # a tensor that is given twice is one
     try:
         return call.on([made[id(x)] for x in call.tensors])
+    except NotImplementedError as told:
+        return NotImplemented if str(told).startswith(_NOWHERE) else told
     except (RuntimeError, IndexError, ValueError, TypeError) as told:
         return told
+
+
+_NOWHERE = "Could not run '"
+"""What torch says of ops that have no kernel for a device at all: those of other devices."""
 
 
 def _all_one(x: torch.Tensor, element: int) -> torch.Tensor:

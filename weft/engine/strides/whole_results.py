@@ -14,7 +14,7 @@ from ...rules.registry import Spec, rule_for
 from ...runtime.on_paper import aside
 from ...runtime.strides import FEW, elementwise_strides, has_single_dims, has_windows, row_major
 from .kernel_strides import as_laid_by_kernel, is_elementwise
-from .stand_ins import UntoldError, given_by_kernels
+from .stand_ins import OF_DTYPE, UntoldError, given_by_kernels
 
 __all__ = ["whole_results"]
 
@@ -96,9 +96,10 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     try:
         specs = _asked_for(call, _specs(BoundCall(func, call.args, kwargs).on(metas)))
     except NotImplementedError as error:
-        if _OF_DTYPE in str(error):
+        if OF_DTYPE in str(error):
             raise
-        raise UntoldError(str(error)) from None
+        given = given_by_kernels(call)
+        raise (given if isinstance(given, NotImplementedError) else UntoldError(str(error))) from None
     except (RuntimeError, LookupError, TypeError, AttributeError, AssertionError, ValueError, ArithmeticError) as error:
         return _given_all_the_same(call, error)
     if on_host:
@@ -119,9 +120,6 @@ def _given_all_the_same(call: BoundCall, error: Exception) -> tuple[Spec | None,
         raise RuntimeError(str(error)) from None  # torch's Python forms assert and convert where its kernels raise
     raise error
 
-
-_OF_DTYPE = " not implemented for '"
-"""What torch says of dtypes for which an op has no kernel."""
 
 _OF_ELEMENTS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """What ops have whose results, or the sizes of these, are others for other elements."""

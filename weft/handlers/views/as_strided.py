@@ -66,8 +66,10 @@ def _as_strided(call: BoundCall) -> object:
     if taken is None:
         wanted = _StridedSource(size, stride, offset)
         whole = _whole_of(x, wanted) if is_observed() else x
-        if held_whole(whole) is None or is_copy(x):
+        held = held_whole(whole)
+        if held is None or is_copy(x):
             return _of_whole(x, wanted)
+        held.as_strided(size, stride, offset)  # which torch may refuse, before it is told what moves
         return run_by_rule(BoundCall(call.func, (whole, size, stride, offset)))
     y, may_be_copy = x, memory_of(x._layout).copies_views(x)
     for view, rest in taken.views(tuple(x.shape)):

@@ -126,6 +126,40 @@ def test_what_is_exchanged_is_planned_when_sizes_are_known(program: str, separat
         assert counter.frame_count == 1
 
 
+TEN_SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "edges that are repeated": lambda x: nn.functional.pad(x.transpose(0, 2), (2, 1), mode="replicate"),
+    "edges that are mirrored": lambda x: nn.functional.pad(x.transpose(0, 2), (1, 2), mode="reflect"),
+    "a half": lambda x: x.chunk(2)[1].sin(),
+    "what half of a size takes": lambda x: x.split(x.shape[0] // 2)[0].sin(),
+    "a running sum": lambda x: x.cumsum(0),
+    "a running sum of what is sorted": lambda x: x.sort(0)[0].cumsum(0),
+    "a product": lambda x: x.prod(0),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("program", TEN_SIZES)
+def test_ten_sizes_of_a_split_dim_are_compiled_twice(program: str, separate: bool) -> None:
+    """Forward and backward; it moves what it moves without a compiler."""
+    run = TEN_SIZES[program]
+    with memory(separate):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(run, backend=counter, fullgraph=True)
+        for size in range(8, 48, 4):
+            value, found = torch.randn(size, 3, 5, dtype=torch.float64), []
+            for each in (run, compiled):
+                x = weft.shard(value, MESH, P("x")).requires_grad_()
+                with weft.comm_log() as log:
+                    y = each(x)
+                    y.square().sum().backward()
+                found.append((y.full_tensor(), x.grad.full_tensor(), y.stride(), y.mapping, log.counts()))
+            torch.testing.assert_close(found[1][:2], found[0][:2])
+            assert found[1][2:] == found[0][2:]
+        assert counter.frame_count == 2
+
+
 WAYS_BACK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "the gradient of merged dims": lambda x: x.reshape(-1),
     "the gradient of rows that are repeated": lambda x: x.repeat_interleave(2, 0),

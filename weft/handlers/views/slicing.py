@@ -185,7 +185,9 @@ def _sizes(call: BoundCall, size: int) -> list[int]:
         step = call.integer("split_size")
         if step < 0 or (step == 0 and size):
             raise RuntimeError(f"split expects split_size be non-negative, but got split_size={step}")
-        return [min(step, size - start) for start in range(0, size, step)] if size else [0]
+        # How many there are is a number, whatever a compiler leaves open of their sizes.
+        count = int(-(-size // step)) if size else 1
+        return [*[step] * (count - 1), size - step * (count - 1)]
     sizes = call.integers("split_sizes")
     if sum(sizes) != size or min(sizes, default=0) < 0:
         raise RuntimeError(

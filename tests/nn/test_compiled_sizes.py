@@ -134,6 +134,8 @@ TEN_SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a running sum": lambda x: x.cumsum(0),
     "a running sum of what is sorted": lambda x: x.sort(0)[0].cumsum(0),
     "a product": lambda x: x.prod(0),
+    "shards that change places": lambda x: weft.ppermute(x.sin(), [(0, 1), (1, 0)]),
+    "an averaged loss": lambda x: nn.functional.huber_loss(x, x.detach().flip(0)),
 }
 
 
@@ -158,6 +160,57 @@ def test_ten_sizes_of_a_split_dim_are_compiled_twice(program: str, separate: boo
             torch.testing.assert_close(found[1][:2], found[0][:2])
             assert found[1][2:] == found[0][2:]
         assert counter.frame_count == 2
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("way", "is_causal"), [("gather keys", True), ("split heads", False), ("ring", True), ("merge", False)]
+)
+def test_attention_of_ten_split_sequences_is_compiled_twice(way: str, is_causal: bool, separate: bool) -> None:
+    """However keys and queries meet, it moves what it moves without a compiler."""
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+    specs = P(None, None, "x" if way != "merge" else None), *[P(None, None, "x")] * 2
+    with memory(separate), weft.prefer(way):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(run, backend=counter, fullgraph=True)
+        for size in range(8, 48, 4):
+            values, found = [torch.randn(3, 2, size, 5, dtype=torch.float64) for _ in range(3)], []
+            for each in (run, compiled):
+                given = [weft.shard(x, MESH, spec).requires_grad_() for x, spec in zip(values, specs, strict=True)]
+                with weft.comm_log() as log:
+                    y = each(*given)
+                    y.square().sum().backward()
+                grads = [x.grad for x in given]
+                moved = sorted((r.kind, r.shape, r.bytes_received) for r in log)
+                found.append(([x.full_tensor() for x in (y, *grads)], [x.mapping for x in (y, *grads)], moved))
+            torch.testing.assert_close(found[1][0], found[0][0])
+            assert found[1][1:] == found[0][1:]
+        assert counter.frame_count == 2
+
+
+@FORMS
+def test_sizes_that_are_settled_are_those_of_pieces_too(separate: bool) -> None:
+    """Torch may call the size of a tensor and that of its only piece by two names."""
+    with memory(separate):
+        torch._dynamo.reset()
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.avg_pool1d(x, 2)
+
+        compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+        for size in (8, 12):
+            value = torch.randn(3, 4, size)
+            results = []
+            for each in (run, compiled):
+                x = weft.shard(value, MESH, P(None, None, "x")).requires_grad_()
+                each(x).square().sum().backward()
+                results.append(x.grad.full_tensor())
+            torch.testing.assert_close(results[1], results[0])
 
 
 WAYS_BACK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -193,6 +193,45 @@ def test_attention_of_ten_split_sequences_is_compiled_twice(way: str, is_causal:
         assert counter.frame_count == 2
 
 
+AROUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a convolution": lambda x: nn.functional.conv2d(x, torch.ones(4, 3, 3, 3, dtype=x.dtype), padding=1),
+    "a transposed convolution": lambda x: nn.functional.conv_transpose2d(
+        x, torch.ones(3, 2, 4, 4, dtype=x.dtype), stride=2
+    ),
+    "maxima": lambda x: nn.functional.max_pool2d(x, 3, 2, 1),
+    "means": lambda x: nn.functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "a convolution whose weight and bias are split": lambda x: nn.functional.conv2d(
+        x,
+        weft.shard(torch.ones(4, 3, 3, 3, dtype=x.dtype), MESH, P("x")),
+        weft.shard(torch.ones(4, dtype=x.dtype), MESH, P("x")),
+    ),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("program", AROUND)
+def test_batches_of_what_devices_look_over_borders_of_are_compiled_twice(program: str, separate: bool) -> None:
+    """What they exchange is planned for the size of space, whatever that of the batch."""
+    run, spec = AROUND[program], P() if "weight" in program else P(None, None, "x")
+    with memory(separate):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(run, backend=counter)
+        for size in (4, 5, 7, 9):
+            value, found = torch.randn(size, 3, 8, 6, dtype=torch.float64), []
+            for each in (run, compiled):
+                x = weft.shard(value, MESH, spec).requires_grad_()
+                with weft.comm_log() as log:
+                    y = each(x)
+                    y.square().sum().backward()
+                moved = sorted((r.kind, r.shape, r.bytes_received) for r in log)
+                found.append((y.full_tensor(), x.grad.full_tensor(), y.stride(), y.mapping, moved))
+            torch.testing.assert_close(found[1][:2], found[0][:2])
+            assert found[1][2:] == found[0][2:]
+        assert counter.frame_count == 2
+
+
 @FORMS
 def test_sizes_that_are_settled_are_those_of_pieces_too(separate: bool) -> None:
     """Torch may call the size of a tensor and that of its only piece by two names."""

@@ -135,6 +135,7 @@ TEN_SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a running sum of what is sorted": lambda x: x.sort(0)[0].cumsum(0),
     "a product": lambda x: x.prod(0),
     "shards that change places": lambda x: weft.ppermute(x.sin(), [(0, 1), (1, 0)]),
+    "views of one of several": lambda x: torch.stack([x, x * 2])[1].transpose(0, 1).unflatten(2, (5, 1)).sin(),
     "an averaged loss": lambda x: nn.functional.huber_loss(x, x.detach().flip(0)),
 }
 

@@ -126,6 +126,133 @@ def test_what_is_exchanged_is_planned_when_sizes_are_known(program: str, separat
         assert counter.frame_count == 1
 
 
+TEN_SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "edges that are repeated": lambda x: nn.functional.pad(x.transpose(0, 2), (2, 1), mode="replicate"),
+    "edges that are mirrored": lambda x: nn.functional.pad(x.transpose(0, 2), (1, 2), mode="reflect"),
+    "a half": lambda x: x.chunk(2)[1].sin(),
+    "what half of a size takes": lambda x: x.split(x.shape[0] // 2)[0].sin(),
+    "a running sum": lambda x: x.cumsum(0),
+    "a running sum of what is sorted": lambda x: x.sort(0)[0].cumsum(0),
+    "a product": lambda x: x.prod(0),
+    "shards that change places": lambda x: weft.ppermute(x.sin(), [(0, 1), (1, 0)]),
+    "views of one of several": lambda x: torch.stack([x, x * 2])[1].transpose(0, 1).unflatten(2, (5, 1)).sin(),
+    "an averaged loss": lambda x: nn.functional.huber_loss(x, x.detach().flip(0)),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("program", TEN_SIZES)
+def test_ten_sizes_of_a_split_dim_are_compiled_twice(program: str, separate: bool) -> None:
+    """Forward and backward; it moves what it moves without a compiler."""
+    run = TEN_SIZES[program]
+    with memory(separate):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(run, backend=counter, fullgraph=True)
+        for size in range(8, 48, 4):
+            value, found = torch.randn(size, 3, 5, dtype=torch.float64), []
+            for each in (run, compiled):
+                x = weft.shard(value, MESH, P("x")).requires_grad_()
+                with weft.comm_log() as log:
+                    y = each(x)
+                    y.square().sum().backward()
+                found.append((y.full_tensor(), x.grad.full_tensor(), y.stride(), y.mapping, log.counts()))
+            torch.testing.assert_close(found[1][:2], found[0][:2])
+            assert found[1][2:] == found[0][2:]
+        assert counter.frame_count == 2
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("way", "is_causal"), [("gather keys", True), ("split heads", False), ("ring", True), ("merge", False)]
+)
+def test_attention_of_ten_split_sequences_is_compiled_twice(way: str, is_causal: bool, separate: bool) -> None:
+    """However keys and queries meet, it moves what it moves without a compiler."""
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+    specs = P(None, None, "x" if way != "merge" else None), *[P(None, None, "x")] * 2
+    with memory(separate), weft.prefer(way):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(run, backend=counter, fullgraph=True)
+        for size in range(8, 48, 4):
+            values, found = [torch.randn(3, 2, size, 5, dtype=torch.float64) for _ in range(3)], []
+            for each in (run, compiled):
+                given = [weft.shard(x, MESH, spec).requires_grad_() for x, spec in zip(values, specs, strict=True)]
+                with weft.comm_log() as log:
+                    y = each(*given)
+                    y.square().sum().backward()
+                grads = [x.grad for x in given]
+                moved = sorted((r.kind, r.shape, r.bytes_received) for r in log)
+                found.append(([x.full_tensor() for x in (y, *grads)], [x.mapping for x in (y, *grads)], moved))
+            torch.testing.assert_close(found[1][0], found[0][0])
+            assert found[1][1:] == found[0][1:]
+        assert counter.frame_count == 2
+
+
+AROUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a convolution": lambda x: nn.functional.conv2d(x, torch.ones(4, 3, 3, 3, dtype=x.dtype), padding=1),
+    "a transposed convolution": lambda x: nn.functional.conv_transpose2d(
+        x, torch.ones(3, 2, 4, 4, dtype=x.dtype), stride=2
+    ),
+    "maxima": lambda x: nn.functional.max_pool2d(x, 3, 2, 1),
+    "means": lambda x: nn.functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "a convolution whose weight and bias are split": lambda x: nn.functional.conv2d(
+        x,
+        weft.shard(torch.ones(4, 3, 3, 3, dtype=x.dtype), MESH, P("x")),
+        weft.shard(torch.ones(4, dtype=x.dtype), MESH, P("x")),
+    ),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("program", AROUND)
+def test_batches_of_what_devices_look_over_borders_of_are_compiled_twice(program: str, separate: bool) -> None:
+    """What they exchange is planned for the size of space, whatever that of the batch."""
+    run, spec = AROUND[program], P() if "weight" in program else P(None, None, "x")
+    with memory(separate):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(run, backend=counter)
+        for size in (4, 5, 7, 9):
+            value, found = torch.randn(size, 3, 8, 6, dtype=torch.float64), []
+            for each in (run, compiled):
+                x = weft.shard(value, MESH, spec).requires_grad_()
+                with weft.comm_log() as log:
+                    y = each(x)
+                    y.square().sum().backward()
+                moved = sorted((r.kind, r.shape, r.bytes_received) for r in log)
+                found.append((y.full_tensor(), x.grad.full_tensor(), y.stride(), y.mapping, moved))
+            torch.testing.assert_close(found[1][:2], found[0][:2])
+            assert found[1][2:] == found[0][2:]
+        assert counter.frame_count == 2
+
+
+@FORMS
+def test_sizes_that_are_settled_are_those_of_pieces_too(separate: bool) -> None:
+    """Torch may call the size of a tensor and that of its only piece by two names."""
+    with memory(separate):
+        torch._dynamo.reset()
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.avg_pool1d(x, 2)
+
+        compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+        for size in (8, 12):
+            value = torch.randn(3, 4, size)
+            results = []
+            for each in (run, compiled):
+                x = weft.shard(value, MESH, P(None, None, "x")).requires_grad_()
+                each(x).square().sum().backward()
+                results.append(x.grad.full_tensor())
+            torch.testing.assert_close(results[1], results[0])
+
+
 WAYS_BACK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "the gradient of merged dims": lambda x: x.reshape(-1),
     "the gradient of rows that are repeated": lambda x: x.repeat_interleave(2, 0),

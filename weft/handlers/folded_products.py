@@ -10,7 +10,7 @@ import torch
 
 from ..engine.execute import run_in
 from ..engine.op_plan import chosen
-from ..engine.sharded import ShardedTensor, stand_of
+from ..engine.sharded import ShardedTensor, begins_at, stand_of
 from ..engine.strides.restriding import with_strides
 from ..engine.total import Total
 from ..engine.views.conjugation import keep_marks
@@ -150,7 +150,7 @@ def _turned(call: BoundCall) -> object:
         [x.shape[dim] for dim in order],
         turned,
         [x.stride(dim) for dim in order],
-        int(x.storage_offset()),
+        begins_at(x),
         through=x,
     )
     keep_marks(call, y)

@@ -10,7 +10,7 @@ from typing import final
 from ..caches import cached
 from ..planning import Exchange
 from ..planning.boxes.transfers import Transfer, receives
-from ..sharding.geometry import Box, box_at, box_shape, within
+from ..sharding.geometry import box_at, box_shape, within
 from ..sharding.layout import Layout
 from ..sharding.mesh import Slot
 from .holding import Holding, holding, slices
@@ -108,19 +108,20 @@ def contributions(
     return tuple(found)
 
 
-@cached(4096, cleared_by=forget_with_residences)
+@cached(4096, cleared_by=forget_with_residences, of_sizes=True)
 def permutations(
     layout: Layout, shape: tuple[int, ...], route: tuple[Slot | None, ...]
 ) -> tuple[tuple[int, Copy], ...]:
     """In one memory, for each box that another shard goes to: the piece it is in, and the copy."""
     here, mesh = holding(layout), layout.mesh
-    found: dict[tuple[int, Box], Copy] = {}
+    splitting = [mesh.index_of[axis] for axis in layout.split_axes]
+    found: dict[tuple[int, tuple[int, ...]], Copy] = {}
     for slot in here.residence.owned:
-        source = route[slot]
-        at, where = here.piece_of[slot], box_at(layout, shape, mesh.coords(slot))
-        if source is not None and (at, where) not in found:
-            origin = slices(box_at(layout, shape, mesh.coords(source)))
-            found[at, where] = Copy(here.piece_of[source], origin, slices(where))
+        source, coords = route[slot], mesh.coords(slot)
+        at, number = here.piece_of[slot], tuple(coords[i] for i in splitting)
+        if source is not None and (at, number) not in found:
+            origin, where = (slices(box_at(layout, shape, each)) for each in (mesh.coords(source), coords))
+            found[at, number] = Copy(here.piece_of[source], origin, where)
     return tuple((at, copy) for (at, _), copy in found.items())
 
 

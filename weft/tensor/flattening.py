@@ -114,6 +114,8 @@ def unflattened(
         known = _made_of.get(key)
     except TypeError:  # sizes that a compiler has not settled have no hash
         outer_size, outer_stride = still_open(outer_size), still_open(outer_stride)
+        for piece in pieces:
+            still_open(piece.shape)  # torch may call them otherwise than the sizes of the whole that they make up
         introduce((*outer_size, *outer_stride))
         known = _form_of(layout, outer_size, outer_stride, first.dtype, first.device)
     else:

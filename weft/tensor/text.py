@@ -12,6 +12,7 @@ from ..engine.writes.turned import is_stale
 from ..runtime.holding import holding
 from ..runtime.processes import world
 from ..runtime.processes.mesh_processes import leaves_out
+from ..runtime.traced import is_open
 from ..sharding.layout import Layout
 
 __all__ = ["short_dtype", "short_form", "text"]
@@ -64,6 +65,8 @@ def text(x: ShardedTensor) -> str:
     )
     where = str(layout.mesh) if not layout.mesh.is_single else str(layout.mesh.devices[0])
     head = f"Tensor({_dims(x)} on {where}{_waiting(x)}{grad})"
+    if is_open(x.shape):  # a compiler has no values, and is not to learn that they are few
+        return head
     if x.numel() > _SHOWN or not x._value.pieces or not _is_known(layout):
         return head
     if any(isinstance(piece, torch._subclasses.FakeTensor) or piece.is_meta for piece in x._value.pieces):

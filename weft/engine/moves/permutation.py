@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -14,7 +14,7 @@ from ...runtime import run
 from ...runtime.holding import Pieces
 from ...runtime.run import Route
 from ...runtime.strides import in_order, row_major
-from ...runtime.traced import settled
+from ...runtime.traced import Size, hinted, is_open, settled
 from ...sharding.geometry import Box, box, box_shape
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
@@ -36,7 +36,7 @@ def permute(x: torch.Tensor, permutation: Iterable[tuple[int, int]]) -> torch.Te
     layout = layout_of(x)
     assert layout is not None
     pairs = _checked(permutation, layout.mesh.num_devices)
-    _route(layout, settled(x.shape), pairs)
+    _route(layout, _routed(layout, x.shape), pairs)
     if is_recorded(x):
         return _PermuteShards.apply(x, pairs)  # type: ignore[no-any-return, no-untyped-call]
     return _PermuteShards.forward(x, pairs)
@@ -72,7 +72,7 @@ class _PermuteShards(torch.autograd.Function):
 
 def _permuted(x: ShardedTensor, pairs: Pairs) -> ShardedTensor:
     layout, shape, dtype = x._layout, tuple(x.shape), x.dtype
-    route = _route(layout, settled(shape), pairs)
+    route = _route(layout, _routed(layout, shape), pairs)
     pieces = current(x)
     strides = row_major(shape)
 
@@ -123,6 +123,13 @@ def _checked(permutation: Iterable[tuple[int, int]], count: int) -> Pairs:
                 f"ppermute: {name} {twice} stands twice in {list(pairs)!r}: every device sends and receives at most once"
             )
     return pairs
+
+
+def _routed(layout: Layout, shape: Sequence[int]) -> Size:
+    """Sizes to find a route for: all that split evenly have the same, so that a compiler may leave them open."""
+    counts = [layout.split_count(dim) for dim in range(len(shape))]
+    is_even = is_open(shape) and all(size > 0 and size % count == 0 for size, count in zip(shape, counts, strict=True))
+    return hinted(shape) if is_even else settled(shape)
 
 
 @cached(1024)

@@ -13,7 +13,7 @@ import torch
 from ...rules.call import Args, BoundCall, Kwargs
 from ...rules.registry import Rule
 from ...runtime.memory.lazy_copy import lazy_clone
-from ...runtime.traced import is_traced
+from ...runtime.traced import hinted, is_traced
 from ...sharding.layout import Layout
 from ..form import Form
 from ..memory.one_memory import spread
@@ -51,8 +51,8 @@ def _may_be_total(kind: OpKind, schedule: OpSchedule) -> bool:
 
 
 def _may_keep(tensors: Sequence[torch.Tensor], schedule: OpSchedule) -> bool:
-    made = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in schedule.specs if spec is not None)
-    kept = sum(x.numel() * x.itemsize for x in tensors)
+    made = sum(math.prod(hinted(spec.shape)) * spec.dtype.itemsize for spec in schedule.specs if spec is not None)
+    kept = sum(math.prod(hinted(x.shape)) * x.itemsize for x in tensors)
     return kept <= _SMALL or kept <= _MOST_KEPT * made
 
 

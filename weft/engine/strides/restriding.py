@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ...rules.call import BoundCall, each_of
 from ...runtime.strides import FEW, Strides, in_order
+from ...runtime.traced import hinted
 from ..memory import memory_of
 from ..running.once import is_foreseen
 from ..sharded import ShardedTensor, wrap
@@ -45,7 +48,7 @@ def with_strides(x: ShardedTensor, strides: Strides) -> ShardedTensor:
     if same and (x._value.is_put_off or (is_unmade(x) and x.stride() == strides)):
         return x  # to look at its pieces would make them
     # Of few elements it is known how dims of size 1 lie, too.
-    known = x.stride() == strides or not 1 < x.numel() <= FEW
+    known = x.stride() == strides or not 1 < math.prod(hinted(x.shape)) <= FEW
     if same and known and memory_of(x._layout).lies_in(x, strides):
         return x
     pieces = tuple(in_order(piece, strides) for piece in x._value.pieces)

@@ -9,7 +9,7 @@ import torch
 
 from ...runtime.holding import Pieces
 from ...runtime.strides import in_order
-from ..sharded import ShardedTensor, wrap
+from ..sharded import ShardedTensor, begins_at, wrap
 from .copy_views import Told
 
 __all__ = ["Geometry", "View", "at", "beginning", "shown"]
@@ -44,4 +44,4 @@ def at(x: ShardedTensor, y: ShardedTensor, pieces: Pieces, geometry: Geometry) -
 
 def beginning(x: ShardedTensor, dtype: torch.dtype) -> int:
     """Where a tensor begins in its memory, in elements of a dtype: a view may have larger ones, or smaller."""
-    return int(x.storage_offset()) * x.dtype.itemsize // dtype.itemsize
+    return begins_at(x) * x.dtype.itemsize // dtype.itemsize

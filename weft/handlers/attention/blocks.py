@@ -43,7 +43,7 @@ def scores(found: Sequence[ScoreBlock]) -> int:
     return sum(block.scores for block in found)
 
 
-@cached(8192)
+@cached(8192, of_sizes=True)
 def blocks(rows: Stretches, columns: Stretches, is_causal: bool) -> tuple[ScoreBlock, ...]:
     """The blocks of scores between queries and keys at these positions; with a causal mask, none that is hidden.
 
@@ -98,7 +98,7 @@ def _joined(found: Sequence[ScoreBlock]) -> list[ScoreBlock]:
     return result
 
 
-@cached(4096)
+@cached(4096, of_sizes=True)
 def cuts(size: int, counts: tuple[int, ...]) -> tuple[Interval, ...]:
     """Where the pieces of a dim lie that is cut so many times, major first.
 
@@ -108,7 +108,7 @@ def cuts(size: int, counts: tuple[int, ...]) -> tuple[Interval, ...]:
     return tuple(interval(size, list(zip(counts, at, strict=True))) for at in product(*map(range, counts)))
 
 
-@cached(1024)
+@cached(1024, of_sizes=True)
 def swapped(bounds: tuple[Interval, ...]) -> tuple[Stretches, ...]:
     """What each device has after it has swapped its last half with the device that is as far from the other end.
 

@@ -14,6 +14,7 @@ import torch
 from ...caches import cached
 from ...engine.sharded import ShardedTensor
 from ...rules.call import BoundCall
+from ...runtime.traced import hinted
 from ...sharding.geometry import Interval
 from ...sharding.layout import Layout
 from .blocks import Stretches, cuts, swapped
@@ -47,6 +48,11 @@ class Lay:
     def gathered(self) -> Lay:
         """The same, with keys that do not stay where they are."""
         return replace(self, held=())
+
+    @cached_property
+    def hinted(self) -> Lay:
+        """The same for prices: sizes that a compiler leaves open are what they are at present."""
+        return replace(self, query_shape=hinted(self.query_shape), key_shape=hinted(self.key_shape))
 
     @cached_property
     def axes(self) -> tuple[str, ...]:

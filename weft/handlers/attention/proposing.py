@@ -21,6 +21,7 @@ from ...caches import cached
 from ...engine.moves.movement import layout_of
 from ...engine.strategy import BroughtTensor, Exchanged, PassedShards, Strategy, cheapest, decided_once, may_prefer
 from ...planning.rearrangement import Rearrangement, Side
+from ...runtime.traced import hinted
 from ...sharding.geometry import most_elements
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
@@ -57,7 +58,7 @@ class Brought:
     @staticmethod
     def of(x: torch.Tensor) -> Brought:
         """What there is to know of one."""
-        return Brought(layout_of(x), tuple(x.shape), x.dtype.itemsize)
+        return Brought(layout_of(x), hinted(x.shape), x.dtype.itemsize)
 
     def to(self, target: Layout) -> tuple[BroughtTensor, ...]:
         """What it takes to bring it."""
@@ -172,7 +173,7 @@ def _halves(layout: Layout, shape: tuple[int, ...], itemsize: int, lay: Lay, tim
     yield from [Exchanged(swap(layout, shape, lay), itemsize)] * times
 
 
-@cached(1024)
+@cached(1024, of_sizes=True)
 def swap(layout: Layout, shape: tuple[int, ...], lay: Lay, *, back: bool = False) -> Rearrangement:
     """What devices swap of a tensor whose sequence is split; `back`: so that they have again what they had."""
     bounds = lay.query_cuts if shape[2] == lay.query_shape[2] else lay.key_cuts

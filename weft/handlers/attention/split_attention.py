@@ -105,7 +105,7 @@ def _question(call: BoundCall, kernel: Kernel, lay: Lay) -> AttentionQuestion:
     size, is_gradient = sum_dtype(call.tensor("query").dtype).itemsize, call.has("out")
     rows = [Brought.of(exact_rows(call, lay))] if is_gradient else []
     return AttentionQuestion(
-        lay, brought(*_QUERIES), brought(*_KEYS), tuple(rows), mask[0] if mask else None, is_gradient, size
+        lay.hinted, brought(*_QUERIES), brought(*_KEYS), tuple(rows), mask[0] if mask else None, is_gradient, size
     )
 
 

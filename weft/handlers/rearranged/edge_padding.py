@@ -24,6 +24,27 @@ _MOST_LAYERS = 8
 
 
 @dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Places of the padding, one after another, and the indices that stand there, from the highest."""
+
+    place: int
+    index: int
+    count: int
+
+    def each(self) -> list[tuple[int, int]]:
+        """(place in the result, index)."""
+        return [(self.place + k, self.index - k) for k in range(self.count)]
+
+    def places(self, device: torch.device) -> torch.Tensor:
+        """The places in a tensor; they may be open, which a list of numbers cannot be."""
+        return torch.arange(self.place, self.place + self.count, device=device)
+
+    def indices(self, device: torch.device) -> torch.Tensor:
+        """The indices, likewise."""
+        return torch.arange(self.index, self.index - self.count, -1, device=device)
+
+
+@dataclass(frozen=True, slots=True)
 class _PaddedDim:
     """How one dim is padded."""
 
@@ -37,23 +58,25 @@ class _PaddedDim:
         """The size of the result."""
         return self.before + self.size + self.after
 
-    def pads(self) -> list[tuple[int, int]]:
-        """(place in the result, index that stands there), for all places of the padding."""
-        last = self.size - 1
-        ahead = [(k, self.before - k if self.mirrors else 0) for k in range(self.before)]
-        behind = [(self.before + self.size + k, last - 1 - k if self.mirrors else last) for k in range(self.after)]
-        return ahead + behind
+    def ahead(self) -> list[_Stretch]:
+        """What stands before the dim."""
+        if self.mirrors:
+            return [_Stretch(0, self.before, self.before)] if self.before else []
+        return [_Stretch(k, 0, 1) for k in range(self.before)]
 
-    def layers(self) -> list[list[tuple[int, int]]]:
+    def behind(self) -> list[_Stretch]:
+        """What stands after it."""
+        end, last = self.before + self.size, self.size - 1
+        if self.mirrors:
+            return [_Stretch(end, last - 1, self.after)] if self.after else []
+        return [_Stretch(end + k, last, 1) for k in range(self.after)]
+
+    def layers(self) -> list[list[_Stretch]]:
         """The padding in lists, in none of which an index stands twice."""
-        found: list[dict[int, int]] = []
-        for place, index in self.pads():
-            layer = next((each for each in found if index not in each), None)
-            if layer is None:
-                layer = {}
-                found.append(layer)
-            layer[index] = place
-        return [[(place, index) for index, place in layer.items()] for layer in found]
+        ahead, behind = self.ahead(), self.behind()
+        pairs = [ahead[k : k + 1] + behind[k : k + 1] for k in range(max(len(ahead), len(behind)))]
+        is_apart = self.before < self.size - 1 - self.after if self.mirrors else self.size > 1
+        return pairs if is_apart else [[each] for pair in pairs for each in pair]
 
 
 def _sides(call: BoundCall) -> list[_PaddedDim] | None:
@@ -87,7 +110,10 @@ def _padded(call: BoundCall) -> object:
     if sides is None or not _is_split(x, padding) or x.dtype is torch.bool:  # torch refuses the latter
         return run_by_rule(call)
     runs = [
-        [Run(side.size, target=side.before), *(Run(1, source=index, target=place) for place, index in side.pads())]
+        [
+            Run(side.size, target=side.before),
+            *(Run(1, index, place) for pads in (*side.ahead(), *side.behind()) for place, index in pads.each()),
+        ]
         for side in sides
     ]
     parts = [Part(0, each) for each in product(*runs)]
@@ -120,17 +146,18 @@ def _folded(grad: ShardedTensor, dim: int, side: _PaddedDim, op: str) -> Sharded
         [grad], grad._layout, shape, [inner], op, lambda piece: piece.narrow(dim, side.before, side.size)
     )
     for layer in side.layers():
-        parts = [Part.along(dim, Run(1, source=place, target=index), shape) for place, index in layer]
+        parts = [Part.along(dim, Run(1, place, index), shape) for pads in layer for place, index in pads.each()]
         placed = rearranged([grad], grad._layout, shape, parts, op, _placed(dim, side.size, layer), fill=0)
         result = aten.add.Tensor(result, placed)
     return result
 
 
-def _placed(dim: int, size: int, layer: list[tuple[int, int]]) -> Callable[[torch.Tensor], torch.Tensor]:
+def _placed(dim: int, size: int, layer: list[_Stretch]) -> Callable[[torch.Tensor], torch.Tensor]:
     """Some places of a dim at some indices of one that is zero elsewhere."""
 
     def placed(piece: torch.Tensor) -> torch.Tensor:
-        places, indices = (torch.tensor(each, device=piece.device) for each in zip(*layer, strict=True))
+        places = torch.cat([pads.places(piece.device) for pads in layer])
+        indices = torch.cat([pads.indices(piece.device) for pads in layer])
         zeros = piece.new_zeros([size if d == dim else n for d, n in enumerate(piece.shape)])
         return zeros.index_copy(dim, indices, piece.index_select(dim, places))
 

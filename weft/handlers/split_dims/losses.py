@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -54,7 +55,7 @@ def _with_logits(call: BoundCall) -> torch.Tensor:
 @handler(*(backward for _, backward in ELEMENTWISE))
 def _averaged_backward(call: BoundCall) -> object:
     if call.integer("reduction") == _MEAN:
-        count = torch.broadcast_shapes(call.tensor("self").shape, call.tensor("target").shape).numel()
+        count = math.prod(torch.broadcast_shapes(call.tensor("self").shape, call.tensor("target").shape))
         call = call.replaced(grad_output=call.tensor("grad_output") / max(1, count), reduction=SUM)
     return run_by_rule(call)
 

@@ -15,7 +15,6 @@ from ...engine.sharded import ShardedTensor, sharded, wrap, wrap_whole
 from ...engine.strides.whole_results import whole_results
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
-from ...runtime.traced import settled
 from ...sharding.layout import Layout
 
 aten = torch.ops.aten
@@ -42,9 +41,6 @@ def _scan(call: BoundCall) -> object:
         result: torch.Tensor = func(whole, *call.args[1:], **call.kwargs)
         note_steps(layout, target, shape, result.dtype, str(func))
         return wrap_whole(result, layout)
-    # Gradients run from the other end, where elements change places by their number: a compiler that leaves the size open has to
-    # hear now that this holds for one size, and not on the way back.
-    settled(x.shape)
     scanned = [func(piece, *call.args[1:], **call.kwargs) for piece in x._value.pieces]
     last = tuple(piece.narrow(dim, piece.shape[dim] - 1, 1) for piece in scanned)
     (spec,) = whole_results(call)

@@ -16,7 +16,7 @@ from ...engine.moves.movement import laid
 from ...engine.moves.rearranging import note_rearrangement
 from ...engine.moves.telling import note_move, note_return
 from ...engine.op_plan import decided, layouts_for
-from ...engine.sharded import ShardedTensor, as_sharded, sharded, stand_of
+from ...engine.sharded import ShardedTensor, as_sharded, begins_at, sharded, stand_of
 from ...engine.strategy import is_considered, unconsidered
 from ...engine.views.copy_views import Told
 from ...engine.views.folded import fold
@@ -116,7 +116,7 @@ def _folded(
         y._value.total = made._value.total
         return memory_of(way.after).ordered(made._value.pieces, strides)
 
-    y = fold(base, groups, way.after, shape, exchange, strides, int(x.storage_offset()) + offset)
+    y = fold(base, groups, way.after, shape, exchange, strides, begins_at(x) + offset)
     return _showing(func, x, y, shape, is_placed=True)
 
 

@@ -14,7 +14,7 @@ from ...engine.moves.movement import from_plain
 from ...engine.moves.rearranging import alike, note_rearrangement, rearranged, resolved
 from ...engine.ragged.alone import Alone, Home, Values, alone, alone_of, holders, number_along
 from ...engine.ragged.rows import evenly
-from ...engine.sharded import ShardedTensor, as_sharded, sharded, stand_of, wrap
+from ...engine.sharded import ShardedTensor, as_sharded, begins_at, sharded, stand_of, wrap
 from ...engine.views.copy_views import Told, refresh, remember_apart
 from ...engine.views.view import View
 from ...engine.views.view_results import ViewOp, tell_whole
@@ -130,7 +130,7 @@ def _selected(x: ShardedTensor, dim: int, index: int) -> ShardedTensor:
     read = partial(_selected, dim=dim, index=index)
     if _is_stack(x, dim):
         own, (strides, offset) = of_stack(x), op.geometry(x)
-        there = int(x.storage_offset()) + offset
+        there = begins_at(x) + offset
         return memory_of(target).show(alone(own, strides, x.device, there), x, View(read, put_back, told))
     row = rearranged([x], target, shape, [taken], str(op.func), lambda piece: piece.narrow(dim, index, 1), is_view=True)
     view = View(read, put_back, told, partial(op.geometry, x))
@@ -185,7 +185,9 @@ def _sizes(call: BoundCall, size: int) -> list[int]:
         step = call.integer("split_size")
         if step < 0 or (step == 0 and size):
             raise RuntimeError(f"split expects split_size be non-negative, but got split_size={step}")
-        return [min(step, size - start) for start in range(0, size, step)] if size else [0]
+        # How many there are is a number, whatever a compiler leaves open of their sizes.
+        count = int(-(-size // step)) if size else 1
+        return [*[step] * (count - 1), size - step * (count - 1)]
     sizes = call.integers("split_sizes")
     if sum(sizes) != size or min(sizes, default=0) < 0:
         raise RuntimeError(

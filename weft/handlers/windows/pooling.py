@@ -193,7 +193,7 @@ def _pool_backward(call: BoundCall) -> object:
     whole = plan.on_whole(call, [look.tensor for look in looks])
     if whole is not None:
         return whole
-    around = [plan.exchanged(look, plan.brought(call, look.tensor)) for look in looks]
+    around = [plan.exchanged(look, plan.brought(call, look.tensor)) for look in plan.windows]
     laid = [around[0], hollow(plan, call), *around[1:]]
     return plan.everywhere(call, laid, partial(_max_gradient if maxima else _mean_gradient, pool, plan.reaches))
 

@@ -15,7 +15,7 @@ from ...engine.choose import Choice
 from ...engine.execute import brought, run_in
 from ...engine.memory import held_whole
 from ...engine.moves.movement import moved
-from ...engine.moves.rearranging import note_rearrangement, resolved
+from ...engine.moves.rearranging import note_rearrangement, rearranged, resolved
 from ...engine.op_plan import chosen
 from ...engine.running.on_pieces import run_everywhere
 from ...engine.running.schedule import OpSchedule, schedule_for
@@ -27,9 +27,8 @@ from ...rules.factors import Factors
 from ...rules.registry import Local, Rule, rules
 from ...runtime.holding import holding
 from ...runtime.machine import forget_with_residences
-from ...runtime.rearranging import rearrange
 from ...runtime.strides import dense_strides
-from ...runtime.traced import is_open, settled
+from ...runtime.traced import Size, hinted, is_open
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 
@@ -69,11 +68,11 @@ class Windowed:
 
     def exchanged(self, look: Look, x: ShardedTensor, fill: float = 0) -> ShardedTensor:
         """A tensor whose pieces are windows; only for `everywhere`, since its layout says nothing of their shapes."""
-        windows, op = self.windows[look], str(self.func)
-        note_rearrangement(windows.plan, x.dtype.itemsize, op)
-        whole = rearrange([x._value.pieces], windows.plan, x.dtype, fill=None if windows.is_covered else fill, op=op)
+        windows, plan, op = self.windows[look], self.windows[look].plan, str(self.func)
+        covered = None if windows.is_covered else fill
+        side_by_side = rearranged([x], windows.target, plan.target.shape, plan.parts, op, torch.clone, fill=covered)
         pieces = []
-        for piece, coords in zip(whole, holding(windows.target).coords, strict=True):
+        for piece, coords in zip(side_by_side._value.pieces, holding(windows.target).coords, strict=True):
             for dim, window in enumerate(windows.at(coords)):
                 piece = piece if window is None else piece.narrow(dim, 0, window[1] - window[0])
             pieces.append(piece)
@@ -142,7 +141,8 @@ def windowed(
 ) -> tuple[Windowed, BoundCall] | None:
     """How a call is computed on windows of the last dims, and with what; None where they are whole."""
     tensors = call.tensors
-    if not any(isinstance(x, ShardedTensor) and any(x._layout.splits[-len(reaches) :]) for x in tensors):
+    around = set(_split_space(tensors, len(reaches)))
+    if not around:
         return None
     if (
         not looks
@@ -150,8 +150,8 @@ def windowed(
         or any(min(look.results, default=0) < 1 or len(look.results) <= len(reaches) for look in looks)
     ):
         return None  # nothing to look at, or a call that torch refuses
-    # What devices exchange holds for sizes that are known: where a compiler leaves some open, it is decided for these alone.
-    looks = [Look(look.tensor, settled(look.results), look.back) for look in looks]
+    # Which windows devices read holds for one size of the dims that they are read along; others a compiler may leave open.
+    looks = [Look(look.tensor, _known_along(around, look.results, len(reaches)), look.back) for look in looks]
     if any(is_open((*x.shape, *x.stride())) for x in tensors):
         there = _resolved_all(call)
         found = _decided(there, propose, reaches, looks)
@@ -164,6 +164,17 @@ def windowed(
     if found is None:
         return None
     return found, _resolved_all(call)
+
+
+def _known_along(around: Collection[int], results: Sequence[int], space: int) -> Size:
+    """The sizes of results, settled along some dims of space; of the others only a hint, which nothing is decided by."""
+    first = len(results) - space
+    return tuple(
+        [
+            int(size) if d - first in around else hint
+            for d, (size, hint) in enumerate(zip(results, hinted(results), strict=True))
+        ]
+    )
 
 
 def _resolved_all(call: BoundCall) -> BoundCall:
@@ -209,7 +220,7 @@ def _decided(call: BoundCall, propose: Proposal, reaches: Sequence[Reach], looks
 def _split_space(tensors: Sequence[torch.Tensor], space: int) -> Iterator[int]:
     """The dims of space that are split in some tensor."""
     for i in range(space):
-        if any(isinstance(x, ShardedTensor) and x.dim() >= space and x._layout.splits[i - space] for x in tensors):
+        if any(isinstance(x, ShardedTensor) and x.dim() > space and x._layout.splits[i - space] for x in tensors):
             yield i
 
 
@@ -220,5 +231,6 @@ def _may_be_read(x: torch.Tensor, mesh: DeviceMesh) -> bool:
 def _windows(look: Look, tensors: Sequence[torch.Tensor], choice: Choice, reaches: dict[int, Reach]) -> Windows:
     x, need = as_sharded(tensors[look.tensor]), choice.inputs[look.tensor]
     # What is also computed with as it is, is brought first; of other tensors windows are read from wherever they lie.
-    source = Side.of(need if look.back else x._layout, settled(x.shape))
+    shape = [int(size) if dim in reaches else size for dim, size in enumerate(x.shape)]
+    source = Side.of(need if look.back else x._layout, shape)
     return windows_of(source, need, reaches, look.results, back=look.back)

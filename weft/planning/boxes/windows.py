@@ -110,7 +110,7 @@ def _width(dim: tuple[Interval, ...]) -> int:
     return max(stop - start for start, stop in dim)
 
 
-@cached(1024)
+@cached(1024, of_sizes=True)
 def _plan(windows: Windows) -> Rearrangement:
     shape: list[int] = []
     runs: list[list[Run]] = []

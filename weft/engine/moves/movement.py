@@ -26,7 +26,7 @@ from ..memory import memory_of
 from ..memory.carrying import carried, gathered
 from ..sharded import ShardedTensor, made, requires_grad, wrap
 from ..total import known_total
-from ..value import Value
+from ..value import value_of
 from ..views.copy_views import refresh
 from .asynchrony import begun, is_issuing, issuing
 from .telling import note_move, tell
@@ -179,7 +179,7 @@ def _relabeled_again(x: ShardedTensor, form: Form) -> ShardedTensor | None:
         there = lazy_clone(whole)
     else:
         (there,) = run.move(x._value.pieces, x._form.layout, form.layout, form.shape, form.dtype)
-    return made(form, Value((there,))) if there.stride() == form.strides else None
+    return made(form, value_of((there,))) if there.stride() == form.strides else None
 
 
 def laid(x: ShardedTensor, target: Layout, op: str) -> ShardedTensor:

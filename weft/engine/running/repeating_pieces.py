@@ -26,7 +26,6 @@ from .schedule import OpSchedule
 __all__ = ["repeat_on_pieces", "repeat_views", "repeat_writes"]
 
 _make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
-_new = object.__new__
 _is_inferring = torch.is_inference_mode_enabled
 
 
@@ -82,13 +81,13 @@ def _labelling(result: object, strided: Strided | None) -> Callable[[Any], objec
     """What makes a result of its one piece; what is no tensor stays as it is."""
     if not isinstance(result, ShardedTensor) or strided is None:
         return lambda _: result
-    final, form, made_with = ShardedTensor.final, result._form, result._form.made_with
+    form, made_with = result._form, result._form.made_with
     strides, ordered = strided.pieces[0], strided.ordered
 
     def label(piece: torch.Tensor) -> object:
-        value = _new(Value)
+        value = Value()
         value.pieces = (piece,) if piece.stride() == strides else ordered((piece,))
-        tensor = _make(final, *made_with)
+        tensor = _make(*made_with)
         tensor._form = form
         tensor._value = value
         return tensor
@@ -168,7 +167,7 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
 
 def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
     """One view of what this process has of a tensor, in its one piece: of all ops, those that come most often."""
-    final, made_with = ShardedTensor.final, form.made_with
+    made_with = form.made_with
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
@@ -183,12 +182,14 @@ def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
         if offset:
             shown = tensor_of(form, (piece,), offset)
         else:
-            value = _new(Value)
+            value = Value()
             value.pieces = (piece,)
-            shown = _make(final, *made_with)
+            shown = _make(*made_with)
             shown._form = form
             shown._value = value
-        held.note_views(shown)
+        held.is_viewed = True
+        if held.lent_by is not None:
+            held.lent_by.lend(shown._value)
         return shown
 
     return repeat

@@ -170,10 +170,10 @@ def wrap_arriving(
     return made(form, value_from(source), asked=asked)
 
 
-def wrap_whole(whole: torch.Tensor, layout: Layout) -> ShardedTensor:
+def wrap_whole(whole: torch.Tensor, layout: Layout, asked: DeviceMapping | None = None) -> ShardedTensor:
     """The tensor that a whole value in one memory is."""
     form = form_of(layout, whole.shape, whole.stride(), whole.dtype, whole.device)
-    return made(form, value_of((whole,)), begins_at(whole))
+    return made(form, value_of((whole,)), begins_at(whole), asked)
 
 
 def wrap_total(

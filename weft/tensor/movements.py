@@ -108,8 +108,8 @@ def shard(
         return map_tensors(lambda leaf: shared(leaf, mapping), x, "shard")
     with issuing(async_op):
         if isinstance(x, torch.Tensor):
-            return redistribute(x, mapping, op="shard")
-        return map_tensors(lambda leaf: redistribute(leaf, mapping, op="shard"), x, "shard")
+            return _moved(x, mapping, "shard")
+        return map_tensors(lambda leaf: _moved(leaf, mapping, "shard"), x, "shard")
 
 
 def _misplaced(given: object) -> str:
@@ -147,6 +147,10 @@ def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistri
         raise TypeError(
             f"{op} needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...)) or PlacementMapping(mesh, placements)"
         )
+    return _moved(x, mapping, op)
+
+
+def _moved(x: torch.Tensor, mapping: DeviceMapping, op: str) -> torch.Tensor:
     target = mapping.layout(x.dim())
     if not x.is_meta:
         check_there(target.mesh)

@@ -34,7 +34,7 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     # is nothing to save, and `out=` may make it grow, which torch cannot do to memory that is shared.
     storage = x.untyped_storage()
     nbytes = storage.nbytes()
-    if not nbytes or 2 * x.numel() * x.itemsize < nbytes:
+    if not nbytes or 2 * x.nbytes < nbytes:
         return x.clone()
     # Torch parts copies on the default stream: others do not wait for it, and a CUDA graph that is being recorded leaves it out.
     if x.is_cuda and is_aside(x.get_device()):

@@ -16,7 +16,7 @@ from ..strides.result_strides import Strided
 from ..total import note_write
 from ..value import Value
 from ..views.view import beginning
-from ..writes.overlapping import refuse_overlaps
+from ..writes.overlapping import refusing_overlaps
 from .on_pieces import run_everywhere
 from .once import is_foreseen
 from .quick import Call
@@ -206,13 +206,15 @@ def repeat_writes(call: BoundCall, plan: OpPlan) -> Repeat | None:
     if runs is None:
         return None
     write = runs.alone or runs.everywhere
-    func, others = call.func, [at for at, x in enumerate(call.args) if at and isinstance(x, torch.Tensor)]
+    others = [at for at, x in enumerate(call.args) if at and isinstance(x, torch.Tensor)]
+    refuse = refusing_overlaps(call.func) if others else None
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
-        if others:
-            refuse_overlaps(func, args[0], [args[at] for at in others])
-        note_write(args[:1])
+        written = args[0]
+        if refuse is not None:
+            refuse(written, [args[at] for at in others])
+        note_write((written,))
         write(args, kwargs)
-        return args[0]
+        return written
 
     return repeat

@@ -151,7 +151,7 @@ def tensor_of(form: Form, pieces: Pieces, offset: int = 0) -> ShardedTensor:
     """The tensor of a form that these pieces make up: `made`, in the least time."""
     value = Value()
     value.pieces = pieces
-    tensor = _make(*(form.made_at(offset) if offset else form.made_with))
+    tensor = _make(*form.made_at(offset)) if offset else _make(*form.made_with)
     tensor._form = form
     tensor._value = value
     return tensor

@@ -167,7 +167,6 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
 
 def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
     """One view of what this process has of a tensor, in its one piece: of all ops, those that come most often."""
-    made_with = form.made_with
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
@@ -178,18 +177,8 @@ def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
             piece = apply(args, kwargs)
         except RuntimeError:  # a piece that lies otherwise, of which there is no such view
             return NOT_REPEATED
-        offset = base.storage_offset() + ahead
-        if offset:
-            shown = tensor_of(form, (piece,), offset)
-        else:
-            value = Value()
-            value.pieces = (piece,)
-            shown = _make(*made_with)
-            shown._form = form
-            shown._value = value
-        held.is_viewed = True
-        if held.lent_by is not None:
-            held.lent_by.lend(shown._value)
+        shown = tensor_of(form, (piece,), base.storage_offset() + ahead)
+        held.note_views(shown)
         return shown
 
     return repeat

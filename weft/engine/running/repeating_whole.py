@@ -113,9 +113,7 @@ def _slice_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | No
             shown = _make(*made_with)
             shown._form = form
             shown._value = value
-        held.is_viewed = True
-        if held.lent_by is not None:
-            held.lent_by.lend(shown._value)
+        held.note_views(shown)
         return shown
 
     return repeat
@@ -123,26 +121,14 @@ def _slice_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | No
 
 def _view_of_whole(apply: Call, form: Form) -> Repeat:
     """One view of a whole value: of all ops, those that come most often."""
-    made_with = form.made_with
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
         if _is_inferring() and not base.is_inference():
             return NOT_REPEATED
         whole = apply(args, kwargs)
-        offset = whole.storage_offset()
-        if offset:
-            shown = tensor_of(form, (whole,), offset)
-        else:
-            value = Value()
-            value.pieces = (whole,)
-            shown = _make(*made_with)
-            shown._form = form
-            shown._value = value
-        held = base._value
-        held.is_viewed = True
-        if held.lent_by is not None:
-            held.lent_by.lend(shown._value)
+        shown = tensor_of(form, (whole,), whole.storage_offset())
+        base._value.note_views(shown)
         return shown
 
     return repeat

@@ -24,7 +24,7 @@ from .moves.asynchrony import detached, is_on_its_way
 from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import note_computed, resolve, resolved_for
 from .op_kind import kind_of
-from .op_plan import NOT_REPEATED, decided, key_of, plans, token
+from .op_plan import NOT_REPEATED, decided, key_of, plans
 from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
 from .running.recording_calls import recorded
@@ -46,6 +46,7 @@ from .wrong_calls import LENIENT, STUMBLES, let_torch_say, refuse_wrong
 __all__ = ["planned", "torch_dispatch"]
 
 _repeats = plans.repeats
+_known = _repeats.get
 _onlookers = torch._C._len_torch_dispatch_stack
 _DETACH = torch.ops.aten.detach.default
 _SHOWN: tuple[type, ...] = (ShardedTensor,)
@@ -61,24 +62,25 @@ def torch_dispatch(
             return torch_dispatch(cls, func, _SHOWN, args, kwargs)
     if func is _DETACH and is_on_its_way(args[0]):
         return detached(args[0])
-    kwargs = kwargs or {}
+    if kwargs is None:
+        kwargs = {}
     if _onlookers():
         result = recorded(func, args, kwargs)
         if result is not NotImplemented:
             return result
     if Warned.count and may_drift(func):
-        call = BoundCall(func, args, kwargs)
-        return watched(call, lambda: torch_dispatch(cls, func, _SHOWN, args, kwargs))
+        return _warned(BoundCall(func, args, kwargs))
     key: tuple[object, ...] | None
     try:
-        if len(args) == 2 and not kwargs and type(args[0]) is cls:
-            x, y = args
-            key = (id(func), x._form, y._form if type(y) is cls else token(y))  # type: ignore[attr-defined]
-        elif len(args) == 1 and not kwargs and type(args[0]) is cls:
-            key = (id(func), args[0]._form)
+        # Most ops take a tensor, or two: their keys are made here, since to call for them would take as long again.
+        count = 0 if kwargs else len(args)
+        if count == 1 and type(x := args[0]) is cls:
+            key = (id(func), x._form)
+        elif count == 2 and type(x := args[0]) is cls and type(y := args[1]) is cls:
+            key = (id(func), x._form, y._form)
         else:
             key = key_of(func, args, kwargs)
-        repeat = _repeats.get(key)
+        repeat = _known(key)
     except TypeError:  # sizes and numbers that a compiler has not settled have no hash
         key = repeat = None
     if repeat is not None:
@@ -100,6 +102,11 @@ def torch_dispatch(
     except (RuntimeError, IndexError) as error:
         tell_others(error, call.tensors)
         raise
+
+
+def _warned(call: BoundCall) -> object:
+    """What a call gives, of which somebody asks to be told where tensors lie worse after it."""
+    return watched(call, lambda: torch_dispatch(ShardedTensor.final, call.func, _SHOWN, call.args, call.kwargs))
 
 
 def planned(call: BoundCall) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 
 import torch
 
@@ -25,6 +25,9 @@ class Form:
 
     __slots__ = ("device", "dtype", "is_open", "is_special", "layout", "made_with", "shape", "strides", "told")
 
+    kind: ClassVar[type[torch.Tensor]]
+    """The class that tensors are made of."""
+
     def __init__(
         self,
         layout: Layout,
@@ -41,8 +44,12 @@ class Form:
         """Whether ops on such a tensor are looked at every time: it shows another, or its elements lie elsewhere."""
         self.is_open = False
         """Whether a compiler leaves sizes open: then nothing is remembered of ops on such a tensor."""
-        self.made_with: tuple[object, ...] = (shape, strides, 0, *self.told)
+        self.made_with: tuple[object, ...] = (self.kind, shape, strides, None, *self.told)
         """What torch makes such a tensor with, whose elements begin where its memory does."""
+
+    def made_at(self, offset: int) -> tuple[object, ...]:
+        """What torch makes such a tensor with, whose elements begin so far into its memory."""
+        return (self.kind, self.shape, self.strides, offset, *self.told)
 
     def __repr__(self) -> str:
         return f"Form({self.dtype}{list(self.shape)} in {self.layout}, strides {list(self.strides)}, {self.device})"
@@ -78,7 +85,7 @@ def form_of(
         known = Form(*key)
         if known.strides == row_major(known.shape):
             # These torch finds itself, in three quarters of the time that it takes to read them.
-            known.made_with = (known.shape, None, None, *known.told)
+            known.made_with = (known.kind, known.shape, None, None, *known.told)
         _forms[key] = known
     return known
 

@@ -72,6 +72,19 @@ _all: weakref.WeakSet[Kept] = weakref.WeakSet()
 _changing = threading.Lock()
 
 
+@final
+class _Threads:
+    """Whether any may keep something: every write asks, and most programs keep nothing while they write."""
+
+    __slots__ = ("keep",)
+
+    def __init__(self) -> None:
+        self.keep = False
+
+
+_threads = _Threads()
+
+
 def last_kept() -> Kept | None:
     """What this thread keeps."""
     kept = _here.last
@@ -87,14 +100,16 @@ def keep(kept: Kept | None) -> None:
     if kept is not None:
         with _changing:
             _all.add(kept)
+            _threads.keep = True
 
 
 def forget_written(written: Iterable[ShardedTensor] | None) -> None:
     """Before a write to these tensors, or to nobody knows which: what was brought of their memory is another value then."""
-    if not _all:
+    if not _threads.keep:
         return
     with _changing:
         alive = [kept for kept in _all if kept.result is not None]
+        _threads.keep = bool(alive)
     if alive:
         memory = None if written is None else [storage for x in written for storage in storages(x)]
         for kept in alive:

@@ -110,19 +110,26 @@ plans = _Plans()
 _TO_COPY = torch.ops.aten._to_copy.default
 
 
+_TRUE, _FALSE = object(), object()  # True is equal to 1
+
+
 def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
     """All that a plan depends on: not the values of tensors, nor of floats that are usual numbers."""
-    known = id(func)  # torch takes its time to say the hash of an op
+    key: list[object] = [id(func)]  # torch takes its time to say the hash of an op
     final = ShardedTensor.final
-    if func is _TO_COPY:  # in mixed precision every third op is one; it takes no numbers
-        return (known, *[x._form if type(x) is final else token(x) for x in args], *kwargs.items())
-    if args and type(args[0]) is list:
-        beside = [_token_beside_list(x) for x in args]
-    else:
-        beside = [x._form if type(x) is final else x if type(x) is int else token(x) for x in args]
-    if not kwargs:
-        return (known, *beside)
-    return (known, *beside, *[(name, token(x)) for name, x in kwargs.items()])
+    for x in args:
+        kind = type(x)
+        if kind is final:
+            key.append(x._form)  # type: ignore[attr-defined]
+        elif kind is int:
+            key.append(x)
+        elif kind is bool:
+            key.append(_TRUE if x else _FALSE)
+        else:
+            key.append(_token_beside_list(x) if kind is list and type(args[0]) is list else token(x))
+    if kwargs:
+        key += kwargs.items() if func is _TO_COPY else [(name, token(x)) for name, x in kwargs.items()]
+    return tuple(key)
 
 
 def _token_beside_list(x: object) -> object:

@@ -21,7 +21,7 @@ from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
 from .form import Form, form_of
 from .total import UNKNOWN, Contributions, Total
-from .value import Source, Value
+from .value import Source, Value, value_from, value_of
 
 __all__ = [
     "ShardedTensor",
@@ -49,7 +49,6 @@ grad_fn: Callable[[torch.Tensor], Node | None] = vars(torch._C.TensorBase)["grad
 """What torch knows of a tensor, asked in the least time, and of torch alone."""
 
 _make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
-_new = object.__new__
 
 
 class ShardedTensor(torch.Tensor):
@@ -66,7 +65,7 @@ class ShardedTensor(torch.Tensor):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if ShardedTensor in cls.__bases__:
-            ShardedTensor.final = cls
+            ShardedTensor.final = Form.kind = cls
 
     @property
     def _layout(self) -> Layout:
@@ -135,12 +134,12 @@ def wrap(
     assert dtype is not None
     strides = row_major(shape) if strides is None else strides
     form = form_of(layout, shape, strides, dtype, device or residence(layout.mesh).device)
-    return made(form, Value(pieces), offset or 0, asked)
+    return made(form, value_of(pieces), offset or 0, asked)
 
 
 def made(form: Form, value: Value, offset: int = 0, asked: DeviceMapping | None = None) -> ShardedTensor:
     """The tensor of a form that holds a value."""
-    tensor = _bare(form, offset) if offset else _make(ShardedTensor.final, *form.made_with)
+    tensor = _make(*(form.made_at(offset) if offset else form.made_with))
     tensor._form = form
     tensor._value = value
     if asked is not None:
@@ -150,17 +149,12 @@ def made(form: Form, value: Value, offset: int = 0, asked: DeviceMapping | None 
 
 def tensor_of(form: Form, pieces: Pieces, offset: int = 0) -> ShardedTensor:
     """The tensor of a form that these pieces make up: `made`, in the least time."""
-    value = _new(Value)
+    value = Value()
     value.pieces = pieces
-    tensor = _bare(form, offset) if offset else _make(ShardedTensor.final, *form.made_with)
+    tensor = _make(*form.made_at(offset)) if offset else _make(*form.made_with)
     tensor._form = form
     tensor._value = value
     return tensor
-
-
-def _bare(form: Form, offset: int) -> ShardedTensor:
-    """A tensor of a form that begins within its memory, and holds nothing yet."""
-    return _make(ShardedTensor.final, form.shape, form.strides, offset, *form.told)
 
 
 def wrap_arriving(
@@ -173,13 +167,13 @@ def wrap_arriving(
 ) -> ShardedTensor:
     """The tensor of this shape whose pieces are on their way."""
     form = form_of(layout, shape, strides, dtype, residence(layout.mesh).device)
-    return made(form, Value(source=source), asked=asked)
+    return made(form, value_from(source), asked=asked)
 
 
-def wrap_whole(whole: torch.Tensor, layout: Layout) -> ShardedTensor:
+def wrap_whole(whole: torch.Tensor, layout: Layout, asked: DeviceMapping | None = None) -> ShardedTensor:
     """The tensor that a whole value in one memory is."""
     form = form_of(layout, whole.shape, whole.stride(), whole.dtype, whole.device)
-    return made(form, Value((whole,)), begins_at(whole))
+    return made(form, value_of((whole,)), begins_at(whole), asked)
 
 
 def wrap_total(
@@ -191,14 +185,14 @@ def wrap_total(
 ) -> ShardedTensor:
     """The pending tensor in one memory whose whole value is known; tensors that share memory share `written`."""
     form = form_of(layout, whole.shape, whole.stride(), whole.dtype, whole.device)
-    value = Value(source=contributions)  # the whole is no contribution
+    value = value_from(contributions)  # the whole is no contribution
     value.total = Total(whole, written)
     return made(form, value, begins_at(whole), asked)
 
 
 def total_of(form: Form, whole: torch.Tensor, offset: int = 0) -> ShardedTensor:
     """The pending tensor of a form in one memory of which nothing but the whole value is known."""
-    value = Value(source=Contributions(UNKNOWN, 0, whole, form.layout))
+    value = value_from(Contributions(UNKNOWN, 0, whole, form.layout))
     value.total = Total(whole, [False])
     return made(form, value, offset)
 

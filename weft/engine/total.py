@@ -37,10 +37,17 @@ __all__ = [
 ]
 
 
-class _TotalWrites:
-    numbers = count(1)
-    """Taking the next is one step for all threads, which adding 1 is not."""
-    last = 0
+@final
+class _Writes:
+    __slots__ = ("last", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers = count(1)
+        """Taking the next is one step for all threads, which adding 1 is not."""
+        self.last = 0
+
+
+_writes = _Writes()
 
 
 _origins: deque[ref[Origin]] = deque()
@@ -54,7 +61,7 @@ def note_write(written: Iterable[ShardedTensor] | None = None) -> None:
 
     Where it is known which tensors are `written`, what was brought of others is kept.
     """
-    _TotalWrites.last = next(_TotalWrites.numbers)
+    _writes.last = next(_writes.numbers)
     while _origins:
         _forget_oldest()
     changed = None if written is None else tuple(written)
@@ -75,7 +82,7 @@ def _forget_oldest() -> None:
 
 def last_write() -> int:
     """The number of the last write to any tensor's memory."""
-    return _TotalWrites.last
+    return _writes.last
 
 
 @final
@@ -146,7 +153,7 @@ class Origin:
 
     def __init__(self, compute: Callable[[], object] | None, is_view: bool = False) -> None:
         self._compute, self._is_view = compute, is_view
-        self._writes = _TotalWrites.last
+        self._writes = _writes.last
         self._results: Sequence[ShardedTensor] | None = None
         if compute is not None and not is_view:
             _origins.append(ref(self))
@@ -162,7 +169,7 @@ class Origin:
         # A view is one of whatever its base has now. Other ops are computed again only from what they have read: not after
         # a write to any tensor, since versions do not tell of all writes to what tensors share (`x.data`).
         compute = self._compute
-        if self._results is None and (compute is None or (not self._is_view and self._writes != _TotalWrites.last)):
+        if self._results is None and (compute is None or (not self._is_view and self._writes != _writes.last)):
             self._compute = None  # what it read has other values by now
             return _owned(fill_pending(lazy_clone(total), layout), total)
         with torch.inference_mode(total.is_inference()), torch.no_grad():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .views.copy_views import Shown
     from .views.folded import Fold
 
-__all__ = ["UNMADE", "Flat", "Lender", "Source", "Unmade", "Value"]
+__all__ = ["UNMADE", "Flat", "Lender", "Source", "Unmade", "Value", "value_from", "value_of"]
 
 Flat = tuple[Layout, DeviceMapping | None, bool, Layout | None, bool]
 """What torch.compile knows of a tensor beside its pieces: how it lies, as what it was asked for, whether somebody watches, the
@@ -121,15 +121,6 @@ class Value:
     readable: object = None
     """The whole, for who has asked for an address to read it at; kept as long as the tensor."""
 
-    def __init__(self, pieces: Pieces | None = None, source: Source | None = None) -> None:
-        if source is None:
-            self.pieces = pieces or ()
-        else:
-            self.source = source
-            looking = tracers()
-            if looking:
-                self.tracers = looking
-
     @property
     def is_made(self) -> bool:
         """Whether the pieces are there."""
@@ -156,6 +147,23 @@ class Value:
 
     def taken(self) -> Value:
         """The same memory for a tensor that becomes what another is: what was only known of that one stays behind."""
-        value = Value(self.pieces)
+        value = value_of(self.pieces)
         value.shown, value.total = self.shown, self.total
         return value
+
+
+def value_of(pieces: Pieces) -> Value:
+    """What a tensor holds that has these pieces."""
+    value = Value()
+    value.pieces = pieces
+    return value
+
+
+def value_from(source: Source) -> Value:
+    """What a tensor holds whose pieces come from somewhere, when they are asked for."""
+    value = Value()
+    value.source = source
+    looking = tracers()
+    if looking:
+        value.tracers = looking
+    return value

@@ -12,7 +12,7 @@ from ..engine.form import form_of
 from ..engine.op_plan import OpPlan
 from ..engine.sharded import ShardedTensor, made
 from ..engine.strategy import Considered, considering
-from ..engine.value import Value
+from ..engine.value import value_of
 from ..planning.text import bytes_text, table, time_text
 from ..rules.call import BoundCall, each_of
 from ..runtime.holding import holding
@@ -108,7 +108,7 @@ def _hollow(x: torch.Tensor) -> torch.Tensor:
     form = x._form
     pieces = holding(form.layout).empty(form.shape, form.dtype, "meta")
     meta = form_of(form.layout, form.shape, form.strides, form.dtype, torch.device("meta"))
-    return made(meta, Value(pieces), int(x.storage_offset()))
+    return made(meta, value_of(pieces), int(x.storage_offset()))
 
 
 def _runs(call: BoundCall) -> str:

@@ -27,7 +27,7 @@ class P(Written, tuple[SpecEntry, ...]):
     """By which others see that a P is made of its entries, and not, as other tuples are, of one list of them."""
 
     def __new__(cls, *entries: SpecEntry | DimSpec | Iterable[str]) -> P:
-        return super().__new__(cls, (_entry(entry, dim) for dim, entry in enumerate(entries)))
+        return super().__new__(cls, [_entry(entry, dim) for dim, entry in enumerate(entries)])
 
     def __getnewargs__(self) -> tuple[SpecEntry, ...]:
         return tuple(self)

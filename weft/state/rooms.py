@@ -12,7 +12,7 @@ import torch
 from ..caches import cached
 from ..engine.form import Form, form_of
 from ..engine.sharded import ShardedTensor, made
-from ..engine.value import Value
+from ..engine.value import value_of
 from ..planning.states import StateEntry
 from ..runtime.holding import holding
 from ..runtime.machine import forget_with_residences, residence
@@ -71,7 +71,7 @@ class Room:
             else torch.empty_strided(piece.shape, piece.strides, dtype=dtype, device=piece.device)
             for piece in self.pieces
         ]
-        return made(self.form, Value(tuple(pieces)), asked=self.want.mapping)
+        return made(self.form, value_of(tuple(pieces)), asked=self.want.mapping)
 
 
 @cached(64, cleared_by=forget_with_residences)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable, Iterable
-from typing import TypeVar, cast, overload
+from collections.abc import Iterable
+from typing import overload
 
 import torch
 
@@ -35,19 +34,8 @@ __all__ = [
     "transfer_to",
 ]
 
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def _mesh_first(function: Function) -> Function:
-    """Tells who forgets the mesh, or the spec after it, how to call `shard`."""
-
-    @functools.wraps(function)
-    def checked(*args: object, **kwargs: object) -> object:
-        if len(args) == 2 and "dim_specs" not in kwargs:
-            raise TypeError(_misplaced(args[1]))
-        return function(*args, **kwargs)
-
-    return cast(Function, checked)
+_FORGOTTEN: Spec = ["not given"]
+"""Stands for a spec that is not given: who forgets it, or the mesh before it, is told how to call `shard`."""
 
 
 @overload
@@ -71,11 +59,10 @@ def shard(
     async_op: bool = False,
 ) -> object: ...
 @stands_in_programs
-@_mesh_first
 def shard(
     x: TensorLike,
     mesh: DeviceMesh,
-    dim_specs: Spec,
+    dim_specs: Spec = _FORGOTTEN,
     replicated_axes: Iterable[str] | None = None,
     *,
     copy: bool = True,
@@ -94,7 +81,7 @@ def shard(
     >>> x.local_shards[0].shape
     torch.Size([2, 2])
     """
-    if not isinstance(mesh, DeviceMesh):
+    if dim_specs is _FORGOTTEN or not isinstance(mesh, DeviceMesh):
         raise TypeError(_misplaced(mesh))
     if isinstance(dim_specs, DeviceMapping):
         if dim_specs.mesh != mesh:
@@ -108,8 +95,8 @@ def shard(
         return map_tensors(lambda leaf: shared(leaf, mapping), x, "shard")
     with issuing(async_op):
         if isinstance(x, torch.Tensor):
-            return redistribute(x, mapping, op="shard")
-        return map_tensors(lambda leaf: redistribute(leaf, mapping, op="shard"), x, "shard")
+            return _moved(x, mapping, "shard")
+        return map_tensors(lambda leaf: _moved(leaf, mapping, "shard"), x, "shard")
 
 
 def _misplaced(given: object) -> str:
@@ -147,6 +134,10 @@ def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistri
         raise TypeError(
             f"{op} needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...)) or PlacementMapping(mesh, placements)"
         )
+    return _moved(x, mapping, op)
+
+
+def _moved(x: torch.Tensor, mapping: DeviceMapping, op: str) -> torch.Tensor:
     target = mapping.layout(x.dim())
     if not x.is_meta:
         check_there(target.mesh)

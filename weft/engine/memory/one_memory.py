@@ -23,7 +23,7 @@ from ...sharding.geometry import box, box_at
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...sharding.mesh import DeviceMesh
-from ..sharded import ShardedTensor, stand_of, wrap, wrap_total
+from ..sharded import ShardedTensor, stand_of, wrap, wrap_total, wrap_whole
 from ..total import Contributions, Origin, known_total, part_pieces
 from ..views.copy_views import current, is_observed, remember, remember_alias, remember_told, repeats
 from ..views.view import Geometry, View, beginning
@@ -68,9 +68,10 @@ class OneMemory(Memory):
         self, whole: torch.Tensor, layout: Layout, asked: DeviceMapping | None = None, brought_to: str | None = None
     ) -> ShardedTensor:
         """The value itself, until one of both is written to."""
-        there = lazy_clone(placed(whole.detach(), residence(layout.mesh).device))
+        apart = whole.detach() if whole.requires_grad else whole
+        there = lazy_clone(placed(apart, residence(layout.mesh).device))
         if not layout.pending:
-            return wrap((there,), layout, there.shape, asked=asked)
+            return wrap_whole(there, layout, asked)
         if there.is_meta or is_traced():
             return wrap(run.spread(there, layout), layout, there.shape, asked=asked)
         return spread(there, layout, asked)

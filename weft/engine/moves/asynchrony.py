@@ -17,7 +17,7 @@ from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...watch import comm_log
 from ..sharded import ShardedTensor, made, wrap, wrap_arriving
-from ..value import Value
+from ..value import Value, value_from
 
 __all__ = ["TimedPieces", "begun", "detached", "is_issuing", "is_on_its_way", "issuing"]
 
@@ -83,7 +83,7 @@ def is_on_its_way(x: object) -> TypeGuard[ShardedTensor]:
 
 def detached(x: ShardedTensor) -> ShardedTensor:
     """A tensor on its way, detached: it waits for the same pieces. Torch detaches every gradient that it keeps."""
-    return made(x._form, Value(source=_SameAs(x._value)), asked=x._asked)
+    return made(x._form, value_from(_SameAs(x._value)), asked=x._asked)
 
 
 @final

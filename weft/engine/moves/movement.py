@@ -24,9 +24,8 @@ from ..compiling import announce
 from ..form import Form
 from ..memory import memory_of
 from ..memory.carrying import carried, gathered
-from ..sharded import ShardedTensor, made, requires_grad, wrap
+from ..sharded import ShardedTensor, requires_grad, tensor_of, wrap
 from ..total import known_total
-from ..value import Value
 from ..views.copy_views import refresh
 from .asynchrony import begun, is_issuing, issuing
 from .telling import note_move, tell
@@ -179,7 +178,7 @@ def _relabeled_again(x: ShardedTensor, form: Form) -> ShardedTensor | None:
         there = lazy_clone(whole)
     else:
         (there,) = run.move(x._value.pieces, x._form.layout, form.layout, form.shape, form.dtype)
-    return made(form, Value((there,))) if there.stride() == form.strides else None
+    return tensor_of(form, (there,)) if there.stride() == form.strides else None
 
 
 def laid(x: ShardedTensor, target: Layout, op: str) -> ShardedTensor:
@@ -258,7 +257,7 @@ def move(
     x: torch.Tensor, target: Layout | None, *, asked: DeviceMapping | None = None, op: str = "shard"
 ) -> torch.Tensor:
     """The same value in another layout (None: as a plain tensor); the gradient moves back."""
-    if functorch.is_legacy_batchedtensor(x):
+    if type(x) is not ShardedTensor.final and functorch.is_legacy_batchedtensor(x):
         return _move_batch(x, target, asked, op)
     if is_recorded(x):
         return _MoveBetweenLayouts.apply(x, target, asked, op)  # type: ignore[no-any-return, no-untyped-call]

@@ -21,7 +21,7 @@ from ..form import form_of, special
 from ..memory import memory_of
 from ..moves.rearranging import note_rearrangement, rearranged
 from ..sharded import ShardedTensor, made, wrap
-from ..value import Value
+from ..value import value_from
 
 __all__ = ["Alone", "Home", "Values", "alone", "alone_of", "holders", "number_along"]
 
@@ -166,4 +166,4 @@ def alone_of(x: object) -> Alone | None:
 def alone(value: Alone, strides: Strides, device: torch.device, offset: int = 0) -> ShardedTensor:
     """The tensor of such a value."""
     form = form_of(value.layout, value.shape, strides, value.dtype, device)
-    return made(special(form), Value(source=value), offset)
+    return made(special(form), value_from(value), offset)

@@ -26,7 +26,7 @@ from ...watch import comm_log, policy
 from ..form import special
 from ..memory import memory_of
 from ..sharded import ShardedTensor, made
-from ..value import Value
+from ..value import Value, value_from
 
 if TYPE_CHECKING:
     from .alone import Home
@@ -199,6 +199,6 @@ def held_rows(x: ShardedTensor, dim: int) -> RaggedRows:
 
 def ragged(like: ShardedTensor, rows: RaggedRows) -> ShardedTensor:
     """The tensor of some rows, in the form of another."""
-    value = Value(source=rows)
+    value = value_from(rows)
     value.rows = rows
     return made(special(like._form), value, int(like.storage_offset()))

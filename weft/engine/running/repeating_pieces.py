@@ -16,7 +16,7 @@ from ..strides.result_strides import Strided
 from ..total import note_write
 from ..value import Value
 from ..views.view import beginning
-from ..writes.overlapping import refuse_overlaps
+from ..writes.overlapping import refusing_overlaps
 from .on_pieces import run_everywhere
 from .once import is_foreseen
 from .quick import Call
@@ -26,7 +26,6 @@ from .schedule import OpSchedule
 __all__ = ["repeat_on_pieces", "repeat_views", "repeat_writes"]
 
 _make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
-_new = object.__new__
 _is_inferring = torch.is_inference_mode_enabled
 
 
@@ -82,13 +81,13 @@ def _labelling(result: object, strided: Strided | None) -> Callable[[Any], objec
     """What makes a result of its one piece; what is no tensor stays as it is."""
     if not isinstance(result, ShardedTensor) or strided is None:
         return lambda _: result
-    final, form, made_with = ShardedTensor.final, result._form, result._form.made_with
+    form, made_with = result._form, result._form.made_with
     strides, ordered = strided.pieces[0], strided.ordered
 
     def label(piece: torch.Tensor) -> object:
-        value = _new(Value)
+        value = Value()
         value.pieces = (piece,) if piece.stride() == strides else ordered((piece,))
-        tensor = _make(final, *made_with)
+        tensor = _make(*made_with)
         tensor._form = form
         tensor._value = value
         return tensor
@@ -168,7 +167,6 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
 
 def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
     """One view of what this process has of a tensor, in its one piece: of all ops, those that come most often."""
-    final, made_with = ShardedTensor.final, form.made_with
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
@@ -179,15 +177,7 @@ def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
             piece = apply(args, kwargs)
         except RuntimeError:  # a piece that lies otherwise, of which there is no such view
             return NOT_REPEATED
-        offset = base.storage_offset() + ahead
-        if offset:
-            shown = tensor_of(form, (piece,), offset)
-        else:
-            value = _new(Value)
-            value.pieces = (piece,)
-            shown = _make(final, *made_with)
-            shown._form = form
-            shown._value = value
+        shown = tensor_of(form, (piece,), base.storage_offset() + ahead)
         held.note_views(shown)
         return shown
 
@@ -205,13 +195,15 @@ def repeat_writes(call: BoundCall, plan: OpPlan) -> Repeat | None:
     if runs is None:
         return None
     write = runs.alone or runs.everywhere
-    func, others = call.func, [at for at, x in enumerate(call.args) if at and isinstance(x, torch.Tensor)]
+    others = [at for at, x in enumerate(call.args) if at and isinstance(x, torch.Tensor)]
+    refuse = refusing_overlaps(call.func) if others else None
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
-        if others:
-            refuse_overlaps(func, args[0], [args[at] for at in others])
-        note_write(args[:1])
+        written = args[0]
+        if refuse is not None:
+            refuse(written, [args[at] for at in others])
+        note_write((written,))
         write(args, kwargs)
-        return args[0]
+        return written
 
     return repeat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -16,10 +17,12 @@ from ..total import Contributions, Origin, Total, part_pieces
 from ..value import Value
 from ..views.view_results import noted, view_again
 from .on_totals import TotalCall
+from .quick import Call
+from .runs import on_first_pieces
 
 __all__ = ["by_totals", "pending_view"]
 
-_new = object.__new__
+_make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
 _is_inferring = torch.is_inference_mode_enabled
 
 
@@ -27,6 +30,8 @@ def by_totals(call: BoundCall, total: TotalCall | None, waiting: tuple[int, ...]
     """A call with something pending at these positions; `recipe` is what runs it on contributions."""
     if total is not None and total.is_view:
         return _view(call, total)
+    if total is not None and total.form is not None and total.form.layout.pending and not waiting:
+        return _left_pending(call, total, total.form)
     func, run = call.func, None if total is None else _run(call, total)
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
@@ -49,6 +54,32 @@ def by_totals(call: BoundCall, total: TotalCall | None, waiting: tuple[int, ...]
         if is_told:
             note_computed(BoundCall(func, args, kwargs), result)
         return result
+
+    return repeat
+
+
+def _again(call: BoundCall, total: TotalCall) -> Call:
+    """What computes the contributions to what such a call gave, from the values of its tensors."""
+    return partial(total.again, {at: x._form for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)})
+
+
+def _left_pending(call: BoundCall, total: TotalCall, form: Form) -> Repeat:
+    """A call on tensors of which nothing is pending that leaves its one result so."""
+    apply, again, keeps = on_first_pieces(call.func, call.args, call.kwargs), _again(call, total), total.keeps
+    layout, made_with, final = form.layout, form.made_with, ShardedTensor.final
+
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        if is_traced():
+            return NOT_REPEATED
+        whole = apply(args, kwargs)
+        value = Value()
+        read = [x._value if type(x) is final else x for x in args] if keeps else ()
+        value.source = Contributions(Origin(partial(again, read, kwargs) if keeps else None), 0, whole, layout)
+        value.total = Total(whole, [False])
+        tensor = _make(*made_with)
+        tensor._form = form
+        tensor._value = value
+        return tensor
 
     return repeat
 
@@ -79,7 +110,7 @@ def _run(call: BoundCall, total: TotalCall) -> Repeat:
     places = [(at, bool(x._layout.pending)) for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)]
     if form is None and forms is None:
         return total.repeat
-    again = partial(total.again, {at: x._form for at, x in enumerate(call.args) if isinstance(x, ShardedTensor)})
+    again = _again(call, total)
 
     def run(args: Known, kwargs: Kwargs) -> object:
         here, read = list(args), list(args)
@@ -107,7 +138,7 @@ def _run(call: BoundCall, total: TotalCall) -> Repeat:
 
 def _labeled(form: Form, whole: torch.Tensor, k: int, origin: Origin, offset: int = 0) -> ShardedTensor:
     """A result that was computed whole, which may be pending."""
-    value = _new(Value)
+    value = Value()
     if form.layout.pending:
         value.source = Contributions(origin, k, whole, form.layout)
         value.total = Total(whole, [False])
@@ -134,7 +165,7 @@ def _view(call: BoundCall, total: TotalCall) -> Repeat:
         whole = op(known.value, *args[1:], **kwargs)
         stand = total.shown_by(x)
         origin = Origin(partial(total.view_again, args[1:], kwargs, stand), is_view=True)
-        shown = _new(Value)
+        shown = Value()
         shown.source = Contributions(origin, 0, whole, form.layout)
         shown.total = Total(whole, known.written)
         view = made(form, shown, int(whole.storage_offset()))

@@ -10,7 +10,7 @@ from ...rules.call import BoundCall, Known, Kwargs, each_of
 from ..form import Form
 from ..op_kind import OpKind
 from ..op_plan import NOT_REPEATED, Repeat
-from ..sharded import ShardedTensor, all_sharded, as_sharded, tensor_of
+from ..sharded import ShardedTensor, all_sharded, as_sharded, begins_at, tensor_of
 from ..total import note_write
 from ..value import Value
 from .once import is_foreseen
@@ -20,21 +20,22 @@ from .runs import on_first_pieces
 __all__ = ["repeat_on_whole"]
 
 _make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
-_new = object.__new__
 _is_inferring = torch.is_inference_mode_enabled
 _modes = torch._C._len_torch_dispatch_stack
+_strided = torch.as_strided  # in less time than the method of tensors
 _SLICE = torch.ops.aten.slice.Tensor
 
 
 def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | None:
     """In one memory, a call on whole values."""
-    apply, final = on_first_pieces(call), ShardedTensor.final
+    apply = on_first_pieces(call.func, call.args, call.kwargs)
     if kind.written:
 
         def write(args: Known, kwargs: Kwargs) -> object:
-            note_write(args[:1])
+            written = args[0]
+            note_write((written,))
             apply(args, kwargs)
-            return args[0]
+            return written
 
         return write
     if not is_foreseen(call.func):
@@ -45,9 +46,9 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
         form, made_with = result._form, result._form.made_with
 
         def repeat(args: Known, kwargs: Kwargs) -> object:
-            value = _new(Value)
+            value = Value()
             value.pieces = (apply(args, kwargs),)
-            tensor = _make(final, *made_with)
+            tensor = _make(*made_with)
             tensor._form = form
             tensor._value = value
             return tensor
@@ -88,25 +89,31 @@ def _slice_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | No
     """A part of a whole value: its strides, and how far ahead it begins, are known, and torch need not find them again."""
     if call.func is not _SLICE or not isinstance(result, ShardedTensor) or result._form.is_special:
         return None
-    form, final = result._form, ShardedTensor.final
-    shape, strides, told = form.shape, form.strides, form.told
+    form = result._form
+    shape, strides = form.shape, form.strides
     (base,), (part,) = as_sharded(call.args[0])._value.pieces, result._value.pieces
-    ahead = part.storage_offset() - base.storage_offset()
+    ahead = begins_at(part) - begins_at(base)
+    made_with = form.made_at(ahead)
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
-        x = args[0]
-        if _is_inferring() and not x.is_inference():
+        base = args[0]
+        if _is_inferring() and not base.is_inference():
             return NOT_REPEATED
-        (whole,) = x._value.pieces
-        offset = whole.storage_offset() + ahead
-        value = _new(Value)
+        held = base._value
+        whole = held.pieces[0]
+        begins = whole.storage_offset()
         # Whoever looks on is to see what was called.
         is_seen = type(whole) is not torch.Tensor or _modes()
-        value.pieces = (apply(args, kwargs) if is_seen else whole.as_strided(shape, strides, offset),)
-        shown = _make(final, shape, strides, offset, *told)
-        shown._form = form
-        shown._value = value
-        x._value.note_views(shown)
+        part = apply(args, kwargs) if is_seen else _strided(whole, shape, strides, begins + ahead)
+        if begins:
+            shown = tensor_of(form, (part,), begins + ahead)
+        else:
+            value = Value()
+            value.pieces = (part,)
+            shown = _make(*made_with)
+            shown._form = form
+            shown._value = value
+        held.note_views(shown)
         return shown
 
     return repeat
@@ -114,22 +121,13 @@ def _slice_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | No
 
 def _view_of_whole(apply: Call, form: Form) -> Repeat:
     """One view of a whole value: of all ops, those that come most often."""
-    final, made_with = ShardedTensor.final, form.made_with
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
         if _is_inferring() and not base.is_inference():
             return NOT_REPEATED
         whole = apply(args, kwargs)
-        offset = whole.storage_offset()
-        if offset:
-            shown = tensor_of(form, (whole,), offset)
-        else:
-            value = _new(Value)
-            value.pieces = (whole,)
-            shown = _make(final, *made_with)
-            shown._form = form
-            shown._value = value
+        shown = tensor_of(form, (whole,), whole.storage_offset())
         base._value.note_views(shown)
         return shown
 

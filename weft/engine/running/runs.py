@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from ...rules.call import Args, BoundCall, Known, Kwargs
+from ...rules.call import Args, BoundCall, Known, Kwargs, Op
 from ...runtime.holding import Pieces, holding
 from ...runtime.memory.accelerator import Lanes, turns
 from ..op_kind import expects_contiguous, kind_of
@@ -84,7 +84,7 @@ def _alone(call: BoundCall, plan: OpPlan, schedule: OpSchedule) -> Call | None:
     if call.kwargs.get("device") is not None or (rule.local_op is not None and not is_view):
         return None
     if rule.local_args is None:
-        return _on_first_contiguous(call) if expects_contiguous(func) else on_first_pieces(call)
+        return _on_first_contiguous(func) if expects_contiguous(func) else on_first_pieces(func, call.args, call.kwargs)
     if not is_view or len(call.tensors) != 1:
         return None
     pieces, op = as_sharded(call.args[0])._value.pieces, quick(func)
@@ -121,6 +121,13 @@ def _mapped(op: Call, readers: Sequence[Reader | None], count: int, has_number: 
         rows = list(zip(*columns, strict=False))
         return [op(*rows[k]) for k in turns(count)]
 
+    # Most ops read one tensor or two, as they lie.
+    if readers == [_as_they_lie]:
+        return lambda args, kwargs: run(args, kwargs) if Lanes.now else list(map(op, args[0]._value.pieces))
+    if readers == [_as_they_lie, _as_they_lie]:
+        return lambda args, kwargs: (
+            run(args, kwargs) if Lanes.now else list(map(op, args[0]._value.pieces, args[1]._value.pieces))
+        )
     return run
 
 
@@ -172,13 +179,17 @@ def reader_of(reads: Sequence[Read]) -> Reader:
     pieces = tuple(piece for piece, _ in reads)
     if all(part is None for _, part in reads):
         if pieces == tuple(range(len(reads))):
-            return lambda given: given
+            return _as_they_lie
         return lambda given: [given[piece] for piece in pieces]
     cut = _cut(reads)
     if cut is None:
         return lambda given: [given[piece] if part is None else given[piece][part] for piece, part in reads]
     piece, dim, sizes = cut
     return lambda given: given[piece].split_with_sizes(sizes, dim)
+
+
+def _as_they_lie(given: Pieces) -> Pieces:
+    return given
 
 
 def _cut(reads: Sequence[Read]) -> tuple[int, int, list[int]] | None:
@@ -200,26 +211,28 @@ def _contiguous(read: Reader) -> Reader:
     return lambda given: [x.contiguous() for x in read(given)]
 
 
-def on_first_pieces(call: BoundCall) -> Call:
-    """What runs an op on the one piece that each tensor has, in the quickest way for the arguments there are."""
-    convert = converting(call.func, call.kwargs)
+def on_first_pieces(func: Op, args: Args, kwargs: Kwargs) -> Call:
+    """What runs an op on the one piece that each tensor has, in the quickest way for arguments like these."""
+    convert = converting(func, kwargs)
     if convert is not None:
         return lambda args, _: convert(args[0]._value.pieces[0])
-    op, kind = quick(call.func), ShardedTensor.final
-    is_tensor = [isinstance(x, ShardedTensor) for x in call.args]
-    if call.kwargs or not is_tensor[0]:
+    op, kind = quick(func), ShardedTensor.final
+    is_tensor = [isinstance(x, ShardedTensor) for x in args]
+    if kwargs or not is_tensor[0]:
         return lambda args, kwargs: op(*[x._value.pieces[0] if type(x) is kind else x for x in args], **kwargs)
     if len(is_tensor) == 1:
         return lambda args, _: op(args[0]._value.pieces[0])
     if is_tensor == [True, True]:
         return lambda args, _: op(args[0]._value.pieces[0], args[1]._value.pieces[0])
-    if takes_number(call.func, call.args):
+    if takes_number(func, args):
         return lambda args, _: op(whole := args[0]._value.pieces[0], as_taken(args[1], whole))
+    if is_tensor == [True, False, False]:
+        return lambda args, _: op(args[0]._value.pieces[0], args[1], args[2])
     if not any(is_tensor[1:]):
         return lambda args, _: op(args[0]._value.pieces[0], *args[1:])
     return lambda args, _: op(*[x._value.pieces[0] if type(x) is kind else x for x in args])
 
 
-def _on_first_contiguous(call: BoundCall) -> Call:
-    op, kind = quick(call.func), ShardedTensor.final
+def _on_first_contiguous(func: Op) -> Call:
+    op, kind = quick(func), ShardedTensor.final
     return lambda args, kwargs: op(*[x._value.pieces[0].contiguous() if type(x) is kind else x for x in args], **kwargs)

@@ -20,7 +20,7 @@ from ...runtime.traced import tracers
 from ...sharding.layout import Layout
 from ..form import form_of
 from ..sharded import ShardedTensor, Stand, made, requires_grad, stand_of
-from ..value import Value
+from ..value import value_from
 
 __all__ = ["Fold", "fold", "fold_of", "folded_ops", "is_unmade", "make_results"]
 
@@ -115,7 +115,7 @@ def fold(
 ) -> ShardedTensor:
     """The folded tensor of `x`; the exchange brings its elements to its layout. `through`: another folded one, of which it is a view."""
     later = _Later(exchange)
-    value = Value(source=later)
+    value = value_from(later)
     value.fold = Fold(stand_of(x), groups, x._version, later, through)
     folded = made(form_of(layout, shape, strides, x.dtype, x.device, is_special=True), value, offset)
     if value.tracers:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 
@@ -11,7 +12,7 @@ from ...runtime.strides import is_dense
 from ..op_kind import is_elementwise
 from ..sharded import ShardedTensor
 
-__all__ = ["parted", "refuse_overlaps", "shown_memory"]
+__all__ = ["parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
 
 aten = torch.ops.aten
 _APART = {
@@ -43,9 +44,20 @@ _IN_STEP = {aten.copy_.default, aten.cumprod.out, aten.cumsum.out, aten.topk.val
 
 def refuse_overlaps(func: Op, written: torch.Tensor, read: Iterable[torch.Tensor]) -> None:
     """Raises where torch would for whole tensors: what an op reads beside it is in part what it writes to, or at all."""
+    refuse = refusing_overlaps(func)
+    if refuse is not None:
+        refuse(written, read)
+
+
+def refusing_overlaps(func: Op) -> Callable[[torch.Tensor, Iterable[torch.Tensor]], None] | None:
+    """What raises there in calls of one op; None for an op that torch lets write to what it reads."""
     is_apart = func in _APART
     if not is_apart and func not in _IN_STEP and not is_elementwise(func):
-        return
+        return None
+    return partial(_refuse, is_apart)
+
+
+def _refuse(is_apart: bool, written: torch.Tensor, read: Iterable[torch.Tensor]) -> None:
     for x in read:
         if is_apart if x is written else _overlap(written, x, is_apart):
             raise RuntimeError(
@@ -82,7 +94,10 @@ def _overlap(x: torch.Tensor, y: torch.Tensor, is_apart: bool) -> bool:
 
 def shown_memory(x: ShardedTensor) -> int:
     """What tells which memory a tensor would have if it were whole: that of what it shows in the end."""
-    while (shown := x._value.shown) is not None:
+    value = x._value
+    while (shown := value.shown) is not None:
         x = shown.base.tensor
-    first = x._value.total.value if x._value.total is not None else x._value.pieces[0] if x._value.pieces else None
+        value = x._value
+    total = value.total
+    first = total.value if total is not None else value.pieces[0] if value.pieces else None
     return id(x) if first is None or first.is_meta else first.untyped_storage()._cdata

@@ -9,7 +9,7 @@ import torch
 from ...caches import cached
 from ...devices import CPU
 from ...engine.sharded import ShardedTensor, wrap
-from ...engine.value import Value
+from ...engine.value import value_of
 from ...engine.views.copy_views import current
 from ...runtime.holding import Pieces, holding, slices
 from ...runtime.machine import forget_with_residences, residence
@@ -127,7 +127,7 @@ def settle(meshes: Iterable[DeviceMesh]) -> None:
 def pin(x: ShardedTensor, mesh: DeviceMesh) -> None:
     """Lets a parameter rest in memory that accelerators read by themselves."""
     if _is_on_accelerator(mesh) and x.device.type == "cpu":
-        x._value = Value(tuple(piece.pin_memory() for piece in current(x)))
+        x._value = value_of(tuple(piece.pin_memory() for piece in current(x)))
 
 
 def _is_on_accelerator(mesh: DeviceMesh) -> bool:

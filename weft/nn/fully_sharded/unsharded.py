@@ -14,7 +14,7 @@ from ...engine.memory import memory_of
 from ...engine.moves.asynchrony import TimedPieces
 from ...engine.moves.movement import moved
 from ...engine.sharded import ShardedTensor, made, wrap
-from ...engine.value import Value
+from ...engine.value import Value, value_of
 from ...runtime import run
 from ...runtime.holding import Pieces, holding
 from ...runtime.machine import forget_with_residences
@@ -57,7 +57,7 @@ class Unsharded:
 
     def tensors(self) -> list[ShardedTensor]:
         """The whole tensors."""
-        values = list(map(Value, self._pieces))
+        values = list(map(value_of, self._pieces))
         for value in () if self._shares else values:
             self.lend(value)
         return [made(form, value) for form, value in zip(self._forms, values, strict=True)]

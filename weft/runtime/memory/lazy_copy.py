@@ -37,7 +37,7 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one.
     storage = x.untyped_storage()
     nbytes = storage.nbytes()
-    if not nbytes or (nbytes <= _SMALL and x.is_cpu) or 2 * x.numel() * x.itemsize < nbytes:
+    if not nbytes or (nbytes <= _SMALL and x.is_cpu) or 2 * x.nbytes < nbytes:
         return x.clone()
     # Torch parts copies on the default stream: others do not wait for it, and a CUDA graph that is being recorded leaves it out.
     if x.is_cuda and is_aside(x.get_device()):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Iterable
-from typing import overload
+from collections.abc import Callable, Iterable
+from typing import TypeVar, cast, overload
 
 import torch
 
@@ -34,8 +35,19 @@ __all__ = [
     "transfer_to",
 ]
 
-_FORGOTTEN: Spec = ["not given"]
-"""Stands for a spec that is not given: who forgets it, or the mesh before it, is told how to call `shard`."""
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _mesh_first(function: Function) -> Function:
+    """Tells who forgets the mesh, or the spec after it, how to call `shard`."""
+
+    @functools.wraps(function)
+    def checked(*args: object, **kwargs: object) -> object:
+        if len(args) == 2 and "dim_specs" not in kwargs:
+            raise TypeError(_misplaced(args[1]))
+        return function(*args, **kwargs)
+
+    return cast(Function, checked)
 
 
 @overload
@@ -59,10 +71,11 @@ def shard(
     async_op: bool = False,
 ) -> object: ...
 @stands_in_programs
+@_mesh_first
 def shard(
     x: TensorLike,
     mesh: DeviceMesh,
-    dim_specs: Spec = _FORGOTTEN,
+    dim_specs: Spec,
     replicated_axes: Iterable[str] | None = None,
     *,
     copy: bool = True,
@@ -81,7 +94,7 @@ def shard(
     >>> x.local_shards[0].shape
     torch.Size([2, 2])
     """
-    if dim_specs is _FORGOTTEN or not isinstance(mesh, DeviceMesh):
+    if not isinstance(mesh, DeviceMesh):
         raise TypeError(_misplaced(mesh))
     if isinstance(dim_specs, DeviceMapping):
         if dim_specs.mesh != mesh:

@@ -143,23 +143,11 @@ def test_gradients_come_back_in_the_layout_of_what_they_belong_to(memory, data) 
     assert torch.equal(x.grad.full_tensor(), weights)
 
 
-@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
-@pytest.mark.parametrize("spec", [P(), P("a")])
-def test_small_tensors_grow_that_were_given_or_handed_out(memory, spec: P) -> None:
-    mesh, plain = make_mesh({"a": 2}), torch.ones(4)
-    x = weft.shard(plain, mesh, spec)
-    for y in (plain, x.full_tensor(), *x.local_shards):
-        torch.add(torch.ones(8, device=y.device), 1, out=y)
-        assert y.tolist() == [2] * 8
-        y.resize_(20).fill_(3)
-    assert x.tolist() == [1] * 4
-
-
 def test_a_replica_and_a_split_of_it_copy_nothing(memory) -> None:
     if memory == "separate":
         return
     mesh = make_mesh({"a": 8})
-    whole = torch.arange(8192.0)
+    whole = torch.arange(64.0)
     x = weft.shard(whole, mesh, P())
     y = weft.shard(x, mesh, P("a"))
     assert len({id(shard) for shard in x.local_shards}) == 1

@@ -15,10 +15,6 @@ is_shared_until_written: Callable[[torch.Tensor], bool] = torch._C._is_cow_tenso
 """Whether a tensor has its memory together with others until one of them is written to."""
 
 
-_SMALL = 1 << 14
-"""Bytes that the host copies as fast as it shares them. Torch cannot let memory grow that is shared, as `out=` does to small tensors."""
-
-
 def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     """A copy that costs nothing until one of the two is written to.
 
@@ -34,10 +30,11 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     # A copy has no gaps, and no element in two places, as slices, expanded tensors and windows do: it may be written to.
     if x.storage_offset() or not (x.is_contiguous() or is_dense(tuple(x.shape), x.stride())):
         return x.clone()
-    # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one.
+    # Writing to a copy-on-write view copies its whole storage: not worth it for a small part of a large one. Of nothing there
+    # is nothing to save, and `out=` may make it grow, which torch cannot do to memory that is shared.
     storage = x.untyped_storage()
     nbytes = storage.nbytes()
-    if not nbytes or (nbytes <= _SMALL and x.is_cpu) or 2 * x.nbytes < nbytes:
+    if not nbytes or 2 * x.nbytes < nbytes:
         return x.clone()
     # Torch parts copies on the default stream: others do not wait for it, and a CUDA graph that is being recorded leaves it out.
     if x.is_cuda and is_aside(x.get_device()):
@@ -60,7 +57,7 @@ def is_aside(device: int) -> bool:
 def part(tensors: Iterable[torch.Tensor]) -> None:
     """Gives tensors that share memory until one of them is written to memory of their own, on whatever stream they are used.
 
-    >>> a = torch.zeros(1 << 14)
+    >>> a = torch.zeros(3)
     >>> b = lazy_clone(a)
     >>> part([b])
     >>> is_shared_until_written(b)

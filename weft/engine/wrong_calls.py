@@ -16,7 +16,7 @@ from ..sharding.geometry import box_at, box_shape
 from ..watch.notes import is_watched
 from .handlers import handlers
 from .memory import memory_of
-from .op_kind import kind_of
+from .op_kind import is_elementwise, kind_of
 from .running.refusals import refuse_whole
 from .sharded import ShardedTensor
 from .strides.stand_ins import FEW, OF_DTYPE, UntoldError, given_by_kernels
@@ -46,7 +46,7 @@ def refuse_wrong(call: BoundCall) -> None:
     error = let_torch_say(call)
     if error is not None and _is_sure(call):
         raise error
-    if 0 < sum(x.numel() for x in call.tensors) <= FEW:
+    if 0 < sum(x.numel() for x in call.tensors) <= FEW and _may_be_asked(call):
         with aside():
             given = given_by_kernels(call)
         if isinstance(given, Exception) and _is_of_kernels(call, given):
@@ -77,6 +77,7 @@ LENIENT = frozenset(
         aten.index_select.default,
         aten.linalg_lstsq.default,
         aten.masked_scatter.default,
+        aten.multi_margin_loss.default,
         aten.multinomial.default,
         aten.select_scatter.default,
         aten.slice_scatter.default,
@@ -97,6 +98,14 @@ _INDEXED = frozenset({aten.index.Tensor, aten.index_put.default, aten.index_put_
 """Ops whose indices may be masks, of which the elements say how many are named."""
 
 
+def _may_be_asked(call: BoundCall) -> bool:
+    """Whether kernels can be asked with other elements: some trust numbers that another op has given them, and read where these say."""
+    func = call.func
+    if func in LENIENT or func in _INDEXED or is_elementwise(func):
+        return True
+    return "backward" not in func.name() and all(_is_read(x) or x.dtype is torch.bool for x in _beside(call))
+
+
 def _is_of_kernels(call: BoundCall, error: Exception) -> bool:
     """Whether kernels refuse a call whatever the elements are, as they do for dtypes, and where nothing is an index, a mask or a length."""
     if isinstance(error, LinAlgError):
@@ -105,11 +114,18 @@ def _is_of_kernels(call: BoundCall, error: Exception) -> bool:
         return True
     if call.func in _INDEXED:
         return not any(x.dtype in (torch.bool, torch.uint8) for x in call.tensors[1:])
-    if torch.Tag.dynamic_output_shape in call.func.tags:
-        return False
+    return torch.Tag.dynamic_output_shape not in call.func.tags and all(map(_is_read, _beside(call)))
+
+
+def _beside(call: BoundCall) -> list[torch.Tensor]:
+    """What a call reads beside its first tensor."""
     written = [x for name in kind_of(call.func).outs for x in each_of(call.kwargs[name])]
-    read = [x for x in call.tensors[1:] if not any(x is out for out in written)]
-    return all(x.is_floating_point() or x.is_complex() for x in read)
+    return [x for x in call.tensors[1:] if not any(x is out for out in written)]
+
+
+def _is_read(x: torch.Tensor) -> bool:
+    """Whether the elements of a tensor are values, and no indices, truths or lengths."""
+    return x.is_floating_point() or x.is_complex()
 
 
 def _is_sure(call: BoundCall) -> bool:

@@ -95,6 +95,9 @@ def test_diff(folder: Path) -> None:
         f"more: only in '{folder / 'b'}'",
         "model.weight: 3 of 24 elements differ, by 0.5 at most",
     ]
+    status, said = ran("diff", folder / "a", folder / "nowhere")
+    assert status == 2
+    assert "nowhere" in said
 
 
 @pytest.mark.parametrize("bucket", [8, 40, 1 << 20])

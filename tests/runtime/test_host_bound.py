@@ -25,19 +25,20 @@ mesh = weft.make_mesh({"dp": 2})
 model = torch.nn.Linear(256, 1024)
 weft.nn.shard_module(model, mesh, {})
 losses = []
+def own():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon:"))
+first = own()
 for _ in range(60):
     x = weft.shard(torch.randn(1024, 256), mesh, P("dp"))
     loss = model(x).square().mean()
     losses.append(loss.detach())
     loss.backward()
-def own():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon:"))
 before = own()
 from time import sleep
 sleep(1.1)
 import gc
 gc.collect()
-print(before, own())
+print(before - first, own() - first)
 """
 
 

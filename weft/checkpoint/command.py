@@ -35,12 +35,14 @@ def checkpoint() -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(status: int = 1) -> Iterator[None]:
     """What is wrong with a checkpoint is said as the command's error."""
     try:
         yield
     except (CheckpointError, TypeError) as error:
-        raise click.ClickException(str(error)) from error
+        told = click.ClickException(str(error))
+        told.exit_code = status
+        raise told from error
 
 
 @checkpoint.command("verify")
@@ -79,8 +81,8 @@ def ls_command(path: Path, as_json: bool) -> None:
 @click.argument("one", type=_PATH)
 @click.argument("other", type=_PATH)
 def diff_command(one: Path, other: Path) -> None:
-    """Say what differs between two checkpoints, of any kind and layout; the status is 1 if anything does."""
-    with _told():
+    """Say what differs between two checkpoints, of any kind and layout; the status is 1 if anything does, 2 if one cannot be read."""
+    with _told(2):
         found = False
         for line in differences(one, other):
             found = True

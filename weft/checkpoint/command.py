@@ -34,15 +34,19 @@ def checkpoint() -> None:
     """Look at checkpoints: verify, list, convert and compare them."""
 
 
+class _Unreadable(click.ClickException):
+    """What is wrong with a checkpoint, where the status 1 says something else."""
+
+    exit_code = 2
+
+
 @contextmanager
-def _told(status: int = 1) -> Iterator[None]:
+def _told(kind: type[click.ClickException] = click.ClickException) -> Iterator[None]:
     """What is wrong with a checkpoint is said as the command's error."""
     try:
         yield
     except (CheckpointError, TypeError) as error:
-        told = click.ClickException(str(error))
-        told.exit_code = status
-        raise told from error
+        raise kind(str(error)) from error
 
 
 @checkpoint.command("verify")
@@ -82,7 +86,7 @@ def ls_command(path: Path, as_json: bool) -> None:
 @click.argument("other", type=_PATH)
 def diff_command(one: Path, other: Path) -> None:
     """Say what differs between two checkpoints, of any kind and layout; the status is 1 if anything does, 2 if one cannot be read."""
-    with _told(2):
+    with _told(_Unreadable):
         found = False
         for line in differences(one, other):
             found = True

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+import weft.handlers  # noqa: F401 - which gives torch the ways back that it has no kernels for
 from weft.engine.running.quick import _QUICK
 
 aten = torch.ops.aten

@@ -126,6 +126,28 @@ def alike(mesh: weft.DeviceMesh) -> None:
     assert time.monotonic() - start < 5
 
 
+def without_elements(mesh: weft.DeviceMesh) -> None:
+    """An index that all have is refused by each in the call itself, also by those that have nothing to index."""
+    wrong, full, one = torch.tensor([99]), torch.full((7, 1), 99), torch.ones(1, 1)
+    x = weft.shard(torch.zeros(7, 1), mesh, P(None, "a"))  # which the first process has, and the others have nothing of
+    calls: dict[str, Callable[[], object]] = {
+        "index_add_": lambda: x.index_add_(0, wrong, one),
+        "index_copy_": lambda: x.index_copy_(0, wrong, one),
+        "index_fill_": lambda: x.index_fill_(0, wrong, 1.0),
+        "index_put_": lambda: x.index_put_((wrong,), one),
+        "index_select": lambda: x.index_select(0, wrong),
+        "lookup": lambda: x[wrong],
+        "gather": lambda: x.gather(0, full),
+        "scatter_": lambda: x.scatter_(0, full, full.float()),
+        "embedding": lambda: F.embedding(wrong, x),
+        "take": lambda: x.take(wrong),
+    }
+    for _ in range(2):
+        for name, call in calls.items():
+            assert "99" in told(call), (name, told(call))
+            assert x.sum().item() == 0, name
+
+
 def later(mesh: weft.DeviceMesh) -> None:
     """Nobody waits for who is slow and will refuse the same by itself."""
     x = weft.shard(torch.zeros(COUNT, dtype=torch.long), mesh, P("a"))
@@ -139,7 +161,7 @@ def main() -> None:
     weft.distributed.init(timeout=30)
     mesh = weft.make_mesh({"a": COUNT})
     start = time.monotonic()
-    for part in (loops, training, ahead, alike, later):
+    for part in (loops, training, ahead, alike, without_elements, later):
         part(mesh)
     guests()
     assert time.monotonic() - start < 25, "somebody was waited for in vain"

@@ -16,7 +16,7 @@ from ..runtime.processes.agreement.faults import agreed_fault
 from ..runtime.processes.agreement.same_call import is_always_on
 from ..runtime.processes.mesh_processes import owners_of, spans
 from ..runtime.traced import is_traced
-from .running.refusals import tell_others
+from .running.refusals import all_have_some, tell_others
 from .sharded import ShardedTensor
 
 __all__ = ["check_bounds", "check_index"]
@@ -25,12 +25,14 @@ __all__ = ["check_bounds", "check_index"]
 def check_bounds(bounds: Sequence[Bound], tensors: Sequence[torch.Tensor], laid: Sequence[ShardedTensor]) -> None:
     """Refuses a call with an index out of range: the tensors it was given, and as they were laid out for it."""
     is_cut = any(laid[0]._layout.splits[bound.dim] for bound in bounds)
+    is_missing = spans(laid[0].mesh) and not all(map(all_have_some, laid))
     for bound in bounds:
         given, brought = tensors[bound.at], laid[bound.at]
         is_whole = not isinstance(given, ShardedTensor) or not (given._layout.pending or given._layout.split_axes)
-        # Where each device has all of the dims, torch itself looks, but only at the part of the index that is there.
+        # Where each device has all of the dims, torch itself looks, but only at the part of the index that is there, and not
+        # where there is nothing to index.
         is_part = bool(brought._layout.split_axes) and spans(brought.mesh)
-        if is_cut or (is_part and (is_whole or is_always_on())):
+        if is_cut or (is_whole and is_missing) or (is_part and (is_whole or is_always_on())):
             check_index(given if is_whole else brought, bound)
 
 

@@ -10,14 +10,12 @@ from ..rules.call import BoundCall, each_of
 from ..rules.registry import rule_for
 from ..runtime.on_paper import aside
 from ..runtime.processes import world
-from ..runtime.processes.mesh_processes import leaves_out
 from ..runtime.traced import is_traced
-from ..sharding.geometry import box_at, box_shape
 from ..watch.notes import is_watched
 from .handlers import handlers
 from .memory import memory_of
 from .op_kind import is_elementwise, kind_of
-from .running.refusals import refuse_whole
+from .running.refusals import all_have_some, refuse_whole
 from .sharded import ShardedTensor
 from .strides.stand_ins import FEW, OF_DTYPE, UntoldError, given_by_kernels
 from .strides.whole_results import whole_results
@@ -51,7 +49,7 @@ def refuse_wrong(call: BoundCall) -> None:
             given = given_by_kernels(call)
         if isinstance(given, Exception) and _is_of_kernels(call, given):
             raise given
-    if call.func in handlers and world.current().count > 1 and not all(map(_all_have_some, call.tensors)):
+    if call.func in handlers and world.current().count > 1 and not all(map(all_have_some, call.tensors)):
         refuse_whole(call)  # everywhere, as those without elements have to: others may wait for each other
     _right[call.key] = True
 
@@ -135,15 +133,6 @@ def _is_sure(call: BoundCall) -> bool:
         # Of views, and where ops run by their rules, what it says without memory holds; of `out=` it has other words then.
         return rule_for(func) is not None and not kind.outs and (kind.viewed == 0 or func not in handlers)
     return torch.Tag.nondeterministic_seeded not in func.tags and all(x.device.type == "cpu" for x in call.tensors)
-
-
-def _all_have_some(x: torch.Tensor) -> bool:
-    """Whether every process has elements of a tensor, or nobody has."""
-    if not isinstance(x, ShardedTensor) or not x.numel():
-        return True
-    layout = x._layout
-    last = box_at(layout, x.shape, tuple(size - 1 for size in layout.mesh.mesh_shape))  # which none is smaller than
-    return not leaves_out(layout.mesh) and 0 not in box_shape(last)
 
 
 _OF_MEMORY = frozenset(

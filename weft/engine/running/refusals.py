@@ -25,7 +25,7 @@ from ...sharding.geometry import box_at, box_shape
 from ...sharding.layout import Layout
 from ..sharded import ShardedTensor
 
-__all__ = ["refuse_as_others", "refuse_whole", "tell_others"]
+__all__ = ["all_have_some", "refuse_as_others", "refuse_whole", "tell_others"]
 
 _FEW = 1 << 16
 """Elements that whole tensors are made of, once for calls that are alike. Of more, others are heard of when they are waited for."""
@@ -52,6 +52,15 @@ def tell_others(error: Exception, tensors: Sequence[torch.Tensor]) -> None:
 def _is_other_elsewhere(layout: Layout) -> bool:
     """Whether some process has other elements than this one, or none."""
     return bool(layout.split_axes or layout.pending) or leaves_out(layout.mesh)
+
+
+def all_have_some(x: torch.Tensor) -> bool:
+    """Whether every process has elements of a tensor, or nobody has."""
+    if not isinstance(x, ShardedTensor) or not x.numel():
+        return True
+    layout = x._layout
+    last = box_at(layout, x.shape, tuple(size - 1 for size in layout.mesh.mesh_shape))  # which none is smaller than
+    return not leaves_out(layout.mesh) and 0 not in box_shape(last)
 
 
 def refuse_as_others(call: BoundCall, inputs: Sequence[Layout], rule: Rule | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from html import escape
@@ -17,11 +16,10 @@ from ..drawing.html import layout_html
 from ..engine.compiling import state_of_code
 from ..engine.dispatch import torch_dispatch
 from ..engine.held_gradient import drop_gradient, gradient_of, replace_gradient
-from ..engine.memory import memory_of
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import move
-from ..engine.sharded import OWN_STATE, ShardedTensor, wrap
+from ..engine.sharded import ShardedTensor
 from ..engine.sharded import grad_fn as grad_fn_of
 from ..engine.sharded import is_leaf as is_leaf_of
 from ..engine.sharded import requires_grad as requires_grad_of
@@ -29,20 +27,19 @@ from ..engine.value import Flat
 from ..engine.views.copy_views import current, remember_apart
 from ..engine.views.folded import make_results
 from ..engine.writes.becoming import become
-from ..engine.writes.overlapping import shown_memory
 from ..engine.writes.turned import is_stale, refuse_stale_graph
 from ..runtime.holding import holding
 from ..runtime.machine import device_of, torch_device
 from ..runtime.memory.lazy_copy import lazy_clone
 from ..runtime.memory.memory_limit import limited_to
 from ..runtime.processes import world
-from ..runtime.strides import dense_strides
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import Placement
 from . import raw_memory
 from .addresses import address, storage
+from .copying import deep_copy, shallow_copy
 from .destination import destination
 from .flattening import flattened, unflattened
 from .leaf_gradient import bring_to_leaf, bring_traced, register_hook
@@ -340,30 +337,10 @@ class Tensor(NamedPieces, ShardedTensor):
         return object.__format__(self, spec)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        if id(self) in memo:
-            return memo[id(self)]
-        if not self.is_leaf:
-            raise RuntimeError("only leaf tensors can be deep-copied: detach() this one first")
-        copied = _copied_together(self, memo)
-        if copied is None:
-            pieces = tuple(piece.clone() for piece in current(self))
-            strides = dense_strides(tuple(self.shape), self.stride())
-            dense = wrap(pieces, self._layout, self.shape, dtype=self.dtype, strides=strides)
-            is_dense = self.stride() == strides or isinstance(self, torch.nn.Parameter)  # which torch clones
-            copied = public(dense if is_dense else memory_of(self._layout).laid_like(dense, self))
-        copied._asked = self._asked
-        memo[id(self)] = copied
-        if not _is_copied_alone(self):
-            memo.setdefault(shown_memory(self), copied)
-        _carry_state(self, copied)
-        if self.grad is not None and not isinstance(self, torch.nn.Parameter):  # of a parameter, torch copies none
-            copied.grad = copy.deepcopy(self.grad, memo)
-        return copied
+        return deep_copy(self, memo)
 
     def __copy__(self) -> Any:
-        copied = public(self.detach())
-        _carry_state(self, copied)
-        return copied
+        return shallow_copy(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if is_faked(self):  # torch before 2.13 looks for compiled code by what it pickles of inputs
@@ -428,34 +405,3 @@ def public(x: torch.Tensor) -> Tensor:
     """A sharded tensor as the class that users know, which it always is."""
     assert isinstance(x, Tensor)
     return x
-
-
-def _copied_together(x: Tensor, memo: dict[int, object]) -> Tensor | None:
-    """The copy of a tensor that has its memory together with another, of which there is a copy, or will be: these share memory too."""
-    base = x._base if x._is_view() else None
-    if torch.compiler.is_compiling() or _is_copied_alone(x) or (base is not None and _is_copied_alone(base)):
-        return None
-    with torch.no_grad():
-        if isinstance(base, Tensor) and base.is_leaf:
-            copied = x._view_func_unsafe(copy.deepcopy(base, memo))
-        else:
-            copied = memo.get(shown_memory(x))
-        return public(copied.detach()) if isinstance(copied, Tensor) and _lying(copied) == _lying(x) else None
-
-
-def _is_copied_alone(x: torch.Tensor) -> bool:
-    """Whether torch copies what a tensor shows, not the memory that it has."""
-    return isinstance(x, torch.nn.Parameter) or x.is_conj() or x.is_neg()
-
-
-def _lying(x: Tensor) -> tuple[object, ...]:
-    return x._layout, tuple(x.shape), x.stride(), int(x.storage_offset()), x.dtype
-
-
-def _carry_state(source: Tensor, target: Tensor) -> None:
-    """What users and torch keep on a tensor (a parameter's mark, attributes) goes along with a copy."""
-    for name, value in source.__dict__.items():
-        if name not in OWN_STATE:
-            target.__dict__[name] = value
-    if source.requires_grad:
-        target.requires_grad_()

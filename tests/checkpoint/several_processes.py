@@ -306,6 +306,36 @@ def differing(folder: Path) -> object:
     ]
 
 
+def unfit(folder: Path) -> object:
+    """What one process has against a save in which all wait for each other, all raise, and the next save goes on."""
+    second = weft.distributed.process_index() == 1
+    layer = model(P("a"))
+    odd = torch.ones(2, dtype=torch.complex128 if second else torch.float32)
+    empty = torch.ones(2, device="meta" if second else "cpu")
+    other = {"x" if second else "y": torch.ones(2)}
+    misfit = torch.nn.Linear(2, 2)
+    misfit.register_buffer("odd", odd)
+    said = [
+        refused(lambda: save({"x": odd}, folder / "one.safetensors")),
+        refused(lambda: save({"x": empty}, folder / "one.safetensors")),
+        refused(lambda: save({"x": {} if second else odd}, folder / "one.safetensors")),
+        refused(lambda: save({"x": empty}, folder / "weft")),
+        refused(lambda: save_pretrained(misfit, folder / "hf")),
+        refused(lambda: save_dcp({"x": empty}, folder / "dcp")),
+        refused(lambda: save_dcp([1] if second else {"x": odd.real}, folder / "dcp")),
+    ]
+    differ = [
+        refused(lambda: save(other, folder / "one.safetensors")),
+        refused(lambda: save_dcp(other, folder / "dcp")),
+    ]
+    save(layer, folder / "one.safetensors")
+    return [
+        [text.startswith("process 1 cannot save its state: ") for text in said],
+        ["process 1 has tensors of other names, shapes or dtypes than process 0" in text for text in differ],
+        loaded(folder / "one.safetensors", P(None, "a")),
+    ]
+
+
 def recovered(folder: Path) -> object:
     """The last of four processes has lost its state, and gets it from a replica; what had no replica is named."""
     mesh = weft.make_mesh({"dp": 2, "tp": 2})

@@ -91,6 +91,10 @@ def test_what_one_process_cannot_save_or_load_all_raise(tmp_path: Path) -> None:
     assert found("differing", tmp_path) == f"found {[unfit, unfit, nowhere, misfit, False, 1]}\n"
 
 
+def test_what_one_process_has_against_a_save_all_raise(tmp_path: Path) -> None:
+    assert found("unfit", tmp_path) == f"found {[[True] * 7, [True] * 2, True]}\n"
+
+
 def test_a_lost_process_gets_its_state_from_a_replica(tmp_path: Path) -> None:
     said = found("recovered", tmp_path, 4)
     assert said.startswith("found [3, True, ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 from pathlib import Path
@@ -163,6 +164,45 @@ def test_a_pretrained_folder_is_of_the_last_save(tmp_path: Path, before: int, af
         assert torch.equal(kept[name], x)
         assert torch.equal(files[name], x)
     assert (tmp_path / "model.safetensors.index.json").exists() == (len(list(tmp_path.glob("*.safetensors"))) > 1)
+
+
+@pytest.mark.parametrize(("before", "after"), [(40, 40), (40, 80), (1 << 30, 40), (40, 1 << 30), (1 << 30, 1 << 30)])
+def test_a_save_that_is_stopped_leaves_one_model_of_two(
+    tmp_path: Path, before: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class StoppedError(BaseException):
+        pass
+
+    old, new = (torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)) for _ in range(2))
+    rename, unlink = Path.replace, Path.unlink
+    for moment in range(12):
+        folder = tmp_path / str(moment)
+        save_pretrained(old, folder, max_file_bytes=before)
+        left = moment
+
+        def stops() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise StoppedError
+
+        with monkeypatch.context() as patch, contextlib.suppress(StoppedError):
+            patch.setattr(Path, "replace", lambda path, target: (stops(), rename(path, target))[1])
+            patch.setattr(Path, "unlink", lambda path, missing_ok=False: (stops(), unlink(path, missing_ok))[1])
+            save_pretrained(new, folder, max_file_bytes=after)
+        found = load(folder)
+        assert any(all(torch.equal(found[k], x) for k, x in each.state_dict().items()) for each in (old, new)), moment
+        save_pretrained(new, folder, max_file_bytes=after)
+        assert all(torch.equal(load(folder)[name], x) for name, x in new.state_dict().items())
+        assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_files_that_are_numbered_and_not_all_there(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(2)}, tmp_path / "model-00001-of-00002.safetensors")
+    with pytest.raises(CheckpointError, match=r"is incomplete, its file 'model-00002-of-00002.safetensors' is missing"):
+        load(tmp_path)
+    save_file({"b": torch.ones(2)}, tmp_path / "model-00002-of-00002.safetensors")
+    assert load(tmp_path).keys() == {"a", "b"}
 
 
 def test_one_kind_of_checkpoint_does_not_hide_behind_another(tmp_path: Path) -> None:

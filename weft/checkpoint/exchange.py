@@ -10,14 +10,18 @@ import json
 import shutil
 import threading
 import time
+import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import Protocol, TypedDict, TypeVar
 
 from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from .errors import CheckpointError
 
-__all__ = ["NOTES", "CommitRounds", "FolderNotes", "Report", "Together", "WrittenReport"]
+__all__ = ["NOTES", "CommitRounds", "FolderNotes", "Report", "Together", "WrittenReport", "agreed", "taken"]
+
+T = TypeVar("T")
 
 
 class WrittenReport(TypedDict):
@@ -35,6 +39,37 @@ NOTES = ".saving-"
 """How the names of folders with notes begin."""
 _GRACE = 30.0
 """Seconds that others are waited for when the program itself has ended."""
+
+
+def taken(take: Callable[[], T], nothing: T) -> tuple[T, CheckpointError | None]:
+    """What is taken of a state, or nothing and why it cannot be saved: if others can save theirs, they will hear."""
+    try:
+        return take(), None
+    except Exception as error:
+        here = world.current()
+        if here.count == 1:
+            raise
+        unfit = CheckpointError(f"process {here.process} cannot save its state: {error}")
+        unfit.__cause__ = error
+        return nothing, unfit
+
+
+def agreed(folder: Path, tensors: str, unfit: CheckpointError | None) -> str:
+    """A word for a save in which all write what one file or list says; raises in all if one cannot, or has other tensors.
+
+    `tensors` is a checksum of their names, dtypes and shapes.
+    """
+    every = gathered((uuid.uuid4().hex[:8], tensors, unfit and str(unfit)), "save")
+    for _, _, text in every:
+        if text is not None:
+            raise unfit or CheckpointError(text)
+    for process, (_, other, _) in enumerate(every):
+        if other != every[0][1]:
+            raise CheckpointError(
+                f"cannot save to {str(folder)!r}: process {process} has tensors of other names, shapes or dtypes than process 0, "
+                "and all write to one list of them: give all processes the same state"
+            )
+    return str(every[0][0])
 
 
 class CommitRounds(Protocol):

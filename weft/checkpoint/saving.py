@@ -21,14 +21,14 @@ from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from .background import Saving, finish_running
 from .errors import CheckpointError
-from .exchange import NOTES, CommitRounds, FolderNotes, Report, Together
+from .exchange import NOTES, CommitRounds, FolderNotes, Report, Together, taken
 from .files.index import INDEX, Index, SavedFile, SavedShard
 from .files.lock import FolderLock
 from .files.writing import WrittenFile, replace, sync_folder, write_file
-from .foreign.whole_files import save_file
+from .foreign.whole_files import check_fits_file, save_file
 from .progress import Count, shown
 from .saving_plan import SavePlan, copied_plan, planned_save
-from .shares import check_storable, settled
+from .shares import check_has_values, check_storable, settled
 from .tree import Node, State, entries, flattened
 
 __all__ = ["save", "saved"]
@@ -64,17 +64,22 @@ def saved(
     state: State, where: Path, *, wait: bool = True, progress: bool = False, then: Callable[[], None] = lambda: None
 ) -> Saving | None:
     """What `save` does; the first process does `then` when the checkpoint is complete."""
-    structure, tensors, unfit = _taken(state)
-    finish_running()
-    ready = {name: settled(name, x) for name, x in tensors.items()}
-    if where.suffix == ".safetensors":
-        if unfit is not None:
-            raise unfit
-        if not wait:
-            raise CheckpointError(
-                f"a single file, {str(where)!r}, is written by all processes together: save to a directory to use wait=False"
-            )
-        save_file(state, tensors, ready, where)
+    one_file = where.suffix == ".safetensors"
+
+    def take() -> tuple[Node, dict[str, torch.Tensor]]:
+        structure, tensors = flattened(state)
+        check_storable(tensors)
+        check_has_values(tensors)
+        if one_file:
+            check_fits_file(state, tensors, where, wait)
+        finish_running()
+        return structure, tensors
+
+    nothing: tuple[Node, dict[str, torch.Tensor]] = ({"dict": []}, {})
+    (structure, tensors), unfit = taken(take, nothing)
+    ready = {name: settled(x) for name, x in tensors.items()}
+    if one_file:
+        save_file(tensors, ready, where, unfit)
         return None
     if not wait:
         where = where.absolute()  # the program may go to another folder meanwhile
@@ -100,21 +105,6 @@ def saved(
     saving = Saving(where, work, Count(plan.nbytes), partial(populate, plan.room))
     finish_running(saving)
     return saving
-
-
-def _taken(state: State) -> tuple[Node, dict[str, torch.Tensor], CheckpointError | None]:
-    """The structure and the tensors of a state, or why it cannot be saved: if others can save theirs, they will hear."""
-    try:
-        structure, tensors = flattened(state)
-        check_storable(tensors)
-        return structure, tensors, None
-    except (TypeError, CheckpointError) as error:
-        here = world.current()
-        if here.count == 1:
-            raise
-        unfit = CheckpointError(f"process {here.process} cannot save its state: {error}")
-        unfit.__cause__ = error
-        return {"dict": []}, {}, unfit
 
 
 def _shown(steps: Iterator[int], total: int, progress: bool) -> Iterator[int]:

@@ -26,7 +26,7 @@ from .deferred import Deferred
 from .errors import CheckpointError
 from .files.head import storable
 
-__all__ = ["Share", "check_storable", "identity", "settled", "shares"]
+__all__ = ["Share", "check_has_values", "check_storable", "identity", "settled", "shares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,27 @@ class Share:
         return self.shard
 
 
-def settled(name: str, x: torch.Tensor) -> torch.Tensor:
+def settled(x: torch.Tensor) -> torch.Tensor:
     """The tensor with nothing pending; a new one has no graph."""
-    if x.is_meta:
-        raise CheckpointError(
-            f"{name!r} is on the meta device and has no value to save: initialise the module first (weft.nn.shard_module), "
-            "or ask what saving it would take (weft.checkpoint.plan_save)"
-        )
     if isinstance(x, Deferred) or (isinstance(x, Tensor) and not x._layout.pending):
         return x
-    if not isinstance(x, Tensor) and x.device.type == "cpu" and x.numel() and not torch._C._data_address(x):  # type: ignore[attr-defined]
-        raise CheckpointError(f"{name!r} has no memory, as a fake tensor has none, and no value to save: leave it out")
     x = x.detach()
     return moved(x, x._layout.resolved, "checkpoint") if isinstance(x, Tensor) else x
+
+
+def check_has_values(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises for a tensor that has a shape, but no value."""
+    for name, x in tensors.items():
+        if x.is_meta:
+            raise CheckpointError(
+                f"{name!r} is on the meta device and has no value to save: initialise the module first (weft.nn.shard_module), "
+                "or ask what saving it would take (weft.checkpoint.plan_save)"
+            )
+        plain = not isinstance(x, (Deferred, Tensor)) and x.device.type == "cpu" and x.numel()
+        if plain and not torch._C._data_address(x):  # type: ignore[attr-defined]
+            raise CheckpointError(
+                f"{name!r} has no memory, as a fake tensor has none, and no value to save: leave it out"
+            )
 
 
 def check_storable(tensors: Mapping[str, torch.Tensor]) -> None:

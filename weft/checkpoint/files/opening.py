@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from .index import INDEX, Index, SavedFile, SavedShard, SavedTensor, check_file_
 
 __all__ = ["check_is_found", "index_at"]
 
+_NUMBERED = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.safetensors")
+_WHOLE = "model.safetensors"
 _LISTED = ".index.json"
 _PUBLIC_INDEX = f"*.safetensors{_LISTED}"
 """How other libraries list the files of a model that does not fit into one."""
@@ -41,7 +44,10 @@ def _index_at(path: Path) -> Index:
     if listed:
         return _listed(path, listed[0])
     plain = sorted(path.glob("*.safetensors")) if path.is_dir() else []
+    if path / _WHOLE in plain:  # others read it, and not the parts beside it that a save may have left
+        plain = [file for file in plain if not (file.name.startswith("model-") and _NUMBERED.fullmatch(file.name))]
     if plain and not any(file.name.startswith("tensors-") for file in plain):
+        _check_are_all(path, [file.name for file in plain])
         return _index_of(path, [file.name for file in plain])
     if plain:
         raise CheckpointError(
@@ -51,6 +57,22 @@ def _index_at(path: Path) -> Index:
         f"there is no checkpoint at {str(path)!r}: give a directory that weft.checkpoint.save wrote, a safetensors file, or a folder of "
         "torch.distributed.checkpoint"
     )
+
+
+def _check_are_all(folder: Path, names: list[str]) -> None:
+    """Raises where files say of how many they are one, and others of these are not there."""
+    there: dict[tuple[str, str], set[int]] = {}
+    for name in names:
+        numbered = _NUMBERED.fullmatch(name)
+        if numbered:
+            there.setdefault((numbered[1], numbered[3]), set()).add(int(numbered[2]))
+    for (begin, count), numbers in there.items():
+        missing = next((number for number in range(1, int(count) + 1) if number not in numbers), None)
+        if missing is not None:
+            raise CheckpointError(
+                f"the checkpoint {str(folder)!r} is incomplete, its file '{begin}-{missing:05d}-of-{count}.safetensors' is missing: "
+                "copy the whole directory, or use another checkpoint"
+            )
 
 
 def check_is_found(path: Path, before: Iterable[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
@@ -18,10 +17,13 @@ from ...sharding.geometry import box_shape, whole_box
 from ..background import finish_running
 from ..deferred import Deferred
 from ..errors import CheckpointError
+from ..exchange import agreed, taken
+from ..files.checksums import checksum
 from ..files.index import INDEX
+from ..files.lock import FolderLock
 from ..files.opening import check_is_found
 from ..files.writing import replace, sync_folder
-from ..shares import Share, identity, settled, shares
+from ..shares import Share, check_has_values, identity, settled, shares
 from ..tree import State, Stateful
 from .dcp import METADATA
 
@@ -48,49 +50,62 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
     """
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
-    plain = _plain(state)
-    if not isinstance(plain, dict):
-        raise CheckpointError(
-            f"torch's checkpoints hold a dict, but the state is a {type(state).__name__}: use {{'state': …}}"
-        )
-    finish_running()
-    flat, paths = flatten_state_dict(plain)
+    def take() -> tuple[dict[str, object], object]:
+        plain = _plain(state)
+        if not isinstance(plain, dict):
+            raise CheckpointError(
+                f"torch's checkpoints hold a dict, but the state is a {type(state).__name__}: use {{'state': …}}"
+            )
+        flat, paths = flatten_state_dict(plain)
+        check_has_values({name: x for name, x in flat.items() if isinstance(x, torch.Tensor)})
+        finish_running()
+        return flat, paths
+
+    nothing: tuple[dict[str, object], object] = ({}, {})
+    (flat, paths), unfit = taken(take, nothing)
     tensors = {name: x for name, x in flat.items() if isinstance(x, torch.Tensor)}
-    ready = {name: settled(name, x) for name, x in tensors.items()}
+    ready = {name: settled(x) for name, x in tensors.items()}
     values = {name: x for name, x in flat.items() if not isinstance(x, torch.Tensor)}
     folder, here = Path(path), world.current().process
-    token = gathered(uuid.uuid4().hex[:8], "save")[0]
+    kinds = repr([(name, x.dtype, tuple(x.shape)) for name, x in ready.items()])
+    token = agreed(folder, checksum(kinds.encode()), unfit)
     file = f"__{here}_{token}.distcp"
     found = dict(shares(ready, tensors))
     problem: Exception | None = None
+    lock: FolderLock | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(folder) if here == 0 else None
         check_is_found(folder, [INDEX])
         report: list[_Item] | str = _write(folder / file, found, ready, values if here == 0 else {})
     except Exception as error:  # noqa: BLE001 - raised in all processes: torch.save has many errors, for a full disk too
         problem, report = error, str(_first_cause(error))
-    reports = gathered(report, "save")
-    outcome = next(
-        (f"process {i} could not write: {said}" for i, said in enumerate(reports) if isinstance(said, str)), None
-    )
-    if outcome is None and here == 0:
-        try:
-            items = {f"__{i}_{token}.distcp": said for i, said in enumerate(reports) if not isinstance(said, str)}
-            known = {identity(tensors[name]): name for name in found}
-            content = _metadata(
-                ready, {name: known[identity(x)] for name, x in tensors.items()}, found, values, paths, items
-            )
-            replace(folder / METADATA, content, token)
-        except OSError as error:
-            problem, outcome = error, str(error)
-    outcome = gathered(outcome, "save")[0]
-    if outcome is not None:
-        (folder / file).unlink(missing_ok=True)
-        raise CheckpointError(f"cannot save to {str(folder)!r}: {outcome}") from problem
-    if here == 0:
-        for old in folder.glob("__*.distcp"):
-            if token not in old.name:
-                old.unlink(missing_ok=True)
+    try:
+        reports = gathered(report, "save")
+        outcome = next(
+            (f"process {i} could not write: {said}" for i, said in enumerate(reports) if isinstance(said, str)), None
+        )
+        if outcome is None and here == 0:
+            try:
+                items = {f"__{i}_{token}.distcp": said for i, said in enumerate(reports) if not isinstance(said, str)}
+                known = {identity(tensors[name]): name for name in found}
+                content = _metadata(
+                    ready, {name: known[identity(x)] for name, x in tensors.items()}, found, values, paths, items
+                )
+                replace(folder / METADATA, content, token)
+            except OSError as error:
+                problem, outcome = error, str(error)
+        outcome = gathered(outcome, "save")[0]
+        if outcome is not None:
+            (folder / file).unlink(missing_ok=True)
+            raise CheckpointError(f"cannot save to {str(folder)!r}: {outcome}") from problem
+        if here == 0:
+            for old in folder.glob("__*.distcp"):
+                if token not in old.name:
+                    old.unlink(missing_ok=True)
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def _first_cause(error: BaseException) -> BaseException:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 from ...nn.shard_module import shard_module
-from ...runtime.processes import world
 from ...sharding.mesh import DeviceMesh
 from ...sharding.spec import Spec
 from ..background import finish_running
 from ..errors import CheckpointError
+from ..exchange import taken
 from ..files.opening import index_at
 from ..loading import load
-from ..shares import check_storable, settled
+from ..shares import check_has_values, check_storable, settled
 from ..tree import flattened
-from .whole_files import save_files
+from .whole_files import check_names, save_files
 
 __all__ = ["from_pretrained", "save_pretrained"]
 
@@ -125,12 +126,23 @@ def save_pretrained(model: torch.nn.Module, path: str | os.PathLike[str], *, max
     if max_file_bytes < 1:
         raise ValueError(f"max_file_bytes is a number of bytes from 1 on, but got {max_file_bytes!r}")
     where = Path(path)
-    _, tensors = flattened(model)
-    check_storable(tensors)
-    finish_running()
-    save_files(tensors, {name: settled(name, x) for name, x in tensors.items()}, where, max_file_bytes)
-    if world.current().process == 0:
-        for part in ("config", "generation_config"):
-            config = getattr(model, part, None)
-            if config is not None and hasattr(config, "save_pretrained"):
-                config.save_pretrained(str(where))
+
+    def take() -> dict[str, torch.Tensor]:
+        _, tensors = flattened(model)
+        check_storable(tensors)
+        check_has_values(tensors)
+        check_names(tensors)
+        finish_running()
+        return tensors
+
+    nothing: dict[str, torch.Tensor] = {}
+    tensors, unfit = taken(take, nothing)
+    ready = {name: settled(x) for name, x in tensors.items()}
+    save_files(tensors, ready, where, max_file_bytes, unfit, partial(_save_configs, model))
+
+
+def _save_configs(model: torch.nn.Module, where: Path) -> None:
+    for part in ("config", "generation_config"):
+        config = getattr(model, part, None)
+        if config is not None and hasattr(config, "save_pretrained"):
+            config.save_pretrained(str(where))

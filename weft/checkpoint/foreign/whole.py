@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...tensor.tensor import Tensor
-from ..shares import settled
+from ..shares import check_has_values, settled
 
 __all__ = ["full_state_dict"]
 
@@ -31,6 +31,7 @@ def full_state_dict(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def _whole(name: str, x: torch.Tensor) -> torch.Tensor:
     """The value in host memory that belongs to nobody else."""
-    value = settled(name, x.detach())
+    check_has_values({name: x})
+    value = settled(x.detach())
     value = value.full_tensor() if isinstance(value, Tensor) else value
     return value.detach().cpu().clone(memory_format=torch.contiguous_format)

@@ -10,8 +10,8 @@ import json
 import math
 import os
 import re
-import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,8 +22,11 @@ from ...runtime.processes import world
 from ...runtime.processes.agreement.values import gathered
 from ...sharding.geometry import Box
 from ..errors import CheckpointError
+from ..exchange import agreed
+from ..files.checksums import checksum
 from ..files.head import METADATA, StoredTensor, head_bytes
 from ..files.index import INDEX
+from ..files.lock import FolderLock
 from ..files.opening import check_is_found
 from ..files.writing import replace, sync_folder
 from ..memory import host_parts, readable_bytes
@@ -31,10 +34,13 @@ from ..shares import Share, identity, shares
 from ..tree import State
 from .dcp import METADATA as DCP
 
-__all__ = ["save_file", "save_files"]
+__all__ = ["check_fits_file", "check_names", "save_file", "save_files"]
 
+_ALONE = "model.safetensors"
 _LISTING = "model.safetensors.index.json"
-_MODEL_FILE = re.compile(r"model(-[0-9]{5}-of-[0-9]{5})?\.safetensors")
+_MODEL_FILE = re.compile(r"model(-[0-9a-f]{8})?(-[0-9]{5}-of-[0-9]{5})?\.safetensors")
+_LEFT = re.compile(r"\.(config|model(-[0-9]{5}-of-[0-9]{5})?\.safetensors(\.index\.json)?)\.[0-9a-f]{8}")
+"""What a save that was stopped has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +57,102 @@ class _WholeFile:
         return len(self.head) + sum(kept.nbytes for kept in self.kept.values())
 
 
-@dataclass(frozen=True, slots=True)
 class _ModelFolder:
-    """A folder with all files of a model, and the list of them if there are several."""
+    """A folder with all files of a model, the list of them if there are several, and what else belongs to it.
 
-    path: Path
-    listing: bytes | None
+    One file of a model is found before a list, by other libraries too, and a list before the files that it does not name. So
+    one rename or removal makes a folder that of the new model, and whatever stops a save leaves the old one or the new one.
+    """
 
-    def settle(self, names: Collection[str], token: str) -> None:
-        """Lists the files, and removes the list and the files of what was there before: other libraries look for one before the other."""
-        if self.listing is not None:
-            replace(self.path / _LISTING, self.listing, token)
-        else:
-            (self.path / _LISTING).unlink(missing_ok=True)
+    def __init__(self, path: Path, beside: Callable[[Path], None]) -> None:
+        self.path, self._beside = path, beside
+        self._lock: FolderLock | None = None
+
+    def begin(self, token: str) -> None:
+        """Keeps other savers out, removes what one has left that was stopped, and writes what belongs to the model beside its place."""
+        self._lock = FolderLock(self.path)
+        check_is_found(self.path, [INDEX, DCP])
         for old in self.path.iterdir():
-            if _MODEL_FILE.fullmatch(old.name) and old.name not in names:
+            if _LEFT.fullmatch(old.name):
+                shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
+        (self.path / f".config.{token}").mkdir()
+        self._beside(self.path / f".config.{token}")
+
+    def settle(self, files: Sequence[_WholeFile], temporary: Mapping[str, Path], token: str) -> None:
+        """Gives the files their names, and makes them the model of this folder."""
+        names = self._names([file.name for file in files], token)
+        if len(files) > 1:
+            for file in files:
+                temporary[file.name].replace(self.path / names[file.name])
+            sync_folder(self.path)
+        for each in (self.path / f".config.{token}").iterdir():
+            each.replace(self.path / each.name)
+        if len(files) > 1:
+            weights = {key: names[file.name] for file in files for key in file.kept}
+            total = sum(kept.nbytes for file in files for kept in file.kept.values())
+            listing = {"metadata": {"total_size": total}, "weight_map": weights}
+            replace(self.path / _LISTING, json.dumps(listing, indent=2).encode(), token)
+            (self.path / _ALONE).unlink(missing_ok=True)
+        else:
+            temporary[_ALONE].replace(self.path / _ALONE)
+            sync_folder(self.path)
+            (self.path / _LISTING).unlink(missing_ok=True)
+        sync_folder(self.path)
+        for old in self.path.iterdir():
+            if _MODEL_FILE.fullmatch(old.name) and old.name not in names.values():
                 old.unlink(missing_ok=True)
 
+    def end(self, token: str) -> None:
+        """Removes what is left over, and lets others save."""
+        shutil.rmtree(self.path / f".config.{token}", ignore_errors=True)
+        if self._lock is not None:
+            self._lock.release()
 
-def save_file(state: State, tensors: Mapping[str, torch.Tensor], ready: Mapping[str, torch.Tensor], path: Path) -> None:
-    """One plain file of whole tensors, which any reader of safetensors understands."""
+    def _names(self, names: Sequence[str], token: str) -> dict[str, str]:
+        """The names that files get: of several, not those of files that are there, or what a crash leaves would be some of both."""
+        if len(names) > 1 and any((self.path / name).exists() for name in names):
+            return {name: name.replace("model-", f"model-{token}-") for name in names}
+        return {name: name for name in names}
+
+
+def check_fits_file(state: State, tensors: Mapping[str, torch.Tensor], path: Path, wait: bool) -> None:
+    """Raises for a state that one plain file cannot hold, or not in this way."""
     if not isinstance(state, (torch.nn.Module, torch.Tensor)) and not _is_flat(state):
         raise CheckpointError(
             f"a single file, {str(path)!r}, holds a module or a dict of tensors by name: save to a directory to keep numbers, lists and nested dicts"
         )
-    file = _WholeFile(path.name, *head_bytes((name, x.dtype, tuple(x.shape)) for name, x in ready.items()))
-    _write_together(path.parent, [file], tensors, ready)
+    if not wait:
+        raise CheckpointError(
+            f"a single file, {str(path)!r}, is written by all processes together: save to a directory to use wait=False"
+        )
+    check_names(tensors)
 
 
-def save_files(tensors: Mapping[str, torch.Tensor], ready: Mapping[str, torch.Tensor], folder: Path, most: int) -> None:
-    """Files of at most so many bytes, with the list that other libraries look for; of tied tensors the first name is kept."""
+def check_names(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises for a name that a plain file has another use for."""
+    if METADATA in tensors:
+        raise CheckpointError(f"a file of safetensors cannot hold a tensor named {METADATA!r}: rename it")
+
+
+def save_file(
+    tensors: Mapping[str, torch.Tensor], ready: Mapping[str, torch.Tensor], path: Path, unfit: CheckpointError | None
+) -> None:
+    """One plain file of whole tensors, which any reader of safetensors understands; `unfit` is why this process has none to save."""
+    _write_together(path.parent, [(path.name, ready)], tensors, ready, unfit)
+
+
+def save_files(
+    tensors: Mapping[str, torch.Tensor],
+    ready: Mapping[str, torch.Tensor],
+    folder: Path,
+    most: int,
+    unfit: CheckpointError | None,
+    beside: Callable[[Path], None],
+) -> None:
+    """Files of at most so many bytes, with the list that other libraries look for; of tied tensors the first name is kept.
+
+    `beside` writes into a folder what else belongs to the model; `unfit` is why this process has nothing to save.
+    """
     once = {name: ready[name] for name, _ in shares(ready, tensors)}
     groups: list[dict[str, torch.Tensor]] = [{}]
     for name, x in once.items():
@@ -89,43 +161,40 @@ def save_files(tensors: Mapping[str, torch.Tensor], ready: Mapping[str, torch.Te
             groups.append({})
         groups[-1][name] = x
     names = [f"model-{i + 1:05d}-of-{len(groups):05d}.safetensors" for i in range(len(groups))]
-    names = ["model.safetensors"] if len(groups) == 1 else names
-    files = [
-        _WholeFile(name, *head_bytes((key, x.dtype, tuple(x.shape)) for key, x in group.items()))
-        for name, group in zip(names, groups, strict=True)
-    ]
-    weights = {key: file.name for file in files for key in file.kept}
-    total = sum(x.numel() * x.itemsize for x in once.values())
-    listing = {"metadata": {"total_size": total}, "weight_map": weights}
-    content = json.dumps(listing, indent=2).encode() if len(files) > 1 else None
-    _write_together(folder, files, tensors, once, _ModelFolder(folder, content))
+    names = [_ALONE] if len(groups) == 1 else names
+    _write_together(folder, list(zip(names, groups, strict=True)), tensors, once, unfit, _ModelFolder(folder, beside))
 
 
 def _write_together(
     folder: Path,
-    files: Sequence[_WholeFile],
+    groups: Sequence[tuple[str, Mapping[str, torch.Tensor]]],
     tensors: Mapping[str, torch.Tensor],
     ready: Mapping[str, torch.Tensor],
+    unfit: CheckpointError | None,
     around: _ModelFolder | None = None,
 ) -> None:
-    if METADATA in ready:
-        raise CheckpointError(f"a file of safetensors cannot hold a tensor named {METADATA!r}: rename it")
+    """Writes files by their names, and what goes into each."""
+    files = [
+        _WholeFile(name, *head_bytes((key, x.dtype, tuple(x.shape)) for key, x in group.items()))
+        for name, group in groups
+    ]
     first = world.current().process == 0
-    token = gathered(uuid.uuid4().hex[:8], "save")[0]
+    token = agreed(folder, checksum(b"".join(file.head for file in files)), unfit)
     temporary = {file.name: folder / f".{file.name}.{token}" for file in files}
 
     def make() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if around is not None:
-            check_is_found(folder, [INDEX, DCP])
+            around.begin(token)
         for file in files:
             _make(temporary[file.name], file)
 
     def name() -> None:
+        if around is not None:
+            around.settle(files, temporary, token)
+            return
         for file in files:
             temporary[file.name].replace(folder / file.name)
-        if around is not None:
-            around.settle({file.name for file in files}, token)
         sync_folder(folder)
 
     try:
@@ -134,6 +203,8 @@ def _write_together(
         _together(folder, name if first else None)
     finally:
         if first:
+            if around is not None:
+                around.end(token)
             for path in temporary.values():
                 path.unlink(missing_ok=True)
 

@@ -76,7 +76,8 @@ def large(mesh: weft.DeviceMesh) -> None:
     x, wrong = (weft.shard(each, mesh, P("a")) for each in (numbers, last(numbers, 0)))
     before = 0
     for turn in range(6):
-        assert told(lambda: (x // wrong).full_tensor()) == "RuntimeError: ZeroDivisionError"
+        said = told(lambda: (x // wrong).full_tensor() * 2)
+        assert said == "RuntimeError: ZeroDivisionError", said
         assert torch.equal(x.full_tensor(), numbers)
         before = held() if turn == 2 else before
     assert held() < before + 12, (before, held())

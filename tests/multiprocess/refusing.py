@@ -47,12 +47,19 @@ def told(call: Callable[[], object]) -> str:
     return "nothing"
 
 
+def held() -> int:
+    """How many files and threads this process has."""
+    return len(os.listdir("/proc/self/fd")) + len(os.listdir("/proc/self/task"))
+
+
 def loops(mesh: weft.DeviceMesh) -> None:
     """Each is refused by all, in the block that uses what it gives; what follows is right."""
     whole: Callable[[torch.Tensor], torch.Tensor] = lambda x: weft.shard(x, mesh, P("a"))  # noqa: E731 - a name for it
     plain = cases(lambda x: x)
     y = whole(torch.arange(4.0 * COUNT))
+    before = 0
     for name, call in cases(whole).items():
+        before = before or (held() if name == "classes" else 0)  # by now there are connections to let go of
         for _ in range(2):  # the second time, it is a call like one before
             said = told(lambda call=call: (call() * 2).sum().item())
             assert said == told(plain[name]), (name, said)
@@ -60,6 +67,20 @@ def loops(mesh: weft.DeviceMesh) -> None:
             assert parts.shape == (2 * COUNT,)  # which they tell each other
             assert (y * 2).sum().item() == 2 * torch.arange(4.0 * COUNT).sum()
             assert y.full_tensor().tolist() == torch.arange(4.0 * COUNT).tolist()
+    assert held() < before + 20, (before, held())  # a refusal would keep eight or more
+
+
+def large(mesh: weft.DeviceMesh) -> None:
+    """Messages that are waited for by a thread of their own leave nothing behind either."""
+    numbers = torch.arange(1, 20000 * COUNT + 1)
+    x, wrong = (weft.shard(each, mesh, P("a")) for each in (numbers, last(numbers, 0)))
+    before = 0
+    for turn in range(6):
+        said = told(lambda: (x // wrong).full_tensor() * 2)
+        assert said == "RuntimeError: ZeroDivisionError", said
+        assert torch.equal(x.full_tensor(), numbers)
+        before = held() if turn == 2 else before
+    assert held() < before + 12, (before, held())
 
 
 def training(mesh: weft.DeviceMesh) -> None:
@@ -161,7 +182,7 @@ def main() -> None:
     weft.distributed.init(timeout=30)
     mesh = weft.make_mesh({"a": COUNT})
     start = time.monotonic()
-    for part in (loops, training, ahead, alike, without_elements, later):
+    for part in (loops, large, training, ahead, alike, without_elements, later):
         part(mesh)
     guests()
     assert time.monotonic() - start < 25, "somebody was waited for in vain"

@@ -10,7 +10,7 @@ import ctypes
 import os
 from collections.abc import Callable
 
-__all__ = ["check_is_no_child", "is_child", "keep", "note_child", "on_fork"]
+__all__ = ["check_is_no_child", "is_child", "keep", "note_child", "on_fork", "release"]
 
 _parent: int | None = None
 """The index of the process that this one was forked from."""
@@ -33,9 +33,14 @@ if hasattr(os, "register_at_fork"):
 
 
 def keep(*things: object) -> None:
-    """Keeps objects for ever, the end of the interpreter included."""
+    """Keeps objects for ever, the end of the interpreter included, unless they are released."""
     for thing in things:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def release(thing: object) -> None:
+    """Keeps an object no longer that was kept."""
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(thing))
 
 
 def note_child(parent: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import cast, final
 
 from torch._C import _distributed_c10d as c10d
@@ -34,13 +34,13 @@ class Group:
         """The index of this process among them."""
         self.elsewhere = frozenset(i for i, process in enumerate(processes) if not here.is_near(process))
         """The indices of those that are on other hosts."""
-        self._world, self._purpose = here, purpose
+        self._world, self.purpose = here, purpose
         self.is_fake = here.is_fake
         """Whether the others are only said to be there."""
         self._streamed = {kind for kind, name in here.backends if name == "nccl"}
         self._backends: dict[str, c10d.ProcessGroup] = {}
         self._number = 0
-        self._is_kept = bool(purpose)  # by which messages may be under way at any time
+        self._under_way: list[Callable[[], bool]] = []
         self.small_messages: SmallMessages | None = None
         """Memory for small messages, unless it is in use or was never needed."""
         self.neighbours: Neighbours | None = None
@@ -69,7 +69,7 @@ class Group:
 
     def _made(self, device_type: str) -> c10d.ProcessGroup:
         name = self._world.backend(device_type)
-        members = "_".join(map(str, self.processes)) + self._purpose
+        members = "_".join(map(str, self.processes)) + self.purpose
         store = c10d.PrefixStore(f"{name}/{members}", renewal.store_of_calls())
         # The backends have a group's methods, whatever torch's type stubs say.
         if name == "gloo":
@@ -88,20 +88,30 @@ class Group:
         for kind in self._streamed & self._backends.keys():
             self._backends.pop(kind).shutdown()
 
-    def abandon(self, works: Iterable[object] = ()) -> None:
-        """Gives up on what is under way. The backends would wait for it when they go, so they stay until the end."""
-        self._is_kept = True
-        fork.keep(*self._backends.values(), *works)
+    def abandon(self, is_over: Callable[[], bool] = lambda: True) -> None:
+        """Gives up on what is under way. The backends would wait for it when they go, so they stay until `is_over()`."""
+        if not self._under_way:
+            fork.keep(self)
+            _abandoned.append(self)
+        self._under_way.append(is_over)
 
-    def forget(self) -> None:
-        """Lets go of the backends, unless something may be under way."""
-        if self._is_kept:
-            self.abandon()
+    def is_let_go(self) -> bool:
+        """Lets go of backends that were abandoned, where all is over: it is soon, once the others have let go of theirs.
+
+        Those of accelerators stay: what they still do is not known here.
+        """
+        if self._streamed & self._backends.keys() or not all(is_over() for is_over in self._under_way):
+            return False
+        fork.release(self)
+        return True
 
 
 _groups: dict[tuple[Processes, str], Group] = {}
 """Bound: the sets of processes that communicate, which meshes decide, and the few purposes. Cleared: when this process joins
 or leaves, and when all begin anew."""
+_abandoned: list[Group] = []
+"""Bound: those by which something is under way that some process has not given up on, which ends with its connections, and the
+last. Cleared: of those that are over, when all begin anew; in a child that is forked."""
 
 
 def group_of(processes: Processes, purpose: str = "") -> Group:
@@ -124,14 +134,16 @@ def _left(last: world.Leaving) -> None:
 
 
 def _forget() -> None:
+    _abandoned[:] = [group for group in _abandoned if not group.is_let_go()]
     for group in _groups.values():
-        group.forget()
+        if group.purpose:  # by which messages may be under way at any time
+            group.abandon()
     _groups.clear()
 
 
 def _forked() -> None:
-    for group in _groups.values():
-        group.abandon()
+    fork.keep(*_groups.values())
+    _abandoned.clear()
 
 
 world.on_leave(_left)

@@ -116,8 +116,11 @@ def _refusals(note: Mapping[str, object]) -> list[Refusal]:
 def raise_heard(notes: Notes) -> None:
     """Raises what another process has refused, and this one has not."""
     error = heard(notes)
-    if error is not None:
-        raise error
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error  # else it would hold itself, and by its traceback the connections of before
 
 
 def settled(notes: Notes) -> bool:

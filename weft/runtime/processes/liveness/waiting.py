@@ -53,17 +53,17 @@ def finish_turns(work: c10d.Work, group: Group) -> None:
         except RuntimeError as error:
             patience = patience or Patience(group.processes, start)
             if is_completed:
-                group.abandon([work])
+                group.abandon(work.is_completed)
                 raise patience.lost(error) from None
             # A turn that ends is no failure; the backend itself watches over the timeout.
             if not work.is_completed():
                 try:
                     patience.take_turn()
                 except BaseException:
-                    group.abandon([work])
+                    group.abandon(work.is_completed)
                     raise
         except BaseException:
-            group.abandon([work])
+            group.abandon(work.is_completed)
             raise
         else:
             return
@@ -87,10 +87,10 @@ def finish(
                 patience = Patience(group.processes, start)
             patience.take_turn()
     except BaseException:
-        group.abandon(works)
+        group.abandon(task.is_over)
         raise
     if task.error is not None:
-        group.abandon(works)
+        group.abandon(task.is_over)
         raise (patience or Patience(group.processes, start)).lost(task.error) from None
 
 
@@ -107,19 +107,34 @@ class _AwaitedMessages:
     works: Sequence[c10d.Work]
     error: RuntimeError | None
 
+    def wait(self) -> None:
+        """Waits for them, and lets go of them: what is left of a thread at the end of the interpreter lets go of nothing."""
+        try:
+            for work in self.works:
+                work.wait()
+        except RuntimeError as error:
+            self.error = error.with_traceback(None)  # which would hold this
+        self.works = ()
+
+    def is_over(self) -> bool:
+        """Whether nobody waits for them any more."""
+        return not self.works
+
 
 @final
 class Waiter:
     """A thread that waits for messages, because a wait of the backend cannot be interrupted, and its thread can wait."""
 
     def __init__(self) -> None:
-        self._renew()
+        self._tasks: SimpleQueue[_AwaitedMessages | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
         renewal.forget_on_renewal(self._renew)
 
     def _renew(self) -> None:
-        """Leaves what was waited for to the thread that waits for it: it may never come."""
-        self._tasks: SimpleQueue[_AwaitedMessages] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        """Leaves what was waited for to the thread that waits for it: it may never come. Then that thread ends."""
+        if self._thread is not None:
+            self._tasks.put(None)
+        self._tasks, self._thread = SimpleQueue(), None
 
     def wait_for(self, works: Sequence[c10d.Work]) -> _AwaitedMessages:
         """Says when all of it is done."""
@@ -131,14 +146,9 @@ class Waiter:
         return task
 
     @staticmethod
-    def _run(tasks: SimpleQueue[_AwaitedMessages]) -> None:
-        while True:
-            task = tasks.get()
-            try:
-                for work in task.works:
-                    work.wait()
-            except RuntimeError as error:
-                task.error = error
+    def _run(tasks: SimpleQueue[_AwaitedMessages | None]) -> None:
+        while (task := tasks.get()) is not None:
+            task.wait()
             task.done.release()
             del task
 

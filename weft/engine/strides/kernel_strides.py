@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
 
 import torch
 from torch._prims_common import make_channels_last_strides_for, suggest_memory_format
@@ -130,10 +129,10 @@ def _of_all(args: Sequence[object], _: torch.Tensor, shape: tuple[int, ...]) -> 
 
 def _of_looked_up(args: Sequence[object], x: torch.Tensor, shape: tuple[int, ...]) -> Strides | None:
     """As those of an elementwise op on the dims that stay and on the indices, whose dims stand for those that are looked up."""
-    given = cast("Sequence[torch.Tensor | None]", args[1])
-    indices = [index for index in given if index is not None]
+    given = args[1] if isinstance(args[1], Sequence) else ()
+    indices = [index for index in given if isinstance(index, torch.Tensor)]
     at = [dim for dim, index in enumerate(given) if index is not None]
-    if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+    if not indices or any(index.dtype in (torch.bool, torch.uint8) for index in indices):
         return None
     rank = max(index.dim() for index in indices)
     first = at[0] if at[-1] - at[0] + 1 == len(at) else 0  # indices that stand apart come first

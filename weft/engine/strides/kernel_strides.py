@@ -132,8 +132,8 @@ def _of_looked_up(args: Sequence[object], x: torch.Tensor, shape: tuple[int, ...
     given = args[1] if isinstance(args[1], Sequence) else ()
     indices = [index for index in given if isinstance(index, torch.Tensor)]
     at = [dim for dim, index in enumerate(given) if index is not None]
-    if not indices or any(index.dtype in (torch.bool, torch.uint8) for index in indices):
-        return None
+    if not x.is_meta or not indices or any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return None  # a kernel was asked, or elements say how many are named
     rank = max(index.dim() for index in indices)
     first = at[0] if at[-1] - at[0] + 1 == len(at) else 0  # indices that stand apart come first
     kept = [dim for dim in range(x.dim()) if dim not in at]
@@ -143,10 +143,9 @@ def _of_looked_up(args: Sequence[object], x: torch.Tensor, shape: tuple[int, ...
     rows = torch.empty_strided(
         (*sizes[:first], *looked_up, *sizes[first:]), (*steps[:first], *(0,) * rank, *steps[first:]), device="meta"
     )
-    beside = [
-        torch.empty_strided(tuple(index.shape) + (1,) * behind, index.stride() + (0,) * behind, device="meta")
-        for index in indices
-    ]
+    spread = [torch.empty_strided(index.shape, index.stride(), device="meta").expand(looked_up) for index in indices]
+    # As torch does it: the strides that dims of size 1 get here count where the dims that stay have size 1.
+    beside = [index.reshape((1,) * first + looked_up + (1,) * behind) for index in spread]
     return elementwise_strides([rows, *beside])
 
 

@@ -52,6 +52,26 @@ def test_elementwise_ops_of_one_tensor_give_what_torch_says(func: torch._ops.OpO
         assert found(func, x) == outcome(func, x)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (2, 1, 0)])
+def test_lookups_lie_as_their_indices_do(order: tuple[int, ...]) -> None:
+    x, rows = torch.empty(3, 4, 5).permute(order), torch.zeros(2, 3, dtype=torch.int64)
+    for one, other in product((rows, rows.t().contiguous().t(), rows.flip(0)[:, :1], rows[0, 0]), repeat=2):
+        for indices in ([one], [None, one], [one, other], [one, None, other], [None, other, one]):
+            result = aten.index.Tensor(x, indices)
+            (spec,) = whole_results(BoundCall(aten.index.Tensor, (x, indices)))
+            assert spec is not None
+            assert spec.strides == result.stride(), (indices, result.shape)
+
+
+@pytest.mark.parametrize("rows", [3, 5000])  # of many elements no kernel is asked
+def test_lookups_beside_dims_of_size_1_lie_as_torchs(rows: int) -> None:
+    index = torch.zeros(2, 4, 3, dtype=torch.int64).permute(1, 2, 0)
+    for x in (torch.empty(rows, 4, 1), torch.empty(4, rows, 1).transpose(0, 1), torch.empty(rows, 1, 4).mT):
+        (spec,) = whole_results(BoundCall(aten.index.Tensor, (x, [index])))
+        assert spec is not None
+        assert spec.strides == aten.index.Tensor(x, [index]).stride()
+
+
 def test_shapes_that_do_not_meet_are_torchs_error() -> None:
     for func, shapes in ((aten.add.Tensor, ((3, 2), (3, 4))), (aten.add_.Tensor, ((3, 1), (3, 4)))):
         tensors = [torch.empty(shape) for shape in shapes]

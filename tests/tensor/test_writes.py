@@ -32,6 +32,7 @@ OVERLAPS = (
     "x.put_(i, x[0, :2])", "x.put_(i, x[0, :2].clone())", "torch.gather(x, 0, k, out=x[:2])", "torch.gather(x[:2], 0, k, out=x[2:])",
     "torch.index_select(x, 0, i, out=x[:2])", "torch.index_select(x, 0, j, out=x)", "torch.take(x, i, out=x[0, :2])", "torch.cat([x[2:3], x[:1]], out=x[:2])",
     "torch.cat([x[2:3], x[3:]], out=x[:2])", "torch.stack([x[2], x[0]], out=x[:2])", "torch.masked_select(x[0], x[0] > 0, out=x[0])", "torch.where(x > 3, x, x.t(), out=x)",
+    "x.addr_(x[0], x[1])", "x.addr_(x[0], x[:, 1])", "x[:2].addr_(x[2, :2], x[3])", "torch._foreach_mul_([x[1:]], [x[:-1]])", "torch._foreach_add_([x[:2]], [x[2:]])",
     "torch.where(x > 3, x, x, out=x)", "torch.cumsum(x, 0, out=x)", "torch.cumsum(x[:2], 0, out=x[1:3])",
 )  # fmt: skip
 """Some of these read nothing of what they write to, which torch lets through; the others it refuses."""
@@ -239,3 +240,38 @@ def test_views_of_a_reshaped_copy_show_what_is_written(split: list[str], memory:
             for read in (torch.ravel, lambda v: v @ v.mT, lambda v: v.sum(0), lambda v: v + 0):
                 torch.testing.assert_close(weft.shard(read(found), MESH, weft.P()).full_tensor(), read(expected))
         assert torch.equal(x.full_tensor(), plain)
+
+
+RESIZED = (
+    "v = x[1:3]; v.resize_(3, 4)", "v = x.t(); v.resize_(2, 3)", "v = x.view(-1)[4:]; v.resize_(5)", "v = x[1:3, 1:3]; v.resize_(2, 3)", "v = x[1:]; v.resize_(2, 6)",
+    "v = x[1:]; v.resize_as_(x[:2])", "v = x[1]; x.resize_(3, 4)", "v = x[:2]; torch.add(z, 1, out=v)", "v = x.view(-1)[2:4]; torch.mul(z, 2, out=v)",
+    "v = x[3]; torch.mul(z[:, :0], 2, out=v)", "v = x.t()[1:3]; torch.mul(z.t(), 2, out=v)", "v = x[1:3]; v.as_strided_((2, 5), (5, 1), 3)",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("line", RESIZED)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_views_of_another_size_show_the_same_memory(name: str, line: str) -> None:
+    seen = []
+    for plain in (True, False):
+        x, z = torch.arange(16.0).reshape(4, 4), torch.arange(12.0).reshape(3, 4)
+        if not plain:
+            x, z = weft.shard(x, MESH, named_mapping(LAYOUTS[name])), weft.shard(z, MESH, weft.P("a"))
+        here = {"x": x, "z": z, "torch": torch}
+        exec(line, here)
+        v = here["v"]
+        assert isinstance(v, torch.Tensor)
+        v.mul_(3)
+        x.add_(1)
+        seen.append([(y.stride(), y.tolist()) for y in (x, v, v * 2)])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("line", ["x[1:].resize_(4, 4)", "torch.add(z, 1, out=x[3])", "v = x[0]; x.resize_(5, 4)"])
+def test_memory_that_others_show_does_not_grow(line: str) -> None:
+    x = weft.shard(torch.arange(16.0).reshape(4, 4), MESH, weft.P("a", "b"))
+    with pytest.raises(RuntimeError, match=r"it shares memory with views that would have to grow with it"):
+        exec(line, {"x": x, "z": torch.ones(4, 4), "torch": torch})
+    assert x.tolist() == torch.arange(16.0).reshape(4, 4).tolist()

@@ -77,6 +77,8 @@ LENIENT = frozenset(
         aten.masked_scatter.default,
         aten.multi_margin_loss.default,
         aten.multinomial.default,
+        aten.put.default,
+        aten.put_.default,
         aten.select_scatter.default,
         aten.slice_scatter.default,
         aten.scatter_.src,

@@ -13,10 +13,11 @@ from ..engine.sharded import ShardedTensor, as_it_is, sharded
 from ..engine.views.conjugation import mark
 from ..engine.views.copy_views import remember_apart, remember_base
 from ..engine.writes.becoming import become
+from ..engine.writes.resizing import resize_shared
 from ..engine.writes.turned import may_be_turned, note_turned
 from ..engine.writes.writing import store
 from ..rules.call import BoundCall
-from ..runtime.strides import dense_strides, order_of
+from ..runtime.strides import dense_strides, order_of, row_major
 from ..sharding.layout import Layout
 
 aten = torch.ops.aten
@@ -38,10 +39,15 @@ def _view_in_place(call: BoundCall) -> object:
     x = sharded(call, "self")
     is_noted = may_be_turned(x, call.func._schema.name.removeprefix("aten::"))
     conjugate, negative, may_be_copied = x.is_conj(), x.is_neg(), memory_of(x._layout).copies_views(x)
-    # The view is one of what the tensor was, which goes on without it.
+    # The view is one of what the tensor was, which goes on without it, or of the tensor that it was a view of, beyond it.
+    whole = _base_of(x) if call.func is aten.as_strided_.default else None
     before = as_it_is(x)
-    become(x, _VIEWED[call.func](before, *call.args[1:], **call.kwargs))
-    if may_be_copied:
+    if whole is not None:
+        offset = x.storage_offset() if call.arg("storage_offset") is None else call.integer("storage_offset")
+        become(x, aten.as_strided.default(whole, call.integers("size"), call.integers("stride"), offset))
+    else:
+        become(x, _VIEWED[call.func](before, *call.args[1:], **call.kwargs))
+    if may_be_copied and whole is None:
         # Torch counts writes to it from now on for itself, and earlier views show what it was.
         remember_apart(x, before)
         if x._value.shown is not None:
@@ -53,6 +59,14 @@ def _view_in_place(call: BoundCall) -> object:
     if is_noted:
         note_turned(x)
     return x
+
+
+def _base_of(x: ShardedTensor) -> ShardedTensor | None:
+    """What a tensor is a view of, if it shows the same numbers: elements beside it can be found there alone."""
+    base = x._base if x._is_view() else None
+    if not isinstance(base, ShardedTensor) or base.dtype is not x.dtype:
+        return None
+    return None if any(each.is_conj() or each.is_neg() for each in (base, x)) else base
 
 
 @handler(aten.addbmm_.default)
@@ -93,7 +107,7 @@ def _resize_as(call: BoundCall) -> object:
 def _resize(call: BoundCall) -> object:
     """What there was stays, in row-major order; what is new is zero."""
     x, shape = sharded(call, "self"), call.integers("size")
-    if list(x.shape) == shape:
+    if list(x.shape) == shape or resize_shared(x, shape, row_major(shape)):
         return x
     if x.stride() != dense_strides(tuple(x.shape), x.stride()):
         raise RuntimeError(

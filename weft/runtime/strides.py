@@ -24,6 +24,7 @@ __all__ = [
     "is_dense",
     "is_in_order",
     "order_of",
+    "reach_of",
     "row_major",
 ]
 
@@ -44,6 +45,15 @@ def row_major(shape: Sequence[int]) -> Strides:
         strides.append(step)
         step *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def reach_of(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """How many places in memory such a tensor reaches over, from its first element to the end of its last.
+
+    >>> reach_of((2, 3), (8, 2)), reach_of((2, 0), (1, 1))
+    (13, 0)
+    """
+    return 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
 
 
 @cached(1 << 14, of_sizes=True)

@@ -9,7 +9,7 @@ import torch
 from torch._prims_common import make_channels_last_strides_for, suggest_memory_format
 
 from ...rules.registry import Spec
-from ...runtime.strides import Strides, dense_strides, row_major
+from ...runtime.strides import Strides, dense_strides, elementwise_strides, row_major
 from .fourier_strides import of_complex, of_half, of_real
 
 __all__ = ["as_laid_by_kernel", "is_elementwise"]
@@ -127,6 +127,28 @@ def _of_all(args: Sequence[object], _: torch.Tensor, shape: tuple[int, ...]) -> 
     return row_major(shape) if args[1] == [] else None
 
 
+def _of_looked_up(args: Sequence[object], x: torch.Tensor, shape: tuple[int, ...]) -> Strides | None:
+    """As those of an elementwise op on the dims that stay and on the indices, whose dims stand for those that are looked up."""
+    given = args[1] if isinstance(args[1], Sequence) else ()
+    indices = [index for index in given if isinstance(index, torch.Tensor)]
+    at = [dim for dim, index in enumerate(given) if index is not None]
+    if not x.is_meta or not indices or any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return None  # a kernel was asked, or elements say how many are named
+    rank = max(index.dim() for index in indices)
+    first = at[0] if at[-1] - at[0] + 1 == len(at) else 0  # indices that stand apart come first
+    kept = [dim for dim in range(x.dim()) if dim not in at]
+    behind = len(kept) - first
+    looked_up = tuple(shape[first : first + rank])
+    sizes, steps = [x.shape[dim] for dim in kept], [x.stride(dim) for dim in kept]
+    rows = torch.empty_strided(
+        (*sizes[:first], *looked_up, *sizes[first:]), (*steps[:first], *(0,) * rank, *steps[first:]), device="meta"
+    )
+    spread = [torch.empty_strided(index.shape, index.stride(), device="meta").expand(looked_up) for index in indices]
+    # As torch does it: the strides that dims of size 1 get here count where the dims that stay have size 1.
+    beside = [index.reshape((1,) * first + looked_up + (1,) * behind) for index in spread]
+    return elementwise_strides([rows, *beside])
+
+
 _LAID: dict[Op, Laid] = {
     aten.angle.default: _row_major_of_complex,
     **dict.fromkeys(
@@ -185,6 +207,8 @@ _LAID_BY_ARGUMENTS: dict[Op, Callable[[Sequence[object], torch.Tensor, tuple[int
     aten._fft_c2c.default: of_complex,
     aten._fft_c2r.default: of_half,
     aten.roll.default: _of_rolled,
+    aten.index.Tensor: _of_looked_up,
+    aten._unsafe_index.Tensor: _of_looked_up,
     aten.all.dims: _of_all,
     aten.any.dims: _of_all,
 }

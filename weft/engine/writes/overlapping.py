@@ -38,7 +38,9 @@ _APART = {
     aten.take.out,
 }
 """Ops that read nothing of what they write to."""
-_IN_STEP = {aten.copy_.default, aten.cumprod.out, aten.cumsum.out, aten.topk.values, aten.where.self_out}
+_IN_STEP = {
+    aten.addr.out, aten.addr_.default, aten.copy_.default, aten.cumprod.out, aten.cumsum.out, aten.topk.values, aten.where.self_out,
+}  # fmt: skip
 """Ops that read all of what they write to, place by place, or nothing of it, as elementwise ones do."""
 
 
@@ -52,7 +54,8 @@ def refuse_overlaps(func: Op, written: torch.Tensor, read: Iterable[torch.Tensor
 def refusing_overlaps(func: Op) -> Callable[[torch.Tensor, Iterable[torch.Tensor]], None] | None:
     """What raises there in calls of one op; None for an op that torch lets write to what it reads."""
     is_apart = func in _APART
-    if not is_apart and func not in _IN_STEP and not is_elementwise(func):
+    is_in_step = func in _IN_STEP or is_elementwise(func) or func.name().startswith("aten::_foreach_")
+    if not is_apart and not is_in_step:
         return None
     return partial(_refuse, is_apart)
 

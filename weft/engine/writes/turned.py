@@ -28,6 +28,7 @@ __all__ = [
     "refuse_stale",
     "refuse_stale_graph",
     "refuse_turned",
+    "views_of",
 ]
 
 _turned: WeakValueDictionary[int, ShardedTensor] = WeakValueDictionary()
@@ -44,7 +45,7 @@ def may_be_turned(x: ShardedTensor, op: str) -> bool:
         return False
     if not x._is_view():
         # Torch turns results of its own in place, as those of vectors by matrices: most tensors never had a view.
-        views = [view for view in _views_of(x) if requires_grad(view)] if x._value.is_viewed else ()
+        views = [view for view in views_of(x) if requires_grad(view)] if x._value.is_viewed else ()
         if views:
             raise RuntimeError(
                 f"{op} would change the tensor of shape {list(x.shape)} of which {len(views)} views are in use, and their "
@@ -58,7 +59,7 @@ def note_turned(x: ShardedTensor) -> None:
     if id(x) not in _turned:
         _note(x, x._version + 1)  # torch counts the op when it is done
     base = x._base
-    for each in (x, base, *_views_of(base)):
+    for each in (x, base, *views_of(base)):
         if isinstance(each, ShardedTensor):
             each._form = special(each._form)
 
@@ -133,7 +134,7 @@ def _note(x: ShardedTensor, version: int) -> None:
     _turned[id(x)], _written[id(x)] = x, version
 
 
-def _views_of(base: torch.Tensor | None) -> list[ShardedTensor]:
+def views_of(base: torch.Tensor | None) -> list[ShardedTensor]:
     """The views of a tensor that somebody holds."""
     return [
         x for x in gc.get_objects() if type(x) is ShardedTensor.final and x._is_view() and x._base is base is not None

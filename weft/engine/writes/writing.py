@@ -24,6 +24,7 @@ from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
 from .overlapping import refuse_overlaps
+from .resizing import resize_shared
 from .settling import write_total
 
 __all__ = ["shares_places", "store", "write_out", "write_whole", "written_tensors"]
@@ -88,6 +89,9 @@ def write_out(call: BoundCall) -> object:
     given = {name: value for name, value in kwargs.items() if name not in outs}
     if functional in _AS_OUT and given.get("dtype") is None:
         given["dtype"] = call.tensor(outs[0]).dtype
+    outs_given, read = [x for name in outs for x in _listed(kwargs[name])], BoundCall(functional, args, given).tensors
+    if any(out.dtype is not x.dtype for out in outs_given for x in read[:1]):
+        check_cast(call, functional)  # before anything moves
     results = functional(*args, **given)
     listed = isinstance(kwargs[outs[0]], (list, tuple))
     values = results if isinstance(results, (list, tuple)) and not listed else (results,)
@@ -188,6 +192,9 @@ def _assign(out: torch.Tensor, value: torch.Tensor, *, is_by_rows: bool = False)
         raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {out.dtype}")
     if out.shape != value.shape:
         _resize(out, value, row_major(value.shape) if is_by_rows else dense_strides(tuple(value.shape), value.stride()))
+        if isinstance(out, ShardedTensor) and out._is_view():
+            aten.copy_.default(out, value)  # what it is a view of shows it, and may have to be written to beside it
+            return
     if isinstance(out, ShardedTensor):
         store(out, value, "out=")
     else:
@@ -204,6 +211,8 @@ def _resize(out: torch.Tensor, value: torch.Tensor, strides: Strides) -> None:
             stacklevel=2,
         )
     if isinstance(out, ShardedTensor):
+        if resize_shared(out, value.shape, strides):
+            return
         mesh, same = out._layout.mesh, out.dim() == value.dim()
         layout = out._layout.resolved if same else Layout.replicated(mesh, value.dim())
         zeros = torch.empty_strided(value.shape, strides, dtype=out.dtype, device=out.device).zero_()

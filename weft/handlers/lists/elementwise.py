@@ -14,6 +14,7 @@ from ...engine.op_kind import kind_of
 from ...engine.sharded import ShardedTensor
 from ...engine.strides.whole_results import whole_results
 from ...engine.views.copy_views import is_copy, note_unseen_write, told_before
+from ...engine.writes.overlapping import refuse_overlaps
 from ...rules.call import BoundCall
 from ...runtime.memory.lazy_copy import may_overlap, part
 from .entries import ListEntry, entry_of
@@ -30,6 +31,9 @@ def _elementwise(call: BoundCall) -> object:
     written = kind_of(func).written
     changing = [x for i in lists if i in written for x in columns[i]]
     places = max(map(len, columns.values()), default=0)
+    for i in columns.keys() & set(written):
+        for k, x in enumerate(columns[i]):
+            refuse_overlaps(func, x, [column[k] for j, column in columns.items() if j != i and k < len(column)])
     if places > 1 and (any(map(_is_written_elsewhere, changing)) or race(changing)):
         _one_by_one(call, places)
         return args[0] if func._schema.returns else None

@@ -22,6 +22,7 @@ from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
 from ...engine.writes.writing import store
 from ...rules.call import Args, BoundCall, Op
+from ...runtime.strides import reach_of
 from ...runtime.traced import settled
 from ...sharding.layout import Layout
 
@@ -114,10 +115,10 @@ class _StridedSource:
         start = self.offset - int(base.storage_offset())
         if 0 in self.size:
             return True
-        if start < 0 or start + _reach(self.size, self.stride) >= 1 + _reach(tuple(base.shape), base.stride()):
+        if start < 0 or start + reach_of(self.size, self.stride) > reach_of(base.shape, base.stride()):
             return False
         with _disable_current_modes():  # a compiler has no part in this, nor do its programs
-            held = torch.zeros(1 + _reach(settled(base.shape), settled(base.stride())), dtype=torch.bool)
+            held = torch.zeros(reach_of(settled(base.shape), settled(base.stride())), dtype=torch.bool)
             held[_places(base)] = True
             return bool(held.as_strided(settled(self.size), settled(self.stride), int(start)).all())
 
@@ -164,11 +165,6 @@ def _tell_read(base: ShardedTensor) -> None:
     note_move(base, Layout.replicated(base._layout.mesh, base.dim()), _NAME)
 
 
-def _reach(shape: Sizes, strides: Sizes) -> int:
-    """How far the last element is from the first."""
-    return sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else -1
-
-
 def _places(x: ShardedTensor) -> torch.Tensor:
     """For each element, its place in memory from where `x` begins."""
     places = torch.zeros(1, dtype=torch.int64)
@@ -180,7 +176,7 @@ def _places(x: ShardedTensor) -> torch.Tensor:
 def _memory(x: ShardedTensor) -> torch.Tensor:
     """The memory of a tensor as it would be if it were whole; what is not of the tensor is zero."""
     whole = to_plain(x, _NAME, implicit=True)
-    memory = torch.zeros(1 + _reach(tuple(x.shape), x.stride()), dtype=x.dtype, device=whole.device)
+    memory = torch.zeros(reach_of(x.shape, x.stride()), dtype=x.dtype, device=whole.device)
     memory[_places(x).to(whole.device)] = whole.reshape(-1)
     return memory
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, NoReturn, Self
@@ -147,10 +148,10 @@ class Tensor(NamedPieces, ShardedTensor):
         if required and value.is_traced_input:
             value.is_traced_input = False
             bring_traced(self)
-            make_results()
+            make_results(sys._getframe(1))
         elif required and value.tracers and not value.is_made:
             value.pieces  # noqa: B018 - asking for them makes them
-            make_results()
+            make_results(sys._getframe(1))
         return required
 
     requires_grad = property(_get_requires_grad, _set_requires_grad)

@@ -91,6 +91,10 @@ PROGRAMS: dict[str, Compared] = {
     "a table that is also the output": Compared(_tied, ((TOKENS, P()), (_numbers(11, 6), P("b")))),
     "a split table that is also the output": Compared(_tied, ((TOKENS, P("a")), (_numbers(11, 6), P("a")))),
     "a mask of an odd batch": Compared(_masked, ((_numbers(5, 4, 4), P("a")), (_numbers(5, 4) > 0.7, P("a")))),
+    "a gradient inside": Compared(
+        lambda x, w: torch.func.grad(lambda w: (x @ w).sin().sum())(w),
+        ((_numbers(4, 6), P("a")), (_numbers(6, 4), P(None, "b"))),
+    ),
     "merged dims": Compared(_shown, ((_numbers(4, 4, 3), P("a", "b")), (TOKENS, P("a", "b")))),
 }
 

@@ -38,6 +38,7 @@ from ..runtime.memory.lazy_copy import lazy_clone
 from ..runtime.memory.memory_limit import limited_to
 from ..runtime.processes import world
 from ..runtime.strides import dense_strides
+from ..runtime.traced import is_recorded
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
@@ -149,7 +150,7 @@ class Tensor(NamedPieces, ShardedTensor):
             value.is_traced_input = False
             bring_traced(self)
             make_results(sys._getframe(1))
-        elif required and value.tracers and not value.is_made:
+        elif required and value.tracers and not value.is_made and is_recorded():
             value.pieces  # noqa: B018 - asking for them makes them
             make_results(sys._getframe(1))
         return required

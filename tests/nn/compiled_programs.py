@@ -95,6 +95,10 @@ PROGRAMS: dict[str, Compared] = {
         lambda x, w: torch.func.grad(lambda w: (x @ w).sin().sum())(w),
         ((_numbers(4, 6), P("a")), (_numbers(6, 4), P(None, "b"))),
     ),
+    "a gradient inside of the program": Compared(
+        lambda x, w: torch.func.grad(lambda w: (x @ w).sin().sum())(w),
+        ((_numbers(4, 6), P("a")), (_numbers(6, 4), P(None, "b"))),
+    ),
     "merged dims": Compared(_shown, ((_numbers(4, 4, 3), P("a", "b")), (TOKENS, P("a", "b")))),
 }
 

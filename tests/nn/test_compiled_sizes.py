@@ -200,6 +200,7 @@ AROUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         x, torch.ones(3, 2, 4, 4, dtype=x.dtype), stride=2
     ),
     "maxima": lambda x: nn.functional.max_pool2d(x, 3, 2, 1),
+    "slices": lambda x: x.unfold(2, 3, 2).sin(),
     "means": lambda x: nn.functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
     "a convolution whose weight and bias are split": lambda x: nn.functional.conv2d(
         x,

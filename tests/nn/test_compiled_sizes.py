@@ -99,6 +99,7 @@ EXCHANGED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], P]] = {
     "halves of a split dim": (lambda x: torch.cat([-x[..., 4:], x[..., :4]], -1), P(None, None, "x")),
     "rows that go on": (lambda x: x.roll(1, 0) * 2, P("x")),
     "rows without the first": (lambda x: x[1:].sin(), P("x")),
+    "columns around": (lambda x: nn.functional.pad(x[:, 0], (1, 2)), P("x")),
     "rows around": (lambda x: nn.functional.pad(x, (0, 0, 0, 0, 1, 2)), P("x")),
 }
 

@@ -100,8 +100,8 @@ PROGRAMS: dict[str, Compared] = {
         ((_numbers(4, 6), P("a")), (_numbers(6, 4), P(None, "b"))),
     ),
     "a norm by kept statistics": Compared(
-        lambda x, mean, weight: functional.batch_norm(x, mean.detach(), mean.detach().square() + 1, weight, eps=0.1),
-        ((_numbers(4, 6, 3), P("a")), (_numbers(6), P()), (_numbers(6), P("b"))),
+        lambda x, w: functional.batch_norm(x, w.detach() / 2, w.detach().square() + 1, w, eps=0.1),
+        ((_numbers(4, 6, 3), P("a")), (_numbers(6), P("b"))),
     ),
     "merged dims": Compared(_shown, ((_numbers(4, 4, 3), P("a", "b")), (TOKENS, P("a", "b")))),
 }

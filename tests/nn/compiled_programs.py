@@ -46,6 +46,14 @@ def _shown(x: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x.reshape(-1, 3), tokens.flatten() * 2, x.sin()
 
 
+def _masked(x: torch.Tensor, pads: torch.Tensor) -> torch.Tensor:
+    """Attention as torch's module says it: of the merged mask only views go on, and nobody needs its elements there."""
+    q = x.unflatten(2, (2, 2)).transpose(1, 2)
+    mask = torch.zeros_like(pads, dtype=x.dtype).masked_fill_(pads, -9.0)
+    mask = mask.view(-1, 1, 1, 4).expand(-1, 2, -1, -1).reshape(-1, 1, 4)
+    return functional.scaled_dot_product_attention(q, q, q, mask.view(-1, 2, 1, 4))
+
+
 def _cached(cache: torch.Tensor, step: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     return (cache * 1).index_copy_(1, at, step).index_fill_(1, at[:1], 3.0).sum(2)
 
@@ -82,6 +90,19 @@ PROGRAMS: dict[str, Compared] = {
     "a lookup": Compared(functional.embedding, ((TOKENS, P("a")), (_numbers(11, 6), P("b")))),
     "a table that is also the output": Compared(_tied, ((TOKENS, P()), (_numbers(11, 6), P("b")))),
     "a split table that is also the output": Compared(_tied, ((TOKENS, P("a")), (_numbers(11, 6), P("a")))),
+    "a mask of an odd batch": Compared(_masked, ((_numbers(5, 4, 4), P("a")), (_numbers(5, 4) > 0.7, P("a")))),
+    "a gradient inside": Compared(
+        lambda x, w: torch.func.grad(lambda w: (x @ w).sin().sum())(w),
+        ((_numbers(4, 6), P("a")), (_numbers(6, 4), P(None, "b"))),
+    ),
+    "a gradient inside of the program": Compared(
+        lambda x, w: torch.func.grad(lambda w: (x @ w).sin().sum())(w),
+        ((_numbers(4, 6), P("a")), (_numbers(6, 4), P(None, "b"))),
+    ),
+    "a norm by kept statistics": Compared(
+        lambda x, w: functional.batch_norm(x, w.detach() / 2, w.detach().square() + 1, w, eps=0.1),
+        ((_numbers(4, 6, 3), P("a")), (_numbers(6), P("b"))),
+    ),
     "merged dims": Compared(_shown, ((_numbers(4, 4, 3), P("a", "b")), (TOKENS, P("a", "b")))),
 }
 

@@ -99,6 +99,7 @@ EXCHANGED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], P]] = {
     "halves of a split dim": (lambda x: torch.cat([-x[..., 4:], x[..., :4]], -1), P(None, None, "x")),
     "rows that go on": (lambda x: x.roll(1, 0) * 2, P("x")),
     "rows without the first": (lambda x: x[1:].sin(), P("x")),
+    "columns around": (lambda x: nn.functional.pad(x[:, 0], (1, 2)), P("x")),
     "rows around": (lambda x: nn.functional.pad(x, (0, 0, 0, 0, 1, 2)), P("x")),
 }
 
@@ -200,6 +201,7 @@ AROUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         x, torch.ones(3, 2, 4, 4, dtype=x.dtype), stride=2
     ),
     "maxima": lambda x: nn.functional.max_pool2d(x, 3, 2, 1),
+    "slices": lambda x: x.unfold(2, 3, 2).sin(),
     "means": lambda x: nn.functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
     "a convolution whose weight and bias are split": lambda x: nn.functional.conv2d(
         x,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import gc
+import weakref
 
+import pytest
+import torch
+
+import weft
 from tests.tensor.programs import difference, shortened
 from tests.tensor.view_making import make_chain
+from weft import P
 
 BATCH = 100
 HARD = (2159, 3044, 21577, 21675)
@@ -28,3 +34,20 @@ def test_writes_show_through_chains_of_views(batch: int) -> None:
 @pytest.mark.parametrize("seed", HARD)
 def test_chains_that_were_wrong_once(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "unread"])
+def test_merged_dims_go_with_who_holds_them(is_read: bool) -> None:
+    """Not when Python looks for what nobody holds: they may be as large as a batch."""
+    x = weft.shard(torch.ones(4, 2, 6), weft.make_mesh({"a": 2, "b": 2}), P("a", "b"))
+    gc.disable()
+    try:
+        merged = x.reshape(8, 6)
+        turned = merged.t()
+        if is_read:
+            assert turned.sin().shape == (6, 8)
+        held = [weakref.ref(merged._value), weakref.ref(turned._value)]
+        del merged, turned
+        assert [each() for each in held] == [None, None]
+    finally:
+        gc.enable()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, final
 from weakref import ref
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from ..runtime.holding import Pieces
 from ..runtime.in_process import fill_pending
@@ -123,6 +124,8 @@ def part_pieces(x: ShardedTensor) -> None:
 def _are_parted(pieces: Pieces, whole: torch.Tensor) -> bool:
     """Whether no element of any piece is one of another, or twice in its own where it is not in the whole."""
     filled = [piece for piece in pieces if piece.numel()]
+    if any(map(is_functorch_wrapped_tensor, filled)):
+        return False  # inside of a transform, where memory cannot be asked for
     places = {(piece.untyped_storage()._cdata, piece.storage_offset()) for piece in filled}
     if len(places) != len(filled):
         return False

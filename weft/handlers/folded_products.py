@@ -135,13 +135,13 @@ def _turned(call: BoundCall) -> object:
     inner = [starts[dim] + k for dim in order for k in range(folded.groups[dim])]
     stand = stand_of(x)  # which stays what it is when the tensor is turned in place
 
-    def turned() -> Pieces:
+    def turned() -> tuple[Pieces, Total | None]:
         value = stand.tensor._value
         pieces = tuple(piece.permute(order) for piece in value.pieces)
-        if value.total is not None:
-            # A write to one is one to both.
-            y._value.total = Total(value.total.value.permute(order), value.total.written)
-        return pieces
+        if value.total is None:
+            return pieces, None
+        # A write to one is one to both.
+        return pieces, Total(value.total.value.permute(order), value.total.written)
 
     y = fold(
         aten.permute.default(folded.of, inner),

@@ -31,6 +31,7 @@ __all__ = [
     "hinted",
     "in_order_of_trace",
     "is_open",
+    "is_recorded",
     "is_traced",
     "library",
     "not_computed_anew",
@@ -73,6 +74,15 @@ def is_traced() -> bool:
     if not torch._C._len_torch_dispatch_stack():
         return False
     return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
+
+
+def is_recorded() -> bool:
+    """Whether a compiler looks on that records ops, or counts what they leave; dynamo only asks what they would give.
+
+    >>> is_recorded()
+    False
+    """
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL) is not None
 
 
 Size = tuple[int, ...]

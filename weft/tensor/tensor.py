@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, NoReturn, Self
@@ -33,6 +34,7 @@ from ..runtime.machine import device_of, torch_device
 from ..runtime.memory.lazy_copy import lazy_clone
 from ..runtime.memory.memory_limit import limited_to
 from ..runtime.processes import world
+from ..runtime.traced import is_recorded
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping, PlacementMapping, named_mapping
 from ..sharding.mesh import DeviceMesh
@@ -144,10 +146,10 @@ class Tensor(NamedPieces, ShardedTensor):
         if required and value.is_traced_input:
             value.is_traced_input = False
             bring_traced(self)
-            make_results()
-        elif required and value.tracers and not value.is_made:
+            make_results(sys._getframe(1))
+        elif required and value.tracers and not value.is_made and is_recorded():
             value.pieces  # noqa: B018 - asking for them makes them
-            make_results()
+            make_results(sys._getframe(1))
         return required
 
     requires_grad = property(_get_requires_grad, _set_requires_grad)

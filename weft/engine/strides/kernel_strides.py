@@ -189,6 +189,7 @@ _LAID: dict[Op, Laid] = {
             aten.native_batch_norm.default,
             aten._native_batch_norm_legit.default,
             aten._native_batch_norm_legit.no_stats,
+            aten._native_batch_norm_legit_no_training.default,
             aten._batch_norm_with_update.default,
             aten._batch_norm_no_update.default,
         ),

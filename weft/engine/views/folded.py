@@ -9,8 +9,9 @@ whatever else needs its elements makes the exchange then.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import final
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import torch
 
@@ -20,11 +21,12 @@ from ...runtime.traced import tracers
 from ...sharding.layout import Layout
 from ..form import form_of
 from ..sharded import ShardedTensor, Stand, made, requires_grad, stand_of
-from ..value import value_from
+from ..total import Total
+from ..value import Value, value_from
 
 __all__ = ["Fold", "fold", "fold_of", "folded_ops", "is_unmade", "make_results"]
 
-Exchange = Callable[[], Pieces]
+Exchange = Callable[[], tuple[Pieces, Total | None]]
 FoldedOp = Callable[[BoundCall], object]
 
 _traced: WeakValueDictionary[int, ShardedTensor] = WeakValueDictionary()
@@ -39,14 +41,18 @@ Bound: the ops there are. Cleared: never.
 
 @final
 class _Later:
-    """Pieces that are made when they are first asked for."""
+    """Pieces that are made when they are first asked for; the tensor that asks is held by nothing here, and can go without a search for it."""
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.made: Pieces | None = None
+        self.value: ref[Value] | None = None
 
     def wait(self) -> Pieces:
-        self.made = self.exchange()
+        self.made, total = self.exchange()
+        value = None if self.value is None else self.value()
+        if value is not None:
+            value.total = total
         return self.made
 
     def done(self) -> bool:
@@ -116,6 +122,7 @@ def fold(
     """The folded tensor of `x`; the exchange brings its elements to its layout. `through`: another folded one, of which it is a view."""
     later = _Later(exchange)
     value = value_from(later)
+    later.value = ref(value)
     value.fold = Fold(stand_of(x), groups, x._version, later, through)
     folded = made(form_of(layout, shape, strides, x.dtype, x.device, is_special=True), value, offset)
     if value.tracers:
@@ -123,12 +130,17 @@ def fold(
     return folded
 
 
-def make_results() -> None:
-    """Makes folded tensors without gradients that are left of a program which is traced, before its way back is: results are among them.
+def make_results(asks: FrameType | None) -> None:
+    """Makes folded tensors without gradients that a program which is traced gives, before its way back is.
 
-    Torch asks for the pieces of results when both ways are traced, and what is sent then could not be part of the way there.
+    Torch asks for the pieces of results when both ways are traced, and what is sent then could not be part of the way there. Results are
+    what the function has at hand that asks for gradients (`asks`); others that are left nobody may ever need.
     """
+    left = [x for x in _traced.values() if is_unmade(x) and not requires_grad(x)]
+    if not left or asks is None:
+        return
     looking = tracers()
-    for x in list(_traced.values()):
-        if is_unmade(x) and x._value.tracers == looking and not requires_grad(x):
+    given = {id(x) for found in asks.f_locals.values() if isinstance(found, (list, tuple)) for x in found}
+    for x in left:
+        if id(x) in given and x._value.tracers == looking:
             x._value.pieces  # noqa: B018 - asking for them makes them

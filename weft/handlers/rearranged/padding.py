@@ -42,7 +42,7 @@ def _pad(call: BoundCall) -> object:
     sides = sides_of(pad, x.dim())
     shape = [size + before + after for size, (before, after) in zip(x.shape, sides, strict=True)]
     cut = [size + min(0, before) + min(0, after) for size, (before, after) in zip(x.shape, sides, strict=True)]
-    if min((*shape, *cut), default=0) < 0 or not any(
+    if any(size < 0 for size in (*shape, *cut)) or not any(
         axes and any(side) for axes, side in zip(x._layout.splits, sides, strict=True)
     ):
         return run_by_rule(call.replaced(self=x))

@@ -177,6 +177,12 @@ def _legit(call: BoundCall) -> object:
     return _native(call, call.flag("training"))
 
 
+@handler(aten._native_batch_norm_legit_no_training.default)
+def _not_training(call: BoundCall) -> object:
+    """What compiled programs have for it."""
+    return _native(call, training=False)
+
+
 @handler(aten._batch_norm_with_update.default, aten._batch_norm_no_update.default)
 def _with_update(call: BoundCall) -> object:
     return _with_reserve(call, _native(call, call.func is aten._batch_norm_with_update.default))

@@ -18,6 +18,7 @@ from ...engine.moves.telling import note_move, note_return
 from ...engine.op_plan import decided, layouts_for
 from ...engine.sharded import ShardedTensor, as_sharded, begins_at, sharded, stand_of
 from ...engine.strategy import is_considered, unconsidered
+from ...engine.total import Total
 from ...engine.views.copy_views import Told
 from ...engine.views.folded import fold
 from ...engine.views.view import View
@@ -111,10 +112,9 @@ def _folded(
     strides, offset = ViewOp(seen, (list(shape),)).geometry(x)
     stand = stand_of(x)
 
-    def exchange() -> Pieces:
+    def exchange() -> tuple[Pieces, Total | None]:
         made = _exchanged(stand.tensor, shape, way)
-        y._value.total = made._value.total
-        return memory_of(way.after).ordered(made._value.pieces, strides)
+        return memory_of(way.after).ordered(made._value.pieces, strides), made._value.total
 
     y = fold(base, groups, way.after, shape, exchange, strides, begins_at(x) + offset)
     return _showing(func, x, y, shape, is_placed=True)

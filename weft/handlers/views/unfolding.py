@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,15 +11,14 @@ from ...caches import cached
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.memory import memory_of
-from ...engine.moves.rearranging import note_rearrangement, resolved
+from ...engine.moves.rearranging import note_rearrangement, rearranged, resolved
 from ...engine.sharded import ShardedTensor, sharded, wrap
 from ...engine.views.view_results import viewed
 from ...planning.boxes.windows import Reach, Windows, windows_of
 from ...planning.rearrangement import Part, Rearrangement, Run, Side
 from ...rules.call import BoundCall
 from ...runtime.holding import holding
-from ...runtime.rearranging import rearrange
-from ...runtime.traced import settled
+from ...runtime.traced import Size, settled
 from ...sharding.layout import Layout
 from ...sharding.placements import ReduceOp
 
@@ -38,14 +38,15 @@ def _unfold(call: BoundCall) -> object:
     count = (x.shape[dim] - size) // step + 1
     results = tuple(count if d == dim else n for d, n in enumerate(x.shape))
     reach = {dim: Reach(*settled((size, step)))}
-    windows = windows_of(Side.of(x._layout, settled(x.shape)), x._layout, reach, settled(results))
+    windows = windows_of(Side.of(x._layout, _settled(x.shape, dim)), x._layout, reach, _settled(results, dim))
 
     def tell(base: ShardedTensor) -> None:
         note_rearrangement(windows.plan, base.dtype.itemsize, str(func))
 
-    tell(x)
     y = memory_of(layout).on_whole([x], layout, lambda piece: func(piece, dim, size, step), is_view=True)
-    if y is None:
+    if y is not None:
+        tell(x)
+    else:
         pieces = tuple(
             func(piece, dim, size, step).contiguous() if piece.shape[dim] else piece.new_empty([*piece.shape, size])
             for piece in _cut(windows, x, dim, str(func))
@@ -54,11 +55,17 @@ def _unfold(call: BoundCall) -> object:
     return viewed(call, y, is_moved=True, tell_read=tell)
 
 
+def _settled(sizes: Sequence[int], dim: int) -> Size:
+    """Sizes, settled along the dim that is read in slices; a compiler may leave the others open."""
+    return tuple([int(size) if d == dim else size for d, size in enumerate(sizes)])
+
+
 def _cut(windows: Windows, x: ShardedTensor, dim: int, op: str) -> list[torch.Tensor]:
     """What each device reads along a dim."""
-    whole = rearrange([x._value.pieces], windows.plan, x.dtype, op=op)
+    plan = windows.plan
+    side_by_side = rearranged([x], windows.target, plan.target.shape, plan.parts, op, torch.clone)
     result = []
-    for piece, coords in zip(whole, holding(windows.target).coords, strict=True):
+    for piece, coords in zip(side_by_side._value.pieces, holding(windows.target).coords, strict=True):
         result.append(piece.narrow(dim, 0, _width(windows, coords, dim)))
     return result
 
@@ -78,16 +85,16 @@ def _unfold_backward(call: BoundCall) -> object:
     if not sizes or not grad._layout.splits[dim] or grad._layout.splits[-1] or not grad.numel():
         return run_by_rule(call)
     layout = Layout(grad._layout.mesh, grad._layout.splits[:-1], grad._layout.pending)
-    sums = _sums(layout, settled(grad.shape[:-1]), settled(sizes), dim, Reach(*settled((size, step))))
+    sums = _sums(layout, _settled(grad.shape[:-1], dim), _settled(sizes, dim), dim, Reach(*settled((size, step))))
     if len(sums.layers) > _MOST_LAYERS:
         return run_by_rule(call)
     kept = resolved(grad, str(func), _SUMS)
     if kept is not grad:
         return _unfold_backward(call.replaced(grad_in=kept))
-    for plan in sums.layers:
-        note_rearrangement(plan, grad.dtype.itemsize, str(func))
     whole = memory_of(layout).on_whole([grad], layout, lambda x: func(x, sizes, dim, size, step), is_view=False)
     if whole is not None:
+        for plan in sums.layers:
+            note_rearrangement(plan, grad.dtype.itemsize, str(func))
         return whole
     added = []
     for piece, coords in zip(grad._value.pieces, holding(layout).coords, strict=True):
@@ -98,8 +105,8 @@ def _unfold_backward(call: BoundCall) -> object:
         added.append(aten.constant_pad_nd.default(part, sides))
     result: torch.Tensor | None = None
     for plan in sums.layers:
-        pieces = rearrange([tuple(added)], plan, grad.dtype, fill=0, op=str(func))
-        layer = wrap(pieces, layout, sizes, dtype=grad.dtype)
+        parts = wrap(tuple(added), layout, plan.sources[0].shape, dtype=grad.dtype)
+        layer = rearranged([parts], layout, sizes, plan.parts, str(func), torch.clone, fill=0)
         result = layer if result is None else result + layer
     return result
 
@@ -114,7 +121,7 @@ class _SliceSums:
     """Exchanges in none of which two devices send to one index; their results are added."""
 
 
-@cached(1024)
+@cached(1024, of_sizes=True)
 def _sums(layout: Layout, results: tuple[int, ...], sizes: tuple[int, ...], dim: int, reach: Reach) -> _SliceSums:
     windows = windows_of(Side.of(layout, sizes), layout, {dim: reach}, results)
     reads = windows.reads[dim]

@@ -28,6 +28,7 @@ def cases(whole: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Callable[[
     rows, ones = 2 * COUNT, torch.ones(2 * COUNT, 3)
     wrong = last(torch.zeros(rows, dtype=torch.long), 99)
     numbers = torch.arange(1, rows + 1)
+    broken, singular = (last(torch.eye(3).repeat(rows, 1, 1), value) for value in (torch.nan, 0.0))
     return {
         "index": lambda: whole(ones).gather(1, whole(wrong[:, None])),
         "embedding": lambda: F.embedding(whole(wrong), torch.ones(4, 3)),
@@ -35,7 +36,10 @@ def cases(whole: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Callable[[
         "one_hot": lambda: F.one_hot(whole(wrong), 5),
         "zero": lambda: whole(numbers) // whole(last(numbers, 0)),
         "probabilities": lambda: F.binary_cross_entropy(whole(last(ones, 2.0)), whole(ones)),
-        "eigenvalues": lambda: torch.linalg.eig(whole(last(torch.eye(3).repeat(rows, 1, 1), torch.nan)))[0].real * 2,
+        "eigenvalues": lambda: torch.linalg.eig(whole(broken))[0].real * 2,
+        "symmetric": lambda: torch.linalg.eigh(whole(broken))[0],
+        "factors": lambda: torch.linalg.lu_factor_ex(whole(singular), check_errors=True)[0],
+        "iterated": lambda: torch.lobpcg(whole(broken), k=1)[0],
     }
 
 

@@ -52,6 +52,38 @@ def test_many_matrices(name: str) -> None:
     BATCHES[name].check()
 
 
+REFUSED: dict[str, Callable[[torch.Tensor], object]] = {
+    "svd": lambda x: torch.linalg.svd(x / x),
+    "eigh": lambda x: torch.linalg.eigh(x / x),
+    "cholesky": torch.linalg.cholesky,
+    "cholesky_inverse": torch.cholesky_inverse,
+    "inv": torch.linalg.inv,
+    "cholesky_ex": lambda x: torch.linalg.cholesky_ex(x, check_errors=True),
+    "inv_ex": lambda x: torch.linalg.inv_ex(x, check_errors=True),
+    "solve_ex": lambda x: torch.linalg.solve_ex(x, x, check_errors=True),
+    "lu_factor_ex": lambda x: torch.linalg.lu_factor_ex(x, check_errors=True),
+}
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+@pytest.mark.parametrize("axes", [((), ("a",)), (("b",), ("a",)), (("a", "b"), ())], ids=str)
+@pytest.mark.parametrize("name", REFUSED)
+def test_matrices_that_are_refused_are_counted_as_in_the_whole(
+    name: str, axes: tuple[tuple[str, ...], ...], separate: bool
+) -> None:
+    x = (numbers(1, 1, 3, 3).abs() + 4 * torch.eye(3, dtype=torch.float64)).repeat(2, 4, 1, 1)
+    x = x + x.mT
+    x[0, 3] = x[1, 0] = 0  # the first of which another device has than the first
+    with pytest.raises(RuntimeError, match=r"Batch element 3") as plain:
+        REFUSED[name](x)
+    with memory(separate):
+        there = laid(x, Layout(GRID, [*axes, (), ()]))
+        for _ in range(2):  # also when the call is known
+            with pytest.raises(type(plain.value)) as told:
+                REFUSED[name](there)
+            assert str(told.value) == str(plain.value)
+
+
 PAIRS: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...]]] = {
     "cdist": (torch.cdist, ((2, 4, 3), (2, 5, 3))),
     "cdist of one norm": (lambda x, y: torch.cdist(x, y, p=1), ((4, 3), (5, 3))),

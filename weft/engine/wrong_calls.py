@@ -108,7 +108,7 @@ def _may_be_asked(call: BoundCall) -> bool:
 
 def _is_of_kernels(call: BoundCall, error: Exception) -> bool:
     """Whether kernels refuse a call whatever the elements are, as they do for dtypes, and where nothing is an index, a mask or a length."""
-    if isinstance(error, LinAlgError):
+    if isinstance(error, LinAlgError) or (call.kwargs.get("check_errors") and OF_DTYPE not in str(error)):
         return False
     if call.func in LENIENT or OF_DTYPE in str(error):
         return True

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import torch
 
 from ..engine.dispatch_keys import let_in
-from ..engine.execute import run_by_rule
+from ..engine.execute import brought, run_by_rule
 from ..engine.handlers import handler
 from ..engine.op_plan import layouts_for
 from ..engine.running.repeating import repeat_by_rule
-from ..engine.sharded import ShardedTensor
-from ..rules.call import BoundCall
+from ..engine.sharded import ShardedTensor, as_sharded
+from ..rules.call import BoundCall, Op
+from ..runtime.holding import holding, slices
 from ..runtime.processes import world
-from ..runtime.processes.agreement.faults import fault_of_any
+from ..runtime.processes.agreement.faults import faults_of_all
+from ..runtime.processes.group import Processes
 from ..runtime.processes.mesh_processes import owners_of, spans
 from ..runtime.traced import is_traced
 
 aten = torch.ops.aten
 
 _REFUSED: type[RuntimeError] = vars(torch.linalg)["LinAlgError"]  # which torch does not tell type checkers of
-_MATRIX = "of a matrix: "
-"""What is said before an error of the kind that torch has for matrices, so that others raise one of that kind."""
+_NUMBER = re.compile(r"\(Batch element (\d+)\)")
+"""How torch says which of many matrices it means."""
 _OTHERS = {aten.dot.default: (True, "tensor"), aten.vdot.default: (False, "other")}
 """Whether the first is a conjugate where the product is one, and what the second is called, which always is."""
 
@@ -38,20 +43,66 @@ def _decomposed(call: BoundCall) -> object:
     Torch looks at what most of its kernels say of each matrix after they have run, so that all processes see it; these raise by themselves.
     """
     layout = layouts_for(call)[0]
-    owners = owners_of(layout.mesh)
-    if not layout.split_axes or not spans(layout.mesh) or call.tensors[0].is_meta or is_traced():
+    if not layout.split_axes or call.tensors[0].is_meta or is_traced():
         return _repeated_by_rule(call)
-    result, own = None, None
+    call = call.with_tensors([brought(call.tensors[0], layout, str(call), False, is_read=True)])
+    owners, result, said = owners_of(layout.mesh), None, ""
     try:
         result = run_by_rule(call)
     except RuntimeError as error:
-        own = error
-    said = "" if own is None else _MATRIX * isinstance(own, _REFUSED) + str(own)
-    fault = fault_of_any(said, owners) if world.current().process in owners else ""
-    if own is not None:
-        raise own
+        said = _first_refusal(call) or _said(error, 0)
+    fault = _first_of_all(said, owners) if spans(layout.mesh) else said
     if fault:
-        raise (_REFUSED if fault.startswith(_MATRIX) else RuntimeError)(fault.removeprefix(_MATRIX))
+        kind, _, text = fault.partition(" ")[2].partition(" ")
+        raise (_REFUSED if kind == _REFUSED.__name__ else RuntimeError)(text)
+    return result
+
+
+def _first_of_all(said: str, owners: Processes) -> str:
+    """What one of the processes refuses of the first matrix that any of them does; "" where none does, or here is nothing of a mesh."""
+    return min(filter(None, faults_of_all(said, owners)), default="") if world.current().process in owners else ""
+
+
+def _first_refusal(call: BoundCall) -> str:
+    """What the kernel says of the first of all matrices that it refuses, counted as in the whole; "" where it is of none."""
+    x = as_sharded(call.tensors[0])
+    told = []
+    for at, piece in enumerate(x._value.pieces):
+        try:
+            call.on([piece])
+        except RuntimeError as error:
+            found = _NUMBER.search(str(error))
+            if found is None:
+                continue
+            ahead = x.shape[:-2]
+            here = torch.arange(math.prod(ahead)).reshape(ahead)[slices(holding(x._layout).box(at, x.shape)[:-2])]
+            number = int(here.flatten()[int(found[1])])
+            told.append(_said(error, number, _NUMBER.sub(f"(Batch element {number})", str(error))))
+    return min(told, default="")
+
+
+def _said(error: RuntimeError, number: int, text: str | None = None) -> str:
+    """A refusal in words that processes tell each other, in the order of the matrices."""
+    return f"{number:020} {type(error).__name__} {error if text is None else text}"
+
+
+_CHECKED: dict[Op, str] = {
+    aten.linalg_cholesky_ex.default: "linalg.cholesky_ex",
+    aten.linalg_inv_ex.default: "linalg.inv_ex",
+    aten._linalg_solve_ex.default: "torch.linalg.solve_ex",
+    aten.linalg_lu_factor_ex.default: "torch.linalg.lu_factor_ex",
+    aten.linalg_ldl_factor_ex.default: "torch.linalg.ldl_factor_ex",
+}
+"""Ops that look at what they say of each matrix if they are asked to, and what they call themselves then."""
+
+
+@handler(*_CHECKED, may_be_direct=True)
+def _checked(call: BoundCall) -> object:
+    """What is looked at is what all of them say, so that matrices are counted as in the whole."""
+    if not call.kwargs.get("check_errors"):
+        return _repeated_by_rule(call)
+    result = call.func(*call.args, **{**call.kwargs, "check_errors": False})
+    torch._linalg_check_errors(result[-1], _CHECKED[call.func], is_matrix=call.tensors[0].dim() == 2)
     return result
 
 

@@ -23,6 +23,7 @@ from ...runtime.processes.transport.async_ops import settle
 from ...runtime.traced import is_traced
 from ...sharding.geometry import box_at, box_shape
 from ...sharding.layout import Layout
+from ..ragged.alone import alone_of
 from ..sharded import ShardedTensor
 
 __all__ = ["all_have_some", "refuse_as_others", "refuse_whole", "tell_others"]
@@ -43,15 +44,16 @@ def tell_others(error: Exception, tensors: Sequence[torch.Tensor]) -> None:
         return
     if isinstance(error, (WeftError, NotImplementedError)) or own_refusals.is_told(error):
         return
-    if any(isinstance(x, ShardedTensor) and _is_other_elsewhere(x._layout) for x in tensors):
+    if any(isinstance(x, ShardedTensor) and _is_other_elsewhere(x) for x in tensors):
         with suppress(Exception):  # which whoever uses what was asked for hears of
             settle()  # the others still count on that
         own_refusals.tell(error)
 
 
-def _is_other_elsewhere(layout: Layout) -> bool:
+def _is_other_elsewhere(x: ShardedTensor) -> bool:
     """Whether some process has other elements than this one, or none."""
-    return bool(layout.split_axes or layout.pending) or leaves_out(layout.mesh)
+    layout = x._layout
+    return bool(layout.split_axes or layout.pending) or alone_of(x) is not None or leaves_out(layout.mesh)
 
 
 def all_have_some(x: torch.Tensor) -> bool:

@@ -7,7 +7,7 @@ from ..group import Processes
 from .notes import notes_about
 from .same_call import is_always_on
 
-__all__ = ["agreed_fault", "fault_of_any"]
+__all__ = ["agreed_fault", "fault_of_any", "faults_of_all"]
 
 
 def agreed_fault(mine: str, processes: Processes) -> str:
@@ -25,8 +25,17 @@ def fault_of_any(mine: str, processes: Processes) -> str:
     >>> fault_of_any("", (0,))
     ''
     """
+    return next(filter(None, faults_of_all(mine, processes)), "")
+
+
+def faults_of_all(mine: str, processes: Processes) -> list[str]:
+    """What each of these processes finds wrong, in their order.
+
+    >>> faults_of_all("matrix 3 is singular", (0,))
+    ['matrix 3 is singular']
+    """
     if len(processes) == 1 or world.current().is_fake:
-        return mine
+        return [mine]
     told = {process: note.decode() for process, note in notes_about("fault", processes).exchanged(mine).items()}
     told[world.current().process] = mine
-    return next((told[process] for process in sorted(told) if told[process]), "")
+    return [told[process] for process in sorted(told)]

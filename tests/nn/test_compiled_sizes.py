@@ -164,6 +164,36 @@ def test_ten_sizes_of_a_split_dim_are_compiled_twice(program: str, separate: boo
         assert counter.frame_count == 2
 
 
+UNEVEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a chain": lambda x: x.sin() * 2,
+    "sums of bags": lambda x: nn.functional.embedding_bag(x.detach().argsort(1)[..., 0], x[0], mode="sum"),
+    "a norm": lambda x: nn.functional.layer_norm(x, x.shape[1:]),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("program", UNEVEN)
+def test_sizes_that_are_odd_and_even_have_a_program_each(program: str, separate: bool) -> None:
+    """Beside the first: of five rows and of six one device has three, which is no size that stays."""
+    run = UNEVEN[program]
+    with memory(separate):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(run, backend=counter, fullgraph=True)
+        for size in range(7, 17):
+            value, found = torch.randn(size, 3, 5, dtype=torch.float64), []
+            for each in (run, compiled):
+                x = weft.shard(value, MESH, P("x")).requires_grad_()
+                with weft.comm_log() as log:
+                    y = each(x)
+                    y.square().sum().backward()
+                found.append((y.full_tensor(), x.grad.full_tensor(), y.stride(), y.mapping, log.counts()))
+            torch.testing.assert_close(found[1][:2], found[0][:2])
+            assert found[1][2:] == found[0][2:]
+        assert counter.frame_count <= 3
+
+
 @FORMS
 @pytest.mark.parametrize(
     ("way", "is_causal"), [("gather keys", True), ("split heads", False), ("ring", True), ("merge", False)]

@@ -90,14 +90,14 @@ def _open_pieces(builder: ModuleType) -> None:
     It looks at each piece by itself, and takes a size for settled that it has seen twice: of five rows and of six, the first of two devices
     has three. The next batch would be compiled anew for that, in each process at another time.
     """
-    choose = getattr(builder, "_automatic_dynamic", None)
+    choose: Callable[..., Any] | None = getattr(builder, "_automatic_dynamic", None)
     if choose is None:
         return
 
     @functools.wraps(choose)
-    def chosen(*args: Any, **kwargs: Any) -> Any:
-        found = choose(*args, **kwargs)
-        if isinstance(args[0], ShardedTensor):
+    def chosen(x: torch.Tensor, *args: object, **kwargs: object) -> object:
+        found = choose(x, *args, **kwargs)
+        if isinstance(x, ShardedTensor):
             for piece in getattr(found, "inner_contexts", {}).values():
                 pairs = zip(piece.dynamic_sizes, found.dynamic_sizes, strict=True)
                 piece.dynamic_sizes[:] = [whole if size is builder.DimDynamic.STATIC else size for size, whole in pairs]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 
@@ -90,7 +90,7 @@ def _open_pieces(builder: ModuleType) -> None:
     It looks at each piece by itself, and takes a size for settled that it has seen twice: of five rows and of six, the first of two devices
     has three. The next batch would be compiled anew for that, in each process at another time.
     """
-    choose: Callable[..., Any] | None = getattr(builder, "_automatic_dynamic", None)
+    choose = getattr(builder, "_automatic_dynamic", None)
     if choose is None:
         return
 
@@ -103,7 +103,7 @@ def _open_pieces(builder: ModuleType) -> None:
                 piece.dynamic_sizes[:] = [whole if size is builder.DimDynamic.STATIC else size for size, whole in pairs]
         return found
 
-    builder._automatic_dynamic = chosen  # type: ignore[attr-defined]
+    vars(builder)["_automatic_dynamic"] = chosen
 
 
 announce._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch._dynamo.assume_constant_result does

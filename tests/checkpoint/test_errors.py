@@ -315,6 +315,29 @@ def test_a_file_system_may_not_know_how_to_sync_a_folder(tmp_path: Path, monkeyp
     assert weft.checkpoint.load(tmp_path)["n"] == (2 if accepted else 1)
 
 
+def test_what_cannot_be_removed_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = weft.checkpoint.Keeper(tmp_path / "run", keep=1, wait=True)
+    keeper.save(1, {"x": torch.zeros(3)})
+    weft.checkpoint.save({"x": torch.zeros(3)}, tmp_path / "x")
+    with monkeypatch.context() as patched:
+        unlink = Path.unlink
+        others = lambda path, **options: unlink(path if path.name[0] == "." else Path("/dev/null/x"), **options)  # noqa: E731
+        patched.setattr(Path, "unlink", others)
+        keeper.save(2, {"x": torch.ones(3)})
+        weft.checkpoint.save({"x": torch.ones(3)}, tmp_path / "x")
+    assert weft.checkpoint.load(tmp_path / "x")["x"].all()
+    assert keeper.steps() == [1, 2]
+
+
+def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
+    saving = weft.checkpoint.save({"x": torch.ones(3)}, tmp_path / "x", wait=False)
+    (tmp_path / "x").rmdir()
+    (tmp_path / "x").write_text("mine")
+    with pytest.raises(CheckpointError, match="process 0 could not write its files"):
+        saving.wait()
+    assert (tmp_path / "x").read_text() == "mine"
+
+
 def test_a_new_checkpoint_leaves_no_files_of_the_old(tmp_path: Path) -> None:
     for value in range(3):
         weft.checkpoint.save({"x": torch.full((3,), value)}, tmp_path)

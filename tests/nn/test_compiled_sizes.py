@@ -164,6 +164,63 @@ def test_ten_sizes_of_a_split_dim_are_compiled_twice(program: str, separate: boo
         assert counter.frame_count == 2
 
 
+def _last(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """A last row, which is pending, and lies in strides that are left open."""
+    return nn.functional.linear(nn.functional.embedding(tokens, table).cumsum(1)[:, -1], table).argmax(-1)
+
+
+def _in_parts(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """A pending result that two graphs hand on."""
+    y = nn.functional.embedding(tokens, table)
+    torch._dynamo.graph_break()
+    return y.relu() + y.sum()
+
+
+@FORMS
+@pytest.mark.parametrize("run", [_last, _in_parts])
+def test_sequences_that_grow(run: Callable[..., torch.Tensor], separate: bool) -> None:
+    """As those that a model generates."""
+    with memory(separate):
+        torch._dynamo.reset()
+        compiled = torch.compile(run, backend="aot_eager")
+        table = weft.shard(torch.randn(11, 8, dtype=torch.float64), MESH, P("x")).requires_grad_()
+        for size in range(2, 6):
+            tokens = weft.shard(torch.arange(4 * size).reshape(4, size) % 11, MESH, P())
+            expected, found = run(tokens, table), compiled(tokens, table)
+            torch.testing.assert_close(found.full_tensor(), expected.full_tensor())
+            assert (found.mapping, found.stride()) == (expected.mapping, expected.stride())
+
+
+UNEVEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a chain": lambda x: x.sin() * 2,
+    "sums of bags": lambda x: nn.functional.embedding_bag(x.detach().argsort(1)[..., 0], x[0], mode="sum"),
+    "a norm": lambda x: nn.functional.layer_norm(x, x.shape[1:]),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("program", UNEVEN)
+def test_sizes_that_are_odd_and_even_have_a_program_each(program: str, separate: bool) -> None:
+    """Beside the first: of five rows and of six one device has three, which is no size that stays."""
+    run = UNEVEN[program]
+    with memory(separate):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(run, backend=counter, fullgraph=True)
+        for size in range(7, 17):
+            value, found = torch.randn(size, 3, 5, dtype=torch.float64), []
+            for each in (run, compiled):
+                x = weft.shard(value, MESH, P("x")).requires_grad_()
+                with weft.comm_log() as log:
+                    y = each(x)
+                    y.square().sum().backward()
+                found.append((y.full_tensor(), x.grad.full_tensor(), y.stride(), y.mapping, log.counts()))
+            torch.testing.assert_close(found[1][:2], found[0][:2])
+            assert found[1][2:] == found[0][2:]
+        assert counter.frame_count <= 3
+
+
 @FORMS
 @pytest.mark.parametrize(
     ("way", "is_causal"), [("gather keys", True), ("split heads", False), ("ring", True), ("merge", False)]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypedDict, TypeVar
 
 from ..runtime.processes import world
+from ..runtime.processes.agreement.notices import noticed, write_notice
 from ..runtime.processes.agreement.values import gathered
 from .errors import CheckpointError
 
@@ -97,6 +98,7 @@ class Together:
 class FolderNotes:
     """The processes leave notes in a folder; each is renamed into place, so that nobody reads half of one.
 
+    A process that cannot write there says so to the others where processes find each other, and then it has nothing to wait for.
     Whoever has read how it ended says so, and the last of them removes the folder: it is there for as long as anybody writes.
     """
 
@@ -105,12 +107,16 @@ class FolderNotes:
         self._folder = path / f"{NOTES}{token}"
         self._token, self._process, self._count = token, here.process, here.count
         self._timeout = here.timeout.total_seconds()
+        self._outside: str | None = None
+        """Why this process cannot take part: what it has against the save, or against the folder."""
 
     def reports(self, mine: Report) -> list[Report]:
         """What each process has written, in the first; the others leave theirs."""
         if self._count == 1:
             return [mine]
         self._leave(str(self._process), mine)
+        if self._outside is not None:
+            return [[self._outside]]
         if self._process != 0:
             return [mine]
         return [self._found(str(process)) for process in range(self._count)]
@@ -121,10 +127,11 @@ class FolderNotes:
             return mine
         if self._process == 0:
             self._leave("outcome", mine)
-            self._leave("seen-0", None)
-        else:
+        elif self._outside is None:
             mine = self._outcome()
-            self._leave(f"seen-{self._process}", None)
+        if self._outside is not None:
+            return mine or self._outside
+        self._leave(f"seen-{self._process}", None)
         if all((self._folder / f"seen-{process}").exists() for process in range(self._count)):
             shutil.rmtree(self._folder, ignore_errors=True)
         return mine
@@ -134,15 +141,27 @@ class FolderNotes:
         return None if found is None else str(found)
 
     def _leave(self, name: str, content: object) -> None:
-        self._folder.mkdir(exist_ok=True)
-        temporary = self._folder / f".{name}"
-        temporary.write_bytes(json.dumps(content).encode())
-        temporary.replace(self._folder / name)
+        try:
+            self._folder.mkdir(exist_ok=True)
+            temporary = self._folder / f".{name}"
+            temporary.write_bytes(json.dumps(content).encode())
+            temporary.replace(self._folder / name)
+        except OSError as error:
+            if isinstance(content, dict):
+                content = f"its notes cannot be left: {error}"
+            self._outside = content[0] if isinstance(content, list) else str(content)
+            write_notice(self._notice(name), content)
+
+    def _notice(self, name: str) -> str:
+        return f"save {self._token} {name}"
 
     def _found(self, name: str) -> Report:
         started, pause = time.monotonic(), 0.002
         ended_at: float | None = None
         while not (self._folder / name).exists():
+            told = noticed(self._notice(name))
+            if told:
+                return told[0]  # type: ignore[return-value] # as one of the processes has written it
             now = time.monotonic()
             if ended_at is None and not threading.main_thread().is_alive():
                 ended_at = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -139,10 +140,12 @@ class Keeper:
                 other > step and other not in complete
             ):  # other processes may be ahead, and save there
                 continue
-            try:
+            with contextlib.suppress(
+                CheckpointError, OSError
+            ):  # it is another's: what was saved is complete, and it stays
                 lock = FolderLock(folder)
-            except (CheckpointError, OSError):
-                continue
-            (folder / INDEX).unlink(missing_ok=True)  # first, so that nobody takes what is left for complete
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.release()
+                try:
+                    (folder / INDEX).unlink(missing_ok=True)  # first, so that nobody takes what is left for complete
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    lock.release()

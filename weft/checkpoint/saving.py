@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -280,8 +281,7 @@ def _leftovers(where: Path, token: str) -> Iterator[Path]:
 
 
 def _remove(leftovers: Iterable[Path]) -> None:
+    """Removes what is no checkpoint; what cannot be removed says nothing of the save, and the next one tries again."""
     for path in leftovers:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -10,6 +10,7 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar, cast
 
 import torch
@@ -23,6 +24,7 @@ from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import DimSpec, P
 from ..sharding.placements import Placement
+from .sharded import ShardedTensor
 
 __all__ = ["announce", "check_compilable", "stands_in_programs", "state_of_code"]
 
@@ -70,6 +72,7 @@ def announce() -> bool:
             torch._functorch.config.donated_buffer = False
         while _in_programs:
             _tell(_in_programs.pop())
+        _open_pieces(dynamo.variables.builder)
     return _HAS_VALUES
 
 
@@ -79,6 +82,28 @@ def _tell(function: Callable[..., object]) -> None:
         rules = sys.modules["torch._dynamo"].trace_rules
         rules._allowed_callable_ids.add(id(function))
         rules._nonstrict_trace_callable_ids.add(id(function))
+
+
+def _open_pieces(builder: ModuleType) -> None:
+    """Lets dynamo leave sizes of pieces open wherever it leaves those of the whole open.
+
+    It looks at each piece by itself, and takes a size for settled that it has seen twice: of five rows and of six, the first of two devices
+    has three. The next batch would be compiled anew for that, in each process at another time.
+    """
+    choose = getattr(builder, "_automatic_dynamic", None)
+    if choose is None:
+        return
+
+    @functools.wraps(choose)
+    def chosen(x: torch.Tensor, *args: object, **kwargs: object) -> object:
+        found = choose(x, *args, **kwargs)
+        if isinstance(x, ShardedTensor):
+            for piece in getattr(found, "inner_contexts", {}).values():
+                pairs = zip(piece.dynamic_sizes, found.dynamic_sizes, strict=True)
+                piece.dynamic_sizes[:] = [whole if size is builder.DimDynamic.STATIC else size for size, whole in pairs]
+        return found
+
+    vars(builder)["_automatic_dynamic"] = chosen
 
 
 announce._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch._dynamo.assume_constant_result does

@@ -10,7 +10,7 @@ from ..rules.call import BoundCall, each_of
 from ..rules.registry import rule_for
 from ..runtime.on_paper import aside
 from ..runtime.processes import world
-from ..runtime.traced import is_traced
+from ..runtime.traced import is_open, is_traced
 from ..watch.notes import is_watched
 from .handlers import handlers
 from .memory import memory_of
@@ -40,6 +40,8 @@ def let_torch_say(call: BoundCall) -> Exception | None:
 def refuse_wrong(call: BoundCall) -> None:
     """Raises what torch raises for a call that it refuses whatever the elements are, before anything moves for it."""
     if call.key is None or call.key in _right or is_traced() or not _is_asked(call):
+        return
+    if any(is_open(x.shape) for x in call.tensors):  # which a compiler asks outside of what it traces, too
         return
     error = let_torch_say(call)
     if error is not None and _is_sure(call):

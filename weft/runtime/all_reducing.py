@@ -15,6 +15,7 @@ from .machine import forget_with_residences
 from .memory.host_pool import pooled_empty
 from .memory.lazy_copy import lazy_clone
 from .reduction import combination, reduce_into
+from .traced import hinted
 
 __all__ = ["all_reduced", "is_small"]
 
@@ -53,7 +54,10 @@ def is_small(pieces: Pieces, source: Layout) -> bool:
 
     Of several kinds the planner says in which order they are reduced, or that they cannot be.
     """
-    return bool(pieces) and pieces[0].nbytes <= _SMALL and len({op for _, op in source.pending}) == 1
+    if not pieces or len({op for _, op in source.pending}) > 1:
+        return False
+    (count,) = hinted((pieces[0].numel(),))
+    return count * pieces[0].itemsize <= _SMALL
 
 
 @final

@@ -8,10 +8,10 @@ from torch._C import _distributed_c10d as c10d
 
 from ....caches import cached
 from .. import world
-from ..store_client import own_connection
+from ..store_client import ask, own_connection
 from .awaiting import awaited
 
-__all__ = ["notice", "write_notice"]
+__all__ = ["notice", "noticed", "write_notice"]
 
 
 @cached(1, cleared_by=world.forget_on_change)
@@ -28,3 +28,11 @@ def notice(name: str, writer: int) -> object:
     """What a process has written down under a name; waits for it."""
     (found,) = awaited(_store(), [name], (writer,))
     return json.loads(found)
+
+
+def noticed(name: str) -> list[object]:
+    """What has been written down under a name, as a list of one; an empty one if nothing has, or nobody can say."""
+    try:
+        return [json.loads(_store().get(name))] if ask(lambda: _store().check([name])) else []
+    except RuntimeError:  # whoever keeps the store has gone
+        return []

@@ -5,6 +5,17 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "a part of a tensor could not be filled with an element of it": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((5,), 'float64', 13, 766)",
+            "v0[1:] = v0[2]",
+            "v1 = fresh((2, 3), 'int64', 13, 9)",
+            "v1[:, :2] = v1[1, 1]",
+            "v2 = fresh((3,), 'float64', 7, 68, grad=True) * 2",
+            "v2[:2] = v2[1]",
+        ),
+    ),
     "one_hot of columns lay as they do": Program(
         {"x": 2},
         (

@@ -127,6 +127,25 @@ def test_what_is_exchanged_is_planned_when_sizes_are_known(program: str, separat
         assert counter.frame_count == 1
 
 
+def _programs_for(run: Callable[[torch.Tensor], torch.Tensor], sizes: range) -> int:
+    """How often rows of these sizes are compiled; raises unless values, gradients, layouts and movements are eager's."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(run, backend=counter, fullgraph=True)
+    for size in sizes:
+        value, found = torch.randn(size, 3, 5, dtype=torch.float64), []
+        for each in (run, compiled):
+            x = weft.shard(value, MESH, P("x")).requires_grad_()
+            with weft.comm_log() as log:
+                y = each(x)
+                y.square().sum().backward()
+            found.append((y.full_tensor(), x.grad.full_tensor(), y.stride(), y.mapping, log.counts()))
+        torch.testing.assert_close(found[1][:2], found[0][:2])
+        assert found[1][2:] == found[0][2:]
+    return counter.frame_count
+
+
 TEN_SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "edges that are repeated": lambda x: nn.functional.pad(x.transpose(0, 2), (2, 1), mode="replicate"),
     "edges that are mirrored": lambda x: nn.functional.pad(x.transpose(0, 2), (1, 2), mode="reflect"),
@@ -145,23 +164,8 @@ TEN_SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("program", TEN_SIZES)
 def test_ten_sizes_of_a_split_dim_are_compiled_twice(program: str, separate: bool) -> None:
     """Forward and backward; it moves what it moves without a compiler."""
-    run = TEN_SIZES[program]
     with memory(separate):
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        counter = CompileCounterWithBackend("aot_eager")
-        compiled = torch.compile(run, backend=counter, fullgraph=True)
-        for size in range(8, 48, 4):
-            value, found = torch.randn(size, 3, 5, dtype=torch.float64), []
-            for each in (run, compiled):
-                x = weft.shard(value, MESH, P("x")).requires_grad_()
-                with weft.comm_log() as log:
-                    y = each(x)
-                    y.square().sum().backward()
-                found.append((y.full_tensor(), x.grad.full_tensor(), y.stride(), y.mapping, log.counts()))
-            torch.testing.assert_close(found[1][:2], found[0][:2])
-            assert found[1][2:] == found[0][2:]
-        assert counter.frame_count == 2
+        assert _programs_for(TEN_SIZES[program], range(8, 48, 4)) == 2
 
 
 def _last(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -202,23 +206,8 @@ UNEVEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("program", UNEVEN)
 def test_sizes_that_are_odd_and_even_have_a_program_each(program: str, separate: bool) -> None:
     """Beside the first: of five rows and of six one device has three, which is no size that stays."""
-    run = UNEVEN[program]
     with memory(separate):
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        counter = CompileCounterWithBackend("aot_eager")
-        compiled = torch.compile(run, backend=counter, fullgraph=True)
-        for size in range(7, 17):
-            value, found = torch.randn(size, 3, 5, dtype=torch.float64), []
-            for each in (run, compiled):
-                x = weft.shard(value, MESH, P("x")).requires_grad_()
-                with weft.comm_log() as log:
-                    y = each(x)
-                    y.square().sum().backward()
-                found.append((y.full_tensor(), x.grad.full_tensor(), y.stride(), y.mapping, log.counts()))
-            torch.testing.assert_close(found[1][:2], found[0][:2])
-            assert found[1][2:] == found[0][2:]
-        assert counter.frame_count <= 3
+        assert _programs_for(UNEVEN[program], range(7, 17)) <= 3
 
 
 @FORMS

@@ -8,7 +8,7 @@ from ..engine.handlers import handler
 from ..engine.memory import memory_of
 from ..engine.moves.movement import to_write_plain
 from ..engine.sharded import ShardedTensor, as_sharded
-from ..engine.writes.overlapping import refuse_overlaps
+from ..engine.writes.overlapping import parted, refuse_overlaps
 from ..engine.writes.writing import store
 from ..rules.call import BoundCall
 
@@ -58,7 +58,9 @@ def _fill(call: BoundCall) -> object:
     if not isinstance(x, ShardedTensor):
         return x.fill_(to_write_plain(as_sharded(value), str(call)))
     if isinstance(value, torch.Tensor):
-        return overwrite(x, value, str(call))
+        return overwrite(
+            x, parted(x, value), str(call)
+        )  # torch copies it first, too, where it is part of what is filled
     if x._layout.pending:
         return overwrite(x, aten.full([], value, dtype=x.dtype, device=x.device), str(call))
     for piece in x._value.pieces:

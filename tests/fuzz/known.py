@@ -5,6 +5,16 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "a row that is written to was not read by another name, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 2), 'float64', 13, 137)",
+            "v0.sub_(v0.view_as(v0))",
+            "v1 = fresh((1, 2), 'float64', 14, 137)",
+            "torch._foreach_addcmul_([v1], [v1.view_as(v1)], [v1])",
+            "torch._foreach_addcmul_([v1], [v1.view_as(v1)], [v1])",
+        ),
+    ),
     "a part of a tensor could not be filled with an element of it": Program(
         {"a": 2, "b": 2},
         (

@@ -5,6 +5,17 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "a tensor was copied to itself in another shape": Program(
+        {"x": 2}, ("v0 = fresh((3, 4), 'float64', 13, 137)", "v0.copy_(v0.unsqueeze(2))")
+    ),
+    "the product of a batch of one could not be written": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 2, 3), 'float64', 13, 137)",
+            "v1 = torch.matmul(v0, fresh((3, 4), 'float64', 13, 867), out=fresh((1, 2, 4), 'float64', 13, 582))",
+            "v2 = torch.matmul(v0, fresh((3,), 'float64', 13, 867), out=fresh((1, 2), 'float64', 13, 582))",
+        ),
+    ),
     "a row that is written to was not read by another name, memories apart": Program(
         {"x": 2},
         (

@@ -5,6 +5,19 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "a view of elements that are one could not be turned in place": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 4), 'float64', 13, 137)",
+            "v1 = v0.as_strided((4, 3), (1, 1))",
+            "v1.t_()",
+            "v2 = v1 + 1",
+            "v3 = v0.unfold(1, 2, 1)",
+            "v3.transpose_(0, 1)",
+            "v0.add_(1)",
+            "v4 = v3 * 2",
+        ),
+    ),
     "views did not see what was written to a tensor that out= had cut short, memories apart": Program(
         {"x": 2},
         (

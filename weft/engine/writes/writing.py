@@ -161,9 +161,12 @@ def _whole_copy(x: ShardedTensor, op: str, *, is_written: bool) -> torch.Tensor:
 def shares_places(call: BoundCall) -> bool:
     """Whether a call writes to indices that name one element: which of them counts, the order on one device says.
 
-    Torch refuses most of these calls, and takes some. What is the same wherever it is written is left to all devices.
+    Torch refuses most of these calls, and takes some. What is the same wherever it is written is left to all devices, and
+    what only says how a tensor lies writes nothing.
     """
-    return call.func not in _SAME_EVERYWHERE and any(x.numel() and may_overlap(x) for x in written_tensors(call))
+    if call.func in _SAME_EVERYWHERE or torch.Tag.inplace_view in call.func.tags:
+        return False
+    return any(x.numel() and may_overlap(x) for x in written_tensors(call))
 
 
 _SAME_EVERYWHERE = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten._foreach_zero_.default}

@@ -208,7 +208,9 @@ def _assign(out: torch.Tensor, value: torch.Tensor, *, is_by_rows: bool = False)
     if out.shape != value.shape:
         strides = row_major(value.shape) if is_by_rows else dense_strides(tuple(value.shape), value.stride())
         if _resize(out, value, strides):
-            aten.copy_.default(out, value)  # whoever shares its memory shows it, and may have to be written to beside it
+            aten.copy_.default(
+                out, value
+            )  # whoever shares its memory shows it, and may have to be written to beside it
             return
     if isinstance(out, ShardedTensor):
         store(out, value, "out=")

@@ -262,8 +262,9 @@ def _run(call: BoundCall, *, is_shared: bool) -> object:
     if positions:
         here = [resolved_for(call.func, as_sharded(x)) if at in positions else x for at, x in enumerate(call.args)]
         return call.func(*here, **call.kwargs)
-    if kind.written == (0,) and call.args and _is_pending(call.args[0]) and scales_beyond(call.func, call.args, call.kwargs):
-        return _scaled_resolved(call, as_sharded(call.args[0]))
+    x = call.args[0] if call.args else None
+    if kind.written == (0,) and _is_pending(x) and scales_beyond(call.func, call.args, call.kwargs):
+        return _scaled_resolved(call, as_sharded(x))
     return _by_handler_or_rule(call)
 
 

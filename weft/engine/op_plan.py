@@ -125,6 +125,8 @@ def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
             key.append(x)
         elif kind is bool:
             key.append(_TRUE if x else _FALSE)
+        elif kind is list and x and type(x[0]) is int and type(args[0]) is not list:  # type: ignore[index]
+            key.append((int, *x))  # type: ignore[misc]  # sizes and dims, as `token` has them
         else:
             key.append(_token_beside_list(x) if kind is list and type(args[0]) is list else token(x))
     if kwargs:

@@ -5,6 +5,45 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "the target of one sample had no dim": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((5,), 'float64', 13, 137)",
+            "v1 = F.nll_loss(v0, put([3], 582))",
+            "v2 = F.nll_loss(v0, put([3], 867), reduction='none', weight=v0.abs())",
+            "v3 = F.nll_loss(v0.clone().requires_grad_(), put([3], 582))",
+        ),
+    ),
+    "a mask was as long as its dim beside other indices": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 13, 137)",
+            "v1 = v0[put([True, False, True], 582), put([0, 1], 867)[None]]",
+            "v2 = v0[put([0, 1], 582)[None], put([True, False, True, False], 867)]",
+            "v3 = v0[put([True, False, True], 582), put([0, 1, 2], 867)]",
+        ),
+    ),
+    "a tensor was copied to itself in another shape": Program(
+        {"x": 2}, ("v0 = fresh((3, 4), 'float64', 13, 137)", "v0.copy_(v0.unsqueeze(2))")
+    ),
+    "the product of a batch of one could not be written": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 2, 3), 'float64', 13, 137)",
+            "v1 = torch.matmul(v0, fresh((3, 4), 'float64', 13, 867), out=fresh((1, 2, 4), 'float64', 13, 582))",
+            "v2 = torch.matmul(v0, fresh((3,), 'float64', 13, 867), out=fresh((1, 2), 'float64', 13, 582))",
+        ),
+    ),
+    "a row that is written to was not read by another name, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 2), 'float64', 13, 137)",
+            "v0.sub_(v0.view_as(v0))",
+            "v1 = fresh((1, 2), 'float64', 14, 137)",
+            "torch._foreach_addcmul_([v1], [v1.view_as(v1)], [v1])",
+            "torch._foreach_addcmul_([v1], [v1.view_as(v1)], [v1])",
+        ),
+    ),
     "a part of a tensor could not be filled with an element of it": Program(
         {"a": 2, "b": 2},
         (

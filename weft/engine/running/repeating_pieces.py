@@ -200,8 +200,8 @@ def repeat_writes(call: BoundCall, plan: OpPlan) -> Repeat | None:
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         written = args[0]
-        if refuse is not None:
-            refuse(written, [args[at] for at in others])
+        if refuse is not None and refuse(written, [args[at] for at in others]):
+            return NOT_REPEATED
         note_write((written,))
         write(args, kwargs)
         return written

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import cast
 
 import torch
@@ -27,7 +29,7 @@ from .overlapping import refuse_overlaps
 from .resizing import resize_shared
 from .settling import write_total
 
-__all__ = ["shares_places", "store", "write_out", "write_whole", "written_tensors"]
+__all__ = ["is_last_out", "shares_places", "store", "write_out", "write_whole", "written_tensors"]
 
 aten = torch.ops.aten
 _AS_OUT = {
@@ -105,9 +107,19 @@ def write_out(call: BoundCall) -> object:
     pairs = [(out, _brought(out, new)) for out, new in pairs]  # all of them, before anything is written
     for out, new in pairs:
         _assign(out, new, is_by_rows=func in _BY_ROWS or torch.Tag.generated in func.tags)
+    _last_out.set(weakref.ref(outs_given[-1]))
     if not func._schema.returns:
         return None
     return kwargs[outs[0]] if len(outs) == 1 else tuple(kwargs[name] for name in outs)
+
+
+_last_out: ContextVar[weakref.ref[torch.Tensor] | None] = ContextVar("_last_out", default=None)
+
+
+def is_last_out(x: torch.Tensor) -> bool:
+    """Whether a tensor is the one that an `out=` of this thread was written to last."""
+    last = _last_out.get()
+    return last is not None and last() is x
 
 
 def write_whole(call: BoundCall) -> object:

@@ -5,6 +5,29 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "views did not see what was written to a tensor that out= had cut short, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((5, 4), 'float64', 13, 137)",
+            "v1 = v0.t()",
+            "torch.add(fresh((2,), 'float64', 3, 582), 1, out=v0)",
+            "v2 = fresh((5, 4), 'float64', 13, 137)",
+            "v3 = v2.t()",
+            "v2.resize_(2)",
+            "v2.fill_(7)",
+            "v4 = v3 + 1",
+        ),
+    ),
+    "what a tensor had become by out= did not see what was written to its views": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((6,), 'float64', 13, 867)",
+            "v1 = v0.view(2, 3)",
+            "torch.neg(fresh((2, 2), 'float64', 3, 821), out=v0)",
+            "v1.mul_(2)",
+            "v2 = v0 + 1",
+        ),
+    ),
     "the target of one sample had no dim": Program(
         {"x": 2},
         (

@@ -203,9 +203,9 @@ def _assign(out: torch.Tensor, value: torch.Tensor, *, is_by_rows: bool = False)
     if not torch.can_cast(value.dtype, out.dtype):
         raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {out.dtype}")
     if out.shape != value.shape:
-        _resize(out, value, row_major(value.shape) if is_by_rows else dense_strides(tuple(value.shape), value.stride()))
-        if isinstance(out, ShardedTensor) and out._is_view():
-            aten.copy_.default(out, value)  # what it is a view of shows it, and may have to be written to beside it
+        strides = row_major(value.shape) if is_by_rows else dense_strides(tuple(value.shape), value.stride())
+        if _resize(out, value, strides):
+            aten.copy_.default(out, value)  # whoever shares its memory shows it, and may have to be written to beside it
             return
     if isinstance(out, ShardedTensor):
         store(out, value, "out=")
@@ -213,8 +213,8 @@ def _assign(out: torch.Tensor, value: torch.Tensor, *, is_by_rows: bool = False)
         out.copy_(to_write_plain(value, "out=") if isinstance(value, ShardedTensor) else value)
 
 
-def _resize(out: torch.Tensor, value: torch.Tensor, strides: Strides) -> None:
-    """As torch does: an empty out takes the result's shape, another one too, with a warning."""
+def _resize(out: torch.Tensor, value: torch.Tensor, strides: Strides) -> bool:
+    """As torch does: an empty out takes the result's shape, another one too, with a warning. Gives whether others have its memory."""
     if out.numel():
         warnings.warn(
             f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not "
@@ -224,10 +224,11 @@ def _resize(out: torch.Tensor, value: torch.Tensor, strides: Strides) -> None:
         )
     if isinstance(out, ShardedTensor):
         if resize_shared(out, value.shape, strides):
-            return
+            return True
         mesh, same = out._layout.mesh, out.dim() == value.dim()
         layout = out._layout.resolved if same else Layout.replicated(mesh, value.dim())
         zeros = torch.empty_strided(value.shape, strides, dtype=out.dtype, device=out.device).zero_()
         become(out, from_plain(zeros, layout))
     else:
         out.resize_(value.shape).as_strided_(value.shape, strides)
+    return False

@@ -81,7 +81,9 @@ def taken(take: Callable[[], T], nothing: T) -> tuple[T, CheckpointError | None]
         return nothing, unfit
 
 
-def agreed(folder: Path, form: str, unfit: CheckpointError | None, listed: Mapping[str, torch.Tensor] | None = None) -> str:
+def agreed(
+    folder: Path, form: str, unfit: CheckpointError | None, listed: Mapping[str, torch.Tensor] | None = None
+) -> str:
     """A word for a save that all begin together; raises in all if one cannot, or does not write the same `form`.
 
     Where one file or list says what all write, `listed` is what it says of: tensors of these names, dtypes and shapes.

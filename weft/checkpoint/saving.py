@@ -82,12 +82,13 @@ def saved(
         return _Asked(where if wait else where.absolute(), structure, tensors)  # the program may go to another folder
 
     asked, unfit = taken(take, _Asked(_NOWHERE, {"dict": []}, {}))
-    where, tensors = asked.where, asked.tensors
+    where, tensors, token = asked.where, asked.tensors, _new_token()
     if wait and _is_one_file(where):
-        token = agreed(where, "a file", unfit, tensors)
+        agreed(where, "a file", unfit, tensors)
         save_file(tensors, {name: settled(x) for name, x in tensors.items()}, where, token)
         return None
-    token = agreed(where, "a folder", unfit) if wait else _new_token()
+    if wait:
+        agreed(where, "a folder", unfit)
     ready = {name: settled(x) for name, x in tensors.items()}
     lock, refusal = _locked(where)
     refusal = unfit or refusal
@@ -139,7 +140,7 @@ def _shown(steps: Iterator[int], total: int, progress: bool) -> Iterator[int]:
 
 
 def _new_token() -> str:
-    """A word that no earlier save in the background has used. Processes agree on their first, and count from there."""
+    """A word that no earlier save has used. Processes agree on their first, and count from there."""
     here = world.current()
     if here.count == 1:
         return uuid.uuid4().hex[:8]

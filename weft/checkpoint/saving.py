@@ -71,7 +71,7 @@ def saved(
 ) -> Saving | None:
     """What `save` does with what is asked for; the first process does `then` when the checkpoint is complete."""
 
-    def take() -> _Asked:
+    def take() -> _StateToSave:
         state, where = ask()
         structure, tensors = flattened(state)
         check_storable(tensors)
@@ -79,9 +79,11 @@ def saved(
         if _is_one_file(where):
             check_fits_file(state, tensors, where, wait)
         finish_running()
-        return _Asked(where if wait else where.absolute(), structure, tensors)  # the program may go to another folder
+        return _StateToSave(
+            where if wait else where.absolute(), structure, tensors
+        )  # the program may go to another folder
 
-    asked, unfit = taken(take, _Asked(_NOWHERE, {"dict": []}, {}))
+    asked, unfit = taken(take, _StateToSave(_NOWHERE, {"dict": []}, {}))
     where, tensors, token = asked.where, asked.tensors, _new_token()
     if wait and _is_one_file(where):
         agreed(where, "a file", unfit, tensors)
@@ -115,7 +117,7 @@ def saved(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _StateToSave:
     """What is to be saved, and where."""
 
     where: Path

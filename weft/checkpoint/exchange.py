@@ -54,18 +54,18 @@ def of_all(act: Callable[[], T], doing: str) -> list[T]:
     [3]
     """
     problem: Exception | None = None
-    value: T | None = None
+    mine: list[T] = []
     try:
-        value = act()
+        mine.append(act())
     except Exception as error:  # noqa: BLE001 - raised in all processes
         problem = error
-    every = gathered((value, problem and str(problem)), doing)
+    every = gathered((mine, problem and str(problem)), doing)
     if problem is not None:
         raise problem
     for process, (_, text) in enumerate(every):
         if text is not None:
             raise CheckpointError(f"process {process} could not {doing}: {text}")
-    return [found for found, _ in every]  # type: ignore[misc] # or it is a problem
+    return [found for given, _ in every for found in given]
 
 
 def taken(take: Callable[[], T], nothing: T) -> tuple[T, CheckpointError | None]:
@@ -81,7 +81,9 @@ def taken(take: Callable[[], T], nothing: T) -> tuple[T, CheckpointError | None]
         return nothing, unfit
 
 
-def agreed(folder: Path, form: str, unfit: CheckpointError | None, listed: Mapping[str, torch.Tensor] | None = None) -> str:
+def agreed(
+    folder: Path, form: str, unfit: CheckpointError | None, listed: Mapping[str, torch.Tensor] | None = None
+) -> str:
     """A word for a save that all begin together; raises in all if one cannot, or does not write the same `form`.
 
     Where one file or list says what all write, `listed` is what it says of: tensors of these names, dtypes and shapes.

@@ -71,7 +71,7 @@ def saved(
 ) -> Saving | None:
     """What `save` does with what is asked for; the first process does `then` when the checkpoint is complete."""
 
-    def take() -> _Asked:
+    def take() -> _StateToSave:
         state, where = ask()
         structure, tensors = flattened(state)
         check_storable(tensors)
@@ -79,15 +79,18 @@ def saved(
         if _is_one_file(where):
             check_fits_file(state, tensors, where, wait)
         finish_running()
-        return _Asked(where if wait else where.absolute(), structure, tensors)  # the program may go to another folder
+        return _StateToSave(
+            where if wait else where.absolute(), structure, tensors
+        )  # the program may go to another folder
 
-    asked, unfit = taken(take, _Asked(_NOWHERE, {"dict": []}, {}))
-    where, tensors = asked.where, asked.tensors
+    asked, unfit = taken(take, _StateToSave(_NOWHERE, {"dict": []}, {}))
+    where, tensors, token = asked.where, asked.tensors, _new_token()
     if wait and _is_one_file(where):
-        token = agreed(where, "a file", unfit, tensors)
+        agreed(where, "a file", unfit, tensors)
         save_file(tensors, {name: settled(x) for name, x in tensors.items()}, where, token)
         return None
-    token = agreed(where, "a folder", unfit) if wait else _new_token()
+    if wait:
+        agreed(where, "a folder", unfit)
     ready = {name: settled(x) for name, x in tensors.items()}
     lock, refusal = _locked(where)
     refusal = unfit or refusal
@@ -114,7 +117,7 @@ def saved(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _StateToSave:
     """What is to be saved, and where."""
 
     where: Path
@@ -139,7 +142,7 @@ def _shown(steps: Iterator[int], total: int, progress: bool) -> Iterator[int]:
 
 
 def _new_token() -> str:
-    """A word that no earlier save in the background has used. Processes agree on their first, and count from there."""
+    """A word that no earlier save has used. Processes agree on their first, and count from there."""
     here = world.current()
     if here.count == 1:
         return uuid.uuid4().hex[:8]

@@ -198,7 +198,7 @@ def _level_node(level: _Level) -> Node:
     """A level as a dict, or as a list where torch has numbers for keys; of a list, it leaves out what is an empty dict."""
     nodes = {key: _level_node(below) if isinstance(below, _Level) else below for key, below in level.items()}
     places = [key for key in level if isinstance(key, int)]
-    if level and len(places) == len(level) and 0 <= min(places) and max(places) < len(places) + _LEFT_OUT:
+    if level and len(places) == len(level) and min(places) >= 0 and max(places) < len(places) + _LEFT_OUT:
         return {"list": [nodes.get(place, {"dict": []}) for place in range(max(places) + 1)]}
     return {"dict": [[key, node] for key, node in nodes.items()]}
 

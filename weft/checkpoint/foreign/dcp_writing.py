@@ -147,7 +147,7 @@ def _plain(state: State) -> object:
         return state.state_dict()
     if isinstance(state, Mapping):
         return {key: _plain(item) for key, item in state.items()}
-    if type(state) in (list, tuple):
+    if isinstance(state, (list, tuple)) and type(state) in (list, tuple):  # others are values
         items = [_plain(item) for item in state]
         return items if isinstance(state, list) or _holds_shards(items) else tuple(items)
     return state

@@ -65,18 +65,17 @@ def from_pretrained(
     >>> model.weight.mapping.spec
     P('tp')
     """
-    made: list[tuple[Model, Path, Callable[[torch.nn.Module], None]]] = []
+    made: list[tuple[Model, Path]] = []
 
     def make() -> None:
         model, files = _made(kind, Path(path), dtype)
-        made.append((model, files, _init_of_the_rest(model, files)))
+        made.append((shard_module(model, mesh, patterns, init=_init_of_the_rest(model, files)), files))
 
     if len(set(residence(mesh).owners)) > 1:
         of_all(make, "load")
     else:
         make()
-    ((model, files, init),) = made
-    shard_module(model, mesh, patterns, init=init)
+    ((model, files),) = made
     load(files, model, strict=strict, cast=True, verify=verify, progress=progress)
     return model.eval()
 

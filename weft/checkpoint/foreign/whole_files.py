@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -132,9 +133,7 @@ def check_names(tensors: Mapping[str, torch.Tensor]) -> None:
         raise CheckpointError(f"a file of safetensors cannot hold a tensor named {METADATA!r}: rename it")
 
 
-def save_file(
-    tensors: Mapping[str, torch.Tensor], ready: Mapping[str, torch.Tensor], path: Path, token: str
-) -> None:
+def save_file(tensors: Mapping[str, torch.Tensor], ready: Mapping[str, torch.Tensor], path: Path, token: str) -> None:
     """One plain file of whole tensors, which any reader of safetensors understands; `token` is the word that all have agreed upon."""
     _write_together(path.parent, [(path.name, ready)], tensors, ready, token)
 
@@ -181,12 +180,17 @@ def _write_together(
     first = world.current().process == 0
     temporary = {file.name: folder / f".{file.name}.{token}" for file in files}
 
+    locks: list[FolderLock] = []
+
     def make() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if around is not None:
             around.begin(token)
         for file in files:
+            if around is None:
+                _sweep(folder, file.name)
             _make(temporary[file.name], file)
+            locks.append(FolderLock(temporary[file.name]))
 
     def name() -> None:
         if around is not None:
@@ -206,6 +210,19 @@ def _write_together(
                 around.end(token)
             for path in temporary.values():
                 path.unlink(missing_ok=True)
+            for lock in locks:
+                lock.release()
+
+
+def _sweep(folder: Path, name: str) -> None:
+    """Removes what saves to a file have left that were stopped; what is written right now is locked."""
+    left = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}")
+    for path in folder.iterdir():
+        if left.fullmatch(path.name) and path.is_file():
+            with suppress(CheckpointError, OSError):
+                lock = FolderLock(path)
+                path.unlink(missing_ok=True)
+                lock.release()
 
 
 def _together(folder: Path, act: Callable[[], None] | None) -> None:

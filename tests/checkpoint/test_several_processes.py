@@ -95,6 +95,14 @@ def test_what_one_process_has_against_a_save_all_raise(tmp_path: Path) -> None:
     assert found("unfit", tmp_path) == f"found {[[True] * 7, [True] * 2, True]}\n"
 
 
+def test_what_one_process_has_against_a_call_all_raise(tmp_path: Path) -> None:
+    assert found("against", tmp_path) == f"found {[set(), {'raised'}, False, True]}\n"
+
+
+def test_folders_that_are_not_one(tmp_path: Path) -> None:
+    assert found("elsewhere", tmp_path) == "found [True, True]\n"
+
+
 def test_a_lost_process_gets_its_state_from_a_replica(tmp_path: Path) -> None:
     said = found("recovered", tmp_path, 4)
     assert said.startswith("found [3, True, ")

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 import weft
 from weft import P
 from weft.checkpoint import CheckpointError, from_pretrained, load, save, save_dcp, save_pretrained
+from weft.checkpoint.files.lock import FolderLock
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
 SPECS = [P(), P("dp"), P(None, "tp"), P("tp", "dp"), P(("dp", "tp")), P(None, ("tp", "dp"))]
@@ -195,6 +196,20 @@ def test_a_save_that_is_stopped_leaves_one_model_of_two(
         save_pretrained(new, folder, max_file_bytes=after)
         assert all(torch.equal(load(folder)[name], x) for name, x in new.state_dict().items())
         assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_what_a_save_to_a_file_has_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    left, written, other = (
+        tmp_path / name for name in (".f.safetensors.01234567", ".f.safetensors.0a1b2c3d", ".g.safetensors.01234567")
+    )
+    for path in (left, written, other):
+        path.write_bytes(b"x")
+    lock = FolderLock(written)
+    save({"x": torch.ones(2)}, tmp_path / "f.safetensors")
+    assert sorted(tmp_path.iterdir()) == [written, other, tmp_path / "f.safetensors"]
+    lock.release()
+    save({"x": torch.ones(2)}, tmp_path / "f.safetensors")
+    assert sorted(tmp_path.iterdir()) == [other, tmp_path / "f.safetensors"]
 
 
 def test_files_that_are_numbered_and_not_all_there(tmp_path: Path) -> None:

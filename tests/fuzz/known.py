@@ -1520,4 +1520,19 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "windows of one element of a transposed batch lay as it does, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 5, 4, 3), 'float64', 5, 68).transpose(0, 1)",
+            "v1 = F.unfold(v0, 1, stride=2)",
+        ),
+    ),
+    "an out of another shape lay like what was stacked": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 3, 2, 2), 'float64', 5, 68).contiguous(memory_format=torch.channels_last)",
+            "v1 = torch.stack([v0, v0], out=fresh((0,), 'float64', 5, 68))",
+        ),
+        order=0,
+    ),
 }

@@ -103,6 +103,7 @@ PROGRAMS: dict[str, Compared] = {
         lambda x, w: functional.batch_norm(x, w.detach() / 2, w.detach().square() + 1, w, eps=0.1),
         ((_numbers(4, 6, 3), P("a")), (_numbers(6), P("b"))),
     ),
+    "a sum along no dims": Compared(lambda x: x.nansum(()), ((_numbers(4, 6), P("a")),)),
     "merged dims": Compared(_shown, ((_numbers(4, 4, 3), P("a", "b")), (TOKENS, P("a", "b")))),
 }
 

@@ -329,13 +329,17 @@ def test_numbers_that_a_compiler_leaves_open(separate: bool) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     counter = CompileCounterWithBackend("aot_eager")
-    scaled = torch.compile(lambda x, y, k: (x * k, (x.t() @ y) * k), backend=counter)
+
+    def scale(x: torch.Tensor, y: torch.Tensor, k: float) -> tuple[torch.Tensor, ...]:
+        return x * k, (x.t() @ y) * k
+
+    scaled = torch.compile(scale, backend=counter)
     for k in (1.0, 2.0, 2.5, 3.5, 0.0, float("inf")):
-        x, y = torch.randn(4, 6), torch.randn(4, 2)
-        for found, expected in zip(
-            scaled(weft.shard(x, MESH, P("dp")), weft.shard(y, MESH, P("dp")), k), (x * k, (x.t() @ y) * k), strict=True
-        ):
+        given = torch.randn(4, 6), torch.randn(4, 2)
+        here = [weft.shard(x, MESH, P("dp")) for x in given]
+        for found, expected, eager in zip(scaled(*here, k), scale(*given, k), scale(*here, k), strict=True):
             torch.testing.assert_close(found.full_tensor(), expected, equal_nan=True)
+            assert found.mapping == eager.mapping, "what is pending stays so, unless the number is infinite"
     assert counter.frame_count <= 4, "compiled anew for every number"
     plain = nn.BatchNorm1d(6)
     norm = weft.nn.shard_module(copy.deepcopy(plain), MESH, {})

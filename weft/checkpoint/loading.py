@@ -56,9 +56,9 @@ def load(
     >>> model = weft.nn.shard_module(torch.nn.Linear(8, 8), mesh, {"weight": weft.P("tp", None)})
     >>> model = weft.checkpoint.load("checkpoint", model)
     """
-    where, together = Path(path), spans_processes(like)
+    together = spans_processes(like)
     for left in reversed(range(_TRIES)):
-        attempt = _Attempt(where, like, strict, cast, verify, together)
+        attempt = _Attempt(path, like, strict, cast, verify, together)
         if attempt.reads(progress, last=not left):
             return attempt.state
         time.sleep(_PAUSE)  # a save is replacing the checkpoint
@@ -79,18 +79,21 @@ def planned(reader: Reader, like: State, strict: bool, cast: bool) -> State:
 class _Attempt:
     """A try to load: what stands at the path, what becomes of it, and what is wrong with it in the eyes of this process."""
 
-    def __init__(self, path: Path, like: State, strict: bool, cast: bool, verify: bool, together: bool) -> None:
-        self.path, self.together = path, together
+    def __init__(
+        self, path: str | os.PathLike[str], like: State, strict: bool, cast: bool, verify: bool, together: bool
+    ) -> None:
+        self.path, self.together = Path(), together
         self.state: State = None
         self._seen: str | None = None
         self._reader: Reader | None = None
-        self._problem: CheckpointError | None = None
+        self._problem: Exception | None = None
         try:
-            index = index_at(path)
+            self.path = Path(path)
+            index = index_at(self.path)
             self._seen = index.checksum
-            self._reader = Reader(path, index, verify, together=together)
+            self._reader = Reader(self.path, index, verify, together=together)
             self.state = planned(self._reader, like, strict, cast)
-        except CheckpointError as error:
+        except Exception as error:  # noqa: BLE001 - raised in all processes
             self._problem = error
 
     def reads(self, progress: bool, last: bool) -> bool:
@@ -99,7 +102,7 @@ class _Attempt:
             if self._problem is None and self._reader is not None:
                 try:
                     read = stack.enter_context(self._reader.opened())
-                except CheckpointError as error:
+                except Exception as error:  # noqa: BLE001 - raised in all processes
                     self._problem = error
             if not self._all_same(last):
                 return False
@@ -109,7 +112,7 @@ class _Attempt:
             with shown("loading", self._reader.nbytes, progress) as count:
                 try:
                     read(count)
-                except CheckpointError as error:
+                except Exception as error:  # noqa: BLE001 - raised in all processes
                     self._problem = error
         self._raise_together()
         self._reader.finish()

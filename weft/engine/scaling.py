@@ -18,6 +18,8 @@ _QUOTIENTS = frozenset({aten.div.Tensor, aten.div.Scalar, aten.div_.Tensor, aten
 _SUMS = frozenset({aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor, aten.rsub.Tensor})
 _WEIGHTED = frozenset({aten.lerp.Scalar, aten.lerp_.Scalar, aten.native_dropout_backward.default})
 """Ops whose third argument is the number."""
+_LARGEST = 1e308
+"""What numbers that a compiler leaves open are compared with: it takes them all to be below infinity. Larger ones count as infinite."""
 
 
 def scales_beyond(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
@@ -54,9 +56,8 @@ def _is_beyond(value: object, divides: bool) -> bool:
     if type(value) is torch.Tensor and value.numel() == 1 and value.device.type == "cpu":
         value = value.item()
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
-        if not _is_of_sizes(value):
-            return True  # a compiled program may be given any number
-        return divides and bool(value == 0)  # of which programs of other sizes are told apart
+        # Of what is asked here, programs of other numbers are told apart.
+        return (not _is_of_sizes(value) and not bool(abs(value) < _LARGEST)) or (divides and bool(value == 0))
     if not isinstance(value, (int, float, complex)):
         return False
     finite = math.isfinite(value.real) and math.isfinite(value.imag)

@@ -36,7 +36,7 @@ _AS_OUT = {
     aten.sum.dim_IntList, aten.nansum.default, aten.prod.default, aten.prod.dim_int, aten.cumsum.default, aten.cumprod.default,
 }  # fmt: skip
 """Ops that compute in the dtype of `out`, where none is given."""
-_BY_ROWS = {aten._fft_c2c.out, aten._fft_r2c.out, aten._fft_c2r.out, aten.cholesky.out}
+_BY_ROWS = {aten._fft_c2c.out, aten._fft_r2c.out, aten._fft_c2r.out, aten.cholesky.out, aten.stack.out}
 """Ops whose `out` lies row by row where it had another shape; for others it lies as the result. Torch's generated ones copy to rows."""
 
 

@@ -77,10 +77,13 @@ def test_work_that_fails_when_a_turn_ends_is_lost() -> None:
 class GivenUp:
     """A connection that nobody uses any more, which refuses at once to send."""
 
-    def recv(self, *_: object) -> Work:
-        return Work()
+    def recv(self, *_: object) -> GivenUp:
+        return self
 
-    def send(self, *_: object) -> Work:
+    def wait(self) -> None:
+        raise RuntimeError("Application timeout caused pair closure")
+
+    def send(self, *_: object) -> GivenUp:
         raise RuntimeError("Application timeout caused pair closure")
 
 

@@ -106,10 +106,12 @@ class _ModelFolder:
 
     def end(self, token: str) -> None:
         """Removes what is left over, and lets others save."""
-        shutil.rmtree(self.path / f".config.{token}", ignore_errors=True)
-        (self.path / f".{_LISTING}.{token}").unlink(missing_ok=True)
-        if self._lock is not None:
-            self._lock.release()
+        try:
+            shutil.rmtree(self.path / f".config.{token}", ignore_errors=True)
+            (self.path / f".{_LISTING}.{token}").unlink(missing_ok=True)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def _names(self, names: Sequence[str], token: str) -> dict[str, str]:
         """The names that files get: of several, not those of files that are there, or what a crash leaves would be some of both."""

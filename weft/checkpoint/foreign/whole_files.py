@@ -106,11 +106,11 @@ class _ModelFolder:
 
     def end(self, token: str) -> None:
         """Removes what is left over, and lets others save."""
-        try:
-            shutil.rmtree(self.path / f".config.{token}", ignore_errors=True)
-            (self.path / f".{_LISTING}.{token}").unlink(missing_ok=True)
-        finally:
-            if self._lock is not None:
+        if self._lock is not None:  # else it has not begun
+            try:
+                shutil.rmtree(self.path / f".config.{token}", ignore_errors=True)
+                (self.path / f".{_LISTING}.{token}").unlink(missing_ok=True)
+            finally:
                 self._lock.release()
 
     def _names(self, names: Sequence[str], token: str) -> dict[str, str]:
@@ -215,7 +215,8 @@ def _write_together(
             if around is not None:
                 around.end(token)
             for path in temporary.values():
-                path.unlink(missing_ok=True)
+                with suppress(OSError, ValueError):  # there is no folder
+                    path.unlink(missing_ok=True)
             for lock in locks:
                 lock.release()
 

@@ -71,6 +71,7 @@ class _Classes:
         # The target of one sample may be a number, or one in a dim of its own.
         targets = self.one if samples else one_each(["t"] * call.tensor("target").ndim)
         self.sizes |= {"t": 1} if targets and not samples else {}
+        self.whole = frozenset({"c", "t"} & self.sizes.keys())
         self.named: dict[str, Dims] = {
             "self": self.all,
             "target": targets,
@@ -86,7 +87,7 @@ def _nll_loss(call: BoundCall) -> Factors | None:
     summed = call.integer("reduction") == SUM
     outputs: tuple[Dims, ...] = (() if summed else classes.one, ())
     repeated = frozenset((1, name) for name in classes.sizes if name == "c" or not summed)
-    return Factors(arranged(call, classes.named), outputs, classes.sizes, _WHOLE, repeated=repeated)
+    return Factors(arranged(call, classes.named), outputs, classes.sizes, classes.whole, repeated=repeated)
 
 
 def _nll_loss_backward(call: BoundCall) -> Factors | None:
@@ -95,10 +96,7 @@ def _nll_loss_backward(call: BoundCall) -> Factors | None:
     classes = _Classes(call)
     grad = classes.one if call.tensor("grad_output").ndim else ()
     inputs = arranged(call, {**classes.named, "grad_output": grad})
-    return Factors(inputs, (classes.all,), classes.sizes, _WHOLE, linear=0)
-
-
-_WHOLE = frozenset({"c", "t"})
+    return Factors(inputs, (classes.all,), classes.sizes, classes.whole, linear=0)
 
 
 def _bounds(call: BoundCall) -> tuple[Bound, ...]:

@@ -21,11 +21,12 @@ from ..moves.movement import from_plain, moved, to_plain, to_write_plain
 from ..moves.resolved import forget_resolved
 from ..op_kind import kind_of
 from ..sharded import ShardedTensor
+from ..strides.whole_results import whole_results
 from ..total import own_pieces
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
-from .overlapping import refuse_overlaps
+from .overlapping import is_shaped_first, refuse_overlaps
 from .resizing import resize_shared
 from .settling import write_total
 
@@ -84,8 +85,7 @@ def write_out(call: BoundCall) -> object:
     func, args, kwargs = call.func, call.args, call.kwargs
     outs = kind_of(func).outs
     functional = _functional(func)
-    for x in written_tensors(BoundCall(func, (), kwargs)):
-        refuse_overlaps(func, x, [y for value in args for y in _listed(value) if isinstance(y, torch.Tensor)])
+    _refuse_read(call, functional)
     if functional is None:
         return write_whole(call)
     given = {name: value for name, value in kwargs.items() if name not in outs}
@@ -114,6 +114,21 @@ def write_out(call: BoundCall) -> object:
 
 
 _last_out: ContextVar[weakref.ref[torch.Tensor] | None] = ContextVar("_last_out", default=None)
+
+
+def _refuse_read(call: BoundCall, functional: torch._ops.OpOverload | None) -> None:
+    """Raises where torch does because what is read is in part what is written to."""
+    outs = [x for name in kind_of(call.func).outs for x in each_of(call.kwargs[name])]
+    read = [y for value in call.args for y in _listed(value) if isinstance(y, torch.Tensor)]
+    if functional is None or not is_shaped_first(call.func):
+        shapes: list[tuple[int, ...] | None] = [None] * len(outs)
+    else:
+        rest = {name: value for name, value in call.kwargs.items() if name not in kind_of(call.func).outs}
+        specs = whole_results(BoundCall(functional, call.args, rest))
+        shapes = [None if spec is None else spec.shape for spec in specs]
+    for x, shape in zip(outs, shapes, strict=True):
+        if isinstance(x, ShardedTensor):
+            refuse_overlaps(call.func, x, read, shape)
 
 
 def is_last_out(x: torch.Tensor) -> bool:

@@ -10,11 +10,11 @@ from typing import Protocol
 import torch
 
 from ...rules.call import Op
-from ...runtime.strides import is_dense, row_major
+from ...runtime.strides import Strides, is_dense
 from ..op_kind import is_elementwise
 from ..sharded import ShardedTensor
 
-__all__ = ["is_renamed", "is_shaped_first", "parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
+__all__ = ["Lying", "is_renamed", "is_shaped_first", "parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
 
 aten = torch.ops.aten
 _APART = {
@@ -60,16 +60,18 @@ _SHAPED_FIRST = {
 """Ops whose `out` gets its shape before torch looks."""
 
 
-def refuse_overlaps(
-    func: Op, written: torch.Tensor, read: Iterable[torch.Tensor], shape: tuple[int, ...] | None = None
-) -> bool:
+Lying = tuple[tuple[int, ...], Strides]
+"""A shape and strides."""
+
+
+def refuse_overlaps(func: Op, written: torch.Tensor, read: Iterable[torch.Tensor], lying: Lying | None = None) -> bool:
     """Raises where torch would for whole tensors: what an op reads beside it is in part what it writes to, or at all.
 
-    Gives whether some of it is all of what is written to, by another name, which torch lets through. `shape`: that of the
-    result, where what is written to is given that first.
+    Gives whether some of it is all of what is written to, by another name, which torch lets through. `lying`: the shape and
+    the strides that what is written to is given first, where it has another shape.
     """
     refuse = refusing_overlaps(func)
-    return refuse is not None and refuse(written, read, shape)
+    return refuse is not None and refuse(written, read, lying)
 
 
 def is_shaped_first(func: Op) -> bool:
@@ -80,9 +82,7 @@ def is_shaped_first(func: Op) -> bool:
 class Refuse(Protocol):
     """What raises for what is written to and what is read; see `refuse_overlaps`."""
 
-    def __call__(
-        self, written: torch.Tensor, read: Iterable[torch.Tensor], shape: tuple[int, ...] | None = None
-    ) -> bool: ...
+    def __call__(self, written: torch.Tensor, read: Iterable[torch.Tensor], lying: Lying | None = None) -> bool: ...
 
 
 def refusing_overlaps(func: Op) -> Refuse | None:
@@ -94,13 +94,11 @@ def refusing_overlaps(func: Op) -> Refuse | None:
     return partial(_refuse, is_apart)
 
 
-def _refuse(
-    is_apart: bool, written: torch.Tensor, read: Iterable[torch.Tensor], shape: tuple[int, ...] | None = None
-) -> bool:
+def _refuse(is_apart: bool, written: torch.Tensor, read: Iterable[torch.Tensor], lying: Lying | None = None) -> bool:
     found = False
     for x in read:
         is_shared = x is not written and _share_memory(written, x)
-        if (is_shared and _overlap(written, x, is_apart, shape)) or (is_apart and x is written):
+        if (is_shared and _overlap(written, x, is_apart, lying)) or (is_apart and x is written):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
@@ -136,19 +134,18 @@ def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.dtype is y.dtype and bool(x.numel() and y.numel())
 
 
-def _overlap(x: torch.Tensor, y: torch.Tensor, is_apart: bool, shape: tuple[int, ...] | None) -> bool:
+def _overlap(x: torch.Tensor, y: torch.Tensor, is_apart: bool, lying: Lying | None) -> bool:
     """As torch tells for tensors that lie in one memory without gaps; for others it is too hard, and they are let through.
 
-    `shape`: what the first is given before, where it has another.
+    `lying`: how the first lies by then, where it has another shape.
     """
-    size = tuple(x.shape) if shape is None else shape
-    strides = x.stride() if size == x.shape else row_major(size)
+    size, strides = (tuple(x.shape), x.stride()) if lying is None or lying[0] == x.shape else lying
     if not is_dense(size, strides) or not is_dense(tuple(y.shape), y.stride()):
         return False
     start, other = int(x.storage_offset()), int(y.storage_offset())
     stop, other_stop = start + math.prod(size), other + y.numel()
     if (start, stop) == (other, other_stop):
-        return is_apart or strides != y.stride()
+        return is_apart or (strides != y.stride() and (lying is None or stop > start + 1))
     return start < other_stop and other < stop
 
 

@@ -26,7 +26,7 @@ from ..total import own_pieces
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
-from .overlapping import is_shaped_first, refuse_overlaps
+from .overlapping import Lying, is_shaped_first, refuse_overlaps
 from .resizing import resize_shared
 from .settling import write_total
 
@@ -120,15 +120,14 @@ def _refuse_read(call: BoundCall, functional: torch._ops.OpOverload | None) -> N
     """Raises where torch does because what is read is in part what is written to."""
     outs = [x for name in kind_of(call.func).outs for x in each_of(call.kwargs[name])]
     read = [y for value in call.args for y in _listed(value) if isinstance(y, torch.Tensor)]
-    if functional is None or not is_shaped_first(call.func):
-        shapes: list[tuple[int, ...] | None] = [None] * len(outs)
-    else:
+    lying: list[Lying | None] = [None] * len(outs)
+    if functional is not None and is_shaped_first(call.func):
         rest = {name: value for name, value in call.kwargs.items() if name not in kind_of(call.func).outs}
         specs = whole_results(BoundCall(functional, call.args, rest))
-        shapes = [None if spec is None else spec.shape for spec in specs]
-    for x, shape in zip(outs, shapes, strict=True):
+        lying = [None if spec is None or spec.strides is None else (spec.shape, spec.strides) for spec in specs]
+    for x, there in zip(outs, lying, strict=True):
         if isinstance(x, ShardedTensor):
-            refuse_overlaps(call.func, x, read, shape)
+            refuse_overlaps(call.func, x, read, there)
 
 
 def is_last_out(x: torch.Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from ...runtime.strides import Strides, is_dense
 from ..op_kind import is_elementwise
 from ..sharded import ShardedTensor
 
-__all__ = ["Lying", "is_renamed", "is_shaped_first", "parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
+__all__ = ["Lying", "is_shaped_first", "named_alike", "parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
 
 aten = torch.ops.aten
 _APART = {
@@ -98,7 +98,7 @@ def _refuse(is_apart: bool, written: torch.Tensor, read: Iterable[torch.Tensor],
     found = False
     for x in read:
         is_shared = x is not written and _share_memory(written, x)
-        if (is_shared and _overlap(written, x, is_apart, lying)) or (is_apart and x is written):
+        if (is_shared and _overlap(written, x, is_apart, lying)) or (is_apart and x is written and x.numel()):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
@@ -111,12 +111,22 @@ def is_renamed(written: torch.Tensor, read: torch.Tensor) -> bool:
     """Whether what is read is all of what is written to, by another name: its pieces may lie otherwise in dims of size 1."""
     return (
         read is not written
-        and written.shape == read.shape
-        and written.stride() == read.stride()
+        and _long_dims(written.shape, written.stride()) == _long_dims(read.shape, read.stride())
         and _share_memory(written, read)
         and int(written.storage_offset()) == int(read.storage_offset())
         and (written.is_conj(), written.is_neg()) == (read.is_conj(), read.is_neg())
     )
+
+
+def _long_dims(shape: Sequence[int], strides: Strides) -> list[tuple[int, int]]:
+    return [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
+
+
+def named_alike(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+    """What is read, where that is all of what is written to: by the same name, or in memory of its own where it has other dims."""
+    if not is_renamed(written, read):
+        return read
+    return written if written.shape == read.shape else read.clone()
 
 
 def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
@@ -145,7 +155,9 @@ def _overlap(x: torch.Tensor, y: torch.Tensor, is_apart: bool, lying: Lying | No
     start, other = int(x.storage_offset()), int(y.storage_offset())
     stop, other_stop = start + math.prod(size), other + y.numel()
     if (start, stop) == (other, other_stop):
-        return is_apart or (strides != y.stride() and (lying is None or stop > start + 1))
+        if lying is None:
+            return is_apart or strides != y.stride()
+        return is_apart or _long_dims(size, strides) != _long_dims(y.shape, y.stride())  # new ones of size 1 may be any
     return start < other_stop and other < stop
 
 

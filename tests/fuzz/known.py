@@ -5,6 +5,10 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "elements that are one were not copied to themselves": Program(
+        {"x": 2},
+        ("v0 = fresh((1, 4), 'float64', 773, 137)", "v1 = v0.expand(4, 4)", "v1[1:].copy_(v1[:3])", "v2 = v1 + 1"),
+    ),
     "an out of one row shared its elements in other words": Program(
         {"x": 2},
         (

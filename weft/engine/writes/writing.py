@@ -26,7 +26,7 @@ from ..total import own_pieces
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
-from .overlapping import Lying, is_shaped_first, refuse_overlaps
+from .overlapping import Lying, is_shaped_first, named_alike, refuse_overlaps
 from .resizing import resize_shared
 from .settling import write_total
 
@@ -138,6 +138,8 @@ def is_last_out(x: torch.Tensor) -> bool:
 
 def write_whole(call: BoundCall) -> object:
     """Runs a call that writes on whole values: an op that only exists with `out=`, or one to which the order of places matters."""
+    for x in tuple(written_tensors(call)):
+        call = call.with_tensors([named_alike(x, y) for y in call.tensors])
     func, args, kwargs = call.func, call.args, call.kwargs
     written = {id(x) for x in written_tensors(call)}
     wholes: dict[int, tuple[ShardedTensor, torch.Tensor]] = {}

@@ -5,6 +5,21 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "elements that are one were not copied to themselves": Program(
+        {"x": 2},
+        ("v0 = fresh((1, 4), 'float64', 773, 137)", "v1 = v0.expand(4, 4)", "v1[1:].copy_(v1[:3])", "v2 = v1 + 1"),
+    ),
+    "an out of one row shared its elements in other words": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 2), 'float64', 21, 68)",
+            "torch.sort(v0.transpose(0, -1), out=(v0[...], put([0], 63)))",
+            "v1 = fresh((2, 1, 1), 'float32', 48, 68)",
+            "torch.sort(v1[::2], out=(v1, put([0], 862)))",
+            "v2 = fresh((1, 0), 'float32', 969, 68)",
+            "torch.stack([v2, v2], out=v2)",
+        ),
+    ),
     "a part of the memory of a view was written to as if it had no gaps, and began at 0": Program(
         {"x": 2},
         (
@@ -87,6 +102,8 @@ KNOWN: dict[str, Program] = {
             "v1 = fresh((1, 2), 'float64', 14, 137)",
             "torch._foreach_addcmul_([v1], [v1.view_as(v1)], [v1])",
             "torch._foreach_addcmul_([v1], [v1.view_as(v1)], [v1])",
+            "v2 = fresh((1, 2, 2), 'float64', 773, 845)[..., ::2]",
+            "v2.sub_(v2[-1], alpha=2)",
         ),
     ),
     "a part of a tensor could not be filled with an element of it": Program(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -33,15 +35,24 @@ OVERLAPS = (
     "torch.index_select(x, 0, i, out=x[:2])", "torch.index_select(x, 0, j, out=x)", "torch.take(x, i, out=x[0, :2])", "torch.cat([x[2:3], x[:1]], out=x[:2])",
     "torch.cat([x[2:3], x[3:]], out=x[:2])", "torch.stack([x[2], x[0]], out=x[:2])", "torch.masked_select(x[0], x[0] > 0, out=x[0])", "torch.where(x > 3, x, x.t(), out=x)",
     "x.addr_(x[0], x[1])", "x.addr_(x[0], x[:, 1])", "x[:2].addr_(x[2, :2], x[3])", "torch._foreach_mul_([x[1:]], [x[:-1]])", "torch._foreach_add_([x[:2]], [x[2:]])",
-    "torch.where(x > 3, x, x, out=x)", "torch.cumsum(x, 0, out=x)", "torch.cumsum(x[:2], 0, out=x[1:3])",
+    "torch.where(x > 3, x, x, out=x)", "torch.cumsum(x, 0, out=x)", "torch.cumsum(x[:2], 0, out=x[1:3])", "torch.logcumsumexp(x, 0, out=x.t())",
+    "torch.amax(x, 0, out=x[0])", "torch.max(x, 0, out=(x[0], n))", "torch.max(x, 0, out=(x[:, 0], n))", "torch.mode(x[1:], 0, out=(x[0], n))", "torch.aminmax(x, dim=0, out=(x[0], x[1]))",
+    "torch.kthvalue(x, 1, 0, out=(x[0], n))", "torch.sort(x, 0, out=(x.t(), n))", "torch.topk(x, 4, 0, out=(x.t(), n))", "torch.renorm(x, 2, 0, 1, out=x.t())",
+    "torch.scatter(x, 0, k, x, out=x)", "torch.scatter_add(x, 0, k, x.clone(), out=x.t())", "torch._C._nn.gelu(x, out=x.t())", "torch._C._nn.mse_loss(x, x, reduction=0, out=x.t())",
+    "x.copy_(x.unsqueeze(2))",
 )  # fmt: skip
 """Some of these read nothing of what they write to, which torch lets through; the others it refuses."""
-INDICES = {"i": torch.tensor([0, 1]), "j": torch.tensor([3, 1, 0, 2]), "k": torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1]])}
+INDICES = {
+    "n": torch.tensor([0] * 4),
+    "i": torch.tensor([0, 1]),
+    "j": torch.tensor([3, 1, 0, 2]),
+    "k": torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1]]),
+}
 
 
 def outcome(line: str, x: torch.Tensor) -> object:
     try:
-        exec(line, {"x": x, "torch": torch, **{name: index.to(x.device) for name, index in INDICES.items()}})
+        exec(line, {"x": x, "torch": torch, **{name: index.clone().to(x.device) for name, index in INDICES.items()}})
     except RuntimeError as error:
         return str(error)
     return x.full_tensor() if isinstance(x, weft.Tensor) else x
@@ -275,3 +286,22 @@ def test_memory_that_others_show_does_not_grow(line: str) -> None:
     with pytest.raises(RuntimeError, match=r"it shares memory with views that would have to grow with it"):
         exec(line, {"x": x, "z": torch.ones(4, 4), "torch": torch})
     assert x.tolist() == torch.arange(16.0).reshape(4, 4).tolist()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["torch.exp(x, out=y)", "torch.mm(x, x, out=y)", "torch.max(x, 0, out=(y, i))", "torch.sort(x, 0, out=(y, i))", "torch.cat([x, x], out=y)"],
+)  # fmt: skip
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_an_out_of_another_shape_is_warned_of_as_torch_does(name: str, line: str) -> None:
+    def told(lay: Callable[[torch.Tensor], torch.Tensor]) -> list[str]:
+        values = {"x": lay(torch.rand(4, 4)), "y": lay(torch.ones(3, 2)), "i": lay(torch.ones(3, 2, dtype=torch.int64))}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            exec(line, {"torch": torch, **values})
+        return [str(each.message).partition(". ")[0] for each in caught]
+
+    expected = told(lambda x: x)
+    assert expected
+    for _ in range(2):
+        assert told(lambda x: weft.shard(x, MESH, named_mapping(LAYOUTS[name]))) == expected

@@ -30,7 +30,7 @@ from .running.schedule import OpSchedule, schedule_for
 from .sharded import ShardedTensor, all_sharded, as_sharded
 from .total import known_total, own_pieces, part_pieces
 from .views.view_results import viewed
-from .writes.overlapping import is_renamed, refuse_overlaps
+from .writes.overlapping import named_alike, refuse_overlaps
 from .writes.writing import store
 from .wrong_calls import let_torch_say, refuse_wrong
 
@@ -51,7 +51,7 @@ def run_by_rule(call: BoundCall) -> object:
         return _run(call, _laid(call, plan), plan)
     if plan.written is not None and _is_read_renamed(call, plan.written):
         call.is_written_back, x = True, tensors[plan.written]
-        return call.with_tensors([x if is_renamed(x, y) else y for y in tensors])()
+        return call.with_tensors([named_alike(x, y) for y in tensors])()
     laid = _laid(call, plan, plan.written if kind.viewed is None else 0)
     if kind.viewed is not None:
         return _run_view(call, laid, plan)

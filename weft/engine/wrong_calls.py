@@ -43,6 +43,14 @@ def refuse_wrong(call: BoundCall) -> None:
         return
     if any(is_open(x.shape) for x in call.tensors):  # which a compiler asks outside of what it traces, too
         return
+    _refuse_asked(_with_new_outs(call))
+    if call.func in handlers and world.current().count > 1 and not all(map(all_have_some, call.tensors)):
+        refuse_whole(call)  # everywhere, as those without elements have to: others may wait for each other
+    _right[call.key] = True
+
+
+def _refuse_asked(call: BoundCall) -> None:
+    """Raises what torch says to a call, asked without memory and then, where it may be, its kernels."""
     error = let_torch_say(call)
     if error is not None and _is_sure(call):
         raise error
@@ -51,9 +59,19 @@ def refuse_wrong(call: BoundCall) -> None:
             given = given_by_kernels(call)
         if isinstance(given, Exception) and _is_of_kernels(call, given):
             raise given
-    if call.func in handlers and world.current().count > 1 and not all(map(all_have_some, call.tensors)):
-        refuse_whole(call)  # everywhere, as those without elements have to: others may wait for each other
-    _right[call.key] = True
+
+
+def _with_new_outs(call: BoundCall) -> BoundCall:
+    """The call with new tensors for `out`, where that is read by nothing: of one that gets another shape, torch would warn."""
+    outs = kind_of(call.func).outs
+    if not outs:
+        return call
+    read = {id(x) for x in BoundCall(call.func, call.args, {}).tensors}
+    new = [
+        torch.empty(0, dtype=x.dtype, device=x.device) if id(x) not in read and _is_out(x, call) else x
+        for x in call.tensors
+    ]
+    return call.with_tensors(new)
 
 
 _right = BoundedCache[object, bool](1 << 14)
@@ -121,8 +139,12 @@ def _is_of_kernels(call: BoundCall, error: Exception) -> bool:
 
 def _beside(call: BoundCall) -> list[torch.Tensor]:
     """What a call reads beside its first tensor."""
-    written = [x for name in kind_of(call.func).outs for x in each_of(call.kwargs[name])]
-    return [x for x in call.tensors[1:] if not any(x is out for out in written)]
+    return [x for x in call.tensors[1:] if not _is_out(x, call)]
+
+
+def _is_out(x: torch.Tensor, call: BoundCall) -> bool:
+    """Whether a tensor is given as `out`."""
+    return any(x is out for name in kind_of(call.func).outs for out in each_of(call.kwargs[name]))
 
 
 def _is_read(x: torch.Tensor) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Protocol
 
 import torch
 
 from ...rules.call import Op
-from ...runtime.strides import is_dense
+from ...runtime.strides import Strides, is_dense
 from ..op_kind import is_elementwise
 from ..sharded import ShardedTensor
 
-__all__ = ["is_renamed", "parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
+__all__ = ["Lying", "is_shaped_first", "named_alike", "parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
 
 aten = torch.ops.aten
 _APART = {
@@ -25,9 +27,16 @@ _APART = {
     aten.index_put_.default,
     aten.index_reduce_.default,
     aten.index_select.out,
+    aten.kthvalue.values,
     aten.linalg_cross.out,
     aten.masked_select.out,
     aten.put_.default,
+    aten.scatter.reduce_out,
+    aten.scatter.src_out,
+    aten.scatter.value_out,
+    aten.scatter.value_reduce_out,
+    aten.scatter_add.out,
+    aten.scatter_reduce.two_out,
     aten.scatter_.src,
     aten.scatter_.reduce,
     aten.scatter_.value,
@@ -39,21 +48,44 @@ _APART = {
 }
 """Ops that read nothing of what they write to."""
 _IN_STEP = {
-    aten.addr.out, aten.addr_.default, aten.copy_.default, aten.cumprod.out, aten.cumsum.out, aten.topk.values, aten.where.self_out,
+    aten.addr.out, aten.addr_.default, aten.aminmax.out, aten.copy_.default, aten.cumprod.out, aten.cumsum.out, aten.gelu.out,
+    aten.hardtanh.out, aten.logcumsumexp.out, aten.max.dim_max, aten.min.dim_min, aten.mode.values, aten.mse_loss.out,
+    aten.renorm.out, aten.softplus.out, aten.sort.values, aten.sort.values_stable, aten.topk.values, aten.where.self_out,
 }  # fmt: skip
 """Ops that read all of what they write to, place by place, or nothing of it, as elementwise ones do."""
+_SHAPED_FIRST = {
+    aten.aminmax.out, aten.cumprod.out, aten.cumsum.out, aten.gather.out, aten.logcumsumexp.out, aten.max.dim_max, aten.min.dim_min,
+    aten.mode.values, aten.renorm.out, aten.sort.values, aten.sort.values_stable, aten.topk.values,
+}  # fmt: skip
+"""Ops whose `out` gets its shape before torch looks."""
 
 
-def refuse_overlaps(func: Op, written: torch.Tensor, read: Iterable[torch.Tensor]) -> bool:
+Lying = tuple[tuple[int, ...], Strides]
+"""A shape and strides."""
+
+
+def refuse_overlaps(func: Op, written: torch.Tensor, read: Iterable[torch.Tensor], lying: Lying | None = None) -> bool:
     """Raises where torch would for whole tensors: what an op reads beside it is in part what it writes to, or at all.
 
-    Gives whether some of it is all of what is written to, by another name, which torch lets through.
+    Gives whether some of it is all of what is written to, by another name, which torch lets through. `lying`: the shape and
+    the strides that what is written to is given first, where it has another shape.
     """
     refuse = refusing_overlaps(func)
-    return refuse is not None and refuse(written, read)
+    return refuse is not None and refuse(written, read, lying)
 
 
-def refusing_overlaps(func: Op) -> Callable[[torch.Tensor, Iterable[torch.Tensor]], bool] | None:
+def is_shaped_first(func: Op) -> bool:
+    """Whether `out` gets the shape of the result before torch looks what it shares."""
+    return func in _SHAPED_FIRST
+
+
+class Refuse(Protocol):
+    """What raises for what is written to and what is read; see `refuse_overlaps`."""
+
+    def __call__(self, written: torch.Tensor, read: Iterable[torch.Tensor], lying: Lying | None = None) -> bool: ...
+
+
+def refusing_overlaps(func: Op) -> Refuse | None:
     """What raises there in calls of one op; None for an op that torch lets write to what it reads."""
     is_apart = func in _APART
     is_in_step = func in _IN_STEP or is_elementwise(func) or func.name().startswith("aten::_foreach_")
@@ -62,11 +94,11 @@ def refusing_overlaps(func: Op) -> Callable[[torch.Tensor, Iterable[torch.Tensor
     return partial(_refuse, is_apart)
 
 
-def _refuse(is_apart: bool, written: torch.Tensor, read: Iterable[torch.Tensor]) -> bool:
+def _refuse(is_apart: bool, written: torch.Tensor, read: Iterable[torch.Tensor], lying: Lying | None = None) -> bool:
     found = False
     for x in read:
         is_shared = x is not written and _share_memory(written, x)
-        if (is_shared and _overlap(written, x, is_apart)) or (is_apart and x is written):
+        if (is_shared and _overlap(written, x, is_apart, lying)) or (is_apart and x is written and x.numel()):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
@@ -79,12 +111,22 @@ def is_renamed(written: torch.Tensor, read: torch.Tensor) -> bool:
     """Whether what is read is all of what is written to, by another name: its pieces may lie otherwise in dims of size 1."""
     return (
         read is not written
-        and written.shape == read.shape
-        and written.stride() == read.stride()
+        and _long_dims(written.shape, written.stride()) == _long_dims(read.shape, read.stride())
         and _share_memory(written, read)
         and int(written.storage_offset()) == int(read.storage_offset())
         and (written.is_conj(), written.is_neg()) == (read.is_conj(), read.is_neg())
     )
+
+
+def _long_dims(shape: Sequence[int], strides: Strides) -> list[tuple[int, int]]:
+    return [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
+
+
+def named_alike(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+    """What is read, where that is all of what is written to: by the same name, or in memory of its own where it has other dims."""
+    if not is_renamed(written, read):
+        return read
+    return written if written.shape == read.shape else read.clone()
 
 
 def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
@@ -102,14 +144,20 @@ def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.dtype is y.dtype and bool(x.numel() and y.numel())
 
 
-def _overlap(x: torch.Tensor, y: torch.Tensor, is_apart: bool) -> bool:
-    """As torch tells for tensors that lie in one memory without gaps; for others it is too hard, and they are let through."""
-    if not all(is_dense(tuple(z.shape), z.stride()) for z in (x, y)):
+def _overlap(x: torch.Tensor, y: torch.Tensor, is_apart: bool, lying: Lying | None) -> bool:
+    """As torch tells for tensors that lie in one memory without gaps; for others it is too hard, and they are let through.
+
+    `lying`: how the first lies by then, where it has another shape.
+    """
+    size, strides = (tuple(x.shape), x.stride()) if lying is None or lying[0] == x.shape else lying
+    if not is_dense(size, strides) or not is_dense(tuple(y.shape), y.stride()):
         return False
     start, other = int(x.storage_offset()), int(y.storage_offset())
-    stop, other_stop = start + x.numel(), other + y.numel()
+    stop, other_stop = start + math.prod(size), other + y.numel()
     if (start, stop) == (other, other_stop):
-        return is_apart or x.stride() != y.stride()
+        if lying is None:
+            return is_apart or strides != y.stride()
+        return is_apart or _long_dims(size, strides) != _long_dims(y.shape, y.stride())  # new ones of size 1 may be any
     return start < other_stop and other < stop
 
 

@@ -21,11 +21,12 @@ from ..moves.movement import from_plain, moved, to_plain, to_write_plain
 from ..moves.resolved import forget_resolved
 from ..op_kind import kind_of
 from ..sharded import ShardedTensor
+from ..strides.whole_results import whole_results
 from ..total import own_pieces
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
-from .overlapping import refuse_overlaps
+from .overlapping import Lying, is_shaped_first, named_alike, refuse_overlaps
 from .resizing import resize_shared
 from .settling import write_total
 
@@ -84,8 +85,7 @@ def write_out(call: BoundCall) -> object:
     func, args, kwargs = call.func, call.args, call.kwargs
     outs = kind_of(func).outs
     functional = _functional(func)
-    for x in written_tensors(BoundCall(func, (), kwargs)):
-        refuse_overlaps(func, x, [y for value in args for y in _listed(value) if isinstance(y, torch.Tensor)])
+    _refuse_read(call, functional)
     if functional is None:
         return write_whole(call)
     given = {name: value for name, value in kwargs.items() if name not in outs}
@@ -116,6 +116,20 @@ def write_out(call: BoundCall) -> object:
 _last_out: ContextVar[weakref.ref[torch.Tensor] | None] = ContextVar("_last_out", default=None)
 
 
+def _refuse_read(call: BoundCall, functional: torch._ops.OpOverload | None) -> None:
+    """Raises where torch does because what is read is in part what is written to."""
+    outs = [x for name in kind_of(call.func).outs for x in each_of(call.kwargs[name])]
+    read = [y for value in call.args for y in _listed(value) if isinstance(y, torch.Tensor)]
+    lying: list[Lying | None] = [None] * len(outs)
+    if functional is not None and is_shaped_first(call.func):
+        rest = {name: value for name, value in call.kwargs.items() if name not in kind_of(call.func).outs}
+        specs = whole_results(BoundCall(functional, call.args, rest))
+        lying = [None if spec is None or spec.strides is None else (spec.shape, spec.strides) for spec in specs]
+    for x, there in zip(outs, lying, strict=True):
+        if isinstance(x, ShardedTensor):
+            refuse_overlaps(call.func, x, read, there)
+
+
 def is_last_out(x: torch.Tensor) -> bool:
     """Whether a tensor is the one that an `out=` of this thread was written to last."""
     last = _last_out.get()
@@ -124,6 +138,8 @@ def is_last_out(x: torch.Tensor) -> bool:
 
 def write_whole(call: BoundCall) -> object:
     """Runs a call that writes on whole values: an op that only exists with `out=`, or one to which the order of places matters."""
+    for x in tuple(written_tensors(call)):
+        call = call.with_tensors([named_alike(x, y) for y in call.tensors])
     func, args, kwargs = call.func, call.args, call.kwargs
     written = {id(x) for x in written_tensors(call)}
     wholes: dict[int, tuple[ShardedTensor, torch.Tensor]] = {}

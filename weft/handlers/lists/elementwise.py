@@ -14,7 +14,7 @@ from ...engine.op_kind import kind_of
 from ...engine.sharded import ShardedTensor
 from ...engine.strides.whole_results import whole_results
 from ...engine.views.copy_views import is_copy, note_unseen_write, told_before
-from ...engine.writes.overlapping import is_renamed, refuse_overlaps
+from ...engine.writes.overlapping import named_alike, refuse_overlaps
 from ...rules.call import BoundCall
 from ...runtime.memory.lazy_copy import may_overlap, part
 from .entries import ListEntry, entry_of
@@ -36,7 +36,7 @@ def _elementwise(call: BoundCall) -> object:
             others = [column for j, column in columns.items() if j != i and k < len(column)]
             if refuse_overlaps(func, x, [column[k] for column in others]):
                 for column in others:
-                    column[k] = x if is_renamed(x, column[k]) else column[k]
+                    column[k] = named_alike(x, column[k])
     if places > 1 and (any(map(_is_written_elsewhere, changing)) or race(changing)):
         _one_by_one(call, places)
         return args[0] if func._schema.returns else None

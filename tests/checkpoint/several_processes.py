@@ -10,11 +10,13 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -27,6 +29,7 @@ from weft.checkpoint import (
     exchange,
     from_pretrained,
     load,
+    loading,
     plan_load,
     plan_save,
     recover,
@@ -37,6 +40,7 @@ from weft.checkpoint import (
     saving_plan,
 )
 from weft.checkpoint.files import blocks
+from weft.checkpoint.files.index import Index
 from weft.checkpoint.files.opening import index_at
 from weft.checkpoint.loading import planned
 from weft.checkpoint.reading import Reader
@@ -287,6 +291,36 @@ def replaced(folder: Path) -> object:
     if weft.on_main():
         thread.join()
     return [all(len(values) == 1 for values in seen), seen == sorted(seen), seen[0] != seen[-1]]
+
+
+def overtaken(folder: Path) -> object:
+    """One process has opened a file of others, which is replaced before another looks at it: both load the new one."""
+    path, mesh = folder / "f.safetensors", weft.make_mesh({"a": weft.distributed.process_count()})
+    save({"x": torch.zeros(8, 6)}, path)
+    first, look, opened = weft.on_main(), loading.index_at, Reader.opened
+    flag = folder / "opened"
+
+    @contextmanager
+    def opened_first(reader: Reader) -> Iterator[object]:
+        with opened(reader) as read:
+            flag.touch()
+            yield read
+
+    def looked_later(where: Path) -> Index:
+        loading.index_at = look
+        while not flag.exists():
+            time.sleep(0.005)
+        save_file({"x": torch.ones(8, 6)}, folder / "new.safetensors")
+        (folder / "new.safetensors").replace(path)
+        return look(where)
+
+    if first:
+        Reader.opened = opened_first
+    else:
+        loading.index_at = looked_later
+    found = load(path, {"x": NamedMapping(mesh, P("a"))})["x"].full_tensor().unique().tolist()
+    Reader.opened = opened
+    return found
 
 
 def differing(folder: Path) -> object:

@@ -86,6 +86,10 @@ def test_all_processes_load_the_same_checkpoint_while_it_is_replaced(tmp_path: P
     assert found("replaced", tmp_path) == "found [True, True, True]\n"
 
 
+def test_all_processes_load_the_same_file_of_others_while_it_is_replaced(tmp_path: Path) -> None:
+    assert found("overtaken", tmp_path) == "found [1.0]\n"
+
+
 def test_what_one_process_cannot_save_or_load_all_raise(tmp_path: Path) -> None:
     unfit, nowhere, misfit = (True, False, False), (False, True, False), (False, False, True)
     assert found("differing", tmp_path) == f"found {[[True, True], unfit, unfit, nowhere, misfit, False, 1]}\n"

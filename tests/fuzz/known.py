@@ -5,6 +5,28 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "a part of the memory of a view was written to as if it had no gaps, and began at 0": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 13, 137)",
+            "v1 = torch.as_strided_scatter(v0[1:], fresh((2, 2), 'float64', 3, 582), (2, 2), (4, 1), 0)",
+            "v2 = torch.as_strided_scatter(v0[:, ::2], fresh((2, 2), 'float64', 3, 582), (2, 2), (4, 2), 0)",
+            "v3 = torch.as_strided_scatter(v0, fresh((2, 2), 'float64', 3, 582), (2, 2), (4, 1), 10)",
+        ),
+    ),
+    "a view of elements that are one could not be turned in place": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 4), 'float64', 13, 137)",
+            "v1 = v0.as_strided((4, 3), (1, 1))",
+            "v1.t_()",
+            "v2 = v1 + 1",
+            "v3 = v0.unfold(1, 2, 1)",
+            "v3.transpose_(0, 1)",
+            "v0.add_(1)",
+            "v4 = v3 * 2",
+        ),
+    ),
     "views did not see what was written to a tensor that out= had cut short, memories apart": Program(
         {"x": 2},
         (

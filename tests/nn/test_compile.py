@@ -351,6 +351,22 @@ def test_numbers_that_a_compiler_leaves_open(separate: bool) -> None:
     use_separate_memory(False)
 
 
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_numbers_that_a_program_finds_itself(separate: bool) -> None:
+    """Each is one to torch's compiler, however many devices know it, and may be infinite."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return (x.mT @ x).sum(0) * x.sum().item() + int(x.abs().argmax())
+
+    use_separate_memory(separate)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+        x = torch.randn(4, 6)
+        torch.testing.assert_close(compiled(weft.shard(x, MESH, P("dp"))).full_tensor(), run(x))
+    use_separate_memory(False)
+
+
 def test_devices_with_memories_of_their_own_compile_too() -> None:
     torch._dynamo.reset()
     use_separate_memory(True)

@@ -168,7 +168,7 @@ def _locked(where: Path) -> tuple[FolderLock | None, CheckpointError | None]:
         return (FolderLock(where) if world.current().process == 0 else None), None
     except CheckpointError as error:
         return None, error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: what no path has, such as a byte of 0
         refusal = CheckpointError(f"cannot save to {str(where)!r}: {error}")
         refusal.__cause__ = error
         return None, refusal

@@ -56,12 +56,18 @@ def _is_beyond(value: object, divides: bool) -> bool:
     if type(value) is torch.Tensor and value.numel() == 1 and value.device.type == "cpu":
         value = value.item()
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
-        # Of what is asked here, programs of other numbers are told apart.
-        return (not _is_of_sizes(value) and not bool(abs(value) < _LARGEST)) or (divides and bool(value == 0))
+        if not _is_of_sizes(value) and not _is_usual(value):
+            return True
+        return divides and bool(value == 0)  # of which programs of other sizes are told apart
     if not isinstance(value, (int, float, complex)):
         return False
     finite = math.isfinite(value.real) and math.isfinite(value.imag)
     return value == 0 or math.isnan(value.real) or math.isnan(value.imag) if divides else not finite
+
+
+def _is_usual(number: torch.SymInt | torch.SymFloat) -> bool:
+    """Whether a number that a program is given is not infinite, of which programs are told apart; one that it finds itself may be anything."""
+    return number.node.has_hint() and bool(number < _LARGEST) and bool(number > -_LARGEST)
 
 
 def _is_of_sizes(number: torch.SymInt | torch.SymFloat) -> bool:

@@ -138,8 +138,8 @@ class _Folder:
     def _item(self, place: _FilePlace) -> BinaryIO:
         name = place.file
         if name not in self.sizes:
-            with open_file(self.path / name, self.path) as (_, size):
-                self.sizes[name] = SavedFile(size)
+            with open_file(self.path / name, self.path) as (_, stamp):
+                self.sizes[name] = SavedFile(stamp.nbytes, stamp=stamp)
         if place.start + place.length > self.sizes[name].nbytes:
             raise ValueError(f"the file {name!r} is shorter than the metadata says")
         file = (self.path / name).open("rb")

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -89,7 +90,8 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
                 problem, outcome = error, str(error)
         outcome = gathered(outcome, "save")[0]
         if outcome is not None:
-            (folder / file).unlink(missing_ok=True)
+            with suppress(OSError, ValueError):  # it is no folder
+                (folder / file).unlink(missing_ok=True)
             raise CheckpointError(f"cannot save to {str(folder)!r}: {outcome}") from problem
         if here == 0:
             for old in folder.glob("__*.distcp"):

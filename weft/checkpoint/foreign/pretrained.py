@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -12,13 +14,14 @@ import torch
 
 from ...nn.shard_module import shard_module
 from ...runtime.machine import residence
+from ...runtime.processes.agreement.values import gathered
 from ...sharding.mesh import DeviceMesh
 from ...sharding.spec import Spec
 from ..background import finish_running
 from ..errors import CheckpointError
 from ..exchange import agreed, of_all, taken
 from ..files.opening import index_at
-from ..loading import load
+from ..loading import PAUSE, TRIES, load
 from ..shares import check_has_values, check_storable, settled
 from ..tree import flattened
 from .whole_files import check_names, save_files
@@ -65,19 +68,52 @@ def from_pretrained(
     >>> model.weight.mapping.spec
     P('tp')
     """
-    made: list[tuple[Model, Path]] = []
+    together = len(set(residence(mesh).owners)) > 1
 
-    def make() -> None:
-        model, files = _made(kind, Path(path), dtype)
-        made.append((shard_module(model, mesh, patterns, init=_init_of_the_rest(model, files)), files))
+    def read() -> Model:
+        made: list[tuple[Model, Path]] = []
 
-    if len(set(residence(mesh).owners)) > 1:
-        of_all(make, "load")
-    else:
-        make()
-    ((model, files),) = made
-    load(files, model, strict=strict, cast=True, verify=verify, progress=progress)
-    return model.eval()
+        def make() -> None:
+            model, files = _made(kind, Path(path), dtype)
+            made.append((shard_module(model, mesh, patterns, init=_init_of_the_rest(model, files)), files))
+
+        if together:
+            of_all(make, "load")
+        else:
+            make()
+        ((model, files),) = made
+        load(files, model, strict=strict, cast=True, verify=verify, progress=progress)
+        return model.eval()
+
+    return _of_one_save(path, read, together)
+
+
+def _of_one_save(path: str | os.PathLike[str], read: Callable[[], Model], together: bool) -> Model:
+    """What is read of a folder while no save replaces what is there, in the eyes of any process: config and weights may be of two else."""
+    for left in reversed(range(TRIES)):
+        stamps, problem = _stamps(path), None
+        try:
+            model = read()
+        except Exception as error:  # noqa: BLE001 - raised below, unless a save is the cause
+            problem = error
+        changed = _stamps(path) != stamps
+        if any(gathered(changed, "load") if together else [changed]) and left:
+            time.sleep(PAUSE)
+        elif problem is not None:
+            raise problem
+        else:
+            return model
+    raise AssertionError("the last try returns or raises")
+
+
+def _stamps(path: str | os.PathLike[str]) -> list[tuple[str, int, int]]:
+    """What a save replaces of a model's folder, as far as it is there."""
+    found: list[tuple[str, int, int]] = []
+    for name in ("config.json", "model.safetensors", "model.safetensors.index.json"):
+        with suppress(OSError, TypeError):
+            there = Path(path, name).stat()
+            found.append((name, there.st_size, there.st_mtime_ns))
+    return found
 
 
 def _made(kind: type[Model], where: Path, dtype: torch.dtype | None) -> tuple[Model, Path]:

@@ -27,7 +27,7 @@ from ..files.head import METADATA, StoredTensor, head_bytes
 from ..files.index import INDEX
 from ..files.lock import FolderLock
 from ..files.opening import check_is_found
-from ..files.writing import replace, sync_folder
+from ..files.writing import sync_folder, write_whole
 from ..memory import host_parts, readable_bytes
 from ..shares import Share, identity, shares
 from ..tree import State
@@ -84,13 +84,16 @@ class _ModelFolder:
             for file in files:
                 temporary[file.name].replace(self.path / names[file.name])
             sync_folder(self.path)
-        for each in (self.path / f".config.{token}").iterdir():
-            each.replace(self.path / each.name)
-        if len(files) > 1:
             weights = {key: names[file.name] for file in files for key in file.kept}
             total = sum(kept.nbytes for file in files for kept in file.kept.values())
             listing = {"metadata": {"total_size": total}, "weight_map": weights}
-            replace(self.path / _LISTING, json.dumps(listing, indent=2).encode(), token)
+            write_whole(self.path / f".{_LISTING}.{token}", json.dumps(listing, indent=2).encode())
+        for each in (
+            self.path / f".config.{token}"
+        ).iterdir():  # nothing takes time from here to the weights' own names
+            each.replace(self.path / each.name)
+        if len(files) > 1:
+            (self.path / f".{_LISTING}.{token}").replace(self.path / _LISTING)
             (self.path / _ALONE).unlink(missing_ok=True)
         else:
             temporary[_ALONE].replace(self.path / _ALONE)
@@ -103,9 +106,12 @@ class _ModelFolder:
 
     def end(self, token: str) -> None:
         """Removes what is left over, and lets others save."""
-        shutil.rmtree(self.path / f".config.{token}", ignore_errors=True)
-        if self._lock is not None:
-            self._lock.release()
+        if self._lock is not None:  # else it has not begun
+            try:
+                shutil.rmtree(self.path / f".config.{token}", ignore_errors=True)
+                (self.path / f".{_LISTING}.{token}").unlink(missing_ok=True)
+            finally:
+                self._lock.release()
 
     def _names(self, names: Sequence[str], token: str) -> dict[str, str]:
         """The names that files get: of several, not those of files that are there, or what a crash leaves would be some of both."""
@@ -209,7 +215,8 @@ def _write_together(
             if around is not None:
                 around.end(token)
             for path in temporary.values():
-                path.unlink(missing_ok=True)
+                with suppress(OSError, ValueError):  # there is no folder
+                    path.unlink(missing_ok=True)
             for lock in locks:
                 lock.release()
 

@@ -119,8 +119,10 @@ def _without_memory(func: torch._ops.OpOverload, place: Place, schedule: OpSched
 
 
 def run_replicated(call: BoundCall, laid: Sequence[ShardedTensor], mesh: DeviceMesh) -> object:
-    """Runs an op that has no rule on the replica in each memory; what it gives is replicated too."""
-    results = [call.on(pieces) for pieces in zip(*(x._value.pieces for x in laid), strict=True)]
+    """Runs an op that has no rule on the replica in each memory; what it gives is replicated too. A number is found once."""
+    replicas = list(zip(*(x._value.pieces for x in laid), strict=True))
+    only = slice(1) if _gives_number(call.func) else slice(None)  # a compiler counts the numbers that a program finds
+    results = [call.on(pieces) for pieces in replicas[only]]
     columns = list(zip(*map(each_of, results), strict=True))
 
     def made(position: int, value: object) -> object:
@@ -169,6 +171,12 @@ def _without_memory_too(call: BoundCall) -> torch.device | None:
     """The device of a result of which nothing is here, where it is one without memory: asked for, or that of the tensors."""
     asked = call.kwargs.get("device") or (call.tensors[0].device if call.tensors else None)
     return asked if isinstance(asked, torch.device) and asked.type == "meta" else None
+
+
+def _gives_number(func: torch._ops.OpOverload) -> bool:
+    """Whether an op reads tensors, and what it gives is a number."""
+    returns = func._schema.returns
+    return len(returns) == 1 and isinstance(returns[0].type, torch.NumberType) and kind_of(func).is_pure
 
 
 def _gives_several(func: torch._ops.OpOverload) -> bool:

@@ -155,6 +155,8 @@ def _is_of_nothing(func: torch._ops.OpOverload, tensors: Sequence[torch.Tensor])
     """Whether a call has tensors without elements, and beside these at most numbers, whatever they are."""
     if all(x.numel() for x in tensors) or func is aten._pdist_backward.default:  # whose kernel divides by zero then
         return False
+    if any(type(size) is not int for x in tensors for size in (*x.shape, *x.stride())):
+        return False  # a compiler leaves some open, which no kernel takes
     if func is aten.convolution.default and not tensors[0].numel():
         return True  # no weight is read then
     return all(not x.numel() or (x.numel() == 1 and x.is_floating_point()) for x in tensors)

@@ -161,9 +161,12 @@ def _whole_copy(x: ShardedTensor, op: str, *, is_written: bool) -> torch.Tensor:
 def shares_places(call: BoundCall) -> bool:
     """Whether a call writes to indices that name one element: which of them counts, the order on one device says.
 
-    Torch refuses most of these calls, and takes some. What is the same wherever it is written is left to all devices.
+    Torch refuses most of these calls, and takes some. What is the same wherever it is written is left to all devices, and
+    what only says how a tensor lies writes nothing.
     """
-    return call.func not in _SAME_EVERYWHERE and any(x.numel() and may_overlap(x) for x in written_tensors(call))
+    if call.func in _SAME_EVERYWHERE or torch.Tag.inplace_view in call.func.tags:
+        return False
+    return any(x.numel() and may_overlap(x) for x in written_tensors(call))
 
 
 _SAME_EVERYWHERE = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten._foreach_zero_.default}
@@ -205,7 +208,9 @@ def _assign(out: torch.Tensor, value: torch.Tensor, *, is_by_rows: bool = False)
     if out.shape != value.shape:
         strides = row_major(value.shape) if is_by_rows else dense_strides(tuple(value.shape), value.stride())
         if _resize(out, value, strides):
-            aten.copy_.default(out, value)  # whoever shares its memory shows it, and may have to be written to beside it
+            aten.copy_.default(
+                out, value
+            )  # whoever shares its memory shows it, and may have to be written to beside it
             return
     if isinstance(out, ShardedTensor):
         store(out, value, "out=")

@@ -17,7 +17,7 @@ from ...runtime import run
 from ...runtime.processes import world
 from ...runtime.processes.agreement.own_faults import of_one_process
 from ...runtime.processes.agreement.values import gathered
-from ...schedules import Entry, Schedule, Work
+from ...schedules import Schedule, Work
 from ...schedules import schedule as named_schedule
 from ...sharding.layout import Layout
 from ...sharding.mapping import NamedMapping

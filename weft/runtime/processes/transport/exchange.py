@@ -108,8 +108,7 @@ def _begun(group: Group, *messages: Callable[[], c10d.Work]) -> list[c10d.Work]:
     """Begins to send and to receive; a connection that was given up refuses that at once."""
     works: list[c10d.Work] = []
     try:
-        for begin in messages:
-            works.append(begin())
+        works.extend(begin() for begin in messages)
     except RuntimeError as error:
         raise given_up(works, group, error) from None
     return works

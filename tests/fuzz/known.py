@@ -1544,4 +1544,15 @@ KNOWN: dict[str, Program] = {
             "torch._foreach_mul_([v1, v0], [v0[:], v1[:]])",
         ),
     ),
+    "elements that are one could not be copied to themselves": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 3, 766).unsqueeze(0).expand(3, -1, -1)",
+            "v0[1:] = v0[1:]",
+            "v0[...] = v0[0]",
+            "v0.copy_(v0)",
+            "v1 = v0 + 1",
+        ),
+        order=0,
+    ),
 }

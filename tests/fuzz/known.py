@@ -1552,4 +1552,24 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "a place of a list did not read what one before it had written, where that lay otherwise": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((4, 3), 'float64', 3, 68)",
+            "v1 = fresh((4, 3), 'float64', 5, 766)",
+            "torch._foreach_add_([v0, v1], [v1, v0])",
+            "torch._foreach_mul_([v1, v0], [v0[:], v1[:]])",
+        ),
+    ),
+    "elements that are one could not be copied to themselves": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 3, 766).unsqueeze(0).expand(3, -1, -1)",
+            "v0[1:] = v0[1:]",
+            "v0[...] = v0[0]",
+            "v0.copy_(v0)",
+            "v1 = v0 + 1",
+        ),
+        order=0,
+    ),
 }

@@ -141,6 +141,29 @@ def _of_optimizer(make: Optimizer) -> Case:
 OF_OPTIMIZERS = {name: _of_optimizer(make) for name, make in OPTIMIZERS.items()}
 
 
+CROSSED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "sums": lambda x, y: torch._foreach_add_([x, y], [y, x]),
+    "sums with a part": lambda x, y: torch._foreach_add_([x, y[:2]], [y, x[1:3]]),
+    "products": lambda x, y: torch._foreach_mul_([x, y], [y[:], x.t().t()]),
+    "of three": lambda x, y: torch._foreach_addcmul_([x, y], [y, x], [y, y], 0.5),
+    "towards": lambda x, y: torch._foreach_lerp_([x, y], [y + 1, x], 0.5),
+    "copies": lambda x, y: torch._foreach_copy_([x, y], [y + 1, x]),
+}
+
+
+@pytest.mark.usefixtures("separate")
+@pytest.mark.parametrize("name", CROSSED)
+def test_places_of_a_list_read_what_those_before_have_written(name: str) -> None:
+    whole = [torch.arange(12.0).reshape(4, 3), torch.arange(12.0).reshape(4, 3) / 4 - 1]
+    for one in layouts(GRID, 2):
+        for other in layouts(GRID, 2)[::4]:
+            given, plain = [laid(whole[0], one), laid(whole[1], other)], [x.clone() for x in whole]
+            for _ in range(2):
+                CROSSED[name](*given)
+                CROSSED[name](*plain)
+            assert all(torch.equal(x.full_tensor(), y) for x, y in zip(given, plain, strict=True)), (one, other)
+
+
 @pytest.mark.parametrize("name", OF_OPTIMIZERS)
 def test_a_step_from_any_layout(name: str) -> None:
     OF_OPTIMIZERS[name].check()

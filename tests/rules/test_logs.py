@@ -156,6 +156,7 @@ TWO: dict[str, Call] = {
     "einsum": lambda x, y: torch.einsum("ij,kj->ik", x, y),
     "attention": lambda x, y: functional.scaled_dot_product_attention(x[None, None], y[None, None], y[None, None]),
     "foreach": lambda x, y: torch._foreach_add([x], [y]),
+    "add_ of rows that moved": lambda x, y: (x[:, :2] + 1).add_((y[:, :, None].expand(4, 4, 2) + 1)[0]),
     "mse": functional.mse_loss,
     "outer": lambda x, y: torch.outer(x[0], y[0]),
     # writes

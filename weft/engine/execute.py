@@ -100,8 +100,11 @@ def _run_view(call: BoundCall, laid: list[torch.Tensor], plan: OpPlan) -> object
 
 def _run_write(call: BoundCall, laid: list[torch.Tensor], plan: OpPlan, written: int) -> object:
     x, changed = as_sharded(call.tensors[written]), as_sharded(laid[written])
-    if changed is x:
-        # In one memory nothing comes back: what would is told before anything is written.
+    if changed is x and plan.inputs[written] is not x._layout:
+        # In one memory nothing comes back: what would is told once what is read has come, before anything is written.
+        for y in laid:
+            if isinstance(y, ShardedTensor):
+                y._value.pieces  # noqa: B018 - asking for them is what is told
         note_return(x, plan.inputs[written], str(call))
     own_pieces(changed)
     result = _run(call, laid, plan)

@@ -21,9 +21,8 @@ _WIDEST: dict[type, torch.dtype] = {float: torch.float64, complex: torch.complex
 
 def overwrite(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: bool = False) -> ShardedTensor:
     """Writes a value, broadcast to its shape, to a tensor; its layout stays."""
-    if _is_itself(x, value):
-        return x
-    refuse_overlaps(aten.copy_.default, x, (value,))
+    if _is_itself(x, value) or refuse_overlaps(aten.copy_.default, x, (value,)):
+        return x  # nothing is written
     value = memory_of(x._layout).parted(x, value)
     store(x, value if value.shape == x.shape else value.expand(x.shape), op, non_blocking=non_blocking)
     return x

@@ -14,7 +14,16 @@ from ...runtime.strides import Strides, is_dense
 from ..op_kind import is_elementwise
 from ..sharded import ShardedTensor
 
-__all__ = ["Lying", "is_shaped_first", "named_alike", "parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
+__all__ = [
+    "Lying",
+    "is_renamed",
+    "is_shaped_first",
+    "named_alike",
+    "parted",
+    "refuse_overlaps",
+    "refusing_overlaps",
+    "shown_memory",
+]
 
 aten = torch.ops.aten
 _APART = {

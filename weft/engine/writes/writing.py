@@ -26,7 +26,7 @@ from ..total import own_pieces
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
-from .overlapping import Lying, is_shaped_first, named_alike, refuse_overlaps
+from .overlapping import Lying, is_renamed, is_shaped_first, named_alike, refuse_overlaps
 from .resizing import resize_shared
 from .settling import write_total
 
@@ -182,7 +182,15 @@ def shares_places(call: BoundCall) -> bool:
     """
     if call.func in _SAME_EVERYWHERE or torch.Tag.inplace_view in call.func.tags:
         return False
-    return any(x.numel() and may_overlap(x) for x in written_tensors(call))
+    return any(x.numel() and may_overlap(x) for x in written_tensors(call)) and not _copies_itself(call)
+
+
+def _copies_itself(call: BoundCall) -> bool:
+    """Whether a tensor is copied to itself, which writes nothing, be it by another name."""
+    if call.func is not aten.copy_.default:
+        return False
+    x, value = call.tensor("self"), call.args[1]
+    return value is x or (isinstance(value, ShardedTensor) and value.shape == x.shape and is_renamed(x, value))
 
 
 _SAME_EVERYWHERE = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten._foreach_zero_.default}

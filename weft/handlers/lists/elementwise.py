@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import cast
 
 import torch
 
 from ...engine.handlers import handler
-from ...engine.moves.movement import to_plain
+from ...engine.moves.movement import layout_of, to_plain
 from ...engine.op_kind import kind_of
 from ...engine.sharded import ShardedTensor
 from ...engine.strides.whole_results import whole_results
@@ -37,7 +37,9 @@ def _elementwise(call: BoundCall) -> object:
             if refuse_overlaps(func, x, [column[k] for column in others]):
                 for column in others:
                     column[k] = named_alike(x, column[k])
-    if places > 1 and (any(map(_is_written_elsewhere, changing)) or race(changing)):
+    if places > 1 and (
+        any(map(_is_written_elsewhere, changing)) or race(changing) or _is_read_elsewhere(columns, written)
+    ):
         _one_by_one(call, places)
         return args[0] if func._schema.returns else None
     entries = [
@@ -104,6 +106,24 @@ def _beside(value: object, counts: Sequence[int]) -> object:
 def _is_written_elsewhere(x: torch.Tensor) -> bool:
     """Whether a tensor is computed on in other memory than its own, so that others of its list do not see it at once."""
     return isinstance(x, ShardedTensor) and (bool(x._layout.pending) or is_copy(x) or may_overlap(x))
+
+
+def _is_read_elsewhere(columns: dict[int, list[torch.Tensor]], written: Collection[int]) -> bool:
+    """Whether what is read at a place, in other memory than its own, may be what is written to at another."""
+    homes = {i: column for i, column in columns.items() if i in written}
+    moved = [
+        x
+        for j, column in columns.items()
+        for x, home in zip(column, next(iter(homes.values()), ()), strict=False)
+        if j not in written and isinstance(x, ShardedTensor) and (is_copy(x) or layout_of(home) is not x._layout)
+    ]
+    # By names, not by memory: a process that has none of it decides as the others do.
+    changing = {id(_root(x)) for column in homes.values() for x in column}
+    return any(id(_root(x)) in changing for x in moved)
+
+
+def _root(x: torch.Tensor) -> torch.Tensor | None:
+    return x._base if x._is_view() else x
 
 
 def _one_by_one(call: BoundCall, places: int) -> None:

@@ -135,7 +135,7 @@ def guests() -> Calls:
 
 def main() -> None:
     weft.distributed.init(timeout=30)
-    mesh = weft.make_mesh({"a": 2 if COUNT == 1 else COUNT})
+    mesh = weft.make_mesh({"a": 2 if COUNT == 1 else len(weft.devices())})
     y = weft.shard(torch.arange(4.0 * COUNT), mesh, P("a"))
     for listed in (on_devices(mesh), parts(mesh), batches(mesh), stages(), different(mesh), guests()):
         for name, call, said in listed:

@@ -61,6 +61,11 @@ def uneven(mesh: weft.DeviceMesh) -> Calls:
     for name, op in ops.items():
         call = weft.local_map(op, P("a"), P("a"), mesh=mesh)
         yield name, lambda call=call: call(x).sum().item(), f"MismatchError: {name} at a line: {held}"
+    if len(weft.local_devices()) > 1:  # else they are different calls of processes
+        early = weft.local_map(
+            lambda x: x if weft.axis_index("a") == last else weft.all_gather(x, 0), P("a"), P("a"), mesh=mesh
+        )
+        yield "early", lambda: early(x).sum().item(), "MismatchError: device"
 
 
 def parts(mesh: weft.DeviceMesh) -> Calls:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 
@@ -49,6 +50,22 @@ def on_devices(mesh: weft.DeviceMesh) -> Calls:
     for fn, spec, kind in ((before, P(), ValueError), (after, P(), AssertionError), (alone, P("a"), PermissionError)):
         call = weft.local_map(fn, P("a"), spec, mesh=mesh)
         yield fn.__name__, lambda call=call: call(x).sum().item(), f"{kind.__name__}: no such sample"
+
+
+def uneven(mesh: weft.DeviceMesh) -> Calls:
+    """What the last device holds has another shape."""
+    last = len(mesh.devices) - 1
+    x = weft.shard(torch.arange(2.0 * last + 1), mesh, P("a"))
+    held = f"a device holds (2,) of torch.float32, but device {last} (a={last}) holds (1,) of torch.float32"
+    ops = {"all_reduce": weft.all_reduce, "ppermute": lambda part: weft.ppermute(part, [(0, 1)])}
+    for name, op in ops.items():
+        call = weft.local_map(op, P("a"), P("a"), mesh=mesh)
+        yield name, lambda call=call: call(x).sum().item(), f"MismatchError: {name} at a line: {held}"
+    if len(weft.local_devices()) > 1:  # else they are different calls of processes
+        early = weft.local_map(
+            lambda x: x if weft.axis_index("a") == last else weft.all_gather(x, 0), P("a"), P("a"), mesh=mesh
+        )
+        yield "early", lambda: early(x).sum().item(), "MismatchError: device"
 
 
 def parts(mesh: weft.DeviceMesh) -> Calls:
@@ -135,11 +152,11 @@ def guests() -> Calls:
 
 def main() -> None:
     weft.distributed.init(timeout=30)
-    mesh = weft.make_mesh({"a": 2 if COUNT == 1 else COUNT})
+    mesh = weft.make_mesh({"a": 2 if COUNT == 1 else len(weft.devices())})
     y = weft.shard(torch.arange(4.0 * COUNT), mesh, P("a"))
-    for listed in (on_devices(mesh), parts(mesh), batches(mesh), stages(), different(mesh), guests()):
+    for listed in (on_devices(mesh), uneven(mesh), parts(mesh), batches(mesh), stages(), different(mesh), guests()):
         for name, call, said in listed:
-            found = told(call)
+            found = re.sub(r" at \S+:\d+: device \d \(a=\d\)", " at a line: a device", told(call))
             assert found.startswith(said), (name, found)
             assert (y * 2).sum().item() == 2 * torch.arange(4.0 * COUNT).sum(), name
     print("done")

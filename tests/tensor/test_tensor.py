@@ -57,6 +57,15 @@ def test_small_tensors_show_their_values(memory) -> None:
         f"{weft.shard(torch.ones(2), MESH, P()):.1f}"
 
 
+def test_showing_values_is_no_movement_of_the_program(memory) -> None:
+    """Several processes show none that would have to move, and their logs are the same."""
+    x = weft.shard(torch.arange(4.0), MESH, P("dp"))
+    with weft.comm_log() as log:
+        assert "[0., 1., 2., 3.]" in repr(x)
+        assert "pending" in repr(summed(torch.tensor([1.0])))
+    assert not len(log), log
+
+
 def test_scalar_reads_reduce_first(memory) -> None:
     x = summed(torch.tensor(4.0))
     assert x.item() == float(x) == 4.0

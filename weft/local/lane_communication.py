@@ -13,6 +13,7 @@ import torch
 
 from ..engine.moves.shards import shards_of
 from ..errors import MismatchError
+from ..runtime.processes.agreement.own_faults import tell_others
 from ..sharding.layout import Layout
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
@@ -28,8 +29,12 @@ from ..watch import comm_log
 __all__ = ["answered", "together", "told"]
 
 
-def together(shards: Sequence[torch.Tensor], mapping: DeviceMapping) -> Tensor:
+def together(
+    shards: Sequence[torch.Tensor], mapping: DeviceMapping, check: Callable[[torch.Tensor], None] = lambda _: None
+) -> Tensor:
     """The tensor that these shards, one per device of this process, are part of; all processes of the mesh call this.
+
+    `check` looks at the sizes of all shards, a row for each device, where other processes hold others.
 
     >>> from weft.sharding import P, make_mesh
     >>> together([torch.zeros(2), torch.ones(1)], NamedMapping(make_mesh({"tp": 2}), P("tp"))).tolist()
@@ -38,15 +43,18 @@ def together(shards: Sequence[torch.Tensor], mapping: DeviceMapping) -> Tensor:
     layout = mapping.layout(shards[0].dim())
     if len(shards) == layout.mesh.num_devices or shards[0].is_meta:
         return of_shards(shards, mapping, asks=False)
-    return of_shards(shards, mapping, shape=_agreed_shape(shards, layout), asks=False)
+    return of_shards(shards, mapping, shape=_agreed_shape(shards, layout, check), asks=False)
 
 
-def _agreed_shape(shards: Sequence[torch.Tensor], layout: Layout) -> tuple[int, ...]:
+def _agreed_shape(
+    shards: Sequence[torch.Tensor], layout: Layout, check: Callable[[torch.Tensor], None]
+) -> tuple[int, ...]:
     """The global shape when other processes hold other shards: they tell each other their sizes."""
     mesh, rank = layout.mesh, shards[0].dim()
     sizes = [torch.tensor(shard.shape, dtype=torch.int64).reshape(1, rank) for shard in shards]
     with comm_log.paused():  # in one process nobody asks
         table = told(sizes, mesh)
+    check(table)
     return tuple(
         sum(int(table[slot, dim]) for slot in (mesh.groups(axes)[0] if axes else (0,)))
         for dim, axes in enumerate(layout.splits)
@@ -64,11 +72,12 @@ def told(rows: Sequence[torch.Tensor], mesh: DeviceMesh) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _LaneValues:
-    """What the lanes hold, and the mesh axes they communicate along by default."""
+    """What the lanes hold, the mesh axes they communicate along by default, and what the first of them asks for."""
 
     mesh: DeviceMesh
     axes: tuple[str, ...]
     shards: tuple[torch.Tensor, ...]
+    asked: Request
 
     def group(self, named: str | Iterable[str] | None) -> tuple[str, ...]:
         """The axes of the groups, in mesh order."""
@@ -84,13 +93,20 @@ class _LaneValues:
     def lifted(self, group: Sequence[str]) -> Tensor:
         """One tensor with the groups and the devices of a group as leading dims."""
         mapping = NamedMapping(self.mesh, [self.others(group), tuple(group)])
-        return together([shard[None, None] for shard in self.shards], mapping)
+        return together([shard[None, None] for shard in self.shards], mapping, self.check)
 
     def split(self, dim: int, group: Sequence[str]) -> Tensor:
         """One tensor with the groups as leading dim, and dim `dim` of what they hold split over a group."""
         entries: list[SpecEntry] = [self.others(group), *[None] * self.shards[0].dim()]
         entries[dim + 1] = tuple(group)
-        return together([shard[None] for shard in self.shards], NamedMapping(self.mesh, entries))
+        return together([shard[None] for shard in self.shards], NamedMapping(self.mesh, entries), self.check)
+
+    def check(self, sizes: torch.Tensor) -> None:
+        """Raises where a device of another process holds another shape, as where it is of this one."""
+        rank = self.shards[0].dim()
+        first, *others = (tuple(row[len(row) - rank :]) for row in sizes.tolist())
+        for slot, shape in enumerate(others, 1):
+            _check_shapes(self.asked, (Lane(self.mesh, 0, self.axes), first), (Lane(self.mesh, slot, self.axes), shape))
 
     def dim(self, axis: int, op: str) -> int:
         """A tensor dim of what a device holds, counted from the front."""
@@ -150,7 +166,8 @@ def _all_to_all(held: _LaneValues, split_axis: int, concat_axis: int, tiled: boo
 
 def _ppermute(held: _LaneValues, permutation: Iterable[tuple[int, int]]) -> list[torch.Tensor]:
     everything = NamedMapping(held.mesh, [held.mesh.axis_names])
-    return _lowered(ppermute(together([shard[None] for shard in held.shards], everything), permutation), 1)
+    whole = together([shard[None] for shard in held.shards], everything, held.check)
+    return _lowered(ppermute(whole, permutation), 1)
 
 
 _OPS: dict[str, Callable[..., list[torch.Tensor]]] = {
@@ -167,10 +184,15 @@ def answered(lanes: Sequence[Lane]) -> list[torch.Tensor]:
     requests = [lane.request for lane in lanes]
     first = requests[0]
     assert first is not None
-    for lane, request in zip(lanes, requests, strict=True):
-        assert request is not None
-        _check_alike(lanes[0], first, lane, request)
-    held = _LaneValues(lanes[0].mesh, lanes[0].axes, tuple(request.x for request in requests if request is not None))
+    try:
+        for lane, request in zip(lanes, requests, strict=True):
+            assert request is not None
+            _check_alike(lanes[0], first, lane, request)
+    except MismatchError as error:  # between devices of this process, which others do not see
+        tell_others(error)
+        raise
+    shards = tuple(request.x for request in requests if request is not None)
+    held = _LaneValues(lanes[0].mesh, lanes[0].axes, shards, first)
     with torch.set_grad_enabled(first.with_grad):
         return _OPS[first.op](held, *first.args, **first.kwargs)
 
@@ -182,11 +204,21 @@ def _check_alike(one: Lane, first: Request, lane: Lane, request: Request) -> Non
             f"{one} calls {_shown(first)} at {first.call_site}, but {lane} calls {_shown(request)} at {request.call_site}: "
             "every device must make the same calls in the same order"
         )
-    may_differ = first.op == "all_gather" and request.x.dim() == first.x.dim()
-    if request.x.dtype != first.x.dtype or (request.x.shape != first.x.shape and not may_differ):
+    _check_shapes(first, (one, tuple(first.x.shape)), (lane, tuple(request.x.shape)), request.x.dtype)
+
+
+_Held = tuple[Lane, tuple[int, ...]]
+"""A lane, and the shape of what it holds."""
+
+
+def _check_shapes(first: Request, one: _Held, other: _Held, dtype: torch.dtype | None = None) -> None:
+    """Raises when two lanes hold other shapes or dtypes, where the op cannot take them together."""
+    kind = first.x.dtype if dtype is None else dtype
+    may_differ = first.op == "all_gather" and len(one[1]) == len(other[1])
+    if kind != first.x.dtype or (one[1] != other[1] and not may_differ):
         raise MismatchError(
-            f"{first.op} at {first.call_site}: {one} holds {tuple(first.x.shape)} of {first.x.dtype}, but {lane} holds "
-            f"{tuple(request.x.shape)} of {request.x.dtype}: pad the tensor so that it splits evenly, and convert it to one dtype"
+            f"{first.op} at {first.call_site}: {one[0]} holds {one[1]} of {first.x.dtype}, but {other[0]} holds "
+            f"{other[1]} of {kind}: pad the tensor so that it splits evenly, and convert it to one dtype"
         )
 
 

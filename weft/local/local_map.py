@@ -20,7 +20,7 @@ from ..engine.moves.movement import is_transformed
 from ..engine.moves.shards import shards_of
 from ..errors import MismatchError
 from ..runtime.machine import residence
-from ..runtime.processes.agreement.own_faults import of_one_process
+from ..runtime.processes.agreement.own_faults import of_one_process, tell_others
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
 from ..sharding.spec import Spec, entries_of
@@ -123,9 +123,11 @@ def _run(lanes: Sequence[Lane], bodies: Sequence[Callable[[], object]]) -> list[
                 done = next(lane for lane in lanes if lane.request is None)
                 request = waiting[0].request
                 assert request is not None
-                raise MismatchError(
+                error = MismatchError(
                     f"{waiting[0]} waits in {request.op} at {request.call_site}, but {done} has returned: every device must make the same calls"
                 )
+                tell_others(error)  # between devices of this process, which others do not see
+                raise error
             answers = answered(lanes)
 
 

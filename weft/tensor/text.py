@@ -14,6 +14,7 @@ from ..runtime.processes import world
 from ..runtime.processes.mesh_processes import leaves_out
 from ..runtime.traced import is_open
 from ..sharding.layout import Layout
+from ..watch.comm_log import paused
 
 __all__ = ["short_dtype", "short_form", "text"]
 
@@ -71,7 +72,8 @@ def text(x: ShardedTensor) -> str:
         return head
     if any(isinstance(piece, torch._subclasses.FakeTensor) or piece.is_meta for piece in x._value.pieces):
         return head
-    values = repr(to_plain(cast(ShardedTensor, x.detach())).cpu())
+    with paused():  # several processes print no values that would have to move
+        values = repr(to_plain(cast(ShardedTensor, x.detach())).cpu())
     return f"{head}\n{values[len('tensor(') : -1] if values.startswith('tensor(') else values}"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ...errors import WeftError
 from ...rules.call import BoundCall
 from ...rules.registry import Rule
 from ...runtime.processes.agreement import own_faults
@@ -34,7 +35,7 @@ def tell_others(error: Exception, tensors: Sequence[torch.Tensor]) -> None:
 
     What is the same in all of them, all refuse by themselves; who raises what another has told has heard of it.
     """
-    if isinstance(error, NotImplementedError) and all(map(all_have_some, tensors)):
+    if isinstance(error, WeftError) or (isinstance(error, NotImplementedError) and all(map(all_have_some, tensors))):
         return
     if any(isinstance(x, ShardedTensor) and _is_other_elsewhere(x) for x in tensors):
         own_faults.tell_others(error)

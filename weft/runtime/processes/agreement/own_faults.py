@@ -26,17 +26,19 @@ def of_one_process() -> Iterator[None]:
     """
     try:
         yield
+    except WeftError:  # which is about other processes, or the same in all
+        raise
     except Exception as error:
         tell_others(error)
         raise
 
 
 def tell_others(error: Exception) -> None:
-    """Tells the other processes, unless it is them who have told of it, or the error is about them."""
+    """Tells the other processes, unless it is them who have told of it."""
     here = world.joined()
     if here is None or here.count == 1 or here.is_fake or fork.is_child() or is_traced():
         return
-    if isinstance(error, WeftError) or own_refusals.is_told(error):
+    if own_refusals.is_told(error):
         return
     with suppress(Exception):  # which whoever uses what was asked for hears of
         settle()  # the others still count on that

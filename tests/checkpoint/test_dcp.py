@@ -190,6 +190,50 @@ def test_shards_in_tuples_and_modules_in_lists(tmp_path: Path) -> None:
     assert same(found["layers"][1]["weight"], layers[1].weight.detach())
 
 
+class OfAnotherKind(torch.Tensor):
+    """A tensor that only its own library knows."""
+
+
+def test_tensors_of_all_dtypes_and_kinds_and_numbers_of_numpy(tmp_path: Path) -> None:
+    dtypes = (torch.complex128, torch.complex32, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2, torch.bits8)
+    kept = {str(dtype): torch.arange(48, dtype=torch.uint8).view(dtype) for dtype in dtypes}
+    kept["own"] = torch.ones(2).as_subclass(OfAnotherKind)
+    save_dcp({"x": kept, "n": numpy.float32(0.5), "b": (numpy.int64(3),)}, tmp_path)
+    found = load(tmp_path)
+    assert (found["n"], found["b"]) == (0.5, (3,))
+    for name, x in kept.items():
+        assert found["x"][name].dtype == x.dtype
+        assert torch.equal(found["x"][name].view(torch.uint8), torch.Tensor(x).view(torch.uint8)) or name == "own"
+    assert type(found["x"]["own"]) is torch.Tensor
+
+
+def holds_itself() -> dict[str, object]:
+    kept: dict[str, object] = {}
+    kept["it"] = kept
+    return kept
+
+
+UNFIT = {
+    "is torch.sparse_coo, which torch's checkpoints have no form for": torch.eye(2).to_sparse(),
+    "has no shape and no value yet": torch.nn.LazyLinear(2),
+    "stand at most 100 inside each other": holds_itself(),
+}
+
+
+@pytest.mark.parametrize("said", UNFIT)
+def test_what_a_folder_of_torch_s_cannot_hold(tmp_path: Path, said: str) -> None:
+    with pytest.raises((CheckpointError, TypeError), match=said):
+        save_dcp({"x": UNFIT[said]}, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/dev/null/x", "x" * 300, "a\0b"])
+def test_what_is_no_folder(path: str) -> None:
+    for act in (save_dcp, save, weft.checkpoint.save_pretrained):
+        with pytest.raises(CheckpointError, match=r"cannot save to|is a file"):
+            act(torch.nn.Linear(2, 2), path)
+
+
 @pytest.mark.parametrize("kept", [{"a.b": torch.ones(2), "a": {"b": 1}}, {"a.b": 1, "a": {"b": {}}}, {1: 1, "1": 2}])
 def test_names_that_torch_would_take_for_one(tmp_path: Path, kept: dict[str, object]) -> None:
     with pytest.raises(CheckpointError, match=r"two names are the same \(.*\): rename one of them"):

@@ -14,7 +14,7 @@ import torch
 
 import weft
 from weft import P
-from weft.checkpoint import CheckpointError, saving, saving_plan
+from weft.checkpoint import CheckpointError, background, saving, saving_plan
 from weft.checkpoint.files import writing
 from weft.checkpoint.foreign import whole_files
 
@@ -329,7 +329,8 @@ def test_what_cannot_be_removed_is_no_failure(tmp_path: Path, monkeypatch: pytes
     assert keeper.steps() == [1, 2]
 
 
-def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_AHEAD", 60)  # nothing is written before somebody waits
     saving = weft.checkpoint.save({"x": torch.ones(3)}, tmp_path / "x", wait=False)
     (tmp_path / "x").rmdir()
     (tmp_path / "x").write_text("mine")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -245,6 +246,42 @@ def test_a_new_folder_replaces_the_old(tmp_path: Path) -> None:
         save_dcp({"x": torch.full((3,), value)}, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
     assert load(tmp_path)["x"].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_whatever_call_fails_leaves_the_old_folder_or_the_new(
+    tmp_path: Path, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = [(Path, "replace"), (Path, "unlink"), (os, "fsync"), (os, "open"), (Path, "mkdir")]
+    for moment in range(40):
+        folder = tmp_path / str(moment)
+        save_dcp({"x": torch.full((3,), 1)}, folder)
+        left = [moment]
+
+        def failing(call: Callable[..., object], left: list[int] = left) -> Callable[..., object]:
+            def act(*args: object, **options: object) -> object:
+                left[0] -= 1
+                if left[0] == -1 or (stays and left[0] < 0):
+                    raise OSError(30, "Read-only file system")
+                return call(*args, **options)
+
+            return act
+
+        with monkeypatch.context() as patch:
+            for where, name in calls:
+                patch.setattr(where, name, failing(getattr(where, name)))
+            done = True
+            try:
+                save_dcp({"x": torch.full((3,), 2)}, folder)
+            except CheckpointError:
+                done = False
+        assert load(folder)["x"].tolist() in ([[2] * 3] if done else [[1] * 3, [2] * 3])
+        save_dcp({"x": torch.full((3,), 3)}, folder)
+        assert load(folder)["x"].tolist() == [3] * 3
+        assert len(list(folder.iterdir())) == 2
+        if left[0] >= 0:
+            return
+    raise AssertionError("a save has more calls than were tried")
 
 
 @pytest.mark.parametrize("keep", [0, 10, 400])

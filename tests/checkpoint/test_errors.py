@@ -37,6 +37,7 @@ MISMATCHES = {
     "another shape": (linear(4, 3), "'weight' has shape (4, 4) in the checkpoint, but (3, 4) here"),
     "another dtype": (linear().double(), "'weight' is torch.float32 in the checkpoint, but torch.float64 here"),
     "a meta module": (linear(device="meta"), "'weight' is on the meta device and can hold nothing"),
+    "a meta tensor": ({"weight": torch.ones(4, 4, device="meta"), "bias": None}, "'weight' is on the meta device and can hold nothing"),
     "another structure": ({"weight": {"w": torch.ones(1)}, "bias": None}, "'weight' is no dict in the checkpoint, but tensor 'weight'"),
     "not a tensor": ({"weight": None, "bias": None, "more": torch.ones(1)}, "the state has no 'more' in the checkpoint"),
     "an unknown pattern": (

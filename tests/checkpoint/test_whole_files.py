@@ -135,6 +135,10 @@ def test_what_is_no_folder_or_no_class_of_a_model(tmp_path: Path) -> None:
         from_pretrained(Model, tmp_path / "nowhere", MESH, {})
     with pytest.raises(TypeError, match="Linear has no config_class, as a model's own class has: give that"):
         from_pretrained(torch.nn.Linear, tmp_path, MESH, {})
+    with pytest.raises(TypeError, match="from_pretrained takes a DeviceMesh, but got dict"):
+        from_pretrained(Model, tmp_path, {"tp": 2}, {})
+    with pytest.raises(TypeError, match=r"full_state_dict takes a torch\.nn\.Module, but got dict"):
+        weft.checkpoint.full_state_dict({})
 
 
 def test_no_process_reads_more_than_its_shards(tmp_path: Path, memory: str, monkeypatch) -> None:

@@ -93,15 +93,25 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
         outcome = gathered(outcome, "save")[0]
         if outcome is not None:
             with suppress(OSError, ValueError):  # it is no folder
-                (folder / file).unlink(missing_ok=True)
+                if not _lists(folder, file):
+                    (folder / file).unlink(missing_ok=True)
             raise CheckpointError(f"cannot save to {str(folder)!r}: {outcome}") from problem
         if here == 0:
-            for old in folder.glob("__*.distcp"):
+            for old in (*folder.glob("__*.distcp"), *folder.glob(f".{METADATA}.*")):
                 if token not in old.name:
-                    old.unlink(missing_ok=True)
+                    with suppress(OSError):  # what is complete is so beside what cannot be removed
+                        old.unlink(missing_ok=True)
     finally:
         if lock is not None:
             lock.release()
+
+
+def _lists(folder: Path, file: str) -> bool:
+    """Whether the list that stands there names a file already: what went wrong did so after the new list took its place."""
+    try:
+        return file.encode() in (folder / METADATA).read_bytes()
+    except FileNotFoundError:
+        return False
 
 
 def _first_cause(error: BaseException) -> BaseException:

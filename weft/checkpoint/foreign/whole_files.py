@@ -88,28 +88,28 @@ class _ModelFolder:
             total = sum(kept.nbytes for file in files for kept in file.kept.values())
             listing = {"metadata": {"total_size": total}, "weight_map": weights}
             write_whole(self.path / f".{_LISTING}.{token}", json.dumps(listing, indent=2).encode())
-        for each in (
-            self.path / f".config.{token}"
-        ).iterdir():  # nothing takes time from here to the weights' own names
+        # Nothing takes time from here to the weights' own names.
+        for each in (self.path / f".config.{token}").iterdir():
             each.replace(self.path / each.name)
         if len(files) > 1:
             (self.path / f".{_LISTING}.{token}").replace(self.path / _LISTING)
             (self.path / _ALONE).unlink(missing_ok=True)
         else:
             temporary[_ALONE].replace(self.path / _ALONE)
-            sync_folder(self.path)
-            (self.path / _LISTING).unlink(missing_ok=True)
         sync_folder(self.path)
+        kept = {*names.values(), _LISTING} if len(files) > 1 else {_ALONE}
         for old in self.path.iterdir():
-            if _MODEL_FILE.fullmatch(old.name) and old.name not in names.values():
-                old.unlink(missing_ok=True)
+            if _MODEL_FILE.fullmatch(old.name.removesuffix(".index.json")) and old.name not in kept:
+                with suppress(OSError):  # the new model is found whatever is beside it
+                    old.unlink(missing_ok=True)
 
     def end(self, token: str) -> None:
         """Removes what is left over, and lets others save."""
         if self._lock is not None:  # else it has not begun
             try:
                 shutil.rmtree(self.path / f".config.{token}", ignore_errors=True)
-                (self.path / f".{_LISTING}.{token}").unlink(missing_ok=True)
+                with suppress(OSError):  # what is left goes with the next save; why this one failed is said
+                    (self.path / f".{_LISTING}.{token}").unlink(missing_ok=True)
             finally:
                 self._lock.release()
 

@@ -103,6 +103,11 @@ PROGRAMS: dict[str, Compared] = {
         lambda x, w: functional.batch_norm(x, w.detach() / 2, w.detach().square() + 1, w, eps=0.1),
         ((_numbers(4, 6, 3), P("a")), (_numbers(6), P("b"))),
     ),
+    "a step, which is an op of the compiler's": Compared(
+        lambda x, g, v: (x * 1).addcmul_(g, v, value=0.5).addcdiv_(g, v.exp(), value=-0.1),
+        ((_numbers(4, 6), P("a", "b")), (_numbers(4, 6), P("a", "b")), (_numbers(4, 6), P("a", "b"))),
+    ),
+    "a sum along no dims": Compared(lambda x: x.nansum(()), ((_numbers(4, 6), P("a")),)),
     "merged dims": Compared(_shown, ((_numbers(4, 4, 3), P("a", "b")), (TOKENS, P("a", "b")))),
 }
 

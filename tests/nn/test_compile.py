@@ -329,13 +329,17 @@ def test_numbers_that_a_compiler_leaves_open(separate: bool) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     counter = CompileCounterWithBackend("aot_eager")
-    scaled = torch.compile(lambda x, y, k: (x * k, (x.t() @ y) * k), backend=counter)
+
+    def scale(x: torch.Tensor, y: torch.Tensor, k: float) -> tuple[torch.Tensor, ...]:
+        return x * k, (x.t() @ y) * k
+
+    scaled = torch.compile(scale, backend=counter)
     for k in (1.0, 2.0, 2.5, 3.5, 0.0, float("inf")):
-        x, y = torch.randn(4, 6), torch.randn(4, 2)
-        for found, expected in zip(
-            scaled(weft.shard(x, MESH, P("dp")), weft.shard(y, MESH, P("dp")), k), (x * k, (x.t() @ y) * k), strict=True
-        ):
+        given = torch.randn(4, 6), torch.randn(4, 2)
+        here = [weft.shard(x, MESH, P("dp")) for x in given]
+        for found, expected, eager in zip(scaled(*here, k), scale(*given, k), scale(*here, k), strict=True):
             torch.testing.assert_close(found.full_tensor(), expected, equal_nan=True)
+            assert found.mapping == eager.mapping, "what is pending stays so, unless the number is infinite"
     assert counter.frame_count <= 4, "compiled anew for every number"
     plain = nn.BatchNorm1d(6)
     norm = weft.nn.shard_module(copy.deepcopy(plain), MESH, {})
@@ -344,6 +348,22 @@ def test_numbers_that_a_compiler_leaves_open(separate: bool) -> None:
         x = torch.randn(size, 6)
         torch.testing.assert_close(compiled(weft.shard(x, MESH, P("dp"))).full_tensor(), plain(x))
     torch.testing.assert_close(norm.running_var.full_tensor(), plain.running_var)
+    use_separate_memory(False)
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_numbers_that_a_program_finds_itself(separate: bool) -> None:
+    """Each is one to torch's compiler, however many devices know it, and may be infinite."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return (x.mT @ x).sum(0) * x.sum().item() + int(x.abs().argmax())
+
+    use_separate_memory(separate)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+        x = torch.randn(4, 6)
+        torch.testing.assert_close(compiled(weft.shard(x, MESH, P("dp"))).full_tensor(), run(x))
     use_separate_memory(False)
 
 

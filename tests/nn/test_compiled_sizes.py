@@ -372,3 +372,15 @@ def test_a_gradient_whose_pieces_lie_otherwise_than_traced(separate: bool) -> No
             torch.autograd.grad(found, here, grad)[0].full_tensor(), torch.autograd.grad(plain, a, given)[0]
         )
         assert torch.equal(grad.full_tensor(), given)
+
+
+@FORMS
+def test_nothing_that_is_handed_on_in_open_sizes(separate: bool) -> None:
+    """A result without elements that has a gradient: torch asks for its twin before anybody traces."""
+    with memory(separate):
+        torch._dynamo.reset()
+        given = weft.shard(torch.zeros(0, 2, 2, dtype=torch.float64), MESH, P("x")).requires_grad_()
+        found = torch.compile(lambda x: x.sin() * 2, backend="aot_eager", dynamic=True)(torch.linalg.eigvalsh(given))
+        assert found.shape == (0, 2)
+        found.sum().backward()
+        assert given.grad.shape == (0, 2, 2)

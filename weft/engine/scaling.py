@@ -18,6 +18,8 @@ _QUOTIENTS = frozenset({aten.div.Tensor, aten.div.Scalar, aten.div_.Tensor, aten
 _SUMS = frozenset({aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor, aten.rsub.Tensor})
 _WEIGHTED = frozenset({aten.lerp.Scalar, aten.lerp_.Scalar, aten.native_dropout_backward.default})
 """Ops whose third argument is the number."""
+_LARGEST = 1e308
+"""What numbers that a compiler leaves open are compared with: it takes them all to be below infinity. Larger ones count as infinite."""
 
 
 def scales_beyond(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
@@ -54,13 +56,18 @@ def _is_beyond(value: object, divides: bool) -> bool:
     if type(value) is torch.Tensor and value.numel() == 1 and value.device.type == "cpu":
         value = value.item()
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
-        if not _is_of_sizes(value):
-            return True  # a compiled program may be given any number
+        if not _is_of_sizes(value) and not _is_usual(value):
+            return True
         return divides and bool(value == 0)  # of which programs of other sizes are told apart
     if not isinstance(value, (int, float, complex)):
         return False
     finite = math.isfinite(value.real) and math.isfinite(value.imag)
     return value == 0 or math.isnan(value.real) or math.isnan(value.imag) if divides else not finite
+
+
+def _is_usual(number: torch.SymInt | torch.SymFloat) -> bool:
+    """Whether a number that a program is given is not infinite, of which programs are told apart; one that it finds itself may be anything."""
+    return number.node.has_hint() and bool(number < _LARGEST) and bool(number > -_LARGEST)
 
 
 def _is_of_sizes(number: torch.SymInt | torch.SymFloat) -> bool:

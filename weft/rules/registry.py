@@ -13,7 +13,7 @@ from .bounds import Bound
 from .call import BoundCall, Op
 from .factors import Factors, parse
 
-__all__ = ["Region", "Rule", "Spec", "ops_named", "register_rule", "row", "rule_for", "rules", "sized"]
+__all__ = ["Region", "Rule", "Spec", "by_tag", "ops_named", "register_rule", "row", "rule_for", "rules", "sized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,16 @@ rules: dict[Op, Rule] = {}
 """Bound: the ops that have rules, those of `register_rule` included. Cleared: never."""
 
 
+by_tag: dict[torch.Tag, Rule] = {}
+"""What torch says of ops outside of its own library to their rule, where they have none in the table. Bound: torch's words. Cleared: never."""
+
+
 def rule_for(func: Op) -> Rule | None:
     """The rule of an op, if it has one."""
-    return rules.get(func)
+    rule = rules.get(func)
+    if rule is None and func.namespace != "aten" and torch.Tag.nondeterministic_seeded not in func.tags:
+        return next((by_tag[tag] for tag in func.tags if tag in by_tag), None)
+    return rule
 
 
 def ops_named(names: str) -> Iterator[Op]:

@@ -13,7 +13,7 @@ import torch
 from ...sharding.placements import ReduceOp
 from ..call import BoundCall
 from ..factors import ALL_KINDS, SUMS, Dims, Factors
-from ..registry import Rule, ops_named, rules
+from ..registry import Rule, by_tag, ops_named, rules
 
 __all__ = ["broadcast_dims", "pointwise"]
 
@@ -169,3 +169,6 @@ for _func in ops_named(" ".join((*_tagged(), _UNTAGGED))):
 for _names, _how in _LINEAR.items():
     for _func in ops_named(_names):
         rules[_func] = pointwise(_how)
+
+by_tag[torch.Tag.pointwise] = pointwise()
+"""Compiled programs have such ops of their own: torch says `p.addcmul_(a, b, value=0.5)` by one of them."""

@@ -40,6 +40,8 @@ _LISTING = "model.safetensors.index.json"
 _MODEL_FILE = re.compile(r"model(-[0-9a-f]{8})?(-[0-9]{5}-of-[0-9]{5})?\.safetensors")
 _LEFT = re.compile(r"\.(config|model(-[0-9]{5}-of-[0-9]{5})?\.safetensors(\.index\.json)?)\.[0-9a-f]{8}")
 """What a save that was stopped has left."""
+_OLD = 60.0
+"""Seconds after which a save has locked what it has made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +195,10 @@ def _write_together(
         if around is not None:
             around.begin(token)
         for file in files:
-            if around is None:
-                _sweep(folder, file.name)
             _make(temporary[file.name], file)
             locks.append(FolderLock(temporary[file.name]))
+            if around is None:
+                _sweep(temporary[file.name], file.name)
 
     def name() -> None:
         if around is not None:
@@ -221,12 +223,12 @@ def _write_together(
                 lock.release()
 
 
-def _sweep(folder: Path, name: str) -> None:
-    """Removes what saves to a file have left that were stopped; what is written right now is locked."""
-    left = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}")
-    for path in folder.iterdir():
-        if left.fullmatch(path.name) and path.is_file():
-            with suppress(CheckpointError, OSError):
+def _sweep(own: Path, name: str) -> None:
+    """Removes what saves to a file have left that were stopped; what others write right now is locked, or has just been made."""
+    left, now = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}"), own.stat().st_mtime
+    for path in own.parent.iterdir():
+        with suppress(CheckpointError, OSError):
+            if left.fullmatch(path.name) and path.is_file() and now - path.stat().st_mtime > _OLD:
                 lock = FolderLock(path)
                 path.unlink(missing_ok=True)
                 lock.release()

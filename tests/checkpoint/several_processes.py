@@ -445,6 +445,24 @@ def against(folder: Path) -> object:
     ]
 
 
+def unnoted(folder: Path) -> object:
+    """The first process cannot leave a note of how a save ended, or that it has read that: the save is complete all the same."""
+    layer, leave = model(P("a")), Path.write_bytes
+    found = []
+    for name in (".outcome", ".seen-0"):
+
+        def refusing(path: Path, content: bytes, name: str = name) -> int:
+            if path.name == name:
+                raise OSError(30, "Read-only file system")
+            return leave(path, content)
+
+        Path.write_bytes = refusing
+        found.append(refused(lambda name=name: save(layer, folder / name[1:], wait=False).wait(30)))
+        Path.write_bytes = leave
+        found.append(loaded(folder / name[1:], P(None, "a")))
+    return found
+
+
 def elsewhere(folder: Path) -> object:
     """Processes that save to folders of their own, in the background, are told, and go on."""
     exchange._SEEN = 0.2

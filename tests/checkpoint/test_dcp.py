@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -190,6 +191,50 @@ def test_shards_in_tuples_and_modules_in_lists(tmp_path: Path) -> None:
     assert same(found["layers"][1]["weight"], layers[1].weight.detach())
 
 
+class OfAnotherKind(torch.Tensor):
+    """A tensor that only its own library knows."""
+
+
+def test_tensors_of_all_dtypes_and_kinds_and_numbers_of_numpy(tmp_path: Path) -> None:
+    dtypes = (torch.complex128, torch.complex32, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2, torch.bits8)
+    kept = {str(dtype): torch.arange(48, dtype=torch.uint8).view(dtype) for dtype in dtypes}
+    kept["own"] = torch.ones(2).as_subclass(OfAnotherKind)
+    save_dcp({"x": kept, "n": numpy.float32(0.5), "b": (numpy.int64(3),)}, tmp_path)
+    found = load(tmp_path)
+    assert (found["n"], found["b"]) == (0.5, (3,))
+    for name, x in kept.items():
+        assert found["x"][name].dtype == x.dtype
+        assert torch.equal(found["x"][name].view(torch.uint8), torch.Tensor(x).view(torch.uint8)) or name == "own"
+    assert type(found["x"]["own"]) is torch.Tensor
+
+
+def holds_itself() -> dict[str, object]:
+    kept: dict[str, object] = {}
+    kept["it"] = kept
+    return kept
+
+
+UNFIT = {
+    "is torch.sparse_coo, which torch's checkpoints have no form for": torch.eye(2).to_sparse(),
+    "has no shape and no value yet": torch.nn.LazyLinear(2),
+    "stand at most 100 inside each other": holds_itself(),
+}
+
+
+@pytest.mark.parametrize("said", UNFIT)
+def test_what_a_folder_of_torch_s_cannot_hold(tmp_path: Path, said: str) -> None:
+    with pytest.raises((CheckpointError, TypeError), match=said):
+        save_dcp({"x": UNFIT[said]}, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/dev/null/x", "x" * 300, "a\0b"])
+def test_what_is_no_folder(path: str) -> None:
+    for act in (save_dcp, save, weft.checkpoint.save_pretrained):
+        with pytest.raises(CheckpointError, match=r"cannot save to|is a file"):
+            act(torch.nn.Linear(2, 2), path)
+
+
 @pytest.mark.parametrize("kept", [{"a.b": torch.ones(2), "a": {"b": 1}}, {"a.b": 1, "a": {"b": {}}}, {1: 1, "1": 2}])
 def test_names_that_torch_would_take_for_one(tmp_path: Path, kept: dict[str, object]) -> None:
     with pytest.raises(CheckpointError, match=r"two names are the same \(.*\): rename one of them"):
@@ -201,6 +246,42 @@ def test_a_new_folder_replaces_the_old(tmp_path: Path) -> None:
         save_dcp({"x": torch.full((3,), value)}, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
     assert load(tmp_path)["x"].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_whatever_call_fails_leaves_the_old_folder_or_the_new(
+    tmp_path: Path, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = [(Path, "replace"), (Path, "unlink"), (os, "fsync"), (os, "open"), (Path, "mkdir")]
+    for moment in range(40):
+        folder = tmp_path / str(moment)
+        save_dcp({"x": torch.full((3,), 1)}, folder)
+        left = [moment]
+
+        def failing(call: Callable[..., object], left: list[int] = left) -> Callable[..., object]:
+            def act(*args: object, **options: object) -> object:
+                left[0] -= 1
+                if left[0] == -1 or (stays and left[0] < 0):
+                    raise OSError(30, "Read-only file system")
+                return call(*args, **options)
+
+            return act
+
+        with monkeypatch.context() as patch:
+            for where, name in calls:
+                patch.setattr(where, name, failing(getattr(where, name)))
+            done = True
+            try:
+                save_dcp({"x": torch.full((3,), 2)}, folder)
+            except CheckpointError:
+                done = False
+        assert load(folder)["x"].tolist() in ([[2] * 3] if done else [[1] * 3, [2] * 3])
+        save_dcp({"x": torch.full((3,), 3)}, folder)
+        assert load(folder)["x"].tolist() == [3] * 3
+        assert len(list(folder.iterdir())) == 2
+        if left[0] >= 0:
+            return
+    raise AssertionError("a save has more calls than were tried")
 
 
 @pytest.mark.parametrize("keep", [0, 10, 400])

@@ -14,7 +14,7 @@ import torch
 
 import weft
 from weft import P
-from weft.checkpoint import CheckpointError, saving, saving_plan
+from weft.checkpoint import CheckpointError, background, saving, saving_plan
 from weft.checkpoint.files import writing
 from weft.checkpoint.foreign import whole_files
 
@@ -37,6 +37,7 @@ MISMATCHES = {
     "another shape": (linear(4, 3), "'weight' has shape (4, 4) in the checkpoint, but (3, 4) here"),
     "another dtype": (linear().double(), "'weight' is torch.float32 in the checkpoint, but torch.float64 here"),
     "a meta module": (linear(device="meta"), "'weight' is on the meta device and can hold nothing"),
+    "a meta tensor": ({"weight": torch.ones(4, 4, device="meta"), "bias": None}, "'weight' is on the meta device and can hold nothing"),
     "another structure": ({"weight": {"w": torch.ones(1)}, "bias": None}, "'weight' is no dict in the checkpoint, but tensor 'weight'"),
     "not a tensor": ({"weight": None, "bias": None, "more": torch.ones(1)}, "the state has no 'more' in the checkpoint"),
     "an unknown pattern": (
@@ -329,7 +330,8 @@ def test_what_cannot_be_removed_is_no_failure(tmp_path: Path, monkeypatch: pytes
     assert keeper.steps() == [1, 2]
 
 
-def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_AHEAD", 60)  # nothing is written before somebody waits
     saving = weft.checkpoint.save({"x": torch.ones(3)}, tmp_path / "x", wait=False)
     (tmp_path / "x").rmdir()
     (tmp_path / "x").write_text("mine")

@@ -199,3 +199,24 @@ def test_a_counter_stays_one(tmp_path: Path) -> None:
     found = load(tmp_path, {"schedule": made()})["schedule"]
     assert [kept.milestones for kept in found._schedulers] == [Counter([1, 3, 3])] * 2
     assert all(isinstance(kept.milestones, Counter) for kept in found._schedulers)
+
+
+def test_what_a_link_leads_to_is_not_the_keepers(tmp_path: Path) -> None:
+    """Somebody keeps a checkpoint elsewhere, with a link in its place: it is resumed from, and only the link goes."""
+    elsewhere = tmp_path / "best"
+    keeper = weft.checkpoint.Keeper(tmp_path / "run", keep=1, wait=True)
+    keeper.save(1, {"x": 1})
+    keeper.folder(1).rename(elsewhere)
+    keeper.folder(1).symlink_to(elsewhere)
+    assert keeper.resume({"x": None}) == 1
+    keeper.save(2, {"x": 2})
+    assert list((tmp_path / "run").iterdir()) == [keeper.folder(2)]
+    assert load(elsewhere)["state"] == {"x": 1}
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, True, None, "3"])
+def test_what_is_no_step(tmp_path: Path, step: object) -> None:
+    keeper = weft.checkpoint.Keeper(tmp_path, every=2)
+    for act in (keeper.step, keeper.save):
+        with pytest.raises(ValueError, match="a step is a whole number from 0 on, but got"):
+            act(step, {"x": 1})

@@ -103,6 +103,10 @@ def test_what_one_process_has_against_a_call_all_raise(tmp_path: Path) -> None:
     assert found("against", tmp_path) == f"found {[set(), {'raised'}, False, True]}\n"
 
 
+def test_what_cannot_be_noted_of_a_save_that_is_complete(tmp_path: Path) -> None:
+    assert found("unnoted", tmp_path) == f"found {['nothing was wrong', True] * 2}\n"
+
+
 def test_folders_that_are_not_one(tmp_path: Path) -> None:
     assert found("elsewhere", tmp_path) == "found [True, True]\n"
 

@@ -135,6 +135,10 @@ def test_what_is_no_folder_or_no_class_of_a_model(tmp_path: Path) -> None:
         from_pretrained(Model, tmp_path / "nowhere", MESH, {})
     with pytest.raises(TypeError, match="Linear has no config_class, as a model's own class has: give that"):
         from_pretrained(torch.nn.Linear, tmp_path, MESH, {})
+    with pytest.raises(TypeError, match="from_pretrained takes a DeviceMesh, but got dict"):
+        from_pretrained(Model, tmp_path, {"tp": 2}, {})
+    with pytest.raises(TypeError, match=r"full_state_dict takes a torch\.nn\.Module, but got dict"):
+        weft.checkpoint.full_state_dict({})
 
 
 def test_no_process_reads_more_than_its_shards(tmp_path: Path, memory: str, monkeypatch) -> None:
@@ -203,17 +207,19 @@ def test_a_save_that_is_stopped_leaves_one_model_of_two(
 
 
 def test_what_a_save_to_a_file_has_left_goes_with_the_next_one(tmp_path: Path) -> None:
-    left, written, other = (
-        tmp_path / name for name in (".f.safetensors.01234567", ".f.safetensors.0a1b2c3d", ".g.safetensors.01234567")
-    )
-    for path in (left, written, other):
+    """What another writes right now does not, be it locked or just made."""
+    names = (".f.safetensors.01234567", ".f.safetensors.0a1b2c3d", ".f.safetensors.76543210", ".g.safetensors.01234567")
+    left, written, made, other = (tmp_path / name for name in names)
+    for path in (left, written, made, other):
         path.write_bytes(b"x")
-    lock = FolderLock(written)
-    save({"x": torch.ones(2)}, tmp_path / "f.safetensors")
-    assert sorted(tmp_path.iterdir()) == [written, other, tmp_path / "f.safetensors"]
+        if path != made:
+            os.utime(path, (1, 1))
+    lock, path = FolderLock(written), tmp_path / "f.safetensors"
+    save({"x": torch.ones(2)}, path)
+    assert set(tmp_path.iterdir()) == {written, made, other, path}
     lock.release()
-    save({"x": torch.ones(2)}, tmp_path / "f.safetensors")
-    assert sorted(tmp_path.iterdir()) == [other, tmp_path / "f.safetensors"]
+    save({"x": torch.ones(2)}, path)
+    assert set(tmp_path.iterdir()) == {made, other, path}
 
 
 @pytest.mark.parametrize("sizes", [(4, 2), (2, 4)])

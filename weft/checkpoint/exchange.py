@@ -160,12 +160,12 @@ class FolderNotes:
         """What the first process says; the last that has read it removes the notes."""
         if self._count == 1:
             return mine
+        if self._outside is not None and self._process != 0:
+            return self._outside
         if self._process == 0:
             self._leave("outcome", mine)
-        elif self._outside is None:
+        else:
             mine = self._outcome()
-        if self._outside is not None:
-            return mine or self._outside
         self._leave(f"seen-{self._process}", None)
         if all((self._folder / f"seen-{process}").exists() for process in range(self._count)):
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -72,6 +72,7 @@ class Keeper:
 
     def step(self, step: int, state: State) -> None:
         """Saves after this many steps, if it is time."""
+        _check_step(step)
         if step % self.every == 0:
             self.save(step, state)
 
@@ -79,8 +80,7 @@ class Keeper:
         """Saves after this many steps, whether it is time or not."""
 
         def ask() -> tuple[State, Path]:
-            if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-                raise ValueError(f"a step is a whole number from 0 on, but got {step!r}")
+            _check_step(step)
             return {"step": step, "state": state, "random": random_states()}, self.folder(step)
 
         saved(ask, wait=self._wait, then=lambda: self._sweep(step))
@@ -156,9 +156,17 @@ class Keeper:
             with contextlib.suppress(
                 CheckpointError, OSError
             ):  # it is another's: what was saved is complete, and it stays
+                if folder.is_symlink():  # what it leads to is not the keeper's
+                    folder.unlink()
+                    continue
                 lock = FolderLock(folder)
                 try:
                     (folder / INDEX).unlink(missing_ok=True)  # first, so that nobody takes what is left for complete
                     shutil.rmtree(folder, ignore_errors=True)
                 finally:
                     lock.release()
+
+
+def _check_step(step: int) -> None:
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"a step is a whole number from 0 on, but got {step!r}")

@@ -121,6 +121,10 @@ class Loader:
         name = self._checked(node, like, path)
         if isinstance(like, Tensor):
             return self.reader.laid(name, _settled(like), like.dtype)
+        if like.is_meta:
+            raise CheckpointError(
+                f"{self._at(path)} is on the meta device and can hold nothing: give a tensor on the device that it is to be on, a mapping, or None"
+            )
         target = torch.empty(like.shape, dtype=like.dtype, device=like.device)
         self.reader.want(name, target)
         return target

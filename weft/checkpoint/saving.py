@@ -70,47 +70,35 @@ def saved(
     then: Callable[[], None] = lambda: None,
 ) -> Saving | None:
     """What `save` does with what is asked for; the first process does `then` when the checkpoint is complete."""
-
-    def take() -> _StateToSave:
-        state, where = ask()
-        structure, tensors = flattened(state)
-        check_storable(tensors)
-        check_has_values(tensors)
-        if _is_one_file(where):
-            check_fits_file(state, tensors, where, wait)
-        finish_running()
-        return _StateToSave(
-            where if wait else where.absolute(), structure, tensors
-        )  # the program may go to another folder
-
-    asked, unfit = taken(take, _StateToSave(_NOWHERE, {"dict": []}, {}))
+    asked, unfit = taken(lambda: _taken_state(ask, wait), _StateToSave(_NOWHERE, {"dict": []}, {}))
     where, tensors, token = asked.where, asked.tensors, _new_token()
-    if wait and _is_one_file(where):
-        agreed(where, "a file", unfit, tensors)
-        save_file(tensors, {name: settled(x) for name, x in tensors.items()}, where, token)
-        return None
+    one_file = wait and _is_one_file(where)
     if wait:
-        agreed(where, "a folder", unfit)
+        agreed(where, "a file" if one_file else "a folder", unfit, tensors if one_file else None)
     ready = {name: settled(x) for name, x in tensors.items()}
+    if one_file:
+        save_file(tensors, ready, where, token)
+        return None
     lock, refusal = _locked(where)
     refusal = unfit or refusal
     if refusal is not None and world.current().count == 1:
         raise refusal
     try:
         plan = planned_save(asked.structure, ready, tensors, token)
+        if not wait:
+            plan, uncopied = taken(lambda: copied_plan(plan), plan)
+            refusal = refusal or uncopied
+        exchange = Together() if wait else FolderNotes(where, token)
+        task = _Save(where, token, plan, lock, refusal, exchange, then)
+        work = _shown(task.steps(), plan.nbytes, progress)
         if wait:
-            task = _Save(where, token, plan, lock, refusal, Together(), then)
-            for _ in _shown(task.steps(), plan.nbytes, progress):
+            for _ in work:
                 pass
             return None
-        plan, uncopied = taken(lambda: copied_plan(plan), plan)
-        refusal = refusal or uncopied
-        task = _Save(where, token, plan, lock, refusal, FolderNotes(where, token), then)
     except BaseException:
         if lock is not None:
             lock.release()  # also where the steps, which do it, have not begun
         raise
-    work = _shown(task.steps(), plan.nbytes, progress)
     saving = Saving(where, work, Count(plan.nbytes), partial(populate, plan.room))
     finish_running(saving)
     return saving
@@ -123,6 +111,19 @@ class _StateToSave:
     where: Path
     structure: Node
     tensors: Mapping[str, torch.Tensor]
+
+
+def _taken_state(ask: Callable[[], tuple[State, Path]], wait: bool) -> _StateToSave:
+    """What is asked for, if it can be saved; the save before it has ended then."""
+    state, where = ask()
+    structure, tensors = flattened(state)
+    check_storable(tensors)
+    check_has_values(tensors)
+    if _is_one_file(where):
+        check_fits_file(state, tensors, where, wait)
+    finish_running()
+    where = where if wait else where.absolute()  # the program may go to another folder
+    return _StateToSave(where, structure, tensors)
 
 
 _NOWHERE = Path(os.devnull) / "nowhere"

@@ -26,7 +26,7 @@ from .deferred import Deferred
 from .errors import CheckpointError
 from .files.head import storable
 
-__all__ = ["Share", "check_has_values", "check_storable", "identity", "settled", "shares"]
+__all__ = ["Share", "check_dense", "check_has_values", "check_storable", "identity", "settled", "shares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +67,28 @@ def check_has_values(tensors: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def check_storable(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises for a tensor whose dtype, kind or name files have no form for."""
+def check_dense(tensors: Mapping[str, torch.Tensor], files: str) -> None:
+    """Raises for a tensor that is no block of elements, or not yet."""
     for name, x in tensors.items():
         if is_lazy(x):
             raise CheckpointError(
                 f"{name!r} has no shape and no value yet: call the module once first, on any input, or leave it out"
             )
-        if x.is_nested or not storable(x.dtype) or x.layout != torch.strided:
-            what = "nested" if x.is_nested else x.dtype if x.layout == torch.strided else x.layout
-            raise CheckpointError(
-                f"{name!r} is {what}, which safetensors files have no form for: convert it, or leave it out"
-            )
+        if x.is_nested or x.layout != torch.strided:
+            raise _no_form(name, "nested" if x.is_nested else x.layout, files)
+
+
+def _no_form(name: str, what: object, files: str) -> CheckpointError:
+    return CheckpointError(f"{name!r} is {what}, which {files} have no form for: convert it, or leave it out")
+
+
+def check_storable(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises for a tensor whose dtype, kind or name files have no form for."""
+    files = "safetensors files"
+    check_dense(tensors, files)
+    for name, x in tensors.items():
+        if not storable(x.dtype):
+            raise _no_form(name, x.dtype, files)
         if not name.isascii() and re.search("[\ud800-\udfff]", name):
             raise CheckpointError(f"{name!r} is no text that files can hold, it has a half of a character: rename it")
 

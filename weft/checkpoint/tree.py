@@ -19,11 +19,13 @@ __all__ = [
     "Node",
     "State",
     "Stateful",
+    "check_depth",
     "children",
     "entries",
     "flat_dict",
     "flattened",
     "is_leaf",
+    "plain_number",
     "structure_fault",
     "unflattened",
 ]
@@ -69,10 +71,8 @@ def _node(value: object, path: tuple[str, ...], tensors: dict[str, torch.Tensor]
             name += "'"
         tensors[name] = value
         return {"tensor": name}
-    if isinstance(value, (Mapping, list, tuple)) and len(path) >= DEEPEST:
-        raise TypeError(
-            f"a checkpoint's dicts and lists stand at most {DEEPEST} inside each other, but {_at(path)} is deeper"
-        )
+    if isinstance(value, (Mapping, list, tuple)):
+        check_depth(path)
     if isinstance(value, Mapping):
         for key in value:
             if isinstance(key, bool) or not isinstance(key, (str, int)):
@@ -83,15 +83,27 @@ def _node(value: object, path: tuple[str, ...], tensors: dict[str, torch.Tensor]
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_node(item, (*path, str(i)), tensors) for i, item in enumerate(value)]}
-    number = getattr(value, "item", None)
-    if callable(number) and getattr(value, "shape", None) == ():  # one of NumPy's
-        value = number()
+    value = plain_number(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
     raise TypeError(
         f"a checkpoint holds tensors, numbers, strings, None, and dicts, lists and tuples of them, but {_at(path)} is a {type(value).__name__}: "
         "turn it into one of these, or leave it out"
     )
+
+
+def check_depth(path: tuple[str, ...]) -> None:
+    """Raises for what lies deeper than files say, as what holds itself does."""
+    if len(path) >= DEEPEST:
+        raise TypeError(
+            f"a checkpoint's dicts and lists stand at most {DEEPEST} inside each other, but {_at(path)} is deeper"
+        )
+
+
+def plain_number(value: object) -> object:
+    """A number of NumPy's as one of Python's; anything else as it is."""
+    number = getattr(value, "item", None)
+    return number() if callable(number) and getattr(value, "shape", None) == () else value
 
 
 def _at(path: tuple[str, ...]) -> str:

@@ -153,7 +153,9 @@ def _read_straight(
         return False
     row = math.prod(shape[1:]) * dtype.itemsize
     source.straight(start + place.rows[0] * row, writable_bytes(target))
-    target.view(-1)[:0].zero_()  # autograd is to know that it was written to
+    target.view(-1)[:0].view(
+        torch.uint8
+    ).zero_()  # autograd is to know that it was written to; some dtypes have no zero
     return True
 
 

@@ -24,8 +24,8 @@ from ..files.index import INDEX
 from ..files.lock import FolderLock
 from ..files.opening import check_is_found
 from ..files.writing import replace, sync_folder
-from ..shares import Share, check_has_values, identity, settled, shares
-from ..tree import State, Stateful
+from ..shares import Share, check_dense, check_has_values, identity, settled, shares
+from ..tree import State, Stateful, check_depth, plain_number
 from .dcp import METADATA
 
 __all__ = ["save_dcp"]
@@ -52,7 +52,9 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
 
     def take() -> tuple[Path, dict[str, object], object]:
         flat, paths = _flattened(state)
-        check_has_values({name: x for name, x in flat.items() if isinstance(x, torch.Tensor)})
+        held = {name: x for name, x in flat.items() if isinstance(x, torch.Tensor)}
+        check_dense(held, "torch's checkpoints")
+        check_has_values(held)
         finish_running()
         return Path(path), flat, paths
 
@@ -91,15 +93,25 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
         outcome = gathered(outcome, "save")[0]
         if outcome is not None:
             with suppress(OSError, ValueError):  # it is no folder
-                (folder / file).unlink(missing_ok=True)
+                if not _lists(folder, file):
+                    (folder / file).unlink(missing_ok=True)
             raise CheckpointError(f"cannot save to {str(folder)!r}: {outcome}") from problem
         if here == 0:
-            for old in folder.glob("__*.distcp"):
+            for old in (*folder.glob("__*.distcp"), *folder.glob(f".{METADATA}.*")):
                 if token not in old.name:
-                    old.unlink(missing_ok=True)
+                    with suppress(OSError):  # what is complete is so beside what cannot be removed
+                        old.unlink(missing_ok=True)
     finally:
         if lock is not None:
             lock.release()
+
+
+def _lists(folder: Path, file: str) -> bool:
+    """Whether the list that stands there names a file already: what went wrong did so after the new list took its place."""
+    try:
+        return file.encode() in (folder / METADATA).read_bytes()
+    except FileNotFoundError:
+        return False
 
 
 def _first_cause(error: BaseException) -> BaseException:
@@ -143,16 +155,18 @@ def _empty_dicts(plain: object, path: tuple[str | int, ...]) -> Iterator[tuple[s
             yield from _empty_dicts(item, (*path, i))
 
 
-def _plain(state: State) -> object:
+def _plain(state: State, path: tuple[str, ...] = ()) -> object:
     """The state as dicts and lists of tensors and values; a tuple is a value to torch, which in turn is to hold no shards."""
     if isinstance(state, Stateful):
-        return state.state_dict()
+        state = state.state_dict()
+    if isinstance(state, (Mapping, list, tuple)):
+        check_depth(path)
     if isinstance(state, Mapping):
-        return {key: _plain(item) for key, item in state.items()}
+        return {key: _plain(item, (*path, str(key))) for key, item in state.items()}
     if isinstance(state, (list, tuple)) and type(state) in (list, tuple):  # others are values
-        items = [_plain(item) for item in state]
+        items = [_plain(item, (*path, str(i))) for i, item in enumerate(state)]
         return items if isinstance(state, list) or _holds_shards(items) else tuple(items)
-    return state
+    return state if isinstance(state, torch.Tensor) else plain_number(state)
 
 
 def _holds_shards(value: object) -> bool:
@@ -190,7 +204,7 @@ def _write(
 
 def _save_tensor(x: torch.Tensor, file: IO[bytes]) -> None:
     x = x.whole() if isinstance(x, Deferred) else x
-    x = x.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    x = x.detach().as_subclass(torch.Tensor).cpu().resolve_conj().resolve_neg().contiguous()
     if x.untyped_storage().nbytes() != x.numel() * x.itemsize:  # torch.save writes all of a storage
         x = x.clone()
     torch.save(x, file)

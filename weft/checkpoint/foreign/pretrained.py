@@ -68,6 +68,10 @@ def from_pretrained(
     >>> model.weight.mapping.spec
     P('tp')
     """
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(
+            f"from_pretrained takes a DeviceMesh, but got {type(mesh).__name__}: make one with weft.make_mesh"
+        )
     together = len(set(residence(mesh).owners)) > 1
 
     def read() -> Model:
@@ -121,7 +125,7 @@ def _made(kind: type[Model], where: Path, dtype: torch.dtype | None) -> tuple[Mo
     made_of = getattr(kind, "config_class", None)
     if made_of is None:
         raise TypeError(
-            f"{kind.__name__} has no config_class, as a model's own class has: give that, such as LlamaForCausalLM"
+            f"{getattr(kind, '__name__', kind)} has no config_class, as a model's own class has: give that, such as LlamaForCausalLM"
         )
     if not where.is_dir():  # or its config would be looked for on the hub
         raise CheckpointError(

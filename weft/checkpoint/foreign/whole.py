@@ -20,6 +20,8 @@ def full_state_dict(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     >>> type(weft.checkpoint.full_state_dict(model)["weight"])
     <class 'torch.Tensor'>
     """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"full_state_dict takes a torch.nn.Module, but got {type(module).__name__}")
     whole: dict[int, torch.Tensor] = {}
     result: dict[str, torch.Tensor] = {}
     for name, x in module.state_dict(keep_vars=True).items():

@@ -40,6 +40,8 @@ _LISTING = "model.safetensors.index.json"
 _MODEL_FILE = re.compile(r"model(-[0-9a-f]{8})?(-[0-9]{5}-of-[0-9]{5})?\.safetensors")
 _LEFT = re.compile(r"\.(config|model(-[0-9]{5}-of-[0-9]{5})?\.safetensors(\.index\.json)?)\.[0-9a-f]{8}")
 """What a save that was stopped has left."""
+_OLD = 60.0
+"""Seconds after which a save has locked what it has made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,28 +90,28 @@ class _ModelFolder:
             total = sum(kept.nbytes for file in files for kept in file.kept.values())
             listing = {"metadata": {"total_size": total}, "weight_map": weights}
             write_whole(self.path / f".{_LISTING}.{token}", json.dumps(listing, indent=2).encode())
-        for each in (
-            self.path / f".config.{token}"
-        ).iterdir():  # nothing takes time from here to the weights' own names
+        # Nothing takes time from here to the weights' own names.
+        for each in (self.path / f".config.{token}").iterdir():
             each.replace(self.path / each.name)
         if len(files) > 1:
             (self.path / f".{_LISTING}.{token}").replace(self.path / _LISTING)
             (self.path / _ALONE).unlink(missing_ok=True)
         else:
             temporary[_ALONE].replace(self.path / _ALONE)
-            sync_folder(self.path)
-            (self.path / _LISTING).unlink(missing_ok=True)
         sync_folder(self.path)
+        kept = {*names.values(), _LISTING} if len(files) > 1 else {_ALONE}
         for old in self.path.iterdir():
-            if _MODEL_FILE.fullmatch(old.name) and old.name not in names.values():
-                old.unlink(missing_ok=True)
+            if _MODEL_FILE.fullmatch(old.name.removesuffix(".index.json")) and old.name not in kept:
+                with suppress(OSError):  # the new model is found whatever is beside it
+                    old.unlink(missing_ok=True)
 
     def end(self, token: str) -> None:
         """Removes what is left over, and lets others save."""
         if self._lock is not None:  # else it has not begun
             try:
                 shutil.rmtree(self.path / f".config.{token}", ignore_errors=True)
-                (self.path / f".{_LISTING}.{token}").unlink(missing_ok=True)
+                with suppress(OSError):  # what is left goes with the next save; why this one failed is said
+                    (self.path / f".{_LISTING}.{token}").unlink(missing_ok=True)
             finally:
                 self._lock.release()
 
@@ -193,10 +195,10 @@ def _write_together(
         if around is not None:
             around.begin(token)
         for file in files:
-            if around is None:
-                _sweep(folder, file.name)
             _make(temporary[file.name], file)
             locks.append(FolderLock(temporary[file.name]))
+            if around is None:
+                _sweep(temporary[file.name], file.name)
 
     def name() -> None:
         if around is not None:
@@ -221,12 +223,12 @@ def _write_together(
                 lock.release()
 
 
-def _sweep(folder: Path, name: str) -> None:
-    """Removes what saves to a file have left that were stopped; what is written right now is locked."""
-    left = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}")
-    for path in folder.iterdir():
-        if left.fullmatch(path.name) and path.is_file():
-            with suppress(CheckpointError, OSError):
+def _sweep(own: Path, name: str) -> None:
+    """Removes what saves to a file have left that were stopped; what others write right now is locked, or has just been made."""
+    left, now = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}"), own.stat().st_mtime
+    for path in own.parent.iterdir():
+        with suppress(CheckpointError, OSError):
+            if left.fullmatch(path.name) and path.is_file() and now - path.stat().st_mtime > _OLD:
                 lock = FolderLock(path)
                 path.unlink(missing_ok=True)
                 lock.release()

@@ -368,7 +368,9 @@ def test_slices_along_a_split_dim_are_given_to_programs(separate: bool) -> None:
     written = torch.compile(lambda x: x[:, :2].zero_(), backend="aot_eager")
     x = x.detach()
     if separate:
-        with pytest.raises(Exception, match=r"writes to an input of shape \[4, 6\] .* the other tensor would not change"):
+        with pytest.raises(
+            Exception, match=r"writes to an input of shape \[4, 6\] .* the other tensor would not change"
+        ):
             written(x[1:5])
     else:
         written(x[1:5])

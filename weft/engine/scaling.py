@@ -67,7 +67,7 @@ def _is_beyond(value: object, divides: bool) -> bool:
 
 def _is_usual(number: torch.SymInt | torch.SymFloat) -> bool:
     """Whether a number that a program is given is not infinite, of which programs are told apart; one that it finds itself may be anything."""
-    return number.node.has_hint() and bool(abs(number) < _LARGEST)
+    return number.node.has_hint() and bool(number < _LARGEST) and bool(number > -_LARGEST)
 
 
 def _is_of_sizes(number: torch.SymInt | torch.SymFloat) -> bool:

@@ -6,7 +6,7 @@ call here counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -35,6 +35,7 @@ _compilable = BoundedCache[Layout, bool](4096, cleared_by=forget_with_residences
 _flats = BoundedCache[Flat, Flat](4096)
 """Each once, so that comparing two of them is to see that they have the same parts."""
 _TOTAL_ALONE = [TOTAL]
+_is_written: Callable[[torch.Tensor], bool] = vars(torch)["_functionalize_has_data_mutation"]
 
 
 def flattened(x: ShardedTensor) -> tuple[list[str], Flat]:
@@ -81,7 +82,7 @@ def _flattened_anew(x: ShardedTensor) -> tuple[list[str], Flat]:
 def _refuse_written(x: ShardedTensor) -> None:
     """Raises where a program that is traced has written to a view that is a copy: what the view shows would not change."""
     for piece in x._value.pieces:
-        if isinstance(piece, FunctionalTensor) and torch._functionalize_has_data_mutation(piece.elem):  # type: ignore[attr-defined]
+        if isinstance(piece, FunctionalTensor) and _is_written(piece.elem):
             raise NotImplementedError(
                 f"a compiled program writes to an input of shape {list(x.shape)} that is a view of another tensor along a split dim. Between memories "
                 "its elements are copies, and the other tensor would not change. Take the view inside of the program, with the other tensor "

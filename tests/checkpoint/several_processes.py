@@ -10,11 +10,13 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -24,7 +26,10 @@ from weft import NamedMapping, P
 from weft.checkpoint import (
     CheckpointError,
     Keeper,
+    exchange,
+    from_pretrained,
     load,
+    loading,
     plan_load,
     plan_save,
     recover,
@@ -35,6 +40,7 @@ from weft.checkpoint import (
     saving_plan,
 )
 from weft.checkpoint.files import blocks
+from weft.checkpoint.files.index import Index
 from weft.checkpoint.files.opening import index_at
 from weft.checkpoint.loading import planned
 from weft.checkpoint.reading import Reader
@@ -287,6 +293,36 @@ def replaced(folder: Path) -> object:
     return [all(len(values) == 1 for values in seen), seen == sorted(seen), seen[0] != seen[-1]]
 
 
+def overtaken(folder: Path) -> object:
+    """One process has opened a file of others, which is replaced before another looks at it: both load the new one."""
+    path, mesh = folder / "f.safetensors", weft.make_mesh({"a": weft.distributed.process_count()})
+    save({"x": torch.zeros(8, 6)}, path)
+    first, look, opened = weft.on_main(), loading.index_at, Reader.opened
+    flag = folder / "opened"
+
+    @contextmanager
+    def opened_first(reader: Reader) -> Iterator[object]:
+        with opened(reader) as read:
+            flag.touch()
+            yield read
+
+    def looked_later(where: Path) -> Index:
+        loading.index_at = look
+        while not flag.exists():
+            time.sleep(0.005)
+        save_file({"x": torch.ones(8, 6)}, folder / "new.safetensors")
+        (folder / "new.safetensors").replace(path)
+        return look(where)
+
+    if first:
+        Reader.opened = opened_first
+    else:
+        loading.index_at = looked_later
+    found = load(path, {"x": NamedMapping(mesh, P("a"))})["x"].full_tensor().unique().tolist()
+    Reader.opened = opened
+    return found
+
+
 def differing(folder: Path) -> object:
     """What one process cannot save, find or use, all raise, and go on together."""
     first = weft.on_main()
@@ -340,6 +376,82 @@ def unfit(folder: Path) -> object:
         ["process 1 has tensors of other names, shapes or dtypes than process 0" in text for text in differ],
         loaded(folder / "one.safetensors", P(None, "a")),
     ]
+
+
+class Config:
+    """A model's config, which may refuse to be saved."""
+
+    @classmethod
+    def from_pretrained(cls, path: str) -> Config:
+        return cls()
+
+    def save_pretrained(self, path: str) -> None:
+        raise RuntimeError("this config is not saved")
+
+
+class Model(torch.nn.Linear):
+    """A model as other libraries have them."""
+
+    config_class = Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(6, 8)
+
+
+def against(folder: Path) -> object:
+    """What one process alone has against a call, all raise, and go on: its path, its options, its layouts, its state."""
+    second = weft.distributed.process_index() == 1
+    layer, misfit = model(P("a")), model(P("a"))
+    misfit.config = Config()
+    mesh, whole = layer.weight.mesh, model(P())
+    save(layer, folder / "weft")
+    save_pretrained(layer, folder / "hf")
+    pending = weft.shard(torch.ones(4, 4), mesh, P("a")).sum(0)
+    nowhere = None if second else folder / "new"
+    keeper = Keeper(folder / "run")
+    acts: dict[str, Callable[[], object]] = {
+        "path": lambda: save(layer, nowhere),
+        "path, in the background": lambda: save(layer, nowhere, wait=False).wait(30),
+        "path of a file": lambda: save(layer, nowhere and folder / "new.safetensors"),
+        "path of a model": lambda: save_pretrained(layer, nowhere),
+        "path of torch's": lambda: save_dcp({"layer": layer}, nowhere),
+        "path to load": lambda: load(nowhere and folder / "weft", layer),
+        "file or folder": lambda: save(layer, folder / ("new" if second else "new.safetensors")),
+        "size of files": lambda: save_pretrained(layer, folder / "hf", max_file_bytes=0 if second else 100),
+        "config": lambda: save_pretrained(misfit, folder / "hf"),
+        "step": lambda: (keeper.save(-1 if second else 1, layer), keeper.wait()),
+        "beside what is pending": lambda: save({"x": pending, "n": {2} if second else 2}, folder / "new"),
+        "layout": lambda: load(folder / "weft", NamedMapping(mesh, P(None, None, "a") if second else P("a"))),
+        "pattern": lambda: load(
+            folder / "weft", {"no" if second else "weight": NamedMapping(mesh, P("a"))}, strict=False
+        ),
+        "folder of a model": lambda: from_pretrained(Model, folder / ("no" if second else "hf"), mesh, {}),
+        "pattern of a model": lambda: from_pretrained(Model, folder / "hf", mesh, {"no": P()} if second else {}),
+        "state to tell": lambda: recover({"layer": whole, "n": {1} if second else 1}, lost=False),
+        "state to recover": lambda: recover({"n" if second else "layer": whole}, lost=second),
+    }
+    said = {}
+    for what, act in acts.items():
+        try:
+            act()
+        except (CheckpointError, TypeError, ValueError) as error:
+            said[what] = "raised" if second or isinstance(error, CheckpointError) else repr(error)
+    left = sorted(path.name for path in folder.iterdir())
+    return [
+        acts.keys() - said.keys(),
+        set(said.values()),
+        "new.safetensors" in left,
+        loaded(folder / "weft", P(None, "a")),
+    ]
+
+
+def elsewhere(folder: Path) -> object:
+    """Processes that save to folders of their own, in the background, are told, and go on."""
+    exchange._SEEN = 0.2
+    layer = model(P("a"))
+    said = refused(lambda: save(layer, folder / str(weft.distributed.process_index()), wait=False).wait(30))
+    save(layer, folder / "weft", wait=False).wait(30)
+    return ["process 1 does not see there what process 0 has written" in said, loaded(folder / "weft", P(None, "a"))]
 
 
 def recovered(folder: Path) -> object:

@@ -157,6 +157,45 @@ def test_tied_and_empty_tensors(tmp_path: Path) -> None:
     assert load(tmp_path)["empty"].shape == (0, 3)
 
 
+SHAPES_OF_STATES: list[dict[str, object]] = [
+    {"a": {}, "b": [], "c": (), "d": {"e": {}}},
+    {"l": [{}, [], {"x": {}}]},
+    {"o": [torch.ones(1), 5, {}, torch.zeros(1), [torch.ones(2), "text"]]},
+    {"layers": [dict(torch.nn.Linear(2, 2).state_dict()), {}]},
+]
+
+
+@pytest.mark.parametrize("kept", SHAPES_OF_STATES, ids="-".join)
+def test_what_is_empty_and_lists_of_tensors_and_values(tmp_path: Path, kept: dict[str, object]) -> None:
+    save_dcp(kept, tmp_path)
+    assert repr(load(tmp_path, kept)) == repr(kept)
+    assert sorted(repr(load(tmp_path))) == sorted(repr(kept))  # torch writes tensors before values
+    there = {name: torch.zeros(1) for name in ("o.0", "o.3") if "o" in kept}
+    dcp.load(there, checkpoint_id=tmp_path)
+    assert not there or there["o.0"].item() == 1
+
+
+def test_a_list_of_torch_s_with_an_empty_dict(tmp_path: Path) -> None:
+    dcp.save({"l": [torch.ones(1), {}, [2]]}, checkpoint_id=tmp_path)
+    assert load(tmp_path) == {"l": [torch.ones(1), {}, [2]]}
+
+
+def test_shards_in_tuples_and_modules_in_lists(tmp_path: Path) -> None:
+    x = weft.shard(torch.arange(8.0), MESH, P("tp"))
+    layers = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
+    save_dcp({"t": (x, 1), "layers": layers, "betas": (0.9, 0.99)}, tmp_path)
+    found = load(tmp_path)
+    assert same(found["t"][0], torch.arange(8.0))
+    assert found["betas"] == (0.9, 0.99)
+    assert same(found["layers"][1]["weight"], layers[1].weight.detach())
+
+
+@pytest.mark.parametrize("kept", [{"a.b": torch.ones(2), "a": {"b": 1}}, {"a.b": 1, "a": {"b": {}}}, {1: 1, "1": 2}])
+def test_names_that_torch_would_take_for_one(tmp_path: Path, kept: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match=r"two names are the same \(.*\): rename one of them"):
+        save_dcp(kept, tmp_path)
+
+
 def test_a_new_folder_replaces_the_old(tmp_path: Path) -> None:
     for value in range(3):
         save_dcp({"x": torch.full((3,), value)}, tmp_path)

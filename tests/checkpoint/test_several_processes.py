@@ -86,6 +86,10 @@ def test_all_processes_load_the_same_checkpoint_while_it_is_replaced(tmp_path: P
     assert found("replaced", tmp_path) == "found [True, True, True]\n"
 
 
+def test_all_processes_load_the_same_file_of_others_while_it_is_replaced(tmp_path: Path) -> None:
+    assert found("overtaken", tmp_path) == "found [1.0]\n"
+
+
 def test_what_one_process_cannot_save_or_load_all_raise(tmp_path: Path) -> None:
     unfit, nowhere, misfit = (True, False, False), (False, True, False), (False, False, True)
     assert found("differing", tmp_path) == f"found {[[True, True], unfit, unfit, nowhere, misfit, False, 1]}\n"
@@ -93,6 +97,14 @@ def test_what_one_process_cannot_save_or_load_all_raise(tmp_path: Path) -> None:
 
 def test_what_one_process_has_against_a_save_all_raise(tmp_path: Path) -> None:
     assert found("unfit", tmp_path) == f"found {[[True] * 7, [True] * 2, True]}\n"
+
+
+def test_what_one_process_has_against_a_call_all_raise(tmp_path: Path) -> None:
+    assert found("against", tmp_path) == f"found {[set(), {'raised'}, False, True]}\n"
+
+
+def test_folders_that_are_not_one(tmp_path: Path) -> None:
+    assert found("elsewhere", tmp_path) == "found [True, True]\n"
 
 
 def test_a_lost_process_gets_its_state_from_a_replica(tmp_path: Path) -> None:

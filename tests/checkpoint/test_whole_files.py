@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,10 @@ from safetensors.torch import load_file, save_file
 
 import weft
 from weft import P
-from weft.checkpoint import CheckpointError, from_pretrained, load, save, save_dcp, save_pretrained
+from weft.checkpoint import CheckpointError, from_pretrained, load, loading, save, save_dcp, save_pretrained
+from weft.checkpoint.files.index import Index
+from weft.checkpoint.files.lock import FolderLock
+from weft.checkpoint.foreign import pretrained
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
 SPECS = [P(), P("dp"), P(None, "tp"), P("tp", "dp"), P(("dp", "tp")), P(None, ("tp", "dp"))]
@@ -195,6 +200,93 @@ def test_a_save_that_is_stopped_leaves_one_model_of_two(
         save_pretrained(new, folder, max_file_bytes=after)
         assert all(torch.equal(load(folder)[name], x) for name, x in new.state_dict().items())
         assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_what_a_save_to_a_file_has_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    left, written, other = (
+        tmp_path / name for name in (".f.safetensors.01234567", ".f.safetensors.0a1b2c3d", ".g.safetensors.01234567")
+    )
+    for path in (left, written, other):
+        path.write_bytes(b"x")
+    lock = FolderLock(written)
+    save({"x": torch.ones(2)}, tmp_path / "f.safetensors")
+    assert sorted(tmp_path.iterdir()) == [written, other, tmp_path / "f.safetensors"]
+    lock.release()
+    save({"x": torch.ones(2)}, tmp_path / "f.safetensors")
+    assert sorted(tmp_path.iterdir()) == [other, tmp_path / "f.safetensors"]
+
+
+@pytest.mark.parametrize("sizes", [(4, 2), (2, 4)])
+def test_a_file_that_is_replaced_after_it_was_looked_at(
+    tmp_path: Path, sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new one has as many bytes, in which the tensors lie as before, or do not."""
+    path, new = tmp_path / "f.safetensors", tmp_path / "new.safetensors"
+    save_file({"a": torch.zeros(4), "b": torch.ones(2)}, path)
+    save_file({"a": torch.full((sizes[0],), 10.0), "b": torch.full((sizes[1],), 11.0)}, new)
+    assert path.stat().st_size == new.stat().st_size
+    os.utime(path, (1, 1))
+    looked = loading.index_at
+
+    def replaced(where: Path) -> Index:
+        index = looked(where)
+        monkeypatch.setattr(loading, "index_at", looked)
+        new.replace(path)
+        return index
+
+    monkeypatch.setattr(loading, "index_at", replaced)
+    found = load(path)
+    assert {name: x.tolist() for name, x in found.items()} == {"a": [10.0] * sizes[0], "b": [11.0] * sizes[1]}
+
+
+class Numbered(torch.nn.Linear):
+    """A model whose config and weights have one number, which is that of their save."""
+
+    class Kept:
+        """The config."""
+
+        then: Callable[[], None] = staticmethod(lambda: None)
+        """What happens when it has been read."""
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        @classmethod
+        def from_pretrained(cls, path: str) -> Numbered.Kept:
+            found = cls(json.loads(Path(path, "config.json").read_text()))
+            cls.then()
+            return found
+
+        def save_pretrained(self, path: str) -> None:
+            Path(path, "config.json").write_text(json.dumps(self.number))
+
+    config_class = Kept
+
+    def __init__(self, config: Kept) -> None:
+        super().__init__(4, 4)
+        self.config = config
+        if not self.weight.is_meta:
+            torch.nn.init.constant_(self.weight, config.number)
+
+
+@pytest.mark.parametrize("most", [40, 1 << 30])
+@pytest.mark.parametrize("moment", ["config", "weights"])
+def test_a_model_that_is_replaced_while_it_is_read_is_of_one_save(
+    tmp_path: Path, most: int, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_pretrained(Numbered(Numbered.Kept(1)), tmp_path)
+
+    def replaced() -> None:
+        monkeypatch.undo()
+        save_pretrained(Numbered(Numbered.Kept(2)), tmp_path, max_file_bytes=most)
+
+    if moment == "config":
+        monkeypatch.setattr(Numbered.Kept, "then", staticmethod(replaced))
+    else:
+        read = pretrained.load
+        monkeypatch.setattr(pretrained, "load", lambda *args, **options: (read(*args, **options), replaced())[0])
+    model = from_pretrained(Numbered, tmp_path, MESH, {"weight": P("tp")})
+    assert model.weight.full_tensor().unique().tolist() == [model.config.number] == [2]
 
 
 def test_files_that_are_numbered_and_not_all_there(tmp_path: Path) -> None:

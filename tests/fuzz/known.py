@@ -5,6 +5,90 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "a part of the memory of a view was written to as if it had no gaps, and began at 0": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 13, 137)",
+            "v1 = torch.as_strided_scatter(v0[1:], fresh((2, 2), 'float64', 3, 582), (2, 2), (4, 1), 0)",
+            "v2 = torch.as_strided_scatter(v0[:, ::2], fresh((2, 2), 'float64', 3, 582), (2, 2), (4, 2), 0)",
+            "v3 = torch.as_strided_scatter(v0, fresh((2, 2), 'float64', 3, 582), (2, 2), (4, 1), 10)",
+        ),
+    ),
+    "a view of elements that are one could not be turned in place": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 4), 'float64', 13, 137)",
+            "v1 = v0.as_strided((4, 3), (1, 1))",
+            "v1.t_()",
+            "v2 = v1 + 1",
+            "v3 = v0.unfold(1, 2, 1)",
+            "v3.transpose_(0, 1)",
+            "v0.add_(1)",
+            "v4 = v3 * 2",
+        ),
+    ),
+    "views did not see what was written to a tensor that out= had cut short, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((5, 4), 'float64', 13, 137)",
+            "v1 = v0.t()",
+            "torch.add(fresh((2,), 'float64', 3, 582), 1, out=v0)",
+            "v2 = fresh((5, 4), 'float64', 13, 137)",
+            "v3 = v2.t()",
+            "v2.resize_(2)",
+            "v2.fill_(7)",
+            "v4 = v3 + 1",
+        ),
+    ),
+    "what a tensor had become by out= did not see what was written to its views": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((6,), 'float64', 13, 867)",
+            "v1 = v0.view(2, 3)",
+            "torch.neg(fresh((2, 2), 'float64', 3, 821), out=v0)",
+            "v1.mul_(2)",
+            "v2 = v0 + 1",
+        ),
+    ),
+    "the target of one sample had no dim": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((5,), 'float64', 13, 137)",
+            "v1 = F.nll_loss(v0, put([3], 582))",
+            "v2 = F.nll_loss(v0, put([3], 867), reduction='none', weight=v0.abs())",
+            "v3 = F.nll_loss(v0.clone().requires_grad_(), put([3], 582))",
+        ),
+    ),
+    "a mask was as long as its dim beside other indices": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 13, 137)",
+            "v1 = v0[put([True, False, True], 582), put([0, 1], 867)[None]]",
+            "v2 = v0[put([0, 1], 582)[None], put([True, False, True, False], 867)]",
+            "v3 = v0[put([True, False, True], 582), put([0, 1, 2], 867)]",
+        ),
+    ),
+    "a tensor was copied to itself in another shape": Program(
+        {"x": 2}, ("v0 = fresh((3, 4), 'float64', 13, 137)", "v0.copy_(v0.unsqueeze(2))")
+    ),
+    "the product of a batch of one could not be written": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 2, 3), 'float64', 13, 137)",
+            "v1 = torch.matmul(v0, fresh((3, 4), 'float64', 13, 867), out=fresh((1, 2, 4), 'float64', 13, 582))",
+            "v2 = torch.matmul(v0, fresh((3,), 'float64', 13, 867), out=fresh((1, 2), 'float64', 13, 582))",
+        ),
+    ),
+    "a row that is written to was not read by another name, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 2), 'float64', 13, 137)",
+            "v0.sub_(v0.view_as(v0))",
+            "v1 = fresh((1, 2), 'float64', 14, 137)",
+            "torch._foreach_addcmul_([v1], [v1.view_as(v1)], [v1])",
+            "torch._foreach_addcmul_([v1], [v1.view_as(v1)], [v1])",
+        ),
+    ),
     "a part of a tensor could not be filled with an element of it": Program(
         {"a": 2, "b": 2},
         (
@@ -1433,6 +1517,21 @@ KNOWN: dict[str, Program] = {
             "v4 = v1.mH",
             "v6 = torch.tensordot(v4, v4, dims=([0, 1], [0, 1]))",
             "v7 = torch.vdot(v4.reshape(4), v4.mT.reshape(4))",
+        ),
+        order=0,
+    ),
+    "windows of one element of a transposed batch lay as it does, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 5, 4, 3), 'float64', 5, 68).transpose(0, 1)",
+            "v1 = F.unfold(v0, 1, stride=2)",
+        ),
+    ),
+    "an out of another shape lay like what was stacked": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 3, 2, 2), 'float64', 5, 68).contiguous(memory_format=torch.channels_last)",
+            "v1 = torch.stack([v0, v0], out=fresh((0,), 'float64', 5, 68))",
         ),
         order=0,
     ),

@@ -124,6 +124,11 @@ def test_values_have_no_truth_and_no_length_yet() -> None:
             bool(x > 0)
         with pytest.raises(TypeError, match="cannot be looped over before the graph runs"):
             list(x)
+        for number in (float, int, complex, [1, 2].__getitem__):
+            with pytest.raises(TypeError, match="is no number before the graph runs"):
+                number(x)
+        with pytest.raises(TypeError, match=r"cannot be written to: use ops\.where"):
+            x[0] = 1
 
 
 def test_input_types_must_be_types() -> None:

@@ -148,6 +148,20 @@ def test_who_waits_hears_of_one_that_failed_before_it_communicated() -> None:
     assert "process 1 has failed: ValueError: no such sample" in alone.err
 
 
+def test_who_waits_hears_of_one_whose_program_ended_before_it_communicated() -> None:
+    with Processes([str(Path(__file__).with_name("parting.py")), "early"], 2) as started:
+        alone, ended = started.wait(60)
+    assert (alone.status, ended.status) == (1, 0), (alone, ended)
+    assert "process 1 has left: its program has ended" in alone.err
+
+
+def test_the_first_process_waits_for_those_that_communicate_without_it() -> None:
+    """It keeps the store, by which they find each other."""
+    with Processes([str(Path(__file__).with_name("parting.py")), "without the first"], 3) as started:
+        ended = started.wait(60)
+    assert [(each.status, each.out) for each in ended] == [(0, "\n"), *[(0, "[0.0, 2.0, 4.0, 6.0]\n")] * 2], ended
+
+
 def test_control_c_ends_a_process_that_waits(outcomes: Outcomes) -> None:
     with Processes([PROGRAM, "interrupt", "all_gather", str(LARGE)], 2, {"FAULTY_TIMEOUT": "600"}) as started:
         waiting, other = started.running

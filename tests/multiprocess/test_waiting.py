@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import ClassVar, cast
 
 import pytest
+import torch
 from torch._C import _distributed_c10d as c10d
 
 from weft.errors import WeftError
@@ -15,6 +16,7 @@ from weft.runtime.processes.current_call import CollectiveCall
 from weft.runtime.processes.group import Group
 from weft.runtime.processes.liveness.signs import Sign
 from weft.runtime.processes.liveness.waiting import finish_turns
+from weft.runtime.processes.transport.exchange import post, swap
 from weft.runtime.processes.world import World
 
 
@@ -70,6 +72,35 @@ def test_work_that_fails_when_a_turn_ends_is_lost() -> None:
     with pytest.raises(WeftError, match="lost contact") as caught:
         finished(Work("connection reset"))
     assert "connection reset" in caught.value.__notes__[0]
+
+
+class GivenUp:
+    """A connection that nobody uses any more, which refuses at once to send."""
+
+    def recv(self, *_: object) -> GivenUp:
+        return self
+
+    def wait(self) -> None:
+        raise RuntimeError("Application timeout caused pair closure")
+
+    def send(self, *_: object) -> GivenUp:
+        raise RuntimeError("Application timeout caused pair closure")
+
+
+def test_a_connection_that_was_given_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so before anything is waited for."""
+    here = World(0, 2, backends=(("cpu", "gloo"),))
+    monkeypatch.setattr("weft.runtime.processes.world.current", lambda: here)
+    group = Group((0, 1), here)
+    monkeypatch.setattr(group, "_backends", {"cpu": GivenUp()})
+    x = torch.ones(4)
+    for begin in (
+        lambda: swap(group, {1: x}, {1: x.clone()}, x.device),
+        lambda: post(group, {1: [x]}, {1: [x.clone()]}, x.device, 1),
+    ):
+        with pytest.raises(WeftError, match="lost contact") as caught:
+            begin()
+        assert "pair closure" in caught.value.__notes__[0]
 
 
 def test_a_process_that_left_in_the_middle_of_a_call_is_shown_in_that_call() -> None:

@@ -568,6 +568,7 @@ ERRORS = [
     (lambda model, mesh: weft.nn.fully_shard(model, "dp"), TypeError, "needs a DeviceMesh, but got 'dp'"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, "x"), ValueError, "dp=4 has no 'x': use one of 'dp'"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, blocks="h.*"), ValueError, "'h.*' of blocks matches no submodule"),
+    (lambda model, mesh: weft.nn.fully_shard(torch.nn.Linear(2, 2), mesh), ValueError, r"matches no submodule. The names are: none at all; blocks=()"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, prefetch=-1), ValueError, "0 or more, but got -1"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, keep_bytes=-1), ValueError, "0 bytes or more, but got -1"),
     (lambda model, mesh: weft.nn.fully_shard(model, mesh, param_dtype=torch.half, fewest_bytes=True), ValueError, "leave param_dtype out"),

@@ -247,3 +247,25 @@ def test_the_log_of_chains_of_views_is_the_same_in_both_memories(batch: int) -> 
 
         apart, one = both(log)
         assert one == apart, program
+
+
+ACROSS: dict[str, Call] = {
+    "batch norm": lambda x, w: functional.batch_norm(x, None, None, w, w, True),
+    "running statistics": lambda x, w: functional.batch_norm(x, w + 0, w + 1, training=True),
+    "layer norm": lambda x, w: functional.layer_norm(x, (4,), w, w),
+    "addmv": lambda x, w: torch.addmv(w, x, w),
+    "add": lambda x, w: x + w,
+}
+
+
+@pytest.mark.parametrize("name", ACROSS)
+def test_the_log_of_tensors_on_two_meshes_is_the_same_in_both_memories(name: str) -> None:
+    there = weft.make_mesh({"c": 3})
+    for spec, layout in itertools.product((weft.P(), weft.P("c")), list(LAYOUTS.values())[::3]):
+
+        def log(spec: weft.P = spec, layout: Layout = layout) -> list[tuple[object, ...]]:
+            w = weft.shard(torch.arange(4.0), there, spec)
+            return records(lambda x: ACROSS[name](x, w), [layout])
+
+        apart, one = both(log)
+        assert one == apart, (spec, layout)

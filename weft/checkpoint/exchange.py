@@ -11,16 +11,19 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TypedDict, TypeVar
+
+import torch
 
 from ..runtime.processes import world
 from ..runtime.processes.agreement.notices import noticed, write_notice
 from ..runtime.processes.agreement.values import gathered
 from .errors import CheckpointError
+from .files.checksums import checksum
 
-__all__ = ["NOTES", "CommitRounds", "FolderNotes", "Report", "Together", "WrittenReport", "agreed", "taken"]
+__all__ = ["NOTES", "CommitRounds", "FolderNotes", "Report", "Together", "WrittenReport", "agreed", "of_all", "taken"]
 
 T = TypeVar("T")
 
@@ -40,6 +43,29 @@ NOTES = ".saving-"
 """How the names of folders with notes begin."""
 _GRACE = 30.0
 """Seconds that others are waited for when the program itself has ended."""
+_SEEN = 120.0
+"""Seconds after which all that have a folder see a note there: what network file systems remember of folders is old by then."""
+
+
+def of_all(act: Callable[[], T], doing: str) -> list[T]:
+    """What an act gives in each process, in words that JSON has; raises in all processes what goes wrong in one.
+
+    >>> of_all(lambda: 3, "count")
+    [3]
+    """
+    problem: Exception | None = None
+    mine: list[T] = []
+    try:
+        mine.append(act())
+    except Exception as error:  # noqa: BLE001 - raised in all processes
+        problem = error
+    every = gathered((mine, problem and str(problem)), doing)
+    if problem is not None:
+        raise problem
+    for process, (_, text) in enumerate(every):
+        if text is not None:
+            raise CheckpointError(f"process {process} could not {doing}: {text}")
+    return [found for given, _ in every for found in given]
 
 
 def taken(take: Callable[[], T], nothing: T) -> tuple[T, CheckpointError | None]:
@@ -55,17 +81,24 @@ def taken(take: Callable[[], T], nothing: T) -> tuple[T, CheckpointError | None]
         return nothing, unfit
 
 
-def agreed(folder: Path, tensors: str, unfit: CheckpointError | None) -> str:
-    """A word for a save in which all write what one file or list says; raises in all if one cannot, or has other tensors.
+def agreed(
+    folder: Path, form: str, unfit: CheckpointError | None, listed: Mapping[str, torch.Tensor] | None = None
+) -> str:
+    """A word for a save that all begin together; raises in all if one cannot, or does not write the same `form`.
 
-    `tensors` is a checksum of their names, dtypes and shapes.
+    Where one file or list says what all write, `listed` is what it says of: tensors of these names, dtypes and shapes.
     """
-    every = gathered((uuid.uuid4().hex[:8], tensors, unfit and str(unfit)), "save")
-    for _, _, text in every:
+    kinds = [(name, str(x.dtype), tuple(x.shape)) for name, x in (listed or {}).items()]
+    every = gathered((uuid.uuid4().hex[:8], form, checksum(repr(kinds).encode()), unfit and str(unfit)), "save")
+    for *_, text in every:
         if text is not None:
             raise unfit or CheckpointError(text)
-    for process, (_, other, _) in enumerate(every):
+    for process, (_, other, tensors, _) in enumerate(every):
         if other != every[0][1]:
+            raise CheckpointError(
+                f"cannot save to {str(folder)!r}: process {process} writes {other}, but process 0 {every[0][1]}: give all processes the same path and options"
+            )
+        if tensors != every[0][2]:
             raise CheckpointError(
                 f"cannot save to {str(folder)!r}: process {process} has tensors of other names, shapes or dtypes than process 0, "
                 "and all write to one list of them: give all processes the same state"
@@ -100,6 +133,7 @@ class FolderNotes:
 
     A process that cannot write there says so to the others where processes find each other, and then it has nothing to wait for.
     Whoever has read how it ended says so, and the last of them removes the folder: it is there for as long as anybody writes.
+    Whether all have one folder is seen by the first process's note, of which it says elsewhere that it is there.
     """
 
     def __init__(self, path: Path, token: str) -> None:
@@ -119,6 +153,7 @@ class FolderNotes:
             return [[self._outside]]
         if self._process != 0:
             return [mine]
+        write_notice(self._notice("there"), True)
         return [self._found(str(process)) for process in range(self._count)]
 
     def outcome(self, mine: str | None) -> str | None:
@@ -158,6 +193,7 @@ class FolderNotes:
     def _found(self, name: str) -> Report:
         started, pause = time.monotonic(), 0.002
         ended_at: float | None = None
+        unseen_at: float | None = None
         while not (self._folder / name).exists():
             told = noticed(self._notice(name))
             if told:
@@ -165,6 +201,10 @@ class FolderNotes:
             now = time.monotonic()
             if ended_at is None and not threading.main_thread().is_alive():
                 ended_at = now
+            if unseen_at is None and noticed(self._notice("there")) and not (self._folder / "0").exists():
+                unseen_at = now
+            if unseen_at is not None and now - unseen_at > _SEEN:
+                self._go_elsewhere()
             if now - started > self._timeout or (ended_at is not None and now - ended_at > _GRACE):
                 who = "process 0" if name == "outcome" else f"process {name}"
                 raise CheckpointError(
@@ -174,3 +214,15 @@ class FolderNotes:
             pause = min(0.1, pause * 1.5)
         content: Report = json.loads((self._folder / name).read_bytes())
         return content
+
+    def _go_elsewhere(self) -> None:
+        """Raises in all processes, if the note of the first is not to be seen even now."""
+        if (self._folder / "0").exists():
+            return
+        said = (
+            f"cannot save to {str(self._folder.parent)!r}: process {self._process} does not see there what process 0 has written: "
+            "the processes need one folder that all of them see"
+        )
+        write_notice(self._notice(str(self._process)), [said])
+        shutil.rmtree(self._folder, ignore_errors=True)
+        raise CheckpointError(said)

@@ -15,6 +15,7 @@ from ..distributed import on_main
 from ..runtime.processes.agreement.values import gathered
 from .background import finish_running
 from .errors import CheckpointError
+from .exchange import of_all
 from .files.index import INDEX
 from .files.lock import FolderLock
 from .files.verifying import verify
@@ -76,10 +77,13 @@ class Keeper:
 
     def save(self, step: int, state: State) -> None:
         """Saves after this many steps, whether it is time or not."""
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ValueError(f"a step is a whole number from 0 on, but got {step!r}")
-        everything = {"step": step, "state": state, "random": random_states()}
-        saved(everything, self.folder(step), wait=self._wait, then=lambda: self._sweep(step))
+
+        def ask() -> tuple[State, Path]:
+            if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+                raise ValueError(f"a step is a whole number from 0 on, but got {step!r}")
+            return {"step": step, "state": state, "random": random_states()}, self.folder(step)
+
+        saved(ask, wait=self._wait, then=lambda: self._sweep(step))
 
     def wait(self) -> None:
         """Waits until the last save is complete; raises `CheckpointError` if it is not."""
@@ -91,13 +95,22 @@ class Keeper:
         0 if there is none. One that turns out to be damaged is passed over, with a warning, for the one before it.
         """
         finish_running()
-        steps = gathered(self.steps(), "resume")[0]
+        steps = of_all(self.steps, "resume")[0]
         for step in reversed(steps):
-            try:
-                found = load(self.folder(step), {"step": None, "state": like, "random": None}, cast=cast)
-            except CheckpointError as error:
-                self._check_is_damaged(step, error)
-                warnings.warn(f"{error}. Going on with the checkpoint before it", RuntimeWarning, stacklevel=2)
+            found: State = None
+
+            def attempt(step: int = step) -> str | None:
+                nonlocal found
+                try:
+                    found = load(self.folder(step), {"step": None, "state": like, "random": None}, cast=cast)
+                except CheckpointError as error:
+                    return str(error)
+                return None
+
+            problem = next((text for text in of_all(attempt, "resume") if text is not None), None)
+            if problem is not None:
+                self._check_is_damaged(step, problem)
+                warnings.warn(f"{problem}. Going on with the checkpoint before it", RuntimeWarning, stacklevel=2)
                 continue
             assert isinstance(found, dict)  # as what it was loaded into
             set_random_state(found["random"])
@@ -109,7 +122,7 @@ class Keeper:
             )
         return 0
 
-    def _check_is_damaged(self, step: int, error: CheckpointError) -> None:
+    def _check_is_damaged(self, step: int, problem: str) -> None:
         """Raises an error that says that a sound checkpoint does not fit."""
         sound = False
         if on_main():
@@ -119,7 +132,7 @@ class Keeper:
             except CheckpointError:
                 sound = False
         if gathered(sound, "resume")[0]:
-            raise error
+            raise CheckpointError(problem)
 
     def _folders(self) -> Iterator[tuple[int, Path]]:
         try:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import NoneType
 from typing import TypeGuard, TypeVar
 
 import torch
@@ -14,21 +15,24 @@ import torch
 from ..nn.patterns import Patterns
 from ..runtime.machine import residence
 from ..runtime.processes.agreement.values import gathered
+from ..runtime.processes.hosts import host_name
 from ..sharding.mapping import DeviceMapping
 from ..tensor.tensor import Tensor
 from .errors import CheckpointError
+from .files.checksums import checksum
+from .files.index import Index
 from .files.opening import index_at
 from .loader import Loader
 from .progress import shown
 from .reading import Reader
 from .tree import State, Stateful, children, unflattened
 
-__all__ = ["load", "planned"]
+__all__ = ["PAUSE", "TRIES", "load", "planned"]
 
 T = TypeVar("T")
 
-_TRIES = 20
-_PAUSE = 0.05
+TRIES = 20
+PAUSE = 0.05
 """Seconds before a checkpoint that a save has just replaced is opened again."""
 
 
@@ -56,12 +60,12 @@ def load(
     >>> model = weft.nn.shard_module(torch.nn.Linear(8, 8), mesh, {"weight": weft.P("tp", None)})
     >>> model = weft.checkpoint.load("checkpoint", model)
     """
-    where, together = Path(path), spans_processes(like)
-    for left in reversed(range(_TRIES)):
-        attempt = _Attempt(where, like, strict, cast, verify, together)
+    together = spans_processes(like)
+    for left in reversed(range(TRIES)):
+        attempt = _Attempt(path, like, strict, cast, verify, together)
         if attempt.reads(progress, last=not left):
             return attempt.state
-        time.sleep(_PAUSE)  # a save is replacing the checkpoint
+        time.sleep(PAUSE)  # a save is replacing the checkpoint
     raise AssertionError("the last try reads or raises")
 
 
@@ -79,18 +83,22 @@ def planned(reader: Reader, like: State, strict: bool, cast: bool) -> State:
 class _Attempt:
     """A try to load: what stands at the path, what becomes of it, and what is wrong with it in the eyes of this process."""
 
-    def __init__(self, path: Path, like: State, strict: bool, cast: bool, verify: bool, together: bool) -> None:
-        self.path, self.together = path, together
+    def __init__(
+        self, path: str | os.PathLike[str], like: State, strict: bool, cast: bool, verify: bool, together: bool
+    ) -> None:
+        self.path, self.together = Path(), together
         self.state: State = None
-        self._seen: str | None = None
+        self._seen: list[object] = []
+        """What was found: the checksum of the index, and of files that have none, where they lie and their stamps."""
         self._reader: Reader | None = None
-        self._problem: CheckpointError | None = None
+        self._problem: Exception | None = None
         try:
-            index = index_at(path)
-            self._seen = index.checksum
-            self._reader = Reader(path, index, verify, together=together)
+            self.path = Path(path)
+            index = index_at(self.path)
+            self._seen = _seen(self.path, index)
+            self._reader = Reader(self.path, index, verify, together=together)
             self.state = planned(self._reader, like, strict, cast)
-        except CheckpointError as error:
+        except Exception as error:  # noqa: BLE001 - raised in all processes
             self._problem = error
 
     def reads(self, progress: bool, last: bool) -> bool:
@@ -99,7 +107,7 @@ class _Attempt:
             if self._problem is None and self._reader is not None:
                 try:
                     read = stack.enter_context(self._reader.opened())
-                except CheckpointError as error:
+                except Exception as error:  # noqa: BLE001 - raised in all processes
                     self._problem = error
             if not self._all_same(last):
                 return False
@@ -109,7 +117,7 @@ class _Attempt:
             with shown("loading", self._reader.nbytes, progress) as count:
                 try:
                     read(count)
-                except CheckpointError as error:
+                except Exception as error:  # noqa: BLE001 - raised in all processes
                     self._problem = error
         self._raise_together()
         self._reader.finish()
@@ -118,9 +126,10 @@ class _Attempt:
     def _all_same(self, last: bool) -> bool:
         """Whether every process has opened the same checkpoint; raises for all what any process cannot open or use."""
         ground = self._reader.ground() if self._reader is not None and self._problem is None else None
-        every = [tuple(each) for each in self._from_all((self._seen, self._problem and str(self._problem), ground))]
+        mine = (self._seen, None if self._problem is None else str(self._problem), ground)
+        every = [(seen, text, other) for seen, text, other in self._from_all(mine)]
         problems = [(process, str(text)) for process, (_, text, _) in enumerate(every) if text is not None]
-        changed = len({seen for seen, _, _ in every}) > 1 or (bool(problems) and not last and self._has_changed())
+        changed = _differ([seen for seen, _, _ in every]) or (bool(problems) and not last and self._has_changed())
         if changed and not last:
             return False
         if problems and self._problem is None:
@@ -136,10 +145,12 @@ class _Attempt:
     def _has_changed(self) -> bool:
         """Whether another checkpoint stands where one was opened, in the eyes of any process."""
         try:
-            now: str | None = index_at(self.path).checksum
-        except CheckpointError:
-            now = None
-        return any(self._from_all(now != self._seen))
+            changed = _seen(self.path, index_at(self.path)) != self._seen
+        except CheckpointError as error:
+            changed = bool(self._seen) or str(error) != str(self._problem)
+        if not isinstance(self._problem, (CheckpointError, NoneType)):
+            changed = False  # what was asked for is wrong
+        return any(self._from_all(changed))
 
     def _from_all(self, value: T) -> list[T]:
         """What each process says, where the tensors are spread over several; all of them load then."""
@@ -153,6 +164,20 @@ class _Attempt:
         for process, text in enumerate(every):
             if text is not None:
                 raise _of_another(process, str(text))
+
+
+def _seen(path: Path, index: Index) -> list[object]:
+    stamps = [(name, *file.stamp) for name, file in sorted(index.files.items()) if file.stamp is not None]
+    place = [host_name(), str(path.resolve())] if stamps else None
+    return [index.checksum, place, checksum(repr(stamps).encode())]
+
+
+def _differ(seen: Sequence[Sequence[object]]) -> bool:
+    """Whether processes have found different checkpoints; what has stamps only is one where it lies in one place."""
+    if len({tuple(each[:1]) for each in seen}) > 1:
+        return True
+    stamps: dict[str, object] = {}
+    return any(stamps.setdefault(repr(place), found) != found for _, place, found in filter(None, seen) if place)
 
 
 def _of_another(process: int, text: str) -> CheckpointError:

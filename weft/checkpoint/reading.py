@@ -269,11 +269,13 @@ class Reader:
     @contextmanager
     def _open(self, name: str) -> Iterator[int]:
         path = self.path / name if self.path.is_dir() else self.path
-        with open_file(path, self.path) as (file, size):
+        with open_file(path, self.path) as (file, stamp):
             said = self.index.files[name]
-            if size != said.nbytes:
+            if said.stamp not in (None, stamp):
+                raise CheckpointError(f"the file {str(path)!r} was replaced after it was looked at: load it again")
+            if stamp.nbytes != said.nbytes:
                 raise CheckpointError(
-                    f"the file {str(path)!r} is damaged, it has {size} bytes, but {said.nbytes} were saved: use another checkpoint"
+                    f"the file {str(path)!r} is damaged, it has {stamp.nbytes} bytes, but {said.nbytes} were saved: use another checkpoint"
                 )
             yield file
 

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from ..engine.views.copy_views import current
 from ..runtime.holding import holding, slices
 from ..runtime.processes import world
-from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import Box, box_shape, whole_box, within
 from ..tensor.tensor import Tensor
 from .errors import CheckpointError
+from .exchange import of_all
 from .files.boxes import tiling_fault
 from .files.index import Index, SavedShard, SavedTensor, dtype_named
 from .loading import planned
@@ -49,16 +49,24 @@ def recover(state: State, *, lost: bool) -> State:
     >>> weft.checkpoint.recover({"model": torch.nn.Linear(2, 2), "step": 3}, lost=False)["step"]
     3
     """
-    told = gathered(None if lost else _told(state), "recover")
+    told = of_all(lambda: None if lost else _told(state), "recover")
     sound = {process: each for process, each in enumerate(told) if each is not None}
     if len(sound) == len(told):
         return state
     if not sound:
         raise CheckpointError("every process has lost its state: load the last checkpoint instead")
     reader = Reader(Path("memory"), _index(sound))
-    found = planned(reader, state, strict=True, cast=False) if lost else state
-    wanted = list(_asked(reader)) if lost else []
-    asked = gathered([ask for ask, _ in wanted], "recover")
+    found = state
+    wanted: list[tuple[_Ask, torch.Tensor]] = []
+
+    def ask() -> list[_Ask]:
+        nonlocal found
+        if lost:
+            found = planned(reader, state, strict=True, cast=False)
+            wanted.extend(_asked(reader))
+        return [each for each, _ in wanted]
+
+    asked = of_all(ask, "recover")
     kept = {} if lost else flattened(state)[1]
     _exchange(asked, [target for _, target in wanted], kept)
     reader.finish()

@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
 from itertools import count as count_up
@@ -22,7 +23,7 @@ from ..runtime.processes import world
 from ..runtime.processes.agreement.values import gathered
 from .background import Saving, finish_running
 from .errors import CheckpointError
-from .exchange import NOTES, CommitRounds, FolderNotes, Report, Together, taken
+from .exchange import NOTES, CommitRounds, FolderNotes, Report, Together, agreed, taken
 from .files.index import INDEX, Index, SavedFile, SavedShard
 from .files.lock import FolderLock
 from .files.writing import WrittenFile, replace, sync_folder, write_file
@@ -58,45 +59,52 @@ def save(state: State, path: str | os.PathLike[str], *, wait: bool = True, progr
     >>> saving = weft.checkpoint.save({"model": model, "epoch": 3}, "checkpoint", wait=False)
     >>> saving.wait()
     """
-    return saved(state, Path(path), wait=wait, progress=progress)
+    return saved(lambda: (state, Path(path)), wait=wait, progress=progress)
 
 
 def saved(
-    state: State, where: Path, *, wait: bool = True, progress: bool = False, then: Callable[[], None] = lambda: None
+    ask: Callable[[], tuple[State, Path]],
+    *,
+    wait: bool = True,
+    progress: bool = False,
+    then: Callable[[], None] = lambda: None,
 ) -> Saving | None:
-    """What `save` does; the first process does `then` when the checkpoint is complete."""
-    one_file = where.suffix == ".safetensors"
+    """What `save` does with what is asked for; the first process does `then` when the checkpoint is complete."""
 
-    def take() -> tuple[Node, dict[str, torch.Tensor]]:
+    def take() -> _StateToSave:
+        state, where = ask()
         structure, tensors = flattened(state)
         check_storable(tensors)
         check_has_values(tensors)
-        if one_file:
+        if _is_one_file(where):
             check_fits_file(state, tensors, where, wait)
         finish_running()
-        return structure, tensors
+        return _StateToSave(
+            where if wait else where.absolute(), structure, tensors
+        )  # the program may go to another folder
 
-    nothing: tuple[Node, dict[str, torch.Tensor]] = ({"dict": []}, {})
-    (structure, tensors), unfit = taken(take, nothing)
-    ready = {name: settled(x) for name, x in tensors.items()}
-    if one_file:
-        save_file(tensors, ready, where, unfit)
+    asked, unfit = taken(take, _StateToSave(_NOWHERE, {"dict": []}, {}))
+    where, tensors, token = asked.where, asked.tensors, _new_token()
+    if wait and _is_one_file(where):
+        agreed(where, "a file", unfit, tensors)
+        save_file(tensors, {name: settled(x) for name, x in tensors.items()}, where, token)
         return None
-    if not wait:
-        where = where.absolute()  # the program may go to another folder meanwhile
-    token = _new_token()
+    if wait:
+        agreed(where, "a folder", unfit)
+    ready = {name: settled(x) for name, x in tensors.items()}
     lock, refusal = _locked(where)
-    refusal = refusal or unfit
+    refusal = unfit or refusal
     if refusal is not None and world.current().count == 1:
         raise refusal
     try:
-        plan = planned_save(structure, ready, tensors, token)
+        plan = planned_save(asked.structure, ready, tensors, token)
         if wait:
             task = _Save(where, token, plan, lock, refusal, Together(), then)
             for _ in _shown(task.steps(), plan.nbytes, progress):
                 pass
             return None
-        plan = copied_plan(plan)
+        plan, uncopied = taken(lambda: copied_plan(plan), plan)
+        refusal = refusal or uncopied
         task = _Save(where, token, plan, lock, refusal, FolderNotes(where, token), then)
     except BaseException:
         if lock is not None:
@@ -106,6 +114,23 @@ def saved(
     saving = Saving(where, work, Count(plan.nbytes), partial(populate, plan.room))
     finish_running(saving)
     return saving
+
+
+@dataclass(frozen=True, slots=True)
+class _StateToSave:
+    """What is to be saved, and where."""
+
+    where: Path
+    structure: Node
+    tensors: Mapping[str, torch.Tensor]
+
+
+_NOWHERE = Path(os.devnull) / "nowhere"
+"""Where a process saves that was asked for nothing that can be saved: it cannot, and the others hear of it."""
+
+
+def _is_one_file(where: Path) -> bool:
+    return where.suffix == ".safetensors"
 
 
 def _shown(steps: Iterator[int], total: int, progress: bool) -> Iterator[int]:
@@ -143,7 +168,7 @@ def _locked(where: Path) -> tuple[FolderLock | None, CheckpointError | None]:
         return (FolderLock(where) if world.current().process == 0 else None), None
     except CheckpointError as error:
         return None, error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: what no path has, such as a byte of 0
         refusal = CheckpointError(f"cannot save to {str(where)!r}: {error}")
         refusal.__cause__ = error
         return None, refusal
@@ -164,7 +189,7 @@ class _Save:
     ) -> None:
         self.where, self.token, self.plan, self.lock, self.exchange = where, token, plan, lock, exchange
         self.then, self.refusal = then, refusal
-        self.leftovers = [] if refusal is not None else list(_leftovers(where, token))
+        self.leftovers: list[Path] = []
 
     def steps(self) -> Iterator[int]:
         """Writes, tells the others, and makes it a checkpoint; raises in all processes what went wrong in one.
@@ -176,13 +201,14 @@ class _Save:
             report: Report = None if problem is None else [str(problem)]
             try:
                 if problem is None:
+                    self.leftovers = list(_leftovers(self.where, self.token))
                     written = yield from self._write()
                     files = {
                         name: (each.file.nbytes, each.file.head, each.file.checksum, dict(each.shards))
                         for name, each in written.items()
                     }
                     report = {"files": files, "entries": list(entries(self.plan.structure))}
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - raised in all processes
                 problem, report = error, str(error)
             outcome = self.exchange.outcome(self._published(self.exchange.reports(report)))
             if outcome is not None:
@@ -230,7 +256,7 @@ class _Save:
                 if not (self.where / name).is_file() or (self.where / name).stat().st_size != file.nbytes:
                     return f"cannot save to {str(self.where)!r}, process 0 does not see the file {name!r} that another has written: the processes need one folder that all of them see"
             replace(self.where / INDEX, index.to_bytes(), self.token)
-        except (OSError, ValueError) as error:  # ValueError: states that differ, or a number that no text can hold
+        except Exception as error:  # noqa: BLE001 - raised in all processes: states that differ, or a number that no text can hold
             return f"cannot save to {str(self.where)!r}: {error}. The old checkpoint stays"
         return None
 

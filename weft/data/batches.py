@@ -10,6 +10,7 @@ from typing import Protocol, cast, final, runtime_checkable
 import torch
 from torch.utils.data import DataLoader
 
+from ..runtime.processes.agreement.own_faults import of_one_process
 from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import Interval
 from ..sharding.mesh import DeviceMesh
@@ -104,7 +105,8 @@ class Batches:
 
     def __iter__(self) -> Iterator[object]:
         """The batches of this epoch that were not given yet."""
-        with closing(self._parts(self.batch)) as parts:  # so that nothing is loaded any more when this is closed
+        # What one process cannot load, all raise. Nothing is loaded any more when this is closed.
+        with of_one_process(), closing(self._parts(self.batch)) as parts:
             for part, size in parts:
                 whole = self._layouts.whole(part, size, is_local=self._local, compares=compares_values(self._given))
                 self.batch, self._given = self.batch + 1, self._given + 1

@@ -19,6 +19,7 @@ from .advice.drift import may_drift, watched
 from .compiling import left_mode
 from .dispatch_keys import let_in
 from .execute import run_by_rule
+from .form import Form
 from .handlers import handlers, may_run_by_rule
 from .kept import forget_written, share_nothing
 from .moves.asynchrony import detached, is_on_its_way
@@ -122,61 +123,95 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
         with left:
             return _at_length(call, is_kept=False)
     if torch.is_inference_mode_enabled() and _gives_usual_view(call):
-        if kind_of(call.func).composite and not _is_told_to_torch(call.func):
-            with let_in(torch._C.DispatchKey.ADInplaceOrView):  # so that torch knows what its parts give as views
-                return call.func.decompose(*call.args, **call.kwargs)
-        with torch.inference_mode(False), torch.no_grad():
-            return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
-    forms = [x._form for x in call.tensors if isinstance(x, ShardedTensor)]
-    if len(forms) < len(call.tensors) and torch.is_grad_enabled():
-        for x in call.tensors:
-            if x.requires_grad and not isinstance(x, ShardedTensor):
-                keep_gradient_plain(x)
-    is_special = any(form.is_special for form in forms)
-    if is_special and call.func is not _DETACH:
-        refuse_stale(call.tensors, str(call.func))
-    is_planned = call.func in handlers or kind_of(call.func).outs or any(form.layout.pending for form in forms)
-    if is_special or is_planned or call.func in LENIENT:
-        # Something may move before its layouts are known, or a process without elements may not see it.
-        refuse_wrong(call)
-    is_shared = not kind_of(call.func).is_pure and shares_places(call)
-    result = _of_special(call) if is_special and not is_shared else NotImplemented
-    if result is not NotImplemented:
-        return result
+        return _as_usual_view(call)
+    is_pure, forms = kind_of(call.func).is_pure, [x._form for x in call.tensors if isinstance(x, ShardedTensor)]
+    is_special, is_open = any(form.is_special for form in forms), any(form.is_open for form in forms)
+    is_pending = any(form.layout.pending for form in forms)
+    if len(forms) < len(call.tensors):
+        _keep_gradients_plain(call)
+    _refuse_first(call, is_special=is_special, is_pending=is_pending)
+    is_shared = not is_pure and shares_places(call)
+    if is_special and not is_shared:
+        result = _of_special(call)
+        if result is not NotImplemented:
+            return result
     shows = is_special and any(map(shows_another, call.tensors))
     if shows:
         refresh(call.tensors)
         tell_writes(written_tensors(call))
     result = _run(call, is_shared=is_shared)
-    if call.func is _DETACH and forms[0].is_open:
-        # A compiler has names of its own for the sizes of the pieces, and takes what is detached for another tensor by them.
-        known = as_sharded(result)
-        result = made(forms[0], known._value, int(known.storage_offset()), known.__dict__.get("_asked"))
-    if not kind_of(call.func).is_pure:
-        forget_written(written_tensors(call))  # an op may have brought for itself what it then wrote to
-        if is_traced():
-            settle_totals(written_tensors(call))
-    if any(form.layout.pending for form in forms):
+    if call.func is _DETACH and is_open:
+        result = _known_anew(as_sharded(result), forms[0])
+    if not is_pure:
+        _note_writes(call)
+    if is_pending:
         note_computed(call, result)
+    _note_views(call, result, is_special=is_special)
+    if shows:
+        keep_marks(call, result)
+        for x in () if call.is_written_back else written_tensors(call):
+            write_through(x)
+    elif is_kept and not is_shared and not is_open:
+        _keep(call, result)
+    if call.afterwards is not None:
+        call.afterwards()
+    return result
+
+
+def _as_usual_view(call: BoundCall) -> object:
+    """What a call gives in inference mode whose views are no inference tensors."""
+    if kind_of(call.func).composite and not _is_told_to_torch(call.func):
+        with let_in(torch._C.DispatchKey.ADInplaceOrView):  # so that torch knows what its parts give as views
+            return call.func.decompose(*call.args, **call.kwargs)
+    with torch.inference_mode(False), torch.no_grad():
+        return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
+
+
+def _keep_gradients_plain(call: BoundCall) -> None:
+    """Has the plain tensors of a call, where they are differentiated, take plain gradients."""
+    if torch.is_grad_enabled():
+        for x in call.tensors:
+            if x.requires_grad and not isinstance(x, ShardedTensor):
+                keep_gradient_plain(x)
+
+
+def _refuse_first(call: BoundCall, *, is_special: bool, is_pending: bool) -> None:
+    """Refuses what torch refuses of a call of which something may move before its layouts are known, or is not seen by all."""
+    if is_special and call.func is not _DETACH:
+        refuse_stale(call.tensors, str(call.func))
+    if is_special or is_pending or call.func in handlers or kind_of(call.func).outs or call.func in LENIENT:
+        refuse_wrong(call)
+
+
+def _known_anew(result: ShardedTensor, form: Form) -> ShardedTensor:
+    """What is detached, by the sizes of what it was: a compiler has names of its own for them, and takes others for another tensor."""
+    return made(form, result._value, int(result.storage_offset()), result.__dict__.get("_asked"))
+
+
+def _note_writes(call: BoundCall) -> None:
+    """Has what is known of the tensors that a call wrote to follow."""
+    forget_written(written_tensors(call))  # an op may have brought for itself what it then wrote to
+    if is_traced():
+        settle_totals(written_tensors(call))
+
+
+def _note_views(call: BoundCall, result: object, *, is_special: bool) -> None:
+    """Tells a tensor of the views that a call gives of it."""
     base = _shown_by(call)
     if base is not None:
         base._value.note_views(result)
         share_nothing(base, result)
         if is_special:
             note_views_of_turned(base, result)
-    if shows:
-        keep_marks(call, result)
-        for x in () if call.is_written_back else written_tensors(call):
-            write_through(x)
-    elif is_kept and not is_shared and not any(form.is_open for form in forms):
-        repeat = call.repeat or repeat_of(call, result)
-        if repeat is not None:
-            plans.keep(call.func)
-            assert call.key is not None
-            _repeats[call.key] = repeat
-    if call.afterwards is not None:
-        call.afterwards()
-    return result
+
+
+def _keep(call: BoundCall, result: object) -> None:
+    """Keeps what repeats a call, where something does."""
+    repeat = call.repeat or repeat_of(call, result)
+    if repeat is not None:
+        plans.keep(call.func)
+        assert call.key is not None
+        _repeats[call.key] = repeat
 
 
 def _of_special(call: BoundCall) -> object:
@@ -221,29 +256,42 @@ def _shown_by(call: BoundCall) -> ShardedTensor | None:
 
 
 def _run(call: BoundCall, *, is_shared: bool) -> object:
-    func, args = call.func, call.args
-    kind = kind_of(func)
+    kind = kind_of(call.func)
     if kind.written or kind.outs:
-        refuse_turned(written_tensors(call), str(func))
+        refuse_turned(written_tensors(call), str(call.func))
         note_write(written_tensors(call))
     if is_shared and not _is_of_many(call):
         refuse_wrong(call)
         return write_whole(call)
-    if kind.is_pure and any(isinstance(x, ShardedTensor) and x._layout.pending for x in args):
-        positions = _resolved_first(call)
-        if positions:
-            here = [resolved_for(func, as_sharded(x)) if at in positions else x for at, x in enumerate(args)]
-            return func(*here, **call.kwargs)
-    x = args[0] if args else None
-    writes = kind.written == (0,) and scales_beyond(func, args, call.kwargs)
-    if writes and isinstance(x, ShardedTensor) and x._layout.pending:
-        store(x, as_sharded(func(resolve(x, str(func)).clone(), *args[1:], **call.kwargs)), str(func))
-        return x
+    positions = _resolved_first(call) if kind.is_pure else ()
+    if positions:
+        here = [resolved_for(call.func, as_sharded(x)) if at in positions else x for at, x in enumerate(call.args)]
+        return call.func(*here, **call.kwargs)
+    x = call.args[0] if call.args else None
+    if kind.written == (0,) and _is_pending(x) and scales_beyond(call.func, call.args, call.kwargs):
+        return _scaled_resolved(call, as_sharded(x))
+    return _by_handler_or_rule(call)
+
+
+def _is_pending(x: object) -> bool:
+    return isinstance(x, ShardedTensor) and bool(x._layout.pending)
+
+
+def _scaled_resolved(call: BoundCall, x: ShardedTensor) -> ShardedTensor:
+    """What is pending, written to by an op that may go beyond all numbers in a part of a sum that does not."""
+    op = str(call.func)
+    store(x, as_sharded(call.func(resolve(x, op).clone(), *call.args[1:], **call.kwargs)), op)
+    return x
+
+
+def _by_handler_or_rule(call: BoundCall) -> object:
+    """What the op gives by its handler, without `out=`, as the ops that it is made of, or by its rule."""
+    func, kind = call.func, kind_of(call.func)
     special = handlers.get(func)
     if special is None and kind.outs:
         return write_out(call)
     if special is None and kind.composite and rule_for(func) is None:
-        return func.decompose(*args, **call.kwargs)
+        return func.decompose(*call.args, **call.kwargs)
     try:
         result = run_by_rule(call) if special is None else special(call)
     except WeftError:
@@ -273,10 +321,11 @@ def _is_same(one: object, other: object) -> bool:
 
 def _resolved_first(call: BoundCall) -> tuple[int, ...]:
     """The pending arguments, by position, of a call that resolves them and nothing else of them."""
-    if rule_for(call.func) is None:
+    waiting = tuple(at for at, x in enumerate(call.args) if _is_pending(x))
+    if not waiting or rule_for(call.func) is None:
         return ()
     if scales_beyond(call.func, call.args, call.kwargs):
-        return tuple(at for at, x in enumerate(call.args) if isinstance(x, ShardedTensor) and x._layout.pending)
+        return waiting
     given = sum(isinstance(x, torch.Tensor) for x in call.args)
     if given < len(call.tensors) or not may_run_by_rule(call.func):
         return ()

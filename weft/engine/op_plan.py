@@ -10,7 +10,7 @@ import torch
 
 from ..caches import BoundedCache
 from ..rules.bounds import Bound
-from ..rules.call import Args, BoundCall, Known, Kwargs, Op
+from ..rules.call import BoundCall, Known, Kwargs, Op
 from ..rules.factors import Factors
 from ..rules.registry import Rule, rule_for
 from ..runtime.machine import forget_with_residences
@@ -113,18 +113,20 @@ _TO_COPY = torch.ops.aten._to_copy.default
 _TRUE, _FALSE = object(), object()  # True is equal to 1
 
 
-def key_of(func: Op, args: Args, kwargs: Kwargs) -> Key:
+def key_of(func: Op, args: Known, kwargs: Kwargs) -> Key:
     """All that a plan depends on: not the values of tensors, nor of floats that are usual numbers."""
     key: list[object] = [id(func)]  # torch takes its time to say the hash of an op
     final = ShardedTensor.final
     for x in args:
         kind = type(x)
         if kind is final:
-            key.append(x._form)  # type: ignore[attr-defined]
+            key.append(x._form)
         elif kind is int:
             key.append(x)
         elif kind is bool:
             key.append(_TRUE if x else _FALSE)
+        elif kind is list and x and type(x[0]) is int and type(args[0]) is not list:
+            key.append((int, *x))  # sizes and dims, as `token` has them
         else:
             key.append(_token_beside_list(x) if kind is list and type(args[0]) is list else token(x))
     if kwargs:

@@ -49,8 +49,9 @@ def _view_in_place(call: BoundCall) -> object:
         become(x, _VIEWED[call.func](before, *call.args[1:], **call.kwargs))
     if may_be_copied and whole is None:
         # Torch counts writes to it from now on for itself, and earlier views show what it was.
-        remember_apart(x, before)
-        if x._value.shown is not None:
+        if x._value.shown is None:
+            remember_apart(x, before)
+        else:
             x._value.shown.is_apart = True
         base = x._base if x._is_view() else None
         if isinstance(base, ShardedTensor):

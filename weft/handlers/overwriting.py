@@ -9,7 +9,7 @@ from ..engine.memory import memory_of
 from ..engine.moves.movement import to_write_plain
 from ..engine.sharded import ShardedTensor, as_sharded
 from ..engine.writes.overlapping import parted, refuse_overlaps
-from ..engine.writes.writing import store
+from ..engine.writes.writing import is_last_out, store
 from ..rules.call import BoundCall
 
 __all__ = ["overwrite"]
@@ -30,14 +30,15 @@ def overwrite(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: b
 
 
 def _is_itself(x: ShardedTensor, value: torch.Tensor) -> bool:
-    """Whether a value is the tensor in another shape, which torch may write back: `matmul(out=)` does."""
-    if (
-        value.numel() != x.numel()
-        or not value._is_view()
-        or tuple(value.shape) == tuple(x.shape)[x.dim() - value.dim() :]
-    ):
-        return False
-    return value._base is (x._base if x._is_view() else x) and value.storage_offset() == x.storage_offset()
+    """Whether a value is the tensor with its first dims merged, just written to, which `matmul(out=)` writes back."""
+    return (
+        is_last_out(value)
+        and value.dim() < x.dim()
+        and value.numel() == x.numel()
+        and value._is_view()
+        and value._base is (x._base if x._is_view() else x)
+        and value.storage_offset() == x.storage_offset()
+    )
 
 
 @handler(aten.copy_.default)

@@ -20,6 +20,7 @@ from ..engine.moves.movement import is_transformed
 from ..engine.moves.shards import shards_of
 from ..errors import MismatchError
 from ..runtime.machine import residence
+from ..runtime.processes.agreement.own_faults import of_one_process
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
 from ..sharding.spec import Spec, entries_of
@@ -81,9 +82,10 @@ def local_map(
                 f"local_map runs the function on the devices of the mesh {mesh}, but this process has none of them: "
                 "call it in the processes that have, or on a mesh of all devices"
             )
-        given = _given(args, inputs, len(lanes))
-        results = _run(lanes, [functools.partial(fn, *values, **kwargs) for values in given])
-        return cast(Result, _joined(results, outputs, lanes, check))
+        with of_one_process():
+            given = _given(args, inputs, len(lanes))
+            results = _run(lanes, [functools.partial(fn, *values, **kwargs) for values in given])
+            return cast(Result, _joined(results, outputs, lanes, check))
 
     return run
 

@@ -11,7 +11,7 @@ from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.spec import Spec, entries_of
 
-__all__ = ["Patterns"]
+__all__ = ["Patterns", "suggestion"]
 
 
 @final
@@ -53,7 +53,7 @@ class Patterns:
         names = list(names)
         for pattern in self._mappings:
             if not any(fnmatchcase(name, pattern) for name in names):
-                raise ValueError(f"the pattern {pattern!r} matches no {what}. {_suggestion(pattern, names)}")
+                raise ValueError(f"the pattern {pattern!r} matches no {what}. {suggestion(pattern, names)}")
 
 
 def _mapping(pattern: str, spec: Spec, mesh: DeviceMesh) -> DeviceMapping:
@@ -76,8 +76,8 @@ def _mapping(pattern: str, spec: Spec, mesh: DeviceMesh) -> DeviceMapping:
     return mapping
 
 
-def _suggestion(pattern: str, names: list[str]) -> str:
-    """The names that come closest, compared without the wildcards too."""
+def suggestion(pattern: str, names: list[str]) -> str:
+    """The names that come closest, compared without the wildcards too; what is there, where none does."""
     bare = pattern.replace("*", "").strip(".")
     ends = {".".join(name.split(".")[-2:]): name for name in names} | {name: name for name in names}
     found = {ends[key] for key in get_close_matches(bare, list(ends), n=3, cutoff=0.5)}

@@ -11,6 +11,7 @@ from ..engine.moves.entering import entering
 from ..engine.moves.movement import is_transformed
 from ..engine.moves.shards import assembled
 from ..engine.sharded import wrap
+from ..runtime.processes.agreement.own_faults import of_one_process
 from ..runtime.processes.agreement.same_replicas import check_given
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
@@ -166,7 +167,8 @@ def from_local(
     >>> weft.from_local([torch.zeros(2), torch.ones(1)], mapping).full_tensor()
     tensor([0., 0., 1.])
     """
-    return of_shards(shards, mapping, shape=shape, dtype=dtype, is_checked=True)
+    with of_one_process():
+        return of_shards(shards, mapping, shape=shape, dtype=dtype, is_checked=True)
 
 
 def of_shards(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..runtime.machine import residence
 from ..runtime.processes import world
+from ..runtime.processes.agreement.own_faults import of_one_process
 from ..runtime.processes.agreement.values import gathered
 from ..sharding.geometry import Box, box, box_text
 from ..sharding.layout import Layout
@@ -31,28 +32,29 @@ def from_process_local(tensor: TensorLike, mapping: DeviceMapping, *, shape: Seq
     >>> weft.from_process_local(torch.arange(8), mapping).local_shards[1]
     tensor([2, 3])
     """
-    part = as_tensor(tensor, "from_process_local")
-    if not isinstance(mapping, DeviceMapping):
-        raise TypeError(f"from_process_local takes a mapping, but got {mapping!r}: use NamedMapping(mesh, P('dp'))")
-    layout = mapping.layout(part.dim())
-    if layout.pending:
-        raise ValueError(
-            f"from_process_local puts parts of one value together, but {mapping!r} leaves a reduction pending: "
-            "use from_local, with what each device contributes"
-        )
-    pieces = _pieces(layout)
-    whole = tuple(shape) if shape is not None else _whole_shape(tuple(part.shape), pieces)
-    held = process_box(layout, whole)
-    if held is None:
-        return from_local([], mapping, shape=whole, dtype=part.dtype)
-    expected = tuple(high - low for low, high in held)
-    if expected != tuple(part.shape):
-        raise ValueError(
-            f"from_process_local: the devices of process {world.current().process} hold {box_text(held)} of a tensor of shape "
-            f"{whole} in the layout {layout}, a part of shape {expected}, but it brings one of shape {tuple(part.shape)}"
-        )
-    shards = [part[_within(box(layout, whole, slot), held)] for slot in residence(layout.mesh).owned]
-    return from_local(shards, mapping, shape=whole, dtype=part.dtype)
+    with of_one_process():
+        part = as_tensor(tensor, "from_process_local")
+        if not isinstance(mapping, DeviceMapping):
+            raise TypeError(f"from_process_local takes a mapping, but got {mapping!r}: use NamedMapping(mesh, P('dp'))")
+        layout = mapping.layout(part.dim())
+        if layout.pending:
+            raise ValueError(
+                f"from_process_local puts parts of one value together, but {mapping!r} leaves a reduction pending: "
+                "use from_local, with what each device contributes"
+            )
+        pieces = _pieces(layout)
+        whole = tuple(shape) if shape is not None else _whole_shape(tuple(part.shape), pieces)
+        held = process_box(layout, whole)
+        if held is None:
+            return from_local([], mapping, shape=whole, dtype=part.dtype)
+        expected = tuple(high - low for low, high in held)
+        if expected != tuple(part.shape):
+            raise ValueError(
+                f"from_process_local: the devices of process {world.current().process} hold {box_text(held)} of a tensor of shape "
+                f"{whole} in the layout {layout}, a part of shape {expected}, but it brings one of shape {tuple(part.shape)}"
+            )
+        shards = [part[_within(box(layout, whole, slot), held)] for slot in residence(layout.mesh).owned]
+        return from_local(shards, mapping, shape=whole, dtype=part.dtype)
 
 
 def process_box(layout: Layout, shape: Sequence[int]) -> Box | None:

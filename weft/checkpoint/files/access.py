@@ -8,15 +8,23 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import CheckpointError
 
-__all__ = ["open_file", "read_at", "read_into"]
+__all__ = ["FileStamp", "open_file", "read_at", "read_into"]
+
+
+class FileStamp(NamedTuple):
+    """What is another of a file that has taken the place of another one: its size, and when it was last written to."""
+
+    nbytes: int
+    written: int
 
 
 @contextmanager
-def open_file(path: Path, checkpoint: Path) -> Iterator[tuple[int, int]]:
-    """An open file of a checkpoint and its size; what is no plain file is refused before it is opened."""
+def open_file(path: Path, checkpoint: Path) -> Iterator[tuple[int, FileStamp]]:
+    """An open file of a checkpoint and its stamp; what is no plain file is refused before it is opened."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise CheckpointError(f"{str(path)!r} is no plain file: use another checkpoint")
@@ -28,7 +36,8 @@ def open_file(path: Path, checkpoint: Path) -> Iterator[tuple[int, int]]:
     except OSError as error:
         raise CheckpointError(f"the file {str(path)!r} cannot be opened: {error}") from error
     try:
-        yield file, os.fstat(file).st_size
+        found = os.fstat(file)
+        yield file, FileStamp(found.st_size, found.st_mtime_ns)
     finally:
         os.close(file)
 

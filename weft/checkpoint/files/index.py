@@ -15,6 +15,7 @@ import torch
 from ...sharding.geometry import Box, box_shape
 from ..errors import CheckpointError
 from ..tree import Node, structure_fault
+from .access import FileStamp
 from .boxes import can_be, tiling_fault
 from .checksums import DIGITS, block_count, checksum
 
@@ -30,11 +31,12 @@ _MOST = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class SavedFile:
-    """A file of shards: its size, how much of it is the head, and the head's checksum; files of others have none."""
+    """A file of shards: its size, how much of it is the head, and the head's checksum; files of others have a stamp for that."""
 
     nbytes: int
     head: int = 0
     checksum: str | None = None
+    stamp: FileStamp | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ...sharding.geometry import whole_box
 from ..errors import CheckpointError
 from ..foreign.dcp import METADATA, dcp_index
 from ..tree import flat_dict
-from .access import open_file, read_at
+from .access import FileStamp, open_file, read_at
 from .head import HeadError, StoredTensor, head_length, kept_in
 from .index import INDEX, Index, SavedFile, SavedShard, SavedTensor, check_file_name, read_json
 
@@ -121,8 +121,8 @@ def _index_of(folder: Path, files: Iterable[str]) -> Index:
     tensors: dict[str, SavedTensor] = {}
     sizes: dict[str, SavedFile] = {}
     for name in files:
-        kept, size = _plain_file(folder / name, folder)
-        sizes[name] = SavedFile(size)
+        kept, stamp = _plain_file(folder / name, folder)
+        sizes[name] = SavedFile(stamp.nbytes, stamp=stamp)
         for key, place in kept.items():
             if key in tensors:
                 raise CheckpointError(
@@ -133,13 +133,19 @@ def _index_of(folder: Path, files: Iterable[str]) -> Index:
     return Index(flat_dict(list(tensors)), tensors, sizes)
 
 
-def _plain_file(path: Path, folder: Path) -> tuple[dict[str, StoredTensor], int]:
+def _plain_file(path: Path, folder: Path) -> tuple[dict[str, StoredTensor], FileStamp]:
     try:
-        with open_file(path, folder) as (file, size):
+        with open_file(path, folder) as (file, stamp):
+            size = stamp.nbytes
             head = read_at(file, 0, head_length(read_at(file, 0, min(8, size)), size))
             with safe_open(path, framework="pt", device="cpu"):  # the library's own checks
-                return kept_in(head, size), size
-    except (SafetensorError, HeadError, OSError) as error:
+                return kept_in(head, size), stamp
+    except (
+        SafetensorError,
+        HeadError,
+        OSError,
+        RuntimeError,
+    ) as error:  # RuntimeError: it has gone since it was opened here
         raise CheckpointError(
             f"the file {str(path)!r} is damaged or no safetensors file ({error}): use another checkpoint"
         ) from error

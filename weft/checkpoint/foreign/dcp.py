@@ -34,6 +34,8 @@ _OF_A_KIND = ("/data.pkl", "/byteorder", "/version")
 """The records of a stored tensor that say what it is."""
 _SMALL = 1 << 16
 """Items of so many bytes are read at once."""
+_LEFT_OUT = 1024
+"""A list that a folder holds has at most so many places that it says nothing of."""
 _EXPANDED = 64
 """A value that a file holds has at most so many parts for each of its bytes: what is there once may be in it several times."""
 
@@ -136,8 +138,8 @@ class _Folder:
     def _item(self, place: _FilePlace) -> BinaryIO:
         name = place.file
         if name not in self.sizes:
-            with open_file(self.path / name, self.path) as (_, size):
-                self.sizes[name] = SavedFile(size)
+            with open_file(self.path / name, self.path) as (_, stamp):
+                self.sizes[name] = SavedFile(stamp.nbytes, stamp=stamp)
         if place.start + place.length > self.sizes[name].nbytes:
             raise ValueError(f"the file {name!r} is shorter than the metadata says")
         file = (self.path / name).open("rb")
@@ -193,9 +195,11 @@ class _ValueNodes:
 
 
 def _level_node(level: _Level) -> Node:
+    """A level as a dict, or as a list where torch has numbers for keys; of a list, it leaves out what is an empty dict."""
     nodes = {key: _level_node(below) if isinstance(below, _Level) else below for key, below in level.items()}
-    if level and list(level) == list(range(len(level))):
-        return {"list": list(nodes.values())}
+    places = [key for key in level if isinstance(key, int)]
+    if level and len(places) == len(level) and min(places) >= 0 and max(places) < len(places) + _LEFT_OUT:
+        return {"list": [nodes.get(place, {"dict": []}) for place in range(max(places) + 1)]}
     return {"dict": [[key, node] for key, node in nodes.items()]}
 
 

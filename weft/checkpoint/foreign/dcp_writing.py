@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -14,11 +15,11 @@ import torch
 from ...runtime.processes import world
 from ...runtime.processes.agreement.values import gathered
 from ...sharding.geometry import box_shape, whole_box
+from ...tensor.tensor import Tensor
 from ..background import finish_running
 from ..deferred import Deferred
 from ..errors import CheckpointError
 from ..exchange import agreed, taken
-from ..files.checksums import checksum
 from ..files.index import INDEX
 from ..files.lock import FolderLock
 from ..files.opening import check_is_found
@@ -48,27 +49,19 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
     >>> state["step"]
     3
     """
-    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
-    def take() -> tuple[dict[str, object], object]:
-        plain = _plain(state)
-        if not isinstance(plain, dict):
-            raise CheckpointError(
-                f"torch's checkpoints hold a dict, but the state is a {type(state).__name__}: use {{'state': …}}"
-            )
-        flat, paths = flatten_state_dict(plain)
+    def take() -> tuple[Path, dict[str, object], object]:
+        flat, paths = _flattened(state)
         check_has_values({name: x for name, x in flat.items() if isinstance(x, torch.Tensor)})
         finish_running()
-        return flat, paths
+        return Path(path), flat, paths
 
-    nothing: tuple[dict[str, object], object] = ({}, {})
-    (flat, paths), unfit = taken(take, nothing)
+    nothing: tuple[Path, dict[str, object], object] = (Path(), {}, {})
+    (folder, flat, paths), unfit = taken(take, nothing)
     tensors = {name: x for name, x in flat.items() if isinstance(x, torch.Tensor)}
-    ready = {name: settled(x) for name, x in tensors.items()}
     values = {name: x for name, x in flat.items() if not isinstance(x, torch.Tensor)}
-    folder, here = Path(path), world.current().process
-    kinds = repr([(name, x.dtype, tuple(x.shape)) for name, x in ready.items()])
-    token = agreed(folder, checksum(kinds.encode()), unfit)
+    token, here = agreed(folder, "a folder of torch's", unfit, tensors), world.current().process
+    ready = {name: settled(x) for name, x in tensors.items()}
     file = f"__{here}_{token}.distcp"
     found = dict(shares(ready, tensors))
     problem: Exception | None = None
@@ -93,11 +86,12 @@ def save_dcp(state: State, path: str | os.PathLike[str]) -> None:
                     ready, {name: known[identity(x)] for name, x in tensors.items()}, found, values, paths, items
                 )
                 replace(folder / METADATA, content, token)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - raised in all processes
                 problem, outcome = error, str(error)
         outcome = gathered(outcome, "save")[0]
         if outcome is not None:
-            (folder / file).unlink(missing_ok=True)
+            with suppress(OSError, ValueError):  # it is no folder
+                (folder / file).unlink(missing_ok=True)
             raise CheckpointError(f"cannot save to {str(folder)!r}: {outcome}") from problem
         if here == 0:
             for old in folder.glob("__*.distcp"):
@@ -115,11 +109,57 @@ def _first_cause(error: BaseException) -> BaseException:
     return error
 
 
+def _flattened(state: State) -> tuple[dict[str, object], object]:
+    """The tensors and values of a state by name, and their paths; what is empty is a value, which torch leaves out."""
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+    plain = _plain(state)
+    if not isinstance(plain, dict):
+        raise CheckpointError(
+            f"torch's checkpoints hold a dict, but the state is a {type(state).__name__}: use {{'state': …}}"
+        )
+    same = "torch's checkpoints name what they hold by its keys, joined with dots, and two names are the same"
+    try:
+        flat, paths = flatten_state_dict(plain)
+    except ValueError as error:
+        raise CheckpointError(f"{same} ({error}): rename one of them") from error
+    for path in _empty_dicts(plain, ()):
+        name = ".".join(map(str, path))
+        if name in flat:
+            raise CheckpointError(f"{same} ({name!r}): rename one of them")
+        flat[name], paths[name] = {}, path
+    return flat, paths
+
+
+def _empty_dicts(plain: object, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    """Where a state has empty dicts, but for itself."""
+    if isinstance(plain, dict):
+        if not plain and path:
+            yield path
+        for key, item in plain.items():
+            yield from _empty_dicts(item, (*path, str(key)))
+    elif isinstance(plain, list):
+        for i, item in enumerate(plain):
+            yield from _empty_dicts(item, (*path, i))
+
+
 def _plain(state: State) -> object:
-    """The state as dicts of tensors and values."""
+    """The state as dicts and lists of tensors and values; a tuple is a value to torch, which in turn is to hold no shards."""
     if isinstance(state, Stateful):
         return state.state_dict()
-    return {key: _plain(item) for key, item in state.items()} if isinstance(state, Mapping) else state
+    if isinstance(state, Mapping):
+        return {key: _plain(item) for key, item in state.items()}
+    if isinstance(state, (list, tuple)) and type(state) in (list, tuple):  # others are values
+        items = [_plain(item) for item in state]
+        return items if isinstance(state, list) or _holds_shards(items) else tuple(items)
+    return state
+
+
+def _holds_shards(value: object) -> bool:
+    if isinstance(value, (Tensor, Deferred)):
+        return True
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return any(map(_holds_shards, items))
 
 
 def _write(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -11,13 +13,15 @@ from typing import TypeVar
 import torch
 
 from ...nn.shard_module import shard_module
+from ...runtime.machine import residence
+from ...runtime.processes.agreement.values import gathered
 from ...sharding.mesh import DeviceMesh
 from ...sharding.spec import Spec
 from ..background import finish_running
 from ..errors import CheckpointError
-from ..exchange import taken
+from ..exchange import agreed, of_all, taken
 from ..files.opening import index_at
-from ..loading import load
+from ..loading import PAUSE, TRIES, load
 from ..shares import check_has_values, check_storable, settled
 from ..tree import flattened
 from .whole_files import check_names, save_files
@@ -64,7 +68,56 @@ def from_pretrained(
     >>> model.weight.mapping.spec
     P('tp')
     """
-    where = Path(path)
+    together = len(set(residence(mesh).owners)) > 1
+
+    def read() -> Model:
+        made: list[tuple[Model, Path]] = []
+
+        def make() -> None:
+            model, files = _made(kind, Path(path), dtype)
+            made.append((shard_module(model, mesh, patterns, init=_init_of_the_rest(model, files)), files))
+
+        if together:
+            of_all(make, "load")
+        else:
+            make()
+        ((model, files),) = made
+        load(files, model, strict=strict, cast=True, verify=verify, progress=progress)
+        return model.eval()
+
+    return _of_one_save(path, read, together)
+
+
+def _of_one_save(path: str | os.PathLike[str], read: Callable[[], Model], together: bool) -> Model:
+    """What is read of a folder while no save replaces what is there, in the eyes of any process: config and weights may be of two else."""
+    for left in reversed(range(TRIES)):
+        stamps, problem = _stamps(path), None
+        try:
+            model = read()
+        except Exception as error:  # noqa: BLE001 - raised below, unless a save is the cause
+            problem = error
+        changed = _stamps(path) != stamps
+        if any(gathered(changed, "load") if together else [changed]) and left:
+            time.sleep(PAUSE)
+        elif problem is not None:
+            raise problem
+        else:
+            return model
+    raise AssertionError("the last try returns or raises")
+
+
+def _stamps(path: str | os.PathLike[str]) -> list[tuple[str, int, int]]:
+    """What a save replaces of a model's folder, as far as it is there."""
+    found: list[tuple[str, int, int]] = []
+    for name in ("config.json", "model.safetensors", "model.safetensors.index.json"):
+        with suppress(OSError, TypeError):
+            there = Path(path, name).stat()
+            found.append((name, there.st_size, there.st_mtime_ns))
+    return found
+
+
+def _made(kind: type[Model], where: Path, dtype: torch.dtype | None) -> tuple[Model, Path]:
+    """The model without memory, and which files it is read from."""
     made_of = getattr(kind, "config_class", None)
     if made_of is None:
         raise TypeError(
@@ -80,10 +133,7 @@ def from_pretrained(
         model = kind(config)
     model.to(dtype or (said if isinstance(said, torch.dtype) else torch.get_default_dtype()))
     whole = where / "model.safetensors"  # other files beside it may hold the same in other words
-    files = whole if whole.is_file() else where
-    shard_module(model, mesh, patterns, init=_init_of_the_rest(model, files))
-    load(files, model, strict=strict, cast=True, verify=verify, progress=progress)
-    return model.eval()
+    return model, whole if whole.is_file() else where
 
 
 def _init_of_the_rest(model: torch.nn.Module, where: Path) -> Callable[[torch.nn.Module], None]:
@@ -123,22 +173,22 @@ def save_pretrained(model: torch.nn.Module, path: str | os.PathLike[str], *, max
     >>> sorted(load_file("folder/model.safetensors"))
     ['bias', 'weight']
     """
-    if max_file_bytes < 1:
-        raise ValueError(f"max_file_bytes is a number of bytes from 1 on, but got {max_file_bytes!r}")
-    where = Path(path)
 
-    def take() -> dict[str, torch.Tensor]:
+    def take() -> tuple[Path, dict[str, torch.Tensor]]:
+        if isinstance(max_file_bytes, bool) or not isinstance(max_file_bytes, int) or max_file_bytes < 1:
+            raise ValueError(f"max_file_bytes is a number of bytes from 1 on, but got {max_file_bytes!r}")
         _, tensors = flattened(model)
         check_storable(tensors)
         check_has_values(tensors)
         check_names(tensors)
         finish_running()
-        return tensors
+        return Path(path), tensors
 
     nothing: dict[str, torch.Tensor] = {}
-    tensors, unfit = taken(take, nothing)
+    (where, tensors), unfit = taken(take, (Path(), nothing))
+    token = agreed(where, f"files of at most {max_file_bytes} bytes", unfit, tensors)
     ready = {name: settled(x) for name, x in tensors.items()}
-    save_files(tensors, ready, where, max_file_bytes, unfit, partial(_save_configs, model))
+    save_files(tensors, ready, where, max_file_bytes, token, partial(_save_configs, model))
 
 
 def _save_configs(model: torch.nn.Module, where: Path) -> None:

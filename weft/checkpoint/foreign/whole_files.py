@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,13 +23,11 @@ from ...runtime.processes import world
 from ...runtime.processes.agreement.values import gathered
 from ...sharding.geometry import Box
 from ..errors import CheckpointError
-from ..exchange import agreed
-from ..files.checksums import checksum
 from ..files.head import METADATA, StoredTensor, head_bytes
 from ..files.index import INDEX
 from ..files.lock import FolderLock
 from ..files.opening import check_is_found
-from ..files.writing import replace, sync_folder
+from ..files.writing import sync_folder, write_whole
 from ..memory import host_parts, readable_bytes
 from ..shares import Share, identity, shares
 from ..tree import State
@@ -85,13 +84,16 @@ class _ModelFolder:
             for file in files:
                 temporary[file.name].replace(self.path / names[file.name])
             sync_folder(self.path)
-        for each in (self.path / f".config.{token}").iterdir():
-            each.replace(self.path / each.name)
-        if len(files) > 1:
             weights = {key: names[file.name] for file in files for key in file.kept}
             total = sum(kept.nbytes for file in files for kept in file.kept.values())
             listing = {"metadata": {"total_size": total}, "weight_map": weights}
-            replace(self.path / _LISTING, json.dumps(listing, indent=2).encode(), token)
+            write_whole(self.path / f".{_LISTING}.{token}", json.dumps(listing, indent=2).encode())
+        for each in (
+            self.path / f".config.{token}"
+        ).iterdir():  # nothing takes time from here to the weights' own names
+            each.replace(self.path / each.name)
+        if len(files) > 1:
+            (self.path / f".{_LISTING}.{token}").replace(self.path / _LISTING)
             (self.path / _ALONE).unlink(missing_ok=True)
         else:
             temporary[_ALONE].replace(self.path / _ALONE)
@@ -104,9 +106,12 @@ class _ModelFolder:
 
     def end(self, token: str) -> None:
         """Removes what is left over, and lets others save."""
-        shutil.rmtree(self.path / f".config.{token}", ignore_errors=True)
-        if self._lock is not None:
-            self._lock.release()
+        if self._lock is not None:  # else it has not begun
+            try:
+                shutil.rmtree(self.path / f".config.{token}", ignore_errors=True)
+                (self.path / f".{_LISTING}.{token}").unlink(missing_ok=True)
+            finally:
+                self._lock.release()
 
     def _names(self, names: Sequence[str], token: str) -> dict[str, str]:
         """The names that files get: of several, not those of files that are there, or what a crash leaves would be some of both."""
@@ -134,11 +139,9 @@ def check_names(tensors: Mapping[str, torch.Tensor]) -> None:
         raise CheckpointError(f"a file of safetensors cannot hold a tensor named {METADATA!r}: rename it")
 
 
-def save_file(
-    tensors: Mapping[str, torch.Tensor], ready: Mapping[str, torch.Tensor], path: Path, unfit: CheckpointError | None
-) -> None:
-    """One plain file of whole tensors, which any reader of safetensors understands; `unfit` is why this process has none to save."""
-    _write_together(path.parent, [(path.name, ready)], tensors, ready, unfit)
+def save_file(tensors: Mapping[str, torch.Tensor], ready: Mapping[str, torch.Tensor], path: Path, token: str) -> None:
+    """One plain file of whole tensors, which any reader of safetensors understands; `token` is the word that all have agreed upon."""
+    _write_together(path.parent, [(path.name, ready)], tensors, ready, token)
 
 
 def save_files(
@@ -146,23 +149,25 @@ def save_files(
     ready: Mapping[str, torch.Tensor],
     folder: Path,
     most: int,
-    unfit: CheckpointError | None,
+    token: str,
     beside: Callable[[Path], None],
 ) -> None:
     """Files of at most so many bytes, with the list that other libraries look for; of tied tensors the first name is kept.
 
-    `beside` writes into a folder what else belongs to the model; `unfit` is why this process has nothing to save.
+    `beside` writes into a folder what else belongs to the model; `token` is the word that all have agreed upon.
     """
     once = {name: ready[name] for name, _ in shares(ready, tensors)}
     groups: list[dict[str, torch.Tensor]] = [{}]
+    size = 0
     for name, x in once.items():
-        size = sum(each.numel() * each.itemsize for each in groups[-1].values())
         if groups[-1] and size + x.numel() * x.itemsize > most:
             groups.append({})
+            size = 0
         groups[-1][name] = x
+        size += x.numel() * x.itemsize
     names = [f"model-{i + 1:05d}-of-{len(groups):05d}.safetensors" for i in range(len(groups))]
     names = [_ALONE] if len(groups) == 1 else names
-    _write_together(folder, list(zip(names, groups, strict=True)), tensors, once, unfit, _ModelFolder(folder, beside))
+    _write_together(folder, list(zip(names, groups, strict=True)), tensors, once, token, _ModelFolder(folder, beside))
 
 
 def _write_together(
@@ -170,7 +175,7 @@ def _write_together(
     groups: Sequence[tuple[str, Mapping[str, torch.Tensor]]],
     tensors: Mapping[str, torch.Tensor],
     ready: Mapping[str, torch.Tensor],
-    unfit: CheckpointError | None,
+    token: str,
     around: _ModelFolder | None = None,
 ) -> None:
     """Writes files by their names, and what goes into each."""
@@ -179,15 +184,19 @@ def _write_together(
         for name, group in groups
     ]
     first = world.current().process == 0
-    token = agreed(folder, checksum(b"".join(file.head for file in files)), unfit)
     temporary = {file.name: folder / f".{file.name}.{token}" for file in files}
+
+    locks: list[FolderLock] = []
 
     def make() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if around is not None:
             around.begin(token)
         for file in files:
+            if around is None:
+                _sweep(folder, file.name)
             _make(temporary[file.name], file)
+            locks.append(FolderLock(temporary[file.name]))
 
     def name() -> None:
         if around is not None:
@@ -206,16 +215,30 @@ def _write_together(
             if around is not None:
                 around.end(token)
             for path in temporary.values():
+                with suppress(OSError, ValueError):  # there is no folder
+                    path.unlink(missing_ok=True)
+            for lock in locks:
+                lock.release()
+
+
+def _sweep(folder: Path, name: str) -> None:
+    """Removes what saves to a file have left that were stopped; what is written right now is locked."""
+    left = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}")
+    for path in folder.iterdir():
+        if left.fullmatch(path.name) and path.is_file():
+            with suppress(CheckpointError, OSError):
+                lock = FolderLock(path)
                 path.unlink(missing_ok=True)
+                lock.release()
 
 
 def _together(folder: Path, act: Callable[[], None] | None) -> None:
     """Does something, and raises in all processes what goes wrong in one."""
-    problem: OSError | CheckpointError | None = None
+    problem: Exception | None = None
     try:
         if act is not None:
             act()
-    except (OSError, CheckpointError) as error:
+    except Exception as error:  # noqa: BLE001 - raised in all processes: a model's config says what it likes
         problem = error
     for process, text in enumerate(gathered(problem and str(problem), "save")):
         if text is not None:

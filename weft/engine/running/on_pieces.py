@@ -8,7 +8,7 @@ import torch
 
 from ...rules.call import BoundCall, each_of
 from ...rules.registry import Rule, Spec
-from ...runtime.holding import holding
+from ...runtime.holding import Pieces, holding
 from ...runtime.reduction import neutral
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
@@ -40,34 +40,12 @@ def run_whole(
 
 def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: OpSchedule, rule: Rule | None) -> object:
     """Runs an op at every place of its schedule, on its tensors as they were laid out for it."""
-    func = call.func
     made: list[dict[int, torch.Tensor]] = [{} for _ in schedule.outputs]
     result: object = None
-    local_call = call if rule is None or rule.local_op is None else BoundCall(rule.local_op, call.args, call.kwargs)
     # Asked for where nothing runs, too: what they come from is logged everywhere.
     held = [x._value.pieces for x in laid]
     for place in schedule.places:
-        local = [
-            pieces[piece] if part is None else pieces[piece][part]
-            for pieces, (piece, part) in zip(held, place.reads, strict=True)
-        ]
-        if expects_contiguous(func):
-            local = [t.contiguous() for t in local]
-        is_meta = any(t.is_meta for t in local)
-        if is_meta and not all(t.is_meta for t in local):
-            local = [t.to("meta") for t in local]
-        here = local_call
-        if rule is not None and rule.local_args is not None:
-            localized = rule.local_args(call.with_tensors(local), place.out_shapes)
-            here = BoundCall(local_call.func, localized.args, localized.kwargs)
-        if is_meta and rule is not None and rule.looks_for:
-            result = _without_memory(func, place, schedule)
-        elif rule is not None and rule.local is not None:
-            result = rule.local(call.with_tensors(local), place.inputs, place.outputs)
-        elif rule is not None and rule.of_nothing is not None and not all(t.numel() for t in local):
-            result = _neutral(func, rule.of_nothing, local, place, schedule)
-        else:
-            result = here.on(local)
+        result = _run_at(place, call, _read_at(place, call, held), schedule, rule)
         values = each_of(result)
         for k, (piece, value) in enumerate(zip(place.makes, values, strict=True)):
             if isinstance(value, torch.Tensor):
@@ -79,6 +57,33 @@ def run_everywhere(call: BoundCall, laid: Sequence[ShardedTensor], schedule: OpS
             elif value is not None and len(values) == 1:
                 return result
     return _gathered(call, schedule, made, result)
+
+
+def _read_at(place: Place, call: BoundCall, held: Sequence[Pieces]) -> list[torch.Tensor]:
+    """What one run reads of each tensor."""
+    local = [
+        pieces[piece] if part is None else pieces[piece][part]
+        for pieces, (piece, part) in zip(held, place.reads, strict=True)
+    ]
+    if expects_contiguous(call.func):
+        local = [t.contiguous() for t in local]
+    return [t.to("meta") for t in local] if any(t.is_meta for t in local) else local
+
+
+def _run_at(
+    place: Place, call: BoundCall, local: list[torch.Tensor], schedule: OpSchedule, rule: Rule | None
+) -> object:
+    """What one run gives of what it reads."""
+    if rule is None:
+        return call.on(local)
+    if rule.looks_for and any(t.is_meta for t in local):
+        return _without_memory(call.func, place, schedule)
+    if rule.local is not None:
+        return rule.local(call.with_tensors(local), place.inputs, place.outputs)
+    if rule.of_nothing is not None and not all(t.numel() for t in local):
+        return _neutral(call.func, rule.of_nothing, local, place, schedule)
+    here = call if rule.local_args is None else rule.local_args(call.with_tensors(local), place.out_shapes)
+    return BoundCall(rule.local_op or call.func, here.args, here.kwargs).on(local)
 
 
 def _fill(

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 
 import torch
 
-from ...errors import WeftError
 from ...rules.call import BoundCall
 from ...rules.registry import Rule
-from ...runtime.processes import fork, world
-from ...runtime.processes.liveness import own_refusals
+from ...runtime.processes.agreement import own_faults
 from ...runtime.processes.mesh_processes import leaves_out
-from ...runtime.processes.transport.async_ops import settle
-from ...runtime.traced import is_traced
 from ...sharding.geometry import box_at, box_shape
 from ...sharding.layout import Layout
 from ..ragged.alone import alone_of
@@ -39,15 +34,10 @@ def tell_others(error: Exception, tensors: Sequence[torch.Tensor]) -> None:
 
     What is the same in all of them, all refuse by themselves; who raises what another has told has heard of it.
     """
-    here = world.joined()
-    if here is None or here.count == 1 or here.is_fake or fork.is_child() or is_traced():
-        return
-    if isinstance(error, (WeftError, NotImplementedError)) or own_refusals.is_told(error):
+    if isinstance(error, NotImplementedError) and all(map(all_have_some, tensors)):
         return
     if any(isinstance(x, ShardedTensor) and _is_other_elsewhere(x) for x in tensors):
-        with suppress(Exception):  # which whoever uses what was asked for hears of
-            settle()  # the others still count on that
-        own_refusals.tell(error)
+        own_faults.tell_others(error)
 
 
 def _is_other_elsewhere(x: ShardedTensor) -> bool:

@@ -147,6 +147,8 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
         try:
             results = everywhere(args, kwargs)
         except RuntimeError:  # pieces that lie otherwise, of which there is no such view
+            if base._value.source is not None:
+                raise  # or they were waited for in vain
             return NOT_REPEATED
         offset = base.storage_offset()
         if size != given:
@@ -176,6 +178,8 @@ def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
         try:
             piece = apply(args, kwargs)
         except RuntimeError:  # a piece that lies otherwise, of which there is no such view
+            if held.source is not None:
+                raise  # or it was waited for in vain
             return NOT_REPEATED
         shown = tensor_of(form, (piece,), base.storage_offset() + ahead)
         held.note_views(shown)
@@ -200,8 +204,8 @@ def repeat_writes(call: BoundCall, plan: OpPlan) -> Repeat | None:
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         written = args[0]
-        if refuse is not None:
-            refuse(written, [args[at] for at in others])
+        if refuse is not None and refuse(written, [args[at] for at in others]):
+            return NOT_REPEATED
         note_write((written,))
         write(args, kwargs)
         return written

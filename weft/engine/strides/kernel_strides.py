@@ -168,6 +168,7 @@ _LAID: dict[Op, Laid] = {
             aten.poisson.default,
             aten._standard_gamma.default,
             aten.nonzero_static.default,
+            aten.im2col.default,
         ),
         _row_major,
     ),

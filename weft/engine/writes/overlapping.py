@@ -12,7 +12,7 @@ from ...runtime.strides import is_dense
 from ..op_kind import is_elementwise
 from ..sharded import ShardedTensor
 
-__all__ = ["parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
+__all__ = ["is_renamed", "parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
 
 aten = torch.ops.aten
 _APART = {
@@ -44,14 +44,16 @@ _IN_STEP = {
 """Ops that read all of what they write to, place by place, or nothing of it, as elementwise ones do."""
 
 
-def refuse_overlaps(func: Op, written: torch.Tensor, read: Iterable[torch.Tensor]) -> None:
-    """Raises where torch would for whole tensors: what an op reads beside it is in part what it writes to, or at all."""
+def refuse_overlaps(func: Op, written: torch.Tensor, read: Iterable[torch.Tensor]) -> bool:
+    """Raises where torch would for whole tensors: what an op reads beside it is in part what it writes to, or at all.
+
+    Gives whether some of it is all of what is written to, by another name, which torch lets through.
+    """
     refuse = refusing_overlaps(func)
-    if refuse is not None:
-        refuse(written, read)
+    return refuse is not None and refuse(written, read)
 
 
-def refusing_overlaps(func: Op) -> Callable[[torch.Tensor, Iterable[torch.Tensor]], None] | None:
+def refusing_overlaps(func: Op) -> Callable[[torch.Tensor, Iterable[torch.Tensor]], bool] | None:
     """What raises there in calls of one op; None for an op that torch lets write to what it reads."""
     is_apart = func in _APART
     is_in_step = func in _IN_STEP or is_elementwise(func) or func.name().startswith("aten::_foreach_")
@@ -60,13 +62,29 @@ def refusing_overlaps(func: Op) -> Callable[[torch.Tensor, Iterable[torch.Tensor
     return partial(_refuse, is_apart)
 
 
-def _refuse(is_apart: bool, written: torch.Tensor, read: Iterable[torch.Tensor]) -> None:
+def _refuse(is_apart: bool, written: torch.Tensor, read: Iterable[torch.Tensor]) -> bool:
+    found = False
     for x in read:
-        if is_apart if x is written else _overlap(written, x, is_apart):
+        is_shared = x is not written and _share_memory(written, x)
+        if (is_shared and _overlap(written, x, is_apart)) or (is_apart and x is written):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
             )
+        found |= is_shared and is_renamed(written, x)
+    return found
+
+
+def is_renamed(written: torch.Tensor, read: torch.Tensor) -> bool:
+    """Whether what is read is all of what is written to, by another name: its pieces may lie otherwise in dims of size 1."""
+    return (
+        read is not written
+        and written.shape == read.shape
+        and written.stride() == read.stride()
+        and _share_memory(written, read)
+        and int(written.storage_offset()) == int(read.storage_offset())
+        and (written.is_conj(), written.is_neg()) == (read.is_conj(), read.is_neg())
+    )
 
 
 def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
@@ -85,8 +103,8 @@ def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _overlap(x: torch.Tensor, y: torch.Tensor, is_apart: bool) -> bool:
-    """As torch tells for tensors that lie in memory without gaps; for others it is too hard, and they are let through."""
-    if not _share_memory(x, y) or not all(is_dense(tuple(z.shape), z.stride()) for z in (x, y)):
+    """As torch tells for tensors that lie in one memory without gaps; for others it is too hard, and they are let through."""
+    if not all(is_dense(tuple(z.shape), z.stride()) for z in (x, y)):
         return False
     start, other = int(x.storage_offset()), int(y.storage_offset())
     stop, other_stop = start + x.numel(), other + y.numel()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import cast
 
 import torch
@@ -27,14 +29,14 @@ from .overlapping import refuse_overlaps
 from .resizing import resize_shared
 from .settling import write_total
 
-__all__ = ["shares_places", "store", "write_out", "write_whole", "written_tensors"]
+__all__ = ["is_last_out", "shares_places", "store", "write_out", "write_whole", "written_tensors"]
 
 aten = torch.ops.aten
 _AS_OUT = {
     aten.sum.dim_IntList, aten.nansum.default, aten.prod.default, aten.prod.dim_int, aten.cumsum.default, aten.cumprod.default,
 }  # fmt: skip
 """Ops that compute in the dtype of `out`, where none is given."""
-_BY_ROWS = {aten._fft_c2c.out, aten._fft_r2c.out, aten._fft_c2r.out, aten.cholesky.out}
+_BY_ROWS = {aten._fft_c2c.out, aten._fft_r2c.out, aten._fft_c2r.out, aten.cholesky.out, aten.stack.out}
 """Ops whose `out` lies row by row where it had another shape; for others it lies as the result. Torch's generated ones copy to rows."""
 
 
@@ -105,9 +107,19 @@ def write_out(call: BoundCall) -> object:
     pairs = [(out, _brought(out, new)) for out, new in pairs]  # all of them, before anything is written
     for out, new in pairs:
         _assign(out, new, is_by_rows=func in _BY_ROWS or torch.Tag.generated in func.tags)
+    _last_out.set(weakref.ref(outs_given[-1]))
     if not func._schema.returns:
         return None
     return kwargs[outs[0]] if len(outs) == 1 else tuple(kwargs[name] for name in outs)
+
+
+_last_out: ContextVar[weakref.ref[torch.Tensor] | None] = ContextVar("_last_out", default=None)
+
+
+def is_last_out(x: torch.Tensor) -> bool:
+    """Whether a tensor is the one that an `out=` of this thread was written to last."""
+    last = _last_out.get()
+    return last is not None and last() is x
 
 
 def write_whole(call: BoundCall) -> object:
@@ -149,9 +161,12 @@ def _whole_copy(x: ShardedTensor, op: str, *, is_written: bool) -> torch.Tensor:
 def shares_places(call: BoundCall) -> bool:
     """Whether a call writes to indices that name one element: which of them counts, the order on one device says.
 
-    Torch refuses most of these calls, and takes some. What is the same wherever it is written is left to all devices.
+    Torch refuses most of these calls, and takes some. What is the same wherever it is written is left to all devices, and
+    what only says how a tensor lies writes nothing.
     """
-    return call.func not in _SAME_EVERYWHERE and any(x.numel() and may_overlap(x) for x in written_tensors(call))
+    if call.func in _SAME_EVERYWHERE or torch.Tag.inplace_view in call.func.tags:
+        return False
+    return any(x.numel() and may_overlap(x) for x in written_tensors(call))
 
 
 _SAME_EVERYWHERE = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten._foreach_zero_.default}
@@ -191,9 +206,11 @@ def _assign(out: torch.Tensor, value: torch.Tensor, *, is_by_rows: bool = False)
     if not torch.can_cast(value.dtype, out.dtype):
         raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {out.dtype}")
     if out.shape != value.shape:
-        _resize(out, value, row_major(value.shape) if is_by_rows else dense_strides(tuple(value.shape), value.stride()))
-        if isinstance(out, ShardedTensor) and out._is_view():
-            aten.copy_.default(out, value)  # what it is a view of shows it, and may have to be written to beside it
+        strides = row_major(value.shape) if is_by_rows else dense_strides(tuple(value.shape), value.stride())
+        if _resize(out, value, strides):
+            aten.copy_.default(
+                out, value
+            )  # whoever shares its memory shows it, and may have to be written to beside it
             return
     if isinstance(out, ShardedTensor):
         store(out, value, "out=")
@@ -201,8 +218,8 @@ def _assign(out: torch.Tensor, value: torch.Tensor, *, is_by_rows: bool = False)
         out.copy_(to_write_plain(value, "out=") if isinstance(value, ShardedTensor) else value)
 
 
-def _resize(out: torch.Tensor, value: torch.Tensor, strides: Strides) -> None:
-    """As torch does: an empty out takes the result's shape, another one too, with a warning."""
+def _resize(out: torch.Tensor, value: torch.Tensor, strides: Strides) -> bool:
+    """As torch does: an empty out takes the result's shape, another one too, with a warning. Gives whether others have its memory."""
     if out.numel():
         warnings.warn(
             f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not "
@@ -212,10 +229,11 @@ def _resize(out: torch.Tensor, value: torch.Tensor, strides: Strides) -> None:
         )
     if isinstance(out, ShardedTensor):
         if resize_shared(out, value.shape, strides):
-            return
+            return True
         mesh, same = out._layout.mesh, out.dim() == value.dim()
         layout = out._layout.resolved if same else Layout.replicated(mesh, value.dim())
         zeros = torch.empty_strided(value.shape, strides, dtype=out.dtype, device=out.device).zero_()
         become(out, from_plain(zeros, layout))
     else:
         out.resize_(value.shape).as_strided_(value.shape, strides)
+    return False

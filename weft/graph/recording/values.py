@@ -66,6 +66,11 @@ class GraphValue:
     def __iter__(self) -> NoReturn:
         raise TypeError(f"{self!r} cannot be looped over before the graph runs: use ops.split or an index")
 
+    def __float__(self) -> NoReturn:
+        raise TypeError(f"{self!r} is no number before the graph runs: compute with it by ops, or make it an output")
+
+    __int__ = __index__ = __complex__ = __float__
+
 
 @runtime_checkable
 class HasTensorValue(Protocol):
@@ -206,6 +211,11 @@ class TensorValue(TypedValue):
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> TensorValue:
         return OPERATIONS["slice_tensor"](self, index)
+
+    def __setitem__(self, index: Index | tuple[Index, ...], value: TensorLike) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be written to: use ops.where or ops.put_along, or make it a buffer (BufferType)"
+        )
 
     def __add__(self, other: TensorLike) -> TensorValue:
         return OPERATIONS["add"](self, other)

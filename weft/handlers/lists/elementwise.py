@@ -14,7 +14,7 @@ from ...engine.op_kind import kind_of
 from ...engine.sharded import ShardedTensor
 from ...engine.strides.whole_results import whole_results
 from ...engine.views.copy_views import is_copy, note_unseen_write, told_before
-from ...engine.writes.overlapping import refuse_overlaps
+from ...engine.writes.overlapping import is_renamed, refuse_overlaps
 from ...rules.call import BoundCall
 from ...runtime.memory.lazy_copy import may_overlap, part
 from .entries import ListEntry, entry_of
@@ -33,7 +33,10 @@ def _elementwise(call: BoundCall) -> object:
     places = max(map(len, columns.values()), default=0)
     for i in columns.keys() & set(written):
         for k, x in enumerate(columns[i]):
-            refuse_overlaps(func, x, [column[k] for j, column in columns.items() if j != i and k < len(column)])
+            others = [column for j, column in columns.items() if j != i and k < len(column)]
+            if refuse_overlaps(func, x, [column[k] for column in others]):
+                for column in others:
+                    column[k] = x if is_renamed(x, column[k]) else column[k]
     if places > 1 and (any(map(_is_written_elsewhere, changing)) or race(changing)):
         _one_by_one(call, places)
         return args[0] if func._schema.returns else None

@@ -17,6 +17,7 @@ from ...engine.sharded import ShardedTensor, as_sharded, tensor_of
 from ...engine.strides.result_strides import Strided
 from ...engine.total import note_write
 from ...engine.views.copy_views import note_unseen_write
+from ...engine.writes.overlapping import refusing_overlaps
 from ...rules.call import BoundCall, Known, Kwargs
 from ...runtime.processes.mesh_processes import leaves_out
 from .entries import ListEntry
@@ -40,7 +41,7 @@ def repeat_of(
     op: Call = getattr(torch, call.name, call.func)
     take = _taking(call, lists, [entry.count for entry in entries])
     if results is None:
-        return _writing(call, op, take)
+        return _writing(call, op, take, lists)
     wrapped = _wrapping(entries, list(map(as_sharded, results)))
     return lambda args, kwargs: wrapped(op(*take(args), **kwargs))
 
@@ -115,15 +116,22 @@ def for_pieces(values: Sequence[T], counts: Sequence[int]) -> list[T]:
     return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
 
 
-def _writing(call: BoundCall, op: Call, take: Take) -> Repeat:
+def _writing(call: BoundCall, op: Call, take: Take, lists: Sequence[int]) -> Repeat:
     """Repeats a call that writes in place."""
     written, known, here = kind_of(call.func).written, cast(Known, call.args), take(call.args)
     is_fused, returns = call.name.startswith("_fused"), bool(call.func._schema.returns)
     own = [i for i in written if any(isinstance(x, ShardedTensor) for x in known[i])]
     changed = [piece for i in written for piece in here[i]]
     places = KnownPlaces(changed) if any(piece.is_cuda for piece in changed) else None
+    # Pieces with dims of size 1 may lie in two ways, and kernels refuse what is read by another name then.
+    read = [i for i in lists if i not in written and known[i]]
+    refuse = refusing_overlaps(call.func) if read and any(1 in piece.shape for piece in changed) else None
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
+        if refuse is not None and any(
+            refuse(x, [args[j][k] for j in read]) for i in written for k, x in enumerate(args[i])
+        ):
+            return NOT_REPEATED
         here = take(args)
         if places is not None and places.race([piece for i in written for piece in here[i]]):
             return NOT_REPEATED

@@ -38,8 +38,9 @@ def _whole(x: ShardedTensor, call: BoundCall) -> ShardedTensor:
 
 
 def _runs_whole(x: ShardedTensor, each: Sequence[torch.Tensor]) -> bool:
-    """Whether the kernel gives what the formula does, in its layout: next to replicated numbers for each channel."""
-    if any(isinstance(value, ShardedTensor) and (value._layout.dim_of or value._layout.pending) for value in each):
+    """Whether the kernel gives what the formula does, in its layout: next to numbers for each channel that are replicated on its mesh."""
+    replicated = Layout.replicated(x._layout.mesh, 1)
+    if any(isinstance(value, ShardedTensor) and value._layout is not replicated for value in each):
         return False
     return memory_of(x._layout).runs_whole([x._layout])
 

@@ -22,6 +22,7 @@ from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
 from ...engine.writes.writing import store
 from ...rules.call import Args, BoundCall, Op
+from ...runtime.memory.lazy_copy import may_overlap
 from ...runtime.strides import reach_of
 from ...runtime.traced import settled
 from ...sharding.layout import Layout
@@ -95,6 +96,34 @@ def _restrided(y: ShardedTensor, stride: Sizes) -> ShardedTensor:
 @handler(aten.as_strided_copy.default)
 def _as_strided_copy(call: BoundCall) -> object:
     return aten.clone.default(aten.as_strided.default(*call.args, **call.kwargs), memory_format=torch.contiguous_format)
+
+
+@handler(aten.as_strided_scatter.default)
+def _as_strided_scatter(call: BoundCall) -> object:
+    """A copy in memory as the tensor has it, gaps included, and written to there."""
+    x, source, size, stride = call.tensor("self"), call.tensor("src"), call.integers("size"), call.integers("stride")
+    if not isinstance(x, ShardedTensor) or may_overlap(x) or source.shape != tuple(size) or min(stride, default=0) < 0:
+        return run_by_rule(call)  # torch refuses it, or copies it row by row
+    if x.requires_grad and not x.is_contiguous():
+        raise RuntimeError(
+            f"as_strided_scatter gives gradients of contiguous tensors, not of one of strides {list(x.stride())}"
+        )
+    start = int(x.storage_offset())
+    offset = start if call.arg("storage_offset") is None else call.integer("storage_offset")
+    root = x._base if x._is_view() and x._base is not None else x
+    held = (int(root.storage_offset()) + reach_of(root.shape, root.stride())) * root.itemsize // x.itemsize
+    if offset + reach_of(size, stride) > held:
+        raise RuntimeError(
+            f"as_strided_scatter({size}, {stride}, {offset}) reaches beyond the memory of {held} elements"
+        )
+    shown = _memory(x)
+    memory = shown.new_zeros(held)
+    memory[start : start + len(shown)] = shown
+    given = to_plain(source, str(call), implicit=True) if isinstance(source, ShardedTensor) else source
+    memory.as_strided(size, stride, offset).copy_(given)
+    whole = memory.as_strided(x.shape, x.stride(), start)
+    y = from_plain(whole, Layout.replicated(x.mesh, x.dim()))
+    return memory_of(y._layout).laid_like(y, x)
 
 
 @dataclass(frozen=True, slots=True)

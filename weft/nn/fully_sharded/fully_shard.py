@@ -14,6 +14,7 @@ from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping, named_mapping
 from ...sharding.mesh import DeviceMesh
 from ...tensor.tensor import Tensor, public
+from ..patterns import suggestion
 from ..shard_module import lay_out
 from ..splitting import check_axis, split_further, whole_along
 from .block import Block, Settings
@@ -153,9 +154,9 @@ def _blocks(module: torch.nn.Module, patterns: Sequence[str]) -> dict[str, torch
             found[name] = child
     for pattern in patterns:
         if pattern not in used:
-            names = [name for name, _ in module.named_modules() if name][:8]
+            names = [name for name, _ in module.named_modules() if name]
             raise ValueError(
-                f"the pattern {pattern!r} of blocks matches no submodule. The names are: {', '.join(map(repr, names))}, …; "
+                f"the pattern {pattern!r} of blocks matches no submodule. {suggestion(pattern, names)}; "
                 "blocks=() makes the whole module one block"
             )
     return found

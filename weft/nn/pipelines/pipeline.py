@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count, pairwise
 from typing import final
 
@@ -14,8 +15,9 @@ from ...engine.sharded import ShardedTensor
 from ...errors import MismatchError
 from ...runtime import run
 from ...runtime.processes import world
+from ...runtime.processes.agreement.own_faults import of_one_process
 from ...runtime.processes.agreement.values import gathered
-from ...schedules import Entry, Schedule, Work
+from ...schedules import Schedule, Work
 from ...schedules import schedule as named_schedule
 from ...sharding.layout import Layout
 from ...sharding.mapping import NamedMapping
@@ -144,45 +146,50 @@ class Pipeline(torch.nn.Module):
         scale = 1 / self.schedule.microbatches if self._reduction == "mean" else 1.0
         mine = [x for part in self._parts if is_here(part.mesh) for x in part.module.parameters()]
         with torch.enable_grad(), reduced_once(mine):
-            found, known = self._run(_several(inputs), _several(targets), self._order, self._loss, scale)
-        for tied in self._tied:
-            tied.collect()
-        self._complete(known)
-        last = self._parts[-1]
-        if not is_here(last.mesh):
-            (each,) = known.awaited(last).tensors
-            return absent(Layout.replicated(last.mesh, 0), (), each.dtype)
-        losses = torch.stack([found.results[each][0] for each in range(self.schedule.microbatches)])
-        return settled(losses.sum() * scale, last.mesh, "pipeline")
+            begun, known = self._begun(_several(inputs), _several(targets), self._loss, scale)
+            with self._failing_together():
+                begun.do(self._order)
+        with self._failing_together():
+            for tied in self._tied:
+                tied.collect()
+            self._complete(known)
+            last = self._parts[-1]
+            if not is_here(last.mesh):
+                (each,) = known.awaited(last).tensors
+                return absent(Layout.replicated(last.mesh, 0), (), each.dtype)
+            losses = torch.stack([begun.results[each][0] for each in range(self.schedule.microbatches)])
+            return settled(losses.sum() * scale, last.mesh, "pipeline")
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """What the last stage gives for a batch, on its mesh; gradients are not recorded: `step` trains."""
         order = tuple(entry for entry in self._order if entry.work is Work.FORWARD)
         with torch.no_grad():
-            found, known = self._run(inputs, (), order, None, 1.0)
-            last = self._parts[-1]
-            passed = known.awaited(last)
+            begun, known = self._begun(inputs, (), None, 1.0)
+            with self._failing_together():
+                begun.do(order)
+                last = self._parts[-1]
+                passed = known.awaited(last)
             results = [
-                found.results.get(each) or tuple(x.absent(last.mesh) for x in passed.tensors)
+                begun.results.get(each) or tuple(x.absent(last.mesh) for x in passed.tensors)
                 for each in range(self.schedule.microbatches)
             ]
             parts = parts_of(self._laid(inputs, self._parts[0].mesh))
             whole = tuple(joined(each, parts) for each in zip(*results, strict=True))
         return whole if passed.is_tuple else whole[0]
 
-    def _run(
+    def _begun(
         self,
         inputs: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
-        order: Sequence[Entry],
         loss: Callable[..., torch.Tensor] | None,
         scale: float,
     ) -> tuple[StepRun, KnownActivations]:
-        """One batch through the stages."""
+        """One batch that is to go through the stages."""
         if self._has_failed:
-            raise RuntimeError(
-                "a step of this pipeline has failed, and what it had sent is still on its way: make the pipeline anew"
-            )
+            with of_one_process():  # others may not know yet
+                raise RuntimeError(
+                    "a step of this pipeline has failed, and what it had sent is still on its way: make the pipeline anew"
+                )
         microbatches = self.schedule.microbatches
         check_rows((*inputs, *targets), microbatches, 1)
         laid = self._laid(inputs, self._parts[0].mesh), self._laid(targets, self._parts[-1].mesh)
@@ -193,13 +200,19 @@ class Pipeline(torch.nn.Module):
             tied.bring(with_gradient=loss is not None)
         given, wanted = (_cut(each, microbatches, parts) for each in laid)
         seed = int(torch.randint(2**48, ()))
-        running = StepRun(self._parts, known, microbatches, seed, inputs=given, targets=wanted, loss=loss, scale=scale)
+        return StepRun(
+            self._parts, known, microbatches, seed, inputs=given, targets=wanted, loss=loss, scale=scale
+        ), known
+
+    @contextmanager
+    def _failing_together(self) -> Iterator[None]:
+        """Surrounds what each process does for its own stages: what is raised there, the others raise, too."""
         try:
-            running.do(order)
+            with of_one_process():
+                yield
         except BaseException:
             self._has_failed = world.current().count > 1
             raise
-        return running, known
 
     def _laid(self, tensors: Sequence[torch.Tensor], mesh: DeviceMesh) -> list[Tensor]:
         """Inputs or targets on the mesh of the stage that takes them; a plain one as `batch` says."""

@@ -68,9 +68,12 @@ class _Classes:
         names = [*samples, "c", *rest]
         self.sizes = dict(zip(names, shape, strict=True))
         self.all, self.one, self.classes = one_each(names), one_each([*samples, *rest]), one_each(["c"])
+        # The target of one sample may be a number, or one in a dim of its own.
+        targets = self.one if samples else one_each(["t"] * call.tensor("target").ndim)
+        self.sizes |= {"t": 1} if targets and not samples else {}
         self.named: dict[str, Dims] = {
             "self": self.all,
-            "target": self.one if call.tensor("target").ndim else (),
+            "target": targets,
             "weight": self.classes,
             "total_weight": (),
         }
@@ -83,7 +86,7 @@ def _nll_loss(call: BoundCall) -> Factors | None:
     summed = call.integer("reduction") == SUM
     outputs: tuple[Dims, ...] = (() if summed else classes.one, ())
     repeated = frozenset((1, name) for name in classes.sizes if name == "c" or not summed)
-    return Factors(arranged(call, classes.named), outputs, classes.sizes, frozenset({"c"}), repeated=repeated)
+    return Factors(arranged(call, classes.named), outputs, classes.sizes, _WHOLE, repeated=repeated)
 
 
 def _nll_loss_backward(call: BoundCall) -> Factors | None:
@@ -92,7 +95,10 @@ def _nll_loss_backward(call: BoundCall) -> Factors | None:
     classes = _Classes(call)
     grad = classes.one if call.tensor("grad_output").ndim else ()
     inputs = arranged(call, {**classes.named, "grad_output": grad})
-    return Factors(inputs, (classes.all,), classes.sizes, frozenset({"c"}), linear=0)
+    return Factors(inputs, (classes.all,), classes.sizes, _WHOLE, linear=0)
+
+
+_WHOLE = frozenset({"c", "t"})
 
 
 def _bounds(call: BoundCall) -> tuple[Bound, ...]:

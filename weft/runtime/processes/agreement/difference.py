@@ -8,16 +8,15 @@ from ....errors import MismatchError
 from .. import current_call
 from ..current_call import CollectiveCall
 from ..group import Group
-from ..liveness import heartbeat
+from ..liveness import own_refusals
 from .notes import notes_about
 
 __all__ = ["different_calls", "out_of_step"]
 
 
 def different_calls(mine: CollectiveCall, here: int, other: CollectiveCall, process: int) -> MismatchError:
-    """The error for this process and another that makes another call; tells the rest of them, too."""
-    heartbeat.note_failure(f"it made another call than process {process}: {mine}")
-    return MismatchError(
+    """The error for this process and another that makes another call; tells the rest, too."""
+    return _told(
         "processes make different calls:\n"
         f"  process {here}: {mine}\n"
         f"  process {process}: {other}\n"
@@ -37,9 +36,15 @@ def out_of_step(group: Group, number: int) -> MismatchError:
         if other is not None and not other.is_like(mine):
             return different_calls(mine, here, other, process)
         lines.append(f"  process {process}: {other} (exchange {words['number']} among them)")
-    heartbeat.note_failure(f"it was out of step with other processes in {mine}")
-    return MismatchError(
+    return _told(
         "processes are out of step:\n"
         + "\n".join(lines)
         + "\n  Every process has to make the same calls in the same order; WEFT_CHECK=1 checks each of them."
     )
+
+
+def _told(text: str) -> MismatchError:
+    """The error that all of these processes raise, and those that wait for one of them: who catches it is in step with the others."""
+    error = MismatchError(text)
+    own_refusals.tell(error)
+    return error

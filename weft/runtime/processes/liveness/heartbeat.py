@@ -10,12 +10,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import final
 
 from torch._C import _distributed_c10d as c10d
 
-from ....errors import WeftError
 from .. import current_call, fork, world
 from ..current_call import CollectiveCall
 from ..store_client import REPLY, ask, own_connection
@@ -142,20 +140,16 @@ def _wait_for_farewells(heartbeat: Heartbeat) -> None:
         time.sleep(heartbeat.beat / 20 if last else 0)
 
 
+def _joined(here: world.World) -> None:
+    """From the first: who keeps the store waits at the end for those that live, and others wait for no process that has gone."""
+    if here.count > 1:
+        begin()
+
+
 def _leaving(last: world.Leaving) -> None:
-    if last.failed:
-        _begin_late()
     if last.error is not None:
         note_failure(last.error)
     stop(linger=last.keeps_store and last.error is None)
-
-
-def _begin_late() -> None:
-    """For a process that fails before it has communicated: others may be waiting for it to do so for the first time."""
-    here = world.current()
-    if here.count > 1:
-        with suppress(RuntimeError, WeftError):  # whoever keeps the store may have gone
-            ask(begin, min(REPLY, here.timeout))
 
 
 def _forked() -> None:
@@ -166,6 +160,7 @@ def _forked() -> None:
     _heartbeat = None
 
 
+world.on_change(_joined)
 world.on_leave(_leaving)
 fork.on_fork(_forked)
 

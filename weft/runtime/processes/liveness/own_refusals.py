@@ -14,6 +14,7 @@ from typing import ClassVar, TypedDict, cast
 
 import torch
 
+from ....errors import MismatchError
 from .. import current_call, renewal, world
 from ..group import Processes
 from . import heartbeat
@@ -22,10 +23,22 @@ __all__ = ["are_in_step", "entered", "heard", "is_told", "left", "raise_heard", 
 
 _OF_MATRICES: type[Exception] = vars(torch.linalg)["LinAlgError"]  # which torch does not tell type checkers of
 _KINDS: Mapping[str, type[Exception]] = {
-    "IndexError": IndexError,
-    "ValueError": ValueError,
-    _OF_MATRICES.__name__: _OF_MATRICES,
-    "OutOfMemoryError": torch.OutOfMemoryError,
+    kind.__name__: kind
+    for kind in (
+        AssertionError,
+        AttributeError,
+        FileNotFoundError,
+        IndexError,
+        MismatchError,
+        NotImplementedError,
+        OSError,
+        PermissionError,
+        TypeError,
+        ValueError,
+        ZeroDivisionError,
+        _OF_MATRICES,
+        torch.OutOfMemoryError,
+    )
 }
 """Kinds of errors that are raised elsewhere as they were; others are runtime errors."""
 _TOLD = "_weft_is_told"
@@ -129,7 +142,7 @@ def settled(notes: Notes) -> bool:
     Who has refused more is heard of when it is waited for: this process may come to that by itself.
     """
     mine = _Counted.refusals
-    there = [_refusals(note) for note in notes.values() if not (note.get("left") or note.get("failure"))]
+    there = [_refusals(note) for note in notes.values() if not note.get("left")]
     if any(not told or told[-1]["number"] < mine for told in there):
         return False
     renewal.renew(

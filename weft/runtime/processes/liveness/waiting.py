@@ -24,7 +24,7 @@ from ..group import Group, Processes
 from . import heartbeat, own_refusals
 from .signs import Observer, Sign
 
-__all__ = ["TURN", "Patience", "Waiter", "finish", "finish_turns", "in_time", "met", "stream"]
+__all__ = ["TURN", "Patience", "Waiter", "finish", "finish_turns", "given_up", "in_time", "met", "stream"]
 
 TURN = timedelta(seconds=0.5)
 NO_LIMIT = timedelta(0)
@@ -92,6 +92,12 @@ def finish(
     if task.error is not None:
         group.abandon(task.is_over)
         raise (patience or Patience(group.processes, start)).lost(task.error) from None
+
+
+def given_up(works: Sequence[c10d.Work], group: Group, cause: RuntimeError) -> Exception:
+    """The error for messages of which only some could begin."""
+    group.abandon(_waiter.wait_for(works).is_over)
+    return Patience(group.processes).lost(cause)
 
 
 class _AwaitedMessages:

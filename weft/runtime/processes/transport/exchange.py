@@ -8,6 +8,7 @@ each has the fingerprint of its call. What travels are bytes, so every dtype doe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import final
 
 import torch
@@ -18,7 +19,7 @@ from .. import world
 from ..agreement.difference import out_of_step
 from ..current_call import fingerprint
 from ..group import Group, Processes
-from ..liveness.waiting import finish, finish_turns, in_time, met, stream
+from ..liveness.waiting import finish, finish_turns, given_up, in_time, met, stream
 from .messages import Message, Messages
 from .small_messages import HEAD, SmallMessages, bytes_of, small_message_size
 
@@ -94,10 +95,23 @@ def swap(
     # the time. Inside a host, what is sent first is mostly written by the backend's thread, which would else compete with this
     # one for the socket.
     far = group.elsewhere
-    receives = [backend.recv([bytes_of(x)], k, tag) for k, x in incoming.items() if k in far]
-    sends = [backend.send([bytes_of(x)], k, tag) for k, x in outgoing.items()]
-    receives += [backend.recv([bytes_of(x)], k, tag) for k, x in incoming.items() if k not in far]
-    finish([*receives, *sends], group, meanwhile)
+    begun = _begun(
+        group,
+        *(partial(backend.recv, [bytes_of(x)], k, tag) for k, x in incoming.items() if k in far),
+        *(partial(backend.send, [bytes_of(x)], k, tag) for k, x in outgoing.items()),
+        *(partial(backend.recv, [bytes_of(x)], k, tag) for k, x in incoming.items() if k not in far),
+    )
+    finish(begun, group, meanwhile)
+
+
+def _begun(group: Group, *messages: Callable[[], c10d.Work]) -> list[c10d.Work]:
+    """Begins to send and to receive; a connection that was given up refuses that at once."""
+    works: list[c10d.Work] = []
+    try:
+        works.extend(begin() for begin in messages)
+    except RuntimeError as error:
+        raise given_up(works, group, error) from None
+    return works
 
 
 @final
@@ -134,9 +148,9 @@ def post(
         return Posted(group)
     backend = backend_of(group, wire.type)
     tag = fingerprint(number) & 0x7FFFFFFF
-    works = [backend.recv([bytes_of(x)], k, tag) for k, listed in incoming.items() for x in listed]
-    works += [backend.send([bytes_of(x)], k, tag) for k, listed in outgoing.items() for x in listed]
-    return Posted(group, works)
+    receives = [partial(backend.recv, [bytes_of(x)], k, tag) for k, listed in incoming.items() for x in listed]
+    sends = [partial(backend.send, [bytes_of(x)], k, tag) for k, listed in outgoing.items() for x in listed]
+    return Posted(group, _begun(group, *receives, *sends))
 
 
 def is_compared(processes: Processes, limit: int | None, wire: torch.device) -> bool:

@@ -352,6 +352,33 @@ def test_numbers_that_a_compiler_leaves_open(separate: bool) -> None:
 
 
 @pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+def test_slices_along_a_split_dim_are_given_to_programs(separate: bool) -> None:
+    """As batches in parts. Between memories such a view is a copy, and a program that wrote to it would not write to the tensor."""
+    use_separate_memory(separate)
+    torch._dynamo.reset()
+    plain = torch.randn(8, 6, dtype=torch.float64)
+    x = weft.shard(plain, MESH, P("dp")).requires_grad_()
+    twice = torch.compile(lambda x: x.sin() * 2, backend="aot_eager", fullgraph=True)
+    for part, expected in zip((*x.chunk(2), x[1:5]), (*plain.chunk(2), plain[1:5]), strict=True):
+        found = twice(part)
+        torch.testing.assert_close(found.full_tensor(), expected.sin() * 2)
+        found.sum().backward()
+    count = torch.tensor([1, 2, 2, 2, 2, 1, 1, 1], dtype=torch.float64)[:, None]
+    torch.testing.assert_close(x.grad.full_tensor(), plain.cos() * 2 * count)
+    written = torch.compile(lambda x: x[:, :2].zero_(), backend="aot_eager")
+    x = x.detach()
+    if separate:
+        with pytest.raises(
+            Exception, match=r"writes to an input of shape \[4, 6\] .* the other tensor would not change"
+        ):
+            written(x[1:5])
+    else:
+        written(x[1:5])
+        assert not x.full_tensor()[1:5, :2].any()
+    use_separate_memory(False)
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
 def test_numbers_that_a_program_finds_itself(separate: bool) -> None:
     """Each is one to torch's compiler, however many devices know it, and may be infinite."""
 

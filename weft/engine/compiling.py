@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, cast
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..caches import cached
 from ..devices import Device
@@ -26,7 +27,7 @@ from ..sharding.named import DimSpec, P
 from ..sharding.placements import Placement
 from .sharded import ShardedTensor
 
-__all__ = ["announce", "check_compilable", "stands_in_programs", "state_of_code"]
+__all__ = ["announce", "check_compilable", "left_mode", "stands_in_programs", "state_of_code"]
 
 _CALLED = (
     "weft.sharding",
@@ -118,6 +119,15 @@ def state_of_code() -> tuple[int, int]:
     """
     written = [file.stat().st_mtime_ns for file in Path(__file__).parents[1].rglob("*.py")]
     return len(written), max(written, default=0)
+
+
+def left_mode(tensors: Iterable[torch.Tensor]) -> FakeTensorMode | None:
+    """The mode that a compiler has left although tensors stand for others there: it makes views of them anew, as its inputs were made."""
+    for x in tensors:
+        pieces = x._value.__dict__.get("pieces") if isinstance(x, ShardedTensor) else None
+        if pieces and isinstance(pieces[0], FakeTensor):
+            return pieces[0].fake_mode
+    return None
 
 
 @cached(1024, cleared_by=forget_with_residences)

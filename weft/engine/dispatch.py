@@ -16,6 +16,7 @@ from ..runtime.traced import is_traced
 from ..watch.call_site import call_site
 from ..watch.policy import Warned
 from .advice.drift import may_drift, watched
+from .compiling import left_mode
 from .dispatch_keys import let_in
 from .execute import run_by_rule
 from .form import Form
@@ -117,6 +118,10 @@ def planned(call: BoundCall) -> object:
 
 def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     """A call that is looked at: one of a kind that is new, or whose tensors are special. `is_kept`: what repeats it is."""
+    left = None if _onlookers() else left_mode(call.tensors)
+    if left is not None:
+        with left:
+            return _at_length(call, is_kept=False)
     if torch.is_inference_mode_enabled() and _gives_usual_view(call):
         return _as_usual_view(call)
     is_pure, forms = kind_of(call.func).is_pure, [x._form for x in call.tensors if isinstance(x, ShardedTensor)]

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["UNMADE", "Flat", "Lender", "Source", "Unmade", "Value", "value_from", "value_of"]
 
-Flat = tuple[Layout, DeviceMapping | None, bool, Layout | None, bool]
+Flat = tuple[Layout, DeviceMapping | None, bool, Layout | None, bool, bool]
 """What torch.compile knows of a tensor beside its pieces: how it lies, as what it was asked for, whether somebody watches, the
-layout of its gradient where that is another, and whether it is a leaf, whose gradient is brought to that layout."""
+layout of its gradient where that is another, whether it is a leaf, whose gradient is brought to that layout, and whether it is a view
+that is a copy."""
 
 
 class Source(Protocol):
@@ -105,6 +106,8 @@ class Value:
     """Whether the tensor stands for a leaf that is an input of a program that is traced."""
     is_traced_input: bool = False
     """Whether it stands for one, and nobody has asked yet whether it has a gradient."""
+    is_traced_copy: bool = False
+    """Whether it stands for a view that is a copy, which a program may not write to."""
     stand: weakref.ref[Stand] | None = None
     """What views of the tensor hold."""
     is_viewed: bool = False

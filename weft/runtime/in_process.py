@@ -37,7 +37,8 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
     if not pieces and not there.count:
         return ()
     if here.unified and not source.pending:
-        return scatter(pieces[0], target)
+        parts = scatter(pieces[0], target.resolved)
+        return move(parts, target.resolved, target, shape) if target.pending else parts
     if here.unified:
         return move(_move_whole(pieces, source, source.resolved, shape), source.resolved, target, shape)
     if there.unified and (target.pending or target.split_axes):
@@ -67,8 +68,8 @@ def without_memory(layout: Layout, shape: Sequence[int], dtype: torch.dtype) -> 
 
 
 def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
-    """The pieces of a value that this process has whole."""
-    there = holding(layout.resolved)
+    """The pieces of a value that this process has whole; nothing is pending."""
+    there = holding(layout)
     shape = tuple(whole.shape)
     if not whole.is_meta:
         check_there(layout.mesh)
@@ -77,8 +78,7 @@ def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     boxes = [whole[slices(there.box(i, shape))] for i in range(there.count)]
     there_now = [brought(box, device, settled=False) for box, device in zip(boxes, there.devices, strict=True)]
     settle(whole, there.devices)
-    parts = tuple(lazy_clone(part.contiguous()) for part in there_now)
-    return move(parts, layout.resolved, layout, shape) if layout.pending else parts
+    return tuple(lazy_clone(part.contiguous()) for part in there_now)
 
 
 def _move_whole(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -> Pieces:

@@ -209,9 +209,8 @@ def spread(whole: torch.Tensor, layout: Layout) -> Pieces:
 @spanned(COMMUNICATION, "scattering")
 def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     """The pieces of a value that this process has whole, in separate memories."""
-    if spans(layout.mesh) and layout.pending:
-        return move(in_process.scatter(whole, layout.resolved), layout.resolved, layout, whole.shape, whole.dtype)
-    return in_process.scatter(whole, layout)
+    pieces = in_process.scatter(whole, layout.resolved)
+    return move(pieces, layout.resolved, layout, whole.shape, whole.dtype) if layout.pending else pieces
 
 
 @spanned(COMMUNICATION, "permutation")

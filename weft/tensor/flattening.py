@@ -6,9 +6,10 @@ call here counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ..caches import BoundedCache
 from ..engine.compiling import announce, check_compilable
@@ -17,7 +18,7 @@ from ..engine.ragged.families import settle
 from ..engine.sharded import ShardedTensor, begins_at, is_leaf, requires_grad, tensor_of, total_of
 from ..engine.total import UNKNOWN, Contributions, known_total, own_pieces
 from ..engine.value import Flat
-from ..engine.views.copy_views import current
+from ..engine.views.copy_views import current, is_alias
 from ..runtime.holding import Holding, Pieces, holding
 from ..runtime.machine import forget_with_residences
 from ..runtime.open_sizes import introduce, start_over_where_settled, still_open
@@ -34,6 +35,7 @@ _compilable = BoundedCache[Layout, bool](4096, cleared_by=forget_with_residences
 _flats = BoundedCache[Flat, Flat](4096)
 """Each once, so that comparing two of them is to see that they have the same parts."""
 _TOTAL_ALONE = [TOTAL]
+_is_written: Callable[[torch.Tensor], bool] = vars(torch)["_functionalize_has_data_mutation"]
 
 
 def flattened(x: ShardedTensor) -> tuple[list[str], Flat]:
@@ -64,7 +66,10 @@ def _flattened_anew(x: ShardedTensor) -> tuple[list[str], Flat]:
     stays = (requires_grad(x) and is_leaf(x)) or value.is_traced_leaf
     if not stays:
         note_pass()
-    flat = (layout, own.get("_asked"), Setting.is_used and is_watched(), own.get(GRADIENT_LAYOUT), stays)
+    if value.is_traced_copy:
+        _refuse_written(x)
+    is_apart = value.is_traced_copy or not is_alias(x)
+    flat = (layout, own.get("_asked"), Setting.is_used and is_watched(), own.get(GRADIENT_LAYOUT), stays, is_apart)
     if value.shown is not None:
         return piece_names(len(current(x))), flat
     is_whole = bool(layout.pending) and _is_given_whole(x)
@@ -72,6 +77,17 @@ def _flattened_anew(x: ShardedTensor) -> tuple[list[str], Flat]:
     if (is_whole or not layout.pending) and not is_traced():
         value.flat = found
     return found
+
+
+def _refuse_written(x: ShardedTensor) -> None:
+    """Raises where a program that is traced has written to a view that is a copy: what the view shows would not change."""
+    for piece in x._value.pieces:
+        if isinstance(piece, FunctionalTensor) and _is_written(piece.elem):
+            raise NotImplementedError(
+                f"a compiled program writes to an input of shape {list(x.shape)} that is a view of another tensor along a split dim. Between memories "
+                "its elements are copies, and the other tensor would not change. Take the view inside of the program, with the other tensor "
+                "as its input, or write to it outside"
+            )
 
 
 def _interned(flat: Flat) -> Flat:
@@ -100,7 +116,7 @@ def unflattened(
     inner: dict[str, torch.Tensor], flat: Flat, outer_size: Sequence[int], outer_stride: Sequence[int]
 ) -> ShardedTensor:
     """The tensor that such pieces make up."""
-    layout, asked, _, gradient, stays = flat
+    layout, asked, _, gradient, stays, is_apart = flat
     total = inner.get(TOTAL)
     if total is not None:
         pieces: Pieces = (total,)
@@ -131,6 +147,8 @@ def unflattened(
         gradient_in(whole, gradient)
     if stays and is_traced():
         whole._value.is_traced_leaf = whole._value.is_traced_input = True
+    if is_apart and is_traced():
+        whole._value.is_traced_copy = True
     return whole
 
 

@@ -364,7 +364,7 @@ class Tensor(NamedPieces, ShardedTensor):
 
     def __coerce_tangent_metadata__(self) -> torch.Tensor:
         """For torch.compile: the layout in which the gradient of this output is expected. Gradients are not pending."""
-        return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None, False, None, False))
+        return self.__coerce_same_metadata_as_tangent__((self._layout.resolved, None, False, None, False, False))
 
     def __coerce_same_metadata_as_tangent__(
         self, expected: Flat | None, expected_type: type | None = None

@@ -12,7 +12,7 @@ from ...runtime.strides import is_dense
 from ..op_kind import is_elementwise
 from ..sharded import ShardedTensor
 
-__all__ = ["is_renamed", "parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
+__all__ = ["is_named", "is_renamed", "parted", "refuse_overlaps", "refusing_overlaps", "shown_memory"]
 
 aten = torch.ops.aten
 _APART = {
@@ -82,6 +82,17 @@ def is_renamed(written: torch.Tensor, read: torch.Tensor) -> bool:
         and written.shape == read.shape
         and written.stride() == read.stride()
         and _share_memory(written, read)
+        and int(written.storage_offset()) == int(read.storage_offset())
+        and (written.is_conj(), written.is_neg()) == (read.is_conj(), read.is_neg())
+    )
+
+
+def is_named(written: torch.Tensor, read: torch.Tensor) -> bool:
+    """Whether both are one tensor or the same view of one: by names, as processes tell too that have none of its memory."""
+    roots = [x._base if x._is_view() else x for x in (written, read)]
+    return written is read or (
+        roots[0] is roots[1]
+        and (written.dtype, written.shape, written.stride()) == (read.dtype, read.shape, read.stride())
         and int(written.storage_offset()) == int(read.storage_offset())
         and (written.is_conj(), written.is_neg()) == (read.is_conj(), read.is_neg())
     )

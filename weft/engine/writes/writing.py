@@ -25,7 +25,7 @@ from ..total import own_pieces
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
-from .overlapping import is_renamed, refuse_overlaps
+from .overlapping import is_named, refuse_overlaps
 from .resizing import resize_shared
 from .settling import write_total
 
@@ -173,8 +173,8 @@ def _copies_itself(call: BoundCall) -> bool:
     """Whether a tensor is copied to itself, which writes nothing, be it by another name."""
     if call.func is not aten.copy_.default:
         return False
-    x, value = call.args[:2]
-    return value is x or (isinstance(value, ShardedTensor) and is_renamed(call.tensor("self"), value))
+    value = call.args[1]
+    return isinstance(value, ShardedTensor) and is_named(call.tensor("self"), value)
 
 
 _SAME_EVERYWHERE = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten._foreach_zero_.default}

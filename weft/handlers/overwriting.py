@@ -8,7 +8,7 @@ from ..engine.handlers import handler
 from ..engine.memory import memory_of
 from ..engine.moves.movement import to_write_plain
 from ..engine.sharded import ShardedTensor, as_sharded
-from ..engine.writes.overlapping import parted, refuse_overlaps
+from ..engine.writes.overlapping import is_named, parted, refuse_overlaps
 from ..engine.writes.writing import is_last_out, store
 from ..rules.call import BoundCall
 
@@ -21,8 +21,9 @@ _WIDEST: dict[type, torch.dtype] = {float: torch.float64, complex: torch.complex
 
 def overwrite(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: bool = False) -> ShardedTensor:
     """Writes a value, broadcast to its shape, to a tensor; its layout stays."""
-    if _is_itself(x, value) or refuse_overlaps(aten.copy_.default, x, (value,)):
+    if _is_itself(x, value) or is_named(x, value):
         return x  # nothing is written
+    refuse_overlaps(aten.copy_.default, x, (value,))
     value = memory_of(x._layout).parted(x, value)
     store(x, value if value.shape == x.shape else value.expand(x.shape), op, non_blocking=non_blocking)
     return x

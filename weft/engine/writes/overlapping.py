@@ -16,7 +16,7 @@ from ..sharded import ShardedTensor
 
 __all__ = [
     "Lying",
-    "is_renamed",
+    "is_named",
     "is_shaped_first",
     "named_alike",
     "parted",
@@ -112,11 +112,11 @@ def _refuse(is_apart: bool, written: torch.Tensor, read: Iterable[torch.Tensor],
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
             )
-        found |= is_shared and is_renamed(written, x)
+        found |= is_shared and _is_renamed(written, x)
     return found
 
 
-def is_renamed(written: torch.Tensor, read: torch.Tensor) -> bool:
+def _is_renamed(written: torch.Tensor, read: torch.Tensor) -> bool:
     """Whether what is read is all of what is written to, by another name: its pieces may lie otherwise in dims of size 1."""
     return (
         read is not written
@@ -133,9 +133,20 @@ def _long_dims(shape: Sequence[int], strides: Strides) -> list[tuple[int, int]]:
 
 def named_alike(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
     """What is read, where that is all of what is written to: by the same name, or in memory of its own where it has other dims."""
-    if not is_renamed(written, read):
+    if not _is_renamed(written, read):
         return read
     return written if written.shape == read.shape else read.clone()
+
+
+def is_named(written: torch.Tensor, read: torch.Tensor) -> bool:
+    """Whether both are one tensor or the same view of one: by names, as processes tell too that have none of its memory."""
+    roots = [x._base if x._is_view() else x for x in (written, read)]
+    return written is read or (
+        roots[0] is roots[1]
+        and (written.dtype, written.shape, written.stride()) == (read.dtype, read.shape, read.stride())
+        and int(written.storage_offset()) == int(read.storage_offset())
+        and (written.is_conj(), written.is_neg()) == (read.is_conj(), read.is_neg())
+    )
 
 
 def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:

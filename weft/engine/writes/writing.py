@@ -26,7 +26,7 @@ from ..total import own_pieces
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
-from .overlapping import Lying, is_renamed, is_shaped_first, named_alike, refuse_overlaps
+from .overlapping import Lying, is_named, is_shaped_first, named_alike, refuse_overlaps
 from .resizing import resize_shared
 from .settling import write_total
 
@@ -189,8 +189,8 @@ def _copies_itself(call: BoundCall) -> bool:
     """Whether a tensor is copied to itself, which writes nothing, be it by another name."""
     if call.func is not aten.copy_.default:
         return False
-    x, value = call.tensor("self"), call.args[1]
-    return value is x or (isinstance(value, ShardedTensor) and value.shape == x.shape and is_renamed(x, value))
+    value = call.args[1]
+    return isinstance(value, ShardedTensor) and is_named(call.tensor("self"), value)
 
 
 _SAME_EVERYWHERE = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten._foreach_zero_.default}

@@ -384,3 +384,16 @@ def test_nothing_that_is_handed_on_in_open_sizes(separate: bool) -> None:
         assert found.shape == (0, 2)
         found.sum().backward()
         assert given.grad.shape == (0, 2, 2)
+
+
+@FORMS
+def test_a_view_of_a_pending_tensor_is_written_to_in_open_sizes(separate: bool) -> None:
+    """What is written is brought back to the tensor, whose contributions it becomes."""
+    with memory(separate):
+        torch._dynamo.reset()
+        mesh = weft.make_mesh({"a": 2, "b": 2})
+        pending = weft.NamedMapping(mesh, P(None, "b"), {"a": "mean"})
+        shards = [torch.full((2, 1 - at % 2), float(at // 2)) for at in range(4)]
+        x = weft.from_local(shards, pending, shape=(2, 1))
+        torch.compile(lambda x: x.squeeze(-1).mul_(3), backend="aot_eager", dynamic=True)(x)
+        assert x.full_tensor().tolist() == [[1.5], [1.5]]

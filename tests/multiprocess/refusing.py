@@ -46,7 +46,7 @@ def cases(whole: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Callable[[
 def told(call: Callable[[], object]) -> str:
     try:
         call()
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
 

@@ -85,6 +85,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 @pytest.mark.parametrize("call", REFUSED)
 def test_other_kinds_of_memory_are_refused(call: str) -> None:
     with pytest.raises(NotImplementedError, match=r"cannot be sharded: call it on x\.full_tensor\(\)"):

@@ -58,6 +58,7 @@ def outcome(line: str, x: torch.Tensor) -> object:
     return x.full_tensor() if isinstance(x, weft.Tensor) else x
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
 @pytest.mark.parametrize("line", OVERLAPS)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_writes_to_what_is_partly_read_are_refused_as_torch_does(name: str, line: str) -> None:

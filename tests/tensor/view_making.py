@@ -148,7 +148,7 @@ class _Maker:
         """Adds a line that plain torch takes."""
         try:
             exec(line, self.names)
-        except (RuntimeError, IndexError, LookupError, ValueError):
+        except (RuntimeError, IndexError, LookupError, TypeError, ValueError):
             return False
         self.lines.append(line)
         return True

@@ -160,10 +160,14 @@ def stands_in_programs(function: Function) -> Function:
 
 def _let_stand(kind: type[Written]) -> None:
     """Lets values of a kind stand in traced programs; what they are asked there is asked of the value itself."""
-    from torch._library.opaque_object import MemberType, register_opaque_type
+    from torch._library import opaque_object
 
-    members = {name: MemberType.USE_REAL for name in dir(kind) if not name.startswith("_") or name in _ASKED}
-    register_opaque_type(kind, typ="value", members=members)
+    asked = [name for name in dir(kind) if not name.startswith("_") or name in _ASKED]
+    members = dict.fromkeys(asked, opaque_object.MemberType.USE_REAL)
+    if hasattr(opaque_object, "register_custom_class"):  # its name since torch 2.15
+        opaque_object.register_custom_class(kind, typ="constant", members=members)
+    else:
+        opaque_object.register_opaque_type(kind, typ="value", members=members)
 
 
 _ASKED = ("__contains__", "__eq__", "__getitem__", "__len__", "__ne__", "__str__", "__repr__")

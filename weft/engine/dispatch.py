@@ -9,7 +9,7 @@ import torch
 
 from ..caches import cached
 from ..errors import WeftError
-from ..rules.call import Args, BoundCall, Kwargs, Op
+from ..rules.call import REFUSALS, Args, BoundCall, Kwargs, Op
 from ..rules.registry import rule_for
 from ..runtime.spans import OP, Spans, span
 from ..runtime.traced import is_traced
@@ -88,7 +88,7 @@ def torch_dispatch(
     if repeat is not None:
         try:
             result = repeat(args, kwargs)
-        except (RuntimeError, IndexError) as error:
+        except REFUSALS as error:
             # Some kernels cannot take lazy copies, which the long way knows to copy for them.
             if "COW.cpp" not in str(error) or func._schema.is_mutable:
                 tell_others(error, BoundCall(func, args, kwargs).tensors)
@@ -101,7 +101,7 @@ def torch_dispatch(
     try:
         with unconsidered():
             return _at_length(call, is_kept=key is not None)
-    except (RuntimeError, IndexError) as error:
+    except REFUSALS as error:
         tell_others(error, call.tensors)
         raise
 

@@ -9,13 +9,15 @@ import torch
 
 from ..caches import cached
 
-__all__ = ["Args", "BoundCall", "Known", "Kwargs", "Op", "as_dim", "each_of", "swapped", "text_of"]
+__all__ = ["REFUSALS", "Args", "BoundCall", "Known", "Kwargs", "Op", "as_dim", "each_of", "swapped", "text_of"]
 
 Op = torch._ops.OpOverload
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
 Known = tuple[Any, ...]
 """The arguments of a call like one that was looked at: what stands where is known, and is not asked again."""
+REFUSALS = (RuntimeError, IndexError, TypeError, ValueError)
+"""What torch raises of a call that it refuses; which kind, differs between its versions."""
 
 
 @final

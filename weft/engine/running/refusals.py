@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from ...errors import WeftError
-from ...rules.call import BoundCall
+from ...rules.call import REFUSALS, BoundCall
 from ...rules.registry import Rule
 from ...runtime.processes.agreement import own_faults
 from ...runtime.processes.mesh_processes import leaves_out
@@ -102,7 +102,7 @@ def _refusal(
     ]
     try:
         call.on(local)
-    except (RuntimeError, IndexError, ValueError) as error:
+    except REFUSALS as error:
         return error
     return None
 

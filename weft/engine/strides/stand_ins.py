@@ -6,7 +6,7 @@ from typing import final
 
 import torch
 
-from ...rules.call import BoundCall
+from ...rules.call import REFUSALS, BoundCall
 from ..op_kind import kind_of
 
 __all__ = ["FEW", "OF_DTYPE", "UntoldError", "given_by_kernels"]
@@ -57,7 +57,7 @@ def _given(call: BoundCall, element: int, is_few: bool) -> object:
         return call.on([made[id(x)] for x in call.tensors])
     except NotImplementedError as told:
         return NotImplemented if str(told).startswith(_NOWHERE) else told
-    except (RuntimeError, IndexError, ValueError, TypeError) as told:
+    except REFUSALS as told:
         return told
 
 

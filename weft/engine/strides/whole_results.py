@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from ...caches import BoundedCache
-from ...rules.call import BoundCall, each_of, text_of
+from ...rules.call import REFUSALS, BoundCall, each_of, text_of
 from ...rules.ops.indexing import has_masks
 from ...rules.ops.pointwise import broadcast_dims
 from ...rules.registry import Spec, rule_for
@@ -69,7 +69,7 @@ def _laid(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None,
     zeros = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).zero_() for x in call.tensors]
     try:
         found = _specs(call.on(zeros))
-    except (RuntimeError, IndexError, NotImplementedError):
+    except REFUSALS:
         return specs
     known = [None if spec is None else (spec.shape, spec.dtype) for spec in specs]
     return found if [None if spec is None else (spec.shape, spec.dtype) for spec in found] == known else specs

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ...caches import BoundedCache
-from ...rules.call import BoundCall, Op, text_of
+from ...rules.call import REFUSALS, BoundCall, Op, text_of
 from ..op_kind import kind_of
 
 __all__ = ["check_cast"]
@@ -52,7 +52,7 @@ def _refusal(call: BoundCall, functional: Op) -> str | None:
 def _said(action: Callable[[], object]) -> str | None:
     try:
         action()
-    except (RuntimeError, IndexError) as error:
+    except REFUSALS as error:
         return str(error)
     return None
 

@@ -12,6 +12,7 @@ import torch
 
 from ...caches import cached
 from ...rules.call import BoundCall, each_of
+from ...rules.registry import ops_named
 from ...runtime.memory.lazy_copy import may_overlap
 from ...runtime.strides import Strides, dense_strides, row_major
 from ...runtime.traced import is_traced
@@ -37,7 +38,7 @@ _AS_OUT = {
     aten.sum.dim_IntList, aten.nansum.default, aten.prod.default, aten.prod.dim_int, aten.cumsum.default, aten.cumprod.default,
 }  # fmt: skip
 """Ops that compute in the dtype of `out`, where none is given."""
-_BY_ROWS = {aten._fft_c2c.out, aten._fft_r2c.out, aten._fft_c2r.out, aten.cholesky.out, aten.stack.out}
+_BY_ROWS = frozenset(ops_named("_fft_c2c.out _fft_r2c.out _fft_c2r.out cholesky.out stack.out"))
 """Ops whose `out` lies row by row where it had another shape; for others it lies as the result. Torch's generated ones copy to rows."""
 
 

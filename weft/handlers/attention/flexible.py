@@ -13,7 +13,6 @@ from typing import Any, final
 import torch
 from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
 from torch._subclasses.fake_tensor import is_fake
-from torch.nn.attention.flex_attention import BlockMask
 
 from ...engine.memory import held_whole, memory_of
 from ...engine.moves.movement import from_plain, moved
@@ -41,7 +40,6 @@ _ONE_BLOCK = 1 << 30
 
 _forward: Callable[..., tuple[torch.Tensor, ...]] = flex_attention
 _backward: Callable[..., tuple[Any, ...]] = flex_attention_backward
-_made: Callable[..., BlockMask] = BlockMask.from_kv_blocks
 
 
 def flexible_attention(
@@ -218,15 +216,18 @@ def _placed(mod: Mod, holder: QueryHolder, skipped: int) -> Mod:
 
 def _blocks(given: Blocks, holder: QueryHolder) -> Blocks:
     """A block mask for what a device has: its rows of blocks, or one block where it begins inside of one."""
+    from torch.nn.attention.flex_attention import BlockMask  # which loads sympy: whoever is here has loaded it
+
+    made: Callable[..., BlockMask] = BlockMask.from_kv_blocks
     _, keys, some, where, full, full_where, *_, rows, columns, mask = given
     assert isinstance(some, torch.Tensor)
     first, last = holder.query[2]
     sized = _placed(mask, holder, 0), (last - first, keys)
     if first % rows:
         one = torch.ones((1, 1, 1), dtype=torch.int32, device=some.device)
-        return _made(one, torch.zeros_like(one).unsqueeze(-1), None, None, (_ONE_BLOCK, _ONE_BLOCK), *sized).as_tuple()
+        return made(one, torch.zeros_like(one).unsqueeze(-1), None, None, (_ONE_BLOCK, _ONE_BLOCK), *sized).as_tuple()
     own = [_of_holder(x, holder, first // rows, -(-last // rows)) for x in (some, where, full, full_where)]
-    return _made(*own, (rows, columns), *sized).as_tuple()
+    return made(*own, (rows, columns), *sized).as_tuple()
 
 
 def _of_holder(x: torch.Tensor | None, holder: QueryHolder, start: int, stop: int) -> torch.Tensor | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch._prims_common import suggest_memory_format
 
+from ...caches import cached
 from ...sharding.placements import ReduceOp
 from ..arguments import arranged, asked_for
 from ..call import BoundCall
@@ -125,10 +126,20 @@ def _batch_norm(call: BoundCall) -> Factors:
     return Factors(of.inputs(call), (of.all, saved, saved), of.sizes, of.whole, repeated=repeated)
 
 
+@cached(1)
+def _takes_groups_with_gaps() -> bool:
+    try:
+        torch.native_group_norm(torch.zeros(1, 2, 2).mT, None, None, 1, 2, 2, 1, 1e-5)
+    except RuntimeError:
+        return False
+    return True
+
+
 def _laid_for_groups(call: BoundCall) -> _Normalized:
-    """The kernel of the host takes what lies without gaps, row by row or with channels last."""
+    """The kernel of the host takes what lies without gaps, row by row or with channels last, before torch 2.15."""
     x = call.tensor("input")
-    if x.device.type == "cpu" and not x.is_contiguous(memory_format=suggest_memory_format(x)):
+    lies_so = x.is_contiguous(memory_format=suggest_memory_format(x))
+    if not lies_so and x.device.type == "cpu" and not _takes_groups_with_gaps():
         raise RuntimeError(
             f"native_group_norm takes what lies without gaps, row by row or with channels last, not a tensor of shape {list(x.shape)} "
             f"with strides {list(x.stride())}: give x.contiguous(), or call torch.nn.functional.group_norm, which makes it so"

@@ -5,6 +5,31 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "a tensor that was cut short by another name had memory of its own, and lost what lay beyond": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((6, 4), 'float64', 13, 137)",
+            "v1 = v0.detach()",
+            "v1.resize_(2).fill_(7)",
+            "v2 = v0 + 1",
+            "v0.mul_(2)",
+            "v3 = v1 + 1",
+            "v1.resize_(3, 4).add_(1)",
+            "v4 = v0 + 1",
+            "v5 = v1.as_strided((4, 4), (1, 4))",
+            "v6 = fresh((6,), 'float64', 13, 137).resize_(2).resize_(6)",
+        ),
+    ),
+    "what was turned in inference mode was a tensor of inference from then on": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 2), 'float64', 13, 137)",
+            "with torch.inference_mode(): v0.t_()",
+            "with torch.inference_mode(): v0.resize_(5).add_(1)",
+            "v1 = fresh((5,), 'float64', 3, 582, grad=True) * v0",
+            "v0.add_(1)",
+        ),
+    ),
     "elements that are one were not copied to themselves": Program(
         {"x": 2},
         ("v0 = fresh((1, 4), 'float64', 773, 137)", "v1 = v0.expand(4, 4)", "v1[1:].copy_(v1[:3])", "v2 = v1 + 1"),

@@ -237,9 +237,15 @@ def _of_folded(call: BoundCall) -> object:
 
 
 def _gives_usual_view(call: BoundCall) -> bool:
-    """Whether a call gives views that are no inference tensors, also in inference mode: views are what their base is."""
-    base = _shown_by(call)
-    return base is not None and not base.is_inference()
+    """Whether a call gives views that are no inference tensors, also in inference mode: views, and what is turned, are what their base is."""
+    base = call.args[0] if _turns(call.func) else _shown_by(call)
+    return isinstance(base, ShardedTensor) and not base.is_inference()
+
+
+@cached(1024)
+def _turns(func: Op) -> bool:
+    """Whether an op gives a tensor another shape where it lies."""
+    return torch.Tag.inplace_view in func.tags and func._opname != "set_"
 
 
 @cached(1024)

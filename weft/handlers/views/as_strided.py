@@ -20,6 +20,7 @@ from ...engine.sharded import ShardedTensor, as_sharded, made, sharded, wrap
 from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart
 from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
+from ...engine.writes.resizing import root_of
 from ...engine.writes.writing import store
 from ...rules.call import Args, BoundCall, Op
 from ...runtime.memory.lazy_copy import may_overlap
@@ -168,9 +169,9 @@ class _StridedSource:
 
 def _whole_of(x: ShardedTensor, view: _StridedSource) -> ShardedTensor:
     """What a view is taken of: `x`, or where it reaches beyond that, the tensor that this is a view of."""
-    if not x._is_view() or view.lies_in(x):
+    base = root_of(x)
+    if base is None or view.lies_in(x):
         return x
-    base = as_sharded(x._base)
     if base.is_complex() and not x.is_complex():
         base = as_sharded(aten.view_as_real.default(base))
     base = base if base.dtype is x.dtype else as_sharded(aten.view.dtype(base, x.dtype))

@@ -5,6 +5,56 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "a column was not written to others where each device has one row, memories apart": Program(
+        {"x": 4},
+        (
+            "v0 = fresh((4, 5), 'float64', 13, 14)",
+            "v0[:, [0, 3]] = v0[:, 2:3]",
+            "v0.index_copy_(1, torch.tensor([4]), v0[:, 1:2])",
+            "v1 = fresh((4, 5), 'float64', 17, 14).t()",
+            "v1[torch.tensor([True, False, False, True, False])] = v1[2]",
+            "v1.index_add_(0, torch.tensor([0]), v1[2:3])",
+            "v1.index_add_(0, torch.tensor([0]), v1[2:3])",
+        ),
+        order=0,
+    ),
+    "a mask beside an index did not fit to what stood in for both": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((1, 2, 1, 2), 'int64', 13, 137)",
+            "v1 = v0[torch.tensor([-1, 0]), :, :, torch.tensor([True, True])]",
+            "v2 = v0[put([-1, 0], 582), ::3, :, put([True, True], 867)]",
+        ),
+    ),
+    "views of a tensor that was given the memory of another did not see what was written to that": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((6, 4), 'float64', 13, 14)",
+            "v1 = fresh((24,), 'float64', 17, 14)",
+            "v0.data = v1.view(6, 4)",
+            "v2 = v0[1:4]",
+            "v3 = v1[2:9]",
+            "v1.add_(1)",
+            "v4 = v2 + 1",
+            "v0.mul_(2)",
+            "v5 = v3 + 1",
+            "v6 = fresh((6,), 'float64', 19, 14)",
+            "v7 = fresh((6,), 'float64', 23, 14)",
+            "v6.set_(v7)",
+            "v8 = v6[1:5]",
+            "v6.set_(v6)",
+            "v7.add_(1)",
+            "v9 = v8 + 1",
+        ),
+        order=0,
+    ),
+    "a part of no elements lay beyond a memory of none": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 0), 'float64', 13, 14)[2:].as_strided((0, 3), (3, 1), 3)",
+            "v1 = torch.as_strided_scatter(v0, v0 + 1, (0, 3), (3, 1))",
+        ),
+    ),
     "a tensor that was cut short by another name had memory of its own, and lost what lay beyond": Program(
         {"x": 2},
         (

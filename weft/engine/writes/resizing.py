@@ -15,12 +15,12 @@ __all__ = ["resize_shared", "root_of"]
 
 def root_of(x: ShardedTensor) -> ShardedTensor | None:
     """What a tensor is a view of, detached or not, or was cut out of in place, if it is a part of another."""
-    if x._is_view():
-        return x._base if isinstance(x._base, ShardedTensor) else None
-    root = x
-    while (shown := root._value.shown) is not None:
-        root = shown.base.tensor
-    return None if root is x else root
+    base = x._base if x._is_view() else x
+    if not isinstance(base, ShardedTensor):
+        return None
+    while (shown := base._value.shown) is not None:
+        base = shown.base.tensor
+    return None if base is x else base
 
 
 def resize_shared(x: ShardedTensor, shape: Sequence[int], strides: Strides) -> bool:

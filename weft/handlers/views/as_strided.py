@@ -113,7 +113,7 @@ def _as_strided_scatter(call: BoundCall) -> object:
     offset = start if call.arg("storage_offset") is None else call.integer("storage_offset")
     root = x._base if x._is_view() and x._base is not None else x
     held = (int(root.storage_offset()) + reach_of(root.shape, root.stride())) * root.itemsize // x.itemsize
-    if offset + reach_of(size, stride) > held:
+    if 0 not in size and offset + reach_of(size, stride) > held:
         raise RuntimeError(
             f"as_strided_scatter({size}, {stride}, {offset}) reaches beyond the memory of {held} elements"
         )

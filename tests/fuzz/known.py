@@ -5,6 +5,25 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "what inference mode had cut out could not be read outside after a write, and views of it were of another kind": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((6, 4), 'float64', 13, 14)",
+            "with torch.inference_mode(): v1 = v0 * 2",
+            "with torch.inference_mode(): v2 = v1[1:4]",
+            "v3 = v1[2:5]",
+            "v4 = v1[:, 1:][2:5]",
+            "v0.add_(1)",
+            "v5 = v2 + v3",
+            "with torch.inference_mode(): v1.add_(1)",
+            "v6 = v2 + v3",
+            "v7 = v4 + 1",
+            "with torch.inference_mode(): v3.add_(1)",
+            "v8 = v4.is_inference() + v1.detach().t().is_inference() + v1.reshape(24).is_inference()",
+            "v3.mul_(2)",
+        ),
+        order=0,
+    ),
     "a column was not written to others where each device has one row, memories apart": Program(
         {"x": 4},
         (

@@ -122,8 +122,9 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     if left is not None:
         with left:
             return _at_length(call, is_kept=False)
-    if torch.is_inference_mode_enabled() and _gives_usual_view(call):
-        return _as_usual_view(call)
+    base = _turned_or_shown(call)
+    if base is not None and base.is_inference() is not torch.is_inference_mode_enabled():
+        return _as_of(base, call)
     is_pure, forms = kind_of(call.func).is_pure, [x._form for x in call.tensors if isinstance(x, ShardedTensor)]
     is_special, is_open = any(form.is_special for form in forms), any(form.is_open for form in forms)
     is_pending = any(form.layout.pending for form in forms)
@@ -158,12 +159,14 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     return result
 
 
-def _as_usual_view(call: BoundCall) -> object:
-    """What a call gives in inference mode whose views are no inference tensors."""
+def _as_of(base: ShardedTensor, call: BoundCall) -> object:
+    """What a call gives whose views, or what it turns, are inference tensors where their base is one, in inference mode or not."""
     if kind_of(call.func).composite and not _is_told_to_torch(call.func):
+        if base.is_inference():
+            return call.func.decompose(*call.args, **call.kwargs)
         with let_in(torch._C.DispatchKey.ADInplaceOrView):  # so that torch knows what its parts give as views
             return call.func.decompose(*call.args, **call.kwargs)
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(base.is_inference()), torch.no_grad():
         return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
 
 
@@ -236,10 +239,10 @@ def _of_folded(call: BoundCall) -> object:
     return op(call)
 
 
-def _gives_usual_view(call: BoundCall) -> bool:
-    """Whether a call gives views that are no inference tensors, also in inference mode: views, and what is turned, are what their base is."""
+def _turned_or_shown(call: BoundCall) -> ShardedTensor | None:
+    """The tensor that a call turns in place, or of which it gives views: both are what it is."""
     base = call.args[0] if _turns(call.func) else _shown_by(call)
-    return isinstance(base, ShardedTensor) and not base.is_inference()
+    return base if isinstance(base, ShardedTensor) else None
 
 
 @cached(1024)

@@ -259,7 +259,9 @@ def _refresh(x: ShardedTensor, shown: Shown) -> None:
             with _untold() if _is_told.get() else nullcontext():
                 read = shown.read(base)
             for piece, now in zip(x._value.pieces, read._value.pieces, strict=True):
-                copy_once(piece, now)
+                # What was made in inference mode is written to in it alone.
+                with torch.inference_mode() if piece.is_inference() else nullcontext():
+                    copy_once(piece, now)
         elif shown.told is not None and not _is_told.get():
             shown.told.read(base)
         shown.stamp = stamp

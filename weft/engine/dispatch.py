@@ -51,6 +51,8 @@ _repeats = plans.repeats
 _known = _repeats.get
 _onlookers = torch._C._len_torch_dispatch_stack
 _DETACH = torch.ops.aten.detach.default
+_WRITABLE = frozenset({_DETACH, torch.ops.aten.view.dtype})
+"""Ops whose results, of inference tensors too, torch lets be written to outside of inference mode."""
 _SHOWN: tuple[type, ...] = (ShardedTensor,)
 """Given for the types of a call that somebody who profiles has been told of."""
 
@@ -242,7 +244,9 @@ def _of_folded(call: BoundCall) -> object:
 def _turned_or_shown(call: BoundCall) -> ShardedTensor | None:
     """The tensor that a call turns in place, or of which it gives views: both are what it is."""
     base = call.args[0] if _turns(call.func) else _shown_by(call)
-    return base if isinstance(base, ShardedTensor) else None
+    if not isinstance(base, ShardedTensor) or (call.func in _WRITABLE and base.is_inference()):
+        return None
+    return base
 
 
 @cached(1024)

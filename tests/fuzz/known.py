@@ -5,6 +5,16 @@ from __future__ import annotations
 from .program import Program
 
 KNOWN: dict[str, Program] = {
+    "views did not see what was written by a list to windows of what they show, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((6, 4), 'float64', 13, 14)",
+            "v1 = v0.view(8, 3)",
+            "torch._foreach_abs_([v0.unfold(0, 4, 1)])",
+            "v2 = v1 + 1",
+        ),
+        order=0,
+    ),
     "what inference mode had cut out could not be read outside after a write, and views of it were of another kind": Program(
         {"x": 2},
         (

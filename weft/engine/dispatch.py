@@ -38,7 +38,7 @@ from .strategy import unconsidered
 from .strides.restriding import as_op_gives
 from .total import note_write
 from .views.conjugation import keep_marks
-from .views.copy_views import refresh, shows_another, tell_writes, write_through
+from .views.copy_views import note_unseen_write, refresh, shows_another, tell_writes, write_through
 from .views.folded import folded_ops
 from .writes.settling import settle_totals
 from .writes.turned import note_views_of_turned, refuse_stale, refuse_turned
@@ -273,8 +273,11 @@ def _run(call: BoundCall, *, is_shared: bool) -> object:
     if kind.written or kind.outs:
         refuse_turned(written_tensors(call), str(call.func))
         note_write(written_tensors(call))
-    if is_shared and not _is_of_many(call):
+    lists = _written_lists(call)
+    if is_shared and all(len(each) <= 1 for each in lists):
         refuse_wrong(call)
+        if lists:
+            call.afterwards = note_unseen_write  # torch leaves it to kernels to count writes to lists
         return write_whole(call)
     positions = _resolved_first(call) if kind.is_pure else ()
     if positions:
@@ -319,10 +322,10 @@ def _by_handler_or_rule(call: BoundCall) -> object:
     return given
 
 
-def _is_of_many(call: BoundCall) -> bool:
-    """Whether a call writes to lists of several tensors, which it is to do one after the other."""
+def _written_lists(call: BoundCall) -> list[list[object]]:
+    """The lists that a call writes to: to several tensors of one it is to do so one after the other."""
     written = [call.args[at] for at in kind_of(call.func).written if at < len(call.args)]
-    return any(isinstance(value, list) and len(value) > 1 for value in written)
+    return [value for value in written if isinstance(value, list)]
 
 
 def _is_same(one: object, other: object) -> bool:

@@ -38,7 +38,7 @@ from .strategy import unconsidered
 from .strides.restriding import as_op_gives
 from .total import note_write
 from .views.conjugation import keep_marks
-from .views.copy_views import refresh, shows_another, tell_writes, write_through
+from .views.copy_views import note_unseen_write, refresh, shows_another, tell_writes, write_through
 from .views.folded import folded_ops
 from .writes.settling import settle_totals
 from .writes.turned import note_views_of_turned, refuse_stale, refuse_turned
@@ -51,6 +51,8 @@ _repeats = plans.repeats
 _known = _repeats.get
 _onlookers = torch._C._len_torch_dispatch_stack
 _DETACH = torch.ops.aten.detach.default
+_WRITABLE = frozenset({_DETACH, torch.ops.aten.view.dtype})
+"""Ops whose results, of inference tensors too, torch lets be written to outside of inference mode."""
 _SHOWN: tuple[type, ...] = (ShardedTensor,)
 """Given for the types of a call that somebody who profiles has been told of."""
 
@@ -122,8 +124,9 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     if left is not None:
         with left:
             return _at_length(call, is_kept=False)
-    if torch.is_inference_mode_enabled() and _gives_usual_view(call):
-        return _as_usual_view(call)
+    base = _turned_or_shown(call)
+    if base is not None and base.is_inference() is not torch.is_inference_mode_enabled():
+        return _as_of(base, call)
     is_pure, forms = kind_of(call.func).is_pure, [x._form for x in call.tensors if isinstance(x, ShardedTensor)]
     is_special, is_open = any(form.is_special for form in forms), any(form.is_open for form in forms)
     is_pending = any(form.layout.pending for form in forms)
@@ -158,12 +161,14 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     return result
 
 
-def _as_usual_view(call: BoundCall) -> object:
-    """What a call gives in inference mode whose views are no inference tensors."""
+def _as_of(base: ShardedTensor, call: BoundCall) -> object:
+    """What a call gives whose views, or what it turns, are inference tensors where their base is one, in inference mode or not."""
     if kind_of(call.func).composite and not _is_told_to_torch(call.func):
+        if base.is_inference():
+            return call.func.decompose(*call.args, **call.kwargs)
         with let_in(torch._C.DispatchKey.ADInplaceOrView):  # so that torch knows what its parts give as views
             return call.func.decompose(*call.args, **call.kwargs)
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(base.is_inference()), torch.no_grad():
         return torch_dispatch(ShardedTensor.final, call.func, (), call.args, call.kwargs)
 
 
@@ -236,10 +241,18 @@ def _of_folded(call: BoundCall) -> object:
     return op(call)
 
 
-def _gives_usual_view(call: BoundCall) -> bool:
-    """Whether a call gives views that are no inference tensors, also in inference mode: views are what their base is."""
-    base = _shown_by(call)
-    return base is not None and not base.is_inference()
+def _turned_or_shown(call: BoundCall) -> ShardedTensor | None:
+    """The tensor that a call turns in place, or of which it gives views: both are what it is."""
+    base = call.args[0] if _turns(call.func) else _shown_by(call)
+    if not isinstance(base, ShardedTensor) or (call.func in _WRITABLE and base.is_inference()):
+        return None
+    return base
+
+
+@cached(1024)
+def _turns(func: Op) -> bool:
+    """Whether an op gives a tensor another shape where it lies."""
+    return torch.Tag.inplace_view in func.tags and func._opname != "set_"
 
 
 @cached(1024)
@@ -260,8 +273,11 @@ def _run(call: BoundCall, *, is_shared: bool) -> object:
     if kind.written or kind.outs:
         refuse_turned(written_tensors(call), str(call.func))
         note_write(written_tensors(call))
-    if is_shared and not _is_of_many(call):
+    lists = _written_lists(call)
+    if is_shared and all(len(each) <= 1 for each in lists):
         refuse_wrong(call)
+        if lists:
+            call.afterwards = note_unseen_write  # torch leaves it to kernels to count writes to lists
         return write_whole(call)
     positions = _resolved_first(call) if kind.is_pure else ()
     if positions:
@@ -306,10 +322,10 @@ def _by_handler_or_rule(call: BoundCall) -> object:
     return given
 
 
-def _is_of_many(call: BoundCall) -> bool:
-    """Whether a call writes to lists of several tensors, which it is to do one after the other."""
+def _written_lists(call: BoundCall) -> list[list[object]]:
+    """The lists that a call writes to: to several tensors of one it is to do so one after the other."""
     written = [call.args[at] for at in kind_of(call.func).written if at < len(call.args)]
-    return any(isinstance(value, list) and len(value) > 1 for value in written)
+    return [value for value in written if isinstance(value, list)]
 
 
 def _is_same(one: object, other: object) -> bool:

@@ -30,7 +30,7 @@ from .running.schedule import OpSchedule, schedule_for
 from .sharded import ShardedTensor, all_sharded, as_sharded
 from .total import known_total, own_pieces, part_pieces
 from .views.view_results import viewed
-from .writes.overlapping import named_alike, refuse_overlaps
+from .writes.overlapping import read_beside, refuse_overlaps
 from .writes.writing import store
 from .wrong_calls import let_torch_say, refuse_wrong
 
@@ -49,17 +49,17 @@ def run_by_rule(call: BoundCall) -> object:
         return run_once(call, [_whole(x, call) for x in tensors], plan.mesh)
     if kind.is_pure:
         return _run(call, _laid(call, plan), plan)
-    if plan.written is not None and _is_read_renamed(call, plan.written):
+    if plan.written is not None and _reads_written(call, plan.written):
         call.is_written_back, x = True, tensors[plan.written]
-        return call.with_tensors([named_alike(x, y) for y in tensors])()
+        return call.with_tensors([read_beside(call.func, x, y) for y in tensors])()
     laid = _laid(call, plan, plan.written if kind.viewed is None else 0)
     if kind.viewed is not None:
         return _run_view(call, laid, plan)
     return _run(call, laid, plan) if plan.written is None else _run_write(call, laid, plan, plan.written)
 
 
-def _is_read_renamed(call: BoundCall, written: int) -> bool:
-    """Whether a call reads what it writes to by another name too; raises where torch would refuse what it reads."""
+def _reads_written(call: BoundCall, written: int) -> bool:
+    """Whether a call reads by another name what it writes to; raises where torch would refuse what it reads."""
     tensors = call.tensors
     try:
         return refuse_overlaps(call.func, tensors[written], (*tensors[:written], *tensors[written + 1 :]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, final
 
 import torch
@@ -108,6 +109,8 @@ class Value:
     """Whether it stands for one, and nobody has asked yet whether it has a gradient."""
     is_traced_copy: bool = False
     """Whether it stands for a view that is a copy, which a program may not write to."""
+    counted_beside: Sequence[weakref.ref[ShardedTensor]] = ()
+    """Tensors that were given one memory, by `x.data = y`: torch counts the writes to each for itself."""
     stand: weakref.ref[Stand] | None = None
     """What views of the tensor hold."""
     is_viewed: bool = False
@@ -151,7 +154,7 @@ class Value:
     def taken(self) -> Value:
         """The same memory for a tensor that becomes what another is: what was only known of that one stays behind."""
         value = value_of(self.pieces)
-        value.shown, value.total = self.shown, self.total
+        value.shown, value.total, value.counted_beside = self.shown, self.total, self.counted_beside
         return value
 
 

@@ -6,18 +6,20 @@ import math
 
 import torch
 
+from ..engine.dispatch_keys import let_in
 from ..engine.handlers import handler
 from ..engine.memory import memory_of
 from ..engine.moves.movement import from_plain, moved
-from ..engine.sharded import ShardedTensor, as_it_is, sharded
+from ..engine.sharded import ShardedTensor, as_it_is, as_sharded, sharded
 from ..engine.views.conjugation import mark
-from ..engine.views.copy_views import remember_apart, remember_base
+from ..engine.views.copy_views import count_beside, remember_apart, remember_base
 from ..engine.writes.becoming import become
-from ..engine.writes.resizing import resize_shared
+from ..engine.writes.resizing import resize_shared, root_of
 from ..engine.writes.turned import may_be_turned, note_turned
 from ..engine.writes.writing import store
 from ..rules.call import BoundCall
 from ..runtime.strides import dense_strides, order_of, row_major
+from ..runtime.traced import is_traced
 from ..sharding.layout import Layout
 
 aten = torch.ops.aten
@@ -40,17 +42,18 @@ def _view_in_place(call: BoundCall) -> object:
     is_noted = may_be_turned(x, call.func._schema.name.removeprefix("aten::"))
     conjugate, negative, may_be_copied = x.is_conj(), x.is_neg(), memory_of(x._layout).copies_views(x)
     # The view is one of what the tensor was, which goes on without it, or of the tensor that it was a view of, beyond it.
-    whole = _base_of(x) if call.func is aten.as_strided_.default else None
-    before = as_it_is(x)
+    whole = _root_of(x) if call.func is aten.as_strided_.default else None
+    is_cut = call.func is aten.as_strided_.default and not x._is_view()
+    before = _counted_together(x) if is_cut and whole is None else as_it_is(x)
     if whole is not None:
         offset = x.storage_offset() if call.arg("storage_offset") is None else call.integer("storage_offset")
         become(x, aten.as_strided.default(whole, call.integers("size"), call.integers("stride"), offset))
     else:
         become(x, _VIEWED[call.func](before, *call.args[1:], **call.kwargs))
-    if may_be_copied and whole is None:
+    if is_cut or (may_be_copied and whole is None):
         # Torch counts writes to it from now on for itself, and earlier views show what it was.
         if x._value.shown is None:
-            remember_apart(x, before)
+            remember_apart(x, before if whole is None else whole)
         else:
             x._value.shown.is_apart = True
         base = x._base if x._is_view() else None
@@ -62,12 +65,20 @@ def _view_in_place(call: BoundCall) -> object:
     return x
 
 
-def _base_of(x: ShardedTensor) -> ShardedTensor | None:
-    """What a tensor is a view of, if it shows the same numbers: elements beside it can be found there alone."""
-    base = x._base if x._is_view() else None
-    if not isinstance(base, ShardedTensor) or base.dtype is not x.dtype:
+def _root_of(x: ShardedTensor) -> ShardedTensor | None:
+    """What a tensor is a part of, if that shows the same numbers: elements beside it can be found there alone."""
+    root = root_of(x)
+    if root is None or root.dtype is not x.dtype:
         return None
-    return None if any(each.is_conj() or each.is_neg() for each in (base, x)) else base
+    return None if any(each.is_conj() or each.is_neg() for each in (root, x)) else root
+
+
+def _counted_together(x: ShardedTensor) -> ShardedTensor:
+    """What a tensor is, for it to be a part of: torch counts writes to both, and to what shares their memory, as one."""
+    if torch.is_inference_mode_enabled() or is_traced():
+        return as_it_is(x)
+    with let_in(torch._C.DispatchKey.ADInplaceOrView):
+        return as_sharded(aten.detach.default(x))
 
 
 @handler(aten.addbmm_.default)
@@ -87,7 +98,9 @@ def _set(call: BoundCall) -> object:
     if not isinstance(x, ShardedTensor) or not isinstance(source, ShardedTensor):
         kinds = " to ".join("a sharded tensor" if isinstance(t, ShardedTensor) else "a plain one" for t in (source, x))
         raise TypeError(f"set_ cannot give the memory of {kinds}: use x.copy_(source), or weft.shard the source first")
-    become(x, source)
+    if source is not x:
+        become(x, source)
+        count_beside(x, source)
     return x
 
 

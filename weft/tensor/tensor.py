@@ -25,7 +25,7 @@ from ..engine.sharded import grad_fn as grad_fn_of
 from ..engine.sharded import is_leaf as is_leaf_of
 from ..engine.sharded import requires_grad as requires_grad_of
 from ..engine.value import Flat
-from ..engine.views.copy_views import current, remember_apart
+from ..engine.views.copy_views import count_beside, current, remember_apart
 from ..engine.views.folded import make_results
 from ..engine.writes.becoming import become
 from ..engine.writes.turned import is_stale, refuse_stale_graph
@@ -159,8 +159,10 @@ class Tensor(NamedPieces, ShardedTensor):
             layout = self._layout.resolved
             if value.dim() != layout.rank:
                 layout = Layout.replicated(layout.mesh, value.dim())
-            value = move(entering(value).detach(), layout, op="data")
-        become(self, public(value))
+            become(self, public(move(entering(value).detach(), layout, op="data")))
+        elif value is not self:
+            become(self, value)
+            count_beside(self, value)
 
     def _get_data(self) -> torch.Tensor:
         return remember_apart(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]

@@ -142,7 +142,7 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
-        if base._value.resolved is not None or (_is_inferring() and not base.is_inference()):
+        if base._value.resolved is not None or _is_inferring() is not base.is_inference():
             return NOT_REPEATED
         try:
             results = everywhere(args, kwargs)
@@ -173,7 +173,7 @@ def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
         held = base._value
-        if held.resolved is not None or (_is_inferring() and not base.is_inference()):
+        if held.resolved is not None or _is_inferring() is not base.is_inference():
             return NOT_REPEATED
         try:
             piece = apply(args, kwargs)

@@ -156,7 +156,7 @@ def _view(call: BoundCall, total: TotalCall) -> Repeat:
         value = x._value
         if value.resolved is not None or (value.turned is not None and is_expanded(x)) or is_traced():
             return NOT_REPEATED  # a view of what has been resolved is resolved too
-        if _is_inferring() and not x.is_inference():
+        if _is_inferring() is not x.is_inference():
             return NOT_REPEATED
         known = value.total
         if form is None or known is None or known.written[0]:

@@ -75,7 +75,7 @@ def _views_of_whole(apply: Call, result: object) -> Repeat | None:
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
-        if _is_inferring() and not base.is_inference():
+        if _is_inferring() is not base.is_inference():
             return NOT_REPEATED
         made = zip(forms, apply(args, kwargs), strict=True)
         shown = gather([tensor_of(form, (whole,), whole.storage_offset()) for form, whole in made])  # type: ignore[call-arg]
@@ -97,7 +97,7 @@ def _slice_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | No
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
-        if _is_inferring() and not base.is_inference():
+        if _is_inferring() is not base.is_inference():
             return NOT_REPEATED
         held = base._value
         whole = held.pieces[0]
@@ -124,7 +124,7 @@ def _view_of_whole(apply: Call, form: Form) -> Repeat:
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
-        if _is_inferring() and not base.is_inference():
+        if _is_inferring() is not base.is_inference():
             return NOT_REPEATED
         whole = apply(args, kwargs)
         shown = tensor_of(form, (whole,), whole.storage_offset())

@@ -112,7 +112,8 @@ def _given_all_the_same(call: BoundCall, error: Exception) -> tuple[Spec | None,
     """What kernels give of a call that torch's account of it refuses; raises what they say, or else that."""
     given = given_by_kernels(call)
     if isinstance(given, Exception):
-        if call.func is aten.index.Tensor and _OF_COUNTS in str(given) and has_masks(call.tensors[1:]):
+        is_of_elements = any(told in str(given) for told in _OF_STAND_INS)
+        if is_of_elements and call.func is aten.index.Tensor and has_masks(call.tensors[1:]):
             raise UntoldError(str(given)) from None
         raise given
     if _OF_ELEMENTS & set(call.func.tags) or any(isinstance(x, torch.Tensor) and x.is_nested for x in each_of(given)):
@@ -124,8 +125,8 @@ def _given_all_the_same(call: BoundCall, error: Exception) -> tuple[Spec | None,
     raise error
 
 
-_OF_COUNTS = "shape mismatch: indexing tensors"
-"""What torch says of indices that do not fit together: those that masks stand for may, if they are as many as are true."""
+_OF_STAND_INS = ("shape mismatch: indexing tensors", "is out of bounds for dimension")
+"""What torch says of indices beside masks that other elements stand in for: as many as are true may fit, and no index is 1 that is not."""
 _OF_ELEMENTS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """What ops have whose results, or the sizes of these, are others for other elements."""
 

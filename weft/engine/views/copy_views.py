@@ -7,6 +7,7 @@ copy that remembers what it shows: it is read again when the tensor was written 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -31,6 +32,7 @@ from .folded import is_unmade
 __all__ = [
     "Shown",
     "Told",
+    "count_beside",
     "current",
     "is_alias",
     "is_copy",
@@ -182,6 +184,19 @@ def remember_base(view: ShardedTensor, before: ShardedTensor, base: ShardedTenso
         shown.stamp = _stamp(before)
 
 
+def count_beside(x: ShardedTensor, other: ShardedTensor) -> None:
+    """Notes that `x` was given the memory of another tensor: views that are copies of either show writes to both."""
+    root = _root(other)
+    known = list(root._value.counted_beside)
+    known += [weakref.ref(each) for each in (root, x) if all(ref() is not each for ref in known)]
+    root._value.counted_beside = x._value.counted_beside = known
+
+
+def _root(x: ShardedTensor) -> ShardedTensor:
+    """What torch knows a tensor as a view of, or the tensor."""
+    return x._base if x._is_view() and isinstance(x._base, ShardedTensor) else x
+
+
 def note_unseen_write() -> None:
     """After a write that torch has not counted, or not yet: views that are copies are read again."""
     _Copies.unseen_write = next(_Copies.numbers)
@@ -190,13 +205,23 @@ def note_unseen_write() -> None:
 def _stamp(x: ShardedTensor) -> int:
     """A number that changes when a tensor, or anything that shares its memory, is written to."""
     stamp = last_write() if x.is_inference() else x._version + (_Copies.unseen_write << 32)
+    stamp += _written_beside(x)
     # Torch knows nothing of reading again what an op has taken views of on its way.
     at = x
     while (shown := at._value.shown) is not None:
         stamp += shown.reads << 16
         at = shown.base.tensor
         stamp += at._version if shown.is_apart and not at.is_inference() else 0
+        stamp += _written_beside(at)
     return stamp
+
+
+def _written_beside(x: ShardedTensor) -> int:
+    """A number that changes when others are written to that were given the memory of a tensor."""
+    root = _root(x)
+    found = [ref() for ref in root._value.counted_beside]
+    # One that is gone leaves a gap that few writes to the tensor do not fill.
+    return sum((y._version + 1) << 8 for y in found if y is not None and y is not root and not y.is_inference())
 
 
 def refresh(tensors: Iterable[torch.Tensor]) -> None:
@@ -234,7 +259,9 @@ def _refresh(x: ShardedTensor, shown: Shown) -> None:
             with _untold() if _is_told.get() else nullcontext():
                 read = shown.read(base)
             for piece, now in zip(x._value.pieces, read._value.pieces, strict=True):
-                copy_once(piece, now)
+                # What was made in inference mode is written to in it alone.
+                with torch.inference_mode() if piece.is_inference() else nullcontext():
+                    copy_once(piece, now)
         elif shown.told is not None and not _is_told.get():
             shown.told.read(base)
         shown.stamp = stamp

@@ -20,6 +20,7 @@ __all__ = [
     "is_shaped_first",
     "named_alike",
     "parted",
+    "read_beside",
     "refuse_overlaps",
     "refusing_overlaps",
     "shown_memory",
@@ -76,8 +77,9 @@ Lying = tuple[tuple[int, ...], Strides]
 def refuse_overlaps(func: Op, written: torch.Tensor, read: Iterable[torch.Tensor], lying: Lying | None = None) -> bool:
     """Raises where torch would for whole tensors: what an op reads beside it is in part what it writes to, or at all.
 
-    Gives whether some of it is all of what is written to, by another name, which torch lets through. `lying`: the shape and
-    the strides that what is written to is given first, where it has another shape.
+    Gives whether some of it is all of what is written to, by another name, or shares its memory in an op that reads nothing of that:
+    torch lets both through, and may not where pieces lie otherwise. `lying`: the shape and the strides that what is written to
+    is given first, where it has another shape.
     """
     refuse = refusing_overlaps(func)
     return refuse is not None and refuse(written, read, lying)
@@ -112,7 +114,7 @@ def _refuse(is_apart: bool, written: torch.Tensor, read: Iterable[torch.Tensor],
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
             )
-        found |= is_shared and _is_renamed(written, x)
+        found |= is_shared and (is_apart or _is_renamed(written, x))
     return found
 
 
@@ -136,6 +138,11 @@ def named_alike(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
     if not _is_renamed(written, read):
         return read
     return written if written.shape == read.shape else read.clone()
+
+
+def read_beside(func: Op, written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+    """What an op reads beside what it writes to: in memory of its own, or all of that by the same name."""
+    return parted(written, read) if func in _APART else named_alike(written, read)
 
 
 def is_named(written: torch.Tensor, read: torch.Tensor) -> bool:

@@ -20,6 +20,7 @@ from ...engine.sharded import ShardedTensor, as_sharded, made, sharded, wrap
 from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart
 from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
+from ...engine.writes.resizing import root_of
 from ...engine.writes.writing import store
 from ...rules.call import Args, BoundCall, Op
 from ...runtime.memory.lazy_copy import may_overlap
@@ -112,7 +113,7 @@ def _as_strided_scatter(call: BoundCall) -> object:
     offset = start if call.arg("storage_offset") is None else call.integer("storage_offset")
     root = x._base if x._is_view() and x._base is not None else x
     held = (int(root.storage_offset()) + reach_of(root.shape, root.stride())) * root.itemsize // x.itemsize
-    if offset + reach_of(size, stride) > held:
+    if 0 not in size and offset + reach_of(size, stride) > held:
         raise RuntimeError(
             f"as_strided_scatter({size}, {stride}, {offset}) reaches beyond the memory of {held} elements"
         )
@@ -168,9 +169,9 @@ class _StridedSource:
 
 def _whole_of(x: ShardedTensor, view: _StridedSource) -> ShardedTensor:
     """What a view is taken of: `x`, or where it reaches beyond that, the tensor that this is a view of."""
-    if not x._is_view() or view.lies_in(x):
+    base = root_of(x)
+    if base is None or view.lies_in(x):
         return x
-    base = as_sharded(x._base)
     if base.is_complex() and not x.is_complex():
         base = as_sharded(aten.view_as_real.default(base))
     base = base if base.dtype is x.dtype else as_sharded(aten.view.dtype(base, x.dtype))

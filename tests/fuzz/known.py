@@ -1572,4 +1572,35 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "tangents that torch knows to be zero have no memory, which was copied": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4,), 'float64', 13, 1)",
+            "v1 = torch.func.jvp(lambda t: torch.dot(v0, t), (v0,), (v0,))",
+            "v2 = torch.func.jvp(lambda t: torch.linalg.vecdot(t, v0), (v0,), (v0,))",
+        ),
+    ),
+    "tangents of many at once lay beside a pending slice without its gaps, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 3), 'float64', 13, 6)",
+            "v1 = torch.func.jacfwd(lambda t: t[1:] * 2)(v0[::2])",
+            "v2 = torch.func.hessian(lambda t: (t[1:] * t[:-1]).sum())(v0[::2])",
+        ),
+    ),
+    "a target for several places of an image was taken where the image was split there": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 3, 2, 2), 'float64', 13, 0)",
+            "v1 = F.nll_loss(v0, put([[[0, 1]], [[0, 1]]], 8))",
+            "v2 = F.nll_loss(v0, put([[[0], [1]], [[0], [1]]], 8), reduction='none')",
+        ),
+    ),
+    "a plain tensor with gaps lost them before some of them were written to": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 2), 'float64', 13, 0)",
+            "v1 = torch.as_strided_scatter(torch.arange(18.0, dtype=torch.float64).view(6, 3)[::2], v0, (2, 2), (1, 2), 1)",
+        ),
+    ),
 }

@@ -22,11 +22,16 @@ def _zeros_beside(call: BoundCall) -> object:
     if not isinstance(primal, ShardedTensor):
         return run_by_rule(call)
     if call.arg("self_num_batch_dims"):
-        zeros = run_by_rule(call)
+        # Only how the primal lies is asked: what is pending of it stays so, and what is resolved may lie without its gaps.
+        zeros = run_by_rule(call.replaced(other=_zeros_as(primal, primal.dtype)) if primal._layout.pending else call)
         return (
             at(primal, zeros, zeros._value.pieces, (zeros.stride(), 0)) if isinstance(zeros, ShardedTensor) else zeros
         )
-    layout, dtype = primal._layout.resolved, tangent.dtype
+    return _zeros_as(primal, tangent.dtype)
+
+
+def _zeros_as(primal: ShardedTensor, dtype: torch.dtype) -> ShardedTensor:
+    layout = primal._layout.resolved
     pieces = holding(layout).empty(primal.shape, dtype, "meta" if primal.is_meta else None)
     zeros = wrap(tuple(piece.zero_() for piece in pieces), layout, primal.shape, dtype=dtype, device=primal.device)
     return memory_of(layout).laid_like(zeros, primal)

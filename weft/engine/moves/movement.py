@@ -66,6 +66,8 @@ def from_plain(
     `brought_to` is the call that a user gives it to: all processes have to give the same one.
     """
     check_strided(x, brought_to)
+    if x._is_zerotensor():
+        x = torch.zeros(x.shape, dtype=x.dtype, device=x.device)  # a tangent that torch knows to be zero has no memory
     announce()  # where a compiler is loaded: it may look at the ops that follow before it is given a sharded tensor
     return memory_of(layout).put(x, layout, asked, brought_to)
 

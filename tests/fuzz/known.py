@@ -1603,4 +1603,26 @@ KNOWN: dict[str, Program] = {
             "v1 = torch.as_strided_scatter(torch.arange(18.0, dtype=torch.float64).view(6, 3)[::2], v0, (2, 2), (1, 2), 1)",
         ),
     ),
+    "tangents of many at once did not lie as a slice does, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((13,), 'float64', 13, 1)",
+            "v1 = torch.func.jacfwd(lambda t: t[1:] * 2)(v0[1::2])",
+            "v2 = torch.func.jacfwd(lambda t: t[1:] * 2)(fresh((12,), 'float64', 13, 6)[2:8])",
+        ),
+    ),
+    "gradients of activations of transposed tensors lay as torch's account says, not its kernels": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 13, 1)",
+            "v1 = fresh((4, 3), 'float64', 3, 5).t()",
+            "v2 = torch.ops.aten.threshold_backward(v0, v1, 0)",
+            "v3 = torch.ops.aten.elu_backward(v0, 1.0, 1.0, 1.0, False, v1)",
+            "v4 = torch.ops.aten.hardtanh_backward(v0, v1, -1, 1)",
+            "v5 = torch.ops.aten.softplus_backward(v0, v1, 1, 20)",
+            "v6 = torch.ops.aten.hardswish_backward(v0, v1)",
+            "v7 = torch.ops.aten.hardsigmoid_backward(v0, v1)",
+        ),
+        order=0,
+    ),
 }

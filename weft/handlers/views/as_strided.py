@@ -18,6 +18,7 @@ from ...engine.moves.movement import from_plain, to_plain
 from ...engine.moves.telling import note_move
 from ...engine.sharded import ShardedTensor, as_sharded, made, sharded, wrap, wrap_whole
 from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart
+from ...engine.views.view import extent
 from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
 from ...engine.writes.writing import store
@@ -115,8 +116,7 @@ def _as_strided_scatter(call: BoundCall) -> object:
         )
     start = int(x.storage_offset())
     offset = start if call.arg("storage_offset") is None else call.integer("storage_offset")
-    root = x._base if x._is_view() and x._base is not None else x
-    held = (int(root.storage_offset()) + reach_of(root.shape, root.stride())) * root.itemsize // x.itemsize
+    held = extent(x)
     if offset + reach_of(size, stride) > held:
         raise RuntimeError(
             f"as_strided_scatter({size}, {stride}, {offset}) reaches beyond the memory of {held} elements"

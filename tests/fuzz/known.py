@@ -1583,7 +1583,7 @@ KNOWN: dict[str, Program] = {
     "tangents of many at once lay beside a pending slice without its gaps, in one memory": Program(
         {"x": 2},
         (
-            "v0 = fresh((4, 3), 'float64', 13, 6)",
+            "v0 = fresh((4, 3), 'float64', 13, 111)",
             "v1 = torch.func.jacfwd(lambda t: t[1:] * 2)(v0[::2])",
             "v2 = torch.func.hessian(lambda t: (t[1:] * t[:-1]).sum())(v0[::2])",
         ),

@@ -1578,6 +1578,9 @@ KNOWN: dict[str, Program] = {
             "v0 = fresh((4,), 'float64', 13, 1)",
             "v1 = torch.func.jvp(lambda t: torch.dot(v0, t), (v0,), (v0,))",
             "v2 = torch.func.jvp(lambda t: torch.linalg.vecdot(t, v0), (v0,), (v0,))",
+            "v3 = fresh((2, 1, 2), 'float64', 3, 0)",
+            "v4 = fresh((1, 1, 1), 'float64', 5, 0)",
+            "v5 = torch.func.jvp(lambda t: torch.tensordot(t, v3, dims=([0, 1], [2, 0])), (v4,), (v4,))",
         ),
     ),
     "tangents of many at once lay beside a pending slice without its gaps, in one memory": Program(

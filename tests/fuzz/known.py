@@ -1628,4 +1628,13 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what is pending and expanded lost how it lies beside a split tensor, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4,), 'float64', 13, 111)",
+            "v1 = fresh((5, 4), 'float64', 3, 4).t()",
+            "v2 = v0[:, None].expand(4, 5) * v1",
+            "v3 = torch.maximum(v1, v0[:, None].expand(4, 5))",
+        ),
+    ),
 }

@@ -1637,4 +1637,13 @@ KNOWN: dict[str, Program] = {
             "v3 = torch.maximum(v1, v0[:, None].expand(4, 5))",
         ),
     ),
+    "zeros and ones were not drawn into whole numbers": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 13, 4).sigmoid()",
+            "v1 = torch.bernoulli(v0, out=put([[0] * 4] * 3, 1))",
+            "v2 = torch.bernoulli(v0, out=put([True], 2))",
+            "v3 = torch.bernoulli(v0.t(), out=put([[0] * 3] * 4, 3))",
+        ),
+    ),
 }

@@ -1677,4 +1677,78 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "tangents that torch knows to be zero have no memory, which was copied": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4,), 'float64', 13, 1)",
+            "v1 = torch.func.jvp(lambda t: torch.dot(v0, t), (v0,), (v0,))",
+            "v2 = torch.func.jvp(lambda t: torch.linalg.vecdot(t, v0), (v0,), (v0,))",
+            "v3 = fresh((2, 1, 2), 'float64', 3, 0)",
+            "v4 = fresh((1, 1, 1), 'float64', 5, 0)",
+            "v5 = torch.func.jvp(lambda t: torch.tensordot(t, v3, dims=([0, 1], [2, 0])), (v4,), (v4,))",
+        ),
+    ),
+    "tangents of many at once lay beside a pending slice without its gaps, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4, 3), 'float64', 13, 111)",
+            "v1 = torch.func.jacfwd(lambda t: t[1:] * 2)(v0[::2])",
+            "v2 = torch.func.hessian(lambda t: (t[1:] * t[:-1]).sum())(v0[::2])",
+        ),
+    ),
+    "a target for several places of an image was taken where the image was split there": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 3, 2, 2), 'float64', 13, 0)",
+            "v1 = F.nll_loss(v0, put([[[0, 1]], [[0, 1]]], 8))",
+            "v2 = F.nll_loss(v0, put([[[0], [1]], [[0], [1]]], 8), reduction='none')",
+        ),
+    ),
+    "a plain tensor with gaps lost them before some of them were written to": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((2, 2), 'float64', 13, 0)",
+            "v1 = torch.as_strided_scatter(torch.arange(18.0, dtype=torch.float64).view(6, 3)[::2], v0, (2, 2), (1, 2), 1)",
+        ),
+    ),
+    "tangents of many at once did not lie as a slice does, memories apart": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((13,), 'float64', 13, 1)",
+            "v1 = torch.func.jacfwd(lambda t: t[1:] * 2)(v0[1::2])",
+            "v2 = torch.func.jacfwd(lambda t: t[1:] * 2)(fresh((12,), 'float64', 13, 6)[2:8])",
+        ),
+    ),
+    "gradients of activations of transposed tensors lay as torch's account says, not its kernels": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 13, 1)",
+            "v1 = fresh((4, 3), 'float64', 3, 5).t()",
+            "v2 = torch.ops.aten.threshold_backward(v0, v1, 0)",
+            "v3 = torch.ops.aten.elu_backward(v0, 1.0, 1.0, 1.0, False, v1)",
+            "v4 = torch.ops.aten.hardtanh_backward(v0, v1, -1, 1)",
+            "v5 = torch.ops.aten.softplus_backward(v0, v1, 1, 20)",
+            "v6 = torch.ops.aten.hardswish_backward(v0, v1)",
+            "v7 = torch.ops.aten.hardsigmoid_backward(v0, v1)",
+        ),
+        order=0,
+    ),
+    "what is pending and expanded lost how it lies beside a split tensor, in one memory": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4,), 'float64', 13, 111)",
+            "v1 = fresh((5, 4), 'float64', 3, 4).t()",
+            "v2 = v0[:, None].expand(4, 5) * v1",
+            "v3 = torch.maximum(v1, v0[:, None].expand(4, 5))",
+        ),
+    ),
+    "zeros and ones were not drawn into whole numbers": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((3, 4), 'float64', 13, 4).sigmoid()",
+            "v1 = torch.bernoulli(v0, out=put([[0] * 4] * 3, 1))",
+            "v2 = torch.bernoulli(v0, out=put([True], 2))",
+            "v3 = torch.bernoulli(v0.t(), out=put([[0] * 3] * 4, 3))",
+        ),
+    ),
 }

@@ -23,6 +23,7 @@ from .form import Form
 from .handlers import handlers, may_run_by_rule
 from .kept import forget_written, share_nothing
 from .moves.asynchrony import detached, is_on_its_way
+from .moves.movement import with_memory
 from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import note_computed, resolve, resolved_for
 from .op_kind import kind_of
@@ -131,6 +132,8 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     is_special, is_open = any(form.is_special for form in forms), any(form.is_open for form in forms)
     is_pending = any(form.layout.pending for form in forms)
     if len(forms) < len(call.tensors):
+        if any(x._is_zerotensor() for x in call.tensors):
+            return _at_length(call.with_tensors([with_memory(x) for x in call.tensors]), is_kept=False)
         _keep_gradients_plain(call)
     _refuse_first(call, is_special=is_special, is_pending=is_pending)
     is_shared = not is_pure and shares_places(call)

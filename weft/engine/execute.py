@@ -179,10 +179,11 @@ def brought(
     middle = stop_over(x._layout, need)
     if is_read and middle is None:
         there = brought_once(x, need, op)
-        if given._layout.pending:
-            return there if need.pending else lying_as(given, there)
+        if given._layout.pending and need.pending:
+            return there
         # In one memory it is read as it lies: what an op gives has the strides of plain torch then.
-        return x if whole and x._layout.mesh == need.mesh else there
+        read = x if whole and not x._layout.pending and x._layout.mesh == need.mesh else there
+        return lying_as(given, read) if given._layout.pending else read
     return moved(x if middle is None else moved(x, middle, op, implicit=True), need, op, implicit=True)
 
 

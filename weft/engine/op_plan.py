@@ -163,7 +163,7 @@ def token(x: object) -> object:
     if isinstance(x, torch.Tensor):
         refuse_nested(x)
         strides = x.stride() if x.layout is torch.strided else x.layout
-        return (x.shape, strides, x.dtype, x.device)
+        return (x.shape, strides, x.dtype, x.device, x._is_zerotensor())
     return x
 
 

@@ -62,3 +62,13 @@ def _drawn_from(call: BoundCall) -> object:
     if result is x or not isinstance(x, ShardedTensor) or not isinstance(result, ShardedTensor):
         return result
     return moved(result, x._layout.resolved, str(call), implicit=True)
+
+
+@handler(aten.bernoulli.out)
+def _drawn_into(call: BoundCall) -> object:
+    """Drawn in the dtype of `out`, whole numbers or truths too, and in its order."""
+    x, out = call.tensor("self"), call.tensor("out")
+    like, order = (out, torch.preserve_format) if out.shape == x.shape else (x, torch.contiguous_format)
+    drawn = aten.empty_like.default(like, dtype=out.dtype, memory_format=order)
+    aten.clone.out(aten.bernoulli_.Tensor(drawn, x, generator=call.arg("generator")), out=out)
+    return out

@@ -8,9 +8,10 @@ from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
 from ..engine.memory import memory_of
 from ..engine.sharded import ShardedTensor, wrap
-from ..engine.views.view import at
+from ..engine.views.view import at, extent
 from ..rules.call import BoundCall
 from ..runtime.holding import holding
+from ..runtime.strides import row_major
 
 aten = torch.ops.aten
 
@@ -21,12 +22,22 @@ def _zeros_beside(call: BoundCall) -> object:
     primal, tangent = call.tensor("other"), call.tensor("self")
     if not isinstance(primal, ShardedTensor):
         return run_by_rule(call)
-    if call.arg("self_num_batch_dims"):
-        zeros = run_by_rule(call)
-        return (
-            at(primal, zeros, zeros._value.pieces, (zeros.stride(), 0)) if isinstance(zeros, ShardedTensor) else zeros
-        )
-    layout, dtype = primal._layout.resolved, tangent.dtype
+    many = call.integer("self_num_batch_dims")
+    if not many:
+        return _zeros_as(primal, tangent.dtype)
+    # Only how the primal lies is asked: what is pending of it stays so, and what is resolved may lie without its gaps.
+    zeros = run_by_rule(call.replaced(other=_zeros_as(primal, primal.dtype)) if primal._layout.pending else call)
+    if not isinstance(zeros, ShardedTensor):
+        return zeros
+    strides = zeros.stride()
+    if memory_of(zeros._layout).pieces_are_shards:  # which do not lie as the primal does
+        each = extent(primal)
+        strides = (*(step * each for step in row_major(zeros.shape[:many])), *primal.stride())
+    return at(primal, zeros, zeros._value.pieces, (strides, 0))
+
+
+def _zeros_as(primal: ShardedTensor, dtype: torch.dtype) -> ShardedTensor:
+    layout = primal._layout.resolved
     pieces = holding(layout).empty(primal.shape, dtype, "meta" if primal.is_meta else None)
     zeros = wrap(tuple(piece.zero_() for piece in pieces), layout, primal.shape, dtype=dtype, device=primal.device)
     return memory_of(layout).laid_like(zeros, primal)

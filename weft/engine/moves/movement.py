@@ -43,6 +43,7 @@ __all__ = [
     "moved",
     "to_plain",
     "to_write_plain",
+    "with_memory",
 ]
 
 
@@ -67,7 +68,12 @@ def from_plain(
     """
     check_strided(x, brought_to)
     announce()  # where a compiler is loaded: it may look at the ops that follow before it is given a sharded tensor
-    return memory_of(layout).put(x, layout, asked, brought_to)
+    return memory_of(layout).put(with_memory(x), layout, asked, brought_to)
+
+
+def with_memory(x: torch.Tensor) -> torch.Tensor:
+    """The tensor, or as many zeros for a tangent that torch knows to be zero, which has no memory."""
+    return torch.zeros(x.shape, dtype=x.dtype, device=x.device) if x._is_zerotensor() else x
 
 
 def check_strided(x: torch.Tensor, brought_to: str | None = None) -> None:

@@ -27,7 +27,18 @@ def is_elementwise(func: Op) -> bool:
     return (torch.Tag.pointwise in func.tags and func not in _LAID) or func in _UNTAGGED
 
 
-_UNTAGGED = frozenset({aten.floor_divide.default, aten.masked_fill_.Scalar, aten.masked_fill_.Tensor})
+_UNTAGGED = frozenset(
+    {
+        aten.floor_divide.default,
+        aten.masked_fill_.Scalar,
+        aten.masked_fill_.Tensor,
+        aten.elu_backward.default,
+        aten.hardsigmoid_backward.default,
+        aten.hardswish_backward.default,
+        aten.hardtanh_backward.default,
+        aten.softplus_backward.default,
+    }
+)
 """Ops of which torch does not say that they are elementwise, and whose account without memory is another than its kernels'."""
 
 
@@ -52,6 +63,11 @@ def _row_major(_: Sequence[torch.Tensor], spec: Spec) -> Strides:
 
 def _row_major_of_complex(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
     return row_major(spec.shape) if tensors[0].is_complex() else None
+
+
+def _other_way_round(tensors: Sequence[torch.Tensor], _: Spec) -> Strides:
+    """Those of an elementwise op whose kernel reads the last tensor first."""
+    return elementwise_strides(tensors[::-1])
 
 
 def _as_first(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
@@ -151,6 +167,7 @@ def _of_looked_up(args: Sequence[object], x: torch.Tensor, shape: tuple[int, ...
 
 _LAID: dict[Op, Laid] = {
     aten.angle.default: _row_major_of_complex,
+    aten.threshold_backward.default: _other_way_round,
     **dict.fromkeys(
         (
             aten.masked_fill.Scalar,

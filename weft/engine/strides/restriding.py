@@ -17,8 +17,10 @@ from .whole_results import whole_results
 
 __all__ = ["as_op_gives", "with_strides"]
 
-_GIVES_VIEWS = frozenset({torch.ops.aten._unsafe_view.default})
-"""Ops that only read, by their schema, and give views all the same."""
+_LIE_AS_THEY_CAME = frozenset(
+    {torch.ops.aten._unsafe_view.default, torch.ops.aten._new_zeros_with_same_feature_meta.default}
+)
+"""Ops that give views, though by their schema they only read, or tangents, which lie as primals do that torch may hold without memory."""
 
 
 def as_op_gives(call: BoundCall, result: object, *, whole: bool = False) -> object:
@@ -27,7 +29,7 @@ def as_op_gives(call: BoundCall, result: object, *, whole: bool = False) -> obje
     In one memory an op mostly runs as it is; `whole` says that it did not, so that they have to be looked at there too.
     """
     values = each_of(result)
-    if call.func in _GIVES_VIEWS or isinstance(result, list) or not is_foreseen(call.func):
+    if call.func in _LIE_AS_THEY_CAME or isinstance(result, list) or not is_foreseen(call.func):
         return result
     if not any(isinstance(x, ShardedTensor) and (whole or memory_of(x._layout).pieces_are_shards) for x in values):
         return result

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from ...runtime.holding import Pieces
-from ...runtime.strides import in_order
+from ...runtime.strides import in_order, reach_of
 from ..sharded import ShardedTensor, begins_at, wrap
 from .copy_views import Told
 
-__all__ = ["Geometry", "View", "at", "beginning", "shown"]
+__all__ = ["Geometry", "View", "at", "beginning", "extent", "shown"]
 
 Geometry = tuple[tuple[int, ...], int]
 """Strides, and the offset from where the other tensor begins."""
@@ -45,3 +45,9 @@ def at(x: ShardedTensor, y: ShardedTensor, pieces: Pieces, geometry: Geometry) -
 def beginning(x: ShardedTensor, dtype: torch.dtype) -> int:
     """Where a tensor begins in its memory, in elements of a dtype: a view may have larger ones, or smaller."""
     return begins_at(x) * x.dtype.itemsize // dtype.itemsize
+
+
+def extent(x: ShardedTensor) -> int:
+    """How many elements of its dtype the memory has that a tensor lies in, if it were whole."""
+    root = x._base if x._is_view() and x._base is not None else x
+    return (begins_at(root) + reach_of(root.shape, root.stride())) * root.itemsize // x.itemsize

@@ -14,7 +14,7 @@ from ...engine.running.repeating import repeat_by_rule
 from ...engine.sharded import ShardedTensor
 from ...engine.strides.restriding import as_op_gives
 from ...rules.call import BoundCall, Known, Kwargs
-from ...rules.ops.losses import ELEMENTWISE, NONE, SUM
+from ...rules.ops.losses import ELEMENTWISE, NONE, SUM, has_targets
 from .split_softmax import nll_loss_of_split_classes, nll_loss_of_split_classes_backward, stays_split
 
 aten = torch.ops.aten
@@ -73,7 +73,7 @@ def _nll_loss(call: BoundCall) -> object:
     if _has_bytes(call):
         return call.replaced(target=call.tensor("target").long())()
     x, reduction = call.tensor("self"), call.integer("reduction")
-    if isinstance(x, ShardedTensor) and x.dim() > 1 and stays_split(x, 1):
+    if isinstance(x, ShardedTensor) and has_targets(call) and x.dim() > 1 and stays_split(x, 1):
         each, share = nll_loss_of_split_classes(call)
         if reduction == NONE:
             return each, torch.zeros_like(share.sum())

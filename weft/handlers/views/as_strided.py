@@ -16,8 +16,9 @@ from ...engine.handlers import handler
 from ...engine.memory import held_whole, memory_of
 from ...engine.moves.movement import from_plain, to_plain
 from ...engine.moves.telling import note_move
-from ...engine.sharded import ShardedTensor, as_sharded, made, sharded, wrap
+from ...engine.sharded import ShardedTensor, as_sharded, made, sharded, wrap, wrap_whole
 from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart
+from ...engine.views.view import extent
 from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
 from ...engine.writes.resizing import root_of
@@ -103,7 +104,12 @@ def _as_strided_copy(call: BoundCall) -> object:
 def _as_strided_scatter(call: BoundCall) -> object:
     """A copy in memory as the tensor has it, gaps included, and written to there."""
     x, source, size, stride = call.tensor("self"), call.tensor("src"), call.integers("size"), call.integers("stride")
-    if not isinstance(x, ShardedTensor) or may_overlap(x) or source.shape != tuple(size) or min(stride, default=0) < 0:
+    if not isinstance(x, ShardedTensor):  # what is brought to a mesh has no gaps, of which some are written to
+        mine = sharded(call, "src")
+        written = call.replaced(src=to_plain(mine, str(call), implicit=True)).result()
+        there = from_plain(written, Layout.replicated(mine.mesh, x.dim()))
+        return there if held_whole(there) is None else wrap_whole(written, there._layout)
+    if may_overlap(x) or source.shape != tuple(size) or min(stride, default=0) < 0:
         return run_by_rule(call)  # torch refuses it, or copies it row by row
     if x.requires_grad and not x.is_contiguous():
         raise RuntimeError(
@@ -111,8 +117,7 @@ def _as_strided_scatter(call: BoundCall) -> object:
         )
     start = int(x.storage_offset())
     offset = start if call.arg("storage_offset") is None else call.integer("storage_offset")
-    root = x._base if x._is_view() and x._base is not None else x
-    held = (int(root.storage_offset()) + reach_of(root.shape, root.stride())) * root.itemsize // x.itemsize
+    held = extent(x)
     if 0 not in size and offset + reach_of(size, stride) > held:
         raise RuntimeError(
             f"as_strided_scatter({size}, {stride}, {offset}) reaches beyond the memory of {held} elements"

@@ -16,7 +16,7 @@ from ..factors import Dims, Factors
 from ..registry import Rule, rules
 from .pointwise import broadcast_dims
 
-__all__ = ["ELEMENTWISE", "NONE", "SUM"]
+__all__ = ["ELEMENTWISE", "NONE", "SUM", "has_targets"]
 
 aten = torch.ops.aten
 
@@ -80,8 +80,14 @@ class _Classes:
         }
 
 
+def has_targets(call: BoundCall) -> bool:
+    """Whether there is a target for each place of an image: one is not that of several, which torch's account of it takes."""
+    shape = call.tensor("self").shape
+    return len(shape) < 4 or call.tensor("target").shape == (shape[0], *shape[2:])
+
+
 def _nll_loss(call: BoundCall) -> Factors | None:
-    if not _is_summed(call):
+    if not _is_summed(call) or not has_targets(call):
         return None
     classes = _Classes(call)
     summed = call.integer("reduction") == SUM

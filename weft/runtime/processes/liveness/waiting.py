@@ -267,6 +267,8 @@ class Patience:
             self._observer = Observer(self._others)
         self._observer.look()
         own_refusals.raise_heard(self._observer.notes)
+        if own_refusals.has_left_before(self._observer.notes):
+            raise self.lost() from None
         if self.seconds > LONG and not self._warned:
             self._warned = True
             lines = self._lines(self._observer.signs())[0]

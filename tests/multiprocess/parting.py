@@ -39,6 +39,11 @@ def main() -> None:
     if "early" in sys.argv and here == 1:
         return
     x.sum().item()
+    if "the first" in sys.argv:
+        y = weft.shard(torch.ones(int(sys.argv[2])), mesh, P("a"))
+        y.full_tensor()
+        if here == 1:
+            (y + 1).full_tensor()
 
 
 if __name__ == "__main__":

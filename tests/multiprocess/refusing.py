@@ -182,9 +182,33 @@ def later(mesh: weft.DeviceMesh) -> None:
     assert x.sum().item() == 0
 
 
+def end_early(mesh: weft.DeviceMesh) -> None:
+    """The program ends after a refusal where others had come to meet the first process for the first time."""
+    mapping, rows = weft.NamedMapping(mesh, P("a")), 2 if HERE else 3
+    try:
+        weft.from_local([torch.ones(rows)], mapping, shape=(2 * COUNT,)).sum().item()
+    except ValueError as error:
+        assert str(error).startswith("from_local: the shard of device 0 has shape (3,)"), error
+        line = end_early.__code__.co_firstlineno + 4
+        assert not HERE or error.__notes__ == [f"process 0 has refused it, at {__file__}:{line}"], error.__notes__
+    assert weft.from_local([torch.ones(2)], mapping).sum().item() == 2 * COUNT
+
+
+def end_large(mesh: weft.DeviceMesh) -> None:
+    """The program ends after a refusal where others waited for large messages of the first process."""
+    numbers, wrong = torch.arange(1, 20000 * COUNT + 1), torch.ones(20000 * COUNT, dtype=torch.long)
+    wrong[0] = 0
+    x, y = (weft.shard(each, mesh, P("a")) for each in (numbers, wrong))
+    assert torch.equal(x.full_tensor(), numbers)
+    assert told(lambda: (x // y).full_tensor() * 2) == "RuntimeError: ZeroDivisionError"
+
+
 def main() -> None:
     weft.distributed.init(timeout=30)
     mesh = weft.make_mesh({"a": COUNT})
+    if sys.argv[1:]:
+        {"early": end_early, "large": end_large}[sys.argv[1]](mesh)
+        return
     start = time.monotonic()
     for part in (loops, large, training, ahead, alike, without_elements, later):
         part(mesh)

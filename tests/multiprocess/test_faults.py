@@ -155,6 +155,15 @@ def test_who_waits_hears_of_one_whose_program_ended_before_it_communicated() -> 
     assert "process 1 has left: its program has ended" in alone.err
 
 
+@pytest.mark.parametrize("size", [4, 40000])
+def test_who_waits_hears_of_the_first_process_whose_program_ended_a_step_before(size: int) -> None:
+    """It keeps the store until the others have left, too, and with that its connections: who waited did so for the timeout."""
+    with Processes([str(Path(__file__).with_name("parting.py")), "the first", str(size)], 2) as started:
+        first, alone = started.wait(60)
+    assert (first.status, alone.status) == (0, 1), (first, alone)
+    assert "process 0 has left: its program has ended" in alone.err
+
+
 def test_the_first_process_waits_for_those_that_communicate_without_it() -> None:
     """It keeps the store, by which they find each other."""
     with Processes([str(Path(__file__).with_name("parting.py")), "without the first"], 3) as started:

@@ -19,3 +19,10 @@ def test_what_one_process_refuses_all_raise(count: int) -> None:
         ended = started.wait(120)
     assert [each.status for each in ended] == [0] * count, "\n".join(each.err for each in ended)
     assert [each.out for each in ended] == ["done\n"] * count
+
+
+@pytest.mark.parametrize("how", ["early", "large"])
+def test_a_program_ends_well_though_others_were_waited_for_in_vain(how: str) -> None:
+    with Processes([PROGRAM, how], 2, fresh=True) as started:
+        ended = started.wait(60)
+    assert [each.status for each in ended] == [0, 0], "\n".join(each.err for each in ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
@@ -20,7 +21,7 @@ from ..runtime.traced import is_traced
 
 __all__ = ["CallSite", "call_site", "called_at"]
 
-_INSIDE = tuple(str(Path(path).parent) + "/" for path in (Path(__file__).parent, torch.__file__))
+_INSIDE = (*(str(Path(path).parent) + "/" for path in (Path(__file__).parent, torch.__file__)), contextlib.__file__)
 
 _MADE = ("<frozen ", "<string>", "<eval_with_key>")
 """Code that Python and torch write; what is typed into a prompt or a notebook has names like these too."""

@@ -42,6 +42,8 @@ class Heartbeat:
         self.left = False
         self.refusals: Sequence[object] = ()
         """What this process has refused last, as `own_refusals` tells it."""
+        self.begun: object = None
+        """Which calls this process had begun when it left, as `own_refusals` tells it."""
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="weft-heartbeat", daemon=True)
         self._thread.start()
@@ -62,6 +64,7 @@ class Heartbeat:
                 "left": self.left,
                 "failure": self.failure,
                 "refusals": self.refusals,
+                "begun": self.begun,
                 "gave_up": None if self.gave_up is None else self.gave_up.to_json(),
             }
             self._store.set(str(self._here.process), json.dumps(note))

@@ -19,7 +19,7 @@ from .. import current_call, renewal, world
 from ..group import Processes
 from . import heartbeat
 
-__all__ = ["are_in_step", "entered", "heard", "is_told", "left", "raise_heard", "settled", "tell"]
+__all__ = ["are_in_step", "entered", "has_left_before", "heard", "is_told", "left", "raise_heard", "settled", "tell"]
 
 _OF_MATRICES: type[Exception] = vars(torch.linalg)["LinAlgError"]  # which torch does not tell type checkers of
 _KINDS: Mapping[str, type[Exception]] = {
@@ -50,18 +50,23 @@ Notes = Mapping[int, Mapping[str, object]]
 """The last signs of some processes."""
 
 
-class Refusal(TypedDict):
+class Begun(TypedDict):
+    """Which calls a process had begun, in words that JSON has."""
+
+    renewals: int
+    """How often the processes had begun anew."""
+    begun: dict[str, int]
+    """How many calls had been begun among some processes."""
+
+
+class Refusal(Begun):
     """A refusal, in words that JSON has."""
 
     number: int
-    renewals: int
-    """How often the processes had begun anew."""
     kind: str
     text: str
     site: str
     by: int
-    begun: dict[str, int]
-    """How many calls had been begun among some processes."""
 
 
 class _Counted:
@@ -131,7 +136,7 @@ def raise_heard(notes: Notes) -> None:
     error = heard(notes)
     try:
         if error is not None:
-            raise error
+            raise error from None
     finally:
         del error  # else it would hold itself, and by its traceback the connections of before
 
@@ -152,8 +157,16 @@ def settled(notes: Notes) -> bool:
     return True
 
 
-def _has_come(told: Refusal) -> bool:
-    """Whether who refused something had come to the call that is under way here: then it does not wait for that one in vain."""
+def has_left_before(notes: Notes) -> bool:
+    """Whether another process has left that had not come to the call under way here, and never will."""
+    if getattr(_under_way, "call", None) is None:
+        return False
+    told = [cast(Begun, note["begun"]) for note in notes.values() if note.get("left") and note.get("begun")]
+    return any(each["renewals"] == renewal.number() and not _has_come(each) for each in told)
+
+
+def _has_come(told: Begun) -> bool:
+    """Whether who refused something, or left, had come to the call that is under way here: then that is not waited for in vain."""
     call = getattr(_under_way, "call", None)
     if call is None or told["renewals"] != renewal.number():
         return False
@@ -166,14 +179,22 @@ def _note(number: int, error: Exception, site: str, by: int) -> None:
     _Counted.refusals, _Counted.is_met = number, signs is None
     if signs is None:
         return
-    begun = {_named(processes): count for processes, count in _begun.items()}
     text = str(error)[:_LONGEST]
-    told = Refusal(
-        number=number, renewals=renewal.number(), kind=type(error).__name__, text=text, site=site, by=by, begun=begun
-    )
+    told = Refusal(number=number, kind=type(error).__name__, text=text, site=site, by=by, **_begun_here())
     _Counted.last.append(told)
     signs.refusals = list(_Counted.last)
     signs.try_note()
+
+
+def _begun_here() -> Begun:
+    return Begun(renewals=renewal.number(), begun={_named(processes): count for processes, count in _begun.items()})
+
+
+def _leaving(_: world.Leaving) -> None:
+    """Says which calls this process has come to, with its farewell."""
+    signs = heartbeat.begin()
+    if signs is not None:
+        signs.begun = _begun_here()
 
 
 def _named(processes: Processes) -> str:
@@ -185,5 +206,6 @@ def _reset() -> None:
     _Counted.last.clear()
 
 
+world.on_leave(_leaving)  # before the farewell: what was registered last leaves first
 world.forget_on_change(_reset)
 renewal.forget_on_renewal(_begun.clear)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import TypeVar, final
@@ -18,7 +19,7 @@ from torch._C import _distributed_c10d as c10d
 
 from ....errors import MismatchError, TimeoutError, WeftError  # noqa: A004 - the one of this package
 from ...spans import WAITING, spanned
-from .. import current_call, renewal, world
+from .. import current_call, fork, renewal, world
 from ..current_call import CollectiveCall
 from ..group import Group, Processes
 from . import heartbeat, own_refusals
@@ -30,6 +31,10 @@ TURN = timedelta(seconds=0.5)
 NO_LIMIT = timedelta(0)
 LONG = 30.0
 """Seconds after which a process says that it waits."""
+AT_ONCE, LAST = timedelta(milliseconds=1), 2.0
+"""How long messages are waited for that are given up, and how many seconds threads have at the end of the program."""
+FIRST_PAUSE, LAST_PAUSE = 0.0005, 0.05
+"""Seconds between looks at who has come to a meeting."""
 _log = logging.getLogger("weft")
 T = TypeVar("T")
 
@@ -126,6 +131,12 @@ class _AwaitedMessages:
         """Whether nobody waits for them any more."""
         return not self.works
 
+    def give_up(self) -> None:
+        """Lets go of them, whoever waits: what has not come at once breaks the connection."""
+        for work in self.works:
+            with suppress(RuntimeError):
+                work.wait(AT_ONCE)
+
 
 @final
 class Waiter:
@@ -154,12 +165,29 @@ class Waiter:
     @staticmethod
     def _run(tasks: SimpleQueue[_AwaitedMessages | None]) -> None:
         while (task := tasks.get()) is not None:
+            _in_backends[threading.get_ident()] = task.give_up
             task.wait()
             task.done.release()
-            del task
+            del task, _in_backends[threading.get_ident()]
 
 
+_in_backends: dict[int, Callable[[], None]] = {}
+"""By thread that waits in a backend, which knows of no turns, what lets it go on. Bound: these threads. Cleared: each when it has
+come back; in a child that is forked."""
 _waiter = Waiter()
+
+
+def _left(here: world.World) -> None:
+    """Lets threads come back that were left to wait for others: one that does while the interpreter ends would abort the process."""
+    end = time.monotonic() + LAST
+    while here.count == 1 and _in_backends and time.monotonic() < end:
+        for let_go in list(_in_backends.values()):
+            let_go()
+        time.sleep(AT_ONCE.total_seconds())
+
+
+world.on_change(_left)  # after `Waiter` has heard of it
+fork.on_fork(_in_backends.clear)
 
 
 @spanned(WAITING, "for others")
@@ -174,22 +202,36 @@ def in_time(action: Callable[[], T], processes: Processes, patience: Patience | 
         raise patience.lost(error) from None
 
 
-def met(action: Callable[[], T], processes: Processes) -> T:
-    """Does something for which processes meet, and which cannot be interrupted: a thread does it, and this one looks after the others."""
+def met(come: Callable[[], Callable[[], bool]], action: Callable[[], T], processes: Processes) -> T:
+    """Does something for which processes meet, and which cannot be interrupted: a thread does it, and this one looks after the others.
+
+    It begins once all have come: until then one of them may refuse something, and never come.
+    """
     meeting: Future[T] = Future()
+    given_up = threading.Event()
 
     def meet() -> None:
+        _in_backends[threading.get_ident()] = given_up.set
         try:
-            meeting.set_result(action())
+            have_come, pause = come(), FIRST_PAUSE
+            while not have_come() and not given_up.wait(pause):
+                pause = min(2 * pause, LAST_PAUSE)
+            if not given_up.is_set():
+                meeting.set_result(action())
         except BaseException as error:  # noqa: BLE001 - it is raised by who waits
             meeting.set_exception(error)
+        finally:
+            del _in_backends[threading.get_ident()]
 
     threading.Thread(target=meet, name="weft-meet", daemon=True).start()
     patience = Patience(processes)
-    while not wait([meeting], TURN.total_seconds()).done:
-        if patience.is_in_vain:
-            raise patience.lost()
-        patience.take_turn()
+    try:
+        while not wait([meeting], TURN.total_seconds()).done:
+            if patience.is_in_vain or patience.is_over:
+                raise patience.lost()
+            patience.take_turn()
+    finally:
+        given_up.set()
     return in_time(meeting.result, processes, patience)
 
 
@@ -225,6 +267,8 @@ class Patience:
             self._observer = Observer(self._others)
         self._observer.look()
         own_refusals.raise_heard(self._observer.notes)
+        if own_refusals.has_left_before(self._observer.notes):
+            raise self.lost() from None
         if self.seconds > LONG and not self._warned:
             self._warned = True
             lines = self._lines(self._observer.signs())[0]

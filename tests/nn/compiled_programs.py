@@ -24,9 +24,14 @@ class Compared:
     given: tuple[tuple[torch.Tensor, P], ...]
 
 
-def records(log: Iterable[CommRecord]) -> list[str]:
-    """What was logged, but for who asked, in an order of its own: compiled backward passes give gradients in another."""
-    return sorted(f"{r.kind} {r.axes} {r.shape} {r.bytes_received} {r.op}" for r in log)
+def records(log: Iterable[CommRecord], *, in_parts: bool = False) -> list[str]:
+    """What was logged, but for who asked, in an order of its own: compiled backward passes give gradients in another.
+
+    `in_parts`: for linear layers that come in parts in one program alone, of which sums are matrices.
+    """
+    return sorted(
+        f"{r.kind} {r.axes} {math.prod(r.shape) if in_parts else r.shape} {r.bytes_received} {r.op}" for r in log
+    )
 
 
 def _numbers(*sizes: int) -> torch.Tensor:

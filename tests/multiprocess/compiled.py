@@ -174,9 +174,8 @@ def check_checkpointed(mesh: weft.DeviceMesh) -> None:
         with weft.comm_log() as log:
             y = run(x)
             y.square().sum().backward()
-        found.append(
-            ([each.full_tensor() for each in (y, x.grad, *(p.grad for p in model.parameters()))], records(log))
-        )
+        values = [each.full_tensor() for each in (y, x.grad, *(p.grad for p in model.parameters()))]
+        found.append((values, records(log, in_parts=True)))  # as layers of checkpointed parts come
         model.is_checkpointed = True
     for one, same in zip(found[0][0], found[1][0], strict=True):
         close(one, same)

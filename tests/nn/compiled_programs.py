@@ -24,12 +24,14 @@ class Compared:
     given: tuple[tuple[torch.Tensor, P], ...]
 
 
-def records(log: Iterable[CommRecord]) -> list[str]:
+def records(log: Iterable[CommRecord], *, in_parts: bool = False) -> list[str]:
     """What was logged, but for who asked, in an order of its own: compiled backward passes give gradients in another.
 
-    Linear layers are compiled in parts, of which sums are matrices, where a layer that is one op gives what goes on.
+    `in_parts`: for linear layers that come in parts in one program alone, of which sums are matrices.
     """
-    return sorted(f"{r.kind} {r.axes} {math.prod(r.shape)} {r.bytes_received} {r.op}" for r in log)
+    return sorted(
+        f"{r.kind} {r.axes} {math.prod(r.shape) if in_parts else r.shape} {r.bytes_received} {r.op}" for r in log
+    )
 
 
 def _numbers(*sizes: int) -> torch.Tensor:
@@ -106,6 +108,18 @@ PROGRAMS: dict[str, Compared] = {
     "a step, which is an op of the compiler's": Compared(
         lambda x, g, v: (x * 1).addcmul_(g, v, value=0.5).addcdiv_(g, v.exp(), value=-0.1),
         ((_numbers(4, 6), P("a", "b")), (_numbers(4, 6), P("a", "b")), (_numbers(4, 6), P("a", "b"))),
+    ),
+    "linear layers of one sample, which one device has": Compared(
+        lambda x, w, v: functional.linear(functional.linear(x, w).sin(), v),
+        ((_numbers(1, 4, 6), P("a")), (_numbers(5, 6), P()), (_numbers(3, 5), P())),
+    ),
+    "linear layers of which sums are left": Compared(
+        lambda x, w, v: functional.linear(functional.linear(x, w).sin(), v).relu(),
+        ((_numbers(4, 4, 6), P("a")), (_numbers(4, 6), P("b")), (_numbers(3, 4), P(None, "b"))),
+    ),
+    "a recurrence from no state": Compared(
+        lambda x, w, v, b: torch.gru(x, torch.zeros(1, 5, 2).to(x), [w, v, b, b], True, 1, 0.0, False, False, True)[0],
+        ((_numbers(5, 3, 4), P("a")), (_numbers(6, 4), P()), (_numbers(6, 2), P()), (_numbers(6), P())),
     ),
     "a sum along no dims": Compared(lambda x: x.nansum(()), ((_numbers(4, 6), P("a")),)),
     "merged dims": Compared(_shown, ((_numbers(4, 4, 3), P("a", "b")), (TOKENS, P("a", "b")))),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import weft
 from weft import P
@@ -236,3 +237,17 @@ def test_an_optimizer_takes_the_same_steps(case: Case) -> None:
             optimizer.zero_grad()
     for one, same in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one.full_tensor(), same.full_tensor(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled model", "model as it is"])
+def test_a_step_that_is_compiled_is_compiled_once(case: Case, is_compiled: bool) -> None:
+    """What leaves hold is compared before each step, and not by way of `x.grad`."""
+    counter, model = CompileCounterWithBackend("aot_eager"), copy.deepcopy(case.model)
+    run = torch.compile(model, backend="aot_eager") if is_compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    step = torch.compile(optimizer.step, backend=counter)
+    for _ in range(4):
+        optimizer.zero_grad()
+        run(case.x).square().mean().backward()
+        step()
+    assert counter.frame_count == 1

@@ -246,6 +246,9 @@ AROUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a transposed convolution": lambda x: nn.functional.conv_transpose2d(
         x, torch.ones(3, 2, 4, 4, dtype=x.dtype), stride=2
     ),
+    "a convolution to more channels than samples": lambda x: nn.functional.conv2d(
+        x, torch.ones(12, 3, 3, 3, dtype=x.dtype), padding=1
+    ),
     "maxima": lambda x: nn.functional.max_pool2d(x, 3, 2, 1),
     "slices": lambda x: x.unfold(2, 3, 2).sin(),
     "means": lambda x: nn.functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
@@ -267,7 +270,7 @@ def test_batches_of_what_devices_look_over_borders_of_are_compiled_twice(program
         torch.manual_seed(0)
         counter = CompileCounterWithBackend("aot_eager")
         compiled = torch.compile(run, backend=counter)
-        for size in (4, 5, 7, 9):
+        for size in (4, 5, 7, 14):
             value, found = torch.randn(size, 3, 8, 6, dtype=torch.float64), []
             for each in (run, compiled):
                 x = weft.shard(value, MESH, spec).requires_grad_()

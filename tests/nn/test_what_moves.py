@@ -219,8 +219,10 @@ CELLS = {
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("is_given", [True, False], ids=["given", "zeros"])
 @pytest.mark.parametrize("name", CELLS)
-def test_recurrence_from_a_state_that_lies_like_the_batch_moves_nothing(name: str) -> None:
+def test_recurrence_from_a_state_that_lies_like_the_batch_moves_nothing(name: str, is_given: bool) -> None:
+    """Or from torch's zeros, of which each device takes the part that is its own."""
     make, shape, spec, state, options = CELLS[name]
     module = make(5, 7, **options)  # type: ignore[arg-type]
     x = torch.randn(shape)
@@ -228,7 +230,7 @@ def test_recurrence_from_a_state_that_lies_like_the_batch_moves_nothing(name: st
     weft.nn.shard_module(module, LINE, {})
     ours = weft.shard(x, LINE, spec)
     with weft.comm_log() as log:
-        found = module(ours, state(ours))
+        found = module(ours, state(ours)) if is_given else module(ours)
     assert moved(log) == []
     first = found[0] if isinstance(found, tuple) else found
     torch.testing.assert_close(whole(first), expected[0] if isinstance(expected, tuple) else expected)

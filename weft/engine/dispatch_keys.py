@@ -2,7 +2,7 @@
 
 Torch says some ops by others before autograd sees them. Autograd has formulas for a few of these as they are, which torch takes
 for nested tensors only. So sharded tensors have a key that comes before autograd and that all other ops pass by; calls of
-these few stop there, and are handed to these formulas. Decision 44 says more.
+these few stop there, and are handed to these formulas, or are given other arguments first. Decision 44 says more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from ..caches import cached
 from ..rules.call import Op
 
-__all__ = ["keys_of", "let_in", "stay_whole"]
+__all__ = ["give_first", "keys_of", "let_in", "stay_whole"]
 
 Keys = torch._C.DispatchKeySet
 
@@ -56,6 +56,18 @@ def stay_whole(op: Op, which: Callable[..., bool]) -> None:
     _aten.impl(op, kernel, _NAME, with_keyset=True)
 
 
+def give_first(op: Op, change: Callable[..., tuple[object, ...]]) -> None:
+    """Lets calls of an op be given other arguments, before torch takes them apart."""
+    if _KEY is None:
+        return
+    redispatch, below = op._handle.redispatch_boxed, torch._C._dispatch_keyset_full_after(_KEY)
+
+    def kernel(keys: Keys, *args: object) -> object:
+        return redispatch(keys & below, *change(*args))
+
+    _aten.impl(op, kernel, _NAME, with_keyset=True)
+
+
 @contextmanager
 def let_in(*keys: torch._C.DispatchKey) -> Iterator[None]:
     """Within it, calls stop at these keys again, though torch has shut them out."""
@@ -70,5 +82,6 @@ def let_in(*keys: torch._C.DispatchKey) -> Iterator[None]:
 def _next_keys(raw: int) -> tuple[Keys, Keys | None]:
     """Where a call goes on in parts, and where autograd is next, to the formula for one that stays whole."""
     keys = Keys.from_raw_repr(raw)
-    is_recorded = torch._C._dispatch_key_name(keys.highestPriorityTypeId()).startswith("Autograd")
-    return keys, keys | _WHOLE if is_recorded else None
+    below = keys.remove(torch._C.DispatchKey.PythonDispatcher)  # a compiler's, which knows decompositions
+    is_recorded = torch._C._dispatch_key_name(below.highestPriorityTypeId()).startswith("Autograd")
+    return keys, below | _WHOLE if is_recorded else None

@@ -21,13 +21,14 @@ import torch
 
 from ..during import during
 from ..sharding.layout import Layout
-from .sharded import HELD_BACK, KEPT_PLAIN, ShardedTensor, tensor_of, wrap_whole
+from .sharded import HEARD, HELD_BACK, KEPT_PLAIN, ShardedTensor, tensor_of, wrap_whole
 
 __all__ = ["drop_gradient", "gradient_of", "keep_gradient", "replace_gradient", "taken_as_held"]
 
 _GRAD = vars(torch._C.TensorBase)["grad"]
 _held: Callable[[torch.Tensor], torch.Tensor | None] = _GRAD.__get__
 _hold: Callable[[torch.Tensor, torch.Tensor | None], None] = _GRAD.__set__
+_compiled = torch._guards.CompileContext.try_get
 _OF_MODULES, _OF_OPTIMIZERS = (
     inspect.unwrap(each.zero_grad).__code__ for each in (torch.nn.Module, torch.optim.Optimizer)
 )
@@ -49,6 +50,8 @@ def gradient_of(x: ShardedTensor) -> torch.Tensor | None:
     if KEPT_PLAIN in state and type(grad) is torch.Tensor:
         if _drops_plain(sys._getframe(1)) or _as_held.get():
             return grad
+        if _compiled() is not None:  # which compares what a leaf holds, past this, with what it was when it was traced
+            state[HEARD] = True
         grad = _labeled(grad, x, state[KEPT_PLAIN])
         keep_gradient(x, grad)
     return grad

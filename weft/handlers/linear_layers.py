@@ -7,6 +7,8 @@ in parts, and each part is brought what it needs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.autograd import forward_ad
 
@@ -38,7 +40,7 @@ def _is_whole(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
     Autograd's formula for it keeps input and weight. So it comes in parts where one of them is frozen, and the other need not
     be kept. Whoever looks after what is kept, as checkpointing does, finds the same again however tensors lie by then: the parts.
     """
-    if forward_ad._current_level >= 0 or is_traced() or _saved_for(True) is not None:
+    if forward_ad._current_level >= 0 or _saved_for(True) is not None:
         return False
     tensors = (x, weight) if bias is None else (x, weight, bias)
     if torch.is_grad_enabled():
@@ -50,9 +52,17 @@ def _is_whole(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
         return False
     known = _lying_right.get(forms)
     if known is None:
-        known = x.dim() > 1 and weight.dim() == 2 and (bias is None or bias.dim() == 1)
-        known = _lying_right[forms] = known and _lies_right(BoundCall(_LINEAR, tensors, {}))
+        known = _is_layer(tensors)
+        if not any(form.is_open for form in forms):
+            _lying_right[forms] = known
     return known
+
+
+def _is_layer(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether these are what torch takes a layer apart for, and lie as its rule wants them."""
+    x, weight, *bias = tensors
+    known = x.dim() > 1 and weight.dim() == 2 and all(each.dim() == 1 for each in bias)
+    return known and _lies_right(BoundCall(_LINEAR, tuple(tensors), {}))
 
 
 def _lies_right(call: BoundCall) -> bool:
@@ -80,7 +90,7 @@ _parts.impl("linear_backward", linear_backward, "CompositeImplicitAutograd")
 
 @handler(_BACKWARD)
 def _gradients(call: BoundCall) -> object:
-    if is_traced() or not _lies_right(call):
+    if not _lies_right(call):
         call.repeat = None if is_traced() else _in_parts
         return _in_parts(call.args, call.kwargs)
     outputs = decided(call).outputs

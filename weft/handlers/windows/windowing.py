@@ -147,7 +147,7 @@ def windowed(
     if (
         not looks
         or any(reach.stride < 1 or reach.dilation < 1 for reach in reaches)
-        or any(min(look.results, default=0) < 1 or len(look.results) <= len(reaches) for look in looks)
+        or any(len(look.results) <= len(reaches) or any(size < 1 for size in look.results) for look in looks)
     ):
         return None  # nothing to look at, or a call that torch refuses
     # Which windows devices read holds for one size of the dims that they are read along; others a compiler may leave open.

@@ -335,6 +335,7 @@ def differing(folder: Path) -> object:
         refused(lambda: load(folder / ("nowhere" if first else "weft"), {"layer": other, "n": None})),
         refused(lambda: load(folder / "weft", {"layer": other, "n" if first else "m": None})),
     ]
+    found += [refused(lambda it=it: save(layer, "a\0b" if first is it else folder / "other")) for it in (True, False)]
     elsewhere = Path("/dev/null/weft")
     found += [
         refused(lambda it=it: save(layer, elsewhere if first is it else folder / "other", wait=False).wait(30))
@@ -342,6 +343,7 @@ def differing(folder: Path) -> object:
     ]
     return [
         ["cannot save to '/dev/null/weft'" in found.pop() for _ in range(2)],
+        ["embedded null byte" in found.pop() for _ in range(2)],
         *(("a set" in text, "no checkpoint at" in text, "no 'm'" in text) for text in found),
         other.weight.detach().full_tensor().any().item(),
         load(folder / "weft", {"layer": other, "n": None})["n"],

@@ -92,7 +92,7 @@ def test_all_processes_load_the_same_file_of_others_while_it_is_replaced(tmp_pat
 
 def test_what_one_process_cannot_save_or_load_all_raise(tmp_path: Path) -> None:
     unfit, nowhere, misfit = (True, False, False), (False, True, False), (False, False, True)
-    assert found("differing", tmp_path) == f"found {[[True, True], unfit, unfit, nowhere, misfit, False, 1]}\n"
+    assert found("differing", tmp_path) == f"found {[[True, True], [True, True], unfit, unfit, nowhere, misfit, False, 1]}\n"
 
 
 def test_what_one_process_has_against_a_save_all_raise(tmp_path: Path) -> None:

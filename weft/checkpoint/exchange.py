@@ -208,7 +208,8 @@ class FolderNotes:
             if now - started > self._timeout or (ended_at is not None and now - ended_at > _GRACE):
                 who = "process 0" if name == "outcome" else f"process {name}"
                 raise CheckpointError(
-                    f"{who} has not finished its part of the save within {now - started:.0f} s: the old checkpoint stays"
+                    f"cannot save to {str(self._folder.parent)!r}: {who} has not finished its part within {now - started:.0f} s, it has ended, "
+                    "or saves with another path or other options. The old checkpoint stays"
                 )
             time.sleep(pause)
             pause = min(0.1, pause * 1.5)

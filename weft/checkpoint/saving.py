@@ -226,6 +226,8 @@ class _Save:
 
     def _take_back(self) -> None:
         """Removes the files of this process, unless they are a checkpoint already."""
+        if self.refusal is not None:  # it has written none, and may have no folder that can be asked for
+            return
         try:
             files = Index.read(self.where / INDEX).files
         except CheckpointError:

@@ -26,6 +26,7 @@ from weft import NamedMapping, P
 from weft.checkpoint import (
     CheckpointError,
     Keeper,
+    background,
     exchange,
     from_pretrained,
     load,
@@ -119,7 +120,7 @@ def _distributed(x: torch.Tensor, mesh: DeviceMesh, dim: int) -> DTensor:
     )
 
 
-def background(folder: Path) -> object:
+def in_the_background(folder: Path) -> object:
     """A save in the background goes on beside the program's own communication."""
     layer = model(P(None, "a"))
     handle = save(layer, folder / "weft", wait=False)
@@ -321,6 +322,23 @@ def overtaken(folder: Path) -> object:
     found = load(path, {"x": NamedMapping(mesh, P("a"))})["x"].full_tensor().unique().tolist()
     Reader.opened = opened
     return found
+
+
+def failed_before(folder: Path) -> object:
+    """The save after one that has failed says so, once, and is made all the same, as are those that follow."""
+    layer, keeper, write = model(P("a")), Keeper(folder / "run", keep=5), saving.write_file
+
+    def full(*arguments: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    said = []
+    for step in range(1, 5):
+        saving.write_file = full if step == 2 and weft.distributed.process_index() == 1 else write
+        said.append(refused(lambda step=step: keeper.step(step, {"layer": layer})))
+        while not background._running.done():
+            time.sleep(0.01)
+    keeper.wait()
+    return [["the save before this one failed: cannot save to" in text for text in said], keeper.steps()]
 
 
 def differing(folder: Path) -> object:

@@ -101,6 +101,8 @@ def saved(
         raise
     saving = Saving(where, work, Count(plan.nbytes), partial(populate, plan.room))
     finish_running(saving)
+    if asked.before is not None:
+        raise asked.before
     return saving
 
 
@@ -111,6 +113,8 @@ class _StateToSave:
     where: Path
     structure: Node
     tensors: Mapping[str, torch.Tensor]
+    before: CheckpointError | None = None
+    """What the save before it failed with, and nobody has heard of."""
 
 
 def _taken_state(ask: Callable[[], tuple[State, Path]], wait: bool) -> _StateToSave:
@@ -121,9 +125,23 @@ def _taken_state(ask: Callable[[], tuple[State, Path]], wait: bool) -> _StateToS
     check_has_values(tensors)
     if _is_one_file(where):
         check_fits_file(state, tensors, where, wait)
-    finish_running()
+    before = _failed_before(wait)
     where = where if wait else where.absolute()  # the program may go to another folder
-    return _StateToSave(where, structure, tensors)
+    return _StateToSave(where, structure, tensors, before)
+
+
+def _failed_before(wait: bool) -> CheckpointError | None:
+    """Waits for the save before this one, and raises what it failed with, or gives it, to be raised when this one goes on.
+
+    Processes that save in the background cannot tell each other to stop but by failing this save too, and so each after it.
+    """
+    try:
+        finish_running()
+    except CheckpointError as error:
+        if wait or world.current().count == 1:
+            raise
+        return error
+    return None
 
 
 _NOWHERE = Path(os.devnull) / "nowhere"

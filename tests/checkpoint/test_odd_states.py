@@ -172,3 +172,16 @@ def test_a_number_that_is_too_long_for_text_leaves_the_old_checkpoint(tmp_path: 
     with pytest.raises(CheckpointError, match=r"cannot save to .*digits.*The old checkpoint stays"):
         save({"n": 10**5000}, tmp_path)
     assert load(tmp_path) == {"n": 1}
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_what_is_empty_in_like_takes_values_of_any_number(tmp_path: Path, kind: type) -> None:
+    state = {"history": [1.5, [2, None]], "best": {"loss": 0.5}, "of": [torch.ones(2)], "more": {"x": torch.ones(2)}}
+    save(state, tmp_path)
+    rest = {"of": None, "more": None}
+    found = load(tmp_path, {**rest, "history": kind(), "best": {}})
+    assert (found["history"], found["best"]) == (kind([1.5, [2, None]]), {"loss": 0.5})
+    assert load(tmp_path, {"history": kind(), "best": {}}, strict=False) == {"history": kind(), "best": {}}
+    for wrong in ({"of": []}, {"more": {}}, {"history": {}}, {"best": []}, {"history": [None]}):
+        with pytest.raises(CheckpointError, match=r"which nothing is waiting for.* None in the place of"):
+            load(tmp_path, {**state, **wrong})

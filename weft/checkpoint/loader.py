@@ -46,6 +46,9 @@ class Loader:
                 )
             self.reader.then(lambda: like.load_state_dict(state))
             return like
+        if isinstance(like, (dict, list, tuple)) and not like and self.strict and _is_plain_of(node, like):
+            found = unflattened(node, self.reader.whole)  # a history, say, that has not begun here
+            return type(like)(found) if isinstance(found, (list, tuple)) else _in_kind(found, like)
         if isinstance(like, Mapping):
             saved = self._matched(node, "dict", like, path)
             return {key: self.filled(saved[key], item, (*path, str(key))) for key, item in like.items()}
@@ -111,7 +114,8 @@ class Loader:
         extra = [key for key in saved if key not in wanted]
         if extra and self.strict:
             raise CheckpointError(
-                f"{self._at(path)} has {_listed(extra)} in the checkpoint, which nothing is waiting for: add them to `like`, or pass strict=False to leave them unread"
+                f"{self._at(path)} has {_listed(extra)} in the checkpoint, which nothing is waiting for: add them to `like`, or pass strict=False to leave them unread. "
+                "None in the place of a dict or list takes all of it"
             )
         return saved
 
@@ -261,6 +265,16 @@ def _fits(shape: tuple[int, ...], there: object, optimizer: torch.optim.Optimize
         return shape == tuple(there.shape)
     odd = isinstance(optimizer, (torch.optim.Adafactor, torch.optim.LBFGS))
     return odd or not type(optimizer).__module__.startswith("torch.optim.") or shape == tuple(parameter.shape)
+
+
+def _is_plain_of(node: Node, like: dict[str, object] | list[object] | tuple[object, ...]) -> bool:
+    """Whether a dict or list of no tensors was saved, as `like` is one."""
+    kind = {"dict"} if isinstance(like, dict) else {"list", "tuple"}
+    return not kind.isdisjoint(node) and not _has_tensors(node)
+
+
+def _has_tensors(node: Node) -> bool:
+    return "tensor" in node or any(map(_has_tensors, children(node).values()))
 
 
 def _in_kind(value: object, there: object) -> object:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch._subclasses import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 
 import weft
 from weft import P
@@ -85,7 +86,14 @@ REFUSED = {
         lambda: {"x": FakeTensorMode().from_tensor(torch.ones(3))},
         "'x' has no memory, as a fake tensor has none",
     ),
+    "a wrapper": (lambda: {"x": TwoTensor(torch.ones(3), torch.ones(3))}, r"'x' has no memory.*it is a TwoTensor"),
+    "no storage": (lambda: {"x": freed(torch.ones(3))}, "'x' has no memory"),
 }
+
+
+def freed(x: torch.Tensor) -> torch.Tensor:
+    x.untyped_storage().resize_(0)
+    return x
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
@@ -97,6 +105,31 @@ def test_what_no_file_can_hold_is_refused_before_anything_changes(tmp_path: Path
         with pytest.raises(CheckpointError, match=message):
             save(state(), path)
         assert load(path)["x"].tolist() == [0, 0, 0]
+
+
+HOLDING_NOTHING = {
+    "fake": lambda x: FakeTensorMode().from_tensor(x),
+    "a wrapper": lambda x: TwoTensor(x, x),
+    "no storage": freed,
+    "sparse": lambda x: x.to_sparse(),
+    "sparse rows": lambda x: x.to_sparse_csr(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+@pytest.mark.parametrize("kind", HOLDING_NOTHING)
+def test_what_cannot_be_loaded_into_is_refused_before_anything_changes(tmp_path: Path, kind: str) -> None:
+    module = torch.nn.Linear(2, 3)
+    save(module, tmp_path)
+    module.bias.data.zero_()
+    module.weight = torch.nn.Parameter(HOLDING_NOTHING[kind](torch.zeros(3, 2)))
+    with pytest.raises(
+        CheckpointError, match=r"'weight' is a .*(no memory|sparse_co|sparse_cs).* cannot be loaded into"
+    ):
+        load(tmp_path, module)
+    assert not module.bias.any()
+    with pytest.raises(CheckpointError, match="'weight' has no shape yet"):
+        load(tmp_path, {"weight": torch.nn.UninitializedParameter(), "bias": None})
 
 
 def test_a_plain_file_has_no_room_for_a_tensor_of_the_name_of_its_metadata(tmp_path: Path) -> None:

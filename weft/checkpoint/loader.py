@@ -13,6 +13,7 @@ from ..sharding.mapping import DeviceMapping, named_mapping
 from ..tensor.tensor import Tensor
 from .errors import CheckpointError
 from .reading import Reader
+from .shares import has_memory
 from .tree import Node, State, Stateful, children, is_leaf, unflattened
 
 __all__ = ["Loader"]
@@ -141,8 +142,15 @@ class Loader:
             )
         return name
 
+    def _check_has_shape(self, x: torch.Tensor, path: tuple[str, ...]) -> None:
+        if is_lazy(x):
+            raise CheckpointError(
+                f"{self._at(path)} has no shape yet and can hold nothing: call the module once first, on any input"
+            )
+
     def _checked(self, node: Node, like: torch.Tensor, path: tuple[str, ...]) -> str:
         """The name of the saved tensor, which must fit a tensor."""
+        self._check_has_shape(like, path)
         name = self._name(node, path)
         saved = self.reader.index.tensors[name]
         if saved.shape != tuple(like.shape):
@@ -170,10 +178,7 @@ class Loader:
             if not isinstance(target, torch.Tensor):
                 others[name] = self.filled(saved[name], None, where)
                 continue
-            if is_lazy(target):
-                raise CheckpointError(
-                    f"{self._at(where)} has no shape yet and can hold nothing: call the module once first, on any input"
-                )
+            self._check_has_shape(target, where)
             if target.is_meta:
                 raise CheckpointError(
                     f"{self._at(where)} is on the meta device and can hold nothing: use weft.nn.shard_module(module, mesh, patterns) first"
@@ -181,6 +186,12 @@ class Loader:
             if isinstance(target, Tensor) and target._layout.pending:
                 raise CheckpointError(
                     f"{self._at(where)} has a pending reduction and cannot be loaded into: all_reduce it first"
+                )
+            dense = target.layout == torch.strided and not target.is_nested
+            if not dense or not has_memory(target):
+                kind = f"{type(target).__name__} that has no memory of its own" if dense else f"{target.layout} tensor"
+                raise CheckpointError(
+                    f"{self._at(where)} is a {kind}, and cannot be loaded into: put a plain tensor in its place, or load that and convert it"
                 )
             if any(not stride and size > 1 for size, stride in zip(target.shape, target.stride(), strict=True)):
                 raise CheckpointError(

@@ -159,6 +159,19 @@ def fewer(folder: Path) -> object:
     return [found, torch.equal(again.weight.detach().full_tensor(), WEIGHT)]
 
 
+def elsewhere_first(folder: Path) -> object:
+    """The first process looks for checkpoints where there are none: the training does not begin anew."""
+    layer = model(P("a"))
+    keeper = Keeper(folder / "run", wait=True)
+    keeper.save(3, {"layer": layer})
+    said = refused(lambda: Keeper(folder / ("nowhere" if weft.on_main() else "run")).resume({"layer": layer}))
+    return [
+        ["process 1 finds checkpoints in" in said, "of the steps [3], but process 0 finds none in its folder" in said],
+        Keeper(folder / "nowhere").resume({"layer": layer}),
+        Keeper(folder / "run").resume({"layer": layer}),
+    ]
+
+
 def silent(folder: Path) -> object:
     """What is planned needs no word from the others: no process waits for one that comes late."""
     layer = model(P("a"))

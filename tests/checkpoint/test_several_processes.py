@@ -58,6 +58,10 @@ def test_a_keeper_of_several_processes(tmp_path: Path) -> None:
     assert found("fewer", tmp_path, 2) == "found [6, True]\n"
 
 
+def test_a_keeper_whose_first_process_looks_elsewhere(tmp_path: Path) -> None:
+    assert found("elsewhere_first", tmp_path) == "found [[True, True], 0, 3]\n"
+
+
 def test_a_plan_needs_no_word_from_the_others(tmp_path: Path) -> None:
     assert found("silent", tmp_path) == "found True\n"
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -135,6 +136,14 @@ def in_the_background(folder: Path) -> object:
         second.done(),
         sorted(path.name[0] for path in (folder / "weft").iterdir()),
     ]
+
+
+def left(folder: Path) -> object:
+    """The program leaves the other processes, in one way and in the other, while a save goes on in the background."""
+    handle = save(model(P("a")), folder / "weft", wait=False)
+    dist.destroy_process_group() if weft.on_main() else weft.distributed.shutdown()
+    handle.wait()
+    return sorted(path.name[0] for path in (folder / "weft").iterdir() if not path.name.startswith("."))
 
 
 def keeping(folder: Path) -> object:

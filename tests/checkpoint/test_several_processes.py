@@ -49,6 +49,11 @@ def test_a_save_in_the_background_disturbs_nobody(tmp_path: Path) -> None:
     assert found("in_the_background", tmp_path) == "found [True, True, ['i', 't', 't']]\n"
 
 
+def test_a_save_goes_on_when_the_program_has_left_the_other_processes(tmp_path: Path) -> None:
+    assert found("left", tmp_path) == "found ['i', 't', 't']\n"
+    assert torch.equal(weft.checkpoint.load(tmp_path / "weft")["weight"], WEIGHT)
+
+
 def test_a_save_after_one_that_failed(tmp_path: Path) -> None:
     assert found("failed_before", tmp_path) == "found [[False, False, True, False], [1, 3, 4]]\n"
 

@@ -208,6 +208,7 @@ class _Save:
     ) -> None:
         self.where, self.token, self.plan, self.lock, self.exchange = where, token, plan, lock, exchange
         self.then, self.refusal = then, refusal
+        self._here = world.current()  # which the program may leave before the save has ended
         self.leftovers: list[Path] = []
 
     def steps(self) -> Iterator[int]:
@@ -220,7 +221,7 @@ class _Save:
             report: Report = None if problem is None else [str(problem)]
             try:
                 if problem is None:
-                    self.leftovers = list(_leftovers(self.where, self.token))
+                    self.leftovers = list(_leftovers(self.where, self.token, self._here))
                     written = yield from self._write()
                     files = {
                         name: (each.file.nbytes, each.file.head, each.file.checksum, dict(each.shards))
@@ -264,7 +265,7 @@ class _Save:
 
     def _published(self, reports: list[Report]) -> str | None:
         """Writes the index, in the first process; what stops it."""
-        if world.current().process != 0:
+        if self._here.process != 0:
             return None
         for process, report in enumerate(reports):
             if isinstance(report, list):
@@ -312,12 +313,11 @@ class _Save:
         )
 
 
-def _leftovers(where: Path, token: str) -> Iterator[Path]:
+def _leftovers(where: Path, token: str, here: world.World) -> Iterator[Path]:
     """What the checkpoint that stands there has, or saves that did not finish have left: this process's part of it.
 
     Others may have begun with this save already, and have left notes.
     """
-    here = world.current()
     for path in where.iterdir():
         if token in path.name:
             continue

@@ -375,3 +375,20 @@ def test_one_kind_of_checkpoint_does_not_hide_behind_another(tmp_path: Path) -> 
         assert not {name for name in there if name.startswith(("model", ".model"))}
     save(torch.nn.Linear(3, 3), tmp_path / "dcp")
     assert load(tmp_path / "dcp")["weight"].shape == (3, 3)
+
+
+class Counting(torch.nn.Linear):
+    """A module that keeps more than tensors."""
+
+    def get_extra_state(self) -> object:
+        return {"seen": 3, "last": torch.ones(2)}
+
+
+def test_what_a_module_keeps_besides_tensors_is_not_lost(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(Counting(2, 2))
+    for act in (lambda: save(module, tmp_path / "x.safetensors"), lambda: save_pretrained(module, tmp_path / "folder")):
+        with pytest.raises(CheckpointError, match=r"'0\._extra_state' of the module's state is no tensor"):
+            act()
+    assert not any(tmp_path.iterdir())
+    save(module, tmp_path / "weft")
+    assert load(tmp_path / "weft")["0._extra_state"]["seen"] == 3

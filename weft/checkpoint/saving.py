@@ -124,7 +124,7 @@ def _taken_state(ask: Callable[[], tuple[State, Path]], wait: bool) -> _StateToS
     check_storable(tensors)
     check_has_values(tensors)
     if _is_one_file(where):
-        check_fits_file(state, tensors, where, wait)
+        check_fits_file(state, structure, tensors, where, wait)
     before = _failed_before(wait)
     where = where if wait else where.absolute()  # the program may go to another folder
     return _StateToSave(where, structure, tensors, before)

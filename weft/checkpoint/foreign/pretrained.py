@@ -227,10 +227,10 @@ def save_pretrained(model: torch.nn.Module, path: str | os.PathLike[str], *, max
     def take() -> tuple[Path, dict[str, torch.Tensor]]:
         if isinstance(max_file_bytes, bool) or not isinstance(max_file_bytes, int) or max_file_bytes < 1:
             raise ValueError(f"max_file_bytes is a number of bytes from 1 on, but got {max_file_bytes!r}")
-        _, tensors = flattened(model)
+        structure, tensors = flattened(model)
         check_storable(tensors)
         check_has_values(tensors)
-        check_names(tensors)
+        check_names(structure, tensors)
         finish_running()
         return Path(path), tensors
 

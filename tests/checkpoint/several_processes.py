@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -26,6 +27,7 @@ from weft import NamedMapping, P
 from weft.checkpoint import (
     CheckpointError,
     Keeper,
+    background,
     exchange,
     from_pretrained,
     load,
@@ -119,7 +121,7 @@ def _distributed(x: torch.Tensor, mesh: DeviceMesh, dim: int) -> DTensor:
     )
 
 
-def background(folder: Path) -> object:
+def in_the_background(folder: Path) -> object:
     """A save in the background goes on beside the program's own communication."""
     layer = model(P(None, "a"))
     handle = save(layer, folder / "weft", wait=False)
@@ -134,6 +136,14 @@ def background(folder: Path) -> object:
         second.done(),
         sorted(path.name[0] for path in (folder / "weft").iterdir()),
     ]
+
+
+def left(folder: Path) -> object:
+    """The program leaves the other processes, in one way and in the other, while a save goes on in the background."""
+    handle = save(model(P("a")), folder / "weft", wait=False)
+    dist.destroy_process_group() if weft.on_main() else weft.distributed.shutdown()
+    handle.wait()
+    return sorted(path.name[0] for path in (folder / "weft").iterdir() if not path.name.startswith("."))
 
 
 def keeping(folder: Path) -> object:
@@ -156,6 +166,19 @@ def fewer(folder: Path) -> object:
     again = model(P(None, "a"), torch.zeros(8, 6))
     found = Keeper(folder / "run").resume({"layer": again})
     return [found, torch.equal(again.weight.detach().full_tensor(), WEIGHT)]
+
+
+def elsewhere_first(folder: Path) -> object:
+    """The first process looks for checkpoints where there are none: the training does not begin anew."""
+    layer = model(P("a"))
+    keeper = Keeper(folder / "run", wait=True)
+    keeper.save(3, {"layer": layer})
+    said = refused(lambda: Keeper(folder / ("nowhere" if weft.on_main() else "run")).resume({"layer": layer}))
+    return [
+        ["process 1 finds checkpoints in" in said, "of the steps [3], but process 0 finds none in its folder" in said],
+        Keeper(folder / "nowhere").resume({"layer": layer}),
+        Keeper(folder / "run").resume({"layer": layer}),
+    ]
 
 
 def silent(folder: Path) -> object:
@@ -323,6 +346,23 @@ def overtaken(folder: Path) -> object:
     return found
 
 
+def failed_before(folder: Path) -> object:
+    """The save after one that has failed says so, once, and is made all the same, as are those that follow."""
+    layer, keeper, write = model(P("a")), Keeper(folder / "run", keep=5), saving.write_file
+
+    def full(*arguments: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    said = []
+    for step in range(1, 5):
+        saving.write_file = full if step == 2 and weft.distributed.process_index() == 1 else write
+        said.append(refused(lambda step=step: keeper.step(step, {"layer": layer})))
+        while not background._running.done():
+            time.sleep(0.01)
+    keeper.wait()
+    return [["the save before this one failed: cannot save to" in text for text in said], keeper.steps()]
+
+
 def differing(folder: Path) -> object:
     """What one process cannot save, find or use, all raise, and go on together."""
     first = weft.on_main()
@@ -335,6 +375,7 @@ def differing(folder: Path) -> object:
         refused(lambda: load(folder / ("nowhere" if first else "weft"), {"layer": other, "n": None})),
         refused(lambda: load(folder / "weft", {"layer": other, "n" if first else "m": None})),
     ]
+    found += [refused(lambda it=it: save(layer, "a\0b" if first is it else folder / "other")) for it in (True, False)]
     elsewhere = Path("/dev/null/weft")
     found += [
         refused(lambda it=it: save(layer, elsewhere if first is it else folder / "other", wait=False).wait(30))
@@ -342,6 +383,7 @@ def differing(folder: Path) -> object:
     ]
     return [
         ["cannot save to '/dev/null/weft'" in found.pop() for _ in range(2)],
+        ["embedded null byte" in found.pop() for _ in range(2)],
         *(("a set" in text, "no checkpoint at" in text, "no 'm'" in text) for text in found),
         other.weight.detach().full_tensor().any().item(),
         load(folder / "weft", {"layer": other, "n": None})["n"],

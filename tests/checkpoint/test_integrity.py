@@ -19,6 +19,7 @@ import weft
 from tests.checkpoint.damage import bits, data_file, flipped, forged, saved
 from weft import P
 from weft.checkpoint import CheckpointError, load, verify
+from weft.checkpoint.files.checksums import checksum
 from weft.runtime import machine
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
@@ -257,6 +258,7 @@ HEADS = {
     "a huge size": b'{"x":{"dtype":"U8","shape":[4611686018427387904,4],"data_offsets":[0,2]}}',
     "an unknown dtype": b'{"x":{"dtype":"F3","shape":[2],"data_offsets":[0,2]}}',
     "no dtype": b'{"x":{"shape":[2],"data_offsets":[0,2]}}',
+    "a list for a dtype": b'{"x":{"dtype":["U8"],"shape":[2],"data_offsets":[0,2]}}',
     "depth": b"[" * 50_000,
 }
 
@@ -267,6 +269,33 @@ def test_a_forged_safetensors_file_is_refused(tmp_path: Path, case: str) -> None
     (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + b"\0\0")
     with pytest.raises(CheckpointError, match="is damaged or no safetensors file"):
         load(tmp_path / "x.safetensors")
+
+
+HEADS_OF_OURS = {
+    "a list for a dtype": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]},
+    "an unknown dtype": {"dtype": "F" * 5000, "shape": [1], "data_offsets": [0, 4]},
+    "depth": deep(400),
+    "a deep shape": {"dtype": "F32", "shape": [deep(400)], "data_offsets": [0, 4]},
+}
+
+
+@pytest.mark.parametrize("case", HEADS_OF_OURS)
+def test_a_forged_head_that_the_index_knows_is_refused(tmp_path: Path, case: str) -> None:
+    weft.checkpoint.save({"x": torch.ones(1)}, tmp_path)
+    text = json.dumps({"x": HEADS_OF_OURS[case]}).encode()
+    head = struct.pack("<Q", len(text)) + text
+    data_file(tmp_path).write_bytes(head + bytes(4))
+    of_file = {"bytes": len(head) + 4, "head": len(head), "checksum": checksum(head)}
+
+    def changed(content: dict) -> None:
+        content["files"] = dict.fromkeys(content["files"], of_file)
+        content["tensors"]["x"]["shards"][0]["start"] = len(head)
+
+    forged(tmp_path, changed)
+    for look in (load, verify):
+        with pytest.raises(CheckpointError, match=r"tensors-.* is damaged") as raised:
+            look(tmp_path)
+        assert len(str(raised.value)) < 1000
 
 
 def test_a_safetensors_file_whose_head_is_longer_than_the_file(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch._subclasses import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 
 import weft
 from weft import P
@@ -85,7 +86,14 @@ REFUSED = {
         lambda: {"x": FakeTensorMode().from_tensor(torch.ones(3))},
         "'x' has no memory, as a fake tensor has none",
     ),
+    "a wrapper": (lambda: {"x": TwoTensor(torch.ones(3), torch.ones(3))}, r"'x' has no memory.*it is a TwoTensor"),
+    "no storage": (lambda: {"x": freed(torch.ones(3))}, "'x' has no memory"),
 }
+
+
+def freed(x: torch.Tensor) -> torch.Tensor:
+    x.untyped_storage().resize_(0)
+    return x
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
@@ -97,6 +105,31 @@ def test_what_no_file_can_hold_is_refused_before_anything_changes(tmp_path: Path
         with pytest.raises(CheckpointError, match=message):
             save(state(), path)
         assert load(path)["x"].tolist() == [0, 0, 0]
+
+
+HOLDING_NOTHING = {
+    "fake": lambda x: FakeTensorMode().from_tensor(x),
+    "a wrapper": lambda x: TwoTensor(x, x),
+    "no storage": freed,
+    "sparse": lambda x: x.to_sparse(),
+    "sparse rows": lambda x: x.to_sparse_csr(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+@pytest.mark.parametrize("kind", HOLDING_NOTHING)
+def test_what_cannot_be_loaded_into_is_refused_before_anything_changes(tmp_path: Path, kind: str) -> None:
+    module = torch.nn.Linear(2, 3)
+    save(module, tmp_path)
+    module.bias.data.zero_()
+    module.weight = torch.nn.Parameter(HOLDING_NOTHING[kind](torch.zeros(3, 2)))
+    with pytest.raises(
+        CheckpointError, match=r"'weight' is a .*(no memory|sparse_co|sparse_cs).* cannot be loaded into"
+    ):
+        load(tmp_path, module)
+    assert not module.bias.any()
+    with pytest.raises(CheckpointError, match="'weight' has no shape yet"):
+        load(tmp_path, {"weight": torch.nn.UninitializedParameter(), "bias": None})
 
 
 def test_a_plain_file_has_no_room_for_a_tensor_of_the_name_of_its_metadata(tmp_path: Path) -> None:
@@ -172,3 +205,16 @@ def test_a_number_that_is_too_long_for_text_leaves_the_old_checkpoint(tmp_path: 
     with pytest.raises(CheckpointError, match=r"cannot save to .*digits.*The old checkpoint stays"):
         save({"n": 10**5000}, tmp_path)
     assert load(tmp_path) == {"n": 1}
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_what_is_empty_in_like_takes_values_of_any_number(tmp_path: Path, kind: type) -> None:
+    state = {"history": [1.5, [2, None]], "best": {"loss": 0.5}, "of": [torch.ones(2)], "more": {"x": torch.ones(2)}}
+    save(state, tmp_path)
+    rest = {"of": None, "more": None}
+    found = load(tmp_path, {**rest, "history": kind(), "best": {}})
+    assert (found["history"], found["best"]) == (kind([1.5, [2, None]]), {"loss": 0.5})
+    assert load(tmp_path, {"history": kind(), "best": {}}, strict=False) == {"history": kind(), "best": {}}
+    for wrong in ({"of": []}, {"more": {}}, {"history": {}}, {"best": []}, {"history": [None]}):
+        with pytest.raises(CheckpointError, match=r"which nothing is waiting for.* None in the place of"):
+            load(tmp_path, {**state, **wrong})

@@ -324,3 +324,15 @@ def test_any_number_of_threads_reads_the_same(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(reading, "_RUN", 100)
     found = weft.checkpoint.load(tmp_path)
     assert all(torch.equal(found[name], x) for name, x in state.items())
+
+
+def test_loads_in_inference_mode(tmp_path: Path) -> None:
+    x = torch.arange(24.0).view(6, 4)
+    weft.checkpoint.save({"a": weft.shard(x, MESH, P("tp")), "b": x}, tmp_path)
+    there = weft.shard(torch.zeros(6, 4), MESH, P("tp"))
+    with torch.inference_mode():
+        found = weft.checkpoint.load(tmp_path, {"a": NamedMapping(MESH, P(None, "dp")), "b": there})
+        assert torch.equal(found["a"].full_tensor(), x)
+        assert torch.equal(found["b"].full_tensor(), x)
+    weft.checkpoint.load(tmp_path, torch.nn.ParameterDict({"a": there, "b": torch.zeros(6, 4)}))
+    assert torch.equal(there.full_tensor(), x)

@@ -46,12 +46,25 @@ def test_every_form_goes_from_one_layout_to_another(tmp_path: Path) -> None:
 
 
 def test_a_save_in_the_background_disturbs_nobody(tmp_path: Path) -> None:
-    assert found("background", tmp_path) == "found [True, True, ['i', 't', 't']]\n"
+    assert found("in_the_background", tmp_path) == "found [True, True, ['i', 't', 't']]\n"
+
+
+def test_a_save_goes_on_when_the_program_has_left_the_other_processes(tmp_path: Path) -> None:
+    assert found("left", tmp_path) == "found ['i', 't', 't']\n"
+    assert torch.equal(weft.checkpoint.load(tmp_path / "weft")["weight"], WEIGHT)
+
+
+def test_a_save_after_one_that_failed(tmp_path: Path) -> None:
+    assert found("failed_before", tmp_path) == "found [[False, False, True, False], [1, 3, 4]]\n"
 
 
 def test_a_keeper_of_several_processes(tmp_path: Path) -> None:
     assert found("keeping", tmp_path, 3) == "found [6, [4, 6], True, True]\n"
     assert found("fewer", tmp_path, 2) == "found [6, True]\n"
+
+
+def test_a_keeper_whose_first_process_looks_elsewhere(tmp_path: Path) -> None:
+    assert found("elsewhere_first", tmp_path) == "found [[True, True], 0, 3]\n"
 
 
 def test_a_plan_needs_no_word_from_the_others(tmp_path: Path) -> None:
@@ -92,7 +105,10 @@ def test_all_processes_load_the_same_file_of_others_while_it_is_replaced(tmp_pat
 
 def test_what_one_process_cannot_save_or_load_all_raise(tmp_path: Path) -> None:
     unfit, nowhere, misfit = (True, False, False), (False, True, False), (False, False, True)
-    assert found("differing", tmp_path) == f"found {[[True, True], unfit, unfit, nowhere, misfit, False, 1]}\n"
+    assert (
+        found("differing", tmp_path)
+        == f"found {[[True, True], [True, True], unfit, unfit, nowhere, misfit, False, 1]}\n"
+    )
 
 
 def test_what_one_process_has_against_a_save_all_raise(tmp_path: Path) -> None:

@@ -103,6 +103,65 @@ def test_a_pretrained_model_goes_and_comes_back(most: int, spec: P, tmp_path: Pa
     assert from_pretrained(Model, tmp_path, MESH, {}, dtype=torch.float32).body.bias.dtype == torch.float32
 
 
+class Rotary(torch.nn.Module):
+    """A module with buffers of dtypes of their own that are in no file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, x in self.computed().items():
+            self.register_buffer(name, x, persistent=False)
+
+    @staticmethod
+    def computed() -> dict[str, torch.Tensor]:
+        frequencies = 1 / 10000 ** (torch.arange(0, 8, 2).float() / 8)
+        return {
+            "frequencies": frequencies,
+            "places": torch.arange(5),
+            "mask": torch.ones(2, 2).tril().bool(),
+            "x": torch.ones(2),
+        }
+
+
+class Rotated(Model):
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.rotary = Rotary()
+        self.body.register_buffer("once", torch.ones(2), persistent=False)
+
+    fills = ("frequencies", "places", "mask", "x")
+
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, Rotary):
+            for name in self.fills:
+                getattr(module, name).copy_(module.computed()[name])
+        if hasattr(module, "once"):
+            torch.nn.init.normal_(module.weight)
+            module.once = torch.full((2,), 3.0)
+
+
+def test_what_is_in_no_file_keeps_its_dtype(tmp_path: Path) -> None:
+    source = Rotated(Config())
+    save_pretrained(source, tmp_path)
+    before = torch.get_rng_state()
+    model = from_pretrained(Rotated, tmp_path, MESH, {"body.weight": P("tp")}, dtype=torch.bfloat16)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(model.body.weight.full_tensor(), source.body.weight.bfloat16())
+    assert model.body.once.full_tensor().tolist() == [3, 3]
+    assert torch.get_default_dtype() == torch.float32
+    for name, x in Rotary.computed().items():
+        found = getattr(model.rotary, name).full_tensor()
+        assert torch.equal(found, x.bfloat16() if name == "x" else x)
+
+
+@pytest.mark.parametrize("name", Rotary.computed())
+def test_what_is_in_no_file_and_nobody_fills_is_refused(tmp_path: Path, name: str, monkeypatch) -> None:
+    save_pretrained(Rotated(Config()), tmp_path)
+    monkeypatch.setattr(Rotated, "fills", [other for other in Rotary.computed() if other != name])
+    with pytest.raises(CheckpointError, match=f"'rotary.{name}' is in no file, and Rotated does not fill it"):
+        from_pretrained(Rotated, tmp_path, MESH, {})
+
+
 def test_what_a_pretrained_model_has_no_place_for_may_stay_unread(tmp_path: Path) -> None:
     source = Model(Config()).double()
     save_pretrained(source, tmp_path)
@@ -316,3 +375,20 @@ def test_one_kind_of_checkpoint_does_not_hide_behind_another(tmp_path: Path) -> 
         assert not {name for name in there if name.startswith(("model", ".model"))}
     save(torch.nn.Linear(3, 3), tmp_path / "dcp")
     assert load(tmp_path / "dcp")["weight"].shape == (3, 3)
+
+
+class Counting(torch.nn.Linear):
+    """A module that keeps more than tensors."""
+
+    def get_extra_state(self) -> object:
+        return {"seen": 3, "last": torch.ones(2)}
+
+
+def test_what_a_module_keeps_besides_tensors_is_not_lost(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(Counting(2, 2))
+    for act in (lambda: save(module, tmp_path / "x.safetensors"), lambda: save_pretrained(module, tmp_path / "folder")):
+        with pytest.raises(CheckpointError, match=r"'0\._extra_state' of the module's state is no tensor"):
+            act()
+    assert not any(tmp_path.iterdir())
+    save(module, tmp_path / "weft")
+    assert load(tmp_path / "weft")["0._extra_state"]["seen"] == 3

@@ -106,7 +106,7 @@ class Saving:
             self.wait()
         except CheckpointError as error:
             if not heard:
-                raise CheckpointError(f"the save to {str(self.path)!r} before this one failed: {error}") from error
+                raise CheckpointError(f"the save before this one failed: {error}") from error
 
 
 def _step_back() -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypedDict, TypeVar
 
@@ -137,7 +138,7 @@ class FolderNotes:
     """
 
     def __init__(self, path: Path, token: str) -> None:
-        here = world.current()
+        self._here = here = world.current()
         self._folder = path / f"{NOTES}{token}"
         self._token, self._process, self._count = token, here.process, here.count
         self._timeout = here.timeout.total_seconds()
@@ -153,7 +154,7 @@ class FolderNotes:
             return [[self._outside]]
         if self._process != 0:
             return [mine]
-        write_notice(self._notice("there"), True)
+        self._tell("there", True)
         return [self._found(str(process)) for process in range(self._count)]
 
     def outcome(self, mine: str | None) -> str | None:
@@ -185,30 +186,37 @@ class FolderNotes:
             if isinstance(content, dict):
                 content = f"its notes cannot be left: {error}"
             self._outside = content[0] if isinstance(content, list) else str(content)
-            write_notice(self._notice(name), content)
+            self._tell(name, content)
 
-    def _notice(self, name: str) -> str:
-        return f"save {self._token} {name}"
+    def _tell(self, name: str, content: object) -> None:
+        """Says something where processes find each other; one that has left the others meanwhile says it in the folder only."""
+        if world.joined() is self._here:
+            with suppress(RuntimeError, ValueError):
+                write_notice(f"save {self._token} {name}", content)
+
+    def _told(self, name: str) -> list[object]:
+        return noticed(f"save {self._token} {name}") if world.joined() is self._here else []
 
     def _found(self, name: str) -> Report:
         started, pause = time.monotonic(), 0.002
         ended_at: float | None = None
         unseen_at: float | None = None
         while not (self._folder / name).exists():
-            told = noticed(self._notice(name))
+            told = self._told(name)
             if told:
                 return told[0]  # type: ignore[return-value] # as one of the processes has written it
             now = time.monotonic()
             if ended_at is None and not threading.main_thread().is_alive():
                 ended_at = now
-            if unseen_at is None and noticed(self._notice("there")) and not (self._folder / "0").exists():
+            if unseen_at is None and self._told("there") and not (self._folder / "0").exists():
                 unseen_at = now
             if unseen_at is not None and now - unseen_at > _SEEN:
                 self._go_elsewhere()
             if now - started > self._timeout or (ended_at is not None and now - ended_at > _GRACE):
                 who = "process 0" if name == "outcome" else f"process {name}"
                 raise CheckpointError(
-                    f"{who} has not finished its part of the save within {now - started:.0f} s: the old checkpoint stays"
+                    f"cannot save to {str(self._folder.parent)!r}: {who} has not finished its part within {now - started:.0f} s, it has ended, "
+                    "or saves with another path or other options. The old checkpoint stays"
                 )
             time.sleep(pause)
             pause = min(0.1, pause * 1.5)
@@ -223,6 +231,6 @@ class FolderNotes:
             f"cannot save to {str(self._folder.parent)!r}: process {self._process} does not see there what process 0 has written: "
             "the processes need one folder that all of them see"
         )
-        write_notice(self._notice(str(self._process)), [said])
+        self._tell(str(self._process), [said])
         shutil.rmtree(self._folder, ignore_errors=True)
         raise CheckpointError(said)

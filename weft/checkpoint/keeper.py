@@ -95,7 +95,13 @@ class Keeper:
         0 if there is none. One that turns out to be damaged is passed over, with a warning, for the one before it.
         """
         finish_running()
-        steps = of_all(self.steps, "resume")[0]
+        steps, *others = of_all(self.steps, "resume")
+        for process, found_there in enumerate(others, 1):
+            if found_there and not steps:
+                raise CheckpointError(
+                    f"process {process} finds checkpoints in {str(self.path)!r}, of the steps {found_there}, but process 0 finds none in its folder: "
+                    "give all processes the same path, of a folder that all of them see"
+                )
         for step in reversed(steps):
             found: State = None
 

@@ -13,6 +13,7 @@ from ..sharding.mapping import DeviceMapping, named_mapping
 from ..tensor.tensor import Tensor
 from .errors import CheckpointError
 from .reading import Reader
+from .shares import has_memory
 from .tree import Node, State, Stateful, children, is_leaf, unflattened
 
 __all__ = ["Loader"]
@@ -46,6 +47,9 @@ class Loader:
                 )
             self.reader.then(lambda: like.load_state_dict(state))
             return like
+        if isinstance(like, (dict, list, tuple)) and not like and self.strict and _is_plain_of(node, like):
+            found = unflattened(node, self.reader.whole)  # a history, say, that has not begun here
+            return type(like)(found) if isinstance(found, (list, tuple)) else _in_kind(found, like)
         if isinstance(like, Mapping):
             saved = self._matched(node, "dict", like, path)
             return {key: self.filled(saved[key], item, (*path, str(key))) for key, item in like.items()}
@@ -111,7 +115,8 @@ class Loader:
         extra = [key for key in saved if key not in wanted]
         if extra and self.strict:
             raise CheckpointError(
-                f"{self._at(path)} has {_listed(extra)} in the checkpoint, which nothing is waiting for: add them to `like`, or pass strict=False to leave them unread"
+                f"{self._at(path)} has {_listed(extra)} in the checkpoint, which nothing is waiting for: add them to `like`, or pass strict=False to leave them unread. "
+                "None in the place of a dict or list takes all of it"
             )
         return saved
 
@@ -137,8 +142,15 @@ class Loader:
             )
         return name
 
+    def _check_has_shape(self, x: torch.Tensor, path: tuple[str, ...]) -> None:
+        if is_lazy(x):
+            raise CheckpointError(
+                f"{self._at(path)} has no shape yet and can hold nothing: call the module once first, on any input"
+            )
+
     def _checked(self, node: Node, like: torch.Tensor, path: tuple[str, ...]) -> str:
         """The name of the saved tensor, which must fit a tensor."""
+        self._check_has_shape(like, path)
         name = self._name(node, path)
         saved = self.reader.index.tensors[name]
         if saved.shape != tuple(like.shape):
@@ -166,10 +178,7 @@ class Loader:
             if not isinstance(target, torch.Tensor):
                 others[name] = self.filled(saved[name], None, where)
                 continue
-            if is_lazy(target):
-                raise CheckpointError(
-                    f"{self._at(where)} has no shape yet and can hold nothing: call the module once first, on any input"
-                )
+            self._check_has_shape(target, where)
             if target.is_meta:
                 raise CheckpointError(
                     f"{self._at(where)} is on the meta device and can hold nothing: use weft.nn.shard_module(module, mesh, patterns) first"
@@ -177,6 +186,12 @@ class Loader:
             if isinstance(target, Tensor) and target._layout.pending:
                 raise CheckpointError(
                     f"{self._at(where)} has a pending reduction and cannot be loaded into: all_reduce it first"
+                )
+            dense = target.layout == torch.strided and not target.is_nested
+            if not dense or not has_memory(target):
+                kind = f"{type(target).__name__} that has no memory of its own" if dense else f"{target.layout} tensor"
+                raise CheckpointError(
+                    f"{self._at(where)} is a {kind}, and cannot be loaded into: put a plain tensor in its place, or load that and convert it"
                 )
             if any(not stride and size > 1 for size, stride in zip(target.shape, target.stride(), strict=True)):
                 raise CheckpointError(
@@ -261,6 +276,16 @@ def _fits(shape: tuple[int, ...], there: object, optimizer: torch.optim.Optimize
         return shape == tuple(there.shape)
     odd = isinstance(optimizer, (torch.optim.Adafactor, torch.optim.LBFGS))
     return odd or not type(optimizer).__module__.startswith("torch.optim.") or shape == tuple(parameter.shape)
+
+
+def _is_plain_of(node: Node, like: dict[str, object] | list[object] | tuple[object, ...]) -> bool:
+    """Whether a dict or list of no tensors was saved, as `like` is one."""
+    kind = {"dict"} if isinstance(like, dict) else {"list", "tuple"}
+    return not kind.isdisjoint(node) and not _has_tensors(node)
+
+
+def _has_tensors(node: Node) -> bool:
+    return "tensor" in node or any(map(_has_tensors, children(node).values()))
 
 
 def _in_kind(value: object, there: object) -> object:

@@ -187,7 +187,11 @@ class Reader:
         for device in accelerators:
             torch.cuda.synchronize(device)  # threads have streams of their own, which do not wait for the program's
         local = threading.local()
+        inferring = (
+            torch.is_inference_mode_enabled()
+        )  # threads begin without, and could not write to what is made in it
 
+        @torch.inference_mode(inferring)
         def read(run: list[ShardRows]) -> None:
             if not hasattr(local, "bucket"):
                 local.bucket = Bucket(pinned=bool(accelerators))

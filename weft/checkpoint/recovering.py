@@ -21,6 +21,7 @@ from .files.boxes import tiling_fault
 from .files.index import Index, SavedShard, SavedTensor, dtype_named
 from .loading import planned
 from .reading import Reader
+from .shares import check_has_values
 from .tree import Node, State, flattened
 
 __all__ = ["recover"]
@@ -75,6 +76,7 @@ def recover(state: State, *, lost: bool) -> State:
 
 def _told(state: State) -> _ToldState:
     structure, tensors = flattened(state)
+    check_has_values(tensors)
     held = {
         name: (tuple(x.shape), str(x.dtype).removeprefix("torch."), sorted(set(_boxes(name, x))))
         for name, x in tensors.items()

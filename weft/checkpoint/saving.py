@@ -101,6 +101,8 @@ def saved(
         raise
     saving = Saving(where, work, Count(plan.nbytes), partial(populate, plan.room))
     finish_running(saving)
+    if asked.before is not None:
+        raise asked.before
     return saving
 
 
@@ -111,6 +113,8 @@ class _StateToSave:
     where: Path
     structure: Node
     tensors: Mapping[str, torch.Tensor]
+    before: CheckpointError | None = None
+    """What the save before it failed with, and nobody has heard of."""
 
 
 def _taken_state(ask: Callable[[], tuple[State, Path]], wait: bool) -> _StateToSave:
@@ -120,10 +124,24 @@ def _taken_state(ask: Callable[[], tuple[State, Path]], wait: bool) -> _StateToS
     check_storable(tensors)
     check_has_values(tensors)
     if _is_one_file(where):
-        check_fits_file(state, tensors, where, wait)
-    finish_running()
+        check_fits_file(state, structure, tensors, where, wait)
+    before = _failed_before(wait)
     where = where if wait else where.absolute()  # the program may go to another folder
-    return _StateToSave(where, structure, tensors)
+    return _StateToSave(where, structure, tensors, before)
+
+
+def _failed_before(wait: bool) -> CheckpointError | None:
+    """Waits for the save before this one, and raises what it failed with, or gives it, to be raised when this one goes on.
+
+    Processes that save in the background cannot tell each other to stop but by failing this save too, and so each after it.
+    """
+    try:
+        finish_running()
+    except CheckpointError as error:
+        if wait or world.current().count == 1:
+            raise
+        return error
+    return None
 
 
 _NOWHERE = Path(os.devnull) / "nowhere"
@@ -190,6 +208,7 @@ class _Save:
     ) -> None:
         self.where, self.token, self.plan, self.lock, self.exchange = where, token, plan, lock, exchange
         self.then, self.refusal = then, refusal
+        self._here = world.current()  # which the program may leave before the save has ended
         self.leftovers: list[Path] = []
 
     def steps(self) -> Iterator[int]:
@@ -202,7 +221,7 @@ class _Save:
             report: Report = None if problem is None else [str(problem)]
             try:
                 if problem is None:
-                    self.leftovers = list(_leftovers(self.where, self.token))
+                    self.leftovers = list(_leftovers(self.where, self.token, self._here))
                     written = yield from self._write()
                     files = {
                         name: (each.file.nbytes, each.file.head, each.file.checksum, dict(each.shards))
@@ -226,6 +245,8 @@ class _Save:
 
     def _take_back(self) -> None:
         """Removes the files of this process, unless they are a checkpoint already."""
+        if self.refusal is not None:  # it has written none, and may have no folder that can be asked for
+            return
         try:
             files = Index.read(self.where / INDEX).files
         except CheckpointError:
@@ -244,7 +265,7 @@ class _Save:
 
     def _published(self, reports: list[Report]) -> str | None:
         """Writes the index, in the first process; what stops it."""
-        if world.current().process != 0:
+        if self._here.process != 0:
             return None
         for process, report in enumerate(reports):
             if isinstance(report, list):
@@ -292,12 +313,11 @@ class _Save:
         )
 
 
-def _leftovers(where: Path, token: str) -> Iterator[Path]:
+def _leftovers(where: Path, token: str, here: world.World) -> Iterator[Path]:
     """What the checkpoint that stands there has, or saves that did not finish have left: this process's part of it.
 
     Others may have begun with this save already, and have left notes.
     """
-    here = world.current()
     for path in where.iterdir():
         if token in path.name:
             continue

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..caches import cached
 from ..engine.moves.movement import moved
@@ -26,7 +27,9 @@ from .deferred import Deferred
 from .errors import CheckpointError
 from .files.head import storable
 
-__all__ = ["Share", "check_dense", "check_has_values", "check_storable", "identity", "settled", "shares"]
+__all__ = ["Share", "check_dense", "check_has_values", "check_storable", "has_memory", "identity", "settled", "shares"]
+
+_wraps_others: Callable[[torch.Tensor], bool] = is_traceable_wrapper_subclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,24 @@ def check_has_values(tensors: Mapping[str, torch.Tensor]) -> None:
                 f"{name!r} is on the meta device and has no value to save: initialise the module first (weft.nn.shard_module), "
                 "or ask what saving it would take (weft.checkpoint.plan_save)"
             )
-        plain = not isinstance(x, (Deferred, Tensor)) and x.device.type == "cpu" and x.numel()
-        if plain and not torch._C._data_address(x):  # type: ignore[attr-defined]
+        if not has_memory(x):
             raise CheckpointError(
-                f"{name!r} has no memory, as a fake tensor has none, and no value to save: leave it out"
+                f"{name!r} has no memory, as a fake tensor has none or one that wraps others (it is a {type(x).__name__}), and no "
+                "value to save: give the plain tensor that it stands for, such as full_tensor() of a DTensor, or leave it out"
             )
+
+
+def has_memory(x: torch.Tensor) -> bool:
+    """Whether a tensor has memory of its own, or is one of ours.
+
+    >>> has_memory(torch.ones(2)), has_memory(torch.ones(2, device="meta"))
+    (True, False)
+    """
+    if isinstance(x, (Deferred, Tensor)):
+        return True
+    if x.is_meta or _wraps_others(x):
+        return False
+    return x.device.type != "cpu" or not x.numel() or bool(torch._C._data_address(x))  # type: ignore[attr-defined]
 
 
 def check_dense(tensors: Mapping[str, torch.Tensor], files: str) -> None:

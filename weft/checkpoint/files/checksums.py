@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import final
 
-from xxhash import xxh3_64
+from xxhash import xxh3_64, xxh3_64_hexdigest
 
 __all__ = ["BLOCK", "DIGITS", "BlockChecksums", "block_count", "checksum"]
 
@@ -16,14 +16,12 @@ DIGITS = 16
 
 
 def checksum(data: bytes | bytearray | memoryview) -> str:
-    """The checksum of some bytes, as text; other threads of the program go on meanwhile, which the library's short form keeps waiting.
+    """The checksum of some bytes, as text; other threads of the program go on meanwhile.
 
     >>> checksum(b"weft") == checksum(b"weft"), checksum(b"weft") == checksum(b"wefu")
     (True, False)
     """
-    running = xxh3_64()
-    running.update(data)
-    return running.hexdigest()
+    return xxh3_64_hexdigest(data)
 
 
 def block_count(nbytes: int) -> int:

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from reprlib import repr as shortened
 
 import torch
 
@@ -127,14 +128,14 @@ def _kept(key: str, entry: object, data: int) -> StoredTensor:
     match entry:
         case {"dtype": str(name), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if name in DTYPES:
             pass
-        case {"dtype": name} if name not in DTYPES:
-            raise HeadError(f"{key!r} is of the dtype {name!r}, which is not read here")
+        case {"dtype": str(name)} if name not in DTYPES:
+            raise HeadError(f"{key!r} is of the dtype {shortened(name)}, which is not read here")
         case _:
-            raise HeadError(f"what it says of {key!r} is no dtype, shape and place: {entry!r}")
+            raise HeadError(f"what it says of {key!r} is no dtype, shape and place: {shortened(entry)}")
     if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)):
-        raise HeadError(f"{key!r} has a size below 0: {entry!r}")
+        raise HeadError(f"{key!r} has a size below 0: {shortened(entry)}")
     if not can_be(shape):
-        raise HeadError(f"{key!r} has the shape {shape}, which no tensor can have")
+        raise HeadError(f"{key!r} has the shape {shortened(shape)}, which no tensor can have")
     kept = StoredTensor(DTYPES[name], tuple(shape), start + data)
     if stop - start != kept.nbytes:
         raise HeadError(f"{key!r} has {kept.nbytes} bytes by its shape, but {stop - start} by its place")

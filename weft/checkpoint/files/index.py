@@ -180,7 +180,7 @@ def _content(path: Path) -> bytes:
 
 
 def _damaged(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(f"the index {str(path)!r} is damaged ({why}): use another checkpoint")
+    return CheckpointError(f"the index {str(path)!r} is damaged ({why[:300]}): use another checkpoint")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -147,5 +147,5 @@ def _plain_file(path: Path, folder: Path) -> tuple[dict[str, StoredTensor], File
         RuntimeError,
     ) as error:  # RuntimeError: it has gone since it was opened here
         raise CheckpointError(
-            f"the file {str(path)!r} is damaged or no safetensors file ({error}): use another checkpoint"
+            f"the file {str(path)!r} is damaged or no safetensors file ({str(error)[:300]}): use another checkpoint"
         ) from error

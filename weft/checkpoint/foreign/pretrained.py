@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ from .whole_files import check_names, save_files
 __all__ = ["from_pretrained", "save_pretrained"]
 
 _FILE_BYTES = 5 << 30
+_BLANK = 0xA5
+"""Each byte of what a model is to fill."""
 
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -132,12 +134,53 @@ def _made(kind: type[Model], where: Path, dtype: torch.dtype | None) -> tuple[Mo
             f"there is no folder {str(where)!r}: give one with the files of a model, downloaded before"
         )
     config = made_of.from_pretrained(str(where))
-    said = getattr(config, "dtype", None)
-    with torch.device("meta"):
-        model = kind(config)
-    model.to(dtype or (said if isinstance(said, torch.dtype) else torch.get_default_dtype()))
+    said, usual = getattr(config, "dtype", None), torch.get_default_dtype()
+    dtype = dtype or (said if isinstance(said, torch.dtype) else usual)
+    torch.set_default_dtype(dtype)  # so that what the model makes in a dtype of its own keeps it
+    try:
+        with torch.device("meta"):
+            model = kind(config)
+    finally:
+        torch.set_default_dtype(usual)
+    computed = list(_computed(model))
+    model.to(dtype)
+    _fill_computed(model, computed)
     whole = where / "model.safetensors"  # other files beside it may hold the same in other words
     return model, whole if whole.is_file() else where
+
+
+def _computed(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, torch.Tensor]]:
+    """The buffers that are in no file, such as the frequencies of rotary embeddings: their names and their modules."""
+    for prefix, module in model.named_modules():
+        for name, x in module.named_buffers(prefix, recurse=False):
+            if name.rpartition(".")[2] in module._non_persistent_buffers_set:
+                yield name, module, x
+
+
+def _fill_computed(model: torch.nn.Module, computed: Sequence[tuple[str, torch.nn.Module, torch.Tensor]]) -> None:
+    """Has the model fill such buffers, in the dtypes that it made them in; raises for one that it does not fill."""
+    blank: dict[str, torch.Tensor] = {}
+    for name, module, x in computed:
+        memory = torch.full((x.numel() * x.itemsize,), _BLANK, dtype=torch.uint8, device="cpu")
+        blank[name] = memory.view(x.dtype).view(x.shape)
+        module._buffers[name.rpartition(".")[2]] = blank[name]
+    with torch.no_grad():
+        for module in {id(module): module for _, module, _ in computed}.values():
+            _filler(model)(module)
+    for name, module, _ in computed:
+        x = blank[name]
+        kept = module._buffers[name.rpartition(".")[2]] is x
+        if kept and x.numel() and bool((x.view(-1).view(torch.uint8) == _BLANK).all()):
+            raise CheckpointError(
+                f"{name!r} is in no file, and {type(model).__name__} does not fill it: let its _init_weights(module) do so for "
+                f"the module that has it ({type(module).__name__}), or make the buffer persistent before the model is saved"
+            )
+
+
+def _filler(model: torch.nn.Module) -> Callable[[torch.nn.Module], object]:
+    """What fills the parameters and buffers that a module of the model holds."""
+    fill: Callable[[torch.nn.Module], object] = getattr(model, "_init_weights", _reset)
+    return fill
 
 
 def _init_of_the_rest(model: torch.nn.Module, where: Path) -> Callable[[torch.nn.Module], None]:
@@ -147,9 +190,12 @@ def _init_of_the_rest(model: torch.nn.Module, where: Path) -> Callable[[torch.nn
     rest = {
         id(module)
         for module in model.modules()
-        if not known.issuperset(map(id, (*module.parameters(recurse=False), *module.buffers(recurse=False))))
+        if any(
+            id(x) not in known and x.is_meta
+            for x in (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        )
     }
-    fill: Callable[[torch.nn.Module], object] = getattr(model, "_init_weights", _reset)
+    fill = _filler(model)
 
     def init(module: torch.nn.Module) -> None:
         if id(module) in rest:
@@ -181,10 +227,10 @@ def save_pretrained(model: torch.nn.Module, path: str | os.PathLike[str], *, max
     def take() -> tuple[Path, dict[str, torch.Tensor]]:
         if isinstance(max_file_bytes, bool) or not isinstance(max_file_bytes, int) or max_file_bytes < 1:
             raise ValueError(f"max_file_bytes is a number of bytes from 1 on, but got {max_file_bytes!r}")
-        _, tensors = flattened(model)
+        structure, tensors = flattened(model)
         check_storable(tensors)
         check_has_values(tensors)
-        check_names(tensors)
+        check_names(structure, tensors)
         finish_running()
         return Path(path), tensors
 

@@ -30,7 +30,7 @@ from ..files.opening import check_is_found
 from ..files.writing import sync_folder, write_whole
 from ..memory import host_parts, readable_bytes
 from ..shares import Share, identity, shares
-from ..tree import State
+from ..tree import Node, State, children
 from .dcp import METADATA as DCP
 
 __all__ = ["check_fits_file", "check_names", "save_file", "save_files"]
@@ -122,7 +122,7 @@ class _ModelFolder:
         return {name: name for name in names}
 
 
-def check_fits_file(state: State, tensors: Mapping[str, torch.Tensor], path: Path, wait: bool) -> None:
+def check_fits_file(state: State, structure: Node, tensors: Mapping[str, torch.Tensor], path: Path, wait: bool) -> None:
     """Raises for a state that one plain file cannot hold, or not in this way."""
     if not isinstance(state, (torch.nn.Module, torch.Tensor)) and not _is_flat(state):
         raise CheckpointError(
@@ -132,11 +132,17 @@ def check_fits_file(state: State, tensors: Mapping[str, torch.Tensor], path: Pat
         raise CheckpointError(
             f"a single file, {str(path)!r}, is written by all processes together: save to a directory to use wait=False"
         )
-    check_names(tensors)
+    check_names(structure, tensors)
 
 
-def check_names(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises for a name that a plain file has another use for."""
+def check_names(structure: Node, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises for a name that a plain file has another use for, or that is no tensor's, as a module's extra state may be."""
+    for name, node in children(structure).items():
+        if "tensor" not in node:
+            raise CheckpointError(
+                f"{name!r} of the module's state is no tensor, and a file of safetensors holds nothing else: save to a directory "
+                "with weft.checkpoint.save"
+            )
     if METADATA in tensors:
         raise CheckpointError(f"a file of safetensors cannot hold a tensor named {METADATA!r}: rename it")
 

@@ -34,5 +34,5 @@ def noticed(name: str) -> list[object]:
     """What has been written down under a name, as a list of one; an empty one if nothing has, or nobody can say."""
     try:
         return [json.loads(_store().get(name))] if ask(lambda: _store().check([name])) else []
-    except RuntimeError:  # whoever keeps the store has gone
+    except (RuntimeError, ValueError):  # whoever keeps the store has gone, or torch has left it
         return []

@@ -50,7 +50,7 @@ Notes = Mapping[int, Mapping[str, object]]
 """The last signs of some processes."""
 
 
-class Begun(TypedDict):
+class CallsBegun(TypedDict):
     """Which calls a process had begun, in words that JSON has."""
 
     renewals: int
@@ -59,7 +59,7 @@ class Begun(TypedDict):
     """How many calls had been begun among some processes."""
 
 
-class Refusal(Begun):
+class Refusal(CallsBegun):
     """A refusal, in words that JSON has."""
 
     number: int
@@ -115,7 +115,7 @@ def heard(notes: Notes) -> Exception | None:
     """What another process has refused, and this one has not, as it is raised here; None where that may still come by itself."""
     for note in notes.values():
         told = next((each for each in _refusals(note) if each["number"] > _Counted.refusals), None)
-        if told is not None and not _has_come(told):
+        if told is not None and not _has_come(told["renewals"], told["begun"]):
             renewal.renew(max(renewal.number(), told["renewals"]) + 1)
             error = _KINDS.get(told["kind"], RuntimeError)(told["text"])
             error.add_note(f"process {told['by']} has refused it, at {told['site']}")
@@ -161,17 +161,19 @@ def has_left_before(notes: Notes) -> bool:
     """Whether another process has left that had not come to the call under way here, and never will."""
     if getattr(_under_way, "call", None) is None:
         return False
-    told = [cast(Begun, note["begun"]) for note in notes.values() if note.get("left") and note.get("begun")]
-    return any(each["renewals"] == renewal.number() and not _has_come(each) for each in told)
+    told = [note.get("begun") for note in notes.values() if note.get("left")]
+    return any(
+        isinstance(each, dict) and each["renewals"] == renewal.number() and not _has_come(**each) for each in told
+    )
 
 
-def _has_come(told: Begun) -> bool:
+def _has_come(renewals: int, begun: Mapping[str, int]) -> bool:
     """Whether who refused something, or left, had come to the call that is under way here: then that is not waited for in vain."""
     call = getattr(_under_way, "call", None)
-    if call is None or told["renewals"] != renewal.number():
+    if call is None or renewals != renewal.number():
         return False
     processes, number = call
-    return bool(told["begun"].get(_named(processes), 0) >= number)
+    return begun.get(_named(processes), 0) >= int(number)
 
 
 def _note(number: int, error: Exception, site: str, by: int) -> None:
@@ -186,8 +188,10 @@ def _note(number: int, error: Exception, site: str, by: int) -> None:
     signs.try_note()
 
 
-def _begun_here() -> Begun:
-    return Begun(renewals=renewal.number(), begun={_named(processes): count for processes, count in _begun.items()})
+def _begun_here() -> CallsBegun:
+    return CallsBegun(
+        renewals=renewal.number(), begun={_named(processes): count for processes, count in _begun.items()}
+    )
 
 
 def _leaving(_: world.Leaving) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -52,8 +53,14 @@ def torch_gradients(function: Callable, inputs: Sequence[torch.Tensor], order: i
 
 
 def assert_gradients(case: Case, *, symbolic: bool, order: int) -> None:
-    got = wg.compile(gradient_graph(case.graph, case.inputs, symbolic=symbolic, order=order)).execute(*case.inputs)
-    torch.testing.assert_close(got, list(torch_gradients(case.torch, case.inputs, order)), rtol=1e-8, atol=1e-8)
+    model = wg.compile(gradient_graph(case.graph, case.inputs, symbolic=symbolic, order=order))
+    try:
+        expected = list(torch_gradients(case.torch, case.inputs, order))
+    except RuntimeError as refused:  # second gradients of some kernels of some versions
+        with pytest.raises(RuntimeError, match=re.escape(str(refused))):
+            model.execute(*case.inputs)
+    else:
+        torch.testing.assert_close(model.execute(*case.inputs), expected, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("case", SMOOTH, ids=repr)

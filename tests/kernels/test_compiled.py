@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_nothing_spills_to_local_memory(assembly, name):
 
 
 def test_arrivals_are_releases_and_waits_are_acquires_at_system_scope(assembly):
-    assert "atom.global.sys.release.add.u32" in assembly["meeting"]["ptx"]
+    assert re.search(r"\b(atom|red)\.global\.sys\.release\.add\.u32", assembly["meeting"]["ptx"])
     assert "ld.global.sys.acquire.b32" in assembly["meeting"]["ptx"]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import triton
 from triton.backends.nvidia.driver import CudaLauncher
 
 from weft.kernels.launch import _launcher
 
 
+@pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="other versions are launched by Triton's Python")
 @pytest.mark.parametrize("scratch", [0, 64], ids=["no memory of its own", "memory of its own"])
 def test_the_launcher_below_gets_what_the_one_above_gives(scratch: int) -> None:
     given: list[tuple[object, ...]] = []

@@ -881,7 +881,7 @@ def refusals_where_some_have_no_device(devices: Sequence[Device]) -> Iterator[Yi
     for name, call in calls.items():
         try:
             yield name, str(call())
-        except (NotImplementedError, RuntimeError) as error:
+        except (NotImplementedError, RuntimeError, TypeError) as error:
             yield name, f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
 

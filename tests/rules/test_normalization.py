@@ -203,3 +203,36 @@ def test_what_was_computed_of_an_expanded_tensor_is_what_it_was_then(write: str,
         torch.testing.assert_close(result.full_tensor(), expected)
         if write == "nothing":
             assert [(record.kind, record.shape) for record in log] == [("all_reduce", (4, 1))]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("separate", [False, True])
+def test_statistics_of_halves_have_one_dtype_on_all_devices(separate: bool, scaled: bool) -> None:
+    """Devices without elements are told it by torch's account, which has another than the host's kernels."""
+    x, scale = numbers(2, 4, 5).bfloat16(), torch.ones(4) if scaled else None
+    norms = {
+        "layers": lambda x: torch.native_layer_norm(x, [5], torch.ones(5) if scaled else None, None, 1e-5),
+        "groups": lambda x: torch.native_group_norm(x, scale, scale, 2, 4, 5, 2, 1e-5),
+        "batches": lambda x: torch.native_batch_norm(x, scale, scale, None, None, True, 0.1, 1e-5),
+    }
+    with memory(separate):
+        for name, norm in norms.items():
+            expected, given = norm(x), norm(laid(x, Layout(LINE, [("x",), (), ()])))
+            for one, other in zip(expected, given, strict=True):
+                assert {one.dtype} == {other.dtype, *(shard.dtype for shard in other.local_shards)}, name
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_second_gradients_of_halves_where_devices_have_nothing(separate: bool) -> None:
+    given, weight = numbers(2, 5).float(), numbers(4, 5, seed=1).float()
+
+    def second(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = nn.layer_norm(nn.linear(x, weight), (4,))
+        (first,) = torch.autograd.grad(y.float().square().sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)[0]
+
+    expected = second(given.clone().requires_grad_())
+    with memory(separate):
+        x = laid(given, Layout(LINE, [("x",), ()])).requires_grad_()
+        torch.testing.assert_close(second(x).full_tensor(), expected)

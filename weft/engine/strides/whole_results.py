@@ -11,7 +11,7 @@ from ...caches import BoundedCache
 from ...rules.call import REFUSALS, BoundCall, each_of, text_of
 from ...rules.ops.indexing import has_masks
 from ...rules.ops.pointwise import broadcast_dims
-from ...rules.registry import Spec, rule_for
+from ...rules.registry import Spec, ops_named, rule_for
 from ...runtime.on_paper import aside
 from ...runtime.strides import FEW, elementwise_strides, has_single_dims, has_windows, row_major
 from .kernel_strides import as_laid_by_kernel, is_elementwise
@@ -105,7 +105,21 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
         return _given_all_the_same(call, error)
     if on_host:
         specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
+        specs = _with_statistics(call, specs) if func in _OF_STATISTICS else specs
     return specs
+
+
+_OF_STATISTICS = frozenset(
+    ops_named(
+        "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats _batch_norm_with_update"
+    )
+)
+
+
+def _with_statistics(call: BoundCall, specs: tuple[Spec | None, ...]) -> tuple[Spec | None, ...]:
+    """The results of a norm: its statistics are of the dtype of scales, or else of what is normalized. Torch's accounts differ."""
+    dtype = call.tensors[-1].dtype
+    return (specs[0], *(spec and replace(spec, dtype=dtype) for spec in specs[1:3]), *specs[3:])
 
 
 def _given_all_the_same(call: BoundCall, error: Exception) -> tuple[Spec | None, ...]:

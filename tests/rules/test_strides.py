@@ -115,3 +115,24 @@ def test_moving_keeps_the_order_of_dims(separate: bool) -> None:
             assert moved.stride() == x.stride()
             assert moved.full_tensor().stride() == x.stride()
             assert torch.equal(moved.full_tensor(), x)
+
+
+OUTS = {
+    "a product of reflections": lambda x, out: torch.linalg.householder_product(x, x[0], out=out),
+    "a stack": lambda x, out: torch.stack([x.t(), x.t()], out=out),
+    "a transform": lambda x, out: torch.fft.fft(x.t().cfloat(), out=out),
+    "a product": lambda x, out: torch.mm(x.t(), x, out=out),
+}
+
+
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("name", OUTS)
+def test_an_out_without_elements_is_laid_as_by_torch(name: str, separate: bool) -> None:
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+    nothing = torch.empty(0, dtype=torch.cfloat if name == "a transform" else x.dtype)
+    expected = OUTS[name](x, nothing.clone())
+    with memory(separate):
+        mesh = weft.make_mesh({"a": 2})
+        found = OUTS[name](weft.shard(x, mesh, P("a")), weft.shard(nothing, mesh, P()))
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found.full_tensor(), expected)

@@ -157,6 +157,17 @@ def test_copies_share_memory_where_what_they_are_copies_of_does(name: str, line:
     assert shown._layout is view._layout
 
 
+@pytest.mark.parametrize("line", ["x.T", "x.view(16)", "x[1:]", "x.expand(4, 4)", "x"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_view_with_other_data_is_copied_with_these(name: str, line: str) -> None:
+    x = weft.shard(torch.ones(4, 4, dtype=torch.float64), MESH, named_mapping(LAYOUTS[name]))
+    view = eval(line, {"x": x})
+    view.data = view.data * 2
+    copied, before = copy.deepcopy([view, x])
+    assert torch.equal(copied.full_tensor(), torch.full(view.shape, 2.0, dtype=torch.float64))
+    assert torch.equal(before.full_tensor(), x.full_tensor())
+
+
 @pytest.mark.parametrize(
     "line", ["x.T", "x.mT", "x.reshape(-1)", "x.movedim(0, 1)", "x.permute(1, 0)", "x[1:]", "x.split([1, 3])[1]"]
 )

@@ -55,12 +55,18 @@ def _copied_together(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor
     if torch.compiler.is_compiling() or _is_copied_alone(x) or (base is not None and _is_copied_alone(base)):
         return None
     with torch.no_grad():
-        if isinstance(base, ShardedTensor) and base.is_leaf:
+        if isinstance(base, ShardedTensor) and base.is_leaf and _has_memory_of(x, base):
             copied = x._view_func_unsafe(copy.deepcopy(base, memo))
         else:
             copied = memo.get(shown_memory(x))
         lies_alike = isinstance(copied, ShardedTensor) and _lying(copied) == _lying(x)
         return as_sharded(copied.detach()) if lies_alike else None
+
+
+def _has_memory_of(view: ShardedTensor, base: ShardedTensor) -> bool:
+    """Whether a view shows its base still, whatever `view.data` was set to; one without memory here does."""
+    memory = shown_memory(base)
+    return memory in (id(base), shown_memory(view))
 
 
 def _is_copied_alone(x: torch.Tensor) -> bool:

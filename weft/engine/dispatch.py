@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from operator import is_
 
 import torch
@@ -54,17 +55,16 @@ _onlookers = torch._C._len_torch_dispatch_stack
 _DETACH = torch.ops.aten.detach.default
 _WRITABLE = frozenset({_DETACH, torch.ops.aten.view.dtype})
 """Ops whose results, of inference tensors too, torch lets be written to outside of inference mode."""
-_SHOWN: tuple[type, ...] = (ShardedTensor,)
-"""Given for the types of a call that somebody who profiles has been told of."""
+_HEEDED: tuple[type, ...] = (ShardedTensor,)
+"""Given for the types of a call of which those who profile, or want to be warned, have been told."""
 
 
 def torch_dispatch(
     cls: type[ShardedTensor], func: Op, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
 ) -> object:
     """What torch calls for every op on sharded tensors."""
-    if Spans.watched and types is not _SHOWN:
-        with span(f"{OP}{func._opname}::{call_site()}"):
-            return torch_dispatch(cls, func, _SHOWN, args, kwargs)
+    if Spans.heeded and types is not _HEEDED:
+        return _heeded(BoundCall(func, args, kwargs or {}))
     if func is _DETACH and is_on_its_way(args[0]):
         return detached(args[0])
     if kwargs is None:
@@ -73,8 +73,6 @@ def torch_dispatch(
         result = recorded(func, args, kwargs)
         if result is not NotImplemented:
             return result
-    if Warned.count and may_drift(func):
-        return _warned(BoundCall(func, args, kwargs))
     key: tuple[object, ...] | None
     try:
         # Most ops take a tensor, or two: their keys are made here, since to call for them would take as long again.
@@ -109,9 +107,14 @@ def torch_dispatch(
         raise
 
 
-def _warned(call: BoundCall) -> object:
-    """What a call gives, of which somebody asks to be told where tensors lie worse after it."""
-    return watched(call, lambda: torch_dispatch(ShardedTensor.final, call.func, _SHOWN, call.args, call.kwargs))
+def _heeded(call: BoundCall) -> object:
+    """What a call gives that somebody who profiles is told of, or who asks to be told where tensors lie worse after it."""
+
+    def run() -> object:
+        return torch_dispatch(ShardedTensor.final, call.func, _HEEDED, call.args, call.kwargs)
+
+    with span(f"{OP}{call.func._opname}::{call_site()}") if Spans.watched else nullcontext():
+        return watched(call, run) if Warned.count and may_drift(call.func) else run()
 
 
 def planned(call: BoundCall) -> object:

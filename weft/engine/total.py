@@ -8,7 +8,7 @@ way to other memories; they are computed then, each for itself, from what the op
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, final
 from weakref import ref
@@ -29,6 +29,7 @@ __all__ = [
     "UNKNOWN",
     "Contributions",
     "Origin",
+    "SoleContributions",
     "Total",
     "known_total",
     "last_write",
@@ -51,7 +52,7 @@ class _Writes:
 _writes = _Writes()
 
 
-_origins: deque[ref[Origin]] = deque()
+_origins: deque[ref[Origin | SoleContributions]] = deque()
 """What was computed since the last write, and may be computed again. Bound: `_MOST_ORIGINS`. Cleared: by a write."""
 _MOST_ORIGINS = 256
 """So many keep what they read: a program that never writes may keep any number of pending results."""
@@ -69,6 +70,12 @@ def note_write(written: Iterable[ShardedTensor] | None = None) -> None:
     forget_written(changed)
     if changed and torch.cuda.is_initialized() and is_aside(torch.cuda.current_device()):
         part(piece for x in changed if x.is_cuda for piece in x._value.pieces)
+
+
+def _note_origin(origin: Origin | SoleContributions) -> None:
+    _origins.append(ref(origin))
+    if len(_origins) > _MOST_ORIGINS:
+        _forget_oldest()
 
 
 def _forget_oldest() -> None:
@@ -159,9 +166,7 @@ class Origin:
         self._writes = _writes.last
         self._results: Sequence[ShardedTensor] | None = None
         if compute is not None and not is_view:
-            _origins.append(ref(self))
-            if len(_origins) > _MOST_ORIGINS:
-                _forget_oldest()
+            _note_origin(self)
 
     def forget(self) -> None:
         """Keeps nothing that was read: contributions that were not computed yet are the total, and zeros."""
@@ -174,7 +179,7 @@ class Origin:
         compute = self._compute
         if self._results is None and (compute is None or (not self._is_view and self._writes != _writes.last)):
             self._compute = None  # what it read has other values by now
-            return _owned(fill_pending(lazy_clone(total), layout), total)
+            return _total_and_zeros(total, layout)
         with torch.inference_mode(total.is_inference()), torch.no_grad():
             if self._results is None:
                 assert compute is not None
@@ -183,6 +188,10 @@ class Origin:
                 self._compute = None  # only now: who finds nothing to compute with finds the results
             pieces = self._results[k]._value.pieces
             return pieces if self._is_view else _owned(pieces, total)
+
+
+def _total_and_zeros(total: torch.Tensor, layout: Layout) -> Pieces:
+    return _owned(fill_pending(lazy_clone(total), layout), total)
 
 
 UNKNOWN = Origin(None)
@@ -205,6 +214,52 @@ class Contributions:
     def wait(self) -> Pieces:
         """Computes them."""
         return self._origin.contributions(self._k, self._total, self._layout)
+
+
+@final
+class SoleContributions:
+    """The pieces of the one result of an op that has left it pending: `Contributions` and its `Origin` in one, made in half the time.
+
+    `again` gives the result anew of what the op read, which is None where that is not kept.
+    """
+
+    __slots__ = ("__weakref__", "_again", "_kwargs", "_layout", "_pieces", "_read", "_total", "_writes")
+
+    def __init__(
+        self,
+        again: Callable[[Sequence[object], Mapping[str, object]], object],
+        read: Sequence[object] | None,
+        kwargs: Mapping[str, object],
+        total: torch.Tensor,
+        layout: Layout,
+    ) -> None:
+        self._again, self._read, self._kwargs, self._total, self._layout = again, read, kwargs, total, layout
+        self._writes = _writes.last
+        self._pieces: Pieces | None = None
+        if read is not None:
+            _note_origin(self)
+
+    def forget(self) -> None:
+        """Keeps nothing that was read: contributions that were not computed yet are the total, and zeros."""
+        self._read = None
+
+    def done(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return True
+
+    def wait(self) -> Pieces:
+        """Computes them."""
+        read, total = self._read, self._total
+        if self._pieces is None and (read is None or self._writes != _writes.last):
+            self._read = None  # what it read has other values by now
+            return _total_and_zeros(total, self._layout)
+        with torch.inference_mode(total.is_inference()), torch.no_grad():
+            if self._pieces is None:
+                assert read is not None
+                result: ShardedTensor = self._again(read, self._kwargs)  # type: ignore[assignment]
+                self._pieces = result._value.pieces
+                self._read = None  # only now: who finds nothing to compute with finds the pieces
+            return _owned(self._pieces, total)
 
 
 def _owned(pieces: Pieces, total: torch.Tensor) -> Pieces:

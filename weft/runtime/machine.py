@@ -190,6 +190,7 @@ def _on_paper(mesh: DeviceMesh) -> Residence:
     return Residence((0,), memories, (torch.device("meta"),) * count, count == 1, (here,) * count, on_paper=True)
 
 
+@cached(1024, cleared_by=forget_with_residences)
 def check_there(mesh: DeviceMesh) -> None:
     """Refuses values on devices that this program does not have.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -26,6 +27,17 @@ class Spans:
     """Whether anybody looks."""
 
     watched: ClassVar[int] = 0
+    """How many want to see spans."""
+    heeded: ClassVar[int] = 0
+    """How many want spans, or to be warned of what ops do: while there is nobody, an op asks no more than that."""
+    _changing: ClassVar[threading.Lock] = threading.Lock()
+
+    @classmethod
+    def heed(cls, number: int, *, watched: bool = False) -> None:
+        """Counts those who want something, and those who have had enough; `watched` if they want spans."""
+        with cls._changing:
+            cls.heeded += number
+            cls.watched += number if watched else 0
 
 
 def span(name: str) -> Any:  # noqa: ANN401 - a context of torch's that has no type
@@ -63,8 +75,8 @@ def spanned(kind: str, name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 @contextmanager
 def watching() -> Iterator[None]:
     """Inside, spans are shown."""
-    Spans.watched += 1
+    Spans.heed(1, watched=True)
     try:
         yield
     finally:
-        Spans.watched -= 1
+        Spans.heed(-1, watched=True)

@@ -27,7 +27,10 @@ class P(Written, tuple[SpecEntry, ...]):
     """By which others see that a P is made of its entries, and not, as other tuples are, of one list of them."""
 
     def __new__(cls, *entries: SpecEntry | DimSpec | Iterable[str]) -> P:
-        return super().__new__(cls, [_entry(entry, dim) for dim, entry in enumerate(entries)])
+        for entry in entries:
+            if entry is not None and type(entry) is not str:
+                return tuple.__new__(cls, [_entry(each, dim) for dim, each in enumerate(entries)])
+        return tuple.__new__(cls, entries)
 
     def __getnewargs__(self) -> tuple[SpecEntry, ...]:
         return tuple(self)

@@ -6,7 +6,7 @@ dim of its own) followed by a movement, so its gradient, of any order and in any
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 
@@ -19,11 +19,12 @@ from ..sharding.layout import Layout
 from ..sharding.mapping import NamedMapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.placements import ReduceOp
-from .combining import check_equal_parts, combined, without_axes
+from .combining import check_equal_parts, combined, reduction
 from .conversion import TensorLike, as_tensor
 from .exchanging import check_parts, exchange_group, exchanged, transposed, turned
 from .lane import meeting
 from .movements import redistribute
+from .tensor import Tensor
 
 __all__ = ["all_gather", "all_reduce", "all_to_all", "ppermute", "reduce_scatter"]
 
@@ -69,10 +70,9 @@ def all_reduce(
     tensor([2., 4.])
     """
     x, layout = _laid_out(sharded_tensor, "all_reduce")
-    kind = _kind(reduce_op, x.dtype, "all_reduce")
-    axes = _axes(layout, reduce_axes, layout.pending_axes or layout.split_axes or layout.mesh.axis_names)
+    how = reduction(x, layout, "all_reduce", reduce_op, reduce_axes)
     with issuing(async_op):
-        return combined(x, layout, kind, axes, without_axes(layout, axes), "all_reduce")
+        return combined(x, how)
 
 
 @stands_in_programs
@@ -95,15 +95,9 @@ def reduce_scatter(
     [[4.0, 6.0], [8.0, 10.0]]
     """
     x, layout = _laid_out(sharded_tensor, "reduce_scatter")
-    kind = _kind(reduce_op, x.dtype, "reduce_scatter")
-    dim = _dim(axis, x, "reduce_scatter")
-    axes = _axes(layout, reduce_axes, layout.pending_axes or layout.splits[dim] or layout.replicated_axes)
-    if not axes:
-        raise ValueError(
-            f"reduce_scatter found no axes to reduce over: the layout {layout} on {layout.mesh} leaves none. Name them: reduce_axes=..."
-        )
+    how = reduction(x, layout, "reduce_scatter", reduce_op, reduce_axes, _dim(axis, x, "reduce_scatter"))
     with issuing(async_op):
-        return combined(x, layout, kind, axes, _scattered(layout, dim, axes), "reduce_scatter")
+        return combined(x, how)
 
 
 @stands_in_programs
@@ -156,6 +150,8 @@ def ppermute(
 
 def _laid_out(x: TensorLike, op: str) -> tuple[torch.Tensor, Layout]:
     """The tensor and its layout; a plain one counts as whole on one device."""
+    if type(x) is Tensor:
+        return x, x._form.layout
     x = as_tensor(x, op)
     layout = layout_of(x)
     if layout is None:
@@ -173,35 +169,6 @@ def _dim(axis: int, x: torch.Tensor, op: str) -> int:
             f"{op}: dim {axis} is out of range for a tensor of shape {tuple(x.shape)}: use {-x.dim()} to {x.dim() - 1}"
         )
     return axis % x.dim()
-
-
-@cached(1024, of_sizes=True)
-def _kind(reduce_op: str | ReduceOp, dtype: torch.dtype, op: str) -> ReduceOp:
-    kind = ReduceOp.of(reduce_op)
-    if kind is ReduceOp.AVG and not (dtype.is_floating_point or dtype.is_complex):
-        raise TypeError(f"{op} cannot take the mean of {dtype} values: convert to a floating dtype first, or use 'sum'")
-    if kind in (ReduceOp.MAX, ReduceOp.MIN) and dtype.is_complex:
-        raise TypeError(f"{op} cannot take the {kind} of {dtype} values: complex numbers have no order")
-    return kind
-
-
-def _axes(layout: Layout, named: str | Iterable[str] | None, default: Sequence[str]) -> tuple[str, ...]:
-    """The axes to reduce over, in mesh order."""
-    return _in_order(layout, tuple(default if named is None else (named,) if isinstance(named, str) else named))
-
-
-@cached(4096)
-def _in_order(layout: Layout, names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        layout.mesh.axis_index(name)
-    return tuple(axis for axis in layout.mesh.axis_names if axis in names)
-
-
-@cached(4096)
-def _scattered(layout: Layout, dim: int, axes: tuple[str, ...]) -> Layout:
-    """The layout in which these axes split a dim, after those that split it already."""
-    reduced = without_axes(layout, axes)
-    return reduced.with_split(dim, (*reduced.splits[dim], *axes))
 
 
 @cached(4096)

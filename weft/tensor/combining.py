@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
-from ..caches import cached
+from ..caches import BoundedCache, cached
+from ..engine.form import Form
 from ..engine.memory import held_whole
 from ..engine.moves.movement import is_recorded, move
 from ..engine.moves.telling import note_steps
-from ..engine.sharded import wrap_whole
+from ..engine.sharded import tensor_of, wrap_whole
+from ..runtime.machine import forget_with_residences
 from ..runtime.memory.lazy_copy import lazy_clone
 from ..sharding.layout import Layout
 from ..sharding.placements import ReduceOp
 from ..watch import comm_log
 from .tensor import Tensor
 
-__all__ = ["check_equal_parts", "combined", "without_axes"]
-
-
-def combined(
-    x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: tuple[str, ...], target: Layout, op: str
-) -> torch.Tensor:
-    """What each device of a group holds, reduced over the group, in the layout asked for."""
-    whole = held_whole(x) if type(x) is Tensor and not is_recorded(x) else None
-    if whole is not None:
-        # The whole value is at hand and nothing is differentiated: the same torch ops, once, on it.
-        y = _contributions(whole, layout, kind, axes, op)
-        if comm_log.is_logging():
-            # Of replicas, each device has the result.
-            left = [axis for axis in axes if axis not in layout.replicated_axes]
-            begun = without_axes(layout, axes).with_pending(dict.fromkeys(left, kind))
-            note_steps(begun, target, tuple(y.shape), y.dtype, op, implicit=False)
-        return wrap_whole(lazy_clone(y) if y is whole else y, target)
-    return move(_contributions(x, layout, kind, axes, op), target, op=op)
+__all__ = ["GroupReduction", "check_equal_parts", "combined", "reduction", "without_axes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +36,130 @@ class _Unfolded:
     """From which to which dim what is left is one again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Combination:
-    """What is computed on the whole tensor before anything is reduced between devices."""
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupReduction:
+    """What a call asks of tensors of one layout, shape and dtype: the reduction of what each device of a group holds."""
 
+    op: str
+    kind: ReduceOp
+    begun: Layout
+    """The layout of what is computed on the whole tensor, before anything is reduced between devices."""
+    target: Layout
     unfolded: tuple[_Unfolded, ...]
     again: int
     """How many replicas count as contributions."""
 
 
-def _contributions(x: torch.Tensor, layout: Layout, kind: ReduceOp, axes: tuple[str, ...], op: str) -> torch.Tensor:
-    """What is left to reduce over `axes`, as a tensor that holds it pending."""
-    how = _combination(layout, kind, axes, tuple(x.shape), op)
-    is_power = kind is ReduceOp.PROD and how.again > 1
-    if is_power:
-        x = _repeated(x, how.again, kind)  # that of a product which is pending would need it first
-    for each in how.unfolded:
-        x = x.view(each.shape)
-        for dim in each.combined:
-            x = _COMBINE[kind](x, dim)
-        if each.merged is not None:
-            x = x.flatten(*each.merged)
-    return x if is_power or how.again == 1 else _repeated(x, how.again, kind)
+def reduction(
+    x: torch.Tensor,
+    layout: Layout,
+    op: str,
+    reduce_op: str | ReduceOp,
+    reduce_axes: str | Iterable[str] | None,
+    dim: int | None = None,
+) -> GroupReduction:
+    """What a call asks of a tensor that lies so; `dim` is the one that the result is split along."""
+    axes = (reduce_axes,) if isinstance(reduce_axes, str) else None if reduce_axes is None else tuple(reduce_axes)
+    if type(x) is Tensor and not x._form.is_open:
+        with suppress(TypeError):  # what has no hash is no reduction, which is said below
+            return _reduction_of(x._form, op, reduce_op, axes, dim)
+    return _reduction(layout, tuple(x.shape), x.dtype, op, reduce_op, axes, dim)
+
+
+@cached(4096, cleared_by=forget_with_residences)
+def _reduction_of(
+    form: Form, op: str, reduce_op: str | ReduceOp, axes: tuple[str, ...] | None, dim: int | None
+) -> GroupReduction:
+    return _reduction(form.layout, form.shape, form.dtype, op, reduce_op, axes, dim)
 
 
 @cached(4096, of_sizes=True)
+def _reduction(
+    layout: Layout,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    op: str,
+    reduce_op: str | ReduceOp,
+    named: tuple[str, ...] | None,
+    dim: int | None,
+) -> GroupReduction:
+    kind = _kind(reduce_op, dtype, op)
+    axes = _axes(layout, named, dim)
+    if dim is not None and not axes:
+        raise ValueError(
+            f"{op} found no axes to reduce over: the layout {layout} on {layout.mesh} leaves none. Name them: reduce_axes=..."
+        )
+    unfolded, again = _combination(layout, kind, axes, shape, op)
+    reduced = without_axes(layout, axes)
+    # Of replicas, each device has the result.
+    begun = reduced.with_pending(dict.fromkeys((axis for axis in axes if axis not in layout.replicated_axes), kind))
+    target = reduced if dim is None else reduced.with_split(dim, (*reduced.splits[dim], *axes))
+    return GroupReduction(op, kind, begun, target, unfolded, again)
+
+
+def _kind(reduce_op: str | ReduceOp, dtype: torch.dtype, op: str) -> ReduceOp:
+    kind = ReduceOp.of(reduce_op)
+    if kind is ReduceOp.AVG and not (dtype.is_floating_point or dtype.is_complex):
+        raise TypeError(f"{op} cannot take the mean of {dtype} values: convert to a floating dtype first, or use 'sum'")
+    if kind in (ReduceOp.MAX, ReduceOp.MIN) and dtype.is_complex:
+        raise TypeError(f"{op} cannot take the {kind} of {dtype} values: complex numbers have no order")
+    return kind
+
+
+def _axes(layout: Layout, named: tuple[str, ...] | None, dim: int | None) -> tuple[str, ...]:
+    """The axes to reduce over, in mesh order; if none are named, those with something pending, else what the call says."""
+    mesh = layout.mesh
+    if named is None:
+        if dim is None:
+            named = layout.pending_axes or layout.split_axes or mesh.axis_names
+        else:
+            named = layout.pending_axes or layout.splits[dim] or layout.replicated_axes
+    for name in named:
+        mesh.axis_index(name)
+    return tuple(axis for axis in mesh.axis_names if axis in named)
+
+
+def combined(x: torch.Tensor, how: GroupReduction) -> torch.Tensor:
+    """What each device of a group holds, reduced over the group."""
+    if type(x) is not Tensor or is_recorded(x) or (whole := held_whole(x)) is None:
+        return move(_contributions(x, how), how.target, op=how.op)
+    # The whole value is at hand and nothing is differentiated: the same torch ops, once, on it.
+    y = _contributions(whole, how)
+    if comm_log.is_logging():
+        note_steps(how.begun, how.target, tuple(y.shape), y.dtype, how.op, implicit=False)
+    if y is whole:
+        y = lazy_clone(y)
+    form = _forms.get((x._form, how))
+    if form is not None and form.strides == y.stride():
+        return tensor_of(form, (y,))
+    there = wrap_whole(y, how.target)
+    if not y.storage_offset() and not there._form.is_open:
+        _forms[x._form, how] = there._form
+    return there
+
+
+_forms = BoundedCache[tuple[Form, GroupReduction], Form](4096, cleared_by=forget_with_residences)
+"""Of tensors in one memory, the form of what they were reduced to."""
+
+
+def _contributions(x: torch.Tensor, how: GroupReduction) -> torch.Tensor:
+    """What is left to reduce between devices, as a tensor that holds it pending."""
+    is_power = how.kind is ReduceOp.PROD and how.again > 1
+    if is_power:
+        x = _repeated(x, how.again, how.kind)  # that of a product which is pending would need it first
+    for each in how.unfolded:
+        x = x.view(each.shape)
+        for dim in each.combined:
+            x = _COMBINE[how.kind](x, dim)
+        if each.merged is not None:
+            x = x.flatten(*each.merged)
+    return x if is_power or how.again == 1 else _repeated(x, how.again, how.kind)
+
+
 def _combination(
     layout: Layout, kind: ReduceOp, axes: tuple[str, ...], shape: tuple[int, ...], op: str
-) -> _Combination:
+) -> tuple[tuple[_Unfolded, ...], int]:
+    """What is computed on the whole tensor, and how many replicas count as contributions."""
     # Axes that hold just this reduction are only resolved; others would combine what is not a value yet.
     only_resolved = all((axis, kind) in layout.pending for axis in axes)
     for axis, waiting in layout.pending:
@@ -92,7 +174,7 @@ def _combination(
         each, shape = _unfolded(shape, layout, dim, axes)
         unfolded.append(each)
     again = layout.mesh.group_size(a for a in axes if a in layout.replicated_axes)
-    return _Combination(tuple(unfolded), again)
+    return tuple(unfolded), again
 
 
 def _unfolded(

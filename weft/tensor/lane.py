@@ -115,12 +115,16 @@ class Lane:
         return f"device {self.slot} ({at})"
 
 
-_here = threading.local()
+class _OfThread(threading.local):
+    lane: Lane | None = None  # found in a tenth of the time that it takes to find that there is none
+
+
+_here = _OfThread()
 
 
 def current_lane() -> Lane | None:
     """The lane that this code runs in, if it runs in one."""
-    return getattr(_here, "lane", None)
+    return _here.lane
 
 
 def meeting(op: Op) -> Op:

@@ -15,6 +15,7 @@ from ..engine.compiling import stands_in_programs
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering, shared
 from ..engine.moves.movement import layout_of, move
+from ..engine.sharded import ShardedTensor
 from ..runtime.machine import check_there, device_of, torch_device
 from ..sharding.mapping import DeviceMapping, NamedMapping, ShardingSpec
 from ..sharding.mesh import DeviceMesh, current_mesh, make_mesh
@@ -151,10 +152,10 @@ def redistribute(x: torch.Tensor, mapping: DeviceMapping, *, op: str = "redistri
 
 
 def _moved(x: torch.Tensor, mapping: DeviceMapping, op: str) -> torch.Tensor:
-    target = mapping.layout(x.dim())
+    target = mapping.layout(len(x._form.shape) if isinstance(x, ShardedTensor) else x.dim())
     if not x.is_meta:
         check_there(target.mesh)
-    return move(entering(x), target, asked=mapping, op=op)
+    return move(x if isinstance(x, ShardedTensor) else entering(x), target, asked=mapping, op=op)
 
 
 @stands_in_programs

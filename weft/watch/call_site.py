@@ -48,7 +48,7 @@ def call_site() -> CallSite:
 
     While a program is traced, that is the line of the program that the tracer is at.
     """
-    said: CallSite | None = getattr(_elsewhere, "site", None) or (_traced_site() if is_traced() else None)
+    said = _elsewhere.site or (_traced_site() if is_traced() else None)
     if said is not None:
         return said
     frame = sys._getframe(1)
@@ -73,7 +73,11 @@ def _traced_site() -> CallSite | None:
     return CallSite(outside[-1][0], int(outside[-1][1])) if outside else None
 
 
-_elsewhere = threading.local()
+class _SaidSite(threading.local):
+    site: CallSite | None = None
+
+
+_elsewhere = _SaidSite()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import ClassVar, final
 
 from ..errors import ReshardError
 from ..planning import Plan
+from ..runtime.spans import Spans
 from ..sharding.layout import Layout
 from ..sharding.mapping import named_mapping
 from .call_site import call_site
@@ -52,6 +53,7 @@ class Warned:
         """Counts those who ask, and those who have heard enough."""
         with cls._changing:
             cls.count += number
+        Spans.heed(number)
 
 
 _policy = Setting("reshard_policy", "silent")

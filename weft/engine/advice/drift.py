@@ -43,7 +43,12 @@ _LARGE = 1 << 20
 _MUCH = 8
 """How many times less another layout has to move."""
 
-_within = threading.local()
+
+class _Within(threading.local):
+    call = False
+
+
+_within = _Within()
 """Whether a thread is inside a call that is looked at: what that is made of is not looked at by itself."""
 _lines: BoundedCache[int, CallSite] = BoundedCache(1 << 16)
 """By the numbers that torch gives the calls it will differentiate, where the program calls them."""
@@ -51,7 +56,7 @@ _lines: BoundedCache[int, CallSite] = BoundedCache(1 << 16)
 
 def may_drift(func: Op) -> bool:
     """Whether a call is to be looked at."""
-    if policy_now() != "warn" or getattr(_within, "call", False) or is_traced():
+    if policy_now() != "warn" or _within.call or is_traced():
         return False
     return not kind_of(func).written and not kind_of(func).outs
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from torch._C import _functorch as functorch
+from torch.autograd import forward_ad
 
 from ...caches import BoundedCache
 from ...runtime import run
 from ...runtime.holding import Pieces
 from ...runtime.machine import forget_with_residences
-from ...runtime.memory.lazy_copy import lazy_clone
+from ...runtime.memory.lazy_copy import lazy_clone, untraced_clone
 from ...runtime.memory.memory_limit import limited_to, memory_limit, planned
 from ...runtime.spans import Spans
 from ...runtime.strides import dense_strides, order_of
@@ -181,7 +182,7 @@ def _relabeled_again(x: ShardedTensor, form: Form) -> ShardedTensor | None:
     if whole is None and not x._form.layout.pending and not Spans.watched:
         (whole,) = x._value.pieces
     if whole is not None:
-        there = lazy_clone(whole)
+        there = untraced_clone(whole)
     else:
         (there,) = run.move(x._value.pieces, x._form.layout, form.layout, form.shape, form.dtype)
     return tensor_of(form, (there,)) if there.stride() == form.strides else None
@@ -251,12 +252,16 @@ def _free_axes(source: Layout | None, dim: int, target: Layout) -> tuple[str, ..
 
 def is_recorded(x: torch.Tensor) -> bool:
     """Whether what is done to a tensor is differentiated."""
-    return (torch.is_grad_enabled() and requires_grad(x)) or is_transformed()
+    return (_is_grad_enabled() and requires_grad(x)) or _interpreter() is not None or forward_ad._current_level >= 0
 
 
 def is_transformed() -> bool:
     """Whether torch.func or forward-mode differentiation is under way."""
-    return functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+    return _interpreter() is not None or forward_ad._current_level >= 0
+
+
+_is_grad_enabled, _interpreter = torch.is_grad_enabled, functorch.peek_interpreter_stack
+"""Asked of each call."""
 
 
 def move(
@@ -267,6 +272,8 @@ def move(
         return _move_batch(x, target, asked, op)
     if is_recorded(x):
         return _MoveBetweenLayouts.apply(x, target, asked, op)  # type: ignore[no-any-return, no-untyped-call]
+    if target is not None and isinstance(x, ShardedTensor):
+        return moved(x, target, op, asked=asked)
     return _MoveBetweenLayouts.forward(x, target, asked, op)
 
 

@@ -13,7 +13,7 @@ from ..form import Form
 from ..moves.resolving import is_expanded, note_computed, note_turned
 from ..op_plan import NOT_REPEATED, Repeat
 from ..sharded import ShardedTensor, made
-from ..total import Contributions, Origin, Total, part_pieces
+from ..total import Contributions, Origin, SoleContributions, Total, part_pieces
 from ..value import Value
 from ..views.view_results import noted, view_again
 from .on_totals import TotalCall
@@ -73,8 +73,8 @@ def _left_pending(call: BoundCall, total: TotalCall, form: Form) -> Repeat:
             return NOT_REPEATED
         whole = apply(args, kwargs)
         value = Value()
-        read = [x._value if type(x) is final else x for x in args] if keeps else ()
-        value.source = Contributions(Origin(partial(again, read, kwargs) if keeps else None), 0, whole, layout)
+        read = [x._value if type(x) is final else x for x in args] if keeps else None
+        value.source = SoleContributions(again, read, kwargs, whole, layout)
         value.total = Total(whole, [False])
         tensor = _make(*made_with)
         tensor._form = form

@@ -9,7 +9,7 @@ import torch
 from ..strides import is_dense
 from ..traced import is_traced
 
-__all__ = ["is_aside", "is_shared_until_written", "lazy_clone", "may_overlap", "part"]
+__all__ = ["is_aside", "is_shared_until_written", "lazy_clone", "may_overlap", "part", "untraced_clone"]
 
 is_shared_until_written: Callable[[torch.Tensor], bool] = torch._C._is_cow_tensor  # type: ignore[attr-defined]
 """Whether a tensor has its memory together with others until one of them is written to."""
@@ -25,8 +25,11 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     tensor([0., 0., 0.])
     """
     # A compiler makes copies only where something is written, and knows no lazy ones: it would call torch for each.
-    if is_traced():
-        return x.clone()
+    return x.clone() if is_traced() else untraced_clone(x)
+
+
+def untraced_clone(x: torch.Tensor) -> torch.Tensor:
+    """The same, where it is known that no compiler looks on."""
     # A copy has no gaps, and no element in two places, as slices, expanded tensors and windows do: it may be written to.
     if x.storage_offset() or not (x.is_contiguous() or is_dense(tuple(x.shape), x.stride())):
         return x.clone()
@@ -43,10 +46,13 @@ def lazy_clone(x: torch.Tensor) -> torch.Tensor:
     if not storage.resizable():
         return x.clone()
     try:
-        return torch._lazy_clone(x)
+        return _clone(x)
     except RuntimeError:
         # Memory that torch did not allocate (NumPy's, DLPack's, shared memory) cannot be copy-on-write.
         return x.clone()
+
+
+_clone: Callable[[torch.Tensor], torch.Tensor] = torch._lazy_clone
 
 
 def is_aside(device: int) -> bool:

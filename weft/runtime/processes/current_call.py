@@ -104,12 +104,16 @@ def set_call_site(site: Callable[[], object]) -> None:
     _site = site
 
 
-_elsewhere = threading.local()
+class _WorkedFor(threading.local):
+    site: object = None
+
+
+_elsewhere = _WorkedFor()
 
 
 def site() -> object:
     """Where in the user's program this thread is, or what it works for was called."""
-    return getattr(_elsewhere, "site", None) or _site()
+    return _elsewhere.site or _site()
 
 
 @contextmanager

@@ -81,7 +81,13 @@ class _Counted:
 
 _begun: Counter[Processes] = Counter()
 """How many calls were begun among some processes. Bound: the sets of processes that communicate. Cleared: on renewal."""
-_under_way = threading.local()
+
+
+class _CallUnderWay(threading.local):
+    call: tuple[Processes, int] | None = None
+
+
+_under_way = _CallUnderWay()
 
 
 def entered(processes: Processes) -> None:
@@ -159,7 +165,7 @@ def settled(notes: Notes) -> bool:
 
 def has_left_before(notes: Notes) -> bool:
     """Whether another process has left that had not come to the call under way here, and never will."""
-    if getattr(_under_way, "call", None) is None:
+    if _under_way.call is None:
         return False
     told = [note.get("begun") for note in notes.values() if note.get("left")]
     return any(
@@ -169,11 +175,11 @@ def has_left_before(notes: Notes) -> bool:
 
 def _has_come(renewals: int, begun: Mapping[str, int]) -> bool:
     """Whether who refused something, or left, had come to the call that is under way here: then that is not waited for in vain."""
-    call = getattr(_under_way, "call", None)
+    call = _under_way.call
     if call is None or renewals != renewal.number():
         return False
     processes, number = call
-    return begun.get(_named(processes), 0) >= int(number)
+    return begun.get(_named(processes), 0) >= number
 
 
 def _note(number: int, error: Exception, site: str, by: int) -> None:

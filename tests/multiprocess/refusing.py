@@ -74,6 +74,15 @@ def loops(mesh: weft.DeviceMesh) -> None:
     assert held() < before + 20, (before, held())  # a refusal would keep eight or more
 
 
+def columns(mesh: weft.DeviceMesh) -> None:
+    """What is refused of rows is refused by those that have no column of them too, as an error of the same kind."""
+    table, wrong = weft.shard(torch.ones(4, 1), mesh, P(None, "a")), last(torch.zeros(4, dtype=torch.long), 99)
+    for given in (wrong, weft.shard(wrong, mesh, P("a"))):
+        assert told(lambda given=given: F.embedding(given, table).sum().item()).startswith("IndexError")
+        assert told(lambda given=given: table.index_select(0, given).sum().item()).startswith("IndexError")
+    assert table.sum().item() == 4
+
+
 def large(mesh: weft.DeviceMesh) -> None:
     """Messages that are waited for by a thread of their own leave nothing behind either."""
     numbers = torch.arange(1, 20000 * COUNT + 1)
@@ -210,7 +219,7 @@ def main() -> None:
         {"early": end_early, "large": end_large}[sys.argv[1]](mesh)
         return
     start = time.monotonic()
-    for part in (loops, large, training, ahead, alike, without_elements, later):
+    for part in (loops, columns, large, training, ahead, alike, without_elements, later):
         part(mesh)
     guests()
     assert time.monotonic() - start < 25, "somebody was waited for in vain"

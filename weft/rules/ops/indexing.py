@@ -92,6 +92,8 @@ def _looked_up(call: BoundCall, given: Sequence[Region], made: Sequence[Region])
     """What is here of what is asked for, and nothing of the rest; indices stand along a dim, or one at each place."""
     x, dim = call.tensor("self"), call.dim("dim")
     if given[0].is_whole(dim):
+        if call.func is aten.index_select.default:
+            _refuse_of_nothing(x, dim, call.tensor("index"))
         return call()
     if not x.shape[dim]:
         return x.new_zeros(made[0].shape)
@@ -99,6 +101,12 @@ def _looked_up(call: BoundCall, given: Sequence[Region], made: Sequence[Region])
     if call.func is aten.index_select.default:
         inside = inside.view([-1 if d == dim else 1 for d in range(x.dim())])
     return _masked(call.func(x, dim, local), inside)
+
+
+def _refuse_of_nothing(x: torch.Tensor, dim: int, index: torch.Tensor) -> None:
+    """Refuses indices of a part without elements as torch does of one with some: of nothing at all, its error is of another kind."""
+    if not x.numel() and x.shape[dim]:
+        x.new_zeros(x.shape[dim]).index_select(0, index.reshape(-1))
 
 
 def _embedding(call: BoundCall) -> Factors | None:
@@ -115,6 +123,7 @@ def _embedding(call: BoundCall) -> Factors | None:
 def _local_embedding(call: BoundCall, given: Sequence[Region], made: Sequence[Region]) -> object:
     weight = call.tensor("weight")
     if given[0].is_whole(0):
+        _refuse_of_nothing(weight, 0, call.tensor("indices"))
         return call()
     if not weight.shape[0]:
         return weight.new_zeros(made[0].shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 import weakref
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ import torch
 
 import weft
 from weft import P
+from weft.engine.op_plan import key_of, plans
 from weft.sharding import ReduceOp
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
@@ -150,3 +152,15 @@ def test_what_repeats_a_call_keeps_none_of_its_tensors() -> None:
             del x
     gc.collect()
     assert [each for each in held if each() is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [("relu.default", ()), ("add.Tensor", (None,)), ("transpose.int", (0, 1)), ("_softmax.default", (1, False)), ("cumsum.default", (1,))],
+)  # fmt: skip
+def test_calls_are_known_by_the_key_that_says_all_they_depend_on(op: str, args: tuple[object, ...]) -> None:
+    func = operator.attrgetter(op)(torch.ops.aten)
+    x = weft.shard(torch.randn(4, 6), MESH, P("a"))
+    given = (x, *(x if each is None else each for each in args))
+    func(*given)
+    assert key_of(func, given, {}) in plans.repeats

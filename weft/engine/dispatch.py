@@ -28,7 +28,7 @@ from .moves.movement import with_memory
 from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import note_computed, resolve, resolved_for
 from .op_kind import kind_of
-from .op_plan import NOT_REPEATED, decided, key_of, plans
+from .op_plan import FALSE, NOT_REPEATED, TRUE, decided, key_of, plans
 from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
 from .running.recording_calls import recorded
@@ -55,6 +55,7 @@ _onlookers = torch._C._len_torch_dispatch_stack
 _DETACH = torch.ops.aten.detach.default
 _WRITABLE = frozenset({_DETACH, torch.ops.aten.view.dtype})
 """Ops whose results, of inference tensors too, torch lets be written to outside of inference mode."""
+_SAID = (int, bool)
 _HEEDED: tuple[type, ...] = (ShardedTensor,)
 """Given for the types of a call of which those who profile, or want to be warned, have been told."""
 
@@ -75,12 +76,17 @@ def torch_dispatch(
             return result
     key: tuple[object, ...] | None
     try:
-        # Most ops take a tensor, or two: their keys are made here, since to call for them would take as long again.
+        # Most ops take a tensor, or two, or one and a dim and more: their keys are made here, as `key_of` makes them, since
+        # to call for them would take as long again.
         count = 0 if kwargs else len(args)
         if count == 1 and type(x := args[0]) is cls:
             key = (id(func), x._form)
         elif count == 2 and type(x := args[0]) is cls and type(y := args[1]) is cls:
             key = (id(func), x._form, y._form)
+        elif (
+            count == 3 and type(x := args[0]) is cls and type(dim := args[1]) is int and type(last := args[2]) in _SAID
+        ):
+            key = (id(func), x._form, dim, last if type(last) is int else TRUE if last else FALSE)
         else:
             key = key_of(func, args, kwargs)
         repeat = _known(key)

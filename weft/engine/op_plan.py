@@ -110,7 +110,7 @@ plans = _Plans()
 _TO_COPY = torch.ops.aten._to_copy.default
 
 
-_TRUE, _FALSE = object(), object()  # True is equal to 1
+TRUE, FALSE = object(), object()  # True is equal to 1
 
 
 def key_of(func: Op, args: Known, kwargs: Kwargs) -> Key:
@@ -124,7 +124,7 @@ def key_of(func: Op, args: Known, kwargs: Kwargs) -> Key:
         elif kind is int:
             key.append(x)
         elif kind is bool:
-            key.append(_TRUE if x else _FALSE)
+            key.append(TRUE if x else FALSE)
         elif kind is list and x and type(x[0]) is int and type(args[0]) is not list:
             key.append((int, *x))  # sizes and dims, as `token` has them
         else:

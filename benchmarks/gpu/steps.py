@@ -297,6 +297,14 @@ def measured(size: Size, memory: str, compiles: bool) -> dict[str, Contest]:
             return phases(compiled(ours), there)
 
         makers["weft compiled"] = compiled_weft
+        if ON_GPU:
+            makers["plain compiled, captured"] = lambda: {"step": captured_plain(compiled(copy.deepcopy(plain)), x)}
+
+        def compiled_and_captured() -> dict[str, Way]:
+            ours, there = sharded(plain, x, size)
+            return {"step": captured_weft(compiled(ours), there)}
+
+        makers["weft compiled, captured"] = compiled_and_captured
     for name, make in makers.items():
         try:
             ways = make()
@@ -316,6 +324,7 @@ REFERENCES = {
     "weft eager": "plain eager",
     "weft captured": "plain captured",
     "weft compiled": "plain compiled",
+    "weft compiled, captured": "plain compiled, captured",
 }
 
 

@@ -126,6 +126,22 @@ def test_it_does_what_the_step_does_that_is_written_out(place: str, optimizer: s
     assert bool(step.reason) == (place == "eager")
 
 
+# Not simulated: under a mode, as what stands for a capture is, torch runs no compiled code.
+@pytest.mark.parametrize("place", ["eager", pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+def test_a_compiled_model_is_recorded_too(place: str) -> None:
+    plain = perceptron(place)
+    ours = weft.nn.shard_module(copy.deepcopy(plain), mesh_on(place), LAYOUTS)
+    compiled = torch.compile(ours, backend="inductor" if place == "cuda" else "aot_eager", fullgraph=True)
+    mine, theirs = (OPTIMIZERS["sgd"](model.parameters()) for model in (ours, plain))
+    step = capture_step(compiled, mine, squares)
+    for seed in range(STEPS):
+        x, y = batch(place, seed)
+        loss = step(*weft.shard((x, y), mesh_on(place), P("dp")))
+        assert loss.item() == pytest.approx(written_out(plain, theirs, squares, x, y), rel=1e-9)
+    assert_same_weights(ours, plain)
+    assert step.recordings == (place != "eager"), step.reason
+
+
 def test_a_transformer_with_clipped_gradients_and_extra_results(place: str) -> None:
     torch.manual_seed(0)
     with torch.device("cpu"):

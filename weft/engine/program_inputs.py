@@ -31,7 +31,7 @@ class TakeApart(Protocol):
     """Torch's function for it."""
 
     def __call__(
-        self, inputs: Sequence[object], *, append_symints: bool, subclass_metas: Sequence[object] | None = None
+        self, inputs: Sequence[object], *, append_symints: bool, subclass_metas: Sequence[Known] | None = None
     ) -> list[object]:
         """What the inputs are made of, one after the other."""
 
@@ -45,14 +45,14 @@ def take_apart_at_once(wrappers: ModuleType) -> None:
 
 def _at_once(loops: TakeApart) -> TakeApart:
     def apart(
-        inputs: Sequence[object], *, append_symints: bool, subclass_metas: Sequence[object] | None = None
+        inputs: Sequence[object], *, append_symints: bool, subclass_metas: Sequence[Known] | None = None
     ) -> list[object]:
         found: list[object] = []
         for at, x in enumerate(inputs):
             known = None if subclass_metas is None else subclass_metas[at]
             if type(x) in _PLAIN:
                 found.append(x)
-            elif isinstance(x, ShardedTensor) and (pieces := _pieces(x, known, append_symints)) is not None:
+            elif isinstance(x, ShardedTensor) and (pieces := _pieces(x, known)) is not None:
                 found += pieces
             else:
                 found += loops([x], append_symints=append_symints, subclass_metas=None if known is None else [known])
@@ -61,10 +61,13 @@ def _at_once(loops: TakeApart) -> TakeApart:
     return apart
 
 
-def _pieces(x: ShardedTensor, known: object, has_sizes: bool) -> list[torch.Tensor] | None:
+def _pieces(x: ShardedTensor, known: Known | None) -> list[torch.Tensor] | None:
     """The pieces of a tensor, if these are plain and all that torch needs of it: it has no open sizes."""
     names = x.__tensor_flatten__()[0]
-    if has_sizes and getattr(known, "arg_count", None) != len(names):
+    if known is not None and known.arg_count != len(names):
         return None
     pieces = [getattr(x, name) for name in names]
-    return pieces if all(type(piece) is torch.Tensor for piece in pieces) else None
+    for piece in pieces:
+        if type(piece) is not torch.Tensor:
+            return None
+    return pieces

@@ -164,3 +164,42 @@ def test_calls_are_known_by_the_key_that_says_all_they_depend_on(op: str, args: 
     given = (x, *(x if each is None else each for each in args))
     func(*given)
     assert key_of(func, given, {}) in plans.repeats
+
+
+PARTS: dict[str, Callable[[torch.Tensor], list[torch.Tensor]]] = {
+    "slice": lambda x: [x[1:7:2]],
+    "index": lambda x: [x[3]],
+    "parts": lambda x: [*x.split(3)],
+    "rows": lambda x: [*x.unbind()],
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_a_split_dim_are_known_calls_that_show_what_they_were_taken_from(name: str, memory: str) -> None:
+    take, plain = PARTS[name], numbers(1, (8, 4), torch.float32)
+    x = weft.shard(plain, MESH, P(("a", "b")))
+    with weft.comm_log() as before:
+        take(x)
+    take(x)
+    count = len(plans.repeats)
+    with weft.comm_log() as after:  # as with memories apart, where these are copies
+        take(x)
+    assert before.counts() == after.counts()
+    taken = take(x)
+    assert len(plans.repeats) == count
+    for part, expected in zip(taken, take(plain), strict=True):
+        assert torch.equal(part.full_tensor(), expected)  # type: ignore[attr-defined]
+        assert (part.stride(), part.storage_offset()) == (expected.stride(), expected.storage_offset())
+    x.add_(1)
+    assert torch.equal(taken[0].full_tensor(), take(plain + 1)[0])  # type: ignore[attr-defined]
+    taken[0].mul_(0)
+    take(plain.add_(1))[0].mul_(0)
+    assert torch.equal(x.full_tensor(), plain)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("op", [torch.ops.aten.slice.Tensor, torch.ops.aten.select.int])
+def test_parts_of_a_split_dim_are_found_by_their_key_in_one_memory(op: torch._ops.OpOverload, memory: str) -> None:
+    x = weft.shard(numbers(1, (8, 4), torch.float32), MESH, P(("a", "b")))
+    args = (x, 0, 2, 6) if op is torch.ops.aten.slice.Tensor else (x, 0, 2)
+    op(*args)
+    assert (key_of(op, args, {}) in plans.repeats) is (memory == "unified")

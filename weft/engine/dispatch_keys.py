@@ -32,15 +32,15 @@ if _KEY is not None:
         _op.fallthrough(_KEY)
 
 
-def keys_of(dtype: torch.dtype) -> Keys | None:
+def keys_of(dtype: torch.dtype, rank: int) -> Keys | None:
     """What tensors have beside the keys that torch gives them; None: nothing.
 
-    Only real numbers have more: for complex ones torch 2.11 has no such formulas.
+    Only real numbers have more: for complex ones torch 2.11 has no such formulas. Of tensors without dims no such call is made.
 
-    >>> keys_of(torch.float32) is None, keys_of(torch.complex64) is None
-    (False, True)
+    >>> keys_of(torch.float32, 2) is None, keys_of(torch.float32, 0) is None, keys_of(torch.complex64, 2) is None
+    (False, True, True)
     """
-    return Keys(_KEY) if _KEY is not None and dtype.is_floating_point else None
+    return Keys(_KEY) if _KEY is not None and rank and dtype.is_floating_point else None
 
 
 def stay_whole(op: Op, which: Callable[..., bool]) -> None:

@@ -38,7 +38,7 @@ class Form:
         is_special: bool = False,
     ) -> None:
         self.layout, self.shape, self.strides, self.dtype, self.device = layout, shape, strides, dtype, device
-        self.told = (None, dtype, torch.strided, device, False, False, None, False, False, keys_of(dtype))
+        self.told = (None, dtype, torch.strided, device, False, False, None, False, False, keys_of(dtype, len(shape)))
         """What torch is told of a tensor that is made, beside its sizes, strides and offset."""
         self.is_special = is_special
         """Whether ops on such a tensor are looked at every time: it shows another, or its elements lie elsewhere."""

@@ -237,7 +237,9 @@ class SoleContributions:
         self._writes = _writes.last
         self._pieces: Pieces | None = None
         if read is not None:
-            _note_origin(self)
+            _origins.append(ref(self))  # as `_note_origin` does, in less time
+            if len(_origins) > _MOST_ORIGINS:
+                _forget_oldest()
 
     def forget(self) -> None:
         """Keeps nothing that was read: contributions that were not computed yet are the total, and zeros."""

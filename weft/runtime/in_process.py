@@ -21,7 +21,7 @@ from .on_paper import moving
 from .reduction import combination, neutral, reduce_into
 from .steps_in_process import run_step
 
-__all__ = ["fill_pending", "is_relabeled", "move", "placed", "scatter", "without_memory"]
+__all__ = ["fill_pending", "is_relabeled", "move", "placed", "relabeled", "scatter", "without_memory"]
 
 
 def placed(x: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -33,18 +33,18 @@ def move(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -
     """The pieces of the same tensor in another layout. Both meshes belong to this process."""
     here, there = holding(source), holding(target)
     if is_relabeled(source, target):
-        return _move_whole(pieces, source, target, shape)
+        return relabeled(pieces, source, target, shape)
     if not pieces and not there.count:
         return ()
     if here.unified and not source.pending:
         parts = scatter(pieces[0], target.resolved)
         return move(parts, target.resolved, target, shape) if target.pending else parts
     if here.unified:
-        return move(_move_whole(pieces, source, source.resolved, shape), source.resolved, target, shape)
+        return move(relabeled(pieces, source, source.resolved, shape), source.resolved, target, shape)
     if there.unified and (target.pending or target.split_axes):
         # A tensor in one memory is stored whole there, whatever its layout.
         replicated = Layout.replicated(target.mesh, target.rank)
-        return _move_whole(move(pieces, source, replicated, shape), replicated, target, shape)
+        return relabeled(move(pieces, source, replicated, shape), replicated, target, shape)
     if source.pending and target is source.resolved and is_small(pieces, source):
         reduced = all_reduced(pieces, source, target, tuple(shape))
         if reduced is not None:
@@ -81,7 +81,8 @@ def scatter(whole: torch.Tensor, layout: Layout) -> Pieces:
     return tuple(lazy_clone(part.contiguous()) for part in there_now)
 
 
-def _move_whole(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -> Pieces:
+def relabeled(pieces: Pieces, source: Layout, target: Layout, shape: Sequence[int]) -> Pieces:
+    """The pieces of a tensor that stays where it is, as `is_relabeled` says: what is pending is reduced there."""
     if source.pending and (source.pending != target.pending or source.mesh != target.mesh):
         # Axes of two meshes are not one axis because they have one name.
         left = [item for item in source.pending if item in target.pending and source.mesh == target.mesh]

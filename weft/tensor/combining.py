@@ -12,9 +12,9 @@ import torch
 from ..caches import BoundedCache, cached
 from ..engine.form import Form
 from ..engine.memory import held_whole
-from ..engine.moves.movement import is_recorded, move
+from ..engine.moves.movement import is_recorded, move, moved
 from ..engine.moves.telling import note_steps
-from ..engine.sharded import tensor_of, wrap_whole
+from ..engine.sharded import as_sharded, tensor_of, wrap_whole
 from ..runtime.machine import forget_with_residences
 from ..runtime.memory.lazy_copy import lazy_clone
 from ..sharding.layout import Layout
@@ -121,8 +121,11 @@ def _axes(layout: Layout, named: tuple[str, ...] | None, dim: int | None) -> tup
 
 def combined(x: torch.Tensor, how: GroupReduction) -> torch.Tensor:
     """What each device of a group holds, reduced over the group."""
-    if type(x) is not Tensor or is_recorded(x) or (whole := held_whole(x)) is None:
+    if type(x) is not Tensor or is_recorded(x):
         return move(_contributions(x, how), how.target, op=how.op)
+    whole = held_whole(x)
+    if whole is None:
+        return moved(as_sharded(_contributions(x, how)), how.target, how.op)
     # The whole value is at hand and nothing is differentiated: the same torch ops, once, on it.
     y = _contributions(whole, how)
     if comm_log.is_logging():

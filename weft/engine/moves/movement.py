@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from ...caches import BoundedCache
 from ...runtime import run
 from ...runtime.holding import Pieces
+from ...runtime.in_process import relabeled
 from ...runtime.machine import forget_with_residences
 from ...runtime.memory.lazy_copy import lazy_clone, untraced_clone
 from ...runtime.memory.memory_limit import limited_to, memory_limit, planned
@@ -143,11 +144,11 @@ def moved(
     tell(x, target, op, implicit=implicit, fix=fix)
     dtype = x.dtype
     if x._value.total is not None or (target.pending and not source.pending):
-        relabeled = memory_of(source).relabeled(x, target, asked)
-        if relabeled is not None:
+        there = memory_of(source).relabeled(x, target, asked)
+        if there is not None:
             comm_log.note_end()
-            _note_relabeled(x, relabeled)
-            return relabeled
+            _note_relabeled(x, there)
+            return there
 
     def brought(pieces: Pieces) -> Pieces:
         with limited_to(limit):  # a thread may do it later
@@ -170,21 +171,22 @@ _relabels = BoundedCache[tuple[Form, Layout], Form](1 << 14, cleared_by=forget_w
 def _note_relabeled(x: ShardedTensor, there: ShardedTensor) -> None:
     """Notes which form a tensor has in another layout, of what stays where it is."""
     form = there._form
-    if not form.layout.pending and not x._form.is_special and not x._form.is_open and there._value.pieces:
+    is_plain = not x._form.is_special and not x._form.is_open and not x.is_meta
+    if not form.layout.pending and is_plain and there._value.pieces:
         _relabels[x._form, form.layout] = form
 
 
 def _relabeled_again(x: ShardedTensor, form: Form) -> ShardedTensor | None:
     """A tensor in one memory in the form of another layout, where nobody looks on: its value, or that of its contributions."""
-    if is_traced() or is_watched() or memory_limit() is not None:
+    if is_traced() or is_watched() or memory_limit() is not None or Spans.watched:
         return None
     whole = None if x._value.total is None else known_total(x)
-    if whole is None and not x._form.layout.pending and not Spans.watched:
+    if whole is None and not x._form.layout.pending:
         (whole,) = x._value.pieces
     if whole is not None:
         there = untraced_clone(whole)
     else:
-        (there,) = run.move(x._value.pieces, x._form.layout, form.layout, form.shape, form.dtype)
+        (there,) = relabeled(x._value.pieces, x._form.layout, form.layout, form.shape)
     return tensor_of(form, (there,)) if there.stride() == form.strides else None
 
 

@@ -24,6 +24,7 @@ __all__ = ["by_totals", "pending_view"]
 
 _make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
 _is_inferring = torch.is_inference_mode_enabled
+_modes = torch._C._len_torch_dispatch_stack
 
 
 def by_totals(call: BoundCall, total: TotalCall | None, waiting: tuple[int, ...], recipe: Repeat | None) -> Repeat:
@@ -67,13 +68,19 @@ def _left_pending(call: BoundCall, total: TotalCall, form: Form) -> Repeat:
     """A call on tensors of which nothing is pending that leaves its one result so."""
     apply, again, keeps = on_first_pieces(call.func, call.args, call.kwargs), _again(call, total), total.keeps
     layout, made_with, final = form.layout, form.made_with, ShardedTensor.final
+    is_of_first = [isinstance(x, ShardedTensor) for x in call.args] == [True, *[False] * (len(call.args) - 1)]
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
-        if is_traced():
+        if _modes() and is_traced():
             return NOT_REPEATED
         whole = apply(args, kwargs)
         value = Value()
-        read = [x._value if type(x) is final else x for x in args] if keeps else None
+        if not keeps:
+            read = None
+        elif is_of_first:
+            read = [args[0]._value, *args[1:]]
+        else:
+            read = [x._value if type(x) is final else x for x in args]
         value.source = SoleContributions(again, read, kwargs, whole, layout)
         value.total = Total(whole, [False])
         tensor = _make(*made_with)

@@ -8,16 +8,18 @@ import torch
 
 from ...rules.call import BoundCall, Known, Kwargs, each_of
 from ..form import Form
+from ..memory import memory_of
 from ..op_kind import OpKind
 from ..op_plan import NOT_REPEATED, Repeat
 from ..sharded import ShardedTensor, all_sharded, as_sharded, begins_at, tensor_of
 from ..total import note_write
 from ..value import Value
+from ..views.copy_views import is_observed
 from .once import is_foreseen
-from .quick import Call
+from .quick import Call, quick
 from .runs import on_first_pieces
 
-__all__ = ["repeat_on_whole"]
+__all__ = ["repeat_alias", "repeat_on_whole"]
 
 _make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass
 _is_inferring = torch.is_inference_mode_enabled
@@ -43,17 +45,7 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
     if kind.viewed is not None:
         return _slice_of_whole(call, apply, result) or _views_of_whole(apply, result)
     if isinstance(result, ShardedTensor):
-        form, made_with = result._form, result._form.made_with
-
-        def repeat(args: Known, kwargs: Kwargs) -> object:
-            value = Value()
-            value.pieces = (apply(args, kwargs),)
-            tensor = _make(*made_with)
-            tensor._form = form
-            tensor._value = value
-            return tensor
-
-        return repeat
+        return _one_result(call, apply, result._form)
     if not isinstance(result, (list, tuple)):
         return None
     forms, several = [x._form if isinstance(x, ShardedTensor) else None for x in result], type(result)
@@ -63,6 +55,39 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
         return several([whole if form is None else tensor_of(form, (whole,)) for form, whole in made])
 
     return repeat_all
+
+
+def _one_result(call: BoundCall, apply: Call, form: Form) -> Repeat:
+    """One new tensor: of one or two tensors and nothing else, as most are, it is made with one step less."""
+    made_with, op = form.made_with, quick(call.func, call.kwargs)
+
+    def repeat(args: Known, kwargs: Kwargs) -> object:
+        value = Value()
+        value.pieces = (apply(args, kwargs),)
+        tensor = _make(*made_with)
+        tensor._form = form
+        tensor._value = value
+        return tensor
+
+    def of_one(args: Known, _: Kwargs) -> object:
+        value = Value()
+        value.pieces = (op(args[0]._value.pieces[0]),)
+        tensor = _make(*made_with)
+        tensor._form = form
+        tensor._value = value
+        return tensor
+
+    def of_two(args: Known, _: Kwargs) -> object:
+        value = Value()
+        value.pieces = (op(args[0]._value.pieces[0], args[1]._value.pieces[0]),)
+        tensor = _make(*made_with)
+        tensor._form = form
+        tensor._value = value
+        return tensor
+
+    if call.kwargs or len(call.args) != len(call.tensors) or len(call.args) > 2:
+        return repeat
+    return of_one if len(call.args) == 1 else of_two
 
 
 def _views_of_whole(apply: Call, result: object) -> Repeat | None:
@@ -83,6 +108,18 @@ def _views_of_whole(apply: Call, result: object) -> Repeat | None:
         return shown
 
     return repeat
+
+
+def repeat_alias(call: BoundCall, result: object) -> Repeat | None:
+    """In one memory, a call whose views would be copies with memories apart: here they are none, and whoever looks on is told so."""
+    x = as_sharded(call.args[0])
+    if memory_of(x._layout).pieces_are_shards or x._layout.pending or x._form.is_special or not x._value.pieces:
+        return None
+    apply = on_first_pieces(call.func, call.args, call.kwargs)
+    views = _slice_of_whole(call, apply, result) or _views_of_whole(apply, result)
+    if views is None:
+        return None
+    return lambda args, kwargs: NOT_REPEATED if is_observed() else views(args, kwargs)
 
 
 def _slice_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | None:
@@ -121,13 +158,19 @@ def _slice_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | No
 
 def _view_of_whole(apply: Call, form: Form) -> Repeat:
     """One view of a whole value: of all ops, those that come most often."""
+    made_with = form.made_with
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
         if _is_inferring() is not base.is_inference():
             return NOT_REPEATED
         whole = apply(args, kwargs)
-        shown = tensor_of(form, (whole,), whole.storage_offset())
+        begins = whole.storage_offset()
+        value = Value()
+        value.pieces = (whole,)
+        shown = _make(*form.made_at(begins)) if begins else _make(*made_with)
+        shown._form = form
+        shown._value = value
         base._value.note_views(shown)
         return shown
 

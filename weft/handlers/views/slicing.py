@@ -14,6 +14,7 @@ from ...engine.moves.movement import from_plain
 from ...engine.moves.rearranging import alike, note_rearrangement, rearranged, resolved
 from ...engine.ragged.alone import Alone, Home, Values, alone, alone_of, holders, number_along
 from ...engine.ragged.rows import evenly
+from ...engine.running.repeating_whole import repeat_alias
 from ...engine.sharded import ShardedTensor, as_sharded, begins_at, sharded, stand_of, wrap
 from ...engine.views.copy_views import Told, refresh, remember_apart
 from ...engine.views.view import View
@@ -41,7 +42,11 @@ def _slice(call: BoundCall) -> object:
     if not x.dim() or call.integer("step") < 1 or not x._layout.splits[dim]:
         return run_by_rule(call)
     first, step, count = slice_bounds(call, x.shape[dim])
-    return run_by_rule(call) if count == x.shape[dim] else sliced(x, dim, first, step, count)
+    if count == x.shape[dim]:
+        return run_by_rule(call)
+    y = sliced(x, dim, first, step, count)
+    call.repeat = repeat_alias(call, y)
+    return y
 
 
 def sliced(x: ShardedTensor, dim: int, first: int, step: int, count: int) -> ShardedTensor:
@@ -105,7 +110,9 @@ def _select(call: BoundCall) -> object:
     size = x.shape[dim]
     if not x._layout.splits[dim] or not -size <= index < size:
         return run_by_rule(call)
-    return _selected(x, dim, index % size)
+    y = _selected(x, dim, index % size)
+    call.repeat = repeat_alias(call, y)
+    return y
 
 
 def _selected(x: ShardedTensor, dim: int, index: int) -> ShardedTensor:
@@ -174,10 +181,13 @@ def _split(call: BoundCall) -> object:
     if not x.dim() or not x._layout.splits[dim]:
         return run_by_rule(call)
     if call.func is aten.unbind.int:
-        return [_selected(x, dim, i) for i in range(x.shape[dim])]
-    sizes = _sizes(call, x.shape[dim])
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return [sliced(x, dim, start, 1, count) for start, count in zip(starts, sizes, strict=True)]
+        parts = [_selected(x, dim, i) for i in range(x.shape[dim])]
+    else:
+        sizes = _sizes(call, x.shape[dim])
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        parts = [sliced(x, dim, start, 1, count) for start, count in zip(starts, sizes, strict=True)]
+    call.repeat = repeat_alias(call, parts)
+    return parts
 
 
 def _sizes(call: BoundCall, size: int) -> list[int]:

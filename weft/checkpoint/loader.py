@@ -177,7 +177,7 @@ class Loader:
         for name, target in state.items():
             where = (*path, name)
             if not isinstance(target, torch.Tensor):
-                others[name] = self.filled(saved[name], None, where)
+                others[name] = _in_kind(self.filled(saved[name], None, where), target)
                 continue
             self._check_has_shape(target, where)
             if target.is_meta:

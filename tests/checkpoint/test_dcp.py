@@ -145,6 +145,32 @@ def test_a_training_moves_between_the_two(tmp_path: Path) -> None:
         assert same(x, resumed.state[plain.weight][name])
 
 
+@pytest.mark.parametrize("written_by", ["weft", "torch"])
+def test_a_schedule_with_numbers_as_keys_goes_on(written_by: str, tmp_path: Path) -> None:
+    def made() -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=1.0)
+        return optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
+
+    def rates(optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler) -> list[float]:
+        found = []
+        for _ in range(4):
+            optimizer.step()
+            schedule.step()
+            found.append(optimizer.param_groups[0]["lr"])
+        return found
+
+    optimizer, schedule = made()
+    state = {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+    if written_by == "weft":
+        save_dcp(state, tmp_path)
+    else:
+        dcp.save(state, checkpoint_id=tmp_path)
+    resumed = made()
+    load(tmp_path, {"optimizer": resumed[0], "schedule": resumed[1]})
+    assert resumed[1].milestones == schedule.milestones
+    assert rates(*resumed) == rates(optimizer, schedule)
+
+
 def test_tied_and_empty_tensors(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(6, 6, bias=False), torch.nn.Linear(6, 6, bias=False))
     model[1].weight = model[0].weight

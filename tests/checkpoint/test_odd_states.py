@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -198,6 +200,31 @@ def test_kinds_of_tuples_and_numbers_are_what_like_says(tmp_path: Path) -> None:
     assert isinstance(found["pair"], Pair)
     assert isinstance(found["size"], torch.Size)
     assert found["pair"].left.tolist() == [1, 1]
+
+
+class Counting(torch.nn.Module):
+    """Keeps beside its tensors what no tensor can hold."""
+
+    def __init__(self, seen: Counter[int]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def get_extra_state(self) -> object:
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state: dict[str, Counter[int]]) -> None:
+        self.seen = state["seen"]
+
+
+@pytest.mark.parametrize("write", [save, save_dcp])
+def test_what_a_module_keeps_besides_has_the_kinds_that_are_there(
+    write: Callable[[object, Path], None], tmp_path: Path
+) -> None:
+    write({"counting": Counting(Counter({3: 2, -1: 1}))}, tmp_path)
+    counting = Counting(Counter({0: 7}))
+    load(tmp_path, {"counting": counting})
+    counting.seen.update([3])
+    assert counting.seen == Counter({3: 3, -1: 1})
 
 
 def test_a_number_that_is_too_long_for_text_leaves_the_old_checkpoint(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from difflib import get_close_matches
@@ -176,7 +177,7 @@ class Loader:
         for name, target in state.items():
             where = (*path, name)
             if not isinstance(target, torch.Tensor):
-                others[name] = self.filled(saved[name], None, where)
+                others[name] = _in_kind(self.filled(saved[name], None, where), target)
                 continue
             self._check_has_shape(target, where)
             if target.is_meta:
@@ -296,6 +297,8 @@ def _in_kind(value: object, there: object) -> object:
     {'milestones': Counter({4: 2, 2: 1})}
     """
     if isinstance(value, dict) and isinstance(there, dict):
+        if there and all(isinstance(key, int) for key in there):
+            value = _with_numbers(value)
         items = {key: _in_kind(item, there.get(key)) for key, item in value.items()}
         if type(there) is dict:
             return items
@@ -309,6 +312,16 @@ def _in_kind(value: object, there: object) -> object:
         make: Callable[[list[object]], object] = getattr(there, "_make", type(value))
         return make(listed)
     return value
+
+
+def _with_numbers(value: dict[str | int, object]) -> dict[str | int, object]:
+    """A dict whose keys are whole numbers, if all may have been: torch's checkpoints have words for all keys.
+
+    >>> _with_numbers({"4": "a", "-1": "b"}), _with_numbers({"4": "a", "b": "c"})
+    ({4: 'a', -1: 'b'}, {'4': 'a', 'b': 'c'})
+    """
+    words = [key for key in value if isinstance(key, str) and re.fullmatch("-?[0-9]{1,18}", key)]
+    return {int(key): item for key, item in value.items()} if len(words) == len(value) else value
 
 
 def _settled(x: Tensor) -> DeviceMapping:

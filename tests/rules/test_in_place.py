@@ -5,12 +5,17 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import weft
 from weft import P
+from weft.engine.writes.casting import check_cast
+from weft.rules.call import BoundCall
 from weft.sharding.layout import Layout
 
 from .case import Case
@@ -287,6 +292,32 @@ def test_out_of_another_dtype_is_taken_as_by_torch_however_large(name: str, dtyp
 
     x, out = torch.ones(LARGE), torch.empty(0, dtype=dtype)
     assert said(weft.shard(x.clone(), GRID, P("a")), weft.shard(out.clone(), GRID, P())) == said(x, out)
+
+
+class _Sharing(TorchDispatchMode):
+    """Names the ops that are called with tensors of which several elements lie in one place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        if any(size > 1 and not stride for x in tensors for size, stride in zip(x.shape, x.stride(), strict=True)):
+            self.calls.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_out_of_another_dtype_is_tried_on_elements_that_kernels_find_where_they_look(size: int) -> None:
+    """Kernels of medians read rows without strides as if they lay one after the other, beyond what is there."""
+    outs = {"values": torch.empty(0), "indices": torch.empty(0, dtype=torch.int64)}
+    call = BoundCall(torch.ops.aten.nanmedian.dim_values, (torch.ones(2, size), 1), outs)
+    with _Sharing() as sharing:
+        check_cast(call, torch.ops.aten.nanmedian.dim)
+    assert not sharing.calls
 
 
 @pytest.mark.usefixtures("separate")

@@ -36,7 +36,7 @@ def check_cast(call: BoundCall, functional: Op) -> None:
 
 
 def _refusal(call: BoundCall, functional: Op) -> str | None:
-    """What the op says when it is tried on values that need no memory: not its `out=`, if it says so without one too."""
+    """What the op says when it is tried on other values: not its `out=`, if it says so without one too."""
     kwargs, outs = call.kwargs, kind_of(call.func).outs
     stand_in = _stand_in if sum(x.numel() for x in call.tensors) <= _MOST_TRIED else _short_stand_in
     here = tree_map_only(torch.Tensor, stand_in, call.args)
@@ -57,14 +57,17 @@ def _said(action: Callable[[], object]) -> str | None:
     return None
 
 
-def _stand_in(x: torch.Tensor) -> torch.Tensor:
-    """A value of the same shape and dtype: zeros where it may be an index, else ones, which more ops take."""
-    one = torch.ones((), dtype=x.dtype) if x.is_floating_point() or x.is_complex() else torch.zeros((), dtype=x.dtype)
-    return one.expand(x.shape)
+def _stand_in(x: torch.Tensor, most: int | None = None) -> torch.Tensor:
+    """A value of the same shape and dtype: zeros where it may be an index, else ones, which more ops take.
+
+    Each element has memory of its own: some kernels, as those of medians, read by the shape what has no strides.
+    """
+    shape = [size if most is None else min(size, most) for size in x.shape]
+    return torch.full(shape, int(x.is_floating_point() or x.is_complex()), dtype=x.dtype)
 
 
 def _short_stand_in(x: torch.Tensor) -> torch.Tensor:
-    return _stand_in(x)[tuple(slice(_SHORT) for _ in x.shape)]
+    return _stand_in(x, _SHORT)
 
 
 def _empty(x: torch.Tensor) -> torch.Tensor:

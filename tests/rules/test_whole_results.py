@@ -118,3 +118,12 @@ def test_first_ops_leave_the_compiler_alone(separate: str) -> None:
         [sys.executable, "-c", PROGRAM], env=variables, capture_output=True, text=True, timeout=200, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("op", [aten._embedding_bag.default, aten._embedding_bag_forward_only.default], ids=str)
+def test_what_is_said_of_bags_is_what_the_host_gives(op: torch._ops.OpOverload) -> None:
+    indices, offsets = torch.randint(0, 6, (8,)), torch.tensor([0, 2, 4, 8])
+    for mode, padding, dtype, is_last in product((0, 1, 2), (-1, 0), (torch.float32, torch.float64), (False, True)):
+        for table in (torch.randn(6, 3, dtype=dtype), torch.randn(3, 6, dtype=dtype).t()):
+            args = table, indices, offsets, False, mode, False, None, is_last, padding
+            assert found(op, *args) == outcome(op, *args), args

@@ -113,7 +113,7 @@ def _solved(call: BoundCall) -> object:
     if call.flag("left") or not call.tensors[0].is_complex():
         return _repeated_by_rule(call)
     result = run_by_rule(call)
-    call.repeat = lambda args, kwargs: NOT_REPEATED
+    call.repeat = lambda *_: NOT_REPEATED  # which would have the marks
     return for_each_result(result, lambda _, x: _without_marks(as_sharded(x)))
 
 

@@ -8,7 +8,7 @@ from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.op_plan import NOT_REPEATED, Repeat
 from ...engine.running.repeating import repeat_by_rule
-from ...engine.sharded import begins_at
+from ...engine.sharded import as_sharded, begins_at
 from ...rules.call import Args, BoundCall, Kwargs
 from ...runtime.on_paper import aside
 
@@ -36,6 +36,6 @@ def _refuse(call: BoundCall, x: torch.Tensor) -> None:
 
 def _again_where_it_may_begin(again: Repeat, every: int) -> Repeat:
     def repeat(args: Args, kwargs: Kwargs) -> object:
-        return NOT_REPEATED if begins_at(args[0]) % every else again(args, kwargs)  # type: ignore[arg-type]
+        return NOT_REPEATED if begins_at(as_sharded(args[0])) % every else again(args, kwargs)
 
     return repeat

@@ -164,3 +164,14 @@ def test_calls_are_known_by_the_key_that_says_all_they_depend_on(op: str, args: 
     given = (x, *(x if each is None else each for each in args))
     func(*given)
     assert key_of(func, given, {}) in plans.repeats
+
+
+def test_a_call_that_is_repeated_moves_things_in_the_order_of_the_first() -> None:
+    mesh = weft.make_mesh({"a": 2, "b": 3})
+    told = []
+    for _ in range(2):
+        x = weft.shard(torch.ones(2, 2), mesh, P("a", "b")).requires_grad_()
+        with weft.comm_log() as log:
+            torch.nn.functional.nll_loss(x, weft.shard(torch.tensor([0, 1]), mesh, P("a")), reduction="sum").backward()
+        told.append([(record.kind, record.op) for record in log])
+    assert told[0] == told[1]

@@ -136,3 +136,11 @@ def test_an_out_without_elements_is_laid_as_by_torch(name: str, separate: bool) 
         found = OUTS[name](weft.shard(x, mesh, P("a")), weft.shard(nothing, mesh, P()))
         assert found.stride() == expected.stride()
         torch.testing.assert_close(found.full_tensor(), expected)
+
+
+def test_elements_that_are_put_where_a_mask_is_true_lie_as_the_others() -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    for separate in (True, False):
+        with memory(separate):
+            y = weft.shard(x, weft.make_mesh({"dp": 2}), P("dp"))
+            assert torch.index_put(y, (y > 0,), torch.tensor(1.0)).stride() == x.stride()

@@ -83,10 +83,16 @@ def _laid(call: BoundCall, plan: OpPlan, shared: int | None = None) -> list[torc
         refuse_wrong(call)
     for at in gathered(call.tensors, plan) if is_read else ():
         bring_gradient_home(call.tensors[at])
-    return [
-        brought(x, need, str(call), plan.whole, in_place=i == shared, is_read=is_read)
-        for i, (x, need) in enumerate(zip(call.tensors, plan.inputs, strict=True))
-    ]
+    needs = list(zip(call.tensors, plan.inputs, strict=True))
+    laid = list(call.tensors)
+    # What is only resolved goes first, as it does where a call is repeated.
+    for i in sorted(range(len(laid)), key=lambda i: not (is_read and _is_only_resolved(*needs[i]))):
+        laid[i] = brought(*needs[i], str(call), plan.whole, in_place=i == shared, is_read=is_read)
+    return laid
+
+
+def _is_only_resolved(x: torch.Tensor, need: Layout) -> bool:
+    return isinstance(x, ShardedTensor) and bool(x._layout.pending) and need is x._layout.resolved
 
 
 def _run_view(call: BoundCall, laid: list[torch.Tensor], plan: OpPlan) -> object:

@@ -250,6 +250,25 @@ def test_an_expanded_view_shows_what_is_written_to_its_base(name: str) -> None:
     assert torch.equal((wide * 2).full_tensor(), widened * 2)
 
 
+@pytest.mark.parametrize(
+    "write", ["copied.add_(1)", "view.add_(1)", "view[0] = 3", "copied[0] = 3", "torch.ge(copied, 9, out=copied)"]
+)
+@pytest.mark.parametrize(
+    "view", ["copied.unflatten(0, (2, 4))", "copied.t().t().view(2, 4, 6)", "copied.view(4, 2, 6)[1:]"]
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_reshaped_copy_and_its_views_show_what_is_written_to_the_other(name: str, view: str, write: str) -> None:
+    plain = torch.arange(48.0).reshape(2, 6, 4)
+    layout = LAYOUTS[name]
+    for splits in ([*layout.splits, []], [[], *layout.splits]):
+        seen = []
+        for x in (plain, weft.shard(plain, MESH, named_mapping(Layout(MESH, splits, layout.pending)))):
+            here = {"copied": x.mT.reshape(8, 6), "torch": torch}
+            exec(f"read = copied.t()[0]\nview = {view}\n{write}\nview.mul_(2)", here)
+            seen.append([here[each].tolist() for each in ("view", "copied", "read")] + [x.tolist()])
+        assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("split", [["a", "b"], ["b"]], ids=["by both", "by one"])
 def test_views_of_a_reshaped_copy_show_what_is_written(split: list[str], memory: str) -> None:
     """A reshape of what has gaps is a copy, which may lie where it did until somebody needs it elsewhere: not once it is written to."""

@@ -187,7 +187,9 @@ def remember_base(view: ShardedTensor, before: ShardedTensor, base: ShardedTenso
 def count_beside(x: ShardedTensor, other: ShardedTensor) -> None:
     """Notes that `x` was given the memory of another tensor: views that are copies of either show writes to both."""
     root = _root(other)
-    known = [ref for ref in root._value.counted_beside if ref() is not None]
+    known = root._value.counted_beside
+    known = [] if known is None else known  # one list for all of them
+    known[:] = [ref for ref in known if ref() is not None]
     known += [weakref.ref(each) for each in (root, x) if all(ref() is not each for ref in known)]
     root._value.counted_beside = x._value.counted_beside = known
 
@@ -219,7 +221,7 @@ def _stamp(x: ShardedTensor) -> int:
 def _written_beside(x: ShardedTensor) -> int:
     """A number that changes when others are written to that were given the memory of a tensor."""
     root = _root(x)
-    found = [ref() for ref in root._value.counted_beside]
+    found = [ref() for ref in root._value.counted_beside or ()]
     # One that is gone leaves a gap that few writes to the tensor do not fill.
     return sum((y._version + 1) << 8 for y in found if y is not None and y is not root and not y.is_inference())
 

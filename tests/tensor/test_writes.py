@@ -269,6 +269,40 @@ def test_a_reshaped_copy_and_its_views_show_what_is_written_to_the_other(name: s
         assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize(
+    "write",
+    ["fill_diagonal_(9)", "true_divide_(2)", "clip_(0, 1)", "unbind(1)[0].square_()", "copy_(torch.square(x, out=x))"],
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_views_show_what_is_written_in_inference_mode(name: str, write: str) -> None:
+    seen = []
+    for plain in (True, False):
+        x = torch.arange(16.0).reshape(4, 4) - 5
+        x = x if plain else weft.shard(x, MESH, named_mapping(LAYOUTS[name]))
+        views, count = (x[1:], x.t()[:, 1], x.view(2, 8)), x._version
+        with torch.inference_mode():
+            exec(f"x.{write}", {"x": x, "torch": torch})
+        seen.append([x._version > count, *(view.tolist() for view in (x, *views))])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_an_out_that_grows_in_inference_mode_stays_what_it_was(name: str) -> None:
+    x, out = (weft.shard(torch.ones(size, 4), MESH, named_mapping(LAYOUTS[name])) for size in (4, 0))
+    with torch.inference_mode():
+        torch.add(x, 1, out=out)
+    assert not out.is_inference()
+    assert out.add_(1).tolist() == [[3] * 4] * 4
+
+
+def test_writes_to_plain_tensors_of_a_list_are_counted() -> None:
+    plain, x = torch.ones(4, 4), weft.shard(torch.ones(4, 4), MESH, weft.P("a"))
+    for tensors in ([plain, x], [plain, x[1:, 1:]]):
+        count = plain._version
+        torch._foreach_add_(tensors, 1)
+        assert plain._version > count
+
+
 @pytest.mark.parametrize("split", [["a", "b"], ["b"]], ids=["by both", "by one"])
 def test_views_of_a_reshaped_copy_show_what_is_written(split: list[str], memory: str) -> None:
     """A reshape of what has gaps is a copy, which may lie where it did until somebody needs it elsewhere: not once it is written to."""

@@ -303,6 +303,38 @@ def test_writes_to_plain_tensors_of_a_list_are_counted() -> None:
         assert plain._version > count
 
 
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_views_of_a_view_that_was_given_other_memory_show_what_it_was(name: str) -> None:
+    plain, seen = torch.arange(16.0).reshape(4, 4), []
+    for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
+        view = x[1:]
+        shown = view.view(12)
+        view.set_(x)
+        seen.append([])
+        for written in (view, x, shown):
+            written[:2] = 3
+            written.add_(1)
+            seen[-1] += [each.tolist() for each in (shown, view, x)]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize(
+    "line", ["x.resize_(2, 4)", "torch.amax(x, 0, out=x.detach()[0])", "torch.amax(z, 0, True, out=x)"]
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_views_of_what_was_cut_short_are_copied(name: str, line: str) -> None:
+    seen = []
+    for plain in (True, False):
+        x, z = torch.arange(16.0).reshape(4, 4), torch.ones(3, 4)
+        if not plain:
+            x, z = weft.shard(x, MESH, named_mapping(LAYOUTS[name])), weft.shard(z, MESH, weft.P("a"))
+        views = [x[3], x[1:].mT, x.view(2, 8)[1]]
+        exec(line, {"x": x, "z": z, "torch": torch})
+        seen.append([y.tolist() for y in copy.deepcopy([*views, x])])
+    assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("split", [["a", "b"], ["b"]], ids=["by both", "by one"])
 def test_views_of_a_reshaped_copy_show_what_is_written(split: list[str], memory: str) -> None:
     """A reshape of what has gaps is a copy, which may lie where it did until somebody needs it elsewhere: not once it is written to."""

@@ -39,7 +39,12 @@ OVERLAPS = (
     "torch.amax(x, 0, out=x[0])", "torch.max(x, 0, out=(x[0], n))", "torch.max(x, 0, out=(x[:, 0], n))", "torch.mode(x[1:], 0, out=(x[0], n))", "torch.aminmax(x, dim=0, out=(x[0], x[1]))",
     "torch.kthvalue(x, 1, 0, out=(x[0], n))", "torch.sort(x, 0, out=(x.t(), n))", "torch.topk(x, 4, 0, out=(x.t(), n))", "torch.renorm(x, 2, 0, 1, out=x.t())",
     "torch.scatter(x, 0, k, x, out=x)", "torch.scatter_add(x, 0, k, x.clone(), out=x.t())", "torch._C._nn.gelu(x, out=x.t())", "torch._C._nn.mse_loss(x, x, reduction=0, out=x.t())",
-    "x.copy_(x.unsqueeze(2))",
+    "x.copy_(x.unsqueeze(2))", "x.index_add_(0, s, x[2:])", "x[:2].index_add_(0, s, x[2:])", "x.index_add_(0, s, x[:2])",
+    "torch.cat([x[0, :2].view(torch.int32), x[1, :2].view(torch.int32)], out=x)", "torch.sub(x[0, None], x, out=x[0, None])", "y = x[:1]; torch.sub(y, x.clone(), out=y)",
+    "torch.scatter(x, 0, k, 1.5, out=x)", "torch.scatter(x, 0, k, x[:2].clone(), out=x)", "torch.scatter_add(x, 0, k, x, out=x)", "torch.scatter(x[1:], 0, k, 1.5, out=x[:-1])",
+    "torch.stack([x[3], x[2]], out=x)", "torch.stack([x[3], x[0]], out=x)",
+    *(line.replace("= x", f"= x[{part}]") for part in (":0", ":, :0") for line in ("y = x; y.index_add_(0, e, y)", "y = x; y[e] = y", "y = x; y.put_(e, y)", "y = x; torch.gather(y, 0, e[:, None], out=y)",
+    "y = x; y.scatter_(0, e[:, None], y)", "y = x; torch.take(y, e, out=y)", "y = x; torch.cat([y], out=y)", "y = x; y.copy_(y)", "y = x; torch.stack([y, y], out=y)", "y = x.reshape(-1); torch.cat([y, y], out=y)")),
 )  # fmt: skip
 """Some of these read nothing of what they write to, which torch lets through; the others it refuses."""
 INDICES = {
@@ -47,18 +52,23 @@ INDICES = {
     "i": torch.tensor([0, 1]),
     "j": torch.tensor([3, 1, 0, 2]),
     "k": torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1]]),
+    "e": torch.tensor([], dtype=torch.int64),
+    "s": torch.tensor([1, 0]),
 }
 
 
 def outcome(line: str, x: torch.Tensor) -> object:
+    given = {name: index.clone().to(x.device) for name, index in INDICES.items()}
+    if isinstance(x, weft.Tensor):
+        given["s"] = weft.shard(given["s"], MESH, weft.P("a"))
     try:
-        exec(line, {"x": x, "torch": torch, **{name: index.clone().to(x.device) for name, index in INDICES.items()}})
+        exec(line, {"x": x, "torch": torch, **given})
     except RuntimeError as error:
         return str(error)
     return x.full_tensor() if isinstance(x, weft.Tensor) else x
 
 
-@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
+@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning", "ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("line", OVERLAPS)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_writes_to_what_is_partly_read_are_refused_as_torch_does(name: str, line: str) -> None:
@@ -88,7 +98,7 @@ SHARED = tuple(
     for write in (
         "v.add_(2)", "v.copy_(v + 1)", "v.addcmul_(v + 1, v + 2)", "v.masked_fill_(v > 6, 0)", "v.fill_(3)", "torch.mul(v, 2, out=v)", "v[0].mul_(3)",
         "v.index_add_(0, torch.tensor([0, 2]), v[:2] + 1)", "torch._foreach_copy_([v], [v + 1])", "torch._foreach_mul_([v, v], 2.0)",
-        "torch._foreach_addcmul_([v], [v + 1], [v + 2], 2.0)", "torch._foreach_zero_([v])", "torch.cat([v[:2] + 1, v[2:] + 1], out=v)",
+        "torch._foreach_addcmul_([v], [v + 1], [v + 2], 2.0)", "torch._foreach_zero_([v])", "v.fill_(torch.tensor(3.0))", "v.fill_(v[0, 0].clone())", "v[0] = 3", "v[...] = 3", "torch.cat([v[:2] + 1, v[2:] + 1], out=v)",
     )
 )  # fmt: skip
 """Writes to views of which several elements are one: torch refuses most where they are expanded, and else the last counts."""
@@ -303,6 +313,16 @@ def test_writes_to_plain_tensors_of_a_list_are_counted() -> None:
         assert plain._version > count
 
 
+@pytest.mark.parametrize(
+    "line", ["x[1:3].view(torch.complex128)", "torch.view_as_complex(x[1:3])", "x[1:].view(torch.complex128)[0]"]
+)
+def test_larger_elements_than_those_of_a_part_begin_where_torch_has_them_begin(line: str) -> None:
+    plain = torch.arange(9.0, dtype=torch.float64)
+    for x in (plain, weft.shard(plain, MESH, weft.P("a")), weft.shard(plain, MESH, weft.P())):
+        with pytest.raises(RuntimeError, match=r"storage_offset.* divisible by 2"):
+            eval(line, {"x": x, "torch": torch})
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_views_of_a_view_that_was_given_other_memory_show_what_it_was(name: str) -> None:
     plain, seen = torch.arange(16.0).reshape(4, 4), []
@@ -318,21 +338,23 @@ def test_views_of_a_view_that_was_given_other_memory_show_what_it_was(name: str)
     assert seen[0] == seen[1]
 
 
-@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
-@pytest.mark.parametrize(
-    "line", ["x.resize_(2, 4)", "torch.amax(x, 0, out=x.detach()[0])", "torch.amax(z, 0, True, out=x)"]
-)
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_views_of_what_was_cut_short_are_copied(name: str, line: str) -> None:
-    seen = []
-    for plain in (True, False):
-        x, z = torch.arange(16.0).reshape(4, 4), torch.ones(3, 4)
-        if not plain:
-            x, z = weft.shard(x, MESH, named_mapping(LAYOUTS[name])), weft.shard(z, MESH, weft.P("a"))
-        views = [x[3], x[1:].mT, x.view(2, 8)[1]]
-        exec(line, {"x": x, "z": z, "torch": torch})
-        seen.append([y.tolist() for y in copy.deepcopy([*views, x])])
-    assert seen[0] == seen[1]
+def test_what_a_write_moves_is_told_in_one_order() -> None:
+    x, value = weft.shard(torch.ones(2, 5), MESH, weft.P(None, "a")), weft.shard(torch.ones(3), MESH, weft.P("b"))
+    with weft.comm_log() as log:
+        x.ravel().put_(torch.tensor([3, 8, 0]), value)
+    assert [(each.op, each.axes) for each in log] == [
+        ("reshape", ("a",)),
+        ("aten.put_.default", ("a",)),
+        ("reshape", ("a",)),
+        ("aten.put_.default", ("b",)),
+    ]
+
+
+def test_dtypes_that_an_out_cannot_take_are_refused_as_torch_does() -> None:
+    x, out = torch.ones(4, 4), torch.ones(8, 4, dtype=torch.int64)
+    for a, b in ((x, out), (weft.shard(x, MESH, weft.P("a")), weft.shard(out, MESH, weft.P("a")))):
+        with pytest.raises(TypeError, match=r"input types can't be cast to the desired output type Long"):
+            torch.cat([a, a], out=b)
 
 
 @pytest.mark.parametrize("split", [["a", "b"], ["b"]], ids=["by both", "by one"])
@@ -373,6 +395,23 @@ def test_views_of_another_size_show_the_same_memory(name: str, line: str) -> Non
         v.mul_(3)
         x.add_(1)
         seen.append([(y.stride(), y.tolist()) for y in (x, v, v * 2)])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize(
+    "line", ["x.resize_(2, 4)", "torch.amax(x, 0, out=x.detach()[0])", "torch.amax(z, 0, True, out=x)"]
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_views_of_what_was_cut_short_are_copied(name: str, line: str) -> None:
+    seen = []
+    for plain in (True, False):
+        x, z = torch.arange(16.0).reshape(4, 4), torch.ones(3, 4)
+        if not plain:
+            x, z = weft.shard(x, MESH, named_mapping(LAYOUTS[name])), weft.shard(z, MESH, weft.P("a"))
+        views = [x[3], x[1:].mT, x.view(2, 8)[1]]
+        exec(line, {"x": x, "z": z, "torch": torch})
+        seen.append([y.tolist() for y in copy.deepcopy([*views, x])])
     assert seen[0] == seen[1]
 
 

@@ -350,6 +350,16 @@ def test_what_a_write_moves_is_told_in_one_order() -> None:
     ]
 
 
+def test_what_a_view_is_read_again_for_is_told_by_one_name() -> None:
+    x = weft.shard(torch.ones(1), MESH, weft.P("a"))
+    view = x.reshape(())
+    x.add_(1)
+    with weft.comm_log() as log:
+        view = view.data
+    assert view.item() == 2
+    assert {each.op for each in log} <= {"aten.reshape.default"}
+
+
 def test_dtypes_that_an_out_cannot_take_are_refused_as_torch_does() -> None:
     x, out = torch.ones(4, 4), torch.ones(8, 4, dtype=torch.int64)
     for a, b in ((x, out), (weft.shard(x, MESH, weft.P("a")), weft.shard(out, MESH, weft.P("a")))):

@@ -32,6 +32,7 @@ from .folded import is_unmade
 __all__ = [
     "Shown",
     "Told",
+    "catch_up",
     "count_beside",
     "current",
     "is_alias",
@@ -238,12 +239,17 @@ _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 def current(x: ShardedTensor) -> Pieces:
     """The pieces of a tensor, read again where it is a view whose base was written to; for who looks at them outside of ops."""
+    catch_up(x)
+    return x._value.pieces
+
+
+def catch_up(x: ShardedTensor) -> None:
+    """Reads a tensor again outside of ops, where it is a view whose base was written to."""
     if x._value.shown is not None:
-        # As inside an op: torch records neither gradients nor views there.
+        # As inside an op: torch records neither gradients nor views there, and takes no op apart.
         inside = torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_VIEWS)
         with inside[0], inside[1], seen_by(x._value.tracers):
             refresh((x,))
-    return x._value.pieces
 
 
 def _refresh(x: ShardedTensor, shown: Shown) -> None:

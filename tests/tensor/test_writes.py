@@ -33,7 +33,7 @@ OVERLAPS = (
     "x[:2].index_add_(0, i, x[2:])", "x.scatter_(0, k, x[:2])", "x.scatter_add_(0, k, x[:2])", "x.scatter_reduce_(0, k, x[:2], 'sum')", "x[2:].scatter_(0, k, x[:2])",
     "x.put_(i, x[0, :2])", "x.put_(i, x[0, :2].clone())", "torch.gather(x, 0, k, out=x[:2])", "torch.gather(x[:2], 0, k, out=x[2:])",
     "torch.index_select(x, 0, i, out=x[:2])", "torch.index_select(x, 0, j, out=x)", "torch.take(x, i, out=x[0, :2])", "torch.cat([x[2:3], x[:1]], out=x[:2])",
-    "torch.cat([x[2:3], x[3:]], out=x[:2])", "torch.stack([x[2], x[0]], out=x[:2])", "torch.masked_select(x[0], x[0] > 0, out=x[0])", "torch.where(x > 3, x, x.t(), out=x)",
+    "torch.cat([x[2:3], x[3:]], out=x[:2])", "torch.stack([x[2], x[0]], out=x[:2])", "torch.masked_select(x[0], x[0] > 0, out=x[0])", "y = x.sum(0); y.mul_(2); torch.take(y, i, out=y[1:3])", "torch.where(x > 3, x, x.t(), out=x)",
     "x.addr_(x[0], x[1])", "x.addr_(x[0], x[:, 1])", "x[:2].addr_(x[2, :2], x[3])", "torch._foreach_mul_([x[1:]], [x[:-1]])", "torch._foreach_add_([x[:2]], [x[2:]])",
     "torch.where(x > 3, x, x, out=x)", "torch.cumsum(x, 0, out=x)", "torch.cumsum(x[:2], 0, out=x[1:3])", "torch.logcumsumexp(x, 0, out=x.t())",
     "torch.amax(x, 0, out=x[0])", "torch.max(x, 0, out=(x[0], n))", "torch.max(x, 0, out=(x[:, 0], n))", "torch.mode(x[1:], 0, out=(x[0], n))", "torch.aminmax(x, dim=0, out=(x[0], x[1]))",
@@ -358,6 +358,16 @@ def test_what_a_view_is_read_again_for_is_told_by_one_name() -> None:
         view = view.data
     assert view.item() == 2
     assert {each.op for each in log} <= {"aten.reshape.default"}
+
+
+@pytest.mark.parametrize("out", ["x[:1, None, 1:]", "x[None, :1]", "x[3:, None, :2]"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_product_is_written_to_a_part_with_dims_of_one(name: str, out: str) -> None:
+    x, expected = weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name])), torch.ones(4, 4)
+    for each in (x, expected):
+        into = eval(out, {"x": each})
+        torch.matmul(each.clone()[None, 1:2], torch.ones(4, into.shape[-1]), out=into)
+    assert x.tolist() == expected.tolist()
 
 
 def test_dtypes_that_an_out_cannot_take_are_refused_as_torch_does() -> None:

@@ -224,5 +224,8 @@ def shown_memory(x: ShardedTensor) -> int:
         x = shown.base.tensor
         value = x._value
     total = value.total
-    first = total.value if total is not None else value.pieces[0] if value.pieces else None
+    if total is not None and not total.written[0]:
+        first: torch.Tensor | None = total.value
+    else:
+        first = value.pieces[0] if value.pieces else None
     return id(x) if first is None or first.is_meta else first.untyped_storage()._cdata

@@ -143,9 +143,13 @@ def _refuse_short(func: Op, out: torch.Tensor, read: list[torch.Tensor]) -> None
 
 
 def is_last_out(x: torch.Tensor) -> bool:
-    """Whether a tensor is the one that an `out=` of this thread was written to last."""
-    last = _last_out.get()
-    return last is not None and last() is x
+    """Whether a tensor is the one that an `out=` of this thread was written to last, or a view of all of it."""
+    ref = _last_out.get()
+    last = None if ref is None else ref()
+    if last is None or last is x:
+        return last is x
+    root = last._base if last._is_view() else last
+    return x._is_view() and x._base is root and (x.numel(), x.storage_offset()) == (last.numel(), last.storage_offset())
 
 
 def write_whole(call: BoundCall) -> object:

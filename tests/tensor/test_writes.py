@@ -350,6 +350,16 @@ def test_what_a_write_moves_is_told_in_one_order() -> None:
     ]
 
 
+def test_what_is_told_of_merged_dims_that_were_written_to() -> None:
+    x = weft.shard(torch.ones(2, 1, 4), MESH, weft.P(None, None, ("b", "a")))
+    with weft.comm_log() as log:
+        merged = x.ravel()
+        merged.cumsum_(-1)
+        before = len(log)
+        merged.reshape(2, 2, 2).zero_()
+    assert [(each.op, each.shape) for each in log][before:] == [("reshape", (2, 4)), ("reshape", (2, 1, 4))]
+
+
 def test_what_a_view_is_read_again_for_is_told_by_one_name() -> None:
     x = weft.shard(torch.ones(1), MESH, weft.P("a"))
     view = x.reshape(())

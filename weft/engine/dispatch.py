@@ -209,6 +209,9 @@ def _known_anew(result: ShardedTensor, form: Form) -> ShardedTensor:
 def _note_writes(call: BoundCall) -> None:
     """Has what is known of the tensors that a call wrote to follow."""
     forget_written(written_tensors(call))  # an op may have brought for itself what it then wrote to
+    for x in written_tensors(call):
+        if x._value.fold is not None:
+            x._value.fold.forget()  # in one memory too, where what it is folded from shows the write
     if kind_of(call.func).composite and torch.is_inference_mode_enabled():
         count_writes(written_tensors(call))  # which torch does in the ops that it takes such calls apart into
     if is_traced():

@@ -178,16 +178,16 @@ def _unfolded(call: BoundCall) -> object:
 
 def _shares(x: ShardedTensor, folded: Fold) -> bool:
     """Has a folded tensor that is no view show the other one, of which views are taken for its own; False where it has views that do not know."""
-    if x._value.shown is not None:
-        return True
-    if x._value.is_viewed:
-        return False
     through = fold_of(folded.through)
-    if folded.through is None or through is None:
-        show_folded(x, folded.of)
-    elif _shares(folded.through, through):
+    if folded.through is not None and through is not None:
+        shares = _shares(folded.through, through)
         remember_alias(x, folded.through)
-    return x._value.shown is not None
+        return shares
+    if x._value.shown is not None or x._is_view():
+        return True
+    if not x._value.is_viewed:
+        show_folded(x, folded.of)
+    return not x._value.is_viewed
 
 
 @_for_folded(aten.clone.default)

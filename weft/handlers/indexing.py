@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..engine.execute import run_by_rule
+from ..engine.execute import reads_written, run_by_rule
 from ..engine.handlers import handler
 from ..engine.moves.movement import from_plain, to_plain
 from ..engine.sharded import ShardedTensor, as_sharded
@@ -78,6 +78,7 @@ def _index_add_(call: BoundCall) -> object:
     x = call.tensor("self")
     if call.arg("alpha") != 1 or not isinstance(x, ShardedTensor):
         return run_by_rule(call)
+    reads_written(call, 0)  # which is refused, or read before anything is written
     rows = added(BoundCall(aten.index_add.default, call.args, call.kwargs))
     if rows is NotImplemented:
         return run_by_rule(call)

@@ -35,6 +35,17 @@ def test_an_error_in_one_process_ends_all_and_is_told_to_the_others() -> None:
     assert "process 1 has failed: AssertionError: something is wrong here" in first.err
 
 
+def test_all_may_fail_before_any_has_communicated() -> None:
+    """Nobody looks at the end for the store, which has gone with the first."""
+    with Processes([PROGRAM, "early"], 2, fresh=True) as started:
+        ended = started.wait(60)
+    for each in ended:
+        assert each.status == 1
+        assert "ValueError: nobody has communicated yet" in each.err
+        assert "TimeoutError" not in each.err, each.err
+    assert ended[1].seconds < ended[0].seconds + 15  # it asked for it for 20 seconds, and then raised
+
+
 def test_a_trace_holds_the_steps_of_all_processes(tmp_path: Path) -> None:
     program, file = tmp_path / "program.py", tmp_path / "trace.json"
     program.write_text(

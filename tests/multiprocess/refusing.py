@@ -144,7 +144,15 @@ def guests() -> None:
     for _ in range(2):  # the first process refuses both before the others have heard of any
         said = told(lambda: weft.all_gather(1 // x).full_tensor() + 1)
         assert said == "RuntimeError: ZeroDivisionError", said
+    twice = weft.local_map(lambda part: part * 2, P("b"), P("b"), mesh=mesh)
+    for _ in range(2):
+        assert told(lambda: twice(x).full_tensor()).startswith(
+            "RuntimeError: local_map runs the function on the devices of"
+        )
     assert x.full_tensor().tolist() == [1, 0]
+    mixed = x.bool().select_scatter(torch.tensor(7), 0, 1)  # a guest has nothing that would tell the dtype
+    assert mixed.dtype is torch.bool
+    assert mixed.full_tensor().tolist() == [True, True]
     assert told(lambda: x.slice_scatter(torch.ones(2), 0, 0, 1)).startswith("RuntimeError: expected src to have a size")
 
 

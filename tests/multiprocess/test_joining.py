@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.multiprocess.launching import ROOT, Processes
+from weft.runtime.processes import world
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(300)]
 
@@ -44,6 +46,16 @@ def test_all_may_fail_before_any_has_communicated() -> None:
         assert "ValueError: nobody has communicated yet" in each.err
         assert "TimeoutError" not in each.err, each.err
     assert ended[1].seconds < ended[0].seconds + 15  # it asked for it for 20 seconds, and then raised
+
+
+def test_who_has_left_and_is_not_asked_again_joins_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the timeout that the program had, above all: the others may not come again."""
+    span, asked = timedelta(seconds=5), list[object]()
+    monkeypatch.setattr(world, "_left", world.World(0, 2, 3, backends=(("cpu", "gloo"),), timeout=span))
+    monkeypatch.setattr(world, "is_launched", lambda: True)
+    monkeypatch.setattr(world, "join", lambda *how: asked.append(how))
+    world.current()
+    assert asked == [("cpu:gloo", span, 3)]
 
 
 def test_a_trace_holds_the_steps_of_all_processes(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ...errors import WeftError
 from ...rules.call import REFUSALS, BoundCall
@@ -82,6 +83,8 @@ def _refuse(call: BoundCall, shapes: Sequence[tuple[int, ...]]) -> None:
         told.append(error)
     # They are not the elements that the others hold: only what no element can mend counts.
     error = next((each for each in told if isinstance(each, NotImplementedError)), told[0])
+    if isinstance(error, LinAlgError):  # which is said of matrices, not of dtypes
+        return
     by_zero = len(shapes) == 1 and str(error) == _BY_ZERO
     if isinstance(error, NotImplementedError) or by_zero or _is_for_dtype(call, shapes):
         raise error

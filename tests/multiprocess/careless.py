@@ -84,6 +84,17 @@ def from_two_lines(mesh: weft.DeviceMesh) -> None:
     assert all(str(each.message).startswith("processes make the same call from different lines:") for each in said)
 
 
+def one_batch_more(mesh: weft.DeviceMesh) -> None:
+    """What processes tell each other of kinds that they know is compared too: nobody waits for the timeout."""
+    x, loader = weft.shard(torch.ones(2), mesh, P("a")), [torch.ones(2)] * 3
+    assert [each.sum().item() for each in weft.data.batches(loader, mesh, P("a"), seed=0)] == [2] * 3
+    data = weft.data.batches(loader[HERE:], mesh, P("a"), seed=0)
+    said = told(lambda: ([each.sum().item() for each in data], x.sum().item()))
+    assert said.startswith("MismatchError: processes make different calls:"), said
+    assert "batches of what each process has" in said
+    assert x.sum().item() == 2
+
+
 def replicas(mesh: weft.DeviceMesh) -> None:
     """Shards that are said to be replicas and are not, beyond rounding; those that are to differ may."""
     whole = weft.NamedMapping(mesh, P())
@@ -177,6 +188,7 @@ def main(folder: str) -> None:
     beyond(mesh)
     different(mesh)
     from_two_lines(mesh)
+    one_batch_more(mesh)
     print("done")
 
 

@@ -104,6 +104,19 @@ def autocast() -> AbstractContextManager[object]:
     return torch.autocast(WHERE, dtype=torch.bfloat16)
 
 
+class Program(nn.Module):
+    """A model that is compiled as one program; `Sequential.compile` would make one of each block."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._run = torch.compile(model, fullgraph=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """What the model gives."""
+        y: torch.Tensor = self._run(x)
+        return y
+
+
 def loss_fn(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """One number that needs every output."""
     with autocast():
@@ -193,7 +206,9 @@ def compiled(model: nn.Module) -> nn.Module:
     """The model with each block compiled, once for all of them, as they are alike; or compiled as a whole."""
     if time.perf_counter() - BEGUN > COMPILES_UNTIL:
         raise TimeoutError(f"not compiled: {COMPILES_UNTIL} s have passed")
-    for part in (model,) if WHOLE else model:
+    if WHOLE:
+        return Program(model)
+    for part in model:
         part.compile()
     return model
 

@@ -48,7 +48,7 @@ def gradient_of(x: ShardedTensor) -> torch.Tensor | None:
     if HELD_BACK in state and _drops(sys._getframe(1)):
         del state[HELD_BACK]
     if KEPT_PLAIN in state and type(grad) is torch.Tensor:
-        if _drops_plain(sys._getframe(1)) or _as_held.get():
+        if _as_held.get() or _drops_plain(sys._getframe(1)):
             return grad
         if _compiled() is not None:  # which compares what a leaf holds, past this, with what it was when it was traced
             state[HEARD] = True
@@ -80,8 +80,10 @@ def keep_gradient(x: ShardedTensor, grad: torch.Tensor | None) -> None:
 def replace_gradient(x: ShardedTensor, grad: torch.Tensor | None) -> None:
     """Lets a tensor have a gradient instead of what it had, and of what was held back."""
     state = x.__dict__
-    state.pop(HELD_BACK, None)
-    state.pop(KEPT_PLAIN, None)
+    if KEPT_PLAIN in state:
+        del state[KEPT_PLAIN]
+    if HELD_BACK in state:
+        del state[HELD_BACK]
     _hold(x, grad)
 
 

@@ -33,6 +33,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("WEFT_VIRTUAL_ACCELERATORS", "8")
 
 import torch
+import torch._dynamo
 from torch import nn
 from torch.nn import functional
 
@@ -48,6 +49,7 @@ COMPILES_UNTIL = 400 if WHOLE else 150
 """Seconds after which nothing more is compiled."""
 ROUNDS = 7
 BEGUN = time.perf_counter()
+torch._dynamo.config.recompile_limit = 64
 
 Way = Callable[[], object]
 
@@ -289,6 +291,7 @@ def sharded(model: nn.Module, x: torch.Tensor, size: Size) -> tuple[nn.Module, t
 def measured(size: Size, memory: str, compiles: bool) -> dict[str, Contest]:
     """All ways for one size in one memory, phase by phase."""
     machine.use_separate_memory(memory == "apart")
+    torch._dynamo.reset()  # all models are the same code to it, of which it compiles eight and runs the rest uncompiled
     plain = plain_model(size)
     x = torch.randn(size.batch, size.length, size.width, device=WHERE)
     contests = {name: Contest() for name in ("step", "fwd+bwd", "adamw")}

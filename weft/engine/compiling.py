@@ -25,7 +25,7 @@ from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import DimSpec, P
 from ..sharding.placements import Placement
-from .program_inputs import take_apart_at_once
+from .program_tensors import read_strides_behind_sizes, take_apart_at_once
 from .sharded import ShardedTensor
 
 __all__ = ["announce", "check_compilable", "left_mode", "stands_in_programs", "state_of_code"]
@@ -73,6 +73,7 @@ def announce() -> bool:
         if not _HAS_VALUES:  # it asks sizes that change for their memory, to see whether it can be given up
             torch._functorch.config.donated_buffer = False
             take_apart_at_once(sys.modules["torch._functorch._aot_autograd.runtime_wrappers"])
+            read_strides_behind_sizes(sys.modules["torch._functorch._aot_autograd.schemas"].SubclassCreationMeta)
         while _in_programs:
             _tell(_in_programs.pop())
         _open_pieces(dynamo.variables.builder)

@@ -21,7 +21,7 @@ from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
 from .form import Form, form_of
 from .total import UNKNOWN, Contributions, Total
-from .value import Source, Value, value_from, value_of
+from .value import Flat, Source, Value, value_from, value_of
 
 __all__ = [
     "ShardedTensor",
@@ -61,6 +61,8 @@ class ShardedTensor(torch.Tensor):
 
     final: ClassVar[type[ShardedTensor]]
     """The class that tensors are made of."""
+    __tensor_flatten__: Callable[[], tuple[list[str], Flat]]
+    """What torch.compile asks; that class answers."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -1,7 +1,7 @@
-"""How the inputs of a compiled program become the plain tensors that it runs on, with torch before 2.13.
+"""How sharded tensors go into compiled programs and come out of them, with torch before 2.13.
 
 Torch takes each sharded input apart before each run: since 2.13 in code that it writes for the program, before that in loops that
-look at every size of every parameter, 4 µs each.
+look at every size of every parameter, 4 µs each. And what comes out of a program with open sizes had sizes in the place of its strides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from .sharded import ShardedTensor
 
-__all__ = ["take_apart_at_once"]
+__all__ = ["read_strides_behind_sizes", "take_apart_at_once"]
 
 _LOOPS = "runtime_unwrap_tensor_subclasses"
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, int})
@@ -25,13 +25,16 @@ class Known(Protocol):
 
     arg_count: int
     """How many inputs of the inner program stand for it: its pieces, and its sizes that are open."""
+    outer_size: Sequence[object]
+    outer_stride: Sequence[object]
+    """None where it is open."""
 
 
 class TakeApart(Protocol):
     """Torch's function for it."""
 
     def __call__(
-        self, inputs: Sequence[object], *, append_symints: bool, subclass_metas: Sequence[object] | None = None
+        self, inputs: Sequence[object], *, append_symints: bool, subclass_metas: Sequence[Known] | None = None
     ) -> list[object]:
         """What the inputs are made of, one after the other."""
 
@@ -45,14 +48,14 @@ def take_apart_at_once(wrappers: ModuleType) -> None:
 
 def _at_once(loops: TakeApart) -> TakeApart:
     def apart(
-        inputs: Sequence[object], *, append_symints: bool, subclass_metas: Sequence[object] | None = None
+        inputs: Sequence[object], *, append_symints: bool, subclass_metas: Sequence[Known] | None = None
     ) -> list[object]:
         found: list[object] = []
         for at, x in enumerate(inputs):
             known = None if subclass_metas is None else subclass_metas[at]
             if type(x) in _PLAIN:
                 found.append(x)
-            elif isinstance(x, ShardedTensor) and (pieces := _pieces(x, known, append_symints)) is not None:
+            elif isinstance(x, ShardedTensor) and (pieces := _pieces(x, known)) is not None:
                 found += pieces
             else:
                 found += loops([x], append_symints=append_symints, subclass_metas=None if known is None else [known])
@@ -61,10 +64,26 @@ def _at_once(loops: TakeApart) -> TakeApart:
     return apart
 
 
-def _pieces(x: ShardedTensor, known: object, has_sizes: bool) -> list[torch.Tensor] | None:
+def _pieces(x: ShardedTensor, known: Known | None) -> list[torch.Tensor] | None:
     """The pieces of a tensor, if these are plain and all that torch needs of it: it has no open sizes."""
     names = x.__tensor_flatten__()[0]
-    if has_sizes and getattr(known, "arg_count", None) != len(names):
+    if known is not None and known.arg_count != len(names):
         return None
     pieces = [getattr(x, name) for name in names]
-    return pieces if all(type(piece) is torch.Tensor for piece in pieces) else None
+    for piece in pieces:
+        if type(piece) is not torch.Tensor:
+            return None
+    return pieces
+
+
+def read_strides_behind_sizes(kind: type[Known]) -> None:
+    """Lets torch read open strides of a result behind its open sizes, where they are; `kind` is what knows of one."""
+
+    def read(known: Known, all_args: Sequence[object], *, curr_start_idx: int) -> tuple[list[object], list[object]]:
+        given = iter(all_args[curr_start_idx:])
+        size, stride = (
+            [next(given) if n is None else n for n in open_] for open_ in (known.outer_size, known.outer_stride)
+        )
+        return size, stride
+
+    setattr(kind, "compute_outer_size_and_stride", read)  # noqa: B010 - a protocol has no such method

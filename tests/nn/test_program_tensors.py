@@ -1,4 +1,4 @@
-"""Inputs of compiled programs are taken apart as torch's loops take them apart."""
+"""Inputs of compiled programs are taken apart as torch's loops take them apart, and results have their own strides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import weft
 from weft import P
-from weft.engine.program_inputs import take_apart_at_once
+from weft.engine.program_tensors import read_strides_behind_sizes, take_apart_at_once
 from weft.runtime.machine import use_separate_memory
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
@@ -79,3 +79,30 @@ def test_a_torch_without_loops_stays_as_it_is() -> None:
     before = dict(vars(wrappers))
     take_apart_at_once(wrappers)
     assert vars(wrappers) == before
+
+
+def test_open_strides_are_read_behind_open_sizes() -> None:
+    class Meta:
+        arg_count = 5
+        outer_size = (None, 3, None)
+        outer_stride = (None, None, 1)
+
+    read_strides_behind_sizes(Meta)
+    given = ["piece", 4, 6, 18, 6, "of the next"]
+    found = Meta().compute_outer_size_and_stride(given, curr_start_idx=1)  # type: ignore[attr-defined]
+    assert found == ([4, 3, 6], [18, 6, 1])
+
+
+@pytest.mark.parametrize("is_separate", [True, False], ids=["separate", "unified"])
+def test_results_with_open_sizes_lie_as_they_do_uncompiled(is_separate: bool) -> None:
+    use_separate_memory(is_separate)
+    torch._dynamo.reset()
+
+    def grown(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x], 1).transpose(0, 1) * 2
+
+    compiled = torch.compile(grown, backend="aot_eager", dynamic=True)
+    for rows in (4, 6, 10):
+        x = weft.shard(torch.randn(rows, 5, 3), MESH, P("dp"))
+        assert (compiled(x).shape, compiled(x).stride()) == (grown(x).shape, grown(x).stride())
+    use_separate_memory(False)

@@ -214,6 +214,18 @@ def test_a_product_of_all_elements_with_all_is_written_to_where_its_result_lies(
         assert torch.equal(out.full_tensor(), torch.kron(plain, plain))
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_plain_out_may_grow_though_it_was_laid_out_before(name: str) -> None:
+    """Which shares its memory with the copies until one of them is written to; torch cannot make that grow."""
+    out = torch.arange(16.0).reshape(4, 4)
+    x = weft.shard(out, MESH, named_mapping(LAYOUTS[name]))
+    joined = torch.cat([x, x])
+    assert torch.add(joined, 1, out=out) is out
+    assert torch.equal(out, torch.arange(16.0).reshape(4, 4).repeat(2, 1) + 1)
+    assert torch.equal(x.full_tensor(), torch.arange(16.0).reshape(4, 4))
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_copies_of_parameters_share_no_memory(name: str) -> None:
     parameter = torch.nn.Parameter(weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name])))

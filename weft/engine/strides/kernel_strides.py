@@ -29,9 +29,11 @@ def is_elementwise(func: Op) -> bool:
 
 _UNTAGGED = frozenset(
     {
+        aten.complex.default,
         aten.floor_divide.default,
         aten.masked_fill_.Scalar,
         aten.masked_fill_.Tensor,
+        aten.polar.default,
         aten.elu_backward.default,
         aten.hardsigmoid_backward.default,
         aten.hardswish_backward.default,

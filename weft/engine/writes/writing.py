@@ -13,7 +13,7 @@ import torch
 from ...caches import cached
 from ...rules.call import BoundCall, Op, each_of
 from ...rules.registry import ops_named
-from ...runtime.memory.lazy_copy import may_overlap
+from ...runtime.memory.lazy_copy import may_overlap, part
 from ...runtime.strides import Strides, dense_strides, row_major
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
@@ -276,5 +276,6 @@ def _resize(out: torch.Tensor, value: torch.Tensor, strides: Strides) -> bool:
             zeros = torch.empty_strided(value.shape, strides, dtype=out.dtype, device=out.device).zero_()
             become(out, from_plain(zeros, layout))
     else:
+        part([out])  # torch cannot make memory grow that is shared until it is written to
         out.resize_(value.shape).as_strided_(value.shape, strides)
     return False

@@ -1,9 +1,7 @@
-"""The states that recurrent layers begin with, which lie as the batch does, and those that cuDNN drops by.
+"""The states that recurrent layers begin with, which lie as the batch does.
 
 Torch begins with plain zeros, which are whole everywhere, and adds to them in place what comes of the batch: all of that would be
 gathered, in each step. Each device needs the rows of the state only that are its own in the batch, and has them.
-
-cuDNN is given random numbers to drop by where nothing is dropped, too: each process has others, which count for nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..engine.dispatch_keys import give_first
-from ..engine.execute import run_by_rule
-from ..engine.handlers import handler
 from ..engine.moves.movement import layout_of, move
-from ..engine.sharded import ShardedTensor
-from ..rules.call import BoundCall
 from ..sharding.layout import Layout
 
 aten = torch.ops.aten
@@ -49,14 +43,6 @@ def _split(states: torch.Tensor | Tensors, x: torch.Tensor, batch: int, dim: int
         return move(state, Layout.replicated(layout.mesh, state.dim()).with_split(dim, axes), op="a first state")
 
     return split(states) if isinstance(states, torch.Tensor) else [split(state) for state in states]
-
-
-@handler(aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default)
-def _on_gpu(call: BoundCall) -> object:
-    numbers, drops = call.arg("dropout_state"), call.arg("train") and call.arg("dropout")
-    if isinstance(numbers, torch.Tensor) and not isinstance(numbers, ShardedTensor) and not drops:
-        call = call.with_tensors([torch.zeros_like(x) if x is numbers else x for x in call.tensors])
-    return run_by_rule(call)
 
 
 for _cell in (aten.lstm_cell, aten.gru_cell, aten.rnn_tanh_cell, aten.rnn_relu_cell):

@@ -223,6 +223,8 @@ def shown_memory(x: ShardedTensor) -> int:
     while (shown := value.shown) is not None:
         x = shown.base.tensor
         value = x._value
+    if value.is_put_off:
+        return id(x)  # what it will have is new
     total = value.total
     if total is not None and not total.written[0]:
         first: torch.Tensor | None = total.value

@@ -182,18 +182,20 @@ def _view_as_complex(call: BoundCall) -> Factors:
     return touching(call, [last], [numbered(last)], SUMS)
 
 
-def _local_view_as_complex(call: BoundCall, _inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
-    return _of_elements(call, outputs, call.tensor("self").dtype.to_complex())
+def _local_view_as_complex(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
+    return _of_elements(call, inputs, outputs, call.tensor("self").dtype.to_complex())
 
 
-def _local_view_dtype(call: BoundCall, _inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
-    return _of_elements(call, outputs, call.dtype())
+def _local_view_dtype(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
+    return _of_elements(call, inputs, outputs, call.dtype())
 
 
-def _of_elements(call: BoundCall, outputs: Sequence[Region], dtype: torch.dtype | None) -> object:
-    """Torch asks of no numbers how they lie, and not of one: that of the whole is asked where its strides are found, not what lies here."""
+def _of_elements(
+    call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region], dtype: torch.dtype | None
+) -> object:
+    """Torch asks of no numbers how they lie, and not of one: a device that has nothing of one is not to ask."""
     x = call.tensor("self")
-    if x.numel():
+    if x.numel() or 0 in inputs[0].whole:
         return call.on([x])
     return x.new_empty(outputs[0].shape, dtype=dtype)
 

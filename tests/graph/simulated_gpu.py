@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.engine.sharded import ShardedTensor
 from weft.graph.running import cuda_capture
+from weft.runtime.memory import lazy_copy
 
 
 def by_address(x: torch.Tensor) -> torch.Tensor:
@@ -88,7 +89,7 @@ def copied_at_once(x: torch.Tensor) -> torch.Tensor:
 def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
     """The host takes the part of a GPU that records CUDA graphs."""
     monkeypatch.setattr(cuda_capture, "RECORDED_ON", "cpu")
-    monkeypatch.setattr(torch, "_lazy_clone", copied_at_once)
+    monkeypatch.setattr(lazy_copy, "_clone", copied_at_once)
     here = Stream()
     for name, stand_in in {
         "CUDAGraph": Launch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +69,30 @@ def different(mesh: weft.DeviceMesh) -> None:
     assert sizes.startswith("MismatchError: processes "), sizes
     assert "float32[4]" in sizes, sizes
     assert "float32[5]" in sizes, sizes
+
+
+def from_two_lines(mesh: weft.DeviceMesh) -> None:
+    """What looks like one call may be two, of which each process has left one out: only its lines tell."""
+    x = weft.shard(torch.ones(2), mesh, P("a"))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if HERE:
+            assert x.sum().item() == 2
+        else:
+            assert x.sum().item() == 2
+    assert bool(said) == EVERY
+    assert all(str(each.message).startswith("processes make the same call from different lines:") for each in said)
+
+
+def one_batch_more(mesh: weft.DeviceMesh) -> None:
+    """What processes tell each other of kinds that they know is compared too: nobody waits for the timeout."""
+    x, loader = weft.shard(torch.ones(2), mesh, P("a")), [torch.ones(2)] * 3
+    assert [each.sum().item() for each in weft.data.batches(loader, mesh, P("a"), seed=0)] == [2] * 3
+    data = weft.data.batches(loader[HERE:], mesh, P("a"), seed=0)
+    said = told(lambda: ([each.sum().item() for each in data], x.sum().item()))
+    assert said.startswith("MismatchError: processes make different calls:"), said
+    assert "batches of what each process has" in said
+    assert x.sum().item() == 2
 
 
 def replicas(mesh: weft.DeviceMesh) -> None:
@@ -162,6 +187,8 @@ def main(folder: str) -> None:
     later(mesh)
     beyond(mesh)
     different(mesh)
+    from_two_lines(mesh)
+    one_batch_more(mesh)
     print("done")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,10 @@ def main(how: str) -> None:
     elif how != "by itself":
         weft.distributed.init(backend="gloo", timeout=60)
     mesh = weft.make_mesh({"a": weft.distributed.process_count()})
+    if how == "early":
+        weft.shard(torch.arange(6.0), mesh, P("a"))
+        time.sleep(here)
+        raise ValueError("nobody has communicated yet")
     print(summed(mesh), weft.rand(4).tolist(), torch.rand(2).tolist())
     if how == "twice":
         weft.distributed.shutdown()

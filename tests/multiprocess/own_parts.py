@@ -130,6 +130,9 @@ def stages() -> Calls:
         yield "after", lambda: step(0), "RuntimeError: a step of this pipeline has failed"
     is_wrong = False
     yield "anew", lambda: step(1), "nothing"
+    mesh = weft.make_mesh({"a": len(devices)})
+    one = weft.shard(torch.arange(len(devices)), mesh, P("a"))  # 0 is the first
+    yield "gone on", lambda: (told(lambda: (1 // one).sum().item()), step(1)), "nothing"
 
 
 def different(mesh: weft.DeviceMesh) -> Calls:

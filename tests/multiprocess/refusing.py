@@ -144,7 +144,17 @@ def guests() -> None:
     for _ in range(2):  # the first process refuses both before the others have heard of any
         said = told(lambda: weft.all_gather(1 // x).full_tensor() + 1)
         assert said == "RuntimeError: ZeroDivisionError", said
+    twice = weft.local_map(lambda part: part * 2, P("b"), P("b"), mesh=mesh)
+    for _ in range(2):
+        assert told(lambda: twice(x).full_tensor()).startswith(
+            "RuntimeError: local_map runs the function on the devices of"
+        )
     assert x.full_tensor().tolist() == [1, 0]
+    mixed = x.bool().select_scatter(torch.tensor(7), 0, 1)  # a guest has nothing that would tell the dtype
+    assert mixed.dtype is torch.bool
+    assert mixed.full_tensor().tolist() == [True, True]
+    square = weft.shard(torch.eye(3) + 1, mesh, P())  # of ones alone, no matrix would be regular
+    assert torch.linalg.lstsq(square, square, driver="gels")[0].trace().round().item() == 3
     assert told(lambda: x.slice_scatter(torch.ones(2), 0, 0, 1)).startswith("RuntimeError: expected src to have a size")
 
 
@@ -212,11 +222,20 @@ def end_large(mesh: weft.DeviceMesh) -> None:
     assert told(lambda: (x // y).full_tensor() * 2) == "RuntimeError: ZeroDivisionError"
 
 
+def compared(mesh: weft.DeviceMesh) -> None:
+    """What processes bring next is compared by notes that all number alike (`WEFT_CHECK=1`)."""
+    first = weft.make_mesh({"b": 1}, devices=weft.devices()[:1])
+    for _ in range(3):
+        x = weft.shard(torch.tensor([1, 0]), first, P("b"))
+        assert told(lambda x=x: weft.all_gather(1 // x).full_tensor() + 1) == "RuntimeError: ZeroDivisionError"
+        assert weft.shard(torch.ones(COUNT), mesh, P("a")).sum().item() == COUNT
+
+
 def main() -> None:
     weft.distributed.init(timeout=30)
     mesh = weft.make_mesh({"a": COUNT})
     if sys.argv[1:]:
-        {"early": end_early, "large": end_large}[sys.argv[1]](mesh)
+        {"early": end_early, "large": end_large, "compared": compared}[sys.argv[1]](mesh)
         return
     start = time.monotonic()
     for part in (loops, columns, large, training, ahead, alike, without_elements, later):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.multiprocess.launching import ROOT, Processes
+from weft.runtime.processes import world
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(300)]
 
@@ -33,6 +35,27 @@ def test_an_error_in_one_process_ends_all_and_is_told_to_the_others() -> None:
     assert (first.status, second.status) == (1, 1)
     assert "AssertionError: something is wrong here" in second.err
     assert "process 1 has failed: AssertionError: something is wrong here" in first.err
+
+
+def test_all_may_fail_before_any_has_communicated() -> None:
+    """Nobody looks at the end for the store, which has gone with the first."""
+    with Processes([PROGRAM, "early"], 2, fresh=True) as started:
+        ended = started.wait(60)
+    for each in ended:
+        assert each.status == 1
+        assert "ValueError: nobody has communicated yet" in each.err
+        assert "TimeoutError" not in each.err, each.err
+    assert ended[1].seconds < ended[0].seconds + 15  # it asked for it for 20 seconds, and then raised
+
+
+def test_who_has_left_and_is_not_asked_again_joins_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the timeout that the program had, above all: the others may not come again."""
+    span, asked = timedelta(seconds=5), list[object]()
+    monkeypatch.setattr(world, "_left", world.World(0, 2, 3, backends=(("cpu", "gloo"),), timeout=span))
+    monkeypatch.setattr(world, "is_launched", lambda: True)
+    monkeypatch.setattr(world, "join", lambda *how: asked.append(how))
+    world.current()
+    assert asked == [("cpu:gloo", span, 3)]
 
 
 def test_a_trace_holds_the_steps_of_all_processes(tmp_path: Path) -> None:

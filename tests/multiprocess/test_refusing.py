@@ -26,3 +26,9 @@ def test_a_program_ends_well_though_others_were_waited_for_in_vain(how: str) -> 
     with Processes([PROGRAM, how], 2, fresh=True) as started:
         ended = started.wait(60)
     assert [each.status for each in ended] == [0, 0], "\n".join(each.err for each in ended)
+
+
+def test_a_refusal_leaves_processes_in_step_that_compare_all_they_bring() -> None:
+    with Processes([PROGRAM, "compared"], 2, {"WEFT_CHECK": "1"}) as started:
+        ended = started.wait(60)
+    assert [each.status for each in ended] == [0, 0], "\n".join(each.err for each in ended)

@@ -39,9 +39,17 @@ class Asked:
         return taken
 
 
+def stand_in(x: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    if not isinstance(x, weft.Tensor):
+        return mode.from_tensor(x, static_shapes=True)
+    names, known = x.__tensor_flatten__()
+    pieces = {name: mode.from_tensor(getattr(x, name), static_shapes=True) for name in names}
+    return weft.Tensor.__tensor_unflatten__(pieces, known, x.shape, x.stride())
+
+
 def metas_of(inputs: list[object]) -> list[object]:
     mode = FakeTensorMode()
-    stand_ins = [mode.from_tensor(x, static_shapes=True) if isinstance(x, torch.Tensor) else x for x in inputs]
+    stand_ins = [stand_in(x, mode) if isinstance(x, torch.Tensor) else x for x in inputs]
     metas: list[object] = subclass_utils.create_subclass_meta(stand_ins)
     for meta in metas:
         if hasattr(meta, "make_runtime_safe"):

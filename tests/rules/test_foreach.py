@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 import weft
+from weft.handlers.lists.races import KnownPlaces
 from weft.handlers.split_dims.reductions import norm_terms
 from weft.planning import plan_layouts
 from weft.sharding.layout import Layout
@@ -303,3 +305,10 @@ def test_stepping_moves_nothing() -> None:
         with weft.comm_log() as log:
             optimizer.step()
         assert not log.records
+
+
+def test_a_compiler_is_not_asked_for_addresses_of_what_a_list_writes_to() -> None:
+    """On a GPU, an optimizer's step that had run before was compiled by the calls that were known then."""
+    with FakeTensorMode():
+        pieces = [torch.empty(3), torch.empty(2, 2)]
+        assert KnownPlaces(pieces).race(pieces)

@@ -129,3 +129,11 @@ BY_MASK = {name: Case(function, (X, X > 0.2), limit=8, meshes=[GRID]) for name, 
 @pytest.mark.parametrize("name", BY_MASK)
 def test_masks(name: str) -> None:
     BY_MASK[name].check()
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # torch's, of vmap
+def test_bags_of_each() -> None:
+    def each(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(functional.embedding_bag, (0, None))(i.view(3, 2, 1), x)
+
+    Case(each, (X, I), limit=8).check()

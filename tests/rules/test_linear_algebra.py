@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as nn
 
+import weft
+from weft import P
 from weft.sharding.layout import Layout
 
 from .case import Case
@@ -115,3 +117,15 @@ def test_a_split_batch_moves_no_matrix(separate: bool) -> None:
             laid(numbers(6, 3), Layout(GRID, [("b",), ()])),
         )
         assert moved_bytes(lambda: torch.cdist(points, others)) == 0
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["apart", "one"])
+def test_solutions_that_kernels_mark_as_conjugates_are_read_as_numbers(separate: bool) -> None:
+    x = torch.randn(4, 2, 2, dtype=torch.complex128) + 4 * torch.eye(2)
+    solved = torch.view_as_real(torch.linalg.solve(x, x.mT, left=False).resolve_conj())
+    with memory(separate):
+        y = weft.shard(x, weft.make_mesh({"dp": 2}), P("dp"))
+        for _ in range(2):
+            by_factors = torch.linalg.lu_solve(*torch.linalg.lu_factor(y), y.mT, left=False)
+            for each in (torch.linalg.solve(y, y.mT, left=False), by_factors):
+                torch.testing.assert_close(torch.view_as_real(each.resolve_conj()).full_tensor(), solved)

@@ -347,3 +347,9 @@ def test_products_of_wrong_sizes_are_refused_before_anything_moves(name: str) ->
                 assert isinstance(ours, Exception)
                 assert type(ours) is type(plain)
                 assert not log.records, list(map(str, chosen))
+
+
+@pytest.mark.parametrize("view", [torch.view_as_complex, lambda x: x.view(torch.float64)], ids=["complex", "double"])
+def test_larger_elements_begin_where_they_may(view: Call) -> None:
+    assert_alike(lambda x: [view(x[:, begin:][:, :2]) for begin in (0, 2)][1], X)
+    assert_alike(lambda x: [view(x[:, begin:][:, :2]) for begin in (0, 1)][1], X)

@@ -117,6 +117,18 @@ def test_moving_keeps_the_order_of_dims(separate: bool) -> None:
             assert torch.equal(moved.full_tensor(), x)
 
 
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("op", [torch.complex, torch.polar, torch.hypot])
+def test_pairs_of_elements_lie_as_by_torch_though_some_are_expanded(op: object, separate: bool) -> None:
+    expanded = torch.rand(1, 5, 3).expand(5, -1, -1).permute(2, 0, 1)
+    y = torch.rand(3, 5, 5)
+    with memory(separate):
+        for other in (y, y.mT, y.permute(1, 0, 2).contiguous().permute(1, 0, 2)):
+            sharded = weft.shard(other, weft.make_mesh({"a": 2}), P(None, "a"))
+            assert op(expanded, sharded).stride() == op(expanded, other).stride()  # type: ignore[operator]
+            assert op(sharded, expanded).stride() == op(other, expanded).stride()  # type: ignore[operator]
+
+
 OUTS = {
     "a product of reflections": lambda x, out: torch.linalg.householder_product(x, x[0], out=out),
     "a stack": lambda x, out: torch.stack([x.t(), x.t()], out=out),
@@ -136,3 +148,11 @@ def test_an_out_without_elements_is_laid_as_by_torch(name: str, separate: bool) 
         found = OUTS[name](weft.shard(x, mesh, P("a")), weft.shard(nothing, mesh, P()))
         assert found.stride() == expected.stride()
         torch.testing.assert_close(found.full_tensor(), expected)
+
+
+def test_elements_that_are_put_where_a_mask_is_true_lie_as_the_others() -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    for separate in (True, False):
+        with memory(separate):
+            y = weft.shard(x, weft.make_mesh({"dp": 2}), P("dp"))
+            assert torch.index_put(y, (y > 0,), torch.tensor(1.0)).stride() == x.stride()

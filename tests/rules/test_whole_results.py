@@ -118,3 +118,28 @@ def test_first_ops_leave_the_compiler_alone(separate: str) -> None:
         [sys.executable, "-c", PROGRAM], env=variables, capture_output=True, text=True, timeout=200, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("op", [aten._embedding_bag.default, aten._embedding_bag_forward_only.default], ids=str)
+def test_what_is_said_of_bags_is_what_the_host_gives(op: torch._ops.OpOverload) -> None:
+    indices, offsets = torch.randint(0, 6, (8,)), torch.tensor([0, 2, 4, 8])
+    for mode, padding, dtype, is_last in product((0, 1, 2), (-1, 0), (torch.float32, torch.float64), (False, True)):
+        for table in (torch.randn(6, 3, dtype=dtype), torch.randn(3, 6, dtype=dtype).t()):
+            args = table, indices, offsets, False, mode, False, None, is_last, padding
+            assert found(op, *args) == outcome(op, *args), args
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradients_of_convolutions_lie_as_by_kernels(transposed: bool) -> None:
+    def last(x: torch.Tensor) -> torch.Tensor:
+        return x.movedim(1, -1).contiguous().movedim(-1, 1)
+
+    for rank, *is_last in product((1, 2, 3), *[(False, True)] * 3):
+        x, weight, ones = torch.randn(3, 4, *(5, 4, 3)[:rank]), torch.randn(4, 4, *(2,) * rank), [1] * rank
+        x, weight = (last(t) if k else t for t, k in zip((x, weight), is_last, strict=False))
+        rest = ones, ones, ones, transposed, [0] * rank, 1
+        grad = torch.randn(aten.convolution.default(x, weight, None, *rest).shape)
+        args = last(grad) if is_last[2] else grad, x, weight, [4], *rest, [True] * 3
+        given = aten.convolution_backward.default(*args)
+        specs = whole_results(BoundCall(aten.convolution_backward.default, args))
+        assert [spec and spec.strides for spec in specs] == [y.stride() for y in given], (rank, is_last)

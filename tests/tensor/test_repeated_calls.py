@@ -203,3 +203,14 @@ def test_parts_of_a_split_dim_are_found_by_their_key_in_one_memory(op: torch._op
     args = (x, 0, 2, 6) if op is torch.ops.aten.slice.Tensor else (x, 0, 2)
     op(*args)
     assert (key_of(op, args, {}) in plans.repeats) is (memory == "unified")
+
+
+def test_a_call_that_is_repeated_moves_things_in_the_order_of_the_first() -> None:
+    mesh = weft.make_mesh({"a": 2, "b": 3})
+    told = []
+    for _ in range(2):
+        x = weft.shard(torch.ones(2, 2), mesh, P("a", "b")).requires_grad_()
+        with weft.comm_log() as log:
+            torch.nn.functional.nll_loss(x, weft.shard(torch.tensor([0, 1]), mesh, P("a")), reduction="sum").backward()
+        told.append([(record.kind, record.op) for record in log])
+    assert told[0] == told[1]

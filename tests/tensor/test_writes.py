@@ -33,13 +33,18 @@ OVERLAPS = (
     "x[:2].index_add_(0, i, x[2:])", "x.scatter_(0, k, x[:2])", "x.scatter_add_(0, k, x[:2])", "x.scatter_reduce_(0, k, x[:2], 'sum')", "x[2:].scatter_(0, k, x[:2])",
     "x.put_(i, x[0, :2])", "x.put_(i, x[0, :2].clone())", "torch.gather(x, 0, k, out=x[:2])", "torch.gather(x[:2], 0, k, out=x[2:])",
     "torch.index_select(x, 0, i, out=x[:2])", "torch.index_select(x, 0, j, out=x)", "torch.take(x, i, out=x[0, :2])", "torch.cat([x[2:3], x[:1]], out=x[:2])",
-    "torch.cat([x[2:3], x[3:]], out=x[:2])", "torch.stack([x[2], x[0]], out=x[:2])", "torch.masked_select(x[0], x[0] > 0, out=x[0])", "torch.where(x > 3, x, x.t(), out=x)",
+    "torch.cat([x[2:3], x[3:]], out=x[:2])", "torch.stack([x[2], x[0]], out=x[:2])", "torch.masked_select(x[0], x[0] > 0, out=x[0])", "y = x.sum(0); y.mul_(2); torch.take(y, i, out=y[1:3])", "torch.where(x > 3, x, x.t(), out=x)",
     "x.addr_(x[0], x[1])", "x.addr_(x[0], x[:, 1])", "x[:2].addr_(x[2, :2], x[3])", "torch._foreach_mul_([x[1:]], [x[:-1]])", "torch._foreach_add_([x[:2]], [x[2:]])",
     "torch.where(x > 3, x, x, out=x)", "torch.cumsum(x, 0, out=x)", "torch.cumsum(x[:2], 0, out=x[1:3])", "torch.logcumsumexp(x, 0, out=x.t())",
     "torch.amax(x, 0, out=x[0])", "torch.max(x, 0, out=(x[0], n))", "torch.max(x, 0, out=(x[:, 0], n))", "torch.mode(x[1:], 0, out=(x[0], n))", "torch.aminmax(x, dim=0, out=(x[0], x[1]))",
     "torch.kthvalue(x, 1, 0, out=(x[0], n))", "torch.sort(x, 0, out=(x.t(), n))", "torch.topk(x, 4, 0, out=(x.t(), n))", "torch.renorm(x, 2, 0, 1, out=x.t())",
     "torch.scatter(x, 0, k, x, out=x)", "torch.scatter_add(x, 0, k, x.clone(), out=x.t())", "torch._C._nn.gelu(x, out=x.t())", "torch._C._nn.mse_loss(x, x, reduction=0, out=x.t())",
-    "x.copy_(x.unsqueeze(2))",
+    "x.copy_(x.unsqueeze(2))", "x.index_add_(0, s, x[2:])", "x[:2].index_add_(0, s, x[2:])", "x.index_add_(0, s, x[:2])",
+    "torch.cat([x[0, :2].view(torch.int32), x[1, :2].view(torch.int32)], out=x)", "torch.sub(x[0, None], x, out=x[0, None])", "y = x[:1]; torch.sub(y, x.clone(), out=y)",
+    "torch.scatter(x, 0, k, 1.5, out=x)", "torch.scatter(x, 0, k, x[:2].clone(), out=x)", "torch.scatter_add(x, 0, k, x, out=x)", "torch.scatter(x[1:], 0, k, 1.5, out=x[:-1])",
+    "torch.stack([x[3], x[2]], out=x)", "torch.stack([x[3], x[0]], out=x)",
+    *(line.replace("= x", f"= x[{part}]") for part in (":0", ":, :0") for line in ("y = x; y.index_add_(0, e, y)", "y = x; y[e] = y", "y = x; y.put_(e, y)", "y = x; torch.gather(y, 0, e[:, None], out=y)",
+    "y = x; y.scatter_(0, e[:, None], y)", "y = x; torch.take(y, e, out=y)", "y = x; torch.cat([y], out=y)", "y = x; y.copy_(y)", "y = x; torch.stack([y, y], out=y)", "y = x.reshape(-1); torch.cat([y, y], out=y)")),
 )  # fmt: skip
 """Some of these read nothing of what they write to, which torch lets through; the others it refuses."""
 INDICES = {
@@ -47,18 +52,23 @@ INDICES = {
     "i": torch.tensor([0, 1]),
     "j": torch.tensor([3, 1, 0, 2]),
     "k": torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1]]),
+    "e": torch.tensor([], dtype=torch.int64),
+    "s": torch.tensor([1, 0]),
 }
 
 
 def outcome(line: str, x: torch.Tensor) -> object:
+    given = {name: index.clone().to(x.device) for name, index in INDICES.items()}
+    if isinstance(x, weft.Tensor):
+        given["s"] = weft.shard(given["s"], MESH, weft.P("a"))
     try:
-        exec(line, {"x": x, "torch": torch, **{name: index.clone().to(x.device) for name, index in INDICES.items()}})
+        exec(line, {"x": x, "torch": torch, **given})
     except RuntimeError as error:
         return str(error)
     return x.full_tensor() if isinstance(x, weft.Tensor) else x
 
 
-@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
+@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning", "ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("line", OVERLAPS)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_writes_to_what_is_partly_read_are_refused_as_torch_does(name: str, line: str) -> None:
@@ -88,7 +98,7 @@ SHARED = tuple(
     for write in (
         "v.add_(2)", "v.copy_(v + 1)", "v.addcmul_(v + 1, v + 2)", "v.masked_fill_(v > 6, 0)", "v.fill_(3)", "torch.mul(v, 2, out=v)", "v[0].mul_(3)",
         "v.index_add_(0, torch.tensor([0, 2]), v[:2] + 1)", "torch._foreach_copy_([v], [v + 1])", "torch._foreach_mul_([v, v], 2.0)",
-        "torch._foreach_addcmul_([v], [v + 1], [v + 2], 2.0)", "torch._foreach_zero_([v])", "torch.cat([v[:2] + 1, v[2:] + 1], out=v)",
+        "torch._foreach_addcmul_([v], [v + 1], [v + 2], 2.0)", "torch._foreach_zero_([v])", "v.fill_(torch.tensor(3.0))", "v.fill_(v[0, 0].clone())", "v[0] = 3", "v[...] = 3", "torch.cat([v[:2] + 1, v[2:] + 1], out=v)",
     )
 )  # fmt: skip
 """Writes to views of which several elements are one: torch refuses most where they are expanded, and else the last counts."""
@@ -204,6 +214,18 @@ def test_a_product_of_all_elements_with_all_is_written_to_where_its_result_lies(
         assert torch.equal(out.full_tensor(), torch.kron(plain, plain))
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_plain_out_may_grow_though_it_was_laid_out_before(name: str) -> None:
+    """Which shares its memory with the copies until one of them is written to; torch cannot make that grow."""
+    out = torch.arange(16.0).reshape(4, 4)
+    x = weft.shard(out, MESH, named_mapping(LAYOUTS[name]))
+    joined = torch.cat([x, x])
+    assert torch.add(joined, 1, out=out) is out
+    assert torch.equal(out, torch.arange(16.0).reshape(4, 4).repeat(2, 1) + 1)
+    assert torch.equal(x.full_tensor(), torch.arange(16.0).reshape(4, 4))
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_copies_of_parameters_share_no_memory(name: str) -> None:
     parameter = torch.nn.Parameter(weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name])))
@@ -250,6 +272,133 @@ def test_an_expanded_view_shows_what_is_written_to_its_base(name: str) -> None:
     assert torch.equal((wide * 2).full_tensor(), widened * 2)
 
 
+@pytest.mark.parametrize(
+    "write", ["copied.add_(1)", "view.add_(1)", "view[0] = 3", "copied[0] = 3", "torch.ge(copied, 9, out=copied)"]
+)
+@pytest.mark.parametrize(
+    "view", ["copied.unflatten(0, (2, 4))", "copied.t().t().view(2, 4, 6)", "copied.view(4, 2, 6)[1:]"]
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_reshaped_copy_and_its_views_show_what_is_written_to_the_other(name: str, view: str, write: str) -> None:
+    plain = torch.arange(48.0).reshape(2, 6, 4)
+    layout = LAYOUTS[name]
+    for splits in ([*layout.splits, []], [[], *layout.splits]):
+        seen = []
+        for x in (plain, weft.shard(plain, MESH, named_mapping(Layout(MESH, splits, layout.pending)))):
+            here = {"copied": x.mT.reshape(8, 6), "torch": torch}
+            exec(f"read = copied.t()[0]\nview = {view}\n{write}\nview.mul_(2)", here)
+            seen.append([here[each].tolist() for each in ("view", "copied", "read")] + [x.tolist()])
+        assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    "write",
+    ["fill_diagonal_(9)", "true_divide_(2)", "clip_(0, 1)", "unbind(1)[0].square_()", "copy_(torch.square(x, out=x))"],
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_views_show_what_is_written_in_inference_mode(name: str, write: str) -> None:
+    seen = []
+    for plain in (True, False):
+        x = torch.arange(16.0).reshape(4, 4) - 5
+        x = x if plain else weft.shard(x, MESH, named_mapping(LAYOUTS[name]))
+        views, count = (x[1:], x.t()[:, 1], x.view(2, 8)), x._version
+        with torch.inference_mode():
+            exec(f"x.{write}", {"x": x, "torch": torch})
+        seen.append([x._version > count, *(view.tolist() for view in (x, *views))])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_an_out_that_grows_in_inference_mode_stays_what_it_was(name: str) -> None:
+    x, out = (weft.shard(torch.ones(size, 4), MESH, named_mapping(LAYOUTS[name])) for size in (4, 0))
+    with torch.inference_mode():
+        torch.add(x, 1, out=out)
+    assert not out.is_inference()
+    assert out.add_(1).tolist() == [[3] * 4] * 4
+
+
+def test_writes_to_plain_tensors_of_a_list_are_counted() -> None:
+    plain, x = torch.ones(4, 4), weft.shard(torch.ones(4, 4), MESH, weft.P("a"))
+    for tensors in ([plain, x], [plain, x[1:, 1:]]):
+        count = plain._version
+        torch._foreach_add_(tensors, 1)
+        assert plain._version > count
+
+
+@pytest.mark.parametrize(
+    "line", ["x[1:3].view(torch.complex128)", "torch.view_as_complex(x[1:3])", "x[1:].view(torch.complex128)[0]"]
+)
+def test_larger_elements_than_those_of_a_part_begin_where_torch_has_them_begin(line: str) -> None:
+    plain = torch.arange(9.0, dtype=torch.float64)
+    for x in (plain, weft.shard(plain, MESH, weft.P("a")), weft.shard(plain, MESH, weft.P())):
+        with pytest.raises(RuntimeError, match=r"storage_offset.* divisible by 2"):
+            eval(line, {"x": x, "torch": torch})
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_views_of_a_view_that_was_given_other_memory_show_what_it_was(name: str) -> None:
+    plain, seen = torch.arange(16.0).reshape(4, 4), []
+    for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
+        view = x[1:]
+        shown = view.view(12)
+        view.set_(x)
+        seen.append([])
+        for written in (view, x, shown):
+            written[:2] = 3
+            written.add_(1)
+            seen[-1] += [each.tolist() for each in (shown, view, x)]
+    assert seen[0] == seen[1]
+
+
+def test_what_a_write_moves_is_told_in_one_order() -> None:
+    x, value = weft.shard(torch.ones(2, 5), MESH, weft.P(None, "a")), weft.shard(torch.ones(3), MESH, weft.P("b"))
+    with weft.comm_log() as log:
+        x.ravel().put_(torch.tensor([3, 8, 0]), value)
+    assert [(each.op, each.axes) for each in log] == [
+        ("reshape", ("a",)),
+        ("aten.put_.default", ("a",)),
+        ("reshape", ("a",)),
+        ("aten.put_.default", ("b",)),
+    ]
+
+
+def test_what_is_told_of_merged_dims_that_were_written_to() -> None:
+    x = weft.shard(torch.ones(2, 1, 4), MESH, weft.P(None, None, ("b", "a")))
+    with weft.comm_log() as log:
+        merged = x.ravel()
+        merged.cumsum_(-1)
+        before = len(log)
+        merged.reshape(2, 2, 2).zero_()
+    assert [(each.op, each.shape) for each in log][before:] == [("reshape", (2, 4)), ("reshape", (2, 1, 4))]
+
+
+def test_what_a_view_is_read_again_for_is_told_by_one_name() -> None:
+    x = weft.shard(torch.ones(1), MESH, weft.P("a"))
+    view = x.reshape(())
+    x.add_(1)
+    with weft.comm_log() as log:
+        view = view.data
+    assert view.item() == 2
+    assert {each.op for each in log} <= {"aten.reshape.default"}
+
+
+@pytest.mark.parametrize("out", ["x[:1, None, 1:]", "x[None, :1]", "x[3:, None, :2]"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_product_is_written_to_a_part_with_dims_of_one(name: str, out: str) -> None:
+    x, expected = weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name])), torch.ones(4, 4)
+    for each in (x, expected):
+        into = eval(out, {"x": each})
+        torch.matmul(each.clone()[None, 1:2], torch.ones(4, into.shape[-1]), out=into)
+    assert x.tolist() == expected.tolist()
+
+
+def test_dtypes_that_an_out_cannot_take_are_refused_as_torch_does() -> None:
+    x, out = torch.ones(4, 4), torch.ones(8, 4, dtype=torch.int64)
+    for a, b in ((x, out), (weft.shard(x, MESH, weft.P("a")), weft.shard(out, MESH, weft.P("a")))):
+        with pytest.raises(TypeError, match=r"input types can't be cast to the desired output type Long"):
+            torch.cat([a, a], out=b)
+
+
 @pytest.mark.parametrize("split", [["a", "b"], ["b"]], ids=["by both", "by one"])
 def test_views_of_a_reshaped_copy_show_what_is_written(split: list[str], memory: str) -> None:
     """A reshape of what has gaps is a copy, which may lie where it did until somebody needs it elsewhere: not once it is written to."""
@@ -288,6 +437,23 @@ def test_views_of_another_size_show_the_same_memory(name: str, line: str) -> Non
         v.mul_(3)
         x.add_(1)
         seen.append([(y.stride(), y.tolist()) for y in (x, v, v * 2)])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize(
+    "line", ["x.resize_(2, 4)", "torch.amax(x, 0, out=x.detach()[0])", "torch.amax(z, 0, True, out=x)"]
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_views_of_what_was_cut_short_are_copied(name: str, line: str) -> None:
+    seen = []
+    for plain in (True, False):
+        x, z = torch.arange(16.0).reshape(4, 4), torch.ones(3, 4)
+        if not plain:
+            x, z = weft.shard(x, MESH, named_mapping(LAYOUTS[name])), weft.shard(z, MESH, weft.P("a"))
+        views = [x[3], x[1:].mT, x.view(2, 8)[1]]
+        exec(line, {"x": x, "z": z, "torch": torch})
+        seen.append([y.tolist() for y in copy.deepcopy([*views, x])])
     assert seen[0] == seen[1]
 
 

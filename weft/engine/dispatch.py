@@ -42,6 +42,7 @@ from .total import note_write
 from .views.conjugation import keep_marks
 from .views.copy_views import note_unseen_write, refresh, shows_another, tell_writes, write_through
 from .views.folded import folded_ops
+from .writes.counting import count_writes
 from .writes.settling import settle_totals
 from .writes.turned import note_views_of_turned, refuse_stale, refuse_turned
 from .writes.writing import shares_places, store, write_out, write_whole, written_tensors
@@ -208,6 +209,11 @@ def _known_anew(result: ShardedTensor, form: Form) -> ShardedTensor:
 def _note_writes(call: BoundCall) -> None:
     """Has what is known of the tensors that a call wrote to follow."""
     forget_written(written_tensors(call))  # an op may have brought for itself what it then wrote to
+    for x in written_tensors(call):
+        if x._value.fold is not None:
+            x._value.fold.forget()  # in one memory too, where what it is folded from shows the write
+    if kind_of(call.func).composite and torch.is_inference_mode_enabled():
+        count_writes(written_tensors(call))  # which torch does in the ops that it takes such calls apart into
     if is_traced():
         settle_totals(written_tensors(call))
 

@@ -34,7 +34,7 @@ from .writes.overlapping import read_beside, refuse_overlaps
 from .writes.writing import store
 from .wrong_calls import let_torch_say, refuse_wrong
 
-__all__ = ["brought", "gathered", "run_by_rule", "run_in"]
+__all__ = ["brought", "gathered", "reads_written", "run_by_rule", "run_in"]
 
 
 def run_by_rule(call: BoundCall) -> object:
@@ -49,7 +49,7 @@ def run_by_rule(call: BoundCall) -> object:
         return run_once(call, [_whole(x, call) for x in tensors], plan.mesh)
     if kind.is_pure:
         return _run(call, _laid(call, plan), plan)
-    if plan.written is not None and _reads_written(call, plan.written):
+    if plan.written is not None and reads_written(call, plan.written):
         call.is_written_back, x = True, tensors[plan.written]
         return call.with_tensors([read_beside(call.func, x, y) for y in tensors])()
     laid = _laid(call, plan, plan.written if kind.viewed is None else 0)
@@ -58,7 +58,7 @@ def run_by_rule(call: BoundCall) -> object:
     return _run(call, laid, plan) if plan.written is None else _run_write(call, laid, plan, plan.written)
 
 
-def _reads_written(call: BoundCall, written: int) -> bool:
+def reads_written(call: BoundCall, written: int) -> bool:
     """Whether a call reads by another name what it writes to; raises where torch would refuse what it reads."""
     tensors = call.tensors
     try:
@@ -83,10 +83,16 @@ def _laid(call: BoundCall, plan: OpPlan, shared: int | None = None) -> list[torc
         refuse_wrong(call)
     for at in gathered(call.tensors, plan) if is_read else ():
         bring_gradient_home(call.tensors[at])
-    return [
-        brought(x, need, str(call), plan.whole, in_place=i == shared, is_read=is_read)
-        for i, (x, need) in enumerate(zip(call.tensors, plan.inputs, strict=True))
-    ]
+    needs = list(zip(call.tensors, plan.inputs, strict=True))
+    laid = list(call.tensors)
+    # What is only resolved goes first, as it does where a call is repeated.
+    for i in sorted(range(len(laid)), key=lambda i: not (is_read and _is_only_resolved(*needs[i]))):
+        laid[i] = brought(*needs[i], str(call), plan.whole, in_place=i == shared, is_read=is_read)
+    return laid
+
+
+def _is_only_resolved(x: torch.Tensor, need: Layout) -> bool:
+    return isinstance(x, ShardedTensor) and bool(x._layout.pending) and need is x._layout.resolved
 
 
 def _run_view(call: BoundCall, laid: list[torch.Tensor], plan: OpPlan) -> object:
@@ -170,6 +176,7 @@ def brought(
         return x
     if in_place and whole and not x._layout.pending and x._layout.mesh == need.mesh:
         note_move(x, need, op)
+        x._value.pieces  # noqa: B018 - an exchange that was put off is told before what comes next, as between memories
         return x
     given = x
     if x._layout.pending and not in_place and not need.pending:

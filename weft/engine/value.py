@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, final
 
 import torch
@@ -109,7 +108,7 @@ class Value:
     """Whether it stands for one, and nobody has asked yet whether it has a gradient."""
     is_traced_copy: bool = False
     """Whether it stands for a view that is a copy, which a program may not write to."""
-    counted_beside: Sequence[weakref.ref[ShardedTensor]] = ()
+    counted_beside: list[weakref.ref[ShardedTensor]] | None = None
     """Tensors that were given one memory, by `x.data = y`: torch counts the writes to each for itself."""
     stand: weakref.ref[Stand] | None = None
     """What views of the tensor hold."""

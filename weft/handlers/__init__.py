@@ -37,5 +37,5 @@ from .split_dims import (  # noqa: F401
     split_softmax,
     swap_split,
 )
-from .views import as_strided, reshaping, slicing, unfolding  # noqa: F401
+from .views import as_strided, beginnings, reshaping, slicing, unfolding  # noqa: F401
 from .windows import convolution, pooling  # noqa: F401

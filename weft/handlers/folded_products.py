@@ -15,7 +15,7 @@ from ..engine.strides.restriding import with_strides
 from ..engine.total import Total
 from ..engine.views.conjugation import keep_marks
 from ..engine.views.copy_views import remember_alias
-from ..engine.views.folded import FoldedOp, fold, fold_of, folded_ops
+from ..engine.views.folded import Fold, FoldedOp, fold, fold_of, folded_ops
 from ..rules.call import BoundCall, Op
 from ..rules.dims import one_each
 from ..rules.factors import Factors
@@ -23,7 +23,7 @@ from ..rules.ops.views import reshape_groups
 from ..rules.registry import Rule
 from ..runtime.holding import Pieces
 from ..runtime.strides import row_major
-from .views.reshaping import free_reshape
+from .views.reshaping import free_reshape, show_folded
 
 aten = torch.ops.aten
 Shape = tuple[int, ...]
@@ -168,10 +168,26 @@ def _unfolded(call: BoundCall) -> object:
         size[size.index(-1)] = x.numel() // max(1, -math.prod(size))
     if math.prod(size) != x.numel():
         return NotImplemented
+    if call.func is not aten._unsafe_view.default and not _shares(x, folded):
+        return NotImplemented
     if _is_cut(folded.of.shape, size):
         return aten.view.default(folded.of, size)
     free = free_reshape(call.func, folded.of, size)
     return NotImplemented if free is None else free
+
+
+def _shares(x: ShardedTensor, folded: Fold) -> bool:
+    """Has a folded tensor that is no view show the other one, of which views are taken for its own; False where it has views that do not know."""
+    through = fold_of(folded.through)
+    if folded.through is not None and through is not None:
+        shares = _shares(folded.through, through)
+        remember_alias(x, folded.through)
+        return shares
+    if x._value.shown is not None or x._is_view():
+        return True
+    if not x._value.is_viewed:
+        show_folded(x, folded.of)
+    return not x._value.is_viewed
 
 
 @_for_folded(aten.clone.default)

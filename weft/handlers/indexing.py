@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ..engine.execute import run_by_rule
+from ..engine.execute import reads_written, run_by_rule
 from ..engine.handlers import handler
 from ..engine.moves.movement import from_plain, to_plain
 from ..engine.sharded import ShardedTensor, as_sharded
+from ..engine.strides.restriding import as_op_gives
 from ..engine.writes.overlapping import parted
 from ..engine.writes.writing import store
 from ..rules.call import BoundCall
@@ -77,6 +78,7 @@ def _index_add_(call: BoundCall) -> object:
     x = call.tensor("self")
     if call.arg("alpha") != 1 or not isinstance(x, ShardedTensor):
         return run_by_rule(call)
+    reads_written(call, 0)  # which is refused, or read before anything is written
     rows = added(BoundCall(aten.index_add.default, call.args, call.kwargs))
     if rows is NotImplemented:
         return run_by_rule(call)
@@ -115,7 +117,8 @@ def _index_put(call: BoundCall) -> object:
         beside = aten.reshape.default(mask, [*mask.shape, *[1] * (x.dim() - first - mask.dim())])
         filled = aten.masked_fill_.Tensor if call.func is aten.index_put_.default else aten.masked_fill.Tensor
         value = aten.reshape.default(aten._to_copy.default(values, dtype=x.dtype), [])
-        return filled(x, parted(x, beside), value)
+        result = filled(x, parted(x, beside), value)
+        return result if filled is aten.masked_fill_.Tensor else as_op_gives(call, result, whole=True)
     if x.is_meta:  # how many are true is not known, and not needed
         return x if call.func is aten.index_put_.default else aten.empty_like.default(x)
     return call.replaced(indices=_counted(x, indices))()

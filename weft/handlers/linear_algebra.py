@@ -10,9 +10,10 @@ import torch
 from ..engine.dispatch_keys import let_in
 from ..engine.execute import brought, run_by_rule
 from ..engine.handlers import handler
-from ..engine.op_plan import layouts_for
+from ..engine.op_kind import for_each_result
+from ..engine.op_plan import NOT_REPEATED, layouts_for
 from ..engine.running.repeating import repeat_by_rule
-from ..engine.sharded import ShardedTensor, as_sharded
+from ..engine.sharded import ShardedTensor, as_sharded, wrap
 from ..rules.call import BoundCall, Op
 from ..runtime.holding import holding, slices
 from ..runtime.processes import world
@@ -100,10 +101,25 @@ _CHECKED: dict[Op, str] = {
 def _checked(call: BoundCall) -> object:
     """What is looked at is what all of them say, so that matrices are counted as in the whole."""
     if not call.kwargs.get("check_errors"):
-        return _repeated_by_rule(call)
+        return _solved(call) if call.func is aten._linalg_solve_ex.default else _repeated_by_rule(call)
     result = call.func(*call.args, **{**call.kwargs, "check_errors": False})
     torch._linalg_check_errors(result[-1], _CHECKED[call.func], is_matrix=call.tensors[0].dim() == 2)
     return result
+
+
+@handler(aten.linalg_lu_solve.default)
+def _solved(call: BoundCall) -> object:
+    """Of complex numbers, these kernels give conjugates by torch's lazy marks: nobody looks at those of pieces."""
+    if call.flag("left") or not call.tensors[0].is_complex():
+        return _repeated_by_rule(call)
+    result = run_by_rule(call)
+    call.repeat = lambda *_: NOT_REPEATED  # which would have the marks
+    return for_each_result(result, lambda _, x: _without_marks(as_sharded(x)))
+
+
+def _without_marks(x: ShardedTensor) -> ShardedTensor:
+    pieces = tuple(piece.resolve_conj() for piece in x._value.pieces)
+    return wrap(pieces, x._layout, x.shape, dtype=x.dtype, strides=x.stride())
 
 
 @handler(aten._linalg_det.default, aten._linalg_slogdet.default)

@@ -30,10 +30,10 @@ def overwrite(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: b
 
 
 def _is_itself(x: ShardedTensor, value: torch.Tensor) -> bool:
-    """Whether a value is the tensor with its first dims merged, just written to, which `matmul(out=)` writes back."""
+    """Whether a value is the tensor, with its first dims merged or not, just written to, which `matmul(out=)` writes back."""
     return (
         is_last_out(value)
-        and value.dim() < x.dim()
+        and (value.dim() < x.dim() or value.shape == x.shape)
         and value.numel() == x.numel()
         and value._is_view()
         and value._base is (x._base if x._is_view() else x)

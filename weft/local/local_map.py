@@ -20,6 +20,7 @@ from ..engine.moves.movement import is_transformed
 from ..engine.moves.shards import shards_of
 from ..errors import MismatchError
 from ..runtime.machine import residence
+from ..runtime.processes import world
 from ..runtime.processes.agreement.own_faults import of_one_process, tell_others
 from ..sharding.mapping import DeviceMapping, NamedMapping
 from ..sharding.mesh import DeviceMesh, current_mesh
@@ -77,12 +78,12 @@ def local_map(
                 "that torch keeps them from: use backward() or torch.autograd, or say the function in ops on whole tensors"
             )
         lanes = [Lane(mesh, slot, group) for slot in residence(mesh).owned]
-        if not lanes:
-            raise RuntimeError(
-                f"local_map runs the function on the devices of the mesh {mesh}, but this process has none of them: "
-                "call it in the processes that have, or on a mesh of all devices"
-            )
         with of_one_process():
+            if not lanes:
+                raise RuntimeError(
+                    f"local_map runs the function on the devices of the mesh {mesh}, but process {world.current().process} has none "
+                    "of them: call it in the processes that have, or on a mesh of all devices"
+                )
             given = _given(args, inputs, len(lanes))
             results = _run(lanes, [functools.partial(fn, *values, **kwargs) for values in given])
             return cast(Result, _joined(results, outputs, lanes, check))

@@ -14,6 +14,7 @@ from ..planning.topology.current import find_topology_by, on_topology_change
 from ..sharding.mesh import DeviceMesh, Slot
 from .processes import world
 from .processes.launch_environment import is_launched
+from .processes.liveness import heartbeat  # noqa: F401 - signs of life begin where processes join, so it has to be there
 
 __all__ = ["Residence", "accelerator_count", "check_there", "device_of", "residence", "torch_device", "use_paper"]
 

@@ -55,7 +55,7 @@ def _copied_together(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor
     if torch.compiler.is_compiling() or _is_copied_alone(x) or (base is not None and _is_copied_alone(base)):
         return None
     with torch.no_grad():
-        if isinstance(base, ShardedTensor) and base.is_leaf and _has_memory_of(x, base):
+        if isinstance(base, ShardedTensor) and base.is_leaf and _has_memory_of(x, base) and not _is_cut(base):
             copied = x._view_func_unsafe(copy.deepcopy(base, memo))
         else:
             copied = memo.get(shown_memory(x))
@@ -67,6 +67,12 @@ def _has_memory_of(view: ShardedTensor, base: ShardedTensor) -> bool:
     """Whether a view shows its base still, whatever `view.data` was set to; one without memory here does."""
     memory = shown_memory(base)
     return memory in (id(base), shown_memory(view))
+
+
+def _is_cut(base: ShardedTensor) -> bool:
+    """Whether a tensor was given another shape where it lies: views of what it was are none of what it is."""
+    shown = base._value.shown
+    return shown is not None and _lying(shown.base.tensor) != _lying(base)
 
 
 def _is_copied_alone(x: torch.Tensor) -> bool:

@@ -25,7 +25,7 @@ from ..engine.sharded import grad_fn as grad_fn_of
 from ..engine.sharded import is_leaf as is_leaf_of
 from ..engine.sharded import requires_grad as requires_grad_of
 from ..engine.value import Flat
-from ..engine.views.copy_views import count_beside, current, remember_apart
+from ..engine.views.copy_views import catch_up, count_beside, current, remember_apart
 from ..engine.views.folded import make_results
 from ..engine.writes.becoming import become
 from ..engine.writes.turned import is_stale, refuse_stale_graph
@@ -165,6 +165,7 @@ class Tensor(NamedPieces, ShardedTensor):
             count_beside(self, value)
 
     def _get_data(self) -> torch.Tensor:
+        catch_up(self)  # torch asks for it as outside of ops
         return remember_apart(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
 
     data = property(_get_data, _set_data)

@@ -21,7 +21,7 @@ from ..op_kind import for_each_result, kind_of, written_argument
 from ..sharded import ShardedTensor
 from ..writes.writing import store, written_tensors
 
-__all__ = ["is_foreseen", "is_random", "needs_single_run", "run_once", "writes_beside"]
+__all__ = ["is_drawn", "is_foreseen", "is_random", "needs_single_run", "run_once", "writes_beside"]
 
 
 @cached(8192)
@@ -32,6 +32,19 @@ def is_random(func: torch._ops.OpOverload) -> bool:
     (True, False)
     """
     return torch.Tag.nondeterministic_seeded in func.tags
+
+
+_LEFT_BEHIND = {torch.ops.aten._cudnn_rnn.default: (3, 4)}
+"""Which results a kernel leaves for the way back: beside what it needs, they hold what was in memory."""
+
+
+def is_drawn(func: torch._ops.OpOverload, position: int) -> bool:
+    """Whether one of the results of an op is made of random numbers, which all processes have to draw alike.
+
+    >>> is_drawn(torch.ops.aten._cudnn_rnn.default, 0), is_drawn(torch.ops.aten._cudnn_rnn.default, 3)
+    (True, False)
+    """
+    return is_random(func) and position not in _LEFT_BEHIND.get(func, ())
 
 
 _TELLS_SIZES = frozenset(
@@ -97,7 +110,7 @@ def run_once(call: BoundCall, values: Sequence[torch.Tensor], mesh: DeviceMesh) 
         if isinstance(same, ShardedTensor):
             store(same, value, str(call))
             return same
-        drawn = str(call) if is_random(call.func) else None  # processes that are seeded differently are told
+        drawn = str(call) if is_drawn(call.func, position) else None  # processes that are seeded differently are told
         return from_plain(value, Layout.replicated(mesh, value.dim()), brought_to=drawn)
 
     return for_each_result(result, given)

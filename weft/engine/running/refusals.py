@@ -26,6 +26,7 @@ __all__ = ["all_have_some", "refuse_as_others", "refuse_whole", "tell_others"]
 
 _FEW = 1 << 16
 """Elements that whole tensors are made of, once for calls that are alike. Of more, others are heard of when they are waited for."""
+_OF_MATRICES: type[Exception] = vars(torch.linalg)["LinAlgError"]  # which torch does not tell type checkers of
 _BY_ZERO = "ZeroDivisionError"
 """What torch says of whole numbers that are divided by the number 0."""
 
@@ -82,6 +83,8 @@ def _refuse(call: BoundCall, shapes: Sequence[tuple[int, ...]]) -> None:
         told.append(error)
     # They are not the elements that the others hold: only what no element can mend counts.
     error = next((each for each in told if isinstance(each, NotImplementedError)), told[0])
+    if isinstance(error, _OF_MATRICES):  # which is said of matrices, not of dtypes
+        return
     by_zero = len(shapes) == 1 and str(error) == _BY_ZERO
     if isinstance(error, NotImplementedError) or by_zero or _is_for_dtype(call, shapes):
         raise error

@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 
-from ...runtime.strides import Strides, row_major
+from ...runtime.strides import Strides, dense_strides, row_major
 
 __all__ = ["of_complex", "of_half", "of_real"]
 
@@ -21,7 +21,7 @@ def of_real(args: Sequence[object], x: torch.Tensor, shape: tuple[int, ...]) -> 
 def of_complex(args: Sequence[object], x: torch.Tensor, shape: tuple[int, ...]) -> Strides:
     """Those of a transform of complex numbers (`_fft_c2c`)."""
     dims = _dims(args, x)
-    return _packed(shape, _order(x, dims)) if dims else x.stride()
+    return _packed(shape, _order(x, dims)) if dims else dense_strides(shape, x.stride())
 
 
 def of_half(args: Sequence[object], x: torch.Tensor, shape: tuple[int, ...]) -> Strides:

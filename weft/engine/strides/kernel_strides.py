@@ -29,9 +29,11 @@ def is_elementwise(func: Op) -> bool:
 
 _UNTAGGED = frozenset(
     {
+        aten.complex.default,
         aten.floor_divide.default,
         aten.masked_fill_.Scalar,
         aten.masked_fill_.Tensor,
+        aten.polar.default,
         aten.elu_backward.default,
         aten.hardsigmoid_backward.default,
         aten.hardswish_backward.default,
@@ -117,6 +119,11 @@ def _of_convolution(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | No
     return batch, channel, place
 
 
+def _of_convolution_gradients(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
+    """Those of a convolution of the input and the weight, whatever the gradient of its result is like."""
+    return _of_convolution(tensors[1:], spec)
+
+
 def _of_matrices(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
     """Column by column, as LAPACK does."""
     if spec.ndim != tensors[0].dim():
@@ -186,6 +193,7 @@ _LAID: dict[Op, Laid] = {
             aten._standard_gamma.default,
             aten.nonzero_static.default,
             aten.im2col.default,
+            aten.nll_loss2d_forward.default,
         ),
         _row_major,
     ),
@@ -217,7 +225,8 @@ _LAID: dict[Op, Laid] = {
         (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.binary_cross_entropy.default), _as_first
     ),
     **dict.fromkeys((aten.select_scatter.default, aten.slice_scatter.default), _as_first_expanded),
-    **dict.fromkeys((aten.convolution.default, aten.convolution_backward.default), _of_convolution),
+    aten.convolution.default: _of_convolution,
+    aten.convolution_backward.default: _of_convolution_gradients,
     **dict.fromkeys((aten._linalg_svd.default, aten.linalg_eig.default), _of_matrices),
 }
 

@@ -9,6 +9,7 @@ import torch
 
 from ...caches import BoundedCache
 from ...rules.call import REFUSALS, BoundCall, each_of, text_of
+from ...rules.ops.bags import bags_on_host
 from ...rules.ops.indexing import has_masks
 from ...rules.ops.pointwise import broadcast_dims
 from ...rules.registry import Spec, ops_named, rule_for
@@ -106,9 +107,11 @@ def _found(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...]:
     if on_host:
         specs = tuple(as_laid_by_kernel(func, call.args, metas, specs))
         specs = _with_statistics(call, specs) if func in _OF_STATISTICS else specs
+        specs = bags_on_host(call, specs) if func in _OF_BAGS else specs
     return specs
 
 
+_OF_BAGS = frozenset(ops_named("_embedding_bag _embedding_bag_forward_only"))
 _OF_STATISTICS = frozenset(
     ops_named(
         "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats _batch_norm_with_update"

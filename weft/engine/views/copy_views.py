@@ -32,6 +32,7 @@ from .folded import is_unmade
 __all__ = [
     "Shown",
     "Told",
+    "catch_up",
     "count_beside",
     "current",
     "is_alias",
@@ -187,7 +188,9 @@ def remember_base(view: ShardedTensor, before: ShardedTensor, base: ShardedTenso
 def count_beside(x: ShardedTensor, other: ShardedTensor) -> None:
     """Notes that `x` was given the memory of another tensor: views that are copies of either show writes to both."""
     root = _root(other)
-    known = [ref for ref in root._value.counted_beside if ref() is not None]
+    known = root._value.counted_beside
+    known = [] if known is None else known  # one list for all of them
+    known[:] = [ref for ref in known if ref() is not None]
     known += [weakref.ref(each) for each in (root, x) if all(ref() is not each for ref in known)]
     root._value.counted_beside = x._value.counted_beside = known
 
@@ -219,7 +222,7 @@ def _stamp(x: ShardedTensor) -> int:
 def _written_beside(x: ShardedTensor) -> int:
     """A number that changes when others are written to that were given the memory of a tensor."""
     root = _root(x)
-    found = [ref() for ref in root._value.counted_beside]
+    found = [ref() for ref in root._value.counted_beside or ()]
     # One that is gone leaves a gap that few writes to the tensor do not fill.
     return sum((y._version + 1) << 8 for y in found if y is not None and y is not root and not y.is_inference())
 
@@ -236,12 +239,17 @@ _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 def current(x: ShardedTensor) -> Pieces:
     """The pieces of a tensor, read again where it is a view whose base was written to; for who looks at them outside of ops."""
+    catch_up(x)
+    return x._value.pieces
+
+
+def catch_up(x: ShardedTensor) -> None:
+    """Reads a tensor again outside of ops, where it is a view whose base was written to."""
     if x._value.shown is not None:
-        # As inside an op: torch records neither gradients nor views there.
+        # As inside an op: torch records neither gradients nor views there, and takes no op apart.
         inside = torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_VIEWS)
         with inside[0], inside[1], seen_by(x._value.tracers):
             refresh((x,))
-    return x._value.pieces
 
 
 def _refresh(x: ShardedTensor, shown: Shown) -> None:

@@ -66,7 +66,8 @@ class Fold:
     def __init__(
         self, stand: Stand, groups: tuple[int, ...], written: int, later: _Later, through: ShardedTensor | None
     ) -> None:
-        self._stand, self._through = stand, through
+        self._stand, self.through = stand, through
+        """`through`: another folded tensor, of which this is a view."""
         self.groups = groups
         """For each dim, how many dims it was merged from; one of size 1 may be from none."""
         self._written = written
@@ -88,7 +89,7 @@ class Fold:
             return False
         if x._value.is_made and x._value.pieces is not self.later.made:
             return False
-        if self._through is not None and fold_of(self._through) is None:
+        if self.through is not None and fold_of(self.through) is None:
             return False  # a copy that it is a view of was written to
         return x._is_view() or x._version == 0
 

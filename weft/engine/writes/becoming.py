@@ -6,7 +6,7 @@ import torch
 
 from ..sharded import KEPT_PLAIN, ShardedTensor, as_it_is
 from ..total import note_write
-from ..views.copy_views import note_unseen_write
+from ..views.copy_views import count_beside, note_unseen_write
 
 __all__ = ["become"]
 
@@ -19,6 +19,8 @@ def become(x: ShardedTensor, other: ShardedTensor) -> None:
     stand = None if x._value.stand is None else x._value.stand()
     if stand is not None:
         stand.tensor, stand.has_become = as_it_is(x), True
+        if x._is_view():
+            count_beside(stand.tensor, x)  # what it was is still a part of its base
     # What it was is counted anew. Said also where no view is left: when one goes, processes may not agree on.
     note_unseen_write()
     value = other._value.taken()

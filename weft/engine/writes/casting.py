@@ -13,7 +13,9 @@ from ..op_kind import kind_of
 
 __all__ = ["check_cast"]
 
-_refusals = BoundedCache[tuple[object, ...], str | None](4096)
+Refusal = tuple[type[Exception], str]
+
+_refusals = BoundedCache[tuple[object, ...], Refusal | None](4096)
 _MOST_TRIED = 1 << 20
 """Elements: of more it is tried with short dims, because with theirs it takes as long as the op itself."""
 _SHORT = 8
@@ -32,10 +34,11 @@ def check_cast(call: BoundCall, functional: Op) -> None:
     except TypeError:  # sizes that a compiler has not settled have no hash
         refusal = _refusal(call, functional)
     if refusal is not None:
-        raise RuntimeError(refusal)
+        kind, text = refusal
+        raise kind(text)
 
 
-def _refusal(call: BoundCall, functional: Op) -> str | None:
+def _refusal(call: BoundCall, functional: Op) -> Refusal | None:
     """What the op says when it is tried on other values: not its `out=`, if it says so without one too."""
     kwargs, outs = call.kwargs, kind_of(call.func).outs
     stand_in = _stand_in if sum(x.numel() for x in call.tensors) <= _MOST_TRIED else _short_stand_in
@@ -49,11 +52,11 @@ def _refusal(call: BoundCall, functional: Op) -> str | None:
         return _said(lambda: call.func(*here, **given, **into))
 
 
-def _said(action: Callable[[], object]) -> str | None:
+def _said(action: Callable[[], object]) -> Refusal | None:
     try:
         action()
     except REFUSALS as error:
-        return str(error)
+        return type(error), str(error)
     return None
 
 

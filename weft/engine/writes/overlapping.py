@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from ..sharded import ShardedTensor
 
 __all__ = [
     "Lying",
+    "copies_first",
     "is_named",
     "is_shaped_first",
     "named_alike",
@@ -65,9 +66,21 @@ _IN_STEP = {
 """Ops that read all of what they write to, place by place, or nothing of it, as elementwise ones do."""
 _SHAPED_FIRST = {
     aten.aminmax.out, aten.cumprod.out, aten.cumsum.out, aten.gather.out, aten.logcumsumexp.out, aten.max.dim_max, aten.min.dim_min,
-    aten.mode.values, aten.renorm.out, aten.sort.values, aten.sort.values_stable, aten.topk.values,
+    aten.mode.values, aten.renorm.out, aten.sort.values, aten.sort.values_stable, aten.stack.out, aten.topk.values,
 }  # fmt: skip
 """Ops whose `out` gets its shape before torch looks."""
+_COPYING_FIRST = {
+    aten.scatter.reduce_out, aten.scatter.src_out, aten.scatter.value_out, aten.scatter.value_reduce_out, aten.scatter_add.out,
+    aten.scatter_reduce.two_out,
+}  # fmt: skip
+"""Ops that copy their first argument to `out`, if it is not that, and go on from there."""
+
+
+_LEFT_OUT: dict[Op, Callable[[torch.Tensor], bool]] = {
+    aten.cat.out: lambda x: x.shape == (0,),
+    aten.stack.out: lambda x: not x.numel(),
+}
+"""Which of the tensors that they join torch does not look at, where one of them is `out`."""
 
 
 Lying = tuple[tuple[int, ...], Strides]
@@ -90,6 +103,11 @@ def is_shaped_first(func: Op) -> bool:
     return func in _SHAPED_FIRST
 
 
+def copies_first(func: Op) -> bool:
+    """Whether an op copies its first argument to `out`, and reads nothing else of what it writes to."""
+    return func in _COPYING_FIRST
+
+
 class Refuse(Protocol):
     """What raises for what is written to and what is read; see `refuse_overlaps`."""
 
@@ -102,14 +120,24 @@ def refusing_overlaps(func: Op) -> Refuse | None:
     is_in_step = func in _IN_STEP or is_elementwise(func) or func.name().startswith("aten::_foreach_")
     if not is_apart and not is_in_step:
         return None
-    return partial(_refuse, is_apart)
+    return partial(_refuse, is_apart, _LEFT_OUT.get(func, _nothing))
 
 
-def _refuse(is_apart: bool, written: torch.Tensor, read: Iterable[torch.Tensor], lying: Lying | None = None) -> bool:
+def _nothing(_: torch.Tensor) -> bool:
+    return False
+
+
+def _refuse(
+    is_apart: bool,
+    leaves_out: Callable[[torch.Tensor], bool],
+    written: torch.Tensor,
+    read: Iterable[torch.Tensor],
+    lying: Lying | None = None,
+) -> bool:
     found = False
     for x in read:
         is_shared = x is not written and _share_memory(written, x)
-        if (is_shared and _overlap(written, x, is_apart, lying)) or (is_apart and x is written and x.numel()):
+        if (is_shared and _overlap(written, x, is_apart, lying)) or (is_apart and x is written and not leaves_out(x)):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
@@ -122,6 +150,7 @@ def _is_renamed(written: torch.Tensor, read: torch.Tensor) -> bool:
     """Whether what is read is all of what is written to, by another name: its pieces may lie otherwise in dims of size 1."""
     return (
         read is not written
+        and written.dtype is read.dtype
         and _long_dims(written.shape, written.stride()) == _long_dims(read.shape, read.stride())
         and _share_memory(written, read)
         and int(written.storage_offset()) == int(read.storage_offset())
@@ -168,7 +197,7 @@ def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
 def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
     if not isinstance(x, ShardedTensor) or not isinstance(y, ShardedTensor) or shown_memory(x) != shown_memory(y):
         return False
-    return x.dtype is y.dtype and bool(x.numel() and y.numel())
+    return bool(x.numel() and y.numel())
 
 
 def _overlap(x: torch.Tensor, y: torch.Tensor, is_apart: bool, lying: Lying | None) -> bool:
@@ -179,8 +208,8 @@ def _overlap(x: torch.Tensor, y: torch.Tensor, is_apart: bool, lying: Lying | No
     size, strides = (tuple(x.shape), x.stride()) if lying is None or lying[0] == x.shape else lying
     if not is_dense(size, strides) or not is_dense(tuple(y.shape), y.stride()):
         return False
-    start, other = int(x.storage_offset()), int(y.storage_offset())
-    stop, other_stop = start + math.prod(size), other + y.numel()
+    start, other = int(x.storage_offset()) * x.itemsize, int(y.storage_offset()) * y.itemsize
+    stop, other_stop = start + math.prod(size) * x.itemsize, other + y.numel() * y.itemsize
     if (start, stop) == (other, other_stop):
         if lying is None:
             return is_apart or strides != y.stride()
@@ -194,6 +223,11 @@ def shown_memory(x: ShardedTensor) -> int:
     while (shown := value.shown) is not None:
         x = shown.base.tensor
         value = x._value
+    if value.is_put_off:
+        return id(x)  # what it will have is new
     total = value.total
-    first = total.value if total is not None else value.pieces[0] if value.pieces else None
+    if total is not None and not total.written[0]:
+        first: torch.Tensor | None = total.value
+    else:
+        first = value.pieces[0] if value.pieces else None
     return id(x) if first is None or first.is_meta else first.untyped_storage()._cdata

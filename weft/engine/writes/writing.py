@@ -11,23 +11,23 @@ from typing import cast
 import torch
 
 from ...caches import cached
-from ...rules.call import BoundCall, each_of
+from ...rules.call import BoundCall, Op, each_of
 from ...rules.registry import ops_named
-from ...runtime.memory.lazy_copy import may_overlap
+from ...runtime.memory.lazy_copy import may_overlap, part
 from ...runtime.strides import Strides, dense_strides, row_major
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
 from ..memory import held_whole
 from ..moves.movement import from_plain, moved, to_plain, to_write_plain
 from ..moves.resolved import forget_resolved
-from ..op_kind import kind_of
+from ..op_kind import is_elementwise, kind_of
 from ..sharded import ShardedTensor
 from ..strides.whole_results import whole_results
 from ..total import own_pieces
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
-from .overlapping import Lying, is_named, is_shaped_first, named_alike, refuse_overlaps
+from .overlapping import Lying, copies_first, is_named, is_shaped_first, named_alike, refuse_overlaps
 from .resizing import resize_shared
 from .settling import write_total
 
@@ -128,13 +128,28 @@ def _refuse_read(call: BoundCall, functional: torch._ops.OpOverload | None) -> N
         lying = [None if spec is None or spec.strides is None else (spec.shape, spec.strides) for spec in specs]
     for x, there in zip(outs, lying, strict=True):
         if isinstance(x, ShardedTensor):
-            refuse_overlaps(call.func, x, read, there)
+            copied = read[:1] if copies_first(call.func) else []
+            _refuse_short(call.func, x, read)
+            refuse_overlaps(aten.copy_.default, x, copied)
+            refuse_overlaps(call.func, x, read[len(copied) :], there)
+
+
+def _refuse_short(func: Op, out: torch.Tensor, read: list[torch.Tensor]) -> None:
+    """Raises where torch does because an elementwise op reads `out` itself, which then keeps its shape, as part of a larger result."""
+    if is_elementwise(func) and any(y is out for y in read):
+        shape = torch.broadcast_shapes(*(y.shape for y in read))
+        if shape != out.shape:
+            raise RuntimeError(f"output with shape {list(out.shape)} doesn't match the broadcast shape {list(shape)}")
 
 
 def is_last_out(x: torch.Tensor) -> bool:
-    """Whether a tensor is the one that an `out=` of this thread was written to last."""
-    last = _last_out.get()
-    return last is not None and last() is x
+    """Whether a tensor is the one that an `out=` of this thread was written to last, or a view of all of it."""
+    ref = _last_out.get()
+    last = None if ref is None else ref()
+    if last is None or last is x:
+        return last is x
+    root = last._base if last._is_view() else last
+    return x._is_view() and x._base is root and (x.numel(), x.storage_offset()) == (last.numel(), last.storage_offset())
 
 
 def write_whole(call: BoundCall) -> object:
@@ -194,7 +209,7 @@ def _copies_itself(call: BoundCall) -> bool:
     return isinstance(value, ShardedTensor) and is_named(call.tensor("self"), value)
 
 
-_SAME_EVERYWHERE = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten._foreach_zero_.default}
+_SAME_EVERYWHERE = {aten.fill_.Scalar, aten.zero_.default, aten._foreach_zero_.default}
 
 
 def _listed(value: object) -> list[torch.Tensor]:
@@ -257,8 +272,10 @@ def _resize(out: torch.Tensor, value: torch.Tensor, strides: Strides) -> bool:
             return True
         mesh, same = out._layout.mesh, out.dim() == value.dim()
         layout = out._layout.resolved if same else Layout.replicated(mesh, value.dim())
-        zeros = torch.empty_strided(value.shape, strides, dtype=out.dtype, device=out.device).zero_()
-        become(out, from_plain(zeros, layout))
+        with torch.inference_mode(out.is_inference()), torch.no_grad():
+            zeros = torch.empty_strided(value.shape, strides, dtype=out.dtype, device=out.device).zero_()
+            become(out, from_plain(zeros, layout))
     else:
+        part([out])  # torch cannot make memory grow that is shared until it is written to
         out.resize_(value.shape).as_strided_(value.shape, strides)
     return False

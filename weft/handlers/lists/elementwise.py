@@ -14,13 +14,14 @@ from ...engine.op_kind import kind_of
 from ...engine.sharded import ShardedTensor
 from ...engine.strides.whole_results import whole_results
 from ...engine.views.copy_views import is_copy, note_unseen_write, told_before
+from ...engine.writes.counting import count_writes
 from ...engine.writes.overlapping import named_alike, refuse_overlaps
 from ...rules.call import BoundCall
 from ...runtime.memory.lazy_copy import may_overlap, part
 from .entries import ListEntry, entry_of
 from .overloads import FOREACH, FUSED, overloads
 from .races import race
-from .repeating import count_writes, evened, for_pieces, repeat_of
+from .repeating import evened, for_pieces, repeat_of
 
 
 @handler(*overloads(FOREACH | FUSED))
@@ -41,6 +42,7 @@ def _elementwise(call: BoundCall) -> object:
         any(map(_is_written_elsewhere, changing)) or race(changing) or _is_read_elsewhere(columns, written)
     ):
         _one_by_one(call, places)
+        call.afterwards = partial(count_writes, [x for x in changing if not isinstance(x, ShardedTensor)])
         return args[0] if func._schema.returns else None
     entries = [
         entry_of([column[k] if column else None for column in columns.values()], bool(written), str(func))
@@ -64,7 +66,7 @@ def _elementwise(call: BoundCall) -> object:
     if call.name.startswith("_fused"):
         note_unseen_write()
     else:
-        call.afterwards = partial(count_writes, [x for x in changing if type(x) is ShardedTensor.final])
+        call.afterwards = partial(count_writes, changing)
     call.repeat = repeat_of(call, lists, entries, None)
     return args[0] if func._schema.returns else None
 

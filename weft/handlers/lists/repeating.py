@@ -7,7 +7,6 @@ from itertools import chain
 from typing import Any, TypeVar, cast
 
 import torch
-from torch.autograd.graph import increment_version
 
 from ...engine.memory import memory_of
 from ...engine.op_kind import kind_of
@@ -17,13 +16,14 @@ from ...engine.sharded import ShardedTensor, as_sharded, tensor_of
 from ...engine.strides.result_strides import Strided
 from ...engine.total import note_write
 from ...engine.views.copy_views import note_unseen_write
+from ...engine.writes.counting import count_writes
 from ...engine.writes.overlapping import refusing_overlaps
 from ...rules.call import BoundCall, Known, Kwargs
 from ...runtime.processes.mesh_processes import leaves_out
 from .entries import ListEntry
 from .races import KnownPlaces
 
-__all__ = ["count_writes", "evened", "for_pieces", "repeat_of"]
+__all__ = ["evened", "for_pieces", "repeat_of"]
 
 T = TypeVar("T")
 Taken = list[Any]
@@ -145,14 +145,6 @@ def _writing(call: BoundCall, op: Call, take: Take, lists: Sequence[int]) -> Rep
         return args[0] if returns else None
 
     return repeat
-
-
-def count_writes(written: Sequence[torch.Tensor]) -> None:
-    """Counts a write to each tensor."""
-    try:
-        increment_version(written)
-    except RuntimeError:  # tensors made in inference mode count nothing, and are no mistake here
-        increment_version([x for x in written if not x.is_inference()])
 
 
 def _wrapping(

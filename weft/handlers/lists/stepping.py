@@ -20,11 +20,12 @@ from ...engine.held_gradient import taken_as_held
 from ...engine.sharded import KEPT_PLAIN, ShardedTensor
 from ...engine.total import note_write
 from ...engine.views.copy_views import note_unseen_write
+from ...engine.writes.counting import count_writes
 from ...runtime.holding import holding
 from ...runtime.memory.lazy_copy import part
 from ...runtime.spans import Spans
 from ...watch.policy import Warned
-from .repeating import count_writes, evened
+from .repeating import evened
 
 __all__ = ["give_pieces", "take_back"]
 

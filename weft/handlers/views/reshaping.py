@@ -19,7 +19,7 @@ from ...engine.op_plan import decided, layouts_for
 from ...engine.sharded import ShardedTensor, as_sharded, begins_at, sharded, stand_of
 from ...engine.strategy import is_considered, unconsidered
 from ...engine.total import Total
-from ...engine.views.copy_views import Told
+from ...engine.views.copy_views import Told, count_beside
 from ...engine.views.folded import fold
 from ...engine.views.view import View
 from ...engine.views.view_results import ViewOp
@@ -32,7 +32,7 @@ from ...runtime.strides import Strides
 from ...runtime.traced import hinted, is_open, settled
 from .reshape_way import ReshapeWay, cut_alike, find_way, is_free_merge, merged_from
 
-__all__ = ["free_reshape"]
+__all__ = ["free_reshape", "show_folded"]
 
 aten = torch.ops.aten
 
@@ -118,6 +118,12 @@ def _folded(
 
     y = fold(base, groups, way.after, shape, exchange, strides, begins_at(x) + offset)
     return _showing(func, x, y, shape, is_placed=True)
+
+
+def show_folded(x: ShardedTensor, base: ShardedTensor) -> None:
+    """Has a folded tensor of its own show the one that it is folded from: views of either are views of both."""
+    _showing(aten.view.default, base, x, tuple(x.shape), is_placed=True)
+    count_beside(x, base)
 
 
 def _full_shape(x: ShardedTensor, size: list[int]) -> tuple[int, ...]:

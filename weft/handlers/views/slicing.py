@@ -310,7 +310,7 @@ def _slice_scatter(call: BoundCall) -> object:
     first, step, count = slice_bounds(call, x.shape[dim])
     if source.shape != resized(x.shape, dim, count):
         return run_by_rule(call)  # torch refuses it
-    whole, given = alike([x, source], str(call))
+    whole, given = alike([x, source.to(x.dtype)], str(call))
     return _lying_as(_scattered(whole, given, dim, first, step), x)
 
 
@@ -322,7 +322,7 @@ def _select_scatter(call: BoundCall) -> object:
     index, size = call.integer("index"), x.shape[dim]
     if source.shape != (*x.shape[:dim], *x.shape[dim + 1 :]) or not -size <= index < size:
         return run_by_rule(call)  # torch refuses it
-    whole, given = alike([x, aten.unsqueeze.default(source, dim)], str(call))
+    whole, given = alike([x, aten.unsqueeze.default(source.to(x.dtype), dim)], str(call))
     return _lying_as(_scattered(whole, given, dim, index % size, 1), x)
 
 

@@ -122,7 +122,7 @@ class Pipeline(torch.nn.Module):
         self._order = tuple(span.entry for span in schedule.timeline().spans)
         self._number = next(_numbers)
         self._known: dict[tuple[object, ...], KnownActivations] = {}
-        self._is_connected = self._has_failed = False
+        self._has_failed = False
 
     def step(
         self,
@@ -227,15 +227,13 @@ class Pipeline(torch.nn.Module):
         return found
 
     def _known_for(self, inputs: Sequence[Tensor], targets: Sequence[Tensor], *, training: bool) -> KnownActivations:
-        """What is known for such inputs. The first time, processes agree that they do the same, and meet."""
+        """What is known for such inputs. The first time, processes agree that they do the same; they have met."""
         signature = (training, *((tuple(x.shape), x.dtype, x._layout) for x in (*inputs, *targets)))
         if signature not in self._known:
             self._agree([training, *([list(x.shape), str(x.dtype), str(x._layout)] for x in (*inputs, *targets))])
-            if not self._is_connected:
-                meshes = [part.mesh for part in self._parts]
-                run.connect(pairwise(meshes), (FORWARD, BACKWARD))
-                self._is_connected = True
             self._known[signature] = KnownActivations(f"pipeline {self._number}/{len(self._known)}")
+        meshes = [part.mesh for part in self._parts]
+        run.connect(pairwise(meshes), (FORWARD, BACKWARD))  # which a refusal since has parted, too
         return self._known[signature]
 
     def _agree(self, inputs: object) -> None:

@@ -15,6 +15,7 @@ from ..holding import Pieces, holding
 from ..machine import forget_with_residences
 from ..memory.memory_limit import memory_limit
 from . import world
+from .agreement.in_step import meet_if_apart
 from .communicating import communicating
 from .current_call import CollectiveCall, call_between
 from .group import Processes, group_of
@@ -89,6 +90,7 @@ def _stages(
 def connect(processes: Processes, wire: torch.device, purpose: str) -> None:
     """Lets processes meet that will mail for a purpose. Whoever takes part in several meetings comes to them in one order."""
     if world.current().process in processes and not world.current().is_fake:
+        meet_if_apart()
         backend_of(group_of(processes, purpose), wire.type)
 
 

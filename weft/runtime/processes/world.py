@@ -101,6 +101,8 @@ class Leaving:
 ALONE = World()
 _joins = count()
 _world: World | None = None
+_left: World | None = None
+"""The world that this process left last."""
 _listeners: list[Callable[[World], None]] = []
 """Bound: the calls of `on_change`, one where a module is imported. Cleared: never."""
 _before_leaving: list[Callable[[Leaving], None]] = []
@@ -123,11 +125,14 @@ def on_leave(tell: Callable[[Leaving], None]) -> None:
 
 
 def current() -> World:
-    """The world of this process; under a launcher, the first call joins it."""
+    """The world of this process; under a launcher, the first call joins it, and after leaving as it was joined before."""
     if _world is not None:
         return _world
     if dist.is_available() and (dist.is_initialized() or is_launched()):
-        return join()
+        if _left is None:
+            return join()
+        backends = ",".join(f"{kind}:{name}" for kind, name in _left.backends)
+        return join(backends, _left.timeout, _left.devices_per_process)
     return ALONE
 
 
@@ -187,7 +192,7 @@ def _init(backend: str, span: timedelta) -> None:
 
 def leave() -> None:
     """Leaves the other processes; leaving twice, or without having joined, does nothing."""
-    global _world  # noqa: PLW0603 - one world a process
+    global _world, _left
     world = _world
     if world is None or fork.is_child():
         return
@@ -198,7 +203,7 @@ def leave() -> None:
     keeps = world.process == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
     for tell in reversed(_before_leaving):  # what was built last leaves first
         tell(Leaving(said, error is not None, keeps))
-    _world = None
+    _world, _left = None, world
     for listener in _listeners:
         listener(ALONE)
     if world.made_here and dist.is_initialized():

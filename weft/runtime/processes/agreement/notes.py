@@ -35,7 +35,6 @@ class Notes:
 
     def exchanged(self, mine: str) -> dict[int, bytes]:
         """What the others say, once they all have."""
-        meet_if_apart()
         self._number += 1
         others = [process for process in self._processes if process != self._here]
         # All have told of the last call, so all have read about the one before it.
@@ -54,7 +53,8 @@ renewal.forget_on_renewal(_notes.clear)
 
 
 def notes_about(subject: str, processes: Processes) -> Notes:
-    """The notes of these processes on one subject, of which they keep count."""
+    """The notes of these processes on one subject, of which they keep count; they are in step then, and count alike."""
+    meet_if_apart()
     key = (subject, processes)
     if key not in _notes:
         _notes[key] = Notes(subject, processes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -78,6 +79,21 @@ def compare(call: CollectiveCall, processes: Processes, value: str = "", differs
             raise different_calls(call, here, theirs, process)
         if theirs is not None and words["value"] != value:
             raise differs(call, here, theirs, process)
+        if theirs is not None and theirs.site != call.site and is_always_on():
+            _warn_of_lines(call, here, theirs, process)
+
+
+def _warn_of_lines(mine: CollectiveCall, here: int, other: CollectiveCall, process: int) -> None:
+    """Calls that are alike are taken for one, from wherever they come, and what one process had left out is not missed."""
+    warnings.warn(
+        "processes make the same call from different lines:\n"
+        f"  process {here}: {mine}\n"
+        f"  process {process}: {other}\n"
+        "  Where one of them has left a call out, or made one more, they take each other's values for those of another call: "
+        "let all processes make it in one line.",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def _is_new(call: CollectiveCall, processes: Processes) -> bool:

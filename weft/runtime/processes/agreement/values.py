@@ -11,7 +11,7 @@ from .. import world
 from ..communicating import communicating
 from ..current_call import CollectiveCall
 from ..group import Group, group_of
-from ..transport.exchange import swap
+from ..transport.exchange import is_compared, swap
 
 __all__ = ["gathered"]
 
@@ -31,7 +31,9 @@ def gathered(value: T, op: str = "an agreement") -> list[T]:
         return [json.loads(json.dumps(value)) for _ in range(here.count)]
     everyone = tuple(range(here.count))
     mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    with communicating(CollectiveCall(op, "what each process has"), everyone):
+    with communicating(
+        CollectiveCall(op, "what each process has"), everyone, is_compared=is_compared(everyone, _SIZE, _wire())
+    ):
         group = group_of(everyone)  # which is another after what surrounds the call, if one has left an exchange
         sizes = _from_each(group, torch.tensor([mine.numel()]), [1] * group.size).tolist()
         whole = bytes(_from_each(group, mine, sizes).numpy())
@@ -42,11 +44,19 @@ def gathered(value: T, op: str = "an agreement") -> list[T]:
     return found
 
 
+_SIZE = torch.int64.itemsize
+"""Bytes of the first messages, which say how long the others are: small ones, so that calls are compared by them."""
+
+
+def _wire() -> torch.device:
+    return torch.device("cpu" if world.current().backend("cpu") else "cuda")
+
+
 def _from_each(group: Group, mine: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     """What each process gives to all, one after another."""
-    wire = torch.device("cpu" if world.current().backend("cpu") else "cuda")
+    wire = _wire()
     arrived = torch.empty(sum(sizes), dtype=mine.dtype, device=wire)
     incoming = dict(enumerate(arrived.split(sizes)))
     incoming.pop(group.index).copy_(mine)
-    swap(group, dict.fromkeys(incoming, mine.to(wire)), incoming, wire)
+    swap(group, dict.fromkeys(incoming, mine.to(wire)), incoming, wire, max(sizes) * mine.itemsize)
     return arrived.cpu()

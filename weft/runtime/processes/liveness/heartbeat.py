@@ -18,7 +18,7 @@ from .. import current_call, fork, world
 from ..current_call import CollectiveCall
 from ..store_client import REPLY, ask, own_connection
 
-__all__ = ["Heartbeat", "begin", "note_failure", "note_giving_up", "stop"]
+__all__ = ["Heartbeat", "begin", "begun", "note_failure", "note_giving_up", "stop"]
 
 BEAT = 1.0
 """Seconds between signs of life, where the timeout leaves room for several."""
@@ -115,6 +115,11 @@ def begin() -> Heartbeat | None:
     global _heartbeat  # noqa: PLW0603 - one a process
     if _heartbeat is None and not world.current().is_fake:
         _heartbeat = Heartbeat(world.current())
+    return _heartbeat
+
+
+def begun() -> Heartbeat | None:
+    """The signs of life that this process leaves, if it does; who leaves begins with none."""
     return _heartbeat
 
 

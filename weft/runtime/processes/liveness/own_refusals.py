@@ -202,7 +202,7 @@ def _begun_here() -> CallsBegun:
 
 def _leaving(_: world.Leaving) -> None:
     """Says which calls this process has come to, with its farewell."""
-    signs = heartbeat.begin()
+    signs = heartbeat.begun()
     if signs is not None:
         signs.begun = _begun_here()
 

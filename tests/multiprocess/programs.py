@@ -207,6 +207,11 @@ def values_in_every_process(devices: Sequence[Device]) -> Iterator[Yielded]:
         yield f"{name} max", float(x.max())
         yield f"{name} where", int(x.argmax())
         yield f"{name} count", int((x > 2).sum())
+        solution = torch.linalg.lstsq(x, x[:, :2] * 2).solution
+        yield (
+            f"{name} solution",
+            [*solution.shape, *solution.stride()],
+        )  # in the memory of a right side, which is larger
         steps = 0
         while x.sum() < 1000:  # control flow on a value
             x = x * 2
@@ -922,6 +927,19 @@ def experts_one_by_one(devices: Sequence[Device]) -> Iterator[Yielded]:
         yield f"{how.__name__}: made", made
         yield from ((f"{how.__name__}: gradient {i}", x.grad) for i, x in enumerate(given) if x.grad is not None)
         yield f"{how.__name__}: log", [f"{r.kind} {r.op} {r.bytes_received} {r.total_bytes} {r.rows}" for r in log]
+
+
+@program
+def added_to_what_some_devices_have(devices: Sequence[Device]) -> Iterator[Yielded]:
+    """A bias that is added to a product with one of a stack, of which devices have some each."""
+    mesh = line_of(devices)
+    stack, first, second, bias = numbers(4, 4, 3), numbers(3, 8), numbers(8, 5), numbers(5)
+    specs = (P("a"), P(None, "a"), P("a"), P())
+    given = [weft.shard(x, mesh, spec) for x, spec in zip((stack, first, second, bias), specs, strict=True)]
+    for k in range(4):
+        made = torch.addmm(given[3], given[0][k] @ given[1], given[2])
+        assert torch.equal(made.full_tensor(), torch.addmm(bias, stack[k] @ first, second))
+        yield f"of {k}", made
 
 
 @program

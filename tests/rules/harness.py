@@ -82,8 +82,9 @@ def laid(x: torch.Tensor, layout: Layout, seed: int = 0, *, exact: bool = False)
     """
     x = x.detach()
     if not layout.pending:
-        plain = (x.clone(),) if holding(layout).unified else scatter(x, layout)
-        return wrap(plain, layout, x.shape, dtype=x.dtype)
+        whole = x.clone()
+        plain = (whole,) if holding(layout).unified else scatter(x, layout)
+        return wrap(plain, layout, x.shape, dtype=x.dtype, strides=whole.stride())
     here = holding(layout)
     generator = torch.Generator().manual_seed(seed)
     index = [layout.mesh.index_of[axis] for axis in layout.pending_axes]

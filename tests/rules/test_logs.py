@@ -54,6 +54,14 @@ def lstm(x: torch.Tensor) -> None:
     weft.nn.shard_module(torch.nn.LSTM(4, 4), MESH, {})(x)
 
 
+def mean_of_windows(x: torch.Tensor) -> torch.Tensor:
+    return functional.avg_pool2d(x, 1, 3).sum()
+
+
+def normed_by_neighbours(x: torch.Tensor) -> torch.Tensor:
+    return functional.local_response_norm(x[:, None], 2).sum()
+
+
 def step(x: torch.Tensor) -> None:
     x.requires_grad_()
     (x * x).sum().backward()
@@ -102,6 +110,8 @@ ONE: dict[str, Call] = {
     "one_hot": lambda x: functional.one_hot(x.long(), 4),
     "embedding": lambda x: functional.embedding(torch.tensor([0, 3, 1]), x),
     "dropout": lambda x: functional.dropout(x, 0.5),
+    "gradients of pools": lambda x: torch.vmap(torch.func.grad(mean_of_windows), in_dims=3)(x.reshape(2, 2, 2, 2)),
+    "second gradients of windows": lambda x: torch.func.hessian(normed_by_neighbours)(x[:2, :2]),
     # writes
     "add_ a number": lambda x: x.add_(1),
     "mul_ a number": lambda x: x.mul_(2),

@@ -239,3 +239,27 @@ def test_plain_tensors_are_made_of_sharded_ones() -> None:
     assert type(x.new_tensor([1, 2])) is torch.Tensor
     assert x.new_tensor([1, 2]).dtype == x.new(2).dtype == x.dtype
     assert x.new_tensor(1).device == x.new(2, 3).device == x.device
+
+
+@pytest.mark.parametrize("spec", [P(), P("tp")])
+@pytest.mark.parametrize("added", ["bias", "addmm", "baddbmm"])
+def test_what_is_added_to_a_product_with_what_only_some_devices_have_counts(added: str, spec: P) -> None:
+    """Devices that have no rows to be summed up contribute what is added."""
+    mesh = weft.make_mesh({"tp": 4})
+    stack, first, second, bias = numbers(4, 4, 3), numbers(3, 8), numbers(8, 5), numbers(5)
+    for k in range(4):
+
+        def run(
+            stack: torch.Tensor, first: torch.Tensor, second: torch.Tensor, bias: torch.Tensor, k: int = k
+        ) -> torch.Tensor:
+            x = stack[k] @ first
+            if added == "bias":
+                return linear(x, second.t(), bias)
+            if added == "addmm":
+                return torch.addmm(bias, x, second)
+            return torch.baddbmm(bias, x[None], second[None])
+
+        given = (stack, first, second, bias)
+        specs = (P("tp"), P(None, "tp"), P("tp"), spec)
+        sharded = [weft.shard(x, mesh, each) for x, each in zip(given, specs, strict=True)]
+        torch.testing.assert_close(run(*sharded).full_tensor(), run(*given))

@@ -53,7 +53,10 @@ def _like(call: BoundCall) -> object:
 
 def _like_again(call: BoundCall, x: ShardedTensor, result: ShardedTensor) -> Repeat | None:
     """What repeats a call whose result is contiguous: the same for each piece, made like one that takes no memory."""
-    if x._form.is_special or not result.is_contiguous() or result.is_meta or is_traced():
+    is_row_major = result.stride() == row_major(
+        result.shape
+    )  # dims of size 1 may lie otherwise in what is contiguous, too
+    if x._form.is_special or not is_row_major or result.is_meta or is_traced():
         return None
     func, form = call.func, result._form
     models = [_shaped(piece.shape, None, x.dtype, piece.device) for piece in result._value.pieces]

@@ -16,6 +16,7 @@ from ...watch.notes import Note, tell
 from ..memory import memory_of
 from ..sharded import ShardedTensor
 from ..views.copy_views import is_observed
+from ..views.folded import is_unmade
 from .movement import from_plain, moved
 from .resolving import resolve
 
@@ -47,6 +48,9 @@ def rearranged(
         return opened(Rearrangement(sides, Side.of(target, shape), tuple(parts), tuple(flips)))
 
     if is_observed():
+        for x in sources:
+            if is_unmade(x):
+                x._value.pieces  # noqa: B018 - what making them moves is said first, in every memory
         found, sizes = plan()
         note_rearrangement(found, sources[0].dtype.itemsize, op, sizes)
     memory = memory_of(target)

@@ -158,13 +158,15 @@ def _run(call: BoundCall, split: _Split, held: Sequence[RaggedRows | None], kind
             rows = held_rows(there, dim)
         given.append(brought_to(leader, rows, op))
     result = _computed(call, split, given, leader)
+    # What is added to a sum over rows is contributed by a device that may have none of these.
+    is_added_to = any(dim is None and need.pending for need, dim in zip(plan.inputs, split.inputs, strict=True))
 
     def made(position: int, value: object) -> object:
         dim = split.outputs[position]
         if not isinstance(value, ShardedTensor) or any(value is x for x in call.tensors):
             return value
         if dim is None:
-            return _contributed_alone(value, leader, op)
+            return value if is_added_to else _contributed_alone(value, leader, op)
         rows = RaggedRows(value._value.pieces, value._layout, value.shape, dim, leader.at, value.dtype, leader.groups)
         tensor, x, shown = ragged(value, rows), call.args[0], held[0]
         if kind.viewed is not None and shown is not None and isinstance(x, ShardedTensor):

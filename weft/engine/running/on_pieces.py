@@ -10,6 +10,7 @@ from ...rules.call import BoundCall, each_of
 from ...rules.registry import Rule, Spec
 from ...runtime.holding import Pieces, holding
 from ...runtime.reduction import neutral
+from ...runtime.strides import FEW, Strides, has_windows, reach_of
 from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ...sharding.placements import ReduceOp
@@ -120,7 +121,9 @@ def _without_memory(func: torch._ops.OpOverload, place: Place, schedule: OpSched
 
 def run_replicated(call: BoundCall, laid: Sequence[ShardedTensor], mesh: DeviceMesh) -> object:
     """Runs an op that has no rule on the replica in each memory; what it gives is replicated too. A number is found once."""
-    replicas = list(zip(*(x._value.pieces for x in laid), strict=True))
+    is_pure = kind_of(call.func).is_pure
+    given = [_lying_as(x, t) if is_pure else t._value.pieces for x, t in zip(call.tensors, laid, strict=True)]
+    replicas = list(zip(*given, strict=True))
     only = slice(1) if _gives_number(call.func) else slice(None)  # a compiler counts the numbers that a program finds
     results = [call.on(pieces) for pieces in replicas[only]]
     columns = list(zip(*map(each_of, results), strict=True))
@@ -134,6 +137,18 @@ def run_replicated(call: BoundCall, laid: Sequence[ShardedTensor], mesh: DeviceM
         return wrap(pieces, Layout.replicated(mesh, value.dim()), value.shape, strides=value.stride())
 
     return for_each_result(results[0], made)
+
+
+def _lying_as(x: torch.Tensor, laid: ShardedTensor) -> Pieces:
+    """The replicas of a tensor, with its strides where few elements lie otherwise: kernels go by them, also by those of dims of size 1."""
+    shape, strides, pieces = tuple(x.shape), x.stride(), laid._value.pieces
+    if not 0 < reach_of(shape, strides) <= FEW or 0 in strides or has_windows(shape, strides):
+        return pieces
+    return tuple([t if t.stride() == strides else _copied(t, strides) for t in pieces])
+
+
+def _copied(piece: torch.Tensor, strides: Strides) -> torch.Tensor:
+    return torch.empty_strided(piece.shape, strides, dtype=piece.dtype, device=piece.device).copy_(piece)
 
 
 def _check_dense(call: BoundCall, value: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 from ..moves.movement import from_plain
 from ..op_kind import for_each_result, kind_of, written_argument
-from ..sharded import ShardedTensor
+from ..sharded import ShardedTensor, wrap
 from ..writes.writing import store, written_tensors
 
 __all__ = ["is_drawn", "is_foreseen", "is_random", "needs_single_run", "run_once", "writes_beside"]
@@ -111,6 +111,8 @@ def run_once(call: BoundCall, values: Sequence[torch.Tensor], mesh: DeviceMesh) 
             store(same, value, str(call))
             return same
         drawn = str(call) if is_drawn(call.func, position) else None  # processes that are seeded differently are told
-        return from_plain(value, Layout.replicated(mesh, value.dim()), brought_to=drawn)
+        x = from_plain(value, Layout.replicated(mesh, value.dim()), brought_to=drawn)
+        # Some kernels give results with gaps, which copies of them do not have.
+        return wrap(x._value.pieces, x._layout, x.shape, dtype=x.dtype, strides=value.stride())
 
     return for_each_result(result, given)

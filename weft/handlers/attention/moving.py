@@ -23,8 +23,10 @@ __all__ = ["come_to", "halves_swapped", "made_even", "next_part", "note_halves",
 
 
 def come_to(x: torch.Tensor, layout: Layout, op: str) -> ShardedTensor:
-    """A tensor of a call in a layout."""
-    return as_sharded(brought(x, layout, op, whole=False))
+    """A tensor of a call in a layout; what only some devices had is sent before anything else is."""
+    there = as_sharded(brought(x, layout, op, whole=False))
+    there._value.pieces  # noqa: B018 - asking for them sends it
+    return there
 
 
 def on_mesh(x: object, lay: Lay) -> object:

@@ -20,12 +20,13 @@ from ...engine.op_plan import chosen
 from ...engine.running.on_pieces import run_everywhere
 from ...engine.running.schedule import OpSchedule, schedule_for
 from ...engine.sharded import ShardedTensor, as_sharded, wrap
+from ...engine.views.folded import is_unmade
 from ...planning.boxes.windows import Reach, Windows, windows_of
 from ...planning.rearrangement import Side
 from ...rules.call import BoundCall, Op, text_of
 from ...rules.factors import Factors
 from ...rules.registry import Local, Rule, rules
-from ...runtime.holding import holding
+from ...runtime.holding import Pieces, holding
 from ...runtime.machine import forget_with_residences
 from ...runtime.strides import dense_strides
 from ...runtime.traced import Size, hinted, is_open
@@ -104,13 +105,19 @@ class Windowed:
             for look in self.windows:
                 if look.tensor == i:
                     note_rearrangement(self.windows[look].plan, x.dtype.itemsize, str(self.func))
-            given.append(wrap(x._value.pieces, whole(need), x.shape) if isinstance(x, ShardedTensor) else x)
+            given.append(wrap(self._read(i, x, brings), whole(need), x.shape) if isinstance(x, ShardedTensor) else x)
         inputs, outputs = tuple(map(whole, self.choice.inputs)), tuple(map(whole, self.choice.outputs))
         result = run_in(call.with_tensors(given), inputs, outputs, rules[self.func])
         if isinstance(result, torch.Tensor):
             return self._relabeled(result, 0)
         assert isinstance(result, (list, tuple))
         return tuple(None if x is None else self._relabeled(x, k) for k, x in enumerate(result))
+
+    def _read(self, position: int, x: ShardedTensor, brings: Collection[int]) -> Pieces:
+        """What the op reads of a tensor: nothing that would have to be exchanged first, where only the shape counts."""
+        if not is_unmade(x) or position in brings or any(look.tensor == position for look in self.windows):
+            return x._value.pieces
+        return (torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device),)
 
     def _relabeled(self, result: object, k: int) -> ShardedTensor:
         x, target = as_sharded(result), self.choice.outputs[k]

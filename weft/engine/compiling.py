@@ -25,6 +25,7 @@ from ..sharding.mapping import DeviceMapping
 from ..sharding.mesh import DeviceMesh
 from ..sharding.named import DimSpec, P
 from ..sharding.placements import Placement
+from .program_leaves import compare_at_once
 from .program_tensors import read_strides_behind_sizes, take_apart_at_once
 from .sharded import ShardedTensor
 
@@ -74,6 +75,7 @@ def announce() -> bool:
             torch._functorch.config.donated_buffer = False
             take_apart_at_once(sys.modules["torch._functorch._aot_autograd.runtime_wrappers"])
             read_strides_behind_sizes(sys.modules["torch._functorch._aot_autograd.schemas"].SubclassCreationMeta)
+        compare_at_once(sys.modules["torch._dynamo.guards"])
         while _in_programs:
             _tell(_in_programs.pop())
         _open_pieces(dynamo.variables.builder)

@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import weft
 from weft import P
-from weft.engine import program_leaves
+from weft.engine.programs import leaves
 from weft.runtime.machine import use_separate_memory
 from weft.sharding.layout import Layout
 from weft.tensor.leaf_gradient import gradient_in
@@ -150,8 +150,8 @@ def test_parameters_that_stay_what_they_are_are_asked_once(monkeypatch: pytest.M
         for model, run in zip(models, compiled, strict=True):
             given(model, run)
     asked = []
-    state = program_leaves._State
-    monkeypatch.setattr(program_leaves, "_State", lambda module: asked.append(module) or state(module))
+    state = leaves._State
+    monkeypatch.setattr(leaves, "_State", lambda module: asked.append(module) or state(module))
     for _ in range(3):
         for model, run in zip(models, compiled, strict=True):
             given(model, run)

@@ -12,8 +12,7 @@ from typing import Protocol
 
 import torch
 
-from .sharded import ShardedTensor
-from .value import Value
+from ..sharded import ShardedTensor
 
 __all__ = ["read_strides_behind_sizes", "take_apart_at_once"]
 
@@ -57,7 +56,7 @@ def _at_once(loops: TakeApart) -> TakeApart:
             if type(x) in _PLAIN:
                 found.append(x)
                 continue
-            pieces = _pieces(x._value, known) if isinstance(x, ShardedTensor) else None
+            pieces = _pieces(x, known) if isinstance(x, ShardedTensor) else None
             if pieces is None:
                 pieces = loops([x], append_symints=append_symints, subclass_metas=None if known is None else [known])
             found += pieces
@@ -66,15 +65,18 @@ def _at_once(loops: TakeApart) -> TakeApart:
     return apart
 
 
-def _pieces(value: Value, known: Known | None) -> Sequence[object] | None:
-    """The pieces of a tensor, if these are plain and all that torch needs of it: it has no open sizes. Torch has asked for them before."""
-    flat = value.flat
-    if flat is None or value.total is not None or (known is not None and known.arg_count != len(flat[0])):
+def _pieces(x: ShardedTensor, known: Known | None) -> Sequence[object] | None:
+    """The pieces of a tensor, if these are plain and all that torch needs of it: it has no open sizes."""
+    value = x._value
+    names = x.__tensor_flatten__()[0] if value.flat is None else value.flat[0]
+    if known is not None and known.arg_count != len(names):
         return None
-    for piece in value.pieces:
+    is_held = value.flat is not None and value.total is None
+    pieces = value.pieces if is_held else [getattr(x, name) for name in names]
+    for piece in pieces:
         if type(piece) is not torch.Tensor:
             return None
-    return value.pieces
+    return pieces
 
 
 def read_strides_behind_sizes(kind: type[Known]) -> None:

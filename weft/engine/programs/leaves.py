@@ -15,39 +15,47 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, compress
 from operator import attrgetter, call
 from types import ModuleType
-from typing import Protocol, cast, final
+from typing import Protocol, final
 from weakref import WeakKeyDictionary, ref
 
 import torch
 
-from ..runtime.machine import forget_with_residences
-from ..watch.notes import is_watched
-from ..watch.setting import Setting
-from .sharded import ShardedTensor, requires_grad
-from .value import Value
+from ...runtime.machine import forget_with_residences
+from ...watch.notes import is_watched
+from ...watch.setting import Setting
+from ..sharded import ShardedTensor, requires_grad
+from ..value import Value
 
 __all__ = ["compare_at_once"]
 
 _OF_MODULE = re.compile(r"L\['(\w+)'\](\._modules\['[^']*'\])*\._parameters\['[^']*'\]")
 """How torch calls a parameter of a module that a function is given: the first group is the module's name there."""
 
-_value_of: Callable[[ShardedTensor], Value] = attrgetter("_value")
-_Parameters = dict[str, torch.nn.Parameter | None]
-_parameters_of: Callable[[torch.nn.Module], _Parameters] = attrgetter("_parameters")
-_values_in: Callable[[_Parameters], Iterable[torch.Tensor | None]] = dict.values
+_value_of: Callable[[torch.Tensor], Value] = attrgetter("_value")
+_Parameters = dict[str, torch.nn.Parameter]
+_parameters_of: Callable[[torch.nn.Module | None], _Parameters] = attrgetter("_parameters")
+_values_in: Callable[[_Parameters], Iterable[torch.Tensor]] = dict.values
 
 
-class Node(Protocol):
+class GuardNode(Protocol):
     """Torch's account of one object that a program uses: what is asked of it, and of what is reached from it."""
+
+    def get_key_value_managers(self) -> Mapping[int, tuple[GuardNode | None, GuardNode | None]]: ...
 
     def get_source(self) -> str: ...
     def get_type_of_guarded_value(self) -> type: ...
-    def get_child_managers(self) -> list[Node]: ...
+    def get_child_managers(self) -> list[GuardNode]: ...
     def is_guarded_value_immutable(self) -> bool: ...
     def has_object_aliasing_guard(self) -> bool: ...
     def mark_tag_safe(self) -> None: ...
     def add_lambda_guard(self, question: Callable[..., bool], said: list[str], stack: None) -> None:
         """Adds a question to what is asked."""
+
+
+class GuardTree(Protocol):
+    """All that a program asks before it runs."""
+
+    root: GuardNode
 
 
 def compare_at_once(guards: ModuleType) -> None:
@@ -58,27 +66,25 @@ def compare_at_once(guards: ModuleType) -> None:
         return  # it asks for everything each time
 
     @functools.wraps(find)
-    def found(self: object) -> None:
-        root: Node = self.root  # type: ignore[attr-defined]
-        asked: dict[str, _Asked] = {}
-        for node, name in _parameters(root, guards.DictGuardManager):
-            each = asked.setdefault(name, _Asked(name))
+    def found(self: GuardTree) -> None:
+        asked: dict[str, _Questions] = {}
+        for node, name in _parameters(self.root, guards.DictGuardManager):
+            each = asked.setdefault(name, _Questions(name))
             node.add_lambda_guard(each.note, ["a sharded parameter is what it was"], None)
             node.mark_tag_safe()
         for each in asked.values():
-            root.add_lambda_guard(each.look, ["sharded parameters are what they were"], None)
+            self.root.add_lambda_guard(each.look, ["sharded parameters are what they were"], None)
         find(self)
 
     manager.find_tag_safe_roots = found
 
 
-def _parameters(node: Node | None, of_dicts: type) -> Iterator[tuple[Node, str]]:
+def _parameters(node: GuardNode | None, of_dicts: type) -> Iterator[tuple[GuardNode, str]]:
     """The sharded parameters of modules below a node, each with the name that the module has in the program."""
     if node is None:
         return
     if isinstance(node, of_dicts):
-        pairs = cast("Mapping[int, tuple[Node | None, Node | None]]", node.get_key_value_managers())  # type: ignore[attr-defined]
-        for pair in pairs.values():
+        for pair in node.get_key_value_managers().values():
             for each in pair:
                 yield from _parameters(each, of_dicts)
         return
@@ -106,17 +112,16 @@ class _State:
         leaves = [x for x in found if isinstance(x, ShardedTensor)]
         self._values, self._flags = [ref(x._value) for x in leaves], list(map(requires_grad, leaves))
 
-    def _found(self) -> list[torch.Tensor | None]:
+    def _found(self) -> list[torch.Tensor]:
         """The parameters that there are now, and None for each that there is not."""
-        owners = cast("Iterable[torch.nn.Module]", map(call, self._owners))
-        return list(chain.from_iterable(map(_values_in, map(_parameters_of, owners))))
+        return list(chain.from_iterable(map(_values_in, map(_parameters_of, map(call, self._owners)))))
 
     def holds(self) -> bool:
         """Whether all are what they were."""
         if self._told != _told():
             return False
         try:
-            leaves = cast("list[ShardedTensor]", list(compress(self._found(), self._is_sharded)))
+            leaves = list(compress(self._found(), self._is_sharded))
             values = list(map(_value_of, leaves))
         except AttributeError:  # of a module that is gone, or of a parameter that is plain now
             return False
@@ -124,7 +129,7 @@ class _State:
 
 
 @final
-class _Asked:
+class _Questions:
     """What one program asks for parameters of the modules that it is given under a name."""
 
     def __init__(self, name: str) -> None:
@@ -133,9 +138,9 @@ class _Asked:
         self._here = threading.local()
         """`module`: the one that this thread is to run, until torch has asked for a parameter of it."""
 
-    def look(self, given: Mapping[str, object]) -> bool:
+    def look(self, given: Mapping[str, torch.nn.Module]) -> bool:
         """Called before each run; lets torch ask for all parameters where one has become another."""
-        module = self._here.module = cast("torch.nn.Module", given[self._name])
+        module = self._here.module = given[self._name]
         state = self._states.get(module)
         if state is not None and not state.holds():
             del self._states[module]
@@ -152,11 +157,11 @@ class _Asked:
 
 def _told() -> object:
     """What tells how all parameters go into programs: whether somebody watches, and where devices lie."""
-    return Setting.is_used and is_watched(), _lying.count
+    return Setting.is_used and is_watched(), _residences.count
 
 
 @final
-class _Lying:
+class _Residences:
     """How often devices have come to lie elsewhere."""
 
     count = 0
@@ -165,8 +170,8 @@ class _Lying:
         self.count += 1
 
 
-_lying = _Lying()
-forget_with_residences(_lying.change)
+_residences = _Residences()
+forget_with_residences(_residences.change)
 
 
 def _change_tags(module: torch.nn.Module) -> None:

@@ -77,7 +77,7 @@ def torch_dispatch(
             return result
     key: tuple[object, ...] | None
     try:
-        # Most ops take a tensor, or two, or one and a dim and more: their keys are made here, as `key_of` makes them, since
+        # Most ops take a tensor, or two, or one and a dim and more, as slices do: their keys are made here, as `key_of` makes them, since
         # to call for them would take as long again.
         count = 0 if kwargs else len(args)
         if count == 1 and type(x := args[0]) is cls:
@@ -88,6 +88,12 @@ def torch_dispatch(
             count == 3 and type(x := args[0]) is cls and type(dim := args[1]) is int and type(last := args[2]) in _SAID
         ):
             key = (id(func), x._form, dim, last if type(last) is int else TRUE if last else FALSE)
+        elif (
+            count == 4
+            and type(x := args[0]) is cls
+            and type(dim := args[1]) is type(y := args[2]) is type(last := args[3]) is int
+        ):
+            key = (id(func), x._form, dim, y, last)
         else:
             key = key_of(func, args, kwargs)
         repeat = _known(key)

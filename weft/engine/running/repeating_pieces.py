@@ -16,7 +16,7 @@ from ..strides.result_strides import Strided
 from ..total import note_write
 from ..value import Value
 from ..views.view import beginning
-from ..writes.overlapping import refusing_overlaps
+from ..writes.overlapping import lie_apart, refusing_overlaps
 from .on_pieces import run_everywhere
 from .once import is_foreseen
 from .quick import Call
@@ -169,8 +169,10 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
 
 def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
     """One view of what this process has of a tensor, in its one piece: of all ops, those that come most often."""
+    last = (ahead, form.made_at(ahead) if ahead else form.made_with)
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
+        nonlocal last
         base = args[0]
         held = base._value
         if held.resolved is not None or _is_inferring() is not base.is_inference():
@@ -181,8 +183,18 @@ def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
             if held.source is not None:
                 raise  # or it was waited for in vain
             return NOT_REPEATED
-        shown = tensor_of(form, (piece,), base.storage_offset() + ahead)
-        held.note_views(shown)
+        offset, made_with = last
+        if offset != (begins := base.storage_offset() + ahead):
+            last = _, made_with = begins, form.made_at(begins) if begins else form.made_with
+        value = Value()
+        value.pieces = (piece,)
+        shown = _make(*made_with)
+        shown._form = form
+        shown._value = value
+        if held.lent_by is None:
+            held.is_viewed = True
+        else:
+            held.note_views(shown)
         return shown
 
     return repeat
@@ -201,10 +213,12 @@ def repeat_writes(call: BoundCall, plan: OpPlan) -> Repeat | None:
     write = runs.alone or runs.everywhere
     others = [at for at, x in enumerate(call.args) if at and isinstance(x, torch.Tensor)]
     refuse = refusing_overlaps(call.func) if others else None
+    only = others[0] if len(others) == 1 else 0
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         written = args[0]
-        if refuse is not None and refuse(written, [args[at] for at in others]):
+        is_apart = refuse is None or (only and lie_apart(written, args[only]))
+        if not is_apart and refuse is not None and refuse(written, [args[at] for at in others]):
             return NOT_REPEATED
         note_write((written,))
         write(args, kwargs)

@@ -207,6 +207,20 @@ def _cut(reads: Sequence[Read]) -> tuple[int, int, list[int]] | None:
     return reads[0][0], dim, [each.stop - each.start for each in along]
 
 
+def sliced_by(func: Op, args: Args) -> tuple[slice, ...] | None:
+    """The index that says a slice of every element from one on: torch takes a third less for it than for the op.
+
+    >>> sliced_by(torch.ops.aten.slice.Tensor, (torch.zeros(2, 3), 1, 0, 2))
+    (slice(None, None, None), slice(0, 2, None))
+    """
+    if func is not torch.ops.aten.slice.Tensor or len(args) != 4 or any(type(x) is not int for x in args[1:]):
+        return None
+    x, dim, start, stop = args
+    assert isinstance(x, torch.Tensor)
+    assert isinstance(dim, int)
+    return (*(slice(None),) * (dim % x.dim()), slice(start, stop))
+
+
 def _contiguous(read: Reader) -> Reader:
     return lambda given: [x.contiguous() for x in read(given)]
 
@@ -218,6 +232,9 @@ def on_first_pieces(func: Op, args: Args, kwargs: Kwargs) -> Call:
         return lambda args, _: convert(args[0]._value.pieces[0])
     op, kind = quick(func), ShardedTensor.final
     is_tensor = [isinstance(x, ShardedTensor) for x in args]
+    index = None if kwargs else sliced_by(func, args)
+    if index is not None:
+        return lambda args, _: args[0]._value.pieces[0][index]
     if kwargs or not is_tensor[0]:
         return lambda args, kwargs: op(*[x._value.pieces[0] if type(x) is kind else x for x in args], **kwargs)
     if len(is_tensor) == 1:

@@ -19,6 +19,7 @@ __all__ = [
     "copies_first",
     "is_named",
     "is_shaped_first",
+    "lie_apart",
     "named_alike",
     "parted",
     "read_beside",
@@ -192,6 +193,17 @@ def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
     if isinstance(read, ShardedTensor) and read._value.is_put_off:
         _ = read._value.pieces  # what is written to has it sent too, and a copy would be sent beside it
     return read.clone()
+
+
+def lie_apart(x: ShardedTensor, y: torch.Tensor) -> bool:
+    """Whether two tensors have memory of their own, where that is told at once: nothing is shown, on its way, or known as a whole."""
+    if type(y) is not ShardedTensor.final:
+        return False
+    one, other = x._value, y._value
+    if one.shown or other.shown or one.source or other.source or one.total or other.total:
+        return False
+    first, second = one.pieces, other.pieces
+    return bool(first and second) and first[0].untyped_storage()._cdata != second[0].untyped_storage()._cdata
 
 
 def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -167,6 +167,72 @@ def test_copies_share_memory_where_what_they_are_copies_of_does(name: str, line:
     assert shown._layout is view._layout
 
 
+TURNED = (
+    "y = x.data; x.t_()", "y = x[1:].t(); x.t_()", "y = x.t().detach()", "y = x.view(16)[4:].data", "y = x[1]; y.resize_(2, 2); y = y.t()",
+    "y = x[2]; y.resize_(0, 3); y = y.t()", "y = x[:, None]; x.unsqueeze_(0)", "y = x.data.t()",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", TURNED)
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_copies_of_what_was_turned_share_memory(name: str, line: str, is_first: bool) -> None:
+    plain, seen = torch.arange(16.0).reshape(4, 4), []
+    for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
+        here: dict[str, torch.Tensor] = {"x": x}
+        exec(line, {}, here)
+        given = [here["y"], x] if is_first else [x, here["y"]]
+        copies = copy.deepcopy(given)
+        for each in copies:
+            each.mul_(2)
+        seen.append([(y.stride(), y.tolist()) for y in (*copies, *given)])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("line", ["y = z[::2]; x.data = z.detach()", "x.data = z.detach(); y = z[::2]", "x.set_(z.detach()); y = z[:, 1:]",
+    "y = x[::3]; z = x[1:].mT; x.data = torch.zeros_like(x)"])  # fmt: skip
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_views_show_what_is_written_to_memory_that_was_given_away(name: str, line: str) -> None:
+    seen = []
+    for is_plain in (True, False):
+        x, z = torch.arange(16.0).reshape(4, 4), torch.ones(4, 4)
+        if not is_plain:
+            x, z = (weft.shard(each, MESH, named_mapping(LAYOUTS[name])) for each in (x, z))
+        here: dict[str, torch.Tensor] = {"x": x, "z": z}
+        exec(line, {"torch": torch}, here)
+        seen.append([])
+        for k, written in enumerate((here["x"], here["y"], here["z"], here["z"].detach())):
+            written.add_(k + 1)
+            seen[-1] += [here[each].tolist() for each in "xyz"]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_part_of_other_data_grows_there(name: str) -> None:
+    seen = []
+    for is_plain in (True, False):
+        x, z = torch.arange(16.0).reshape(4, 4), torch.ones(4)
+        if not is_plain:
+            x, z = weft.shard(x, MESH, named_mapping(LAYOUTS[name])), weft.shard(z, MESH, weft.P("a"))
+        view = x[1:]
+        view.data = view.clone()
+        torch.add(z, 2, out=view[0, :0].resize_(4))
+        seen.append([x.tolist(), view.tolist()])
+    assert seen[0] == seen[1]
+
+
+def test_tensors_are_swapped_where_nobody_shows_them() -> None:
+    x, z = weft.shard(torch.ones(4), MESH, weft.P("a")), weft.shard(torch.zeros(4, 4), MESH, weft.P("a"))
+    torch.neg(x, out=x)
+    torch.utils.swap_tensors(x, z)
+    assert (x.shape, z.tolist()) == ((4, 4), [-1] * 4)
+    shown = x.data
+    with pytest.raises(RuntimeError, match=r"Expected use_count of t1 to be 1"):
+        torch.utils.swap_tensors(x, z)
+    shown.add_(1)
+    assert x.tolist() == [[1] * 4] * 4
+
+
 @pytest.mark.parametrize("line", ["x.T", "x.view(16)", "x[1:]", "x.expand(4, 4)", "x"])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_view_with_other_data_is_copied_with_these(name: str, line: str) -> None:
@@ -458,7 +524,8 @@ def test_views_of_what_was_cut_short_are_copied(name: str, line: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
-@pytest.mark.parametrize("line", ["x[1:].resize_(4, 4)", "torch.add(z, 1, out=x[3])", "v = x[0]; x.resize_(5, 4)"])
+@pytest.mark.parametrize("line", ["x[1:].resize_(4, 4)", "torch.add(z, 1, out=x[3])", "v = x[0]; x.resize_(5, 4)",
+    "torch.neg(torch.ones(5, 5), out=x.detach())", "v = x.detach(); torch.neg(torch.ones(5, 5), out=x)"])  # fmt: skip
 def test_memory_that_others_show_does_not_grow(line: str) -> None:
     x = weft.shard(torch.arange(16.0).reshape(4, 4), MESH, weft.P("a", "b"))
     with pytest.raises(RuntimeError, match=r"it shares memory with views that would have to grow with it"):

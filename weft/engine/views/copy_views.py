@@ -39,6 +39,7 @@ __all__ = [
     "is_copy",
     "is_copy_apart",
     "is_observed",
+    "is_shown",
     "note_unseen_write",
     "refresh",
     "remember",
@@ -90,6 +91,11 @@ _is_told: ContextVar[bool] = ContextVar("_is_told", default=False)
 def shows_another(x: torch.Tensor) -> bool:
     """Whether a tensor is a view that is a copy, or one of such a view: it may have to be read again, or written back."""
     return isinstance(x, ShardedTensor) and x._value.shown is not None
+
+
+def is_shown(x: ShardedTensor) -> bool:
+    """Whether others show a tensor, and say of it what torch does not."""
+    return x._value.stand is not None and x._value.stand() is not None
 
 
 def is_alias(x: ShardedTensor) -> bool:

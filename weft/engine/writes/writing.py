@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -24,6 +25,7 @@ from ..op_kind import is_elementwise, kind_of
 from ..sharded import ShardedTensor
 from ..strides.whole_results import whole_results
 from ..total import own_pieces
+from ..value import Value
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
@@ -108,13 +110,30 @@ def write_out(call: BoundCall) -> object:
     pairs = [(out, _brought(out, new)) for out, new in pairs]  # all of them, before anything is written
     for out, new in pairs:
         _assign(out, new, is_by_rows=func in _BY_ROWS or torch.Tag.generated in func.tags)
-    _last_out.set(weakref.ref(outs_given[-1]))
+    last = outs_given[-1]
+    _last_out.set(_Out.of(last) if isinstance(last, ShardedTensor) else None)
     if not func._schema.returns:
         return None
     return kwargs[outs[0]] if len(outs) == 1 else tuple(kwargs[name] for name in outs)
 
 
-_last_out: ContextVar[weakref.ref[torch.Tensor] | None] = ContextVar("_last_out", default=None)
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """What is remembered of an `out`: not the tensor, which would live for ever, nor a weak reference to it, with which torch swaps none."""
+
+    value: weakref.ref[Value] = field(compare=False)
+    root: weakref.ref[Value]
+    numel: int
+    offset: int
+
+    @classmethod
+    def of(cls, x: ShardedTensor) -> _Out:
+        base = x._base if x._is_view() else x
+        root = base if isinstance(base, ShardedTensor) else x
+        return cls(weakref.ref(x._value), weakref.ref(root._value), x.numel(), int(x.storage_offset()))
+
+
+_last_out: ContextVar[_Out | None] = ContextVar("_last_out", default=None)
 
 
 def _refuse_read(call: BoundCall, functional: torch._ops.OpOverload | None) -> None:
@@ -144,12 +163,10 @@ def _refuse_short(func: Op, out: torch.Tensor, read: list[torch.Tensor]) -> None
 
 def is_last_out(x: torch.Tensor) -> bool:
     """Whether a tensor is the one that an `out=` of this thread was written to last, or a view of all of it."""
-    ref = _last_out.get()
-    last = None if ref is None else ref()
-    if last is None or last is x:
-        return last is x
-    root = last._base if last._is_view() else last
-    return x._is_view() and x._base is root and (x.numel(), x.storage_offset()) == (last.numel(), last.storage_offset())
+    last = _last_out.get()
+    if last is None or not isinstance(x, ShardedTensor):
+        return False
+    return last.value() is x._value or (x._is_view() and last == _Out.of(x))
 
 
 def write_whole(call: BoundCall) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import weft
+from weft.runtime import machine
 from weft.sharding import ReduceOp
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
@@ -42,6 +44,7 @@ OVERLAPS = (
     "x.copy_(x.unsqueeze(2))", "x.index_add_(0, s, x[2:])", "x[:2].index_add_(0, s, x[2:])", "x.index_add_(0, s, x[:2])",
     "torch.cat([x[0, :2].view(torch.int32), x[1, :2].view(torch.int32)], out=x)", "torch.sub(x[0, None], x, out=x[0, None])", "y = x[:1]; torch.sub(y, x.clone(), out=y)",
     "torch.scatter(x, 0, k, 1.5, out=x)", "torch.scatter(x, 0, k, x[:2].clone(), out=x)", "torch.scatter_add(x, 0, k, x, out=x)", "torch.scatter(x[1:], 0, k, 1.5, out=x[:-1])",
+    "torch.neg(x, out=x); x.copy_(x.t())", "y = x[:1]; torch.neg(y, out=y); y.copy_(y[::2])", "torch.cat([x[2:3], x[3:] + 1], out=x[:3])", "torch.cat([x[1:2], x[3:] + 1], out=x[:3])",
     "torch.stack([x[3], x[2]], out=x)", "torch.stack([x[3], x[0]], out=x)",
     *(line.replace("= x", f"= x[{part}]") for part in (":0", ":, :0") for line in ("y = x; y.index_add_(0, e, y)", "y = x; y[e] = y", "y = x; y.put_(e, y)", "y = x; torch.gather(y, 0, e[:, None], out=y)",
     "y = x; y.scatter_(0, e[:, None], y)", "y = x; torch.take(y, e, out=y)", "y = x; torch.cat([y], out=y)", "y = x; y.copy_(y)", "y = x; torch.stack([y, y], out=y)", "y = x.reshape(-1); torch.cat([y, y], out=y)")),
@@ -83,6 +86,12 @@ def test_writes_to_what_is_partly_read_are_refused_as_torch_does(name: str, line
         else:
             assert torch.equal(found, expected)
     assert torch.equal(x.full_tensor(), plain)
+
+
+def test_what_only_some_devices_have_has_the_memory_that_it_is_selected_of() -> None:
+    for x in (torch.ones(6, 5, 1), weft.shard(torch.ones(6, 5, 1), MESH, weft.P("a", None, "b"))):
+        with pytest.raises(RuntimeError, match=r"refer to a single memory location"):
+            x.copy_(x[0])
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -416,14 +425,49 @@ def test_views_of_a_view_that_was_given_other_memory_show_what_it_was(name: str)
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_memory_that_is_given_bears_no_marks(name: str) -> None:
+    seen = []
+    for lay in (torch.clone, lambda plain: weft.shard(plain, MESH, named_mapping(LAYOUTS[name]))):
+        x, y, z = (lay(torch.arange(16.0).reshape(4, 4) * factor) for factor in (1 + 2j, 1j, 1))
+        y.set_(x.conj())
+        z.set_(x.conj().imag)
+        z.mul_(3)
+        seen.append([each.tolist() for each in (x, y, z)])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "line"),
+    [
+        (Layout(MESH, [["b"], ["a"]]), (6, 4), "x.view(-1).as_strided((3, 1, 4), (2, 2, 1), 11)"),
+        (Layout(MESH, [["a"], [], []]), (3, 1, 5), "x.expand(-1, 4, -1).ravel().as_strided((4, 3), (4, 2))"),
+        (Layout(MESH, [["a"], ["b"], []]), (6, 2, 2), "y = x.mT.swapaxes(0, 2); y.diagonal(-1, 2, 0).copy_(y[..., 0])"),
+    ],
+    ids=["strided", "expanded and strided", "written"],
+)
+def test_what_is_merged_is_told_before_what_is_made_of_it(
+    layout: Layout, shape: tuple[int, ...], line: str, memory: str
+) -> None:
+    seen = []
+    for is_apart in (memory != "separate", memory == "separate"):  # which others find then
+        machine.use_separate_memory(is_apart)
+        x = weft.shard(torch.arange(float(math.prod(shape))).reshape(shape), MESH, named_mapping(layout))
+        with weft.comm_log() as log:
+            exec(line, {"x": x})
+        seen.append([(each.kind, each.op, each.shape) for each in log])
+    assert seen[0] == seen[1]
+    assert len(seen[0]) > 1
+
+
 def test_what_a_write_moves_is_told_in_one_order() -> None:
     x, value = weft.shard(torch.ones(2, 5), MESH, weft.P(None, "a")), weft.shard(torch.ones(3), MESH, weft.P("b"))
     with weft.comm_log() as log:
         x.ravel().put_(torch.tensor([3, 8, 0]), value)
     assert [(each.op, each.axes) for each in log] == [
         ("reshape", ("a",)),
-        ("aten.put_.default", ("a",)),
         ("reshape", ("a",)),
+        ("aten.put_.default", ("a",)),
         ("aten.put_.default", ("b",)),
     ]
 

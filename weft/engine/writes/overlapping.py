@@ -65,8 +65,8 @@ _IN_STEP = {
 }  # fmt: skip
 """Ops that read all of what they write to, place by place, or nothing of it, as elementwise ones do."""
 _SHAPED_FIRST = {
-    aten.aminmax.out, aten.cumprod.out, aten.cumsum.out, aten.gather.out, aten.logcumsumexp.out, aten.max.dim_max, aten.min.dim_min,
-    aten.mode.values, aten.renorm.out, aten.sort.values, aten.sort.values_stable, aten.stack.out, aten.topk.values,
+    aten.aminmax.out, aten.cat.out, aten.cumprod.out, aten.cumsum.out, aten.gather.out, aten.logcumsumexp.out, aten.max.dim_max,
+    aten.min.dim_min, aten.mode.values, aten.renorm.out, aten.sort.values, aten.sort.values_stable, aten.stack.out, aten.topk.values,
 }  # fmt: skip
 """Ops whose `out` gets its shape before torch looks."""
 _COPYING_FIRST = {
@@ -224,7 +224,8 @@ def shown_memory(x: ShardedTensor) -> int:
         x = shown.base.tensor
         value = x._value
     if value.is_put_off:
-        return id(x)  # what it will have is new
+        base = x._base if value.is_read_late and x._is_view() else None
+        return shown_memory(base) if isinstance(base, ShardedTensor) else id(x)  # what it will have is new
     total = value.total
     if total is not None and not total.written[0]:
         first: torch.Tensor | None = total.value

@@ -22,7 +22,7 @@ from ..memory import held_whole
 from ..moves.movement import from_plain, moved, to_plain, to_write_plain
 from ..moves.resolved import forget_resolved
 from ..op_kind import is_elementwise, kind_of
-from ..sharded import ShardedTensor
+from ..sharded import ShardedTensor, as_sharded
 from ..strides.whole_results import whole_results
 from ..total import own_pieces
 from ..value import Value
@@ -40,6 +40,8 @@ _AS_OUT = {
     aten.sum.dim_IntList, aten.nansum.default, aten.prod.default, aten.prod.dim_int, aten.cumsum.default, aten.cumprod.default,
 }  # fmt: skip
 """Ops that compute in the dtype of `out`, where none is given."""
+_PRODUCTS = {aten.mm.out, aten.mv.out, aten.bmm.out}
+"""Ops to which `matmul(out=)` gives a view of its `out`, which it then copies to that."""
 _BY_ROWS = frozenset(ops_named("_fft_c2c.out _fft_r2c.out _fft_c2r.out cholesky.out stack.out"))
 """Ops whose `out` lies row by row where it had another shape; for others it lies as the result. Torch's generated ones copy to rows."""
 
@@ -111,7 +113,8 @@ def write_out(call: BoundCall) -> object:
     for out, new in pairs:
         _assign(out, new, is_by_rows=func in _BY_ROWS or torch.Tag.generated in func.tags)
     last = outs_given[-1]
-    _last_out.set(_Out.of(last) if isinstance(last, ShardedTensor) else None)
+    is_part = func in _PRODUCTS and isinstance(last, ShardedTensor) and last._is_view()
+    _last_out.set(_Out.of(as_sharded(last)) if is_part else None)
     if not func._schema.returns:
         return None
     return kwargs[outs[0]] if len(outs) == 1 else tuple(kwargs[name] for name in outs)
@@ -162,7 +165,7 @@ def _refuse_short(func: Op, out: torch.Tensor, read: list[torch.Tensor]) -> None
 
 
 def is_last_out(x: torch.Tensor) -> bool:
-    """Whether a tensor is the one that an `out=` of this thread was written to last, or a view of all of it."""
+    """Whether a tensor is the view that a product of this thread was written to last, or a view of all of it."""
     last = _last_out.get()
     if last is None or not isinstance(x, ShardedTensor):
         return False

@@ -17,7 +17,6 @@ from ..runtime.traced import is_traced
 from ..watch.call_site import call_site
 from ..watch.policy import Warned
 from .advice.drift import may_drift, watched
-from .compiling import left_mode
 from .dispatch_keys import let_in
 from .execute import run_by_rule
 from .form import Form
@@ -29,6 +28,7 @@ from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import note_computed, resolve, resolved_for
 from .op_kind import kind_of
 from .op_plan import FALSE, NOT_REPEATED, TRUE, decided, key_of, plans
+from .programs.compiling import left_mode
 from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
 from .running.recording_calls import recorded

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import torch
 
 from ..caches import cached
-from ..engine.compiling import stands_in_programs
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.movement import layout_of, move
 from ..engine.moves.permutation import permute
+from ..engine.programs.compiling import stands_in_programs
 from ..sharding.layout import Layout
 from ..sharding.mapping import NamedMapping
 from ..sharding.mesh import DeviceMesh

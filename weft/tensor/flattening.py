@@ -12,8 +12,8 @@ import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ..caches import BoundedCache
-from ..engine.compiling import announce, check_compilable
 from ..engine.form import Form, form_of
+from ..engine.programs.compiling import announce, check_compilable
 from ..engine.ragged.families import settle
 from ..engine.sharded import ShardedTensor, begins_at, is_leaf, requires_grad, tensor_of, total_of
 from ..engine.total import UNKNOWN, Contributions, known_total, own_pieces

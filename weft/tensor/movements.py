@@ -11,10 +11,10 @@ import torch
 
 from ..caches import cached
 from ..devices import CPU, Accelerator, Device, list_devices
-from ..engine.compiling import stands_in_programs
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering, shared
 from ..engine.moves.movement import layout_of, move
+from ..engine.programs.compiling import stands_in_programs
 from ..engine.sharded import ShardedTensor
 from ..runtime.machine import check_there, device_of, torch_device
 from ..sharding.mapping import DeviceMapping, NamedMapping, ShardingSpec

@@ -14,12 +14,12 @@ from torch.autograd.graph import Node
 
 from ..devices import Device
 from ..drawing.html import layout_html
-from ..engine.compiling import state_of_code
 from ..engine.dispatch import torch_dispatch
 from ..engine.held_gradient import drop_gradient, gradient_of, replace_gradient
 from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import move
+from ..engine.programs.compiling import state_of_code
 from ..engine.sharded import ShardedTensor, use_count
 from ..engine.sharded import grad_fn as grad_fn_of
 from ..engine.sharded import is_leaf as is_leaf_of

@@ -22,10 +22,10 @@ from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...watch import comm_log
 from ...watch.notes import is_watched
-from ..compiling import announce
 from ..form import Form
 from ..memory import memory_of
 from ..memory.carrying import carried, gathered
+from ..programs.compiling import announce
 from ..sharded import ShardedTensor, requires_grad, tensor_of, wrap
 from ..total import known_total
 from ..views.copy_views import refresh

@@ -197,7 +197,12 @@ def count_beside(x: ShardedTensor, other: ShardedTensor) -> None:
     known = root._value.counted_beside
     known = [] if known is None else known  # one list for all of them
     known[:] = [ref for ref in known if ref() is not None]
-    known += [weakref.ref(each) for each in (root, x) if all(ref() is not each for ref in known)]
+
+    def one_less(_: weakref.ref[ShardedTensor]) -> None:
+        if sum(ref() is not None for ref in known) < 2:
+            known.clear()  # torch swaps no tensors that are held weakly, and one is counted beside nothing
+
+    known += [weakref.ref(each, one_less) for each in (root, x) if all(ref() is not each for ref in known)]
     root._value.counted_beside = x._value.counted_beside = known
 
 

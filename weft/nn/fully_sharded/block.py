@@ -12,8 +12,8 @@ import optree
 import torch
 from torch.autograd.graph import register_multi_grad_hook
 
-from ...engine.compiling import announce
 from ...engine.held_gradient import keep_gradient
+from ...engine.programs.compiling import announce
 from ...engine.sharded import HELD_BACK, ShardedTensor, as_sharded
 from ...planning.costs.bounds import largest
 from ...sharding.layout import Layout

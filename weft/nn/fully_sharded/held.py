@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from ...engine.compiling import announce
+from ...engine.programs.compiling import announce
 from .block import Block
 from .reducing import Scattered
 from .siblings import Siblings

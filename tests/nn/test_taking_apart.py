@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import weft
 from weft import P
-from weft.engine.program_tensors import read_strides_behind_sizes, take_apart_at_once
+from weft.engine.programs.taking_apart import read_strides_behind_sizes, take_apart_at_once
 from weft.runtime.machine import use_separate_memory
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from .sharded import ShardedTensor
+from ..sharded import ShardedTensor
 
 __all__ = ["read_strides_behind_sizes", "take_apart_at_once"]
 
@@ -55,21 +55,24 @@ def _at_once(loops: TakeApart) -> TakeApart:
             known = None if subclass_metas is None else subclass_metas[at]
             if type(x) in _PLAIN:
                 found.append(x)
-            elif isinstance(x, ShardedTensor) and (pieces := _pieces(x, known)) is not None:
-                found += pieces
-            else:
-                found += loops([x], append_symints=append_symints, subclass_metas=None if known is None else [known])
+                continue
+            pieces = _pieces(x, known) if isinstance(x, ShardedTensor) else None
+            if pieces is None:
+                pieces = loops([x], append_symints=append_symints, subclass_metas=None if known is None else [known])
+            found += pieces
         return found
 
     return apart
 
 
-def _pieces(x: ShardedTensor, known: Known | None) -> list[torch.Tensor] | None:
+def _pieces(x: ShardedTensor, known: Known | None) -> Sequence[object] | None:
     """The pieces of a tensor, if these are plain and all that torch needs of it: it has no open sizes."""
-    names = x.__tensor_flatten__()[0]
+    value = x._value
+    names = x.__tensor_flatten__()[0] if value.flat is None else value.flat[0]
     if known is not None and known.arg_count != len(names):
         return None
-    pieces = [getattr(x, name) for name in names]
+    is_held = value.flat is not None and value.total is None
+    pieces = value.pieces if is_held else [getattr(x, name) for name in names]
     for piece in pieces:
         if type(piece) is not torch.Tensor:
             return None

@@ -16,17 +16,18 @@ from typing import TypeVar, cast
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from ..caches import cached
-from ..devices import Device
-from ..frozen import Written
-from ..runtime.machine import forget_with_residences
-from ..runtime.processes.mesh_processes import leaves_out, owners_of
-from ..sharding.mapping import DeviceMapping
-from ..sharding.mesh import DeviceMesh
-from ..sharding.named import DimSpec, P
-from ..sharding.placements import Placement
-from .program_tensors import read_strides_behind_sizes, take_apart_at_once
-from .sharded import ShardedTensor
+from ...caches import cached
+from ...devices import Device
+from ...frozen import Written
+from ...runtime.machine import forget_with_residences
+from ...runtime.processes.mesh_processes import leaves_out, owners_of
+from ...sharding.mapping import DeviceMapping
+from ...sharding.mesh import DeviceMesh
+from ...sharding.named import DimSpec, P
+from ...sharding.placements import Placement
+from ..sharded import ShardedTensor
+from .leaves import compare_at_once
+from .taking_apart import read_strides_behind_sizes, take_apart_at_once
 
 __all__ = ["announce", "check_compilable", "left_mode", "stands_in_programs", "state_of_code"]
 
@@ -74,6 +75,7 @@ def announce() -> bool:
             torch._functorch.config.donated_buffer = False
             take_apart_at_once(sys.modules["torch._functorch._aot_autograd.runtime_wrappers"])
             read_strides_behind_sizes(sys.modules["torch._functorch._aot_autograd.schemas"].SubclassCreationMeta)
+        compare_at_once(sys.modules["torch._dynamo.guards"])
         while _in_programs:
             _tell(_in_programs.pop())
         _open_pieces(dynamo.variables.builder)
@@ -120,7 +122,7 @@ def state_of_code() -> tuple[int, int]:
     >>> state_of_code() == state_of_code()
     True
     """
-    written = [file.stat().st_mtime_ns for file in Path(__file__).parents[1].rglob("*.py")]
+    written = [file.stat().st_mtime_ns for file in Path(__file__).parents[2].rglob("*.py")]
     return len(written), max(written, default=0)
 
 

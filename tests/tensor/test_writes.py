@@ -442,9 +442,15 @@ def test_memory_that_is_given_bears_no_marks(name: str) -> None:
     [
         (Layout(MESH, [["b"], ["a"]]), (6, 4), "x.view(-1).as_strided((3, 1, 4), (2, 2, 1), 11)"),
         (Layout(MESH, [["a"], [], []]), (3, 1, 5), "x.expand(-1, 4, -1).ravel().as_strided((4, 3), (4, 2))"),
+        (Layout(MESH, [[], [], ["a"]]), (5, 4, 5), "y = x.ravel(); torch._foreach_add_([y.t(), y], 1)"),
+        (
+            Layout(MESH, [[], [], ["a", "b"]]),
+            (8, 1, 2),
+            "y = x.view(2, 8); y.ravel().copy_(x.view(-1)); y.view(16) + 1",
+        ),
         (Layout(MESH, [["a"], ["b"], []]), (6, 2, 2), "y = x.mT.swapaxes(0, 2); y.diagonal(-1, 2, 0).copy_(y[..., 0])"),
     ],
-    ids=["strided", "expanded and strided", "written"],
+    ids=["strided", "expanded and strided", "listed", "copied to itself", "written"],
 )
 def test_what_is_merged_is_told_before_what_is_made_of_it(
     layout: Layout, shape: tuple[int, ...], line: str, memory: str
@@ -454,7 +460,7 @@ def test_what_is_merged_is_told_before_what_is_made_of_it(
         machine.use_separate_memory(is_apart)
         x = weft.shard(torch.arange(float(math.prod(shape))).reshape(shape), MESH, named_mapping(layout))
         with weft.comm_log() as log:
-            exec(line, {"x": x})
+            exec(line, {"x": x, "torch": torch})
         seen.append([(each.kind, each.op, each.shape) for each in log])
     assert seen[0] == seen[1]
     assert len(seen[0]) > 1

@@ -276,8 +276,8 @@ def _refresh(x: ShardedTensor, shown: Shown) -> None:
         elif shown.read is not None:
             own_pieces(x)
             with _untold() if _is_told.get() else nullcontext():
-                read = shown.read(base)
-            for piece, now in zip(x._value.pieces, read._value.pieces, strict=True):
+                read = shown.read(base)._value.pieces
+            for piece, now in zip(x._value.pieces, read, strict=True):
                 # What was made in inference mode is written to in it alone.
                 with torch.inference_mode() if piece.is_inference() else nullcontext():
                     copy_once(piece, now)
@@ -300,6 +300,9 @@ def write_through(x: ShardedTensor) -> None:
         if shown.write is not None:
             with _untold() if shown.told is not None else nullcontext():
                 shown.write(base, x)
+        elif shown.told is not None and is_unmade(base):
+            with _untold():
+                base._value.pieces  # noqa: B018 - which what writes it back makes, where it is a copy
         if shown.told is not None and base._layout.pending:
             forget_resolved()  # as what writes it back does, where it is a copy
         note_write((base,))

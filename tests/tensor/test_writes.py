@@ -198,6 +198,20 @@ def test_copies_of_what_was_turned_share_memory(name: str, line: str, is_first: 
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize(
+    "line", ["x[1:]", "x[None, :, 1::2]", "x.view(16)", "x.view(2, 8)[:, 3:]", "x[2]", "x.diagonal()", "x.T[1:]"]
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_copies_of_what_is_detached_share_memory_with_those_of_the_whole(name: str, line: str) -> None:
+    plain, seen = torch.arange(16.0).reshape(4, 4), []
+    for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
+        copies = copy.deepcopy([x, eval(line, {"x": x}).detach()])
+        for each in copies:
+            each.mul_(2)
+        seen.append([(y.stride(), y.tolist()) for y in (*copies, x)])
+    assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("line", ["y = z[::2]; x.data = z.detach()", "x.data = z.detach(); y = z[::2]", "x.set_(z.detach()); y = z[:, 1:]",
     "y = x[::3]; z = x[1:].mT; x.data = torch.zeros_like(x)"])  # fmt: skip
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -9,9 +9,10 @@ import torch
 
 from ..engine.memory import memory_of
 from ..engine.sharded import OWN_STATE, ShardedTensor, as_sharded, wrap
-from ..engine.views.copy_views import current
+from ..engine.views.copy_views import count_beside, current
 from ..engine.writes.overlapping import shown_memory
 from ..engine.writes.resizing import root_of
+from ..runtime.holding import Pieces
 from ..runtime.strides import dense_strides, is_dense, reach_of
 
 __all__ = ["deep_copy", "shallow_copy"]
@@ -19,14 +20,32 @@ __all__ = ["deep_copy", "shallow_copy"]
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """A copy of memory, and where what it is a copy of begins there."""
+    """A copy of memory, and where what it is a copy of begins there, in each piece."""
 
     tensor: ShardedTensor
     offset: int
+    pieces: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, x: ShardedTensor, copied: ShardedTensor) -> _Copied:
-        return cls(copied, int(x.storage_offset()))
+        return cls(copied, int(x.storage_offset()), tuple(map(_place, x._value.pieces)))
+
+    def parts(self, pieces: Pieces) -> Pieces | None:
+        """What lies in the copy where pieces lie in what was copied, if it is all there, piece by piece."""
+        copied, found = self.tensor._value.pieces, []
+        if len(copied) != len(pieces):
+            return None
+        for copy_of, (memory, begins), own in zip(copied, self.pieces, pieces, strict=True):
+            start = own.storage_offset() - begins
+            is_there = start >= 0 and start + reach_of(own.shape, own.stride()) <= copy_of.numel()
+            if _place(own)[0] != memory or not is_there or not is_dense(tuple(copy_of.shape), copy_of.stride()):
+                return None
+            found.append(copy_of.as_strided(own.shape, own.stride(), copy_of.storage_offset() + start))
+        return tuple(found)
+
+
+def _place(piece: torch.Tensor) -> tuple[int, int]:
+    return piece.untyped_storage()._cdata, int(piece.storage_offset())
 
 
 def deep_copy(x: ShardedTensor, memo: dict[int, object]) -> object:
@@ -73,7 +92,7 @@ def _copied_together(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor
         if isinstance(base, ShardedTensor):
             if base.is_leaf and _has_memory_of(x, base) and not _is_cut(x, base):
                 copied = _if_lying(x, x._view_func_unsafe(copy.deepcopy(base, memo)))
-        elif shown is not None and shown.is_apart and shown.base.tensor.is_leaf:  # as `y.data` does
+        elif shown is not None and shown.read is None and shown.base.tensor.is_leaf:  # as `y.data` does
             copied = (
                 None if _is_copied_alone(shown.base.tensor) else _if_lying(x, copy.deepcopy(shown.base.tensor, memo))
             )
@@ -95,10 +114,19 @@ def _part_of_copied(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor 
     if not isinstance(known, _Copied):
         return None
     copied, start = known.tensor, int(x.storage_offset()) - known.offset
+    if copied.dtype is not x.dtype:
+        return None
     if start == 0 and _lying(copied) == _lying(x):
         return as_sharded(copied.detach())
+    pieces = known.parts(current(x)) if x._value.shown is None else None
+    if pieces is not None:
+        part = wrap(
+            pieces, x._layout, x.shape, dtype=x.dtype, strides=x.stride(), offset=start + int(copied.storage_offset())
+        )
+        count_beside(part, copied)
+        return part
     is_there = start >= 0 and start + reach_of(x.shape, x.stride()) <= copied.numel()
-    if not is_there or copied.dtype is not x.dtype or not is_dense(tuple(copied.shape), copied.stride()):
+    if not is_there or not is_dense(tuple(copied.shape), copied.stride()):
         return None
     return _if_lying(x, torch.as_strided(copied, x.shape, x.stride(), start + int(copied.storage_offset())))
 

@@ -257,10 +257,15 @@ def current(x: ShardedTensor) -> Pieces:
 def catch_up(x: ShardedTensor) -> None:
     """Reads a tensor again outside of ops, where it is a view whose base was written to."""
     if x._value.shown is not None:
-        # As inside an op: torch records neither gradients nor views there, and takes no op apart.
-        inside = torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_VIEWS)
-        with inside[0], inside[1], seen_by(x._value.tracers):
+        with _inside(), seen_by(x._value.tracers):
             refresh((x,))
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    """As inside an op: torch records neither gradients nor views there, and takes no op apart, as it does in inference mode."""
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+        yield
 
 
 def _refresh(x: ShardedTensor, shown: Shown) -> None:
@@ -275,7 +280,7 @@ def _refresh(x: ShardedTensor, shown: Shown) -> None:
             pass  # its elements are read of the base when something needs them
         elif shown.read is not None:
             own_pieces(x)
-            with _untold() if _is_told.get() else nullcontext():
+            with _untold() if _is_told.get() else nullcontext(), _inside():
                 read = shown.read(base)._value.pieces
             for piece, now in zip(x._value.pieces, read, strict=True):
                 # What was made in inference mode is written to in it alone.

@@ -614,3 +614,27 @@ def test_an_out_of_another_shape_is_warned_of_as_torch_does(name: str, line: str
     assert expected
     for _ in range(2):
         assert told(lambda x: weft.shard(x, MESH, named_mapping(LAYOUTS[name]))) == expected
+
+
+@pytest.mark.parametrize("given", ["x", "y"])
+@pytest.mark.parametrize("line", ["x[...] = y", "x.copy_(y[...])", "y.copy_(x)", "y[...] = x.view(4, 4)"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_view_that_was_given_other_memory_is_not_what_it_was_a_view_of(name: str, line: str, given: str) -> None:
+    plain, seen = torch.arange(16.0).reshape(4, 4), []
+    for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
+        here = {"x": x, "y": x[...]}
+        here[given].data = here[given].clone()
+        here["y"].mul_(2)
+        exec(line, here)
+        seen.append([here[each].tolist() for each in "xy"])
+    assert seen[0] == seen[1]
+
+
+def test_merged_dims_are_read_again_in_the_layout_that_they_have() -> None:
+    plain = torch.arange(40.0).reshape(4, 5, 2)
+    x = weft.shard(plain.clone(), MESH, weft.P("a", "b"))
+    merged, expected = (each.split([2, 3], -2)[0].reshape(2, 4, 2) for each in (x, plain))
+    assert len(merged.local_shards) == 4
+    assert torch.equal(merged.view(-1).full_tensor(), expected.view(-1))
+    merged.view(-1).mul_(2)
+    assert torch.equal(merged.full_tensor(), expected * 2)

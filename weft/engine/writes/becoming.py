@@ -29,6 +29,7 @@ def become(x: ShardedTensor, other: ShardedTensor) -> None:
     note_unseen_write()
     value = other._value.taken()
     value.is_viewed = x._value.is_viewed
+    value.has_other_views = x._value.has_other_views or x._value.is_viewed
     torch.Tensor.data.__set__(x, other)  # type: ignore[attr-defined]
     x._form, x._value, x._asked = other._form, value, other._asked
 
@@ -37,6 +38,8 @@ def share(x: ShardedTensor, other: ShardedTensor) -> None:
     """Makes a tensor what another one is, in the memory of that one: views that are copies of either show writes to both."""
     become(x, other)
     count_beside(x, other)
+    if x._is_view() and isinstance(x._base, ShardedTensor):
+        x._base._value.has_other_views = True
     pieces = other._value.pieces if memory_of(other._layout).copies_views(other) else ()
     # Others still have it, whom nobody here knows, as what it was detached from; and views of a view are views of its base to torch.
     if x._is_view() or any(_uses(piece.untyped_storage()._cdata) > _ALONE for piece in pieces):

@@ -179,6 +179,7 @@ def is_named(written: torch.Tensor, read: torch.Tensor) -> bool:
     roots = [x._base if x._is_view() else x for x in (written, read)]
     return written is read or (
         roots[0] is roots[1]
+        and not (isinstance(roots[0], ShardedTensor) and roots[0]._value.has_other_views)
         and (written.dtype, written.shape, written.stride()) == (read.dtype, read.shape, read.stride())
         and int(written.storage_offset()) == int(read.storage_offset())
         and (written.is_conj(), written.is_neg()) == (read.is_conj(), read.is_neg())

@@ -458,13 +458,18 @@ def test_memory_that_is_given_bears_no_marks(name: str) -> None:
         (Layout(MESH, [["a"], [], []]), (3, 1, 5), "x.expand(-1, 4, -1).ravel().as_strided((4, 3), (4, 2))"),
         (Layout(MESH, [[], [], ["a"]]), (5, 4, 5), "y = x.ravel(); torch._foreach_add_([y.t(), y], 1)"),
         (
+            Layout(MESH, [["b"], ["a"]]),
+            (2, 1),
+            "y = x.as_strided((1,), (1,)); torch._foreach_clamp_min_([y, y.t()], 3)",
+        ),
+        (
             Layout(MESH, [[], [], ["a", "b"]]),
             (8, 1, 2),
             "y = x.view(2, 8); y.ravel().copy_(x.view(-1)); y.view(16) + 1",
         ),
         (Layout(MESH, [["a"], ["b"], []]), (6, 2, 2), "y = x.mT.swapaxes(0, 2); y.diagonal(-1, 2, 0).copy_(y[..., 0])"),
     ],
-    ids=["strided", "expanded and strided", "listed", "copied to itself", "written"],
+    ids=["strided", "expanded and strided", "listed", "selected and listed", "copied to itself", "written"],
 )
 def test_what_is_merged_is_told_before_what_is_made_of_it(
     layout: Layout, shape: tuple[int, ...], line: str, memory: str

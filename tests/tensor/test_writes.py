@@ -643,3 +643,16 @@ def test_merged_dims_are_read_again_in_the_layout_that_they_have() -> None:
     assert torch.equal(merged.view(-1).full_tensor(), expected.view(-1))
     merged.view(-1).mul_(2)
     assert torch.equal(merged.full_tensor(), expected * 2)
+
+
+@pytest.mark.parametrize(
+    "view", ["x.as_strided((3, 2), (2, 3), 3)", "x.unfold(1, 3, 1)[1:, 0]", "x[:, :1].expand(4, 3)[1]"]
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_written_to_the_data_of_windows_shows(name: str, view: str) -> None:
+    plain, seen = torch.arange(16.0).reshape(4, 4), []
+    for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
+        other, windows = x[:, 1:], eval(view, {"x": x})
+        windows.data.fill_(3)
+        seen.append([each.tolist() for each in (x, other, windows)])
+    assert seen[0] == seen[1]

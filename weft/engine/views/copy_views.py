@@ -46,6 +46,7 @@ __all__ = [
     "remember_alias",
     "remember_apart",
     "remember_base",
+    "remember_data",
     "remember_told",
     "repeats",
     "shows_another",
@@ -181,6 +182,14 @@ def remember_apart(alias: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
     if alias is not base and (shown is None or (shown.read is None and shown.told is None)):
         _show(alias, Shown(stand_of(base), None, None, 0, is_apart=True))
     return alias
+
+
+def remember_data(data: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
+    """Notes that `data` is `base.data`, whose writes torch counts for themselves, be it a copy or not."""
+    remember_apart(data, base)
+    if data._value.shown is not None:
+        data._value.shown.is_apart = True
+    return data
 
 
 def remember_base(view: ShardedTensor, before: ShardedTensor, base: ShardedTensor) -> None:

@@ -649,10 +649,12 @@ def test_merged_dims_are_read_again_in_the_layout_that_they_have() -> None:
     "view", ["x.as_strided((3, 2), (2, 3), 3)", "x.unfold(1, 3, 1)[1:, 0]", "x[:, :1].expand(4, 3)[1]"]
 )
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_what_is_written_to_the_data_of_windows_shows(name: str, view: str) -> None:
+def test_what_torch_counts_apart_shows(name: str, view: str) -> None:
     plain, seen = torch.arange(16.0).reshape(4, 4), []
     for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
-        other, windows = x[:, 1:], eval(view, {"x": x})
-        windows.data.fill_(3)
-        seen.append([each.tolist() for each in (x, other, windows)])
+        others, shown = [x[:, 1:], x[1:3]], eval(view, {"x": x})
+        shown.data.fill_(3)
+        seen.append([each.tolist() for each in (x, *others, shown)])
+        shown.fill_(5)
+        seen[-1] += [each.tolist() for each in (x, *others, shown)]
     assert seen[0] == seen[1]

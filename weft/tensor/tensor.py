@@ -25,7 +25,7 @@ from ..engine.sharded import grad_fn as grad_fn_of
 from ..engine.sharded import is_leaf as is_leaf_of
 from ..engine.sharded import requires_grad as requires_grad_of
 from ..engine.value import Flat
-from ..engine.views.copy_views import catch_up, current, is_shown, remember_data
+from ..engine.views.copy_views import catch_up, current, is_shown, remember_counted_alone
 from ..engine.views.folded import make_results
 from ..engine.writes.becoming import share
 from ..engine.writes.turned import is_stale, refuse_stale_graph
@@ -165,7 +165,7 @@ class Tensor(NamedPieces, ShardedTensor):
 
     def _get_data(self) -> torch.Tensor:
         catch_up(self)  # torch asks for it as outside of ops
-        return remember_data(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
+        return remember_counted_alone(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
 
     data = property(_get_data, _set_data)
     grad = property(gradient_of, replace_gradient, drop_gradient)

@@ -46,7 +46,7 @@ __all__ = [
     "remember_alias",
     "remember_apart",
     "remember_base",
-    "remember_data",
+    "remember_counted_alone",
     "remember_told",
     "repeats",
     "shows_another",
@@ -184,12 +184,12 @@ def remember_apart(alias: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
     return alias
 
 
-def remember_data(data: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
-    """Notes that `data` is `base.data`, whose writes torch counts for themselves, be it a copy or not."""
-    remember_apart(data, base)
-    if data._value.shown is not None:
-        data._value.shown.is_apart = True
-    return data
+def remember_counted_alone(view: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
+    """Notes that torch counts the writes to what shows `base` for themselves, be it a copy or not, as those to `base.data`."""
+    remember_apart(view, base)
+    if view._value.shown is not None:
+        view._value.shown.is_apart = True
+    return view
 
 
 def remember_base(view: ShardedTensor, before: ShardedTensor, base: ShardedTensor) -> None:

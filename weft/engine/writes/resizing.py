@@ -54,6 +54,7 @@ def _is_shared(x: ShardedTensor) -> bool:
     """Whether another tensor has some of its memory by a name that torch does not tell, as what it was detached from."""
     if not x.numel() and not x._is_view():
         return False
+    x._value.turned = None  # who is known by that alone is nobody's, and what is written makes it wrong
     mine = {storage._cdata for storage in storages(x)}
     others = (y for y in gc.get_objects() if type(y) is ShardedTensor.final and y is not x)
     return any(storage._cdata in mine for y in others for storage in storages(y))

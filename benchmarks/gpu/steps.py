@@ -47,7 +47,7 @@ WHERE = "cuda" if ON_GPU else "cpu"
 WHOLE = "--whole" in sys.argv
 COMPILES_UNTIL = 400 if WHOLE else 150
 """Seconds after which nothing more is compiled."""
-ROUNDS = 7
+ROUNDS = 41 if WHOLE else 7
 BEGUN = time.perf_counter()
 torch._dynamo.config.recompile_limit = 64
 

@@ -10,6 +10,7 @@ deleted, and when `zero_grad` asks whether there is one.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import sys
 from collections.abc import Callable
@@ -33,6 +34,8 @@ _OF_MODULES, _OF_OPTIMIZERS = (
     inspect.unwrap(each.zero_grad).__code__ for each in (torch.nn.Module, torch.optim.Optimizer)
 )
 """Functions that ask whether there is a gradient, to drop it. Compared one by one: Python hashes all of a code object each time."""
+_FIRST_ASKED = next(each.offset for each in dis.get_instructions(_OF_OPTIMIZERS) if each.argval == "grad")
+"""Where an optimizer asks only whether there is a gradient."""
 _as_held: ContextVar[bool] = ContextVar("_as_held", default=False)
 
 
@@ -44,11 +47,13 @@ def taken_as_held() -> AbstractContextManager[None]:
 def gradient_of(x: ShardedTensor) -> torch.Tensor | None:
     """The gradient that a tensor keeps, in the layout that it is to have."""
     grad = _held(x)
+    if _as_held.get():
+        return grad  # to an optimizer, which asks three times for each
     state = x.__dict__
     if HELD_BACK in state and _drops(sys._getframe(1)):
         del state[HELD_BACK]
     if KEPT_PLAIN in state and type(grad) is torch.Tensor:
-        if _as_held.get() or _drops_plain(sys._getframe(1)):
+        if _drops_plain(sys._getframe(1)):
             return grad
         if _compiled() is not None:  # which compares what a leaf holds, past this, with what it was when it was traced
             state[HEARD] = True
@@ -65,10 +70,10 @@ def _drops(caller: FrameType) -> bool:
 def _drops_plain(caller: FrameType) -> bool:
     """Whether it is all the same to it what it is given: a label would cost more than all of that.
 
-    Modules fill gradients with zeros one by one, optimizers by lists, which are to be of one kind.
+    Modules fill gradients with zeros one by one, optimizers by lists, which are to be of one kind: they are asked for again there.
     """
     code = caller.f_code
-    return code is _OF_MODULES or (code is _OF_OPTIMIZERS and bool(caller.f_locals["set_to_none"]))
+    return code is _OF_MODULES or (code is _OF_OPTIMIZERS and caller.f_lasti == _FIRST_ASKED)
 
 
 def keep_gradient(x: ShardedTensor, grad: torch.Tensor | None) -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "read_beside",
     "refuse_overlaps",
     "refusing_overlaps",
+    "share_memory",
     "shown_memory",
 ]
 
@@ -136,7 +137,7 @@ def _refuse(
 ) -> bool:
     found = False
     for x in read:
-        is_shared = x is not written and _share_memory(written, x)
+        is_shared = x is not written and share_memory(written, x)
         if (is_shared and _overlap(written, x, is_apart, lying)) or (is_apart and x is written and not leaves_out(x)):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
@@ -152,7 +153,7 @@ def _is_renamed(written: torch.Tensor, read: torch.Tensor) -> bool:
         read is not written
         and written.dtype is read.dtype
         and _long_dims(written.shape, written.stride()) == _long_dims(read.shape, read.stride())
-        and _share_memory(written, read)
+        and share_memory(written, read)
         and int(written.storage_offset()) == int(read.storage_offset())
         and (written.is_conj(), written.is_neg()) == (read.is_conj(), read.is_neg())
     )
@@ -188,14 +189,15 @@ def is_named(written: torch.Tensor, read: torch.Tensor) -> bool:
 
 def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
     """What is read, in memory of its own where it has that of what is written to: torch may refuse for parts of both."""
-    if read is written or not _share_memory(written, read):
+    if read is written or not share_memory(written, read):
         return read
     if isinstance(read, ShardedTensor) and read._value.is_put_off:
         _ = read._value.pieces  # what is written to has it sent too, and a copy would be sent beside it
     return read.clone()
 
 
-def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+def share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two tensors would have some of one memory if they were whole."""
     if not isinstance(x, ShardedTensor) or not isinstance(y, ShardedTensor) or shown_memory(x) != shown_memory(y):
         return False
     return bool(x.numel() and y.numel())

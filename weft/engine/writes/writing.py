@@ -29,7 +29,7 @@ from ..value import Value
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
-from .overlapping import Lying, copies_first, is_named, is_shaped_first, named_alike, refuse_overlaps
+from .overlapping import Lying, copies_first, is_named, is_shaped_first, named_alike, refuse_overlaps, share_memory
 from .resizing import resize_shared
 from .settling import write_total
 
@@ -141,10 +141,11 @@ _last_out: ContextVar[_Out | None] = ContextVar("_last_out", default=None)
 
 def _refuse_read(call: BoundCall, functional: torch._ops.OpOverload | None) -> None:
     """Raises where torch does because what is read is in part what is written to."""
-    outs = [x for name in kind_of(call.func).outs for x in each_of(call.kwargs[name])]
+    outs = [x for name in kind_of(call.func).outs for x in _listed(call.kwargs[name])]
     read = [y for value in call.args for y in _listed(value) if isinstance(y, torch.Tensor)]
     lying: list[Lying | None] = [None] * len(outs)
-    if functional is not None and is_shaped_first(call.func):
+    shared = (share_memory(x, y) for x in outs for y in read if y is not x)
+    if functional is not None and is_shaped_first(call.func) and any(shared):
         rest = {name: value for name, value in call.kwargs.items() if name not in kind_of(call.func).outs}
         specs = whole_results(BoundCall(functional, call.args, rest))
         lying = [None if spec is None or spec.strides is None else (spec.shape, spec.strides) for spec in specs]

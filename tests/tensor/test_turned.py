@@ -108,10 +108,26 @@ def _written_like_another_before(y: torch.Tensor) -> torch.Tensor:
     return view.mul_(3)
 
 
+def _turned_without_gradients(y: torch.Tensor) -> torch.Tensor:
+    view = y[0]
+    with torch.no_grad():
+        view.t_()
+    return view * 2
+
+
+def _turned_below_a_view_without_gradients(y: torch.Tensor) -> torch.Tensor:
+    view = y[0]
+    with torch.no_grad():
+        y.transpose_(0, 1)
+    return view * 2
+
+
 @pytest.mark.parametrize(
     "steps",
     [
         _turned_below_a_view,
+        _turned_without_gradients,
+        _turned_below_a_view_without_gradients,
         _turned_and_written,
         _turned_above_a_write,
         _turned_beside_a_write,

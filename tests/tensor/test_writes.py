@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import weft
+from weft.runtime import machine
 from weft.sharding import ReduceOp
 from weft.sharding.layout import Layout
 from weft.sharding.mapping import named_mapping
@@ -42,6 +44,7 @@ OVERLAPS = (
     "x.copy_(x.unsqueeze(2))", "x.index_add_(0, s, x[2:])", "x[:2].index_add_(0, s, x[2:])", "x.index_add_(0, s, x[:2])",
     "torch.cat([x[0, :2].view(torch.int32), x[1, :2].view(torch.int32)], out=x)", "torch.sub(x[0, None], x, out=x[0, None])", "y = x[:1]; torch.sub(y, x.clone(), out=y)",
     "torch.scatter(x, 0, k, 1.5, out=x)", "torch.scatter(x, 0, k, x[:2].clone(), out=x)", "torch.scatter_add(x, 0, k, x, out=x)", "torch.scatter(x[1:], 0, k, 1.5, out=x[:-1])",
+    "torch.neg(x, out=x); x.copy_(x.t())", "y = x[:1]; torch.neg(y, out=y); y.copy_(y[::2])", "torch.cat([x[2:3], x[3:] + 1], out=x[:3])", "torch.cat([x[1:2], x[3:] + 1], out=x[:3])",
     "torch.stack([x[3], x[2]], out=x)", "torch.stack([x[3], x[0]], out=x)",
     *(line.replace("= x", f"= x[{part}]") for part in (":0", ":, :0") for line in ("y = x; y.index_add_(0, e, y)", "y = x; y[e] = y", "y = x; y.put_(e, y)", "y = x; torch.gather(y, 0, e[:, None], out=y)",
     "y = x; y.scatter_(0, e[:, None], y)", "y = x; torch.take(y, e, out=y)", "y = x; torch.cat([y], out=y)", "y = x; y.copy_(y)", "y = x; torch.stack([y, y], out=y)", "y = x.reshape(-1); torch.cat([y, y], out=y)")),
@@ -83,6 +86,12 @@ def test_writes_to_what_is_partly_read_are_refused_as_torch_does(name: str, line
         else:
             assert torch.equal(found, expected)
     assert torch.equal(x.full_tensor(), plain)
+
+
+def test_what_only_some_devices_have_has_the_memory_that_it_is_selected_of() -> None:
+    for x in (torch.ones(6, 5, 1), weft.shard(torch.ones(6, 5, 1), MESH, weft.P("a", None, "b"))):
+        with pytest.raises(RuntimeError, match=r"refer to a single memory location"):
+            x.copy_(x[0])
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -165,6 +174,86 @@ def test_copies_share_memory_where_what_they_are_copies_of_does(name: str, line:
         assert torch.equal(found.full_tensor(), expected) if isinstance(found, weft.Tensor) else found == expected
     assert torch.equal(x.full_tensor(), plain)
     assert shown._layout is view._layout
+
+
+TURNED = (
+    "y = x.data; x.t_()", "y = x[1:].t(); x.t_()", "y = x.t().detach()", "y = x.view(16)[4:].data", "y = x[1]; y.resize_(2, 2); y = y.t()",
+    "y = x[2]; y.resize_(0, 3); y = y.t()", "y = x[:, None]; x.unsqueeze_(0)", "y = x.data.t()",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", TURNED)
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_copies_of_what_was_turned_share_memory(name: str, line: str, is_first: bool) -> None:
+    plain, seen = torch.arange(16.0).reshape(4, 4), []
+    for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
+        here: dict[str, torch.Tensor] = {"x": x}
+        exec(line, {}, here)
+        given = [here["y"], x] if is_first else [x, here["y"]]
+        copies = copy.deepcopy(given)
+        for each in copies:
+            each.mul_(2)
+        seen.append([(y.stride(), y.tolist()) for y in (*copies, *given)])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    "line", ["x[1:]", "x[None, :, 1::2]", "x.view(16)", "x.view(2, 8)[:, 3:]", "x[2]", "x.diagonal()", "x.T[1:]"]
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_copies_of_what_is_detached_share_memory_with_those_of_the_whole(name: str, line: str) -> None:
+    plain, seen = torch.arange(16.0).reshape(4, 4), []
+    for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
+        copies = copy.deepcopy([x, eval(line, {"x": x}).detach()])
+        for each in copies:
+            each.mul_(2)
+        seen.append([(y.stride(), y.tolist()) for y in (*copies, x)])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("line", ["y = z[::2]; x.data = z.detach()", "x.data = z.detach(); y = z[::2]", "x.set_(z.detach()); y = z[:, 1:]",
+    "y = x[::3]; z = x[1:].mT; x.data = torch.zeros_like(x)"])  # fmt: skip
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_views_show_what_is_written_to_memory_that_was_given_away(name: str, line: str) -> None:
+    seen = []
+    for is_plain in (True, False):
+        x, z = torch.arange(16.0).reshape(4, 4), torch.ones(4, 4)
+        if not is_plain:
+            x, z = (weft.shard(each, MESH, named_mapping(LAYOUTS[name])) for each in (x, z))
+        here: dict[str, torch.Tensor] = {"x": x, "z": z}
+        exec(line, {"torch": torch}, here)
+        seen.append([])
+        for k, written in enumerate((here["x"], here["y"], here["z"], here["z"].detach())):
+            written.add_(k + 1)
+            seen[-1] += [here[each].tolist() for each in "xyz"]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_part_of_other_data_grows_there(name: str) -> None:
+    seen = []
+    for is_plain in (True, False):
+        x, z = torch.arange(16.0).reshape(4, 4), torch.ones(4)
+        if not is_plain:
+            x, z = weft.shard(x, MESH, named_mapping(LAYOUTS[name])), weft.shard(z, MESH, weft.P("a"))
+        view = x[1:]
+        view.data = view.clone()
+        torch.add(z, 2, out=view[0, :0].resize_(4))
+        seen.append([x.tolist(), view.tolist()])
+    assert seen[0] == seen[1]
+
+
+def test_tensors_are_swapped_where_nobody_shows_them() -> None:
+    x, z = weft.shard(torch.ones(4), MESH, weft.P("a")), weft.shard(torch.zeros(4, 4), MESH, weft.P("a"))
+    torch.neg(x, out=x)
+    torch.utils.swap_tensors(x, z)
+    assert (x.shape, z.tolist()) == ((4, 4), [-1] * 4)
+    shown = x.data
+    with pytest.raises(RuntimeError, match=r"Expected use_count of t1 to be 1"):
+        torch.utils.swap_tensors(x, z)
+    shown.add_(1)
+    assert x.tolist() == [[1] * 4] * 4
 
 
 @pytest.mark.parametrize("line", ["x.T", "x.view(16)", "x[1:]", "x.expand(4, 4)", "x"])
@@ -350,14 +439,60 @@ def test_views_of_a_view_that_was_given_other_memory_show_what_it_was(name: str)
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_memory_that_is_given_bears_no_marks(name: str) -> None:
+    seen = []
+    for lay in (torch.clone, lambda plain: weft.shard(plain, MESH, named_mapping(LAYOUTS[name]))):
+        x, y, z = (lay(torch.arange(16.0).reshape(4, 4) * factor) for factor in (1 + 2j, 1j, 1))
+        y.set_(x.conj())
+        z.set_(x.conj().imag)
+        z.mul_(3)
+        seen.append([each.tolist() for each in (x, y, z)])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "line"),
+    [
+        (Layout(MESH, [["b"], ["a"]]), (6, 4), "x.view(-1).as_strided((3, 1, 4), (2, 2, 1), 11)"),
+        (Layout(MESH, [["a"], [], []]), (3, 1, 5), "x.expand(-1, 4, -1).ravel().as_strided((4, 3), (4, 2))"),
+        (Layout(MESH, [[], [], ["a"]]), (5, 4, 5), "y = x.ravel(); torch._foreach_add_([y.t(), y], 1)"),
+        (
+            Layout(MESH, [["b"], ["a"]]),
+            (2, 1),
+            "y = x.as_strided((1,), (1,)); torch._foreach_clamp_min_([y, y.t()], 3)",
+        ),
+        (
+            Layout(MESH, [[], [], ["a", "b"]]),
+            (8, 1, 2),
+            "y = x.view(2, 8); y.ravel().copy_(x.view(-1)); y.view(16) + 1",
+        ),
+        (Layout(MESH, [["a"], ["b"], []]), (6, 2, 2), "y = x.mT.swapaxes(0, 2); y.diagonal(-1, 2, 0).copy_(y[..., 0])"),
+    ],
+    ids=["strided", "expanded and strided", "listed", "selected and listed", "copied to itself", "written"],
+)
+def test_what_is_merged_is_told_before_what_is_made_of_it(
+    layout: Layout, shape: tuple[int, ...], line: str, memory: str
+) -> None:
+    seen = []
+    for is_apart in (memory != "separate", memory == "separate"):  # which others find then
+        machine.use_separate_memory(is_apart)
+        x = weft.shard(torch.arange(float(math.prod(shape))).reshape(shape), MESH, named_mapping(layout))
+        with weft.comm_log() as log:
+            exec(line, {"x": x, "torch": torch})
+        seen.append([(each.kind, each.op, each.shape) for each in log])
+    assert seen[0] == seen[1]
+    assert len(seen[0]) > 1
+
+
 def test_what_a_write_moves_is_told_in_one_order() -> None:
     x, value = weft.shard(torch.ones(2, 5), MESH, weft.P(None, "a")), weft.shard(torch.ones(3), MESH, weft.P("b"))
     with weft.comm_log() as log:
         x.ravel().put_(torch.tensor([3, 8, 0]), value)
     assert [(each.op, each.axes) for each in log] == [
         ("reshape", ("a",)),
-        ("aten.put_.default", ("a",)),
         ("reshape", ("a",)),
+        ("aten.put_.default", ("a",)),
         ("aten.put_.default", ("b",)),
     ]
 
@@ -458,7 +593,8 @@ def test_views_of_what_was_cut_short_are_copied(name: str, line: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
-@pytest.mark.parametrize("line", ["x[1:].resize_(4, 4)", "torch.add(z, 1, out=x[3])", "v = x[0]; x.resize_(5, 4)"])
+@pytest.mark.parametrize("line", ["x[1:].resize_(4, 4)", "torch.add(z, 1, out=x[3])", "v = x[0]; x.resize_(5, 4)",
+    "torch.neg(torch.ones(5, 5), out=x.detach())", "v = x.detach(); torch.neg(torch.ones(5, 5), out=x)"])  # fmt: skip
 def test_memory_that_others_show_does_not_grow(line: str) -> None:
     x = weft.shard(torch.arange(16.0).reshape(4, 4), MESH, weft.P("a", "b"))
     with pytest.raises(RuntimeError, match=r"it shares memory with views that would have to grow with it"):
@@ -483,3 +619,42 @@ def test_an_out_of_another_shape_is_warned_of_as_torch_does(name: str, line: str
     assert expected
     for _ in range(2):
         assert told(lambda x: weft.shard(x, MESH, named_mapping(LAYOUTS[name]))) == expected
+
+
+@pytest.mark.parametrize("given", ["x", "y"])
+@pytest.mark.parametrize("line", ["x[...] = y", "x.copy_(y[...])", "y.copy_(x)", "y[...] = x.view(4, 4)"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_view_that_was_given_other_memory_is_not_what_it_was_a_view_of(name: str, line: str, given: str) -> None:
+    plain, seen = torch.arange(16.0).reshape(4, 4), []
+    for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
+        here = {"x": x, "y": x[...]}
+        here[given].data = here[given].clone()
+        here["y"].mul_(2)
+        exec(line, here)
+        seen.append([here[each].tolist() for each in "xy"])
+    assert seen[0] == seen[1]
+
+
+def test_merged_dims_are_read_again_in_the_layout_that_they_have() -> None:
+    plain = torch.arange(40.0).reshape(4, 5, 2)
+    x = weft.shard(plain.clone(), MESH, weft.P("a", "b"))
+    merged, expected = (each.split([2, 3], -2)[0].reshape(2, 4, 2) for each in (x, plain))
+    assert len(merged.local_shards) == 4
+    assert torch.equal(merged.view(-1).full_tensor(), expected.view(-1))
+    merged.view(-1).mul_(2)
+    assert torch.equal(merged.full_tensor(), expected * 2)
+
+
+@pytest.mark.parametrize(
+    "view", ["x.as_strided((3, 2), (2, 3), 3)", "x.unfold(1, 3, 1)[1:, 0]", "x[:, :1].expand(4, 3)[1]"]
+)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_torch_counts_apart_shows(name: str, view: str) -> None:
+    plain, seen = torch.arange(16.0).reshape(4, 4), []
+    for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
+        others, shown = [x[:, 1:], x[1:3]], eval(view, {"x": x})
+        shown.data.fill_(3)
+        seen.append([each.tolist() for each in (x, *others, shown)])
+        shown.fill_(5)
+        seen[-1] += [each.tolist() for each in (x, *others, shown)]
+    assert seen[0] == seen[1]

@@ -40,7 +40,7 @@ from .strategy import unconsidered
 from .strides.restriding import as_op_gives
 from .total import note_write
 from .views.conjugation import keep_marks
-from .views.copy_views import note_unseen_write, refresh, shows_another, tell_writes, write_through
+from .views.copy_views import note_unseen_write, refresh, shows_another, tell_writes, told_before, write_through
 from .views.folded import folded_ops
 from .writes.counting import count_writes
 from .writes.settling import settle_totals
@@ -171,8 +171,9 @@ def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     _note_views(call, result, is_special=is_special)
     if shows:
         keep_marks(call, result)
-        for x in () if call.is_written_back else written_tensors(call):
-            write_through(x)
+        with told_before():  # by `tell_writes`, also where a write to one of a list has changed another
+            for x in () if call.is_written_back else written_tensors(call):
+                write_through(x)
     elif is_kept and not is_shared and not is_open:
         _keep(call, result)
     if call.afterwards is not None:

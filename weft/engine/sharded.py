@@ -37,6 +37,7 @@ __all__ = [
     "stand_of",
     "tensor_of",
     "total_of",
+    "use_count",
     "without_graph",
     "wrap",
     "wrap_total",
@@ -46,6 +47,7 @@ __all__ = [
 requires_grad: Callable[[torch.Tensor], bool] = vars(torch._C.TensorBase)["requires_grad"].__get__
 is_leaf: Callable[[torch.Tensor], bool] = vars(torch._C.TensorBase)["is_leaf"].__get__
 grad_fn: Callable[[torch.Tensor], Node | None] = vars(torch._C.TensorBase)["grad_fn"].__get__
+use_count: Callable[[torch.Tensor], int] = vars(torch._C.TensorBase)["_use_count"]
 """What torch knows of a tensor, asked in the least time, and of torch alone."""
 
 _make: Callable[..., ShardedTensor] = torch.Tensor._make_wrapper_subclass

@@ -114,6 +114,8 @@ class Value:
     """What views of the tensor hold."""
     is_viewed: bool = False
     """Whether views of the tensor have been made; they may be gone."""
+    has_other_views: bool = False
+    """Whether torch takes for views of it what shows other memory, since one of them was given that, by `x.data = y`."""
     nowhere: torch.UntypedStorage | None = None
     """What stands for its memory in a process that has none of it: see `weft.engine.kept`."""
     lent_by: Lender | None = None

@@ -12,8 +12,8 @@ from ..engine.memory import memory_of
 from ..engine.moves.movement import from_plain, moved
 from ..engine.sharded import ShardedTensor, as_it_is, as_sharded, sharded
 from ..engine.views.conjugation import mark
-from ..engine.views.copy_views import count_beside, remember_apart, remember_base
-from ..engine.writes.becoming import become
+from ..engine.views.copy_views import remember_apart, remember_base
+from ..engine.writes.becoming import become, share
 from ..engine.writes.resizing import resize_shared, root_of
 from ..engine.writes.turned import may_be_turned, note_turned
 from ..engine.writes.writing import store
@@ -99,8 +99,8 @@ def _set(call: BoundCall) -> object:
         kinds = " to ".join("a sharded tensor" if isinstance(t, ShardedTensor) else "a plain one" for t in (source, x))
         raise TypeError(f"set_ cannot give the memory of {kinds}: use x.copy_(source), or weft.shard the source first")
     if source is not x:
-        become(x, source)
-        count_beside(x, source)
+        source = aten._conj.default(source) if source.is_conj() else source  # it is the memory that is given
+        share(x, as_sharded(aten._neg_view.default(source) if source.is_neg() else source))
     return x
 
 

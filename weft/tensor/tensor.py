@@ -20,14 +20,14 @@ from ..engine.moves.asynchrony import issuing
 from ..engine.moves.entering import entering
 from ..engine.moves.movement import move
 from ..engine.programs.compiling import state_of_code
-from ..engine.sharded import ShardedTensor
+from ..engine.sharded import ShardedTensor, use_count
 from ..engine.sharded import grad_fn as grad_fn_of
 from ..engine.sharded import is_leaf as is_leaf_of
 from ..engine.sharded import requires_grad as requires_grad_of
 from ..engine.value import Flat
-from ..engine.views.copy_views import catch_up, count_beside, current, remember_apart
+from ..engine.views.copy_views import catch_up, current, is_shown, remember_counted_alone
 from ..engine.views.folded import make_results
-from ..engine.writes.becoming import become
+from ..engine.writes.becoming import share
 from ..engine.writes.turned import is_stale, refuse_stale_graph
 from ..runtime.holding import holding
 from ..runtime.machine import device_of, torch_device
@@ -159,18 +159,22 @@ class Tensor(NamedPieces, ShardedTensor):
             layout = self._layout.resolved
             if value.dim() != layout.rank:
                 layout = Layout.replicated(layout.mesh, value.dim())
-            become(self, public(move(entering(value).detach(), layout, op="data")))
+            share(self, public(move(entering(value).detach(), layout, op="data")))
         elif value is not self:
-            become(self, value)
-            count_beside(self, value)
+            share(self, value)
 
     def _get_data(self) -> torch.Tensor:
         catch_up(self)  # torch asks for it as outside of ops
-        return remember_apart(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
+        return remember_counted_alone(torch.Tensor.data.__get__(self), self)  # type: ignore[attr-defined]
 
     data = property(_get_data, _set_data)
     grad = property(gradient_of, replace_gradient, drop_gradient)
     register_hook = register_hook
+
+    def _use_count(self) -> int:
+        """As in torch, which swaps tensors that no others refer to: what shows another refers to it."""
+        count = use_count(self)
+        return count + 2 if is_shown(self) else count
 
     def _get_grad_fn(self) -> Node | None:
         refuse_stale_graph(self, "grad_fn")  # torch views the base of a view again to say it

@@ -13,6 +13,7 @@ from ...sharding.layout import Layout
 from ...watch import comm_log, policy
 from ...watch.notes import Note, is_watched, leave_note
 from ..sharded import ShardedTensor
+from ..views.folded import is_unmade
 
 __all__ = ["note_move", "note_return", "note_steps", "tell"]
 
@@ -20,6 +21,8 @@ __all__ = ["note_move", "note_return", "note_steps", "tell"]
 def tell(x: ShardedTensor, target: Layout, op: str, *, implicit: bool, fix: str | None = None) -> None:
     """Logs and reports a movement. `implicit`: nobody has asked for it; `fix`: what the policy says to do instead."""
     source = x._layout
+    if is_unmade(x) and is_watched():
+        x._value.pieces  # noqa: B018 - what making them moves is told first, in every memory
     if comm_log.is_logging() or (implicit and policy.watches()) or source.pending or source.mesh != target.mesh:
         _tell(source, target, tuple(x.shape), x.dtype, op, implicit, fix)
 

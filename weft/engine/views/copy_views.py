@@ -39,12 +39,14 @@ __all__ = [
     "is_copy",
     "is_copy_apart",
     "is_observed",
+    "is_shown",
     "note_unseen_write",
     "refresh",
     "remember",
     "remember_alias",
     "remember_apart",
     "remember_base",
+    "remember_counted_alone",
     "remember_told",
     "repeats",
     "shows_another",
@@ -90,6 +92,11 @@ _is_told: ContextVar[bool] = ContextVar("_is_told", default=False)
 def shows_another(x: torch.Tensor) -> bool:
     """Whether a tensor is a view that is a copy, or one of such a view: it may have to be read again, or written back."""
     return isinstance(x, ShardedTensor) and x._value.shown is not None
+
+
+def is_shown(x: ShardedTensor) -> bool:
+    """Whether others show a tensor, and say of it what torch does not."""
+    return x._value.stand is not None and x._value.stand() is not None
 
 
 def is_alias(x: ShardedTensor) -> bool:
@@ -177,6 +184,14 @@ def remember_apart(alias: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
     return alias
 
 
+def remember_counted_alone(view: ShardedTensor, base: ShardedTensor) -> ShardedTensor:
+    """Notes that torch counts the writes to what shows `base` for themselves, be it a copy or not, as those to `base.data`."""
+    remember_apart(view, base)
+    if view._value.shown is not None:
+        view._value.shown.is_apart = True
+    return view
+
+
 def remember_base(view: ShardedTensor, before: ShardedTensor, base: ShardedTensor) -> None:
     """Notes of a view of `base` that was made a view of what it was, `before`: writes to `base` are writes to that."""
     shown = view._value.shown
@@ -251,10 +266,15 @@ def current(x: ShardedTensor) -> Pieces:
 def catch_up(x: ShardedTensor) -> None:
     """Reads a tensor again outside of ops, where it is a view whose base was written to."""
     if x._value.shown is not None:
-        # As inside an op: torch records neither gradients nor views there, and takes no op apart.
-        inside = torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_VIEWS)
-        with inside[0], inside[1], seen_by(x._value.tracers):
+        with _inside(), seen_by(x._value.tracers):
             refresh((x,))
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    """As inside an op: torch records neither gradients nor views there, and takes no op apart, as it does in inference mode."""
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+        yield
 
 
 def _refresh(x: ShardedTensor, shown: Shown) -> None:
@@ -269,9 +289,9 @@ def _refresh(x: ShardedTensor, shown: Shown) -> None:
             pass  # its elements are read of the base when something needs them
         elif shown.read is not None:
             own_pieces(x)
-            with _untold() if _is_told.get() else nullcontext():
-                read = shown.read(base)
-            for piece, now in zip(x._value.pieces, read._value.pieces, strict=True):
+            with _untold() if _is_told.get() else nullcontext(), _inside():
+                read = shown.read(base)._value.pieces
+            for piece, now in zip(x._value.pieces, read, strict=True):
                 # What was made in inference mode is written to in it alone.
                 with torch.inference_mode() if piece.is_inference() else nullcontext():
                     copy_once(piece, now)
@@ -294,6 +314,9 @@ def write_through(x: ShardedTensor) -> None:
         if shown.write is not None:
             with _untold() if shown.told is not None else nullcontext():
                 shown.write(base, x)
+        elif shown.told is not None and is_unmade(base):
+            with _untold():
+                base._value.pieces  # noqa: B018 - which what writes it back makes, where it is a copy
         if shown.told is not None and base._layout.pending:
             forget_resolved()  # as what writes it back does, where it is a copy
         note_write((base,))

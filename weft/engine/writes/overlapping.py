@@ -25,6 +25,7 @@ __all__ = [
     "read_beside",
     "refuse_overlaps",
     "refusing_overlaps",
+    "share_memory",
     "shown_memory",
 ]
 
@@ -66,8 +67,8 @@ _IN_STEP = {
 }  # fmt: skip
 """Ops that read all of what they write to, place by place, or nothing of it, as elementwise ones do."""
 _SHAPED_FIRST = {
-    aten.aminmax.out, aten.cumprod.out, aten.cumsum.out, aten.gather.out, aten.logcumsumexp.out, aten.max.dim_max, aten.min.dim_min,
-    aten.mode.values, aten.renorm.out, aten.sort.values, aten.sort.values_stable, aten.stack.out, aten.topk.values,
+    aten.aminmax.out, aten.cat.out, aten.cumprod.out, aten.cumsum.out, aten.gather.out, aten.logcumsumexp.out, aten.max.dim_max,
+    aten.min.dim_min, aten.mode.values, aten.renorm.out, aten.sort.values, aten.sort.values_stable, aten.stack.out, aten.topk.values,
 }  # fmt: skip
 """Ops whose `out` gets its shape before torch looks."""
 _COPYING_FIRST = {
@@ -137,7 +138,7 @@ def _refuse(
 ) -> bool:
     found = False
     for x in read:
-        is_shared = x is not written and _share_memory(written, x)
+        is_shared = x is not written and share_memory(written, x)
         if (is_shared and _overlap(written, x, is_apart, lying)) or (is_apart and x is written and not leaves_out(x)):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
@@ -153,7 +154,7 @@ def _is_renamed(written: torch.Tensor, read: torch.Tensor) -> bool:
         read is not written
         and written.dtype is read.dtype
         and _long_dims(written.shape, written.stride()) == _long_dims(read.shape, read.stride())
-        and _share_memory(written, read)
+        and share_memory(written, read)
         and int(written.storage_offset()) == int(read.storage_offset())
         and (written.is_conj(), written.is_neg()) == (read.is_conj(), read.is_neg())
     )
@@ -180,6 +181,7 @@ def is_named(written: torch.Tensor, read: torch.Tensor) -> bool:
     roots = [x._base if x._is_view() else x for x in (written, read)]
     return written is read or (
         roots[0] is roots[1]
+        and not (isinstance(roots[0], ShardedTensor) and roots[0]._value.has_other_views)
         and (written.dtype, written.shape, written.stride()) == (read.dtype, read.shape, read.stride())
         and int(written.storage_offset()) == int(read.storage_offset())
         and (written.is_conj(), written.is_neg()) == (read.is_conj(), read.is_neg())
@@ -188,7 +190,7 @@ def is_named(written: torch.Tensor, read: torch.Tensor) -> bool:
 
 def parted(written: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
     """What is read, in memory of its own where it has that of what is written to: torch may refuse for parts of both."""
-    if read is written or not _share_memory(written, read):
+    if read is written or not share_memory(written, read):
         return read
     if isinstance(read, ShardedTensor) and read._value.is_put_off:
         _ = read._value.pieces  # what is written to has it sent too, and a copy would be sent beside it
@@ -206,7 +208,8 @@ def lie_apart(x: ShardedTensor, y: torch.Tensor) -> bool:
     return bool(first and second) and first[0].untyped_storage()._cdata != second[0].untyped_storage()._cdata
 
 
-def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+def share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two tensors would have some of one memory if they were whole."""
     if not isinstance(x, ShardedTensor) or not isinstance(y, ShardedTensor) or shown_memory(x) != shown_memory(y):
         return False
     return bool(x.numel() and y.numel())
@@ -236,7 +239,8 @@ def shown_memory(x: ShardedTensor) -> int:
         x = shown.base.tensor
         value = x._value
     if value.is_put_off:
-        return id(x)  # what it will have is new
+        base = x._base if value.is_read_late and x._is_view() else None
+        return shown_memory(base) if isinstance(base, ShardedTensor) else id(x)  # what it will have is new
     total = value.total
     if total is not None and not total.written[0]:
         first: torch.Tensor | None = total.value

@@ -3,7 +3,7 @@
 Torch finds the gradient of a view whose base was written to by viewing the base again. For a tensor class it repeats
 the op that made the view, on the base as it is by then; whether one of the two was turned meanwhile it does not know,
 and the gradient would be that of other elements. Such programs are refused where they would go wrong: where they write,
-and where something that torch does not follow has written and the view is used again.
+and where something that torch does not follow has written, or turned the view, and it is used again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ _turned: WeakValueDictionary[int, ShardedTensor] = WeakValueDictionary()
 """Views that were turned, and views made of such. Bound: those that live. Cleared: as they go."""
 _written: dict[int, int] = {}
 """How often their memory had been written to by then, as torch counts. Bound: as many as views were noted. Cleared: of views that went, when one is noted."""
+_NEVER = -1
+"""Stands for that where a view was turned without gradients, and is stale at once."""
 
 
 def may_be_turned(x: ShardedTensor, op: str) -> bool:
     """Whether gradients ask for note of a tensor that is about to be turned; raises where those of its views would be lost."""
     if id(x) in _turned:
         return True
-    if not (torch.is_grad_enabled() and requires_grad(x)) or x.is_leaf:
+    if not requires_grad(x):
         return False
     if not x._is_view():
         # Torch turns results of its own in place, as those of vectors by matrices: most tensors never had a view.
@@ -56,7 +58,9 @@ def may_be_turned(x: ShardedTensor, op: str) -> bool:
 
 def note_turned(x: ShardedTensor) -> None:
     """Says that a view was turned: ops on it, and on others of the same memory, are looked at from now on."""
-    if id(x) not in _turned:
+    if not torch.is_grad_enabled():
+        _note(x, _NEVER)  # torch takes that for a write that it did not follow
+    elif id(x) not in _turned:
         _note(x, x._version + 1)  # torch counts the op when it is done
     base = x._base
     for each in (x, base, *views_of(base)):
@@ -105,7 +109,7 @@ def refuse_stale_graph(x: torch.Tensor, op: str) -> None:
     if is_stale(x):
         raise RuntimeError(
             f"{op} uses a view of shape {list(x.shape)} that was changed in place before (t_, transpose_, squeeze_, "
-            "unsqueeze_), and then written to without gradients, so that its gradient would be lost: turn it with "
+            "unsqueeze_), and then written to without gradients, or turned so, and its gradient would be lost: turn it with "
             "view = view.t() and the like, or write to a copy, x.clone()"
         )
 

@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -21,13 +22,14 @@ from ..memory import held_whole
 from ..moves.movement import from_plain, moved, to_plain, to_write_plain
 from ..moves.resolved import forget_resolved
 from ..op_kind import is_elementwise, kind_of
-from ..sharded import ShardedTensor
+from ..sharded import ShardedTensor, as_sharded
 from ..strides.whole_results import whole_results
 from ..total import own_pieces
+from ..value import Value
 from .becoming import become
 from .casting import check_cast
 from .copying import copy_once
-from .overlapping import Lying, copies_first, is_named, is_shaped_first, named_alike, refuse_overlaps
+from .overlapping import Lying, copies_first, is_named, is_shaped_first, named_alike, refuse_overlaps, share_memory
 from .resizing import resize_shared
 from .settling import write_total
 
@@ -38,6 +40,8 @@ _AS_OUT = {
     aten.sum.dim_IntList, aten.nansum.default, aten.prod.default, aten.prod.dim_int, aten.cumsum.default, aten.cumprod.default,
 }  # fmt: skip
 """Ops that compute in the dtype of `out`, where none is given."""
+_PRODUCTS = {aten.mm.out, aten.mv.out, aten.bmm.out}
+"""Ops to which `matmul(out=)` gives a view of its `out`, which it then copies to that."""
 _BY_ROWS = frozenset(ops_named("_fft_c2c.out _fft_r2c.out _fft_c2r.out cholesky.out stack.out"))
 """Ops whose `out` lies row by row where it had another shape; for others it lies as the result. Torch's generated ones copy to rows."""
 
@@ -108,21 +112,40 @@ def write_out(call: BoundCall) -> object:
     pairs = [(out, _brought(out, new)) for out, new in pairs]  # all of them, before anything is written
     for out, new in pairs:
         _assign(out, new, is_by_rows=func in _BY_ROWS or torch.Tag.generated in func.tags)
-    _last_out.set(weakref.ref(outs_given[-1]))
+    last = outs_given[-1]
+    is_part = func in _PRODUCTS and isinstance(last, ShardedTensor) and last._is_view()
+    _last_out.set(_Out.of(as_sharded(last)) if is_part else None)
     if not func._schema.returns:
         return None
     return kwargs[outs[0]] if len(outs) == 1 else tuple(kwargs[name] for name in outs)
 
 
-_last_out: ContextVar[weakref.ref[torch.Tensor] | None] = ContextVar("_last_out", default=None)
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """What is remembered of an `out`: not the tensor, which would live for ever, nor a weak reference to it, with which torch swaps none."""
+
+    value: weakref.ref[Value] = field(compare=False)
+    root: weakref.ref[Value]
+    numel: int
+    offset: int
+
+    @classmethod
+    def of(cls, x: ShardedTensor) -> _Out:
+        base = x._base if x._is_view() else x
+        root = base if isinstance(base, ShardedTensor) else x
+        return cls(weakref.ref(x._value), weakref.ref(root._value), x.numel(), int(x.storage_offset()))
+
+
+_last_out: ContextVar[_Out | None] = ContextVar("_last_out", default=None)
 
 
 def _refuse_read(call: BoundCall, functional: torch._ops.OpOverload | None) -> None:
     """Raises where torch does because what is read is in part what is written to."""
-    outs = [x for name in kind_of(call.func).outs for x in each_of(call.kwargs[name])]
+    outs = [x for name in kind_of(call.func).outs for x in _listed(call.kwargs[name])]
     read = [y for value in call.args for y in _listed(value) if isinstance(y, torch.Tensor)]
     lying: list[Lying | None] = [None] * len(outs)
-    if functional is not None and is_shaped_first(call.func):
+    shared = (share_memory(x, y) for x in outs for y in read if y is not x)
+    if functional is not None and is_shaped_first(call.func) and any(shared):
         rest = {name: value for name, value in call.kwargs.items() if name not in kind_of(call.func).outs}
         specs = whole_results(BoundCall(functional, call.args, rest))
         lying = [None if spec is None or spec.strides is None else (spec.shape, spec.strides) for spec in specs]
@@ -143,13 +166,11 @@ def _refuse_short(func: Op, out: torch.Tensor, read: list[torch.Tensor]) -> None
 
 
 def is_last_out(x: torch.Tensor) -> bool:
-    """Whether a tensor is the one that an `out=` of this thread was written to last, or a view of all of it."""
-    ref = _last_out.get()
-    last = None if ref is None else ref()
-    if last is None or last is x:
-        return last is x
-    root = last._base if last._is_view() else last
-    return x._is_view() and x._base is root and (x.numel(), x.storage_offset()) == (last.numel(), last.storage_offset())
+    """Whether a tensor is the view that a product of this thread was written to last, or a view of all of it."""
+    last = _last_out.get()
+    if last is None or not isinstance(x, ShardedTensor):
+        return False
+    return last.value() is x._value or (x._is_view() and last == _Out.of(x))
 
 
 def write_whole(call: BoundCall) -> object:

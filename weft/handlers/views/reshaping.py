@@ -12,7 +12,7 @@ from ...caches import BoundedCache, cached
 from ...engine.execute import run_by_rule
 from ...engine.handlers import handler
 from ...engine.memory import memory_of
-from ...engine.moves.movement import laid
+from ...engine.moves.movement import laid, moved
 from ...engine.moves.rearranging import note_rearrangement
 from ...engine.moves.telling import note_move, note_return
 from ...engine.op_plan import decided, layouts_for
@@ -122,8 +122,8 @@ def _folded(
 
 def show_folded(x: ShardedTensor, base: ShardedTensor) -> None:
     """Has a folded tensor of its own show the one that it is folded from: views of either are views of both."""
-    _showing(aten.view.default, base, x, tuple(x.shape), is_placed=True)
     count_beside(x, base)
+    _showing(aten.view.default, base, x, tuple(x.shape), is_placed=True)
 
 
 def _full_shape(x: ShardedTensor, size: list[int]) -> tuple[int, ...]:
@@ -182,7 +182,11 @@ def _showing(
     """
     if func is aten.reshape.default and not is_placed and not _is_view(tuple(x.shape), x.stride(), shape):
         return y  # a copy for torch, too
-    old = list(x.shape)
+    old, layout = list(x.shape), y._layout
+
+    def read(base: ShardedTensor) -> ShardedTensor:
+        again = as_sharded(aten.reshape.default(base, list(shape)))
+        return again if again._layout is layout else moved(again, layout, "reshape", implicit=True)
 
     def put_back(base: ShardedTensor, view: ShardedTensor) -> None:
         if view._value.fold is not None:
@@ -190,7 +194,7 @@ def _showing(
         store(base, as_sharded(aten.reshape.default(view, old)), "reshape")
 
     view = View(
-        lambda base: as_sharded(aten.reshape.default(base, list(shape))),
+        read,
         put_back,
         lambda: Told(lambda base: _tell(base, shape), _tell_back),
         None if is_placed else partial(ViewOp(aten.view.default, (list(shape),)).geometry, x),

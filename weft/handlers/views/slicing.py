@@ -16,7 +16,7 @@ from ...engine.ragged.alone import Alone, Home, Values, alone, alone_of, holders
 from ...engine.ragged.rows import evenly
 from ...engine.running.repeating_whole import repeat_alias
 from ...engine.sharded import ShardedTensor, as_sharded, begins_at, sharded, stand_of, wrap
-from ...engine.views.copy_views import Told, refresh, remember_apart
+from ...engine.views.copy_views import Told, refresh, remember_counted_alone
 from ...engine.views.view import View
 from ...engine.views.view_results import ViewOp, tell_whole
 from ...engine.writes.writing import store
@@ -216,7 +216,7 @@ _SAFE = {
 def _unsafe_split(call: BoundCall) -> object:
     """The same parts: torch does not know them as views, and counts their writes apart, but they have the memory."""
     x = sharded(call, "self")
-    return [remember_apart(as_sharded(part), x) for part in _SAFE[call.func](x, *call.args[1:], **call.kwargs)]
+    return [remember_counted_alone(as_sharded(part), x) for part in _SAFE[call.func](x, *call.args[1:], **call.kwargs)]
 
 
 @handler(aten.slice_backward.default, may_be_direct=True)

@@ -150,7 +150,10 @@ def _slice_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | No
             shown = _make(*made_with)
             shown._form = form
             shown._value = value
-        held.note_views(shown)
+        if held.lent_by is None:
+            held.is_viewed = True
+        else:
+            held.note_views(shown)
         return shown
 
     return repeat
@@ -171,7 +174,11 @@ def _view_of_whole(apply: Call, form: Form) -> Repeat:
         shown = _make(*form.made_at(begins)) if begins else _make(*made_with)
         shown._form = form
         shown._value = value
-        base._value.note_views(shown)
+        held = base._value
+        if held.lent_by is None:
+            held.is_viewed = True
+        else:
+            held.note_views(shown)
         return shown
 
     return repeat

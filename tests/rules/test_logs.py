@@ -58,6 +58,10 @@ def mean_of_windows(x: torch.Tensor) -> torch.Tensor:
     return functional.avg_pool2d(x, 1, 3).sum()
 
 
+def convolved_with(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return functional.conv_transpose1d(x[None], torch.ones(4, 4, 3), bias, padding=1)
+
+
 def normed_by_neighbours(x: torch.Tensor) -> torch.Tensor:
     return functional.local_response_norm(x[:, None], 2).sum()
 
@@ -111,6 +115,7 @@ ONE: dict[str, Call] = {
     "embedding": lambda x: functional.embedding(torch.tensor([0, 3, 1]), x),
     "dropout": lambda x: functional.dropout(x, 0.5),
     "gradients of pools": lambda x: torch.vmap(torch.func.grad(mean_of_windows), in_dims=3)(x.reshape(2, 2, 2, 2)),
+    "gradients of biases": lambda x: torch.func.vjp(lambda b: convolved_with(x, b), torch.ones(4))[1](x[None] * 0.5),
     "second gradients of windows": lambda x: torch.func.hessian(normed_by_neighbours)(x[:2, :2]),
     # writes
     "add_ a number": lambda x: x.add_(1),

@@ -163,6 +163,8 @@ def _convolution_backward(call: BoundCall) -> object:
     if found is None or call.kwargs:
         return run_by_rule(call)
     plan, call = found
+    if not any(mask[:2]):
+        return None, None, _of_bias(call, as_sharded(grad))  # which reads no windows
     brings = ([0] if mask[2] else []) + ([1, 2] if any(mask[:2]) else []) if transposed else [0, 2]
     whole = plan.on_whole(call, brings)
     if whole is not None:
@@ -180,11 +182,12 @@ def _gradients_of_transposed(plan: Windowed, call: BoundCall, mask: Sequence[boo
         laid = [plan.exchanged(look, grad), plan.brought(call, 1), plan.brought(call, 2)]
         only = call.replaced(output_mask=[*mask[:2], False])
         back, scale, _ = _everywhere(plan, only, laid, _weight_gradient)
-    if not mask[2]:
-        return back, scale, None
+    return back, scale, _of_bias(call, plan.brought(call, 0)) if mask[2] else None
+
+
+def _of_bias(call: BoundCall, grad: ShardedTensor) -> object:
     channel = grad.dim() - call.tensor("weight").dim() + 1
-    others = [d for d in range(grad.dim()) if d != channel]
-    return back, scale, aten.sum.dim_IntList(plan.brought(call, 0), others)
+    return aten.sum.dim_IntList(grad, [d for d in range(grad.dim()) if d != channel])
 
 
 def _gradients(plan: Windowed, call: BoundCall, mask: Sequence[bool]) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from itertools import pairwise
 from types import FrameType
 
 import torch
@@ -34,8 +35,15 @@ _OF_MODULES, _OF_OPTIMIZERS = (
     inspect.unwrap(each.zero_grad).__code__ for each in (torch.nn.Module, torch.optim.Optimizer)
 )
 """Functions that ask whether there is a gradient, to drop it. Compared one by one: Python hashes all of a code object each time."""
-_FIRST_ASKED = next(each.offset for each in dis.get_instructions(_OF_OPTIMIZERS) if each.argval == "grad")
-"""Where an optimizer asks only whether there is a gradient."""
+
+
+def _first_asked() -> range:
+    """Where an optimizer asks only whether there is a gradient: from one instruction to the next, as Python says it both ways."""
+    steps = pairwise(dis.get_instructions(_OF_OPTIMIZERS))
+    return next(range(each.offset, following.offset) for each, following in steps if each.argval == "grad")
+
+
+_FIRST_ASKED = _first_asked()
 _as_held: ContextVar[bool] = ContextVar("_as_held", default=False)
 
 
@@ -73,7 +81,7 @@ def _drops_plain(caller: FrameType) -> bool:
     Modules fill gradients with zeros one by one, optimizers by lists, which are to be of one kind: they are asked for again there.
     """
     code = caller.f_code
-    return code is _OF_MODULES or (code is _OF_OPTIMIZERS and caller.f_lasti == _FIRST_ASKED)
+    return code is _OF_MODULES or (code is _OF_OPTIMIZERS and caller.f_lasti in _FIRST_ASKED)
 
 
 def keep_gradient(x: ShardedTensor, grad: torch.Tensor | None) -> None:

@@ -156,3 +156,28 @@ def test_elements_that_are_put_where_a_mask_is_true_lie_as_the_others() -> None:
         with memory(separate):
             y = weft.shard(x, weft.make_mesh({"dp": 2}), P("dp"))
             assert torch.index_put(y, (y > 0,), torch.tensor(1.0)).stride() == x.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+@pytest.mark.parametrize("separate", [True, False])
+def test_what_torch_makes_larger_on_its_way_lies_as_by_torch(separate: bool, dtype: torch.dtype) -> None:
+    x, y = torch.ones(10, 1, 5), torch.ones(5, 10, dtype=dtype).T
+    with memory(separate):
+        mesh = weft.make_mesh({"a": 2})
+        assert (
+            torch.ldexp(weft.shard(x, mesh, P("a")), weft.shard(y, mesh, P("a"))).stride() == torch.ldexp(x, y).stride()
+        )
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_kernels_without_a_rule_see_how_the_whole_lies(separate: bool) -> None:
+    with memory(separate):
+        mesh = weft.make_mesh({"a": 2, "b": 2})
+        for shape in ((8, 4, 6, 6), (2, 4, 2, 2)):
+            x = torch.ones(shape).to(memory_format=torch.channels_last)
+            y = weft.shard(x, mesh, P(None, "b"))
+            assert torch.channel_shuffle(y[:, ::2], 1).stride() == torch.channel_shuffle(x[:, ::2], 1).stride()
+            large = [torch.nn.functional.pixel_shuffle(each, 2) for each in (x, y)]
+            for _ in range(2):  # the second is a repeated call
+                small = [torch.nn.functional.pixel_unshuffle(torch.ones_like(each), 2) for each in large]
+                assert small[1].stride() == small[0].stride()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 from zlib import crc32
 
 import pytest
@@ -181,3 +182,22 @@ def test_kernels_without_a_rule_see_how_the_whole_lies(separate: bool) -> None:
             for _ in range(2):  # the second is a repeated call
                 small = [torch.nn.functional.pixel_unshuffle(torch.ones_like(each), 2) for each in large]
                 assert small[1].stride() == small[0].stride()
+
+
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("op", [torch.add, torch.div, torch.lt, torch.atan2])
+def test_what_is_converted_is_copied_without_gaps_as_by_torch(op: object, separate: bool) -> None:
+    views = {
+        "expanded": lambda x: x[:, :1].expand(-1, 5, -1),
+        "turned": lambda x: x.permute(2, 1, 0),
+        "with gaps": lambda x: x.transpose(0, 1)[::2].transpose(0, 1).repeat_interleave(2, 2)[..., ::2],
+    }
+    with memory(separate):
+        mesh = weft.make_mesh({"a": 2})
+        for first, second in product(views.values(), repeat=2):
+            for dtypes in product([torch.float32, torch.float64, torch.int64], repeat=2):
+                given = [torch.ones(2, 5, 2, dtype=dtype) for dtype in dtypes]
+                plain = [view(x) for view, x in zip((first, second), given, strict=True)]
+                if plain[0].shape == plain[1].shape:
+                    ours = [view(weft.shard(x, mesh, P())) for view, x in zip((first, second), given, strict=True)]
+                    assert op(*ours).stride() == op(*plain).stride()  # type: ignore[operator]

@@ -209,6 +209,14 @@ def test_nothing_is_refused_without_gradients() -> None:
     assert x.full_tensor()[:, 0].tolist() == [0, 2, 4, 6]
 
 
+def test_what_has_no_dim_to_squeeze_stays_though_views_of_it_are_in_use() -> None:
+    mesh = weft.make_mesh({"a": 2})
+    x = weft.shard(torch.ones(4), mesh, weft.P("a")).requires_grad_() * 2
+    view = x[1:]
+    x.squeeze_()
+    (view * x[1:]).sum().backward()
+
+
 def test_tensors_take_the_size_of_another_or_none() -> None:
     mesh = weft.make_mesh({"a": 2})
     x = weft.shard(torch.arange(6.0), mesh, P("a"))

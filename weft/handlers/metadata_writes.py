@@ -39,6 +39,8 @@ _VIEWED = {
 @handler(*_VIEWED)
 def _view_in_place(call: BoundCall) -> object:
     x = sharded(call, "self")
+    if call.func is aten.squeeze_.default and 1 not in x.shape:
+        return x  # which nothing becomes of
     is_noted = may_be_turned(x, call.func._schema.name.removeprefix("aten::"))
     conjugate, negative, may_be_copied = x.is_conj(), x.is_neg(), memory_of(x._layout).copies_views(x)
     # The view is one of what the tensor was, which goes on without it, or of the tensor that it was a view of, beyond it.

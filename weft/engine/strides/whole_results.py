@@ -14,7 +14,15 @@ from ...rules.ops.indexing import has_masks
 from ...rules.ops.pointwise import broadcast_dims
 from ...rules.registry import Spec, ops_named, rule_for
 from ...runtime.on_paper import aside
-from ...runtime.strides import FEW, elementwise_strides, has_single_dims, has_windows, is_dense, row_major
+from ...runtime.strides import (
+    FEW,
+    dense_strides,
+    elementwise_strides,
+    has_single_dims,
+    has_windows,
+    is_dense,
+    row_major,
+)
 from .kernel_strides import as_laid_by_kernel, is_elementwise
 from .stand_ins import OF_DTYPE, UntoldError, given_by_kernels
 
@@ -221,16 +229,15 @@ def _results_of_one_element(call: BoundCall, on_host: bool) -> tuple[Spec | None
 
 def _as_converted(tensors: Sequence[torch.Tensor], results: Sequence[Spec | None]) -> Sequence[torch.Tensor]:
     """Two tensors as kernels of the host read them: what is of another dtype than they compute in is copied, without its gaps."""
-    if len(tensors) != 2:
+    lying = [(tuple(x.shape), x.stride()) for x in tensors]
+    if len(tensors) != 2 or all(is_dense(*each) for each in lying):
         return tensors
-    dtype, made = torch.result_type(*tensors), results[0]
+    dtype, made = torch.result_type(*[torch.empty((0,) * x.dim(), dtype=x.dtype) for x in tensors]), results[0]
     if made is not None and made.dtype.is_floating_point and not (dtype.is_floating_point or dtype.is_complex):
         dtype = made.dtype  # as quotients are
     return [
-        x
-        if x.dtype is dtype or is_dense(tuple(x.shape), x.stride())
-        else torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").to(dtype)
-        for x in tensors
+        x if x.dtype is dtype or is_dense(*each) else torch.empty_strided(x.shape, dense_strides(*each), device="meta")
+        for x, each in zip(tensors, lying, strict=True)
     ]
 
 

@@ -159,6 +159,7 @@ def test_elements_that_are_put_where_a_mask_is_true_lie_as_the_others() -> None:
             assert torch.index_put(y, (y > 0,), torch.tensor(1.0)).stride() == x.stride()
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
 @pytest.mark.parametrize("separate", [True, False])
 def test_what_torch_makes_larger_on_its_way_lies_as_by_torch(separate: bool, dtype: torch.dtype) -> None:

@@ -162,6 +162,31 @@ def test_parameters_that_stay_what_they_are_are_asked_once(monkeypatch: pytest.M
     assert backend.frame_count == 2
 
 
+class Equal(nn.Linear):
+    """Modules that are one to `==`."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+    def __hash__(self) -> int:
+        return 1
+
+
+@BY_TAGS
+def test_a_program_is_asked_with_other_modules_and_with_none() -> None:
+    def scaled(model: nn.Module | None, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if model is None else model(x)
+
+    run = torch.compile(scaled, backend="aot_eager", fullgraph=True)
+    models = [weft.nn.shard_module(Equal(4, 4), MESH, {"weight": P("tp")}) for _ in range(2)]
+    x = batch(models[0])
+    for turn in range(4):
+        for model in (*models, None):
+            torch.testing.assert_close(run(model, x).full_tensor(), scaled(model, x).full_tensor())
+        if turn == 1:
+            models[0].weight.data = weft.shard(models[0].weight.detach() * 2, MESH, P(None, "dp"))
+
+
 @BY_TAGS
 def test_what_is_known_of_a_module_goes_with_it() -> None:
     model = made()

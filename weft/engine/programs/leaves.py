@@ -11,14 +11,15 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from itertools import chain, compress
 from operator import attrgetter, call
 from types import ModuleType
 from typing import Protocol, final
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ...runtime.machine import forget_with_residences
 from ...watch.notes import is_watched
@@ -134,13 +135,17 @@ class _Questions:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._states: WeakKeyDictionary[torch.nn.Module, _State] = WeakKeyDictionary()
+        self._states: MutableMapping[torch.nn.Module, _State] = WeakIdKeyDictionary()
+        """By module, as which no other counts, be it equal."""
         self._here = threading.local()
         """`module`: the one that this thread is to run, until torch has asked for a parameter of it."""
 
-    def look(self, given: Mapping[str, torch.nn.Module]) -> bool:
+    def look(self, given: Mapping[str, object]) -> bool:
         """Called before each run; lets torch ask for all parameters where one has become another."""
-        module = self._here.module = given[self._name]
+        module = given.get(self._name)
+        if not isinstance(module, torch.nn.Module):
+            return True  # which torch says itself: the program is for modules
+        self._here.module = module
         state = self._states.get(module)
         if state is not None and not state.holds():
             del self._states[module]

@@ -121,8 +121,9 @@ def _without_memory(func: torch._ops.OpOverload, place: Place, schedule: OpSched
 
 def run_replicated(call: BoundCall, laid: Sequence[ShardedTensor], mesh: DeviceMesh) -> object:
     """Runs an op that has no rule on the replica in each memory; what it gives is replicated too. A number is found once."""
-    is_pure = kind_of(call.func).is_pure
-    given = [_lying_as(x, t) if is_pure else t._value.pieces for x, t in zip(call.tensors, laid, strict=True)]
+    kind = kind_of(call.func)
+    only_reads = kind.is_pure and kind.viewed is None
+    given = [_lying_as(x, t) if only_reads else t._value.pieces for x, t in zip(call.tensors, laid, strict=True)]
     replicas = list(zip(*given, strict=True))
     only = slice(1) if _gives_number(call.func) else slice(None)  # a compiler counts the numbers that a program finds
     results = [call.on(pieces) for pieces in replicas[only]]

@@ -88,6 +88,17 @@ def test_writes_to_what_is_partly_read_are_refused_as_torch_does(name: str, line
     assert torch.equal(x.full_tensor(), plain)
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("line", ["torch.cat([x[:1], x[:1] + 1j], out=x)", "torch.cat([x, x + 1j], out=x)", "torch.stack([x[0], x[1] * 1j], out=x[:2])"])  # fmt: skip
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_joined_is_told_to_be_of_a_wrong_dtype_before_it_is_told_to_share_memory(name: str, line: str) -> None:
+    for x in (torch.ones(4, 4), weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name]))):
+        with pytest.raises(
+            TypeError, match=r"torch.cat\(\): input types can't be cast to the desired output type Float"
+        ):
+            eval(line, {"x": x, "torch": torch})
+
+
 def test_what_only_some_devices_have_has_the_memory_that_it_is_selected_of() -> None:
     for x in (torch.ones(6, 5, 1), weft.shard(torch.ones(6, 5, 1), MESH, weft.P("a", None, "b"))):
         with pytest.raises(RuntimeError, match=r"refer to a single memory location"):
@@ -202,10 +213,11 @@ def test_copies_of_what_was_turned_share_memory(name: str, line: str, is_first: 
     "line", ["x[1:]", "x[None, :, 1::2]", "x.view(16)", "x.view(2, 8)[:, 3:]", "x[2]", "x.diagonal()", "x.T[1:]"]
 )
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_copies_of_what_is_detached_share_memory_with_those_of_the_whole(name: str, line: str) -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+def test_copies_of_what_is_detached_share_memory_with_those_of_the_whole(name: str, line: str, is_first: bool) -> None:
     plain, seen = torch.arange(16.0).reshape(4, 4), []
     for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
-        copies = copy.deepcopy([x, eval(line, {"x": x}).detach()])
+        copies = copy.deepcopy([x, eval(line, {"x": x}).detach()][:: 1 if is_first else -1])
         for each in copies:
             each.mul_(2)
         seen.append([(y.stride(), y.tolist()) for y in (*copies, x)])

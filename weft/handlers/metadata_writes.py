@@ -47,11 +47,13 @@ def _view_in_place(call: BoundCall) -> object:
     whole = _root_of(x) if call.func is aten.as_strided_.default else None
     is_cut = call.func is aten.as_strided_.default and not x._is_view()
     before = _counted_together(x) if is_cut and whole is None else as_it_is(x)
+    before._value.counted_beside = beside = x._value.counted_beside
     if whole is not None:
         offset = x.storage_offset() if call.arg("storage_offset") is None else call.integer("storage_offset")
         become(x, aten.as_strided.default(whole, call.integers("size"), call.integers("stride"), offset))
     else:
         become(x, _VIEWED[call.func](before, *call.args[1:], **call.kwargs))
+    x._value.counted_beside = beside  # it is still in that memory
     if is_cut or (may_be_copied and whole is None):
         # Torch counts writes to it from now on for itself, and earlier views show what it was.
         if x._value.shown is None:

@@ -1858,4 +1858,26 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what is expanded was unshuffled as if it lay with channels last": Program(
+        {"x": 3},
+        (
+            "v0 = fresh((1, 2, 15, 3), 'float64', 5, 3).contiguous(memory_format=torch.channels_last)",
+            "v1 = F.pixel_unshuffle(v0.expand(4, 2, 15, 3), 3)",
+            "v2 = F.pixel_unshuffle(v0, 3)",
+            "v3 = fresh((1, 2, 15, 3), 'float64', 5, 4).contiguous(memory_format=torch.channels_last)",
+            "v4 = F.pixel_unshuffle(v3.expand(4, 2, 15, 3), 3)",
+        ),
+        order=0,
+    ),
+    "how a sum of nothing and a number lies was told without asking kernels": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((4,), 'float64', 5, 2).as_strided((0, 2), (1, 3))",
+            "v1 = (v0 + 3).stride()",
+            "v2 = (v0 + v0).stride()",
+            "v3 = v0.exp().stride()",
+            "v4 = (v0 * fresh((1, 2), 'float64', 6, 3)).stride()",
+        ),
+        order=0,
+    ),
 }

@@ -200,6 +200,7 @@ _LAID: dict[Op, Laid] = {
     **dict.fromkeys(
         (
             aten.pixel_shuffle.default,
+            aten.pixel_unshuffle.default,
             aten.channel_shuffle.default,
             aten.max_unpool2d.default,
             aten.reflection_pad2d.default,

@@ -1880,4 +1880,16 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what was joined of two dtypes lay as copies of one dtype would": Program(
+        {"x": 2},
+        (
+            "v0 = fresh((5, 4, 4, 8), 'complex128', 5, 2).contiguous(memory_format=torch.channels_last)",
+            "v1 = fresh((5, 4, 4, 15), 'int64', 5, 3).contiguous(memory_format=torch.channels_last)[..., ::2]",
+            "v2 = torch.cat([v0, v1])",
+            "v3 = torch.cat([v1, v0], 3)",
+            "v4 = torch.cat([v0, v0.real], 1)",
+            "v5 = torch.vstack([v0, v1.double()])",
+        ),
+        order=0,
+    ),
 }

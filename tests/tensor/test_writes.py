@@ -670,3 +670,21 @@ def test_what_torch_counts_apart_shows(name: str, view: str) -> None:
         shown.fill_(5)
         seen[-1] += [each.tolist() for each in (x, *others, shown)]
     assert seen[0] == seen[1]
+
+
+TOLD = (
+    ("x = weft.shard(torch.ones(2, 1, 1), MESH, weft.P(None, ('a', 'b')))", "v = x.ravel()", "x.add_(1)", "with torch.inference_mode(): v * 2"),
+    ("x = weft.shard(torch.ones(2, 4, 4).permute(1, 2, 0), MESH, weft.P('a', None, 'b'))", "v = torch.zeros_like(x)", "v.set_(x)", "v[3, ..., 1:2]"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", TOLD)
+def test_what_is_read_again_is_told_alike_in_both_memories(lines: tuple[str, ...], memory: str) -> None:
+    seen = []
+    for is_separate in (True, False):
+        machine.use_separate_memory(is_separate)
+        with weft.comm_log() as log:
+            exec("\n".join(lines), {"torch": torch, "weft": weft, "MESH": MESH})
+            seen.append([(each.kind, each.axes, each.op, each.shape, each.total_bytes) for each in log])
+    machine.use_separate_memory(memory == "separate")
+    assert seen[0] == seen[1]

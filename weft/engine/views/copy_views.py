@@ -289,7 +289,8 @@ def _refresh(x: ShardedTensor, shown: Shown) -> None:
             pass  # its elements are read of the base when something needs them
         elif shown.read is not None:
             own_pieces(x)
-            with _untold() if _is_told.get() else nullcontext(), _inside():
+            # What is composite, torch takes apart in inference mode alone: elsewhere another op is told of.
+            with _untold() if _is_told.get() else nullcontext(), torch.inference_mode(base.is_inference()), _inside():
                 read = shown.read(base)._value.pieces
             for piece, now in zip(x._value.pieces, read, strict=True):
                 # What was made in inference mode is written to in it alone.

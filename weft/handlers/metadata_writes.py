@@ -103,6 +103,9 @@ def _set(call: BoundCall) -> object:
         kinds = " to ".join("a sharded tensor" if isinstance(t, ShardedTensor) else "a plain one" for t in (source, x))
         raise TypeError(f"set_ cannot give the memory of {kinds}: use x.copy_(source), or weft.shard the source first")
     if source is not x:
+        if source.is_inference() and not x.is_inference():
+            with torch.inference_mode(False):  # what is given memory of such a tensor stays one that counts its writes
+                source = torch.ops.aten.detach.default(source)
         source = aten._conj.default(source) if source.is_conj() else source  # it is the memory that is given
         share(x, as_sharded(aten._neg_view.default(source) if source.is_neg() else source))
     return x

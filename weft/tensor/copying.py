@@ -10,7 +10,7 @@ import torch
 
 from ..engine.memory import memory_of
 from ..engine.sharded import OWN_STATE, ShardedTensor, as_sharded, wrap
-from ..engine.views.copy_views import count_beside, current
+from ..engine.views.copy_views import count_beside, current, remember, remember_apart, remember_told
 from ..engine.writes.overlapping import shown_memory
 from ..engine.writes.resizing import root_of
 from ..runtime.holding import Pieces
@@ -47,7 +47,7 @@ class _Copied:
 
     def part(self, x: ShardedTensor) -> ShardedTensor | None:
         """What lies in the copy where a tensor lies in what was copied, if it is all there, piece by piece."""
-        pieces = _parts(self.pieces, self.places, current(x))
+        pieces = None if x.dtype is not self.tensor.dtype else _parts(self.pieces, self.places, current(x))
         if pieces is None:
             return None
         offset = int(x.storage_offset()) - self.offset + int(self.tensor.storage_offset())
@@ -116,8 +116,8 @@ def _copied_together(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor
     with torch.no_grad():
         copied = None
         if isinstance(base, ShardedTensor):
-            if base.is_leaf and _has_memory_of(x, base) and not _is_cut(x, base):
-                copied = _if_lying(x, x._view_func_unsafe(copy.deepcopy(base, memo)))
+            if base.is_leaf and _has_memory_of(x, base):
+                copied = _viewed_of(base, x, memo)
         elif shown is not None and shown.read is None and shown.base.tensor.is_leaf:  # as `y.data` does
             copied = (
                 None if _is_copied_alone(shown.base.tensor) else _if_lying(x, copy.deepcopy(shown.base.tensor, memo))
@@ -154,15 +154,34 @@ def _part_of_copied(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor 
     return _if_lying(x, torch.as_strided(copied, x.shape, x.stride(), start + int(copied.storage_offset())))
 
 
+def _viewed_of(base: ShardedTensor, x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor | None:
+    """The copy of a view, as one of the copy of what it is a view of."""
+    whole = copy.deepcopy(base, memo)
+    known = memo.get(shown_memory(base))
+    again = _viewed_again(x, known) if isinstance(known, _Copied) else None
+    if again is not None or _is_cut(x, base):
+        return again
+    return _if_lying(x, x._view_func_unsafe(whole))
+
+
 def _viewed_again(x: ShardedTensor, known: _Copied) -> ShardedTensor | None:
-    """What lies in the copy as a tensor does in what was copied, or, of a view that is a copy, what it shows of that."""
+    """What lies in the copy as a tensor does in what was copied; of a view that is a copy, a copy that shows that."""
     part, shown = known.part(x), x._value.shown
-    if part is not None or shown is None:
+    if shown is None or (part is not None and shown.read is None and shown.told is None):
         return part
-    again = _viewed_again(shown.base.tensor, known)
-    if again is not None and shown.read is not None:
-        again = shown.read(again)
-    return None if again is None else _if_lying(x, again)
+    base = _viewed_again(shown.base.tensor, known)
+    if base is None:
+        return part
+    if shown.read is not None and shown.write is not None:
+        again = remember(_copied_by_itself(x), base, shown.read, shown.write, told=shown.told)
+    elif part is not None and shown.told is not None:
+        again = remember_told(part, base, shown.told)
+    else:
+        alias = _Copied.of(shown.base.tensor, base).part(x)
+        return None if alias is None else remember_apart(alias, base)
+    if again._value.shown is not None:
+        again._value.shown.is_apart = True
+    return again
 
 
 def _whole_memory(x: ShardedTensor) -> _Copied | None:

@@ -242,9 +242,13 @@ def _stamp(x: ShardedTensor) -> int:
 def _written_beside(x: ShardedTensor) -> int:
     """A number that changes when others are written to that were given the memory of a tensor."""
     root = _root(x)
-    found = [ref() for ref in root._value.counted_beside or ()]
-    # One that is gone leaves a gap that few writes to the tensor do not fill.
-    return sum((y._version + 1) << 8 for y in found if y is not None and y is not root and not y.is_inference())
+    if root._value.counted_beside is None:
+        return 0
+    found = [(ref, ref()) for ref in root._value.counted_beside]
+    # No sum: one that is gone would make room for a write to another.
+    return hash(
+        tuple((id(ref), y._version) for ref, y in found if y is not None and y is not root and not y.is_inference())
+    )
 
 
 def refresh(tensors: Iterable[torch.Tensor]) -> None:

@@ -91,7 +91,7 @@ def write_out(call: BoundCall) -> object:
     """An op with `out=`: the same op without it, whose results are written to the outs."""
     func, args, kwargs = call.func, call.args, call.kwargs
     outs, functional = kind_of(func).outs, _functional(func)
-    if func in _CAST_FIRST and functional is not None:
+    if func in _CAST_FIRST and functional is not None and len({x.dtype for x in call.tensors}) > 1:
         check_cast(call, functional)
     _refuse_read(call, functional)
     if functional is None:

@@ -62,6 +62,9 @@ def _parts(copied: Pieces, places: Sequence[tuple[int, int]], pieces: Pieces) ->
     if len(copied) != len(pieces):
         return None
     for copy_of, (memory, begins), own in zip(copied, places, pieces, strict=True):
+        if not own.numel():
+            found.append(own.clone())
+            continue
         start = own.storage_offset() - begins
         is_there = start >= 0 and start + reach_of(own.shape, own.stride()) <= copy_of.numel()
         if _place(own)[0] != memory or not is_there or not is_dense(tuple(copy_of.shape), copy_of.stride()):
@@ -167,18 +170,16 @@ def _viewed_of(base: ShardedTensor, x: ShardedTensor, memo: dict[int, object]) -
 def _viewed_again(x: ShardedTensor, known: _Copied) -> ShardedTensor | None:
     """What lies in the copy as a tensor does in what was copied; of a view that is a copy, a copy that shows that."""
     part, shown = known.part(x), x._value.shown
-    if shown is None or (part is not None and shown.read is None and shown.told is None):
-        return part
-    base = _viewed_again(shown.base.tensor, known)
-    if base is None:
+    base = None if shown is None else _viewed_again(shown.base.tensor, known)
+    if shown is None or base is None:
         return part
     if shown.read is not None and shown.write is not None:
         again = remember(_copied_by_itself(x), base, shown.read, shown.write, told=shown.told)
     elif part is not None and shown.told is not None:
         again = remember_told(part, base, shown.told)
     else:
-        alias = _Copied.of(shown.base.tensor, base).part(x)
-        return None if alias is None else remember_apart(alias, base)
+        alias = _Copied.of(shown.base.tensor, base).part(x) if part is None else part
+        return alias if alias is None or base._value.shown is None else remember_apart(alias, base)
     if again._value.shown is not None:
         again._value.shown.is_apart = True
     return again

@@ -214,3 +214,16 @@ def test_a_call_that_is_repeated_moves_things_in_the_order_of_the_first() -> Non
             torch.nn.functional.nll_loss(x, weft.shard(torch.tensor([0, 1]), mesh, P("a")), reduction="sum").backward()
         told.append([(record.kind, record.op) for record in log])
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("line", ["F.conv1d(x, w, b)", "F.conv1d(x, w)", "F.linear(x, w[:, :, 0])"])
+def test_the_first_of_calls_that_resolve_has_gradients_brought_home_as_those_after_it(line: str) -> None:
+    """Else what moves backward would be another after the first step."""
+    seen = []
+    for _ in range(3):
+        x = weft.shard(torch.ones(2, 4, 4), MESH, P(None, None, "a")).requires_grad_() * 1
+        b = weft.shard(torch.ones(4), MESH, P("a")).requires_grad_() * 1
+        w = weft.from_local([torch.ones(4, 4, 2)] * 4, weft.NamedMapping(MESH, P(), unreduced=("a", "b")))
+        eval(line, {"x": x, "w": w, "b": b, "F": torch.nn.functional})
+        seen.append([each._value.is_gradient_brought for each in (x, b)])
+    assert seen[1:] == seen[:-1]

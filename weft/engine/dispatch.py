@@ -19,11 +19,12 @@ from ..watch.call_site import call_site
 from ..watch.policy import Warned
 from .advice.drift import may_drift, watched
 from .dispatch_keys import let_in
-from .execute import run_by_rule
+from .execute import gathered, run_by_rule
 from .form import Form
 from .handlers import handlers, may_run_by_rule
 from .kept import forget_written, share_nothing
 from .moves.asynchrony import detached, is_on_its_way
+from .moves.gradient_home import bring_gradient_home
 from .moves.movement import with_memory
 from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import note_computed, resolve, resolved_for
@@ -308,6 +309,8 @@ def _run(call: BoundCall, *, is_shared: bool) -> object:
         return write_whole(call)
     positions = _resolved_first(call) if kind.is_pure else ()
     if positions:
+        for at in () if call.plan is None else gathered(call.tensors, call.plan):
+            bring_gradient_home(call.tensors[at])  # as what repeats it does
         here = [resolved_for(call.func, as_sharded(x)) if at in positions else x for at, x in enumerate(call.args)]
         return call.func(*here, **call.kwargs)
     x = call.args[0] if call.args else None

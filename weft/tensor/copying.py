@@ -146,11 +146,11 @@ def _part_of_copied(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor 
     copied, start = known.tensor, int(x.storage_offset()) - known.offset
     if copied.dtype is not x.dtype:
         return None
-    if start == 0 and _lying(copied) == _lying(x):
-        return as_sharded(copied.data)
     again = _viewed_again(x, known)
     if again is not None:
         return again
+    if start == 0 and _lying(copied) == _lying(x):
+        return as_sharded(copied.data)
     is_there = start >= 0 and start + reach_of(x.shape, x.stride()) <= copied.numel()
     if not is_there or not is_dense(tuple(copied.shape), copied.stride()):
         return None

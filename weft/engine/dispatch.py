@@ -29,7 +29,7 @@ from .moves.movement import with_memory
 from .moves.plain_gradient import keep_gradient_plain
 from .moves.resolving import note_computed, resolve, resolved_for
 from .op_kind import kind_of
-from .op_plan import FALSE, NOT_REPEATED, TRUE, decided, key_of, plans
+from .op_plan import FALSE, NOT_REPEATED, TRUE, OpPlan, decided, key_of, plans
 from .programs.compiling import left_mode
 from .ragged.running import of_rows
 from .ragged.running_alone import of_alone
@@ -309,7 +309,7 @@ def _run(call: BoundCall, *, is_shared: bool) -> object:
         return write_whole(call)
     positions = _resolved_first(call) if kind.is_pure else ()
     if positions:
-        for at in () if call.plan is None else gathered(call.tensors, call.plan):
+        for at in gathered(call.tensors, call.plan) if isinstance(call.plan, OpPlan) else ():
             bring_gradient_home(call.tensors[at])  # as what repeats it does
         here = [resolved_for(call.func, as_sharded(x)) if at in positions else x for at, x in enumerate(call.args)]
         return call.func(*here, **call.kwargs)

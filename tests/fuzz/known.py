@@ -1943,4 +1943,25 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "of a pending view whose total is known the strides of dims of size 1 were others than it said, in one memory": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0, v1 = fresh((1,), 'float64', 5, 2), fresh((1,), 'float64', 5, 8)",
+            "v2, v3 = [(each @ fresh((1, 1), 'float64', 6, 0)).as_strided((1, 1), (4, 1), 0) for each in (v0, v1)]",
+            "v4 = [each[None, ::2, 0].stride() for each in (v2, v3)]",
+            "v2[None, ::2, 0] -= 1",
+            "v3[None, ::2, 0] -= 1",
+        ),
+        order=0,
+    ),
+    "copies of parts began elsewhere than these, memories apart": Program(
+        {"x": 2},
+        (
+            "v0, v1, v2 = fresh((3,), 'bool', 5, 3).split(1)",
+            "v3, v4 = __import__('copy').deepcopy([v2, v1])",
+            "v5 = v3.storage_offset() + 10 * v4.storage_offset()",
+            "v6 = v3.view(1).as_strided((), (), 2)",
+        ),
+        order=0,
+    ),
 }

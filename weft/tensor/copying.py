@@ -50,10 +50,19 @@ class _Copied:
         pieces = None if x.dtype is not self.tensor.dtype else _parts(self.pieces, self.places, current(x))
         if pieces is None:
             return None
-        offset = int(x.storage_offset()) - self.offset + int(self.tensor.storage_offset())
-        part = wrap(pieces, x._layout, x.shape, dtype=x.dtype, strides=x.stride(), offset=offset)
+        part = wrap(pieces, x._layout, x.shape, dtype=x.dtype, strides=x.stride(), offset=self._offset_of(x))
         count_beside(part, self.tensor)
         return part
+
+    def placed(self, x: ShardedTensor, copied: ShardedTensor) -> ShardedTensor:
+        """A copy of a view that has memory of its own, where it would be if all were whole."""
+        if not memory_of(x._layout).pieces_are_shards:
+            return copied
+        pieces, offset = copied._value.pieces, self._offset_of(x)
+        return wrap(pieces, x._layout, x.shape, dtype=x.dtype, strides=x.stride(), offset=offset)
+
+    def _offset_of(self, x: ShardedTensor) -> int:
+        return int(x.storage_offset()) - self.offset + int(self.tensor.storage_offset())
 
 
 def _parts(copied: Pieces, places: Sequence[tuple[int, int]], pieces: Pieces) -> Pieces | None:
@@ -174,7 +183,7 @@ def _viewed_again(x: ShardedTensor, known: _Copied) -> ShardedTensor | None:
     if shown is None or base is None:
         return part
     if shown.read is not None and shown.write is not None:
-        again = remember(_copied_by_itself(x), base, shown.read, shown.write, told=shown.told)
+        again = remember(known.placed(x, _copied_by_itself(x)), base, shown.read, shown.write, told=shown.told)
     elif part is not None and shown.told is not None:
         again = remember_told(part, base, shown.told)
     else:

@@ -88,10 +88,17 @@ def _restrided(y: ShardedTensor, stride: Sizes) -> ShardedTensor:
     if y.stride() == stride:
         return y
     value = y._value
-    if value.is_made and not memory_of(y._layout).pieces_are_shards:
-        value.pieces = tuple(each.as_strided(each.shape, stride, each.storage_offset()) for each in value.pieces)
+    if not memory_of(y._layout).pieces_are_shards:
+        if value.is_made:
+            value.pieces = tuple(_laid(each, stride) for each in value.pieces)
+        if value.total is not None:
+            value.total.value = _laid(value.total.value, stride)
     form = form_of(y._layout, y.shape, stride, y.dtype, y.device, y._form.is_special)
     return made(form, value, int(y.storage_offset()), y._asked)
+
+
+def _laid(whole: torch.Tensor, stride: Sizes) -> torch.Tensor:
+    return whole.as_strided(whole.shape, stride, whole.storage_offset())
 
 
 @handler(aten.as_strided_copy.default)

@@ -34,8 +34,8 @@ def collect_known(optimizer: optim.Optimizer, group: dict[str, object], lists: S
         return False
     found = [(x, gradient) for x, gradient in zip(every, map(held, every), strict=True) if gradient is not None]
     parameters, gradients = [x for x, _ in found], [gradient for _, gradient in found]
-    states = list(map(optimizer.state.get, parameters))
-    if not all(states) or any(map(_is_sparse, gradients)):
+    states = [state for state in map(optimizer.state.get, parameters) if state]
+    if len(states) < len(parameters) or any(map(_is_sparse, gradients)):
         return False
     names = [name for name in _OF_STATES if name != "max_exp_avg_sq" or group["amsgrad"]]
     try:

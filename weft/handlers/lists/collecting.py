@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
 
 import torch
 from torch import optim
@@ -23,15 +22,19 @@ _OF_STATES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step")
 """What is collected after parameters and gradients, each where the state of every parameter has it."""
 
 
-def collect_known(optimizer: optim.Optimizer, group: dict[str, Any], lists: Sequence[list[torch.Tensor]]) -> bool:
+def collect_known(optimizer: optim.Optimizer, group: dict[str, object], lists: Sequence[list[torch.Tensor]]) -> bool:
     """Fills the lists with what the optimizer's class would, where all parameters are sharded and real and have states.
 
     Says whether it did. If so, the class would say as well that there is nothing complex.
     """
     if type(optimizer) not in (optim.Adam, optim.AdamW) or isinstance(group["lr"], torch.Tensor):
         return False
-    every: list[ShardedTensor] = group["params"]
-    if set(map(type, every)) != {ShardedTensor.final} or any(x._form.dtype.is_complex for x in every):
+    every = group["params"]
+    if (
+        not isinstance(every, list)
+        or set(map(type, every)) != {ShardedTensor.final}
+        or any(x._form.dtype.is_complex for x in every)
+    ):
         return False
     found = [(x, gradient) for x, gradient in zip(every, map(held, every), strict=True) if gradient is not None]
     parameters, gradients = [x for x, _ in found], [gradient for _, gradient in found]
